@@ -40,7 +40,7 @@ def accelerate(
     *,
     ctx: typer.Context,
     mpirun_hostfile: str | None = option(
-        "--mpirun-hostfile PATH", "Hostfile for mpirun (default: the hostfile of -H, else ./hostfile)."
+        "--mpirun-hostfile PATH", "Path of mpirun's hostfile, whose lines are in the header (default: mpirun-hostfile)."
     ),
     line: LaunchLine,
 ) -> None:
@@ -52,7 +52,7 @@ def accelerate(
     from ipexctl.export.accelerate import to_accelerate
 
     call, planned = _plan(ctx, line)
-    hostfile = mpirun_hostfile or str((call.hostfile or call.project_hostfile or Path("hostfile")).absolute())
+    hostfile = mpirun_hostfile or "mpirun-hostfile"
     _print(to_accelerate(planned.plan, planned.context.env.packages, hostfile), line.output, _lost_options(ctx, call))
 
 

@@ -152,10 +152,6 @@ class LaunchCall:
     """Notes to print for the user."""
     options: CallOptions
     """The command line options that choose the same hosts and environment, for suggested commands."""
-    hostfile: Path | None = None
-    """The hostfile of an option, of a pasted line or of an accelerate config."""
-    project_hostfile: Path | None = None
-    """The hostfile that was found in the project's root and not in the current directory."""
 
 
 def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None = None) -> LaunchCall:
@@ -231,8 +227,6 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
             host_options(targets, home, of_accelerate or selection.project_hostfile),
             option_text(options_of_run(launch.ranks, launch.run, targets)),
         ),
-        targets.hostfile if targets.names_hosts else of_accelerate or targets.hostfile,
-        selection.project_hostfile,
     )
 
 

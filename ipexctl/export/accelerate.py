@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.export.common import Exported, comment, commented_command, header, require_process_group
-from ipexctl.launch.accelerate_env import FIRST_IPEX, IPEX, PROJECT, WITHOUT_IPEX, WITHOUT_PREPARE, before
+from ipexctl.hugging_face import LAST_ACCELERATE, WITHOUT_IPEX
+from ipexctl.launch.accelerate_env import FIRST_IPEX, IPEX, PROJECT, before, no_optimize
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,12 +15,14 @@ if TYPE_CHECKING:
     from ipexctl.launch.plan import LaunchPlan
 
 FIRST_MPIRUN: Final = "0.28"
+_MARK: Final = "mpirun-host:"
+"""Before each line of the hostfile in the header."""
 CCL_BY_RANKS: Final = "1.8"
 """Before this version, mpirun_ccl was ignored on a single machine."""
 
 
 def to_accelerate(plan: LaunchPlan, packages: Mapping[str, str], hostfile: str) -> Exported:
-    """`hostfile`: path of a hostfile for mpirun, existing or to be made from the lines in the header."""
+    """`hostfile`: path of a hostfile for mpirun, where the command in the header makes it from the lines there."""
     import yaml  # costs start-up
 
     if plan.world_size > 1:
@@ -30,9 +34,17 @@ def to_accelerate(plan: LaunchPlan, packages: Mapping[str, str], hostfile: str) 
     head = [comment(f"{len(plan.hosts)} hosts, {plan.world_size} ranks; for accelerate {version or 'as it is now'}")]
     head += [commented_command(["accelerate", "launch", "--config_file", "THIS", *words])]
     head += header(_requirements(plan))
-    if len(plan.hosts) > 1:
-        head += [comment(f"{hostfile}:"), *(comment(f"  {line}") for line in plan.hostfile.splitlines())]
+    if plan.world_size > 1:
+        made_by = f"sed -n 's/^# {_MARK} //p' THIS > {shlex.quote(hostfile)}"
+        head += [comment(f"Make the hostfile of mpirun: {made_by}")]
+        head += [comment(f"{_MARK} {line}") for line in mpirun_hostfile(plan)]
     return Exported("\n".join([*head, yaml.safe_dump(config, sort_keys=True).rstrip()]) + "\n", tuple(notes))
+
+
+def mpirun_hostfile(plan: LaunchPlan) -> tuple[str, ...]:
+    """Its lines. Every host by its address, as `main_process_ip`: the plan's own file has node0's address and names."""
+    form = "{} slots={}" if plan.flavor == "openmpi" else "{}:{}"
+    return tuple(form.format(host.address, len(host.ranks)) for host in plan.hosts)
 
 
 def _requirements(plan: LaunchPlan) -> str:
@@ -61,7 +73,7 @@ def _config(
     }
     notes = _multi_process(config, plan, version, hostfile) if plan.world_size > 1 else []
     if IPEX in packages:
-        notes += _ipex(config, version)
+        notes += _ipex(config, packages, version)
     return config, notes
 
 
@@ -72,8 +84,10 @@ def _multi_process(config: dict[str, Any], plan: LaunchPlan, version: str, hostf
         notes.append(f"accelerate {version} starts no mpirun: mpirun -f {hostfile} … accelerate launch … by hand")
     else:
         config["mpirun_config"] = {"mpirun_hostfile": hostfile}
-    if before(version, WITHOUT_IPEX):
+    if before(version, WITHOUT_IPEX) or (not version and plan.backend == "ccl"):
         notes += _oneccl(config, plan, version)
+        if not version:
+            notes.append(f"mpirun_ccl is for accelerate up to {LAST_ACCELERATE}; later ones ignore it and use gloo")
     elif plan.backend == "ccl":
         notes.append(f"{_versioned_name(version)} knows no oneCCL: its ranks talk over gloo")
     notes.append(
@@ -98,14 +112,13 @@ def _oneccl(config: dict[str, Any], plan: LaunchPlan, version: str) -> list[str]
     return [f"accelerate {version} doesn't ask for oneCCL here by itself: export CCL_WORKER_COUNT={workers} before"]
 
 
-def _ipex(config: dict[str, Any], version: str) -> list[str]:
-    name = _versioned_name(version)
+def _ipex(config: dict[str, Any], packages: Mapping[str, str], version: str) -> list[str]:
     if not before(version, WITHOUT_IPEX):
+        name = _versioned_name(version)
         return [f"{name} knows no IPEX, and refuses a file with ipex_config: ipex.optimize in the script"]
     config["ipex_config"] = {"ipex_enabled" if before(version, FIRST_IPEX) else "ipex": True}
-    if not before(version, WITHOUT_PREPARE):
-        return [f"{name} doesn't call ipex.optimize by itself any more: call it in the script"]
-    return []
+    note = no_optimize(packages, "ipex_config")
+    return [note] if note else []
 
 
 def _versioned_name(version: str) -> str:

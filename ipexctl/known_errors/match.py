@@ -145,11 +145,12 @@ class FailureContext:
         """The command that builds the environment again where it is damaged."""
         return str(self.plan.get("install") or "ipexctl install")
 
-    def install(self, package: str) -> str:
-        """The command that adds that package to the environment of the run, with its stack."""
+    def install(self, *packages: str) -> str:
+        """The command that adds these packages to the environment of the run, with its stack."""
         if self.plan.get("install") == "":
-            return f"ipexctl exec -- {shlex.quote(self.python)} -m pip install {shlex.quote(package)}"
-        return f"{self.plan.get('install') or 'ipexctl install'} --with {shlex.quote(package)}"
+            return f"ipexctl exec -- {shlex.quote(self.python)} -m pip install {shlex.join(packages)}"
+        added = " ".join(f"--with {shlex.quote(package)}" for package in packages)
+        return f"{self.plan.get('install') or 'ipexctl install'} {added}"
 
     def outputs_with(self, pattern: re.Pattern[str]) -> tuple[RankOutput, ...]:
         return tuple(output for output in self.outputs if pattern.search(output.last_text))
@@ -212,7 +213,7 @@ class KnownError:
     weight: Weight = "end"
     confidence: Confidence = "likely"
     package: str = ""
-    """The package that `{install}` in the fix adds."""
+    """The packages that `{install}` in the fix adds, divided by spaces."""
     backend: str = ""
     """The row is for runs with this backend only."""
     signals: tuple[int, ...] = ()
@@ -228,7 +229,7 @@ class KnownError:
     def texts(self, found: PatternMatch) -> tuple[str, str]:
         fields = found.fields()
         in_command = _Fields({name: _quoted(str(value)) for name, value in fields.items()})
-        in_command["install"] = found.context.install(self.package)
+        in_command["install"] = found.context.install(*self.package.split())
         return self.cause.format_map(fields), self.fix.format_map(in_command)
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.nodeset import fold
+from ipexctl.hugging_face import LAST_ACCELERATE, LAST_USE_IPEX
 from ipexctl.known_errors.match import KnownError, PatternMatch
+from ipexctl.text import join_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -134,9 +136,14 @@ def _aborted(found: PatternMatch) -> tuple[str, str]:
 
 
 def _argument(found: PatternMatch) -> tuple[str, str]:
-    name = found.groups["name"].strip("-").replace("-", "_")
+    """The names that transformers or accelerate do not know; the parser of transformers prints all left-over words."""
+    listed = re.search(r"not used by the HfArgumentParser: (\[[^\]]*\])", found.output.last_text)
+    words = re.findall(r"'--([\w-]+)", listed[1]) if listed else []
+    names = list(dict.fromkeys(name.replace("-", "_") for name in (words or [found.groups["name"].strip("-")])))
+    older = found.context.install(f"transformers=={LAST_USE_IPEX}", f"accelerate=={LAST_ACCELERATE}")
     hints = {
-        "use_ipex": "leave it out: newer versions have no use_ipex; call ipex.optimize in the script",
+        "use_ipex": f"transformers {LAST_USE_IPEX} is the last that has it; leave it out, and call ipex.optimize in "
+        f"the script; or {older}",
         "no_cuda": "its name is use_cpu now: use_cpu=True",
         "use_mps_device": "leave it out: the device is detected",
         "xpu_backend": "its name is ddp_backend now: ddp_backend='gloo' or 'ccl'",
@@ -147,11 +154,13 @@ def _argument(found: PatternMatch) -> tuple[str, str]:
         "jit_mode_eval": "leave it out: newer versions have no jit_mode_eval",
         "tokenizer": "its name is processing_class now",
     }
-    return (
-        f"the installed version of transformers or accelerate has no argument {name}",
-        hints.get(name, "the documentation of that version has the name")
-        + f"; another version: {found.context.install('transformers<5')}",
-    )
+    known = [name for name in names if name in hints]
+    parts = [f"{name}: {hints[name]}" if len(names) > 1 else hints[name] for name in known]
+    if "use_ipex" not in names:
+        last = found.context.install("transformers<5")
+        parts = [*(parts or ["the documentation of that version has the name"]), f"another version: {last}"]
+    cause = f"the installed version of transformers or accelerate has no argument {join_words(names)}"
+    return cause, "; ".join(parts)
 
 
 def _timed_out(found: PatternMatch) -> tuple[str, str] | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from packaging.version import InvalidVersion, Version
 
+from ipexctl.hugging_face import OPTIMIZED_TORCH, OPTIMIZES_BY_TORCH, WITHOUT_IPEX
 from ipexctl.launch.plan import Setting
 
 if TYPE_CHECKING:
@@ -26,10 +27,6 @@ DYNAMO: Final[Mapping[str, str]] = {
     "use_regional_compilation": "False",
 }
 """Each with accelerate's default."""
-WITHOUT_IPEX: Final = "1.13"
-"""The first accelerate without IPEX, oneCCL and `ipex_config`."""
-WITHOUT_PREPARE: Final = "1.8"
-"""The first that no longer calls ipex.optimize by itself."""
 FIRST_IPEX: Final = "0.20"
 """Older ones read IPEX_ENABLED."""
 WITHOUT_XPU: Final = "1.6"
@@ -48,22 +45,32 @@ def misunderstandings(config: AccelerateConfig, packages: Mapping[str, str]) -> 
     version = packages.get(PROJECT)
     if version is None:
         return ("the environment has no accelerate: its variables are set nevertheless, for scripts that read them",)
-    notes = []
-    wants_ipex = config.ipex or config.ipex_enabled
-    if wants_ipex and not before(version, WITHOUT_IPEX):
-        notes.append(
-            f"accelerate {version} does not support IPEX ({config.path}: ipex): call ipex.optimize in the script, "
-            "or ipexctl install --with 'accelerate<1.13'"
+    if not (config.ipex or config.ipex_enabled):
+        return ()
+    note = no_optimize(packages, f"{config.path}: ipex")
+    return (note,) if note else ()
+
+
+def no_optimize(packages: Mapping[str, str], request: str) -> str:
+    """Why the accelerate of these packages does not call ipex.optimize, and what to type; empty if it does.
+
+    `request`: what asks for IPEX, such as `default_config.yaml: ipex`.
+    """
+    version, torch = packages.get(PROJECT, ""), packages.get("torch", "")
+    if version and not before(version, WITHOUT_IPEX):
+        return (
+            f"{request} does nothing: accelerate {version} does not support IPEX; call ipex.optimize in the script, or "
+            f"ipexctl install --with 'accelerate<{WITHOUT_IPEX}'"
         )
-    elif wants_ipex and IPEX not in packages:
-        notes.append(f"{config.path} asks for IPEX, which the environment doesn't have: ipexctl install --stack ipex")
-    elif wants_ipex and not before(version, WITHOUT_PREPARE):
-        notes.append(f"accelerate {version} no longer calls ipex.optimize: call it in the script")
-    if config.ccl_workers and not before(version, WITHOUT_IPEX):
-        notes.append(
-            f"accelerate {version} does not support oneCCL: mpirun_ccl sets CCL_WORKER_COUNT, but it uses gloo"
+    if IPEX not in packages:
+        return f"{request} asks for IPEX, which the environment doesn't have: ipexctl install --stack ipex"
+    if version and torch and not before(version, OPTIMIZES_BY_TORCH) and not before(torch, OPTIMIZED_TORCH):
+        return (
+            f"{request} does nothing: accelerate {version} calls ipex.optimize only for torch before "
+            f"{OPTIMIZED_TORCH}, and this is {torch}; call it in the script, or ipexctl install --with "
+            f"'accelerate<{OPTIMIZES_BY_TORCH}'"
         )
-    return tuple(notes)
+    return ""
 
 
 def before(version: str, other: str) -> bool:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch import comm_env, threads
 from ipexctl.launch.mpi import NAMES, Launcher
+from ipexctl.launch.overrides import has_no_workers
+from ipexctl.launch.stated_backend import stated_note
 from ipexctl.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ipexctl.launch.context import LaunchContext, NodeLayout
     from ipexctl.launch.rank_distribution import RankDistribution
@@ -39,7 +41,10 @@ def plan_choices(context: LaunchContext, distribution: RankDistribution, launche
 
 def plan_notes(context: LaunchContext, distribution: RankDistribution, launcher: Launcher) -> tuple[str, ...]:
     """What the user should know before the run."""
-    notes = list(distribution.notes)
+    request = context.request
+    no_workers = has_no_workers(request)
+    stated = stated_note(request, context.backend, world_size=context.world_size, no_workers=no_workers)
+    notes = [*([stated] if stated else []), *distribution.notes]
     if not launcher.of_env:
         notes.append(f"{_starter(launcher)} ({launcher.path}): {launcher.why}")
     if context.backend == "mpi" and not context.backend_reason and context.request.env.mpi_backend is None:
@@ -47,11 +52,57 @@ def plan_notes(context: LaunchContext, distribution: RankDistribution, launcher:
     if context.bound_by_mpi:
         notes.append("Intel MPI binds the ranks to cores, by your I_MPI_PIN variables; --bind cores has ipexctl do it")
     notes += threads.missing_libraries(context)
-    return (*notes, *_crowded(context), *_unequal(context), *comm_env.notes(context))
+    if distribution.by_default:
+        notes += _more_than_sockets(context)
+    return (*notes, *_crowded(context), *_straddling(context), *_unequal(context), *comm_env.notes(context))
 
 
 def _starter(launcher: Launcher) -> str:
     return f"started by {NAMES[launcher.flavor]}" if launcher.flavor != "none" else "started directly"
+
+
+def _more_than_sockets(context: LaunchContext) -> Iterator[str]:
+    """With sub-NUMA clustering there are several ranks per socket, and each has a model and a batch of its own."""
+    ranks, sockets = context.nodes[0].count, [_sockets(node) for node in context.nodes]
+    least = min(sockets)
+    if not least or ranks <= least:
+        return
+    yield (
+        f"{ranks} ranks on each host, one for each NUMA node: {ranks} copies of model and optimizer in its memory, and "
+        f"a global batch of {context.world_size} x the per-device batch; one for each socket: --ppn {least}"
+    )
+
+
+def _sockets(node: NodeLayout) -> int:
+    """0: not known."""
+    return len({core.socket for core in node.cores.cores if core.socket is not None})
+
+
+def _straddling(context: LaunchContext) -> Iterator[str]:
+    """Ranks with cores of two sockets, or of NUMA nodes that they share with other ranks."""
+    hosts: defaultdict[str, list[str]] = defaultdict(list)
+    for node in context.nodes:
+        if node.binding.crowded or context.request.options.bind not in ("auto", "cores"):
+            continue
+        place = {core.cpu: (core.socket, core.node) for core in node.cores.cores}
+        areas = [{place[cpu] for cpu in (*slot.cores, *slot.workers) if cpu in place} for slot in node.binding.slots]
+        several = [at for at, area in enumerate(areas) if len(area) > 1]
+        split = [at for at in several if _is_split(areas, at)]
+        if split:
+            numa = len(set(place.values()))
+            ranks = fold(str(node.first + at) for at in split).strip("[]")
+            hosts[
+                f"rank{'s' * (len(split) > 1)} {ranks} on {{}}: cores of several NUMA nodes, and memory of the far "
+                f"ones is slower; --ppn {numa} gives each NUMA node a rank"
+            ].append(node.name)
+    for text, names in hosts.items():
+        yield text.format(fold(names))
+
+
+def _is_split(areas: Sequence[set[tuple[int | None, int | None]]], at: int) -> bool:
+    """Whether the rank is on two sockets, or on a NUMA node that another rank is on too."""
+    others = (area for other, area in enumerate(areas) if other != at)
+    return len({socket for socket, _ in areas[at]}) > 1 or any(areas[at] & area for area in others)
 
 
 def _crowded(context: LaunchContext) -> Iterator[str]:

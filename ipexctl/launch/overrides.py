@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.launch.options import CCL_WORKERS
 from ipexctl.launch.plan import RANK_NAMES, Backend, Flavor, Setting
+from ipexctl.launch.stated_backend import no_ccl_in_packages
 from ipexctl.launch.topology import automatic_backend
 from ipexctl.option_declaration import declared
 from ipexctl.refusal import Refusal
@@ -73,8 +74,8 @@ def choose_backend(
 
     `hosts`: those with ranks; `cores_per_rank`: those of the ranks with the fewest.
     """
-    choice, env = request.options.backend, request.env
-    no_workers = requested_variables(request).get("CCL_WORKER_COUNT") == "0"
+    choice, env, stated = request.options.backend, request.env, request.options.stated
+    no_workers = has_no_workers(request)
     place = f"the environment {env.name}" if env.name else f"the environment of {env.python}"
     if choice == "none":
         return "none", request.options.sources.get("backend", "")
@@ -82,6 +83,13 @@ def choose_backend(
         return "gloo", "CCL_WORKER_COUNT is 0, for accelerate a wish for gloo; oneCCL refuses it"
     if choice == "ccl" and no_workers:
         return Refusal("oneCCL refuses CCL_WORKER_COUNT=0", "--ccl-workers 0 instead: it sets what oneCCL takes")
+    if choice == "auto" and env.ccl:
+        if stated is not None and stated.backend == "gloo":
+            return "gloo", f"{stated.source} asks for it"
+        if reason := no_ccl_in_packages(request)[0]:
+            return "gloo", reason
+        if stated is not None and stated.backend == "ccl" and world_size > 1:
+            return "ccl", f"{stated.source} asks for it, and the environment has oneCCL bindings"
     if choice == "auto":
         return automatic_backend(env.ccl, hosts, world_size, cores_per_rank)
     if choice == "ccl" and not env.ccl:
@@ -95,6 +103,11 @@ def choose_backend(
             "--backend gloo; ranks are started by mpirun with every backend",
         )
     return choice, ""
+
+
+def has_no_workers(request: LaunchRequest) -> bool:
+    """Whether the user sets CCL_WORKER_COUNT to 0: accelerate then takes gloo, and oneCCL refuses it."""
+    return requested_variables(request).get("CCL_WORKER_COUNT") == "0"
 
 
 def requested_variables(request: LaunchRequest) -> dict[str, str]:

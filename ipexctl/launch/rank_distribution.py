@@ -23,6 +23,8 @@ class RankDistribution:
     counts: tuple[int, ...]
     why: str
     notes: tuple[str, ...] = ()
+    by_default: bool = False
+    """Whether neither the call nor a slot of a host decides the number of ranks."""
 
 
 def distribute_ranks(hosts: Sequence[Host], n: int | None, ppn: int | None, default: int) -> RankDistribution | Refusal:
@@ -34,7 +36,8 @@ def distribute_ranks(hosts: Sequence[Host], n: int | None, ppn: int | None, defa
     beyond = [host.name for host, count in zip(hosts, result.counts, strict=True) if host.slots and count > host.slots]
     if beyond:
         notes.append(f"more ranks than slots on {fold(beyond)}, by -n or --ppn")
-    return RankDistribution(result.counts, result.why, tuple(notes))
+    by_default = n is None and ppn is None and not any(host.slots for host in hosts)
+    return RankDistribution(result.counts, result.why, tuple(notes), by_default)
 
 
 def _by_ppn(hosts: Sequence[Host], n: int | None, ppn: int) -> RankDistribution | Refusal:

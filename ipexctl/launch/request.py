@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ipexctl.facts.software import Mpi
     from ipexctl.hosts.host import Host
     from ipexctl.launch.plan import Setting
+    from ipexctl.launch.stated_backend import StatedBackend
 
 Bind = Literal["auto", "socket", "numa", "cores", "none"]
 CommandKind = Literal["script", "module", "command"]
@@ -71,6 +72,10 @@ class LaunchOptions(RankOptions):
     """`default`: the OpenMP that torch brings."""
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
     """`ranks`, `omp`, `master_port`, `master_addr`, `backend` → what set it, if not the option of `ipexctl run`."""
+    stated: StatedBackend | None = None
+    """The backend that the script's arguments or accelerate's file name; it decides under `auto`."""
+    uses_accelerate: bool = False
+    """Whether the script is known to join its ranks by accelerate, as the Trainer does."""
 
 
 @dataclass(frozen=True, slots=True)

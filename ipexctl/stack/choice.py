@@ -25,7 +25,7 @@ from ipexctl.stack.env.record import find_existing, records_of
 from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, CachedAnswer, IndexCache
 from ipexctl.stack.lock.wheels import split_requirement
 from ipexctl.stack.resolve import explanations
-from ipexctl.stack.resolve.compatibility import interpreters_for
+from ipexctl.stack.resolve.compatibility import interpreters_for, oldest_glibc
 from ipexctl.stack.resolve.constraints import stacks
 from ipexctl.stack.resolve.model import EnvRequest, StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.projects import IPEX, ONECCL, TORCH
@@ -135,7 +135,7 @@ def installed_plan(record: EnvRecord, hosts: Mapping[str, Facts], rows: Sequence
         ),
         constraints=row.constraints,
         backend="ccl" if record.backend == "ccl" else "gloo",
-        glibc=row.glibc,
+        glibc=oldest_glibc(hosts) or row.glibc,
         reason=InstalledReason(fold(names), record.name),
         bundled_mpi=None if "impi-rt" in packages else record.mpi,
     )

@@ -114,6 +114,7 @@ def _download(context: InstallContext, locked: LockedStack, wheels: Sequence[Whe
         missing = next(wheel for wheel in wheels if wheel.sha256 in failed)
         raise HostError(
             f"{missing.filename} cannot be downloaded: {failed[missing.sha256]}",
-            "run the same command again: complete wheels are kept",
+            "check the network and the proxy (https_proxy), or use another index: --index-url URL; complete wheels are "
+            "kept",
         )
     shutil.rmtree(parts, ignore_errors=True)

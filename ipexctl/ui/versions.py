@@ -31,6 +31,7 @@ def show_versions(report: VersionsReport, *, quiet: bool, no_color: bool, option
     if not quiet:
         rows = [_cells(row, chosen) for row in _with_twin(report.rows, chosen)]
         show_table(_HEADINGS, rows, no_color=no_color)
+        print_lines(_last_with_ipex(report.rows))
         sys.stdout.write("\n")
     if isinstance(outcome, StackPlan):
         print_lines(_choice_lines(outcome, None if quiet else options))
@@ -48,7 +49,12 @@ def as_json(report: VersionsReport) -> dict[str, Any]:
     return {
         "schema": "ipexctl.versions/1",
         "rows": [
-            {**value_json(row), **value_json({name: getattr(row, name) for name in _DERIVED}), "mpi": dict(row.mpi)}
+            {
+                **value_json(row),
+                **value_json({name: getattr(row, name) for name in _DERIVED}),
+                "mpi": dict(row.mpi),
+                "hugging_face": dict(row.hugging_face),
+            }
             for row in report.rows
         ],
         "choice": _choice_json(outcome) if isinstance(outcome, StackPlan) else None,
@@ -92,6 +98,18 @@ def _cells(row: StackSpec, chosen: StackSpec | None) -> tuple[str, ...]:
         row.glibc,
         row.isa or "any",
     )
+
+
+def _last_with_ipex(rows: Sequence[StackSpec]) -> list[str]:
+    """The last transformers and accelerate that have IPEX and oneCCL, for each stack; stacks with the same together."""
+    stacks: dict[str, list[str]] = {}
+    for row in rows:
+        if row.hugging_face:
+            stacks.setdefault(" / ".join(version for _, version in row.hugging_face), []).append(row.name)
+    parts = [f"{versions} ({' to '.join(dict.fromkeys((names[-1], names[0])))})" for versions, names in stacks.items()]
+    if not parts:
+        return []
+    return _wrapped(f"last transformers / accelerate with IPEX and oneCCL: {', '.join(parts)}; later stacks: any")
 
 
 def _choice_lines(plan: StackPlan, options: str | None) -> list[str]:

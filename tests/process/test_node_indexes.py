@@ -71,6 +71,7 @@ def test_index_is_read_in_json_and_html(wheels: Path, python: str, json: bool) -
             "requires_python": ">=3.9,<4",
             "source": "source 0",
             "mpi": None,
+            "oneccl": None,
         }
         assert [item["version"] for item in answer["candidates"]["oneccl-bind-pt"]] == ["2.7.0"]
         assert served.asked("/files/") == 0
@@ -92,6 +93,14 @@ def test_mpi_version_in_bindings_is_read_from_a_local_wheel(tmp_path: Path) -> N
     (tmp_path / "oneccl_bind_pt-2.6.0-cp311-cp311-linux_x86_64.whl").write_bytes(b"no wheel")
     found = ask(str(tmp_path), kind="links")["candidates"]["oneccl-bind-pt"]
     assert {item["version"]: item["mpi"] for item in found} == {"2.6.0": None, "2.7.0": "2021.14", "2.8.0": ""}
+
+
+def test_oneccl_in_bindings_is_looked_for_in_a_local_wheel(tmp_path: Path) -> None:
+    write_oneccl(tmp_path, "2.7.0", bundled_mpi=False)
+    write_wheel(tmp_path, "oneccl_bind_pt", "2.8.0", files={"oneccl_bindings_for_pytorch/lib/libccl_x.so": ""})
+    (tmp_path / "oneccl_bind_pt-2.6.0-cp311-cp311-linux_x86_64.whl").write_bytes(b"no wheel")
+    found = ask(str(tmp_path), kind="links")["candidates"]["oneccl-bind-pt"]
+    assert {item["version"]: item["oneccl"] for item in found} == {"2.6.0": None, "2.7.0": True, "2.8.0": False}
 
 
 def test_page_with_unusual_links_is_read(tmp_path: Path) -> None:

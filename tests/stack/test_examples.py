@@ -231,7 +231,6 @@ def test_accelerate_losses_of_two_ranks_equal_those_of_one(stock: Stock, project
 def test_accelerate_and_ipexctl_train_equally_with_one_config(stock: Stock, project: Path, tmp_path: Path) -> None:
     """The exported config is launched by accelerate, read by ipexctl, and taken from an `accelerate launch` line."""
     hosts, file = tmp_path / "mpi-hosts", tmp_path / "config.yaml"
-    hosts.write_text("127.0.0.1\n")
     words = ("accelerate_train.py", "--epochs", "1")
     there = ("--hosts", "localhost", "--home", stock.home)
     made = ipexctl("export", "accelerate", *there, "-n", "2", "--mpirun-hostfile", hosts, *words, cwd=project)
@@ -240,6 +239,8 @@ def test_accelerate_and_ipexctl_train_equally_with_one_config(stock: Stock, proj
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     file.write_text(made.out.replace("main_process_port: 29500", f"main_process_port: {port}"))
+    (command,) = (line.partition(": ")[2] for line in made.out.splitlines() if "sed -n" in line)
+    subprocess.run(["sh", "-c", command.replace("THIS", str(file))], check=True)
     launch = ("launch", "--config_file", str(file), *words)
     for _ in range(3):
         theirs = subprocess.run(

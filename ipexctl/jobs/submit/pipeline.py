@@ -33,13 +33,14 @@ from ipexctl.jobs.submit.preflight.checkpoint import check_synced_path, check_un
 from ipexctl.jobs.submit.preflight.connectivity import check_connectivity
 from ipexctl.jobs.submit.preflight.imports import check_script, with_environment
 from ipexctl.jobs.submit.preflight.paths import check_data
-from ipexctl.jobs.submit.preflight.trainer import trainer_note
+from ipexctl.jobs.submit.preflight.trainer import sets_use_ipex, trainer_note, use_ipex_note
 from ipexctl.jobs.submit.project import ProjectLocation, describe_project, files_in_other_generations
 from ipexctl.jobs.submit.records import launch_spec, logind_notes, nodes_of, plan_document, run_record
 from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
 from ipexctl.jobs.submit.start import Launch, clean_up, job_of
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchOptions, LaunchRequest
+from ipexctl.launch.stated_backend import stated_backend
 from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
 
@@ -285,6 +286,10 @@ def make_plan(context: RunContext, request: RunRequest, project: ProjectLocation
     options, notes = request.options, list[str]()
     if request.accelerate is not None:
         options, notes = _accelerate_options(request.accelerate, options, context)
+    stated = stated_backend(request.argv[1:], request.accelerate)
+    by_accelerate = request.accelerate is not None or (stated is not None and stated.of_trainer)
+    by_accelerate |= project.script is not None and project.script.uses_accelerate
+    options = replace(options, stated=stated, uses_accelerate=by_accelerate)
     plan = plan_launch(
         LaunchRequest(
             hosts=context.hosts,
@@ -338,8 +343,19 @@ def _script_notes(
     uses_it = project.script is not None and project.script.uses_trainer
     packages = context.env.packages if context.env.is_installed else {}
     ranks = plan.world_size if plan.backend != "none" else 1
-    note = trainer_note(uses_it=uses_it, argv=request.argv, packages=packages, ranks=ranks)
-    return (note,) if note else ()
+    has_use_ipex = sets_use_ipex(request.argv[1:])
+    notes = (
+        use_ipex_note(packages, _last_with_ipex(context.env.stacks)) if has_use_ipex else "",
+        trainer_note(uses_it=uses_it, argv=request.argv, packages=packages, ranks=ranks),
+    )
+    return tuple(note for note in notes if note)
+
+
+def _last_with_ipex(stacks: Sequence[str]) -> Mapping[str, str]:
+    """The last transformers and accelerate for that stack."""
+    from ipexctl.stack.catalog.user_table import known_rows  # slow to import, and seldom needed
+
+    return next((dict(row.hugging_face) for row in known_rows(os.environ) if row.name in stacks), {})
 
 
 def _restart_notes(context: RunContext, plan: LaunchPlan, request: RunRequest) -> tuple[str, ...]:

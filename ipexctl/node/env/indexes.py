@@ -38,6 +38,7 @@ MAX_PAGE = 64 << 20
 MAX_PARALLEL = 4
 TAG = re.compile(r"<(a|base)\s((?:\"[^\"]*\"|'[^']*'|[^'\">])*)>", re.IGNORECASE)
 ATTRIBUTE = re.compile(r"([a-zA-Z-]+)(?:\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s'\"]+)))?")
+ONECCL_LIBRARY = re.compile(r"/libccl\.so[.\d]*$")
 SHA256 = re.compile(r"(?:^|&)sha256=([0-9a-fA-F]{64})")
 BINDINGS = "oneccl-bind-pt"
 
@@ -72,6 +73,7 @@ class FileLink(NamedTuple):
     yanked: bool = False
     requires_python: str | None = None
     mpi: str | None = None
+    oneccl: bool | None = None
 
 
 class SourceUnusable(Exception):
@@ -178,22 +180,31 @@ def local_links(path: Path) -> list[FileLink]:
         raise SourceUnusable("no such directory") from None
     except OSError as error:
         raise SourceUnusable(str(error.strerror or error).lower()) from None
-    return [FileLink(file.absolute().as_uri(), size=file.stat().st_size, mpi=bundled_mpi(file)) for file in files]
+    links = []
+    for file in files:
+        mpi, oneccl = inside_bindings(file)
+        links.append(FileLink(file.absolute().as_uri(), size=file.stat().st_size, mpi=mpi, oneccl=oneccl))
+    return links
 
 
-def bundled_mpi(wheel: Path) -> str | None:
-    """The version of the Intel MPI inside a wheel of the bindings; empty if it has none, None if that is not known."""
+def inside_bindings(wheel: Path) -> tuple[str | None, bool | None]:
+    """The version of the Intel MPI inside a wheel of the bindings, empty if it has none, and whether it has oneCCL.
+
+    Both are None if that is not known.
+    """
     if normalize(wheel.name.partition("-")[0]) != BINDINGS:
-        return None
+        return None, None
     try:
         with zipfile.ZipFile(str(wheel)) as archive:
-            program = next((entry for entry in archive.infolist() if entry.filename.endswith(f"/{HYDRA}")), None)
+            entries = archive.infolist()
+            oneccl = any(ONECCL_LIBRARY.search(entry.filename) for entry in entries)
+            program = next((entry for entry in entries if entry.filename.endswith(f"/{HYDRA}")), None)
             if program is None:
-                return ""
+                return "", oneccl
             with archive.open(program) as file:
-                return intel_mpi_version(file)
+                return intel_mpi_version(file), oneccl
     except (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError):
-        return None
+        return None, None
 
 
 class SourceQuery(threading.Thread):

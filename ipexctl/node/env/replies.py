@@ -216,6 +216,8 @@ class Candidate(NamedTuple):
     sha256: str | None = None
     mpi: str | None = None
     """The Intel MPI inside, read from a wheel of the bindings on a disk; empty if there is none, None if not known."""
+    oneccl: bool | None = None
+    """Whether oneCCL's library is inside, read in the same way."""
 
 
 class SourceFailure(NamedTuple):

@@ -98,7 +98,10 @@ class StackSpec:
     mpi: tuple[tuple[str, str], ...] = ()
     """(oldest glibc, requirement), newest glibc first."""
     requires: tuple[str, ...] = ()
+    """Packages that its parts import without requiring them, and Intel's OpenMP."""
     constraints: tuple[str, ...] = ()
+    hugging_face: tuple[tuple[str, str], ...] = ()
+    """(transformers or accelerate, the last version that works with this torch and, if there is one, this IPEX)."""
     indexes: tuple[Index, ...] = ()
     module: str | None = None
     """The module that registers the ccl backend."""
@@ -237,6 +240,7 @@ def row_from(data: Mapping[str, Any], origin: str = "") -> StackSpec:
             sorted(oneccl, key=lambda build: (build.cpu_wheel == "published", version_key(build.version)), reverse=True)
         ),
         mpi=tuple(sorted(data.get("mpi", {}).items(), key=lambda item: version_key(item[0]), reverse=True)),
+        hugging_face=tuple(data.get("hugging_face", {}).items()),
         indexes=tuple(Index(**item) for item in data.get("indexes", ())),
         known_bad=tuple(KnownBad(**item) for item in data.get("known_bad", ())),
         retired=data.get("retired", bool(ipex)),

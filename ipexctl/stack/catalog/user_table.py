@@ -222,6 +222,7 @@ ROW_KEYS: Final[Mapping[str, Check]] = {
     "requires": _list_of(_REQUIREMENT),
     "replaces": _list_of(_REQUIREMENT),
     "constraints": _list_of(_REQUIREMENT),
+    "hugging_face": _keys({"transformers": _VERSION, "accelerate": _VERSION}, ()),
     "indexes": _list_of(_keys(_INDEX, ("kind", "url"))),
     "module": _text("a module's name", "oneccl_bindings_for_pytorch", r"[A-Za-z_]\w*", nullable=True),
     "setvars": _text(

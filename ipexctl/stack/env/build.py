@@ -305,7 +305,10 @@ class EnvInstaller:
         context.watch(Stepped(host.name, "verifying"))
         found = self.check(host, session)
         if found.record is None:
-            raise HostError(f"the environment {name} is damaged: {found.problem}", "run ipexctl install again")
+            raise HostError(
+                f"the environment {name} is damaged: {found.problem}",
+                f"check the disk of its home: ipexctl doctor --smoke; then remove it: ipexctl envs --remove {name}",
+            )
         context.installed_mpi = found.record.mpi or context.installed_mpi
         machine = machine_token(context.facts[host.name], host)
         client = self._client(host, session)

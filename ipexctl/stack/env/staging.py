@@ -219,7 +219,8 @@ class Staging:
             on_host = f"; on the first host: {self._reasons[sha256]}" if sha256 in self._reasons else ""
             raise NotInStore(
                 f"{name}{more} can't be downloaded: {reason}{on_host}",
-                "run it again: wheels that have arrived are kept",
+                "check the network there: ipexctl doctor; or get the wheels on another machine with ipexctl install "
+                "--download-only DIR, then add --wheelhouse DIR here; wheels that have arrived are kept",
             )
         self._context.watch(HostFinished("", "downloaded", ok=True))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from functools import cache
 from typing import TYPE_CHECKING, Final
@@ -10,27 +9,24 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.known_errors.match import FailureContext, RankOutput, cause_of
 from ipexctl.known_errors.table import known_errors
 from ipexctl.node.run.verdict import signal_name
-from ipexctl.stack.catalog.table import minor, rows, version_key
+from ipexctl.stack.catalog.table import rows
+from ipexctl.stack.lock.bindings import PACKAGES, add_oneccl
 
 if TYPE_CHECKING:
     from ipexctl.known_errors.match import KnownError
     from ipexctl.node.env.replies import EnvRecord, Phase, VerifyResult
 
-_INSTALL_AGAIN: Final = (
-    "run the same ipexctl install again, which builds the environment anew; if that fails too, choose another stack: "
-    "ipexctl versions"
-)
+_STACK_MODULES: Final = ("torch", "intel_extension_for_pytorch", "oneccl_bindings_for_pytorch", "torch_ccl")
+_PACKAGES: Final = {"pkg_resources": "'setuptools<81'", "yaml": "pyyaml"}
+"""Module → its package, where a part of a stack imports it and the names differ."""
 _OWN_PYTHON: Final = "repair that environment, or let ipexctl make one: ipexctl install"
-_ONECCL_ON_PYPI: Final = "2021.14"
-"""The oldest version of the packages oneccl and impi-rt that belong together on PyPI (November 2026)."""
-_NEWEST_ONECCL: Final = "2021.15"
-"""The oneCCL of bindings that the version table does not know: torch-ccl 2.8 is built with 2021.15.2."""
 _LIBRARIES_OF_ONECCL: Final = ("ccl.no_library", "ccl.no_transport")
 _ONLY_IN_RUNS: Final = (
     *("script.", "hf.", "wandb.", "net.", "file.not_there", "ddp."),
     *("gloo.", "meet.", "peer.", "mpi.node0_name", "mpi.firewall", "mpi.rank_killed", "process.aborted"),
 )
 """Ids, or their beginnings, of rows for scripts and for several nodes: their sentences do not fit a verification."""
+_NO_MODULE: Final = "stack.no_module"
 _STEPS: Final = {
     "torch": "torch",
     "ipex": "IPEX",
@@ -47,7 +43,7 @@ def explain(verify: VerifyResult, *, env: str, record: EnvRecord | None = None) 
     phase = verify.failed
     if phase is None:
         return None
-    step, fix = f"{_STEPS[phase.name]} in {env}", _OWN_PYTHON if record is None else _INSTALL_AGAIN
+    step, fix = f"{_STEPS[phase.name]} in {env}", _OWN_PYTHON if record is None else _other_stack(record)
     output = _output(phase)
     plan = {"backend": verify.backend} if phase.name == "allreduce" else {}
     cause = cause_of(output, FailureContext("", plan=plan), _known_errors())
@@ -58,9 +54,27 @@ def explain(verify: VerifyResult, *, env: str, record: EnvRecord | None = None) 
     if cause is None:
         return f"{step} {how}: {_last_line(phase)}", fix
     reason = f"{step} {how}: {cause.sentence}"
+    if record is not None and cause.id == _NO_MODULE and (package := _missing_package(phase)):
+        return reason, f"add it: ipexctl install --stack {record.row} --with {package}"
     if record is not None and cause.id in _LIBRARIES_OF_ONECCL:
         return _no_oneccl_inside(reason, record)
     return reason, cause.at_install.replace("{fix}", fix) or fix
+
+
+def _other_stack(record: EnvRecord) -> str:
+    """Another call than the one that failed: the same wheels would fail in the same way."""
+    stock = [row.name for row in rows() if not row.ipex]
+    older = stock[stock.index(record.row) + 1 :] if record.row in stock else stock
+    if record.row not in stock or not older:
+        return "choose another stack: ipexctl install --stack torch is PyTorch without IPEX; all: ipexctl versions"
+    return f"choose another stack, such as the one before: ipexctl install --stack {older[0]}; all: ipexctl versions"
+
+
+def _missing_package(phase: Phase) -> str:
+    """The package of a module that a part of the stack imports and nothing requires; empty for the part itself."""
+    found = re.findall(r"No module named '([\w.]+)'", phase.text)
+    top = found[-1].partition(".")[0] if found else ""
+    return "" if top in _STACK_MODULES else _PACKAGES.get(top, top)
 
 
 def _output(phase: Phase) -> RankOutput:
@@ -86,7 +100,7 @@ def _timed_out(phase: Phase, step: str) -> tuple[str, str]:
         )
     return (
         reason,
-        "measure the disk of its home, which may be slow: ipexctl doctor --smoke; then run ipexctl install again",
+        "measure the disk of its home, which may be slow: ipexctl doctor --smoke; another one: --home DIR",
     )
 
 
@@ -99,17 +113,6 @@ def _last_line(phase: Phase) -> str:
 def _no_oneccl_inside(reason: str, record: EnvRecord) -> tuple[str, str]:
     """The bindings' wheel has neither oneCCL nor Intel MPI inside: a row of the version table adds both packages."""
     bindings = record.packages.get("oneccl-bind-pt", "")
-    if not bindings or {"oneccl", "impi-rt"} <= set(record.packages):
-        return reason, _INSTALL_AGAIN
-    row = next((row for row in rows() if row.name == record.row), None)
-    built_with = [build.oneccl for build in row.oneccl_builds if bindings.startswith(build.version)] if row else []
-    version = minor(next(filter(None, built_with), _NEWEST_ONECCL))
-    reason += f"; the wheel of oneccl_bind_pt {bindings} has no oneCCL inside"
-    if version_key(version) < version_key(_ONECCL_ON_PYPI):
-        return reason, "use a wheel of oneccl_bind_pt with oneCCL inside, such as Intel's: --wheelhouse DIR"
-    entry = json.dumps({"name": record.row, "requires": [f"oneccl=={version}.*", f"impi-rt=={version}.*"]})
-    return reason, (
-        f"add the packages oneccl and impi-rt to the stack: add {entry} to the list in $IPEXCTL_ROWS or "
-        f"~/.config/ipexctl/rows.json (if there is no such file, create it with [{entry}]), then run "
-        "ipexctl install again"
-    )
+    if not bindings or set(record.packages) >= PACKAGES:
+        return reason, _other_stack(record)
+    return f"{reason}; the wheel of oneccl_bind_pt {bindings} has no oneCCL inside", add_oneccl(record.row, bindings)

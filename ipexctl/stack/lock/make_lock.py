@@ -279,7 +279,10 @@ def explain_refusal(
                 "index: --index-url URL"
             )
         else:
-            fix = "run the same command again, or use another index: --index-url URL"
+            fix = (
+                f"check the network and the proxy (https_proxy) of {machine}; or use another index, --index-url URL, "
+                "or the wheels of a directory, --wheelhouse DIR"
+            )
         return HostError(f"fetching from {source} on {machine} failed{quote}", fix)
     if found := _NO_WHEEL.search(text) or _OTHER_PYTHON.search(text):
         package = found[1]
@@ -297,7 +300,10 @@ def explain_refusal(
             "name an index or a directory that has it: --extra-index-url URL, --wheelhouse DIR",
         )
     if "requirements are unsatisfiable" not in text:
-        return HostError(f"uv failed to make the lock{quote}", "run the same command again, or use another index")
+        return HostError(
+            f"uv failed to make the lock{quote}",
+            "use another index: --index-url URL, or another stack: ipexctl versions",
+        )
     fix = "use another version, or another stack: ipexctl versions"
     if user_lines:
         return UserError(f"{', '.join(user_lines)} cannot be installed with {plan.row.name}{quote}", fix=fix)

@@ -28,6 +28,7 @@ from ipexctl.remote.transfer import store_client as stores
 from ipexctl.remote.transfer.store_client import Download, StoreLocation
 from ipexctl.stack.choice import installed_plan
 from ipexctl.stack.env.preflight import UNPACKED
+from ipexctl.stack.lock.bindings import lacks_oneccl
 from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, IndexCache
 from ipexctl.stack.lock.indexes import (
     PYPI,
@@ -233,6 +234,8 @@ class _Locking:
             )
         if error := contradiction(plan, request.env.extras, request.origins):
             raise error
+        if problem := lacks_oneccl(plan, request.env.extras, index_answer.availability):
+            raise HostError(*problem)
         uv = uv_for_node(index_answer.availability, plan.glibc)
         maker = self._maker(uv, index_answer, by_node0=by_node0)
         make = partial(make_lock, maker, plan, index_answer, extras=request.env.extras, origins=request.origins)

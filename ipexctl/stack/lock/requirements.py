@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+IPEX: Final = "intel-extension-for-pytorch"
 _FILES: Final = ("-r", "--requirement", "-c", "--constraint")
 _SOURCES: Final = ("-i", "--index-url", "--extra-index-url", "-f", "--find-links")
 _IGNORED: Final = ("--pre", "--prefer-binary", "--require-hashes", "--only-binary", "--trusted-host", "--use-feature")
@@ -89,7 +90,7 @@ def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, s
     """The error for a requirement that excludes torch, IPEX or the bindings of the plan; None if there is none."""
     # The other markers are those of the control machine, which is also CPython on Linux.
     target = {"python_version": plan.python, "python_full_version": f"{plan.python}.0", "platform_machine": "x86_64"}
-    held = {"torch": plan.torch, "intel-extension-for-pytorch": plan.ipex, "oneccl-bind-pt": plan.oneccl}
+    held = {"torch": plan.torch, IPEX: plan.ipex, "oneccl-bind-pt": plan.oneccl}
     for line in lines:
         requirement = Requirement(line)
         project, written = canonicalize_name(requirement.name), f"{line} (from {origins.get(line, '--with')})"
@@ -100,7 +101,7 @@ def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, s
             return UserError(
                 f"{written}: {plan.row.name} has no {requirement.name}, and one built for another torch fails at "
                 "import",
-                fix="remove it, or choose a stack that has it: ipexctl versions; such as --stack ipex-2.8",
+                fix=f"remove it, or choose a stack that has it: {_stack_with(project, requirement)}",
             )
         if requirement.marker and not requirement.marker.evaluate(target):
             continue
@@ -111,6 +112,14 @@ def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, s
                 fix += f"; or choose that torch: --torch {next(iter(requirement.specifier)).version}"
             return UserError(f"{written} excludes {plan.row.name}, which has {requirement.name} {version}", fix=fix)
     return None
+
+
+def _stack_with(project: str, requirement: Requirement) -> str:
+    """The option that names the stack with that version: guides write `pip install NAME==VERSION`."""
+    exact = [each.version for each in requirement.specifier if each.operator in ("==", "===")]
+    if len(exact) == 1 and "*" not in exact[0]:
+        return f"{'--ipex' if project == IPEX else '--oneccl'} {exact[0]}, in its place"
+    return "ipexctl versions; such as --stack ipex-2.8"
 
 
 def _read_requirements_file(path: Path, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:

@@ -94,6 +94,12 @@ def profiles(hosts: Mapping[str, Facts]) -> dict[HostProfile, tuple[str, ...]]:
     return {kind: tuple(names) for kind, names in found.items()}
 
 
+def oldest_glibc(hosts: Mapping[str, Facts]) -> str | None:
+    """The glibc that wheels for all of these hosts must run on; None if none is known."""
+    known = [version for facts in hosts.values() if (version := profile(facts).glibc)]
+    return min(known, key=version_key, default=None)
+
+
 def incompatibility(row: StackSpec, facts: Facts) -> HostProblem | None:
     """Why a host cannot run this row, not even over gloo; None if it can."""
     kind = profile(facts)

@@ -9,4 +9,4 @@ IPEX: Final = "intel-extension-for-pytorch"
 ONECCL: Final = "oneccl-bind-pt"
 UV: Final = "uv"
 OPTIONAL: Final = ("intel-openmp", "numpy")
-"""Packages that a stack can do without."""
+"""Packages that torch can do without; IPEX imports numpy."""

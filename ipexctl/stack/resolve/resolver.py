@@ -186,9 +186,9 @@ class _Search:
         # A build for CPUs on an older Python is better than gigabytes of CUDA.
         pick = next((pick for pick in picks if pick.is_for_cpus), picks[0])
         for requirement in row.requires:
-            if split_requirement(requirement)[0] not in OPTIONAL and not self.wheels.can_satisfy(
-                requirement, pick.target
-            ):
+            name = split_requirement(requirement)[0]
+            is_optional = name in OPTIONAL and not (row.ipex and name == "numpy")
+            if not is_optional and not self.wheels.can_satisfy(requirement, pick.target):
                 return MissingRequirement(row.name, requirement, queried_indexes(self.wheels))
         return pick
 

@@ -109,7 +109,7 @@ def of_accelerate() -> list[Case]:
         *(note for text in texts for note in read(text).notes),
         *misunderstandings(read(spread), accelerate.NEW),
         *misunderstandings(read(alone), {"accelerate": "1.2.0"}),
-        *misunderstandings(read(alone), {**accelerate.OLD, "accelerate": "1.8.0"}),
+        *misunderstandings(read(alone), {**accelerate.OLD, "accelerate": "1.8.1", "torch": "2.7.0"}),
         *misunderstandings(read(alone), {}),
         *remarks(read(spread), 2, ("node1",)),
     )

@@ -10,9 +10,10 @@ import pytest
 
 from ipexctl.jobs.submit.pipeline import _script_notes
 from ipexctl.jobs.submit.preflight.imports import read_script
-from ipexctl.jobs.submit.preflight.trainer import trainer_note
+from ipexctl.jobs.submit.preflight.trainer import sets_use_ipex, trainer_note, use_ipex_note
 from ipexctl.jobs.submit.project import ProjectLocation
 from ipexctl.jobs.submit.request import RunRequest
+from ipexctl.launch.accelerate_env import IPEX
 from ipexctl.launch.request import LaunchOptions, RankEnv
 from message_data import missing
 
@@ -40,6 +41,36 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "trainer_bert.py"
 )
 def test_scripts_with_a_trainer_and_without_the_setting_are_found(source: str, uses_it: bool) -> None:
     assert read_script("train.py", source.encode()).uses_trainer == uses_it
+
+
+@pytest.mark.parametrize(
+    ("source", "uses_it"),
+    [
+        ("from transformers import Trainer", True),
+        ("import accelerate", True),
+        ("from accelerate.utils import set_seed", True),
+        ("from transformers import Trainer\nTrainingArguments(average_tokens_across_devices=False)", True),
+        ("from transformers import AutoModel", False),
+        ("from .accelerate import x", False),
+    ],
+)
+def test_scripts_whose_ranks_meet_by_accelerate_are_found(source: str, uses_it: bool) -> None:
+    assert read_script("train.py", source.encode()).uses_accelerate == uses_it
+
+
+def test_use_ipex_is_noted_for_versions_without_it_with_the_last_ones_of_the_stack() -> None:
+    def said(version: str, *argv: str, **more: str) -> str:
+        packages = {"transformers": version, "accelerate": "1.12.0", "torch": "2.6.0", IPEX: "2.6.0", **more}
+        last = {"transformers": "4.55.4", "accelerate": "1.12.0"}
+        return use_ipex_note(packages, last) if sets_use_ipex(argv) else ""
+
+    new = said("4.57.0", "--bf16", "--use_ipex")
+    assert missing(new, "4.57.0 ipex.optimize --with transformers==4.55.4 --with accelerate==1.12.0") == []
+    assert said("4.56.2", "--use_ipex") == ""
+    assert said("4.57.0", "--bf16") == ""
+    assert said("4.57.0", "--use_ipex=False") == ""
+    assert said("4.57.0", "--use-ipex", "True") == new
+    assert "torch" in said("4.56.2", "--use_ipex", torch="2.7.0")
 
 
 def test_the_example_of_the_trainer_gets_no_note() -> None:

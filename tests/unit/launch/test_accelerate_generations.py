@@ -13,12 +13,12 @@ import pytest
 from packaging.version import Version
 
 from ipexctl.export.accelerate import FIRST_MPIRUN
+from ipexctl.hugging_face import WITHOUT_IPEX
 from ipexctl.launch.accelerate_config import read_accelerate
 from ipexctl.launch.accelerate_env import (
     FIRST_DEBUG,
     IPEX,
     PROJECT,
-    WITHOUT_IPEX,
     before,
     variables_of,
 )

@@ -115,6 +115,29 @@ def test_accelerate_export_is_read_back_as_the_same_plan() -> None:
     assert config.notes == ()
 
 
+def test_hostfile_of_accelerate_has_an_address_for_each_host(tmp_path: Path) -> None:
+    text = to_accelerate(plan(*TWO, ppn=2), {"accelerate": "1.15.0"}, "my hosts").text
+    (tmp_path / "config.yaml").write_text(text)
+    command = next(line for line in text.splitlines() if "sed -n" in line).partition(": ")[2]
+    command = command.replace("THIS", "config.yaml")
+    subprocess.run(["sh", "-c", command], cwd=tmp_path, check=True)
+    assert (tmp_path / "my hosts").read_text() == "10.1.0.1:2\n10.1.0.2:2\n"
+    assert yaml.safe_load(text)["main_process_ip"] == "10.1.0.1"
+    assert "# mpirun-host: 127.0.0.1:2\n" in to_accelerate(plan(TWO[0], ppn=2), {}, "hosts").text
+    assert "mpirun-host:" not in to_accelerate(plan(TWO[0], ppn=1), {}, "hosts").text
+
+
+def test_accelerate_export_names_oneccl_if_the_plan_has_it() -> None:
+    """An unknown accelerate may be one that needs the key; newer ones ignore it."""
+    for version, workers in (("1.12.0", "1"), ("", "1"), ("1.13.0", None)):
+        packages = {"accelerate": version} if version else {}
+        found = to_accelerate(plan(*TWO, env=IPEX, ppn=2), packages, "hosts")
+        assert yaml.safe_load(found.text)["mpirun_config"].get("mpirun_ccl") == workers
+        assert any("oneCCL" in note or "mpirun_ccl" in note for note in found.notes) == (version != "1.12.0")
+    without = to_accelerate(plan(*TWO, ppn=2), {"accelerate": "1.12.0"}, "hosts").text
+    assert yaml.safe_load(without)["mpirun_config"]["mpirun_ccl"] == "0"
+
+
 def test_accelerate_export_of_one_rank_is_not_distributed() -> None:
     config = yaml.safe_load(to_accelerate(plan(TWO[0], n=1), {}, "hosts").text)
     assert config["distributed_type"] == "NO"

@@ -47,6 +47,15 @@ def with_env(facts: Facts, row: str, request: StackRequest = NEWEST, *names: str
     return facts._replace(software=facts.software._replace(envs=(env,)))
 
 
+def test_packages_are_added_to_an_environment_for_the_glibc_of_its_hosts() -> None:
+    """The lock of ipex-2.4 has an impi-rt for glibc 2.28, which no wheel for the stack's own minimum could replace."""
+    hosts = {"n1": with_env(host("2.36"), "ipex-2.4"), "n2": with_env(host("2.31"), "ipex-2.4")}
+    found = choose_stack(NEWEST, hosts, rows())
+    assert planned(found).glibc == "2.31"
+    unknown = choose_stack(NEWEST, {"n1": with_env(host(None), "ipex-2.4")}, rows())
+    assert planned(unknown).glibc == "2.17"
+
+
 @pytest.mark.parametrize(
     ("wheels", "name"),
     [

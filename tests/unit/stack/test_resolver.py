@@ -122,6 +122,7 @@ OLD = (
     "intel_extension_for_pytorch-1.12.300-cp38-cp38-manylinux2014_x86_64.whl!",
     "oneccl_bind_pt-1.12.0+cpu-cp38-cp38-linux_x86_64.whl",
     "setuptools-75.3.2-py3-none-any.whl",
+    "numpy-1.24.4-cp38-cp38-manylinux2014_x86_64.whl",
 )
 
 
@@ -297,6 +298,15 @@ def test_missing_intel_openmp_is_omitted_with_a_note() -> None:
     assert any("OpenMP" in note for note in explanations.notes(plan))
 
 
+def test_numpy_is_needed_by_ipex_and_not_by_torch() -> None:
+    """The wheel of IPEX 1.12 does not require it, and fails at import without it."""
+    none = index(*(wheel for wheel in OLD if "numpy" not in wheel))
+    hosts = {"n1": host("2.31", "3.8")}
+    assert missing(refused(resolve(StackRequest(stack="ipex-1.12"), hosts, none)).reason, "numpy") == []
+    assert "numpy" not in planned(resolve(StackRequest(stack="torch-1.12"), hosts, none)).requirements
+    assert "numpy" in planned(resolve(StackRequest(stack="ipex-1.12"), hosts, index(*OLD))).requirements
+
+
 @every_row
 def test_every_ipex_stack_notes_that_ipex_is_retired(row: StackSpec) -> None:
     plan = planned(resolve(StackRequest(stack=row.name), {}, None))
@@ -424,7 +434,7 @@ def test_interpreter_is_the_bare_name_if_pythons_are_unknown() -> None:
 def test_projects_lists_the_packages_to_query() -> None:
     ours = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "impi-rt", "intel-openmp")
     everything = (*ours, "setuptools", "uv")
-    assert set(projects(NEWEST)) == {*everything, "numpy"}
+    assert set(projects(NEWEST)) == {*everything, "numpy", "psutil", "packaging"}
     assert set(projects(StackRequest(torch="2.7"))) - {"numpy"} == set(everything)
     assert projects(StackRequest(stack="torch")) == ("torch", "impi-rt", "numpy", "uv")
 

@@ -19,6 +19,14 @@ from ipexctl.stack.resolve.reasons import MissingInstructions
 from message_data import missing
 
 BY_NAME = {row.name: row for row in rows()}
+UNDECLARED = {
+    "ipex-1.10": ("numpy", "psutil"),
+    "ipex-1.11": ("numpy",),
+    "ipex-1.12": ("numpy",),
+    "ipex-2.0": ("packaging",),
+}
+"""What the wheel of IPEX imports and does not require; later ones require psutil, numpy and packaging."""
+
 every_row = pytest.mark.parametrize("row", rows(), ids=lambda row: row.name)
 
 
@@ -34,7 +42,8 @@ def test_stack_specs_are_consistent(row: StackSpec) -> None:
     assert any(index.url == "https://download.pytorch.org/whl/cpu" for index in row.indexes)
     old = version_key(row.line) <= (2, 7)  # their IPEX imports setuptools, some of them its pkg_resources
     openmp = ("intel-openmp==2024.1.2", *(("setuptools<81",) if old else ()))
-    assert row.requires == (openmp if row.ipex else ("numpy",))
+    assert row.requires == ((*UNDECLARED.get(row.name, ()), *openmp) if row.ipex else ("numpy",))
+    assert bool(row.hugging_face) == bool(row.ipex)
     assert bool(row.constraints) == (version_key(row.line) <= (2, 4))
     assert [floor for floor, _ in row.mpi] == (["2.28"] if row.torch_glibc == "2.28" else ["2.28", "2.17"])
     versions = [version_key(build.version) for build in row.ipex_builds]

@@ -270,7 +270,7 @@ def test_successful_verification_has_no_explanation() -> None:
 def test_no_fix_removes_an_environment(record: EnvRecord | None, of_user: bool) -> None:
     reason, fix = told("ipex", IPEX_MISMATCH, env="/opt/venv/bin/python", record=record)
     assert "--remove" not in fix
-    assert ("builds" in fix) is not of_user
+    assert ("--stack" in fix) is not of_user
     assert "/opt/venv/bin/python" in reason
 
 
@@ -288,3 +288,30 @@ def test_first_failed_phase_is_explained() -> None:
     found = explain(VerifyResult(False, (Phase("torch", True, 1.0), *steps), 2.0), env="e")
     assert found is not None
     assert missing(found[0], "IPEX 2.8 2.13.0+cpu") == []
+
+
+@pytest.mark.parametrize(("phase", "text", "fields", "_reason", "_fix"), CASES)
+def test_fix_is_never_only_the_call_that_failed(
+    phase: str, text: str, fields: dict[str, object], _reason: str, _fix: str
+) -> None:
+    for record in (RECORD, RECORD._replace(row="torch-2.13")):
+        _, fix = told(phase, text, env="ipex-2.8-12345678", record=record, **fields)
+        assert not fix.startswith("run "), fix
+        assert f"--stack {record.row}" not in fix.replace(f"--stack {record.row} --with", "")
+
+
+def test_module_that_nothing_requires_is_added_to_the_stack() -> None:
+    old = RECORD._replace(row="ipex-1.12")
+    for module, package in (("numpy", "numpy"), ("pkg_resources", "'setuptools<81'"), ("yaml.nodes", "pyyaml")):
+        text = f"ModuleNotFoundError: No module named '{module}'"
+        _, fix = told("ipex", text, env="ipex-1.12-12345678", record=old)
+        assert fix.endswith(f"--stack ipex-1.12 --with {package}")
+    _, fix = told("ipex", "ModuleNotFoundError: No module named 'torch'", env="ipex-1.12-12345678", record=old)
+    assert "--with" not in fix
+
+
+def test_failed_stack_of_torch_alone_names_the_one_before() -> None:
+    _, fix = told("torch", "RuntimeError: x", env="torch-2.13-1", record=RECORD._replace(row="torch-2.13"))
+    assert "--stack torch-2.12" in fix
+    _, fix = told("torch", "RuntimeError: x", env="torch-2.7-1", record=RECORD._replace(row="torch-2.7"))
+    assert "--stack torch" in fix

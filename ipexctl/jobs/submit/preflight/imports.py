@@ -18,7 +18,7 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import SCRIPT, NotRegularError, read_regular
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.submit.preflight.trainer import uses_trainer
+from ipexctl.jobs.submit.preflight.trainer import uses_accelerate, uses_trainer
 from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
 from ipexctl.limits import IMPORTS_CHECK
 from ipexctl.option_defaults import DEFAULT_ENV
@@ -109,6 +109,8 @@ class ScriptFile:
     """The packages that the environment's record lists."""
     uses_trainer: bool = False
     """Whether it uses the Trainer of transformers without a setting for several ranks."""
+    uses_accelerate: bool = False
+    """Whether its ranks meet by accelerate."""
     call_from_above: str = ""
     """The command to type if a directory above the working directory has the module of `-m`."""
 
@@ -202,7 +204,14 @@ def read_script(name: str, data: bytes) -> ScriptFile:
         if name.endswith((".sh", ".bash", ".zsh")):
             raise _not_python(name, "is a shell script", "bash ") from None
         return ScriptFile(name, text)
-    return ScriptFile(name, text, tuple(_imports(tree)), _doubt(tree), uses_trainer=uses_trainer(tree))
+    return ScriptFile(
+        name,
+        text,
+        tuple(_imports(tree)),
+        _doubt(tree),
+        uses_trainer=uses_trainer(tree),
+        uses_accelerate=uses_accelerate(tree),
+    )
 
 
 def _not_python(name: str, problem: str, interpreter: str = "") -> UserError:

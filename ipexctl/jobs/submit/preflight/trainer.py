@@ -1,4 +1,4 @@
-"""Notes that the installed transformers multiplies the loss of a Trainer by the number of ranks. Pure.
+"""Notes about the Trainer of the installed transformers: its loss over several ranks, and `--use_ipex`. Pure.
 
 Since 4.54, TrainingArguments have average_tokens_across_devices=True: `Trainer.compute_loss` then multiplies the loss
 of each rank by the number of ranks, because the model is expected to divide it by num_items_in_batch of all ranks. A
@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import ast
 from typing import TYPE_CHECKING, Final
+
+from ipexctl.hugging_face import LAST_ACCELERATE, LAST_USE_IPEX, WITHOUT_USE_IPEX
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,15 +27,32 @@ def uses_trainer(tree: ast.Module) -> bool:
     """Whether it uses a Trainer of transformers and names neither the setting nor what the model has for it."""
     has_trainer = False
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
-            of_transformers = node.module.partition(".")[0] == "transformers"
-            has_trainer |= of_transformers and any(alias.name in _TRAINERS for alias in node.names)
-        elif isinstance(node, ast.Attribute):
-            is_module = isinstance(node.value, ast.Name) and node.value.id == "transformers"
-            has_trainer |= is_module and node.attr in _TRAINERS
+        has_trainer |= _is_trainer(node)
         if {SETTING, _OF_MODEL} & _names(node):
             return False
     return has_trainer
+
+
+def uses_accelerate(tree: ast.Module) -> bool:
+    """Whether its ranks meet by accelerate: it imports it, or a Trainer, which does."""
+    return any(_is_trainer(node) or _imports_accelerate(node) for node in ast.walk(tree))
+
+
+def _is_trainer(node: ast.AST) -> bool:
+    if isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
+        of_transformers = node.module.partition(".")[0] == "transformers"
+        return of_transformers and any(alias.name in _TRAINERS for alias in node.names)
+    if isinstance(node, ast.Attribute):
+        is_module = isinstance(node.value, ast.Name) and node.value.id == "transformers"
+        return is_module and node.attr in _TRAINERS
+    return False
+
+
+def _imports_accelerate(node: ast.AST) -> bool:
+    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    if isinstance(node, ast.ImportFrom) and node.module is not None and not node.level:
+        names = [node.module]
+    return any(name.partition(".")[0] == "accelerate" for name in names)
 
 
 def _names(node: ast.AST) -> set[object]:
@@ -61,4 +80,33 @@ def trainer_note(*, uses_it: bool, argv: Sequence[str], packages: Mapping[str, s
     return (
         f"transformers {version} multiplies loss and gradients by the number of ranks ({ranks}) if the model's forward "
         f"takes **kwargs and ignores num_items_in_batch; TrainingArguments({SETTING}=False) prevents that"
+    )
+
+
+def sets_use_ipex(argv: Sequence[str]) -> bool:
+    """Whether the flag of the Trainer is in the arguments, in either spelling, and not `False`."""
+    for at, word in enumerate(argv):
+        name, equals, value = word.partition("=")
+        if name in ("--use_ipex", "--use-ipex"):
+            text = value if equals else argv[at + 1] if at + 1 < len(argv) else ""
+            return text.lower() not in ("false", "no", "0")
+    return False
+
+
+def use_ipex_note(packages: Mapping[str, str], versions: Mapping[str, str]) -> str:
+    """That `--use_ipex` in the script's arguments fails or does nothing, and what replaces it; empty where it works.
+
+    `versions`: package → the last version for the stack of the environment that still has IPEX.
+    """
+    from ipexctl.launch.accelerate_env import IPEX, before, no_optimize  # slow to import, and few calls need it
+
+    version = packages.get("transformers", "")
+    if not version or before(version, WITHOUT_USE_IPEX):
+        return no_optimize(packages, "--use_ipex")
+    last = {"transformers": LAST_USE_IPEX, "accelerate": LAST_ACCELERATE, **versions}
+    older = " ".join(f"--with {name}=={last[name]}" for name in ("transformers", "accelerate"))
+    stack = "" if IPEX in packages else " --stack ipex"
+    return (
+        f"--use_ipex: transformers {version} has no such argument; leave it out and call ipex.optimize in the script, "
+        f"or ipexctl install{stack} {older}"
     )

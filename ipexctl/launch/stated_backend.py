@@ -1,0 +1,102 @@
+"""The backend that the script's arguments or accelerate's file name, and what the ranks get of it. Pure.
+
+The Trainer of transformers takes `--ddp_backend ccl` (`--xpu_backend` up to 4.28), accelerate `mpirun_ccl`. Such a
+statement decides under `--backend auto`, so that cores, workers and variables are those of the backend that the ranks
+use. Two things can make it false: an environment without oneCCL's bindings, and a transformers or accelerate that no
+longer knows oneCCL (accelerate then takes gloo without a word, transformers refuses the argument). The plan is then for
+gloo, and a note says which of them it is and what to type.
+
+Comes in: arguments, accelerate's file, the packages of the environment. Goes out: the statement, and the sentences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.hugging_face import LAST_ACCELERATE, LAST_DDP_CCL, WITHOUT_DDP_CCL, WITHOUT_IPEX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ipexctl.launch.accelerate_config import AccelerateConfig
+    from ipexctl.launch.plan import Backend
+    from ipexctl.launch.request import LaunchRequest
+
+OPTIONS: Final = ("--ddp_backend", "--ddp-backend", "--xpu_backend", "--xpu-backend")
+"""The Trainer's argument: both spellings, and its name in transformers 4.11 to 4.28."""
+BACKENDS: Final[Mapping[str, Backend]] = {"ccl": "ccl", "gloo": "gloo", "mpi": "mpi"}
+_ONE_ARGUMENT: Final = "gloo"
+
+
+@dataclass(frozen=True, slots=True)
+class StatedBackend:
+    """A backend that something else than the options of `ipexctl run` names."""
+
+    backend: Backend
+    source: str
+    """`--ddp_backend ccl`, `mpirun_ccl 1 of FILE`."""
+    for_gloo: str
+    """What to type in its place for gloo."""
+    of_trainer: bool = False
+    """Whether it is an argument of the Trainer, which newer versions of transformers refuse."""
+
+
+def stated_backend(argv: Sequence[str], config: AccelerateConfig | None) -> StatedBackend | None:
+    """The script's own argument first: the Trainer gives it to accelerate."""
+    for at, word in enumerate(argv):
+        name, equals, value = word.partition("=")
+        if name not in OPTIONS:
+            continue
+        text = value if equals else argv[at + 1] if at + 1 < len(argv) else ""
+        if text in BACKENDS:
+            return StatedBackend(BACKENDS[text], f"{name} {text}", f"{name} {_ONE_ARGUMENT}", of_trainer=True)
+    if config is not None and config.ccl_workers:
+        source = f"mpirun_ccl {config.ccl_workers} of {config.path}"
+        return StatedBackend("ccl", source, f"mpirun_ccl: '0' in {config.path}")
+    return None
+
+
+def no_ccl_in_packages(request: LaunchRequest) -> tuple[str, str]:
+    """Why the ranks cannot use oneCCL though the environment has its bindings, and the versions that can."""
+    options, packages = request.options, request.env.packages
+    if not options.uses_accelerate:
+        return "", ""
+    from ipexctl.launch.accelerate_env import before  # slow to import, and few scripts use accelerate
+
+    transformers, accelerate = packages.get("transformers", ""), packages.get("accelerate", "")
+    of_trainer = options.stated is not None and options.stated.of_trainer
+    older = f"ipexctl install --with accelerate=={LAST_ACCELERATE}"
+    if of_trainer and transformers and not before(transformers, WITHOUT_DDP_CCL):
+        reason = f"transformers {transformers} refuses ccl as a backend; {LAST_DDP_CCL} is the last that takes it"
+        return reason, f"{older} --with transformers=={LAST_DDP_CCL}"
+    if accelerate and not before(accelerate, WITHOUT_IPEX):
+        reason = f"accelerate {accelerate} does not support oneCCL; {LAST_ACCELERATE} is the last that does"
+        return reason, older
+    return "", ""
+
+
+def stated_note(request: LaunchRequest, backend: Backend, *, world_size: int, no_workers: bool) -> str:
+    """That the ranks get another backend than stated, why, and what to type; empty if they get it, or are one alone."""
+    if world_size == 1 or backend == "none":
+        return ""
+    options, env, stated = request.options, request.env, request.options.stated
+    reason, older = no_ccl_in_packages(request)
+    if stated is None:
+        if not (reason and env.ccl and backend == "gloo" and options.backend == "auto"):
+            return ""
+        return f"the ranks get gloo, although the environment has oneCCL's bindings: {reason}; for ccl: {older}"
+    if backend == stated.backend and not (backend == "ccl" and reason):
+        return ""
+    text = f"{stated.source}: the ranks get {'gloo' if reason else backend}"
+    if options.backend != "auto" and not reason:
+        return f"{text}, by --backend {options.backend}: leave that out, or write {stated.source} as {backend}"
+    if stated.backend == "mpi":
+        return f"{text}: no wheel of torch is built with MPI; write {stated.for_gloo}"
+    if not env.ccl:
+        return f"{text}: the environment has no oneCCL bindings; {stated.for_gloo}, or ipexctl install --require-oneccl"
+    if reason:
+        return f"{text}: {reason}; {stated.for_gloo}, or {older}"
+    if no_workers:
+        return f"{text}: CCL_WORKER_COUNT is 0, for accelerate a wish for gloo; leave it out, or --ccl-workers 0"
+    return f"{text}; {stated.for_gloo} says so"
