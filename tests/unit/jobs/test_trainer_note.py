@@ -101,7 +101,7 @@ def test_no_note_where_it_is_not_true() -> None:
 def test_run_prints_one_note_for_an_installed_environment(*, is_installed: bool, ranks: int, count: int) -> None:
     env = RankEnv("/e/bin/python", packages={"transformers": "5.23.0"}, is_installed=is_installed)
     context: Any = SimpleNamespace(env=env)
-    plan: Any = SimpleNamespace(world_size=ranks)
+    plan: Any = SimpleNamespace(world_size=ranks, backend="gloo")
     script = read_script("train.py", b"from transformers import Trainer")
     project = ProjectLocation(Path("/p"), ".", ("train.py",), script)
     request = RunRequest("script", ("train.py",), LaunchOptions())
