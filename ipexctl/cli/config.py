@@ -15,9 +15,9 @@ from ipexctl.cli import complete
 from ipexctl.cli.config_file import PROJECT_FILE
 from ipexctl.cli.defaults import (
     CLUSTER,
-    CommandSpec,
     ConfiguredCommand,
     ConfiguredValue,
+    command_specs,
     effective,
     files_of,
     read_settings,
@@ -26,10 +26,11 @@ from ipexctl.cli.defaults import (
 )
 from ipexctl.cli.options import Home, Output, Targets, argument, command, flag, is_on_command_line
 from ipexctl.errors import FileError, UserError, raise_all
+from ipexctl.text import printable, tilde_path
 from ipexctl.user_config import user_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ipexctl.cli.config_file import ConfigFile
     from ipexctl.doctor.finding import DoctorReport
@@ -124,26 +125,12 @@ def _plain(value: object) -> object:
     return _LOGIN.sub("://", value) if isinstance(value, str) else value
 
 
-def command_specs(*names: str) -> Iterator[tuple[str, CommandSpec]]:
-    """Each command of these names, as `export` has several, with its options."""
-    from ipexctl.cli.app import load_command
-
-    for name in names:
-        command = load_command(name)
-        below: Mapping[str, Any] = getattr(command, "commands", {})
-        for label, leaf in below.items():
-            yield f"{name} {label}", CommandSpec.in_table(name, leaf, below.values())
-        if not below:
-            yield name, CommandSpec.in_table(name, command, ())
-
-
 def _init(ctx: typer.Context, targets: Targets, home: Home, output: Output, *, force: bool) -> int:
     """Write the file; returns the exit code, 3 if a host was unreachable."""
     from ipexctl.cli.doctor import examine
     from ipexctl.cli.hosts import current_directory
     from ipexctl.node.common.files import write_atomically
     from ipexctl.sync.root import find_root, root_problem
-    from ipexctl.text import tilde_path
     from ipexctl.ui.config import show_written
     from ipexctl.ui.messages import print_with_fix
 
@@ -171,7 +158,6 @@ def _init(ctx: typer.Context, targets: Targets, home: Home, output: Output, *, f
 def _text(given: Mapping[str, object], report: DoctorReport, root: Path) -> str:
     """The file: the given options, and as comments what doctor recommends."""
     from ipexctl.hosts.nodeset import fold
-    from ipexctl.text import printable, tilde_path
 
     targets, home, _ = shared_options()
     params = {**targets, **home}

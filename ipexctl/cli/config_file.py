@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import DEFAULTS, TooLargeError, read_regular, read_typed
 from ipexctl.found_files import check_found, check_own
-from ipexctl.text import expanded
+from ipexctl.text import expanded, tilde_path
 from ipexctl.user_config import user_file
 
 if TYPE_CHECKING:
@@ -104,7 +104,6 @@ def config_files(named: str | None = None) -> tuple[ConfigFile, ...]:
 
 def _read_config_file(path: Path, origin: Literal["project", "call", "user"]) -> ConfigFile:
     from ipexctl.hosts.source import SourceFile
-    from ipexctl.text import tilde_path
 
     if sys.version_info >= (3, 11):
         import tomllib

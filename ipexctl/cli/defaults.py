@@ -6,7 +6,7 @@ import functools
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -45,6 +45,8 @@ Defaults: TypeAlias = Mapping[str, ConfiguredValue]
 
 Param: TypeAlias = Any
 """click's Parameter, which typer does not export."""
+SHARED_GROUPS: Final[list[frozenset[str]]] = []
+"""The parameters of each group that commands share: hosts, home, output. `options.py`, which has them, sets it."""
 _META: Final = "ipexctl.defaults"
 _FILES: Final = "ipexctl.config_files"
 CLUSTER: Final = "cluster"
@@ -238,15 +240,26 @@ def _keys(params: Iterable[Param]) -> dict[str, Param]:
     return keys
 
 
+def command_specs(*names: str) -> Iterator[tuple[str, CommandSpec]]:
+    """Each command of these names, as `export` has several, with its options."""
+    from ipexctl.cli.app import load_command
+
+    for name in names:
+        command = load_command(name)
+        below: Mapping[str, Any] = getattr(command, "commands", {})
+        for label, leaf in below.items():
+            yield f"{name} {label}", CommandSpec.in_table(name, leaf, below.values())
+        if not below:
+            yield name, CommandSpec.in_table(name, command, ())
+
+
 @functools.cache
 def shared_options() -> tuple[Mapping[str, Param], ...]:
     """The options of each group that commands share, by key."""
     from ipexctl.cli.app import load_command
-    from ipexctl.cli.options import Home, Output, Targets
 
     keys = _keys(load_command("trust").params)  # it has all of them
-    groups = [group.__dataclass_fields__ for group in (Targets, Home, Output)]
-    return tuple({key: param for key, param in keys.items() if param.name in names} for names in groups)
+    return tuple({key: param for key, param in keys.items() if param.name in names} for names in SHARED_GROUPS)
 
 
 def effective(
@@ -414,7 +427,6 @@ class _FileReader:
 def _unknown_key(key: str, table: str, known: Sequence[str]) -> UserError:
     """The error of a key that is no option here; its fix names the tables of the commands that have the option."""
     from ipexctl.cli.app import COMMANDS
-    from ipexctl.cli.config import command_specs
     from ipexctl.hosts.names import did_you_mean
 
     having = [f"[{name}]" for name in COMMANDS if any(key in spec.params for _, spec in command_specs(name))]

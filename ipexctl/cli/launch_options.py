@@ -17,6 +17,7 @@ from ipexctl.file_reader import SCRIPT, read_regular
 from ipexctl.jobs.submit.options import RunOptions
 from ipexctl.launch.options import RankOptions
 from ipexctl.option_declaration import declared, values_of
+from ipexctl.text import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -163,7 +164,6 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
     from ipexctl.jobs.submit.project import locate_project
     from ipexctl.jobs.submit.request import check_ranks, check_request, read_exports, run_request
     from ipexctl.sync.root import find_root
-    from ipexctl.text import expanded
 
     launch, targets, home = line.launch, line.targets, line.home
     if line.module is None and not line.words:

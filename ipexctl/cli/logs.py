@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 import time
-import warnings
 from typing import TYPE_CHECKING
 
 import typer
@@ -51,7 +48,7 @@ def logs_command(
     """
     from ipexctl.cli.interrupt import handling_signals
     from ipexctl.cli.run_hosts import chosen_ranks, connector_of, report_host_error
-    from ipexctl.jobs.follow import Follower, LineChoice
+    from ipexctl.jobs.follow import Follower, LineChoice, check_pattern
     from ipexctl.jobs.registry import RunRegistry
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.outcome import Cancelled, HostError
@@ -131,19 +128,6 @@ def _report_missing_output(
         shown.reason = shown.reason or missing
     elif not output.quiet:
         print_message(printable(f"run {record.id}: {missing}"))
-
-
-def check_pattern(pattern: str) -> None:
-    """Raise a UserError for a text that is no regular expression."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            re.compile(pattern)
-    except (re.error, OverflowError, RecursionError, MemoryError) as error:
-        raise UserError(
-            f"--grep {pattern[:60]!r} is no regular expression: {error}",
-            fix=f"to search for exactly this text: --grep {shlex.quote(re.escape(pattern[:60]))}",
-        ) from None
 
 
 def _from_copy(record: RunRecord, error: HostError, watch: OnRunUpdate, cancel: Cancel, lines: LineChoice) -> int:

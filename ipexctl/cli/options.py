@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, get_t
 import typer
 
 from ipexctl.cli import complete
-from ipexctl.cli.defaults import CLUSTER, ConfiguredCommand, Defaults, defaults_of
+from ipexctl.cli.defaults import CLUSTER, SHARED_GROUPS, ConfiguredCommand, Defaults, defaults_of
 from ipexctl.errors import UserError
 from ipexctl.option_declaration import declaration_of, with_default
 from ipexctl.option_defaults import CONNECT_SECONDS, FORKS, RECONNECT_SECONDS
@@ -198,6 +198,9 @@ class Output:
 
         if not self.quiet:
             print_message(text)
+
+
+SHARED_GROUPS[:] = [frozenset(group.__dataclass_fields__) for group in (Targets, Home, Output)]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

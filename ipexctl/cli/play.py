@@ -10,7 +10,9 @@ The rule: a mistake in the playbook is an error before any host is touched, and 
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -219,7 +221,6 @@ def _split_names(values: Sequence[str] | None) -> frozenset[str]:
 
 def _extra_variables(arguments: Sequence[str], cwd: Path, templater: Templater) -> list[dict[str, Any]]:
     """Variables of `-e k=v`, `-e '{"k": …}'` and `-e @FILE`; later ones override earlier ones."""
-    import json
 
     from ipexctl.hosts.names import quoted
     from ipexctl.playbook.playbook_file import templates_in
@@ -245,7 +246,6 @@ def _extra_variables(arguments: Sequence[str], cwd: Path, templater: Templater) 
 
 def _pairs(word: str) -> dict[str, str]:
     """`a=1 b='x y'` is two variables; `args=--epochs 3` is one variable with the value `--epochs 3`."""
-    import re
 
     parts = re.findall(r"""(?:"[^"]*"|'[^']*'|[^\s"'])+""", word)
     pairs = [re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", part, re.DOTALL) for part in parts]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ipexctl.cli.options import Home, Output, Targets, argument, command, flag
 from ipexctl.sync.options import SyncOptions
+from ipexctl.text import tilde_path
 
 
 @command()
@@ -45,7 +46,6 @@ def sync_command(
         from ipexctl.sync.node_calls import TreeCalls
         from ipexctl.sync.project import data_patterns, read_project
         from ipexctl.sync.sync import TreeQuery, query_project
-        from ipexctl.text import tilde_path
         from ipexctl.ui.progress_view import ProgressView
         from ipexctl.ui.sync import as_json, show
 

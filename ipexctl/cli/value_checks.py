@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
-from ipexctl.hosts.names import WordError
+from ipexctl.hosts.names import WordError, check_user
 from ipexctl.jobs.submit.options import RunOptions
 from ipexctl.launch.options import RankOptions
 from ipexctl.option_declaration import declared
@@ -52,8 +52,6 @@ def _check_text(param: Param, value: Any) -> None:
 
         read_host_list(value)
     elif param.name == "user":
-        from ipexctl.hosts.names import check_user
-
         try:
             check_user(value)
         except WordError as error:
@@ -67,6 +65,6 @@ def _check_text(param: Param, value: Any) -> None:
 
         check_seconds(param.opts[0], value)
     elif param.name == "grep":
-        from ipexctl.cli.logs import check_pattern
+        from ipexctl.jobs.follow import check_pattern
 
         check_pattern(value)

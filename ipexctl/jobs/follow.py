@@ -11,12 +11,16 @@ that the run does not have ends the call.
 
 from __future__ import annotations
 
+import re
+import shlex
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.errors import UserError
 from ipexctl.jobs.node0 import call_on_node0, open_copy
 from ipexctl.jobs.old_notes import OldNotes
 from ipexctl.jobs.reconnect import Absence, silence_limit
@@ -64,6 +68,19 @@ class NotReachedAgain(Unreachable):
         super().__init__(reason, advice)
         self.last = last
         """The last attempt to reach it."""
+
+
+def check_pattern(pattern: str) -> None:
+    """Raise a UserError for a text that is no regular expression."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            re.compile(pattern)
+    except (re.error, OverflowError, RecursionError, MemoryError) as error:
+        raise UserError(
+            f"--grep {pattern[:60]!r} is no regular expression: {error}",
+            fix=f"to search for exactly this text: --grep {shlex.quote(re.escape(pattern[:60]))}",
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import os
 import re
 from typing import Final
 
-from ipexctl.node.common.files import explain_os_error
+from ipexctl.node.common.answer import explain_os_error
 
 _EXPLAINED: Final = tuple((os.strerror(code), code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
 """Errors of a filesystem that are the cause, wherever they are printed: other lines follow from them."""

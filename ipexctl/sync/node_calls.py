@@ -137,7 +137,7 @@ def query_tree(
             yield data
 
     stdin = ChunkStream(contents())
-    reply = calls.call(session, "files.tree", "inspect", fields, label="look at the tree", stdin=stdin)
+    reply = calls.call(session, "files.tree_command", "inspect", fields, label="look at the tree", stdin=stdin)
     trees = reply.decode(TreesReply)
     updated = sync_result(session.host, trees.updated, sent) if trees.updated is not None else None
     store = trees.store or f"alone:{session.host.name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import json
 import sys
 import tempfile
 import threading
@@ -130,8 +131,6 @@ def show_gathered(report: Report[ExecResult], output: CollectedOutput) -> None:
 
 def show_json(report: Report[ExecResult], output: CollectedOutput) -> None:
     """Print one document in UTF-8, whatever the locale; written in pieces, so it is never in memory completely."""
-
-    import json
 
     def write(text: str) -> None:
         sys.stdout.buffer.write(for_terminal(text.encode("utf-8", "backslashreplace"), sys.stdout))

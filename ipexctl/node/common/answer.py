@@ -6,6 +6,7 @@ Output of ranks and content of files are not JSON: they follow an event, as fram
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import threading
@@ -22,6 +23,18 @@ Action = Callable[[Any, BinaryIO], object]
 _write_lock = threading.Lock()
 _buffer = bytearray()
 _buffer_size = 0
+FREE_SPACE_FIX = "make room there, or name another directory: --home DIR"
+_OS_ERRORS = {
+    errno.ENOSPC: ("the disk is full", FREE_SPACE_FIX),
+    errno.EDQUOT: ("this account's disk quota is used up", FREE_SPACE_FIX),
+    errno.EROFS: ("the filesystem is mounted read-only", "name a directory that can be written: --home DIR"),
+    errno.EACCES: ("this account may not write there", "name a directory of its own: --home DIR"),
+    errno.EPERM: ("this account may not write there", "name a directory of its own: --home DIR"),
+    errno.ENOTDIR: ("a file is where a directory is needed", "move that file away"),
+    errno.EEXIST: ("a file is where a directory is needed", "move that file away"),
+    errno.EISDIR: ("a directory is where a file is needed", "look at its files, then move that directory away"),
+    errno.ENOTEMPTY: ("a directory is where a file is needed", "look at its files, then move that directory away"),
+}
 
 
 class AgentError(Exception):
@@ -36,6 +49,14 @@ class AgentError(Exception):
 def emit(event: str, **fields: Any) -> None:
     """Write one event to stdout; raises an OSError when the control machine has closed it."""
     write_bytes(json.dumps({"event": event, **fields}).encode() + b"\n")
+
+
+def explain_os_error(error: OSError, path: str | bytes | os.PathLike[str] = "", fix: str = "") -> AgentError:
+    """An AgentError for a filesystem error. `path` is for errors without a path, `fix` for unusual errors."""
+    location = error.filename if error.filename is not None else path
+    location = location.decode("utf-8", "surrogateescape") if isinstance(location, bytes) else location
+    reason, fix = _OS_ERRORS.get(error.errno or 0, (error.strerror or str(error), fix))
+    return AgentError(f"{location}: {reason}" if location else reason, fix)
 
 
 def emit_failure(error: AgentError) -> None:
@@ -101,8 +122,6 @@ def answer(action: Action, stdin: BinaryIO | None = None) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        from ipexctl.node.common.files import explain_os_error  # it imports this module
-
         emit_failure(explain_os_error(error, request.get("home", ""), "see: ipexctl doctor"))
         return 1
     emit("done", **as_json(result))

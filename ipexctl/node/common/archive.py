@@ -10,8 +10,8 @@ import time
 from typing import TYPE_CHECKING, List
 
 from ipexctl.node.common import home as homes
-from ipexctl.node.common.answer import AgentError, emit_failure
-from ipexctl.node.common.files import explain_os_error, make_private_directory, write_atomically
+from ipexctl.node.common.answer import AgentError, emit_failure, explain_os_error
+from ipexctl.node.common.files import make_private_directory, write_atomically
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,6 @@ Paths may be bytes, because a project's file names need not be UTF-8.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import math
 import os
@@ -20,7 +19,7 @@ import stat
 import time
 from typing import Any, Callable, Mapping, Pattern, TypedDict, Union
 
-from ipexctl.node.common.answer import AgentError, Json
+from ipexctl.node.common.answer import FREE_SPACE_FIX, AgentError, Json
 from ipexctl.node.common.processes import is_running
 
 AnyPath = Union[str, bytes, "os.PathLike[str]"]
@@ -28,18 +27,6 @@ AnyPath = Union[str, bytes, "os.PathLike[str]"]
 _ABANDONED = 60.0
 """Seconds since the last write, after which a temporary file is no longer written to."""
 _OWN_HOME = "name a directory of this account: --home DIR"
-_FREE_SPACE_FIX = "make room there, or name another directory: --home DIR"
-_OS_ERRORS = {
-    errno.ENOSPC: ("the disk is full", _FREE_SPACE_FIX),
-    errno.EDQUOT: ("this account's disk quota is used up", _FREE_SPACE_FIX),
-    errno.EROFS: ("the filesystem is mounted read-only", "name a directory that can be written: --home DIR"),
-    errno.EACCES: ("this account may not write there", "name a directory of its own: --home DIR"),
-    errno.EPERM: ("this account may not write there", "name a directory of its own: --home DIR"),
-    errno.ENOTDIR: ("a file is where a directory is needed", "move that file away"),
-    errno.EEXIST: ("a file is where a directory is needed", "move that file away"),
-    errno.EISDIR: ("a directory is where a file is needed", "look at its files, then move that directory away"),
-    errno.ENOTEMPTY: ("a directory is where a file is needed", "look at its files, then move that directory away"),
-}
 
 
 def encode_name(name: str) -> bytes:
@@ -229,19 +216,11 @@ def secure_directory(directory: AnyPath, fix: str = _OWN_HOME) -> None:
             os.chmod(directory, 0o700)
 
 
-def explain_os_error(error: OSError, path: AnyPath = "", fix: str = "") -> AgentError:
-    """An AgentError for a filesystem error. `path` is for errors without a path, `fix` for unusual errors."""
-    location = error.filename if error.filename is not None else path
-    location = decode_name(location) if isinstance(location, bytes) else location
-    reason, fix = _OS_ERRORS.get(error.errno or 0, (error.strerror or str(error), fix))
-    return AgentError(f"{location}: {reason}" if location else reason, fix)
-
-
 def explain_full_disk(path: str, needed: int) -> AgentError:
     """An AgentError with the required and the free size; raises an OSError when the free size is not known."""
     free = free_space(path)
     figures = f"{format_size(needed)} more are needed, {format_size(free)} are left"
-    return AgentError(f"{path}: the disk is full: {figures}", _FREE_SPACE_FIX)
+    return AgentError(f"{path}: the disk is full: {figures}", FREE_SPACE_FIX)
 
 
 def free_space(path: str) -> int:

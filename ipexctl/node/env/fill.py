@@ -24,10 +24,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.answer import AgentError, explain_os_error
 from ipexctl.node.common.environ import SetupError, source_setup
 from ipexctl.node.common.files import (
-    explain_os_error,
     format_size,
     free_space,
     read_json,

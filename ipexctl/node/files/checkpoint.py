@@ -35,11 +35,10 @@ import zipfile
 from typing import IO, TYPE_CHECKING, Any, Callable, Iterator, NamedTuple
 
 from ipexctl.node.common import authenticated_socket
-from ipexctl.node.common.answer import AgentError, Json
+from ipexctl.node.common.answer import AgentError, Json, explain_os_error
 from ipexctl.node.common.authenticated_socket import MALFORMED, ConnectError, read_line, send_line
 from ipexctl.node.common.files import (
     explain_full_disk,
-    explain_os_error,
     free_space,
     make_private_directory,
     read_json,

@@ -21,10 +21,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, NoReturn, Sequence, TypedDict
 
-from ipexctl.node.common.answer import Action, AgentError, Json, answer, emit
+from ipexctl.node.common.answer import Action, AgentError, Json, answer, emit, explain_os_error
 from ipexctl.node.common.files import (
     explain_full_disk,
-    explain_os_error,
     free_space,
     open_private,
     secure_directory,

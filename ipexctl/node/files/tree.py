@@ -14,9 +14,9 @@ import re
 import stat
 import sys
 import time
-from typing import TYPE_CHECKING, Any, BinaryIO, Iterator, List, TypedDict
+from typing import TYPE_CHECKING, Any, Iterator, List, TypedDict
 
-from ipexctl.node.common.answer import AgentError, Json, answer
+from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.files import (
     decode_name,
     encode_name,
@@ -277,17 +277,3 @@ def inspect(request: TreeRequest) -> TreesReply:
 
 def describe(home: bytes, trees: list[Generation], *, make_token: bool) -> TreesReply:
     return TreesReply(decode_name(home), store_token(home, make=make_token), sys.executable, tuple(trees))
-
-
-def inspect_or_update(request: TreeRequest, stream: BinaryIO) -> TreesReply:
-    if not request["dry_run"]:
-        remove_job_files(os.fsencode(home_of(request)), request["ended"])
-    if "expected" not in request:
-        return inspect(request)
-    from ipexctl.node.files.tree_upload import update  # it imports this module, and OpenSSL
-
-    return update(request, stream)
-
-
-def main(action: str) -> int:
-    return answer({"inspect": inspect_or_update}[action])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.playbook.options import local_path
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 
 def _doctor(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
-    import os
 
     from ipexctl.doctor.run import DoctorRequest, run_doctor
     from ipexctl.facts.gather import gather_facts

@@ -12,6 +12,7 @@ import os
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.errors import UserError
 from ipexctl.jobs.fetch.destination import first_missing
 from ipexctl.jobs.fetch.manifest import FetchSource, is_contents
 from ipexctl.node.common.files import encode_name, sha256_of, write_atomically
@@ -113,7 +114,6 @@ def _fetch_with_agent(context: PlayContext, call: Call, path: Path, dest: str) -
 
 
 def _fetch_from_run(context: PlayContext, call: Call) -> Result:
-    from ipexctl.errors import UserError
     from ipexctl.jobs.fetch.fetch import order_of_run
     from ipexctl.jobs.registry import RunRegistry
 

@@ -11,6 +11,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.facts.gather import gather_facts
 from ipexctl.playbook.options import local_path
 from ipexctl.playbook.result import Call, Result, failed, failed_host, host_result
 from ipexctl.remote.progress import Notice
@@ -142,7 +143,6 @@ def _name_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: str
 
 
 def _gather_facts(context: PlayContext, hosts: Sequence[Host], results: dict[str, Result]) -> dict[str, Facts]:
-    from ipexctl.facts.gather import gather_facts
 
     facts: dict[str, Facts] = {}
     for answer in gather_facts(hosts, context.pool, home=context.options.home, timeout=context.options.timeout):

@@ -19,8 +19,7 @@ from typer.main import get_command
 from ipexctl.call_options import option_text
 from ipexctl.cli import config_file
 from ipexctl.cli.app import COMMANDS, app
-from ipexctl.cli.config import command_specs
-from ipexctl.cli.defaults import _VARIABLES, REFUSED, ConfiguredCommand, defaults_of, shared_options
+from ipexctl.cli.defaults import _VARIABLES, REFUSED, ConfiguredCommand, command_specs, defaults_of, shared_options
 from ipexctl.cli.hosts import host_options, select
 from ipexctl.cli.launch_options import options_of_run
 from ipexctl.cli.options import Home, Targets

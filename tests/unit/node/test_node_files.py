@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from ipexctl.node.common.answer import explain_os_error
 from ipexctl.node.common.files import (
     decode_name,
     encode_name,
-    explain_os_error,
     make_private_directory,
     read_json,
     write_atomically,

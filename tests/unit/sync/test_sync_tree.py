@@ -568,7 +568,7 @@ def test_agent_scripts_run_with_every_python_of_a_node(place: Place, python: str
     request: dict[str, object] = {"home": str(place.home), "project": "p-1", "digest": "d"}
     request.update(lease="r", ended=[], dry_run=False)
     asked = subprocess.run(
-        agent_argv(python, "files.tree", "inspect"),
+        agent_argv(python, "files.tree_command", "inspect"),
         input=json.dumps(request).encode() + b"\n",
         capture_output=True,
         check=True,

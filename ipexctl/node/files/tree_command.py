@@ -1,0 +1,28 @@
+"""The agent's command for the tree of a project: say what is there, and with a manifest, update it in the same call."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, BinaryIO
+
+from ipexctl.node.common.answer import answer
+from ipexctl.node.common.files import home_of
+from ipexctl.node.files.tree import inspect, remove_job_files
+
+if TYPE_CHECKING:
+    from ipexctl.node.files.replies import TreesReply
+    from ipexctl.node.files.tree import TreeRequest
+
+
+def inspect_or_update(request: TreeRequest, stream: BinaryIO) -> TreesReply:
+    if not request["dry_run"]:
+        remove_job_files(os.fsencode(home_of(request)), request["ended"])
+    if "expected" not in request:
+        return inspect(request)
+    from ipexctl.node.files.tree_upload import update  # it imports OpenSSL, 10 ms that a look does not need
+
+    return update(request, stream)
+
+
+def main(action: str) -> int:
+    return answer({"inspect": inspect_or_update}[action])
