@@ -299,7 +299,7 @@ def _wrapped(entry: LogLine, console: Console, width: int) -> list[Text]:
     prefix.truncate(max(1, width // 2), overflow="ellipsis")
     indent = prefix.cell_len
     room = max(1, width - indent)
-    text = Text.from_ansi(entry.text) if "\x1b" in entry.text else Text(entry.text)
+    text = Text.from_ansi(entry.text) if "\x1b" in entry.text else Text(entry.text, "dim" if entry.is_summary else "")
     rows = list(text[: room * (_ROWS_PER_ENTRY + 1)].wrap(console, room, overflow="fold")) or [Text()]
     if len(rows) > _ROWS_PER_ENTRY:
         last = rows[_ROWS_PER_ENTRY - 1]

@@ -8,6 +8,7 @@ ipexctl have no rank, and no line of a script becomes one.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -36,6 +37,9 @@ _RATE_SECONDS: Final = 0.5
 _UNFINISHED_SECONDS: Final = 0.3
 """Seconds after which an unfinished line is shown: the rest of most lines arrives sooner."""
 
+_NAMELESS_ADDRESS: Final = re.compile(
+    r"socket\.cpp:\d+\] \[c10d\] The hostname of the client socket cannot be retrieved\. err=(-?\d+)"
+)
 _WINDOW: Final = 0.15
 """Seconds within which equal lines of different ranks are one entry. Longer than one tick of the view."""
 _KEPT: Final = 3000
@@ -46,7 +50,7 @@ _LONGEST: Final = 4000
 class LogLine:
     """A line, its ranks, and its cached rendering."""
 
-    __slots__ = ("number", "ranks", "rendered", "stream", "text", "when")
+    __slots__ = ("is_summary", "number", "ranks", "rendered", "stream", "text", "when")
 
     def __init__(self, number: int, text: str, stream: StreamName | None, when: float) -> None:
         self.number = number
@@ -54,6 +58,8 @@ class LogLine:
         self.stream = stream
         self.when = when
         self.ranks: set[int] = set()
+        self.is_summary = False
+        """It stands for lines of the ranks that say nothing new."""
         self.rendered: tuple[tuple[int, int], list[list[Segment]]] | None = None
         """The cached rows of the screen, with the width and number of ranks that they are valid for."""
 
@@ -70,6 +76,7 @@ class FoldedLog:
         self.added = 0
         self._open: dict[tuple[StreamName, str], list[LogLine]] = {}
         self._last: dict[int, int] = {}
+        self._summaries: dict[str, LogLine] = {}
 
     def add(self, rank: int, stream: StreamName, text: str, now: float) -> None:
         last = self._last.get(rank, 0)
@@ -80,6 +87,14 @@ class FoldedLog:
             candidates.append(entry)
         entry.ranks.add(rank)
         self._last[rank] = entry.number
+
+    def summarise(self, rank: int, stream: StreamName, text: str, now: float) -> None:
+        """One entry for a whole run, which each rank joins at its first such line."""
+        entry = self._summaries.get(text)
+        if entry is None:
+            entry = self._summaries[text] = self.append(text, stream, now)
+            entry.is_summary = True
+        entry.ranks.add(rank)
 
     def close_window(self, now: float) -> None:
         """Forget entries that are too old for another rank to join."""
@@ -102,6 +117,15 @@ def newest(entries: Sequence[LogLine], ranks: RankSet) -> Iterator[LogLine]:
     for entry in reversed(entries):
         if entry.stream is None or ranks.everyone or any(rank in ranks for rank in entry.ranks):
             yield entry
+
+
+def summary_of(line: str) -> str | None:
+    """The words for a warning that each rank of torch prints several times, where a node's address has no name."""
+    if (found := _NAMELESS_ADDRESS.search(line)) is None:
+        return None
+    return (
+        f"torch: the addresses of nodes have no names (err={found[1]}), which is harmless: ipexctl logs has the lines"
+    )
 
 
 def colored(line: bytes) -> str:
@@ -270,7 +294,10 @@ class RunState:
         text = ""
         for line in lines:
             text = colored(line)
-            self.folded.add(rank, stream, text, now)
+            if (summary := summary_of(text)) is not None:
+                self.folded.summarise(rank, stream, summary, now)
+            else:
+                self.folded.add(rank, stream, text, now)
             self.figures.read_line(rank, without_colors(text))
         newest = without_colors(colored(unfinished)).strip()
         if newest:

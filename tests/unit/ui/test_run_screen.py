@@ -72,6 +72,21 @@ def test_loss_curve_after_attach_covers_the_whole_history() -> None:
     assert screen.figures.loss == pytest.approx(1.0, abs=0.001)
 
 
+def test_torchs_warning_about_nameless_addresses_is_one_line_for_all_ranks() -> None:
+    warning = b"[W1124 05:56:%d socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3\n"
+    screen = RunState(status(3))
+    for rank, now in ((0, 100.0), (1, 103.0), (0, 106.0)):
+        screen.feed(Chunk(rank, "stderr", warning % rank))
+        screen.tick(now)
+    screen.feed(Chunk(2, "stderr", b"[W1124 socket.cpp:464] [c10d] The server socket cannot be bound\n"))
+    lines = " ".join(stream(screen, 107.0))
+    assert lines.count("no names (err=-3)") == 1
+    assert "[0-1 err] torch:" in lines
+    assert "cannot be retrieved" not in lines
+    assert "cannot be bound" in lines
+    assert screen.lines == 4
+
+
 def test_equal_lines_are_folded_only_within_the_time_window() -> None:
     screen = RunState(status(3))
     for rank, now in ((0, 100.0), (1, 100.1), (2, 100.4)):
