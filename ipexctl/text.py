@@ -1,4 +1,10 @@
-"""Text on its way to a terminal, and names on their way to a shell."""
+"""Text on its way to a terminal, and names on their way to a shell.
+
+In comes any text or number, also from hosts, files and ranks, which are not trusted; out goes what a person reads. The
+rules: nothing that a terminal would obey is printed (`printable` replaces it, `neutralise` leaves only colors, tabs and
+newlines of a rank's output); a name that goes unquoted into a line of sh is checked or refused. Sizes, durations,
+counts and lists of words are written here in one way for all messages.
+"""
 
 from __future__ import annotations
 

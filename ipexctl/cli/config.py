@@ -1,4 +1,13 @@
-"""`ipexctl config`: the value of every option of each command and its source; `config init` writes a file."""
+"""`ipexctl config`: the value of every option of each command and its source; `config init` writes a file.
+
+In come the files of defaults, the variables and the options of this call. Out goes a list of values with file and line,
+made by the functions of `defaults.py` that every other command uses, so that the list cannot differ from what a call
+does. Mistakes of the files are raised for all shown commands at once; another command names its own alone. A URL is
+shown without user and password.
+
+`init` asks doctor about the hosts and writes the options of the call as values. What doctor recommends is written as
+comments: `run` computes it anew for the hosts of each call, and a value in the file would hold for other hosts, too.
+"""
 
 from __future__ import annotations
 

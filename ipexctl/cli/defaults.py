@@ -1,4 +1,14 @@
-"""Defaults of options from files: which file sets an option for a call, and what a file may set."""
+"""Defaults of options from files: which file sets an option for a call, and what a file may set.
+
+In come the files (`config_file.py` finds and reads them), the environment and the words of the command line. Out go the
+settings of the call, by parameter, each with its file and line. The first layer that has an option wins: the command
+line, the chosen cluster, variables such as $IPEXCTL_HOSTFILE, then of each file the table of the command before its
+top. An option also sets aside the defaults of its alternatives: with `--hosts` no file brings a hostfile.
+
+A value is checked as on the command line, and all mistakes of the files are raised together, with their lines. The rule
+for a project's file, which comes with a repository and was not named by the user: it can't set what runs programs,
+trusts keys, decides where packages come from, or sends, writes or deletes files (`REFUSED`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""`ipexctl fetch`: fetches checkpoints, logs and other files of a run or a host to the control machine."""
+"""`ipexctl fetch`: fetches checkpoints, logs and other files of a run or a host to the control machine.
+
+Decides whether the word before the colon is a run or a host: a run that the registry knows, unless the call names hosts
+and one of them has this name. The host of a run is reached as its record says, and options of this call override the
+record; defaults of files do not, as the record is more specific. `jobs/fetch/` does the work; out come a result with
+reason and fix, and an exit code. An interrupted call is a result, too: the same command resumes it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Converts the shared options to hosts and connection options."""
+"""Makes hosts, connections and a session pool from the options that all commands share.
+
+In come `Targets` and `Home` of `options.py`; out go the hosts and their source (`hosts/select.py` decides which source
+counts), `ConnectOptions`, the home on the nodes, and the options that a command to type next needs to reach the same
+hosts. Values are checked here before any host is contacted. The rule for a suggested command: it repeats what chooses
+its hosts, but not a default that every command reads from the same file.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""`ipexctl lab`: a cluster of real SSH hosts on one machine, for tests and fault injection."""
+"""`ipexctl lab`: a cluster of real SSH hosts on one machine, for tests and fault injection.
+
+Each command turns its options into one call of `lab/`, and `ui/lab.py` prints what came of it. `up` prints the path of
+the hostfile to stdout, so that it can be used in another command. SIGTERM and SIGHUP end `up` like Ctrl-C: the
+unfinished lab is removed. `ssh` replaces this process by ssh, which takes over the terminal.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,11 @@
-"""Options of every command that plans a launch, and their conversion to a RunRequest."""
+"""Reads the line of a command that plans a launch (`run`, `export`) and makes a `LaunchCall` from it.
+
+In come the options and the words after them: a script, `-m MODULE`, a command, or a pasted line of another launcher,
+which `launch/launchers/` takes apart. Out go the hosts, a checked `RunRequest`, the place of the project, and notes. No
+host is contacted here, so that a mistake is told at once. The rules: an option typed in the call wins over the pasted
+line, the line over an accelerate config and over files of defaults; words after the script belong to the script, and a
+note says so if one looks like an option of ours. `plan_or_exit` plans such a call without starting it.
+"""
 
 from __future__ import annotations
 

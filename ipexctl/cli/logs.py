@@ -1,4 +1,10 @@
-"""`ipexctl logs`: the output of a run's ranks, from node0, or from the local copy if node0 is not available."""
+"""`ipexctl logs`: the output of a run's ranks, from node0, or from the local copy if node0 is not available.
+
+In come the run and a choice of ranks, streams and lines, which node0 applies, so that only these lines travel. Out go
+lines in order of time, or one JSON document. The copy is read only if node0 has sent nothing yet: lines would come
+twice. Output that is missing is named, whether a disk was full or the copy ends early, and the exit code is not 0 if
+the copy is incomplete. With --follow the exit code is the run's.
+"""
 
 from __future__ import annotations
 

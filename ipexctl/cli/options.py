@@ -1,4 +1,12 @@
-"""Options that several commands share; a group is a dataclass, passed to a command as one value by `@grouped`."""
+"""Options that several commands share, and how a function becomes a command of typer.
+
+A group of options is a frozen dataclass (`Targets`, `Home`, `Output` …); a command takes it as one parameter. `grouped`
+replaces that parameter by the options of the group for typer, and puts the parsed values together again. A field made
+by `option` is of the command line alone; one made by `declare` (`option_declaration.py`) has its words, help and
+default from there. The rules: a default stands once, and its help shows it by `{default}`; every command gets
+`--config`; values that come from a file of defaults stay known as such (`Targets.defaults`), because a found file may
+not do what a typed option may.
+"""
 
 from __future__ import annotations
 

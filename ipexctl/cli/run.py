@@ -1,4 +1,13 @@
-"""`ipexctl run`: runs a script on all hosts."""
+"""`ipexctl run`: checks the call, installs if asked to, submits the run, watches it, and ends with its exit code.
+
+In comes the line; `launch_options.py` reads it. `jobs/submit/pipeline.py` starts the run and returns a `StartFailure`
+or a run, and `watch.py` follows that. What came of the start goes to stderr with reason and fix, into the file of
+--summary, and into the last event of --events; a call that began no run leaves a note, which `why` mentions. stdout has
+only the output of the ranks.
+
+The rule for signals: one handler is in force from the first connection to the first follow, so that a Ctrl-C in between
+stops the run that was just started. What is imported late is imported while the hosts connect or the ranks start.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,10 @@
-"""Parses Ansible's inventories.
+"""Parses the text of Ansible's inventories, INI and YAML, into an `Inventory`.
 
 INI: `[group]`, `[group:vars]`, `[group:children]`, host lines with variables. YAML: nested groups of `hosts`,
-`children` and `vars`.
+`children` and `vars`. Each group, host and variable goes into the inventory with its line and column; `inventory.py`
+decides what they mean. The rules: every mistake is an error at its place, with the way to write it; nothing in the file
+is run or evaluated, so the answer of an inventory script is refused, and a value with a tag such as `!vault` where it
+would be used. In INI a group may be used before the section that declares it.
 """
 
 from __future__ import annotations

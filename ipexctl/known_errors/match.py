@@ -1,4 +1,12 @@
-"""Matches the output of a rank, or of a verification, against the known error texts in `table.yaml`. Pure."""
+"""Matches the output of a rank, or of a verification, against the known error texts of `table.yaml`. Pure.
+
+In: what one program printed and how it ended (`RankOutput`), the run around it (`FailureContext`), and the rows. Out:
+the best `Cause` with its sentence and fix, or None. A row matches by what our own programs reported as fields, by a
+text, or by a signal alone. A row's weight says where its text counts: most only in the last exception or the last
+lines, because scripts also print such texts and go on; an exception with more than 60 lines after it was handled. Of
+several rows the one of the stronger weight wins, then the first in the table, which has special texts before common
+ones. A fix is pasted into a shell, so what a rank printed is quoted in it.
+"""
 
 from __future__ import annotations
 

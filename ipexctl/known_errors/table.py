@@ -1,4 +1,10 @@
-"""Reads the table of known error texts, and has the functions of rows whose sentences depend on more than the text."""
+"""Reads `table.yaml`, once, and has the functions of rows whose sentences depend on more than their text.
+
+In: the name of a section; out: its `KnownError`s, in the order of the file, with compiled patterns. A row that is told
+by the groups of its text needs no function. One that has `explain` names a function of `_FUNCTIONS`, which looks at the
+run: which hosts printed it, what their processors can do, what the environment's record lists, which port the plan had.
+It returns the sentence and the fix, or None if this row is not the cause after all; then the search goes on.
+"""
 
 from __future__ import annotations
 

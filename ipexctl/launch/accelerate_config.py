@@ -1,6 +1,10 @@
 """Reads a configuration of `accelerate config`, of any generation, and takes over its options.
 
-`accelerate_env` has the variables that follow from it.
+In: the text of the file, YAML or JSON; out: an `AccelerateConfig` with the keys that concern ranks on CPUs, and notes.
+`options_of` puts its values below the options of the call. The rules: what can't be run on CPUs one logs into is
+refused at its line; a key without a meaning there is ignored, an unknown one with a note; the keys of a section are
+also taken from the top level, as files copied from a web page often lack their indentation. `accelerate_env` has the
+variables that follow from it.
 """
 
 from __future__ import annotations

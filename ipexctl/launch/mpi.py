@@ -1,4 +1,11 @@
-"""Chooses the mpirun: that of the environment, one installed on the hosts, or the one the user names. Pure."""
+"""Chooses the mpirun: that of the environment, one installed on the hosts, or the one the user names. Pure.
+
+In: the facts of the hosts, the environment and `--mpi`; out: a `Launcher` with the reason, or a Refusal with what to
+type. The rules: it must be at one path on all hosts, because node0 starts its daemons by that path; wheels of several
+MPIs in one environment overwrite each other's programs, so there Intel's goes before MPICH's, and Open MPI's counts
+only alone; a single rank on node0 needs none. For Intel MPI and MPICH the program is mpiexec.hydra: Intel's mpirun is a
+shell script, and signals to it reach no rank.
+"""
 
 from __future__ import annotations
 

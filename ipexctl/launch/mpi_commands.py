@@ -1,6 +1,10 @@
 """The mpirun line of each MPI, its own variables, and its files. Pure.
 
-It starts the rank wrapper, `node/run/rank.py`, which reads everything a rank needs from the job file.
+In: the decided launch (`LaunchContext`, `Launcher`); out: argv, the environment of mpirun, its hostfile and the ssh
+that it calls. The line starts the rank wrapper, `node/run/rank.py`, which reads everything a rank needs from the job
+file. The rules: mpirun gets a clean environment, as an old PMI_RANK or SLURM_NODELIST would mislead it; it binds
+nothing, unless the user has asked Intel MPI to; node0 starts every daemon itself, as only node0 can log into the other
+hosts.
 """
 
 from __future__ import annotations

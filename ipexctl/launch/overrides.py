@@ -1,4 +1,11 @@
-"""The user's choices: options that can't be met, the backend, and whose value of a variable wins. Pure."""
+"""The user's choices: options that can't be met, the backend, and whose value of a variable wins. Pure.
+
+`check_options` and `check_limits` refuse what is impossible on any hosts, before one is contacted; the limits come from
+the declarations of the options. With the facts, `choose_backend` decides or refuses the backend, and `worker_count` the
+oneCCL workers. The order for a variable: what the user exports, then the accelerate config, then the plan; a rule that
+depends on a variable therefore reads the user's value first (`requested_variables`). RANK and its kind can't be
+exported, as one value for all ranks would hang them. The value of a secret is never in a plan.
+"""
 
 from __future__ import annotations
 

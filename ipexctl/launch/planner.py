@@ -1,4 +1,10 @@
-"""From a request to a plan, or to the reason why there is none. Pure: the rules are in the modules it calls."""
+"""From a request to a plan, or to the reason why there is none. Pure: the rules are in the modules it calls.
+
+In: a `LaunchRequest` (facts of the hosts, environment, options); out: a `LaunchPlan` or a `Refusal`. The order of the
+decisions, each from those before it: ranks of each host (`rank_distribution`), backend (`overrides`), MPI (`mpi`),
+oneCCL's workers, cores (`binding`), the names for mpirun, the variables (`python_env`, `threads`, `comm_env`), over
+them the user's own. The first refusal ends it. What the user should know about the plan is in `notes`.
+"""
 
 from __future__ import annotations
 

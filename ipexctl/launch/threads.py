@@ -1,4 +1,11 @@
-"""Variables of OpenMP, the allocator and the instruction sets, each with its reason; who takes turns. Pure."""
+"""Variables of OpenMP, the allocator and the instruction sets, each with its reason; who takes turns. Pure.
+
+In: a `LaunchContext` with the cores of each rank; out: settings, for each host where hosts differ, and notes on
+libraries that a pasted line asks for and hosts lack. The rules: one thread for each physical core of a rank; only one
+OpenMP in a process, so Intel's is preloaded before torch's libgomp and its variables are set only where it is; freed
+memory is kept for the next step, by tcmalloc or by settings of malloc; on CPUs of different kinds all ranks use the
+instructions of the weakest, else they round differently.
+"""
 
 from __future__ import annotations
 

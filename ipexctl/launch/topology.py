@@ -1,4 +1,11 @@
-"""A host's physical cores for ranks, and how many ranks and threads they carry: the same for doctor and run. Pure."""
+"""A host's physical cores for ranks, and how many ranks and threads they carry. Pure.
+
+In: the CPU facts of hosts; out: cores, ranks per host, threads per rank with the formula, and the backend of `--backend
+auto` with its reason. doctor recommends and `run` plans by these functions, so that they agree. The rules: one thread
+of each allowed core, without E-cores, as a rank that waits for one makes all others wait; a cgroup's quota limits how
+many count; one rank for each NUMA node, and the smallest host decides for all; oneCCL's workers get a core only where
+compute keeps one. When gloo beats oneCCL was measured: `automatic_backend` has the times.
+"""
 
 from __future__ import annotations
 

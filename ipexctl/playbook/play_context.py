@@ -1,4 +1,11 @@
-"""Context shared by all modules of one call: sessions to the hosts, the call's options, the event callback."""
+"""Context shared by all modules of one call: sessions to the hosts, the call's options, the event callback.
+
+The engine makes one `PlayContext`; the task runner and every module read from it. Besides the options it holds what
+tasks tell later ones: findings of doctor that are fixed, and variables whose values --check does not know. The rule for
+sessions: one connection to a host for the whole call, and one task at a time on it, as several may be delegated to one
+host. What opens and closes sessions itself, such as a run, borrows one (`LentSession`); it comes back to the pool,
+unless a command on it did not end by itself.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Output of `ipexctl dump`: the stacks of the ranks, grouped by place; or JSON."""
+"""Output of `ipexctl dump`: the stacks of the ranks, grouped by place; or JSON.
+
+In: a `Dump` (`jobs/dump.py` has grouped ranks with equal stacks); out: one block for each group with its ranks and
+calls, the innermost first, and a sentence: why the run hangs if `jobs/hang.py` can tell, else which ranks are elsewhere
+than the majority. The rules: a rank without a stack is shown with the reason, never left out; a deep stack is cut in
+the middle, as its two ends tell most, and --all shows the rest; a line is cut at the width of the terminal.
+"""
 
 from __future__ import annotations
 

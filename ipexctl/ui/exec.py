@@ -1,4 +1,11 @@
-"""Output of `ipexctl exec`: live lines prefixed with the host, identical output folded, or JSON."""
+"""Output of `ipexctl exec`: live lines prefixed with the host, identical output folded, or JSON.
+
+In: bytes of each host's stdout and stderr, as they arrive and from many threads. `LiveOutput` prints complete lines at
+once. `CollectedOutput` keeps all in one file until the end, then prints equal output once with its hosts, or the JSON
+document. The rules: lines of hosts are never mixed, and stdout and stderr stay apart; what is collected is in memory
+only while it is small, and is written in pieces. Failures are collected for a second, so that a hundred hosts with one
+reason are one line.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Output of the lab commands: the files of a new lab, the list of labs, the active faults."""
+"""Output of the lab commands: the files of a new lab, the list of labs, the active faults.
+
+In: the values that `lab/` returns; out: lines or a JSON document. Only the path of a new lab's hostfile goes to stdout,
+so that `"$(ipexctl lab up)"` can be an argument. Equal hosts of a lab share one row. A lab that is not complete is
+shown with what became of it and the command that removes it. JSON names (`costumes`) are older than the words of today,
+and stay.
+"""
 
 from __future__ import annotations
 

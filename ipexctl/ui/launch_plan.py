@@ -1,4 +1,10 @@
-"""Output of `run --dry-run`: ranks and their cores, every variable with its reason, the mpirun line; or JSON."""
+"""Output of `run --dry-run`: ranks and their cores, every variable with its reason, the mpirun line.
+
+In: a `LaunchPlan`; out: lines to stdout, also with --quiet, as they are the answer. Equal hosts share the rows of the
+table, and variables that are equal everywhere stand apart from those that differ by host or rank. The rules: a secret
+is named and never shown; commands are printed as a shell would take them. Why there is no plan is a JSON document, too
+(`show_refused_json`).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Output of `ipexctl play`: each task with its results, hosts with equal results on one line, the recap, or JSON."""
+"""Output of `ipexctl play`: each task with its results, the recap, questions of --step, or JSON.
+
+In: `PlayEvent`s of the engine, from any thread, and at the end a `PlayReport`; out: Ansible's familiar PLAY, TASK and
+RECAP, where hosts with equal results share one line. Results of a task are printed together when its last host is done,
+so that lines of tasks are never mixed; output of ranks is printed as it comes. Failures go to stderr with reason, fix
+and the line of the playbook. With --json stdout has the document alone. Text of hosts and playbooks is made printable.
+"""
 
 from __future__ import annotations
 

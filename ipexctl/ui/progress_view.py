@@ -1,4 +1,10 @@
-"""Progress of an install, a sync or a fetch: a bar per host and a total on a terminal, plain lines elsewhere."""
+"""Progress of an install, a sync or a fetch: a bar per host and a total on a terminal, plain lines elsewhere.
+
+In: `ProgressEvent`s (`remote/progress.py`) from any thread; out: stderr alone, as stdout has the result. In a log or
+pipe there is a line when a step begins, and one every 5 seconds while bytes move. A short transfer is not shown: rich
+takes longer to import than a small transfer. At most 24 hosts have a bar, the others count in the total. Warnings are
+shown even with --quiet.
+"""
 
 from __future__ import annotations
 

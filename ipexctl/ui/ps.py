@@ -1,4 +1,10 @@
-"""Output of `ipexctl ps` and `ipexctl stop`: a line per run, or JSON."""
+"""Output of `ipexctl ps`, `ps --prune` and `ipexctl stop`: a line per run or host, or JSON.
+
+In: runs with the state that their node0 reports, and what was stopped or pruned; out: a table, sentences, or the
+documents `ipexctl.ps/1` and `ipexctl.prune/1`. A narrow terminal gets fewer columns, and what has none is below the
+row: a cell is never folded, because an id in two pieces cannot be copied. A node0 that did not answer, or a record that
+cannot be read, is named with its reason beside the others.
+"""
 
 from __future__ import annotations
 

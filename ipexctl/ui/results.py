@@ -1,4 +1,10 @@
-"""Results of hosts, for every command that reports one per host: equal results folded into one line, or JSON."""
+"""Results of hosts, for every command that reports one per host: equal results folded into one line, or JSON.
+
+In: `HostResult`s and a `Report`; out: `node[1-4]: ok: …` to stdout, failures with their fix to stderr, or the document.
+The fields of a result are its JSON, under the same names: what a command does not want to promise it leaves out by name
+(`without`). The rules: hosts that have the same status, text and fix are one line, in the order of the hosts; texts of
+hosts are made printable here, for JSON too, so that no command can forget it.
+"""
 
 from __future__ import annotations
 

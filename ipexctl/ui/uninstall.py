@@ -1,4 +1,10 @@
-"""Output of `ipexctl uninstall`: what is removed, what stays and how to remove it, or JSON."""
+"""Output of `ipexctl uninstall`: what is removed, what stays and how to remove it, or JSON.
+
+In: an `UninstallReport`, of a survey (--dry-run, or before the question) or of the removal; out: a line for equal hosts
+with kinds, counts and sizes. What is not of ipexctl or was not asked for is listed as left, with the command that
+removes it. Obstacles, such as a run that goes on, are notes in a survey. `confirm` asks the question; only y or yes is
+a yes, and so a closed stdin is none.
+"""
 
 from __future__ import annotations
 

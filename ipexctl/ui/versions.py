@@ -1,4 +1,10 @@
-"""Output of `ipexctl versions`: the table of stacks, the choice and its reason, in 80 columns; or JSON."""
+"""Output of `ipexctl versions`: the table of stacks, the choice and its reason, in 80 columns; or JSON.
+
+In: a `VersionsReport`, whose outcome is a plan, a choice that the indexes still have to make, or a refusal; out: the
+table, then the chosen stack with its parts, why, and what the user does not get. The sentences come from
+`stack/resolve/explanations.py`; nothing is decided here. A torch-only variant of a stack is no row of the table, and is
+shown only if it is the choice. With --quiet there is only the choice.
+"""
 
 from __future__ import annotations
 

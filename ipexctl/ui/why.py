@@ -1,4 +1,10 @@
-"""Output of `ipexctl why` as text or JSON, and the lines about the cause below the end of a followed run."""
+"""Output of `ipexctl why` as text or JSON, and the lines about the cause below the end of a followed run.
+
+In: a `WhyResult`; out: the headline, the last lines of the rank to blame, the other ranks, the likely cause with its
+fix, the next command. It decides about form alone: on a terminal sentences are wrapped, in a pipe none is, for grep; a
+long line of a rank keeps its two ends; a command stays on one line, so that it can be copied, and is not printed twice
+if the fix has it already. Every text of a rank or a record is made printable.
+"""
 
 from __future__ import annotations
 

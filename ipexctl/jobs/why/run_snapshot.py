@@ -1,4 +1,10 @@
-"""Decodes the snapshot of a run that `node/run/run_snapshot.py` sends. Missing or invalid parts are left out."""
+"""The snapshot of a run: its record and the last lines of its ranks, in the types that a diagnosis reads.
+
+In: the last event and the output frames of `node/run/run_snapshot.py`, from node0 or from the local copy. Out: a frozen
+`RunSnapshot`. The rules: a part that is missing or malformed is left out, as a damaged record still explains much;
+lines of earlier attempts do not count; all times are of node0's clock. A record of an older version gets the details
+that it lacks (`old_records.py`), so that nothing behind this module knows about versions.
+"""
 
 from __future__ import annotations
 

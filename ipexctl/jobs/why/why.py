@@ -1,4 +1,11 @@
-"""Diagnoses a run from its record on node0, or from the local copy when node0 can't be reached."""
+"""Asks node0 for the record of a run and diagnoses it; without an answer, reads the local copy.
+
+In: a run of the registry, and how to open its node0. Out: a `WhyResult` with the exit code of the call. Of a run that
+continues, the stacks are taken again if the newest are older than a minute: taking them stops the ranks for a moment.
+The rule for the copy: it counts only if it says how the run ended, otherwise the outcome is not known (exit code 3 if
+node0 can't be reached, else 1), as the run may go on. Commands of the diagnosis get the options of the call that
+started the run. `cause_from_copy` serves `run` and `attach`, which have just received everything.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Lists and stops the runs recorded on node0, and requests stack dumps."""
+"""Lists and stops the runs recorded on node0, and requests stack dumps.
+
+Three actions of the agent. In: a home and ids of runs; out: the status documents, or frames with stacks. Nothing here
+touches a rank or a record: `stop` signals the supervisor and `dump` leaves it a request file and SIGUSR1, and the
+supervisor does the work. Only the supervisor of the record is signalled, on its own machine: the id of a process that
+has ended may belong to another one. One damaged record does not hide the other runs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""The live view as a rich layout: header, ranks, log, keys. Pure: reads a `RunState` and changes nothing."""
+"""The live view as a rich layout: header, ranks, log, keys. Pure: reads a `RunState` and changes nothing.
+
+In: the state of the view, the size of the terminal and the time; out: a layout of exactly that size, for `terminal.py`
+to paint. A small terminal gets fewer parts: the log and the keys stay longest. Decides which rows, columns and lines
+there is room for, and says how many are hidden. The rule for speed: the table takes rich milliseconds, so header and
+table are composed twice a second at most, and rendered lines are kept; the log is new in every frame.
+"""
 
 from __future__ import annotations
 
