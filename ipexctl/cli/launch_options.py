@@ -4,7 +4,7 @@ In come the options and the words after them: a script, `-m MODULE`, a command, 
 which `launch/launchers/` takes apart. Out go the hosts, a checked `RunRequest`, the place of the project, and notes. No
 host is contacted here, so that a mistake is told at once. The rules: an option typed in the call wins over the pasted
 line, the line over an accelerate config and over files of defaults; words after the script belong to the script, and a
-note says so if one looks like an option of ours. `plan_or_exit` plans such a call without starting it.
+note says so if one looks like an option of ipexctl. `plan_or_exit` plans such a call without starting it.
 """
 
 from __future__ import annotations

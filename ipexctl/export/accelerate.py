@@ -1,4 +1,10 @@
-"""Writes a plan as a configuration for `accelerate launch --config_file` of a given version. Pure."""
+"""Writes a plan as a configuration for `accelerate launch --config_file` of a given version. Pure.
+
+In come the plan, the packages of its environment, and the path that a hostfile for mpirun will have; out goes an
+`Exported`: the YAML, whose header has the command and the lines of that hostfile, and notes. accelerate refuses a file
+with an unknown key, so each key depends on the version: mpirun since 0.28, oneCCL and IPEX in older ones alone. The
+rule: what the plan has and accelerate cannot be told (cores, memory, interface, unequal hosts) is a note.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""`install --download-only`: a wheelhouse on the control machine, for hosts without internet. Changes no host."""
+"""`install --download-only`: a wheelhouse on the control machine, for hosts without internet. Changes no host.
+
+In come the request and, if the call names them, the hosts that the stack has to fit; out go a directory of wheels with
+its lock, and an `InstallReport`. The stack is chosen and locked as by `install`, for the Python of the hosts or else of
+the control machine. The rules: a file under its name is complete and has the hash of the lock, as it is downloaded
+beside its place and moved; what is there already is not fetched again, so a call that was cut short is repeated.
+"""
 
 from __future__ import annotations
 
