@@ -67,7 +67,12 @@ def fetch_command(
             raise UserError(
                 "-r and --from name one host, --all-hosts and --results take all", fix="leave one of them out"
             )
-        raise typer.Exit(_fetch_from_all(parse_source(source), dest, results=results, targets=targets, output=output))
+        raise typer.Exit(
+            _fetch_from_all(
+                parse_source(source), dest, targets, output,
+                results=results, has_connect_timeout=is_on_command_line(ctx, "connect_timeout"),
+            )
+        )  # fmt: skip
     request, record = _resolve_request(parse_source(source), dest, rank, host, targets, check_home(home))
     options = connect_options(targets, output)
     if record is not None:
@@ -109,9 +114,10 @@ def _fetch_one(
     return result, result.exit_code if interrupt.code is None else interrupt.code
 
 
-def _fetch_from_all(source: FetchSource, dest: str, *, results: bool, targets: Targets, output: Output) -> int:
+def _fetch_from_all(
+    source: FetchSource, dest: str, targets: Targets, output: Output, *, results: bool, has_connect_timeout: bool
+) -> int:
     """Fetch from one host after the other, as they share the link of the control machine; the exit code."""
-    from ipexctl.cli.run_hosts import run_options
     from ipexctl.jobs.fetch.fetch import orders_of_all_hosts
     from ipexctl.jobs.registry import RunRegistry
     from ipexctl.remote.outcome import exit_code
@@ -121,16 +127,19 @@ def _fetch_from_all(source: FetchSource, dest: str, *, results: bool, targets: T
         raise UserError("--results has its own path", fix=f"ipexctl fetch {source.word} {dest} --results")
     record = RunRegistry().find(source.word)
     found: list[FetchResult] = []
-    for request in orders_of_all_hosts(record, source.path, dest, results=results):
-        result, code = _fetch_one(request, run_options(record, output), targets, output)
+    interrupted = 0
+    for order in orders_of_all_hosts(record, source.path, dest, results=results):
+        request, options = _with_call_options(order, record, targets, output, has_connect_timeout=has_connect_timeout)
+        result, code = _fetch_one(request, options, targets, output)
         found.append(result)
         if not output.json:
             show(result, quiet=output.quiet)
         if code > 128:
-            return code
+            interrupted = code
+            break
     if output.json:
         show_all_json(found)
-    return exit_code([result.status for result in found])
+    return interrupted or exit_code([result.status for result in found])
 
 
 def _resolve_request(

@@ -65,9 +65,11 @@ def wait_command(
 
     results: list[WaitResult] = []
     with handling_signals(handle_signal), ExitStack() as connectors, _TimeLimit(timeout, cancel):
+        # One for each run, however often it connects again: a login at a bastion is held until the end of the call.
+        connector_by_run = {record.id: connectors.enter_context(connector_of(record, output)) for record in records}
 
         def open_session(record: RunRecord, cancel: Cancel) -> Session:
-            return connectors.enter_context(connector_of(record, output)).open(record.node0, cancel)
+            return connector_by_run[record.id].open(record.node0, cancel)
 
         for result in wait_for_runs(records, registry.directory, open_session, cancel, output.print_note):
             results.append(result)

@@ -149,4 +149,10 @@ def wait_for_runs(
         return result
 
     for outcome in fan_out(records, wait, forks=len(records), cancel=cancel):
-        yield outcome.result_or(lambda record, error: WaitResult(record, None, error.reason, error.advice))
+        yield outcome.result_or(_of_error)
+
+
+def _of_error(record: RunRecord, error: HostError) -> WaitResult:
+    if isinstance(error, Cancelled):  # before it began
+        return WaitResult(record, None)
+    return WaitResult(record, None, error.reason, error.advice)

@@ -182,10 +182,16 @@ def git_directory(repository: Path) -> Path:
     """
     git = repository / ".git"
     named = _line_of(git).removeprefix("gitdir:").strip()
-    if not named:
-        return git
     own = repository / named
-    return own / _line_of(own / "commondir")
+    if not (named and _is_directory(own)):
+        return git
+    common = own / _line_of(own / "commondir")
+    return common if _is_directory(common) else own
+
+
+def _is_directory(path: Path) -> bool:
+    """False also for a name that is too long, which a file that git has not written may have."""
+    return os.path.isdir(path)
 
 
 def _line_of(path: Path) -> str:

@@ -8,6 +8,7 @@ destination and through no link.
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -86,7 +87,7 @@ def orders_of_all_hosts(record: RunRecord, path: str | None, dest: str, *, resul
     """The requests for a path of a run on each host with a home of its own, or for its results; to DEST/HOST. Pure."""
     requests = []
     for name in record.stores or (record.node0.name,):
-        target = f"{dest.rstrip('/')}/{name}/"
+        target = os.path.join(dest, name, "")  # noqa: PTH118 - the slash at the end makes it a directory
         request = order_of_run(record, path, target, rank=None, host=name, others=())
         if results:
             of_host: SendRequest = {"path": f"{record.home}/results/{record.id}/", "run": None}

@@ -27,12 +27,19 @@ if TYPE_CHECKING:
 
 _PYTHON: Final = re.compile(r"python(\d+(\.\d+)?)?")
 _PYTHON_FLAGS: Final = ("-u", "-I", "-s", "-E", "-B")
+"""Flags that change nothing for a script in a rank."""
+_PYTHON_OPTION: Final = re.compile(r"-[bBdEIOPqsSuvx]+|-[bBdEIOPqsSuvx]*[WX](?P<value>.*)", re.DOTALL)
 _SHELLS: Final = ("sh", "bash", "dash", "ksh", "zsh")
 _PREFIXES: Final = (
     "nohup", "time", "exec", "sudo", "nice", "stdbuf", "timeout", "numactl", "taskset", "setsid", "command", "chrt",
+    "env",
 )  # fmt: skip
 _SEPARATORS: Final = frozenset({";", "&&"})
 _PUNCTUATION: Final = ";&|()<>\n"
+_PARTS: Final = re.compile(
+    r"""'[^']*'|(?P<double>"(?:\\.|[^"\\])*")|\\.|(?P<comment>(?:(?<=[\s;&|()<>])|\A)#[^\n]*)""", re.DOTALL
+)
+"""Parts of a script of a shell in which characters do not have their usual meaning."""
 
 
 class GivenOption(NamedTuple):
@@ -134,14 +141,13 @@ def _launcher_at(words: Sequence[str], start: int) -> tuple[LauncherRow | None, 
         return None, -1
     name = PurePosixPath(words[start]).name
     if _PYTHON.fullmatch(name):
-        at = start + 1
-        while at < len(words) and words[at] in _PYTHON_FLAGS:
-            at += 1
+        at = _after_python_options(words, start + 1)
         if at + 1 >= len(words) or words[at] != "-m":
             return None, -1
         module = words[at + 1]
         if module == "accelerate.commands.accelerate_cli":
-            return _launcher_at(("accelerate", *words[at + 2 :]), 0)[0], at + 3
+            row, end = _launcher_at(("accelerate", *words[at + 2 :]), 0)
+            return row, end + at + 1 if end >= 0 else -1
         row = next((row for row in LAUNCHERS if module in row.modules), None)
         if row is not None:
             takes_cpu = row.starts_copies and words[at + 2 : at + 3] == ("cpu",)
@@ -153,6 +159,13 @@ def _launcher_at(words: Sequence[str], start: int) -> tuple[LauncherRow | None, 
                 return row, start + len(command)
     is_interactive = (name, *words[start + 1 : start + 2]) == INTERACTIVE
     return None, start if name in REFUSED or is_interactive else -1
+
+
+def _after_python_options(words: Sequence[str], at: int) -> int:
+    """Behind options of Python in front of its script or module: `-u -W ignore`."""
+    while at < len(words) and (match := _PYTHON_OPTION.fullmatch(words[at])):
+        at += 2 if match["value"] == "" else 1
+    return at
 
 
 def _of_shell(words: Sequence[str]) -> _ShellLine | None:
@@ -180,6 +193,8 @@ def _plain(words: Sequence[str]) -> _ShellLine | None:
         at += 1
     if _starts(words, at):
         return _ShellLine(tuple(words[at:]), None, tuple(assignments))
+    if at < len(words) and words[0] == "env" and words[at].startswith("-"):
+        at = 0  # with options, env is a program like others
     if at < len(words) and PurePosixPath(words[at]).name in _PREFIXES:
         prefix = words[at]
         for other in range(at + 1, len(words)):
@@ -188,7 +203,13 @@ def _plain(words: Sequence[str]) -> _ShellLine | None:
                     words, at, f"{prefix} stands in front of {words[other]}, which would start in each rank",
                     f"leave {prefix} out: the run belongs to node0, and ipexctl binds the ranks",
                 )  # fmt: skip
+            if _runs_python(words[other]):
+                break  # behind it are arguments of a script
     return None
+
+
+def _runs_python(word: str) -> bool:
+    return bool(_PYTHON.fullmatch(PurePosixPath(word).name)) or word.endswith(".py")
 
 
 def _starts(words: Sequence[str], at: int) -> bool:
@@ -203,7 +224,7 @@ def _assignment(word: str) -> tuple[str, str] | None:
 def _of_script(script: str) -> _ShellLine | None:
     """The launcher's line in a script of a shell, and what the script does before it."""
     commands, is_plain = _commands(script)
-    with_launcher = [at for at, command in enumerate(commands) if (_has_launcher(command))]
+    with_launcher = [at for at, command in enumerate(commands) if _has_launcher(command)]
     if not with_launcher:
         return None
     if not is_plain or with_launcher != [len(commands) - 1]:
@@ -249,9 +270,14 @@ def _sourced(path: str) -> str:
 def _commands(script: str) -> tuple[list[list[str]], bool]:
     """The simple commands of a script, and whether it is nothing but a list of them."""
     script = script.replace("\\\r\n", " ").replace("\\\n", " ")
+    # shlex takes a # inside a word for a comment, and drops the end of the line with it.
+    script = _PARTS.sub(lambda part: "" if part["comment"] else part[0], script)
     lexer = shlex.shlex(script, posix=True, punctuation_chars=_PUNCTUATION)
-    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, "#"
-    is_plain = not re.search(r"[$`]", re.sub(r"'[^']*'", "", script))
+    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
+    is_plain = not (
+        re.search(r"[$`]", _PARTS.sub(lambda part: part["double"] or "_", script))
+        or re.search(r"(?<![^\s=:])~", _PARTS.sub("_", script))
+    )
     commands: list[list[str]] = [[]]
     try:
         for token in lexer:
@@ -311,7 +337,7 @@ class _Reader:
         row, start = _launcher_at(self._words, at)
         if row is None:
             name = PurePosixPath(self._words[start]).name
-            if name == INTERACTIVE[0]:
+            if name not in REFUSED:
                 fix = f"{' '.join(INTERACTIVE)} on the control machine; ipexctl export accelerate writes a file, too"
                 raise self._wrong(start, f"{' '.join(INTERACTIVE)} asks questions, and ranks have no stdin", fix)
             raise self._wrong(start, f"{name} would start in each rank, and ipexctl can't take it apart", REFUSED[name])

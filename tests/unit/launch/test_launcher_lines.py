@@ -325,6 +325,52 @@ def test_another_script_of_a_shell_is_refused(script: str) -> None:
         assert find_launcher([*shell, script])
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["mpirun -n 4 python x.py --tag run#1 --lr 3"],
+        ["bash", "-c", "export A=1  # don't forget\nmpirun -n 4 python x.py --tag run#1 --lr 3"],
+        ["bash", "-c", "mpirun -n 4 python x.py --tag 'run#1' --lr 3 # the end"],
+    ],
+)
+def test_a_hash_begins_a_comment_only_where_a_word_begins(words: list[str]) -> None:
+    line = read_line(words)
+    assert line is not None
+    assert line.argv == ("x.py", "--tag", "run#1", "--lr", "3")
+
+
+@pytest.mark.parametrize("value", ["~/data", "--data=~/data", "\"a's $HOME b's\""])
+def test_what_only_a_shell_expands_is_refused(value: str) -> None:
+    with pytest.raises(UserError, match="script of a shell"):
+        read_line(["bash", "-c", f"mpirun -n 2 python x.py {value}"])
+
+
+@pytest.mark.parametrize("value", ["a~", "'~/data'", '"about ~5"', r"\$HOME"])
+def test_what_a_shell_does_not_expand_is_kept(value: str) -> None:
+    line = read_line(["bash", "-c", f"mpirun -n 2 python x.py {value}"])
+    assert line is not None
+    assert line.argv == ("x.py", *shlex.split(value))
+
+
+@pytest.mark.parametrize("options", ["-W ignore", "-Wignore -u", "-O", "-X faulthandler -OO"])
+def test_a_launcher_is_found_behind_options_of_python(options: str) -> None:
+    assert unwrapped(f"python {options} -m torch.distributed.run x.py").argv == ("x.py",)
+
+
+def test_a_program_before_python_may_have_the_name_of_a_launcher_as_an_argument() -> None:
+    assert read_line(["nice", "python", "x.py", "--dataset", "ds"]) is None
+    assert find_launcher(["env", "-i", "mpirun", "-n", "2", "./a"])
+    assert find_launcher(["nice", "python", "-m", "torch.distributed.run", "x.py"])
+
+
+def test_the_module_of_accelerate_is_read_like_its_command() -> None:
+    module = "python -m accelerate.commands.accelerate_cli"
+    assert unwrapped(f"{module} launch --num_processes 2 x.py").argv == ("x.py",)
+    assert word_at(error_of(f"{module} config")).startswith("accelerate")
+    assert read_line(f"{module} env".split()) is None
+    assert read_line(module.split()) is None
+
+
 def test_a_file_of_a_shell_that_starts_a_launcher_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "run.sh"
 

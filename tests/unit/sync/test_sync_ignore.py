@@ -149,12 +149,26 @@ def test_excludes_of_a_worktree_and_a_submodule_are_found_through_their_git_file
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"gitdir: ", b"gitdir: nowhere", b"gitdir: \0", b"gitdir: ../../../etc/passwd", b"\xff"]
-)
+    "content",
+    [
+        b"", b"gitdir: ", b"gitdir: nowhere", b"gitdir: \0", b"gitdir: ../../../etc/passwd", b"\xff",
+        b"gitdir: " + b"a" * 300, b"gitdir: " + b"a/" * 3000,
+    ],
+    ids=["empty", "no-name", "nowhere", "nul", "file", "no-text", "long-name", "long-path"],
+)  # fmt: skip
 def test_git_file_that_leads_nowhere_has_no_excludes(tmp_path: Path, content: bytes) -> None:
     tree(tmp_path, "train.py")
     (tmp_path / ".git").write_bytes(content)
     assert sent(tmp_path) == {"train.py"}
+
+
+def test_common_directory_that_leads_nowhere_is_passed_over(tmp_path: Path) -> None:
+    tree(tmp_path, "project/train.py", "project/a.log", "own/commondir")
+    (tmp_path / "project/.git").write_text("gitdir: ../own")
+    (tmp_path / "own/commondir").write_text("a" * 300)
+    tree(tmp_path, "own/info/exclude")
+    (tmp_path / "own/info/exclude").write_text("*.log\n")
+    assert sent(tmp_path / "project") == {"train.py"}
 
 
 def test_caches_repositories_and_virtual_environments_stay_behind(tmp_path: Path) -> None:
