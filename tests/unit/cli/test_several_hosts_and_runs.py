@@ -1,0 +1,73 @@
+"""`ipexctl fetch --all-hosts` and `ipexctl wait`: options of the call, interrupts, and connections."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from ipexctl.cli import fetch as fetch_module
+from ipexctl.cli.fetch import fetch_command
+from ipexctl.cli.wait import wait_command
+from ipexctl.hosts.host import Host
+from ipexctl.jobs import wait as jobs_wait
+from ipexctl.jobs.fetch.fetch import FetchRequest
+from ipexctl.jobs.fetch.manifest import FetchResult
+from ipexctl.jobs.registry import RunRecord, RunRegistry
+from ipexctl.remote.connector import Connector
+from ipexctl.remote.outcome import HostError, Unreachable
+
+HOSTS = tuple(Host(f"n{index}", f"10.0.0.{index}") for index in range(3))
+RECORD = RunRecord("r-1", HOSTS[0], "/h", "python3", world_size=3, nodes=HOSTS, stores=("n0", "n1", "n2"))
+
+
+@pytest.fixture(autouse=True)
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    RunRegistry().save(RECORD)
+
+
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FetchRequest]]:
+    """The requests of fetches, of which that from n1 is interrupted."""
+    requests: list[FetchRequest] = []
+
+    def fetch_one(request: FetchRequest, *_: Any) -> tuple[FetchResult, int]:
+        requests.append(request)
+        is_interrupted = request.host.name == "n1"
+        result = FetchResult(request.host, "failed" if is_interrupted else "changed", dest=request.dest)
+        return result, 130 if is_interrupted else 0
+
+    monkeypatch.setattr(fetch_module, "_fetch_one", fetch_one)
+    yield requests
+
+
+def test_interrupted_fetch_from_all_hosts_still_prints_its_document(fetched: list[FetchRequest]) -> None:
+    done = CliRunner().invoke(fetch_command, ["r-1:ck/", "out", "--all-hosts", "--json"])
+    assert done.exit_code == 130
+    assert [host["status"] for host in json.loads(done.stdout)["hosts"]] == ["changed", "failed"]
+    assert [request.dest for request in fetched] == ["out/n0/", "out/n1/"]
+
+
+def test_options_of_the_call_apply_to_all_hosts(fetched: list[FetchRequest]) -> None:
+    CliRunner().invoke(fetch_command, ["r-1", "out", "--results", "--user", "eve", "--port", "2222"])
+    assert [(request.host.user, request.host.port) for request in fetched] == [("eve", 2222)] * 2
+
+
+def test_wait_connects_again_by_one_connector(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[Connector] = []
+
+    def open_session(connector: Connector, *_: Any) -> Any:
+        used.append(connector)
+        raise HostError("refused") if len(used) > 2 else Unreachable("no route")
+
+    monkeypatch.setattr(Connector, "open", open_session)
+    monkeypatch.setattr(jobs_wait, "ASK_AGAIN_SECONDS", 0.01)
+    assert CliRunner().invoke(wait_command, ["r-1"]).exit_code == 1
+    assert len(used) == 3
+    assert len({id(connector) for connector in used}) == 1
