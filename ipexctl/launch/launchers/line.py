@@ -35,6 +35,12 @@ _PREFIXES: Final = (
     "env",
 )  # fmt: skip
 _SEPARATORS: Final = frozenset({";", "&&"})
+_OF_SHELL: Final = re.compile(r"(?!\x7fELF|#!)|#!.*\b(?:sh|bash|dash|ksh|zsh)\b")
+"""The beginning of a file that a shell executes: without a first line that names a program, it does, too."""
+_HERE_DOCUMENT: Final = re.compile(
+    r"(?<!<)<<-?[ \t]*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)(?=[^\n]*\n)[\s\S]*?^\t*(?P=end)$", re.MULTILINE
+)
+"""Text for a program, such as the help of a script."""
 _PUNCTUATION: Final = ";&|()<>\n"
 _PARTS: Final = re.compile(
     r"""'[^']*'|(?P<double>"(?:\\.|[^"\\])*")|\\.|(?P<comment>(?:(?<=[\s;&|()<>])|\A)#[^\n]*)""", re.DOTALL
@@ -122,9 +128,9 @@ def script_of_shell(words: Sequence[str]) -> str | None:
 
 
 def check_script_of_shell(path: str, text: str) -> None:
-    """Refuse a script that starts a launcher, on a line of its own. Raises a UserError."""
-    if not re.match(r"#!.*\bpython|\x7fELF", text):
-        for command in _commands(text)[0]:
+    """Refuse a script of a shell that starts a launcher, on a line of its own. Raises a UserError."""
+    if _OF_SHELL.match(text):
+        for command in _commands(_HERE_DOCUMENT.sub("", text))[0]:
             if _has_launcher(command):
                 raise UserError(
                     f"{path} starts {PurePosixPath(command[0]).name}, which would start in each rank",

@@ -384,6 +384,13 @@ def test_a_file_of_a_shell_that_starts_a_launcher_is_refused(tmp_path: Path) -> 
             outcome(starts, *words)
         assert outcome("#!/bin/bash\n# mpirun is not started\necho mpirun\n", *words) is None
     assert outcome(starts.replace("bash", "python")) is None
+    assert outcome(starts.replace("/bin/bash", "/usr/bin/perl")) is None
+    for end, mark in (("EOF", "EOF"), ("EOF", "'EOF'"), ("\tEOF", "- EOF")):
+        assert outcome(f"#!/bin/sh\ncat <<{mark}\nmpirun -n 2 {file}\n{end}\n./prepare\n") is None
+        with pytest.raises(UserError, match="torchrun"):
+            outcome(f"#!/bin/sh\ncat <<{mark} | tee x\nmpirun -n 2 {file}\n{end}\ntorchrun x.py\n")
+    with pytest.raises(UserError, match="mpirun"):
+        outcome("cat <<EOF > x\nmpirun\n")
     assert unwrap(("bash", str(tmp_path / "none.sh")), TypedOptions(LaunchOptions()), None, {}) is None
     assert unwrap(("bash",), TypedOptions(LaunchOptions()), None, {}) is None
 
