@@ -50,7 +50,6 @@ class Shell:
     programs: Path | None = None
     timeout: float = 240
     differences: list[str] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         program = self.place / "bin/ipexctl"
@@ -97,8 +96,10 @@ class Shell:
             self._env[name] = value
             return
         started = time.monotonic()
-        done = self._run(line)
-        self.seconds[f"{place}: {shown.line}"] = time.monotonic() - started
+        try:
+            done = self._run(line)
+        finally:  # a timeout may end the test
+            print(f"{time.monotonic() - started:6.1f} s  {place}: {shown.line}")
         said = f"{place}: {line}\n{done.returncode}\n{done.stdout}\n{done.stderr}"
         told = list(shown.output)
         if done.returncode not in self._expected_exit_codes(line, told) or "\nTraceback" in f"\n{done.stderr}":
