@@ -1,6 +1,10 @@
 """The entry point: runs the CLI and turns every error into a message and an exit code.
 
-Only modules that Python has already loaded are imported outside the try block: Ctrl-C can come during any import.
+In comes the command line; out goes the exit code: 2 for a wrong call, 128+N for a signal, 141 for a reader of stdout
+that has left, 1 with a log file for an error that no code has foreseen, else the command's. The rule: no traceback, and
+with --json a document even for a failure. Only modules that Python has already loaded are imported outside the try
+block: Ctrl-C can come during any import. Here are also the things that must be done before any command: closed standard
+streams are opened, garbage is looked for less often, and completion by Tab does not load rich.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """The root of the command line: the list of commands, and their common behavior.
 
-The module of a command is imported only when the command is called, so start-up time does not grow with their number.
+In comes the command's name; out goes its typer command, from the module of the same name in this package, or an error
+that names the nearest command. The module of a command is imported only when the command is called, and for Tab none
+is, so start-up time does not grow with their number. A wrong call prints a JSON document with --json, whichever command
+it is.
 """
 
 from __future__ import annotations

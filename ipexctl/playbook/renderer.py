@@ -1,7 +1,9 @@
 """The process that fills templates: it reads values and texts as JSON lines and replies with values.
 
-A separate process bounds each template's memory and time, gives it no access to files, hosts or programs, and can be
-killed.
+In: layers of variables, which of them each host has, and jobs with templates and conditions; out: one reply for each
+job, the values or an error with its place in the innermost template. Playbooks and what hosts print are not trusted: a
+separate process bounds each template's memory, time and output, gives it no access to files, hosts or programs, and can
+be killed. It keeps nothing but what it was sent. `templater.py` is the other end.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Output that is safe for a terminal, and writes that a slow or closed reader cannot block.
 
-Output of a host is neutralised where it is written to a terminal; pipes and files get the bytes as they came.
+In: bytes of hosts and ranks, from many threads; out: stdout and stderr. Output of a host is neutralised where it is
+written to a terminal; pipes and files get the bytes as they came. Each stream has a thread that writes, and 8 MB may
+wait; then the hosts' output waits, but no signal does: after a cancellation what does not fit is dropped. A stream that
+can no longer be written cancels the call.
 """
 
 from __future__ import annotations

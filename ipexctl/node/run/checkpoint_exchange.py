@@ -1,6 +1,10 @@
 """The supervisor's part of an exchange of checkpoints, before the commands of an attempt start.
 
-One rank of each store takes part. `files/checkpoint.py` describes the messages; files travel from host to host.
+In: the directory, and one rank of each store with its host; out: notes for the user, then success, or the host that
+could not do its part and why. Every host reports its copies, `checkpoint_plan` decides which wins, and each host is
+told what to serve, to fetch and to remove; `files/checkpoint.py` describes the messages, and files travel from host to
+host, never through here. The rules: nothing moves before all hosts have reported; the first failure ends the exchange,
+and is the one that is told. It runs in a thread of its own, so the supervisor stays able to answer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """The file `output.times`: when node0 received which bytes of the ranks' output, which is read in that order.
 
-An entry is the time in seconds since the epoch, the end of a file of output by then, and the file's rank and stream.
+In: how far the files of output have grown; out, for a follower: entries in order of time. An entry is the time in
+seconds since the epoch, the end of a file of output by then, and the file's rank and stream. The rules: at most ten
+writes a second, so what arrives between two has one time; an entry that a full disk refuses is written later, with a
+later time; a reader of a long file takes longer steps, because each entry becomes a frame.
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
 """The processes of a rank: binds them to cores, sets their niceness, measures them, and ends all of them and no others.
 
-Processes are never found by name: they are descendants of the wrapper, or of the command's session.
+In: the planned cores, memory and options of the rank; out: a bound command, CPU and memory of all its processes, and
+notes where the host does not give what was planned; a rank then runs with what it gets. Processes are never found by
+name: they are descendants of the wrapper, which adopts orphans, or of the command's session. The rule: none outlives
+the rank. If the wrapper is killed, the kernel kills the command with it, and `Guard`, a process of its own, the rest of
+the session.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
 """Removes old runs of this host by age and size, but never a run in progress, and never the newest.
 
-A summary of each pruned run stays as a line of `runs/.pruned.jsonl`. A directory of `runs` that is no run is neither
-counted nor removed.
+In: the limits of a call; out: what was removed and why, and what is kept. Whether a run is in progress is asked of
+`liveness.py`, and of the processes of this account that name it; where that can't be known, the run stays. The rules:
+one call at a time; a run is renamed away before its files are deleted, so that an interrupted removal leaves no half
+run; a summary of each pruned run stays as a line of `runs/.pruned.jsonl`; a directory of `runs` that is no run is
+neither counted nor removed. Token and secrets of runs that are over go at once, whatever their age.
 """
 
 from __future__ import annotations

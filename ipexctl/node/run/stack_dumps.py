@@ -1,7 +1,9 @@
 """Collects stack dumps of the ranks for a request file, and writes them to a dump file.
 
-SIGUSR1 announces a `RUNDIR/stacks/ask-ID.json {"ranks": [N, …] or null}`. The replies are written to `dump-ID.json`
-once all ranks have replied, or when the time for it is over.
+In: SIGUSR1, which announces a `RUNDIR/stacks/ask-ID.json {"ranks": [N, …] or null}`, or the supervisor's own wish when
+a run hangs. The replies are written to `dump-ID.json` once all ranks have replied, or when the time for it is over. The
+rules: a rank without stacks has a row with the reason; several requests may be open at once; the newest 20 dumps stay
+with the run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """The terminal of the live view: takes the screen, paints rich renderables, reads keys, restores the screen.
 
-`rich.live.Live` is not used: it writes with its lock held, so a terminal that takes no output blocks its `stop`.
+In: a renderable and its size; out: the lines that changed since the last frame, and the keys that were typed. The
+rules: no write waits for the terminal, and a terminal that takes no output can still be left; the modes and the screen
+are restored as they were; a background job neither paints nor reads. `rich.live.Live` is not used: it writes with its
+lock held, so a terminal that takes no output blocks its `stop`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
 """Checks that a script is Python and that every host has the modules it imports.
 
-The script is read here, without running it; the environment's own Python on the hosts judges its syntax and looks for
-the modules.
+In: the script and the environment; out: nothing, a note, or a StartError with the command that installs what is
+missing. The script is read here, without running it; the environment's own Python on the hosts judges its syntax and
+looks for the modules, in one round trip. The rule: a run is refused only if it would fail. An import in an `if` or a
+`try` is optional, a module of the project counts as there, and a script that changes where Python looks, or installs
+something itself, gets a note in place of a refusal.
 """
 
 from __future__ import annotations
