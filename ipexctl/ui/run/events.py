@@ -47,7 +47,7 @@ _ENCODE: Final = json.JSONEncoder().encode
 
 def event_text(kind: str, fields: Mapping[str, Any], at: float | None) -> str:
     """The line of an event."""
-    return _ENCODE({"schema": SCHEMA, "kind": kind, "time": at, **fields}) + "\n"
+    return _ENCODE({"schema": SCHEMA, "kind": kind, "time": _finite_number(at), **fields}) + "\n"
 
 
 def note_fields(
@@ -62,7 +62,7 @@ def note_fields(
 ) -> dict[str, Any]:
     """The fields of a `note`: a message about the call, or a note in the output of a rank."""
     place = {"rank": rank, "host": host, "stream": stream}
-    return {"note": note, "warning": warning, **place, "details": dict(details or {}), "text": text}
+    return {"note": note, "warning": warning, **place, "details": _finite(details or {}), "text": text}
 
 
 def failure_fields(

@@ -99,6 +99,13 @@ def test_a_forged_time_and_a_loss_that_is_no_number_are_null(capfd: Captured) ->
     assert [event["loss"] for event in events if event["kind"] == "figures"] == [None]
 
 
+def test_a_forged_number_of_a_note_is_null(capfd: Captured) -> None:
+    nan = float("nan")
+    note = Note(0, "stdout", b"x\n", 0, nan, "gap", {"bytes": nan, "host": "n1"})
+    (event,) = (event for event in shown(capfd, note) if event["kind"] == "note")
+    assert (event["time"], event["details"]) == (None, {"bytes": None, "host": "n1"})
+
+
 def test_only_chosen_ranks_have_lines(capfd: Captured) -> None:
     events = shown(capfd, *(Chunk(rank, "stdout", b"here\n") for rank in range(2)), ranks="1")
     assert [event["rank"] for event in events if event["kind"] == "line"] == [1]
