@@ -3,9 +3,13 @@
 An option has names without their leading dashes, with `_` for `-`; the number of its values; and an effect, by which
 `translate` knows which option of ipexctl it becomes. An option that is ignored or refused has the reason here, so that
 the note and the message say it. The rule: what would change which ranks run, with which variables, and what they
-execute is translated or refused; what only concerns the other launcher itself is ignored, with a reason. Options were
-taken from `--help` of Intel MPI 2021.15, MPICH 5.0 and Open MPI 5.0, and from the parsers of torch 2.13, IPEX 1.10 to
-2.8, accelerate 0.19 to 1.15 and DeepSpeed 0.18.
+execute is translated or refused; what only concerns the other launcher itself is ignored, with a reason.
+
+A wrong number of values would shift the rest of a line, so names and numbers come from the programs. Each option that
+mpiexec.hydra of Intel MPI 2021.18 and MPICH 5.0 and mpirun of Open MPI 5.0 know was tried with it. Those of Open MPI
+4.1 are from its `--help full`; those of torch 2.13, IPEX 1.13 to 2.8, accelerate 0.19 to 1.15 and DeepSpeed 0.14 and
+0.19 are from their parsers. `tests/unit/launch/launcher_options.json` has the lists. What is not in them was taken from
+manuals of older versions. An option that has a value for one program and none for another is refused.
 """
 
 from __future__ import annotations
@@ -107,47 +111,90 @@ _MEETING: Final = "the ranks meet at an address and a free port of node0"
 _ONE_CALL: Final = "one call starts the ranks of all hosts"
 _WATCHED: Final = "ipexctl watches the ranks itself"
 _NO_GPU: Final = "ranks compute on CPUs"
+_FAILED: Final = "a run ends with its first failed rank: --max-restarts N starts all again"
+_SET_IN_A_FILE: Final = "-x NAME=VALUE sets a variable, and --setup FILE sources a file of the hosts before each rank"
+_DUMP: Final = "leave it out; ipexctl dump shows where each rank is"
 _BLOCKS: Final = "each rank gets physical cores of one NUMA node where that is possible"
+
+_HELP: Final = _refused("version V help h", "starts nothing", "leave it out; --dry-run shows the plan", "nothing")
 
 _MPIRUN: Final = _options(
     _value("n np c", "n"),
     _value("ppn perhost grr N npernode", "ppn"),
-    _value("f hostfile machinefile machine default_hostfile", "hostfile"),
-    _value("hosts host H", "hosts"),
+    _flag("pernode", "ppn", "1"),
+    _value("f hostfile machinefile default_hostfile", "hostfile"),
+    _value("hosts host H hostlist machines machinelist", "hosts"),
     _value("iface", "iface"),
     _value("timeout", "time_limit"),
     ("genv env", OptionRow("pair", "variable")),
     _value("x", "export"),
     _value("genvlist envlist", "exports"),
-    ("mca gmca omca", OptionRow("two", "mca")),
-    _value("bind_to binding", "bind"),
+    ("mca gmca omca gomca", OptionRow("two", "mca")),
+    _value("bind_to bindto binding", "bind"),
     _flag("bind_to_none", "bind", "none"),
     _flag("bind_to_core", "bind", "core"),
     _flag("bind_to_socket", "bind", "socket"),
-    _value("map_by", "map_by"),
-    *_ignored(_SHOWN, flags="l prepend_rank tag_output timestamp_output prepend_timestamp ordered_output xml",
-              values="prepend_pattern output"),
-    *_ignored(_KEPT, values="outfile_pattern errfile_pattern outfile errfile output_filename"),
-    *_ignored(_PRINTED, flags="print_rank_map print_all_exitcodes v verbose q quiet info display_map "
-              "display_allocation report_bindings display_devel_map", values="display"),
+    _value("map_by mapby", "map_by"),
+    *_ignored(_SHOWN, flags="l prepend_rank tag_output timestamp_output prepend_timestamp ordered_output xml "
+              "merge_stderr_to_stdout", values="prepend_pattern output output_from stream_buffering xml_file"),
+    *_ignored(_KEPT, values="outfile_pattern errfile_pattern outfile errfile output_filename output_directory"),
+    *_ignored(_PRINTED, flags="print_rank_map print_all_exitcodes v verbose q quiet display_map "
+              "display_allocation report_bindings display_devel_map display_devel_allocation display_diffable_map "
+              "display_comm display_comm_finalize show_progress parsable parseable output_proctable prot profile "
+              "debug silent_abort no_aggregate_help", values="display report_pid report_uri report_events"),
     *_ignored(_BOUND, flags="bycore bysocket bynode byslot use_hwthread_cpus",
-              values="rank_by cpus_per_proc cpus_per_rank cpu_set cpu_list slot_list rankfile"),
+              values="rank_by rankby cpus_per_proc cpus_per_rank cpu_set cpu_list slot_list rankfile rf cpu_bind "
+              "membind topolib cartofile cf"),
     *_ignored("ipexctl plans how many ranks a host gets", flags="oversubscribe nooversubscribe"),
-    *_ignored(_STARTED, flags="allow_run_as_root disable_hostname_propagation disable_auto_cleanup enable_x disable_x "
-              "noprefix pmi_noaggregate", values="launcher launcher_exec bootstrap bootstrap_exec "
-              "bootstrap_exec_args rmk prefix hosts_group branch_count localhost demux",
-              twos="prtemca pmixmca"),
-    *_ignored(_NAMED, flags="genvall envall genvnone envnone genvuser envuser", values="genvexcl envexcl"),
-    *_ignored("ranks have no stdin", values="s stdin"),
+    *_ignored(_STARTED, flags="allow_run_as_root disable_hostname_propagation enable_hostname_propagation enable_x "
+              "disable_x noprefix no_app_prefix pmi_aggregate pmi_noaggregate pmi_port noconf v6 cleanup prefork "
+              "hybrid_hosts hetero_nodes novm use_regexp do_not_resolve fwd_mpirun_port enable_instant_on_support "
+              "d debug_devel debug_daemons debug_daemons_file leave_session_attached",
+              values="launcher launcher_exec bootstrap bootstrap_exec bootstrap_exec_args rsh rmk prefix "
+              "app_pmix_prefix hosts_group branch_count tree_width localhost demux pmi_connect use_app_topology usize "
+              "nameserver tmpdir launch_agent max_vm_size forward_signals personality pset rtos runtime_options hnp "
+              "ompi_server", twos="prtemca pmixmca"),
+    *_ignored(_FAILED, flags="disable_auto_cleanup enable_auto_cleanup dac continuous enable_recovery "
+              "disable_recovery", values="max_restarts with_ft initial_errhandler"),
+    *_ignored(_WATCHED, flags="get_stack_traces report_state_on_timeout report_child_jobs_separately",
+              values="spawn_timeout"),
+    *_ignored(_NAMED, flags="genvall envall genvnone envnone genvuser envuser fwd_environment",
+              values="genvexcl envexcl"),
+    *_ignored(_NO_GPU, values="gpus_per_proc gpu_subdevs_per_proc gpu_support memory_alloc_kinds"),
+    *_ignored("ranks have no stdin", values="stdin"),
+    _refused("s", "has a value for Intel MPI and none for Open MPI", "leave it out, with its value: ranks have no "
+             "stdin"),
+    _refused("machine", "names a file for Intel MPI and hosts for MPICH", "-f FILE, or -hosts A,B"),
+    _refused("display_topo", "has a value for some versions and none for others",
+             "leave it out; ipexctl doctor shows the cores of each host"),
+    _refused("dvm", "starts the ranks with a server that runs already", "leave it out; " + _STARTED),
     _refused("rr", "places one rank on each host in turn", "--ppn N: ranks per host", "nothing"),
-    _refused("npersocket", "counts ranks per socket", "--ppn N: ranks per host"),
-    _refused("wdir wd dir", "ranks start in the project's directory", "leave it out, and call ipexctl in the "
+    _refused("rankmap order_nodes", "chooses the host of each rank", "leave it out: rank 0 runs on the first host of "
+             "the hostfile"),
+    _refused("npersocket ppr", "counts ranks for a part of a host", "--ppn N: ranks per host"),
+    _refused("wdir gwdir wd dir", "ranks start in the project's directory", "leave it out, and call ipexctl in the "
              "project's directory, or name it: --cwd DIR"),
-    _refused("path umask preload_files", "changes how each rank is started", "--setup FILE sources a file of the hosts "
-             "before each rank"),
-    _refused("nolocal", "keeps ranks off node0", "-l '!NODE0' leaves a host out", "nothing"),
+    _refused("set_cwd_to_session_dir", "ranks start in the project's directory", "leave it out", "nothing"),
+    _refused("path gpath umask preload_files", "changes how each rank is started", "--setup FILE sources a file of "
+             "the hosts before each rank"),
+    _refused("preload_binary", "copies the program to the hosts", "leave it out: ipexctl copies the project",
+             "nothing"),
+    _refused("unset_env", "changes variables of the ranks", _SET_IN_A_FILE),
+    _refused("prepend_env append_env", "changes variables of the ranks", _SET_IN_A_FILE, "two"),
+    _refused("nolocal skip_launch_node", "keeps ranks off node0", "-l '!NODE0' leaves a host out", "nothing"),
     _refused("configfile app", "names a file of several programs", "one program for all ranks, on the line itself"),
-    _refused("version V help h", "starts nothing", "leave it out; --dry-run shows the plan", "nothing"),
+    _refused("soft index_argv_by_rank", "starts ranks that differ", "one program for all ranks", "nothing"),
+    _refused("arch file", "starts ranks that differ", "one program for all ranks, on the line itself"),
+    _refused("tune am", "names a file of settings of MPI", "-x NAME=VALUE sets a variable of MPI"),
+    _refused("amca", "names a file of settings of MPI", "-x NAME=VALUE sets a variable of MPI", "two"),
+    _refused("aps mps trace trace_imbalance trace_collectives trace_pt2pt check check_mpi", "measures or checks each "
+             "rank with another program", "leave it out", "nothing"),
+    _refused("gtool gtoolfile", "starts another program around ranks", "leave it out"),
+    _refused("gdb gdb_ia idb tv stop_on_exec stop_in_init stop_in_app", "is for a debugger", _DUMP, "nothing"),
+    _refused("gdb_args gdba tva debugger xterm", "is for a debugger", _DUMP),
+    _refused("ilp64", "chooses another library of MPI", "leave it out", "nothing"),
+    _refused("do_not_launch info", "starts nothing", "leave it out; --dry-run shows the plan", "nothing"),
+    _HELP,
 )  # fmt: skip
 
 _TORCHRUN: Final = _options(
@@ -168,6 +215,7 @@ _TORCHRUN: Final = _options(
     *_ignored("ranks have LOCAL_RANK in their environment", flags="use_env"),
     *_ignored("each rank is a process of its own", flags="run_path"),
     _refused("virtual_local_rank", "gives every rank LOCAL_RANK=0, for GPUs", "leave it out", "nothing"),
+    _HELP,
 )  # fmt: skip
 
 _FOR_GPUS: Final = "is not for CPUs"
@@ -192,6 +240,7 @@ _ACCELERATE: Final = _options(
               "gradient_clipping tp_size"),
     _refused("multi_gpu tpu use_deepspeed use_fsdp use_megatron_lm use_parallelism_config use_tp", _FOR_GPUS,
              "leave it out", "nothing"),
+    _HELP,
 )  # fmt: skip
 
 _IPEXRUN: Final = _options(
@@ -222,14 +271,17 @@ _IPEXRUN: Final = _options(
               values="node_id nodes_list socket_id"),
     *_ignored("ipexctl gives ranks physical cores, and no E-cores",
               flags="use_logical_cores use_logical_core use_e_cores"),
-    *_ignored("oneCCL's workers get cores of their own: --ccl-workers", flags="logical_cores_for_ccl"),
+    *_ignored("oneCCL's workers get cores of their own: --ccl-workers",
+              flags="logical_cores_for_ccl logical_core_for_ccl"),
     *_ignored("its values for jemalloc can end in out of memory", flags="benchmark"),
     *_ignored("the script says which precision it uses", values="dtype",
               flags="auto_ipex_verbose disable_ipex_graph_mode"),
+    *_ignored(_PRINTED, flags="silent"),
     _refused("instance_idx rank", "starts one of several copies", "leave it out, and all copies start"),
     _refused("cores_list core_list", "names cores", "leave it out: ipexctl binds ranks to the cores the account may "
              "use; --bind none binds none"),
     _refused("auto_ipex", "changes the script", "call ipex.optimize in the script, and leave it out", "nothing"),
+    _HELP,
 )  # fmt: skip
 
 _DEEPSPEED: Final = _options(
@@ -246,11 +298,13 @@ _DEEPSPEED: Final = _options(
     *_ignored("ranks have LOCAL_RANK in their environment", flags="no_local_rank"),
     *_ignored(_BOUND, flags="bind_cores_to_rank", values="bind_core_list"),
     *_ignored(_KEPT, values="enable_each_rank_log", flags="save_pid"),
+    *_ignored("ipexctl has options of its own for what it prints: -q", values="log_level", flags="q quiet"),
     _refused("i include e exclude", "selects hosts", "-l HOSTS; -l '!HOST' leaves one out"),
     _refused("autotuning", "starts many runs", "leave it out"),
     _refused("elastic_training", "changes the number of ranks", "leave it out; --max-restarts N starts again",
              "nothing"),
     _refused("min_elastic_nodes max_elastic_nodes", "changes the number of ranks", "--num_nodes N"),
+    _HELP,
 )  # fmt: skip
 
 LAUNCHERS: Final = (
@@ -280,7 +334,7 @@ LAUNCHERS: Final = (
         "accelerate test",
         (("accelerate", "test"),),
         ("accelerate.commands.test",),
-        _options(_value("config_file", "config_file")),
+        _options(_value("config_file", "config_file"), _HELP),
         module="accelerate.test_utils.scripts.test_script",
         of_accelerate=True,
     ),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from test_cli import all_commands as every_command
 from test_cli import call
 from test_complete import tab
@@ -21,7 +22,7 @@ from ipexctl.cli import config_file
 from ipexctl.cli.app import COMMANDS, app
 from ipexctl.cli.defaults import _VARIABLES, REFUSED, ConfiguredCommand, command_specs, defaults_of, shared_options
 from ipexctl.cli.hosts import host_options, select
-from ipexctl.cli.launch_options import options_of_run
+from ipexctl.cli.launch_options import options_of_run, read_launch_call
 from ipexctl.cli.options import Home, Targets
 from ipexctl.errors import FileError, UserError
 from ipexctl.jobs.submit.options import RunOptions
@@ -419,6 +420,28 @@ def test_suggested_commands_have_the_options_that_choose_the_environment(project
     run = RunOptions(**{field.name: context.params[field.name] for field in fields(RunOptions)})
     chosen = option_text(options_of_run(ranks, run, targets_of(context)))
     assert chosen == " -n 4 --python '/opt/my py' --mpi openmpi"
+
+
+@pytest.mark.parametrize(
+    ("section", "argv", "backend"),
+    [("", (), "auto"), ("[run]\nbackend = 'none'\n", (), "none"), ("[run]\nbackend = 'none'\n", ("gloo",), "gloo")],
+)
+def test_the_backend_of_a_config_file_reaches_the_request(
+    section: str, argv: tuple[str, ...], backend: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "train.py").write_text("")
+    (project / "ipexctl.toml").write_text(f"hosts = 'localhost'\n{section}")
+    backends = []
+
+    def read_only(*given: Any) -> Any:
+        backends.append(read_launch_call(*given).request.options.backend)
+        raise typer.Exit
+
+    monkeypatch.setattr("ipexctl.cli.run.read_launch_call", read_only)
+    context = parse("run", *(word for value in argv for word in ("--backend", value)), "train.py")
+    with pytest.raises(typer.Exit):
+        context.command.invoke(context)
+    assert backends == [backend]
 
 
 def test_unused_defaults_from_config_files_are_no_error(project: Path) -> None:

@@ -110,6 +110,7 @@ def test_a_launcher_with_nothing_to_launch_is_refused(line: str) -> None:
         ("--np 16 -N 4", (16, 4)),
         ("-c 8", (8, None)),
         ("-npernode 2", (None, 2)),
+        ("-pernode -n 4", (4, 1)),
         ("--map-by ppr:2:node", (None, 2)),
         ("--map-by ppr:2:node:PE=4 -n 4", (4, 2)),
         ("--map-by socket -n=4", (4, None)),
@@ -127,7 +128,7 @@ def test_the_hostfile_of_mpirun(option: str) -> None:
     assert unwrapped(line, names_hosts=True).hostfile is None
 
 
-@pytest.mark.parametrize("option", ["-hosts", "--hosts", "-host", "--host", "-H"])
+@pytest.mark.parametrize("option", ["-hosts", "--hosts", "-host", "--host", "-H", "-hostlist", "-machines"])
 def test_the_hosts_of_mpirun(option: str) -> None:
     assert unwrapped(f"mpirun {option} a:2,b:2 -n 4 python x.py").hosts == "a:2,b:2"
 
@@ -142,6 +143,7 @@ def test_the_hosts_of_mpirun(option: str) -> None:
         ("-genvlist HERE,NOT_SET", {"HERE": "value"}),
         ("-genvall -envnone -genvexcl A", {}),
         ("--mca pml ob1", {"OMPI_MCA_pml": "ob1"}),
+        ("--gomca pml ob1 --omca btl self", {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self"}),
         ("--mca hwloc_base_binding_policy none --mca plm_rsh_args '-p 22'", {}),
     ],
 )

@@ -203,3 +203,12 @@ def test_run_module_passes_restart_and_hang_options() -> None:
     with pytest.raises(BadOption) as caught:
         filled(MODULES["run"], {"script": "train.py", "on_hang": "end"})
     assert "report, dump, stop" in caught.value.fix
+
+
+@pytest.mark.parametrize("backend", ["none", "gloo", "auto"])
+def test_run_module_passes_the_backend(backend: str) -> None:
+    task: Any = SimpleNamespace(base=Path("/p"))
+    context: Any = SimpleNamespace(options=SimpleNamespace(home="~/.ipexctl", iface=None))
+    here = Host(name="localhost", address="localhost")
+    call = Call(here, here, task, filled(MODULES["run"], {"script": "infer.py", "backend": backend}))
+    assert _run_request(context, call).options.backend == backend
