@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import sys
 import termios
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Leave = Callable[[str], None]
+SAME_SIGTERM: Final = 1.0
+"""Seconds within which a second SIGTERM is the first once more: `timeout` sends it to the program and to its group, and
+a service manager to every process of a unit. Who presses Ctrl-C twice means it."""
 
 
 class Interrupt:
@@ -69,7 +74,15 @@ def handling_signals(handle: Callable[[int, Leave], None]) -> Iterator[None]:
     SIGTERM ends the call in any case.
     """
 
+    terminated_at = -math.inf
+
     def on_signal(number: int, _: FrameType | None) -> None:
+        nonlocal terminated_at
+        if number == signal.SIGTERM:
+            before, terminated_at = terminated_at, time.monotonic()
+            if terminated_at - before < SAME_SIGTERM:
+                return
+
         def leave(text: str) -> None:
             signal.signal(number, signal.SIG_DFL)
             _restore(terminal)

@@ -119,7 +119,7 @@ class RunWait:
         if self._absence is None:
             self._note(
                 f"{self._record.node0.name}: {error.reason}; whether run {self._record.id} goes on cannot be seen from "
-                "here; connecting again until it answers"
+                "here; connecting again until it answers" + (f"\n  {error.advice}" if error.advice else "")
             )
         self._absence = error
 

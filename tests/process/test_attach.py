@@ -163,6 +163,30 @@ def test_second_ctrl_c_exits_at_once_with_the_stop_command(attach: Callable[...,
     assert missing(err.decode(), f"ipexctl stop {attached.run.id}") == []
 
 
+def test_sigterm_that_is_sent_twice_at_once_stops_the_run_and_a_later_one_exits(
+    attach: Callable[..., Attached],
+) -> None:
+    attached = attach(COUNT_SCRIPT.format(1000, 0.05))
+    process = attached.begin_and_read("attach", "last")
+    for _ in range(3):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.003)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 143, err
+    assert attached.run.status["state"] == "stopped"
+
+
+def test_second_sigterm_after_a_while_exits_at_once(attach: Callable[..., Attached]) -> None:
+    attached = attach(IGNORE_TERM_SCRIPT)
+    process = attached.begin_and_read("attach", "last")
+    process.send_signal(signal.SIGTERM)
+    time.sleep(1.3)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == -signal.SIGTERM
+    assert missing(err.decode(), f"ipexctl stop {attached.run.id}") == []
+
+
 @pytest.mark.signals
 def test_sighup_detaches_from_the_run_unless_nohup(attach: Callable[..., Attached]) -> None:
     attached = attach(COUNT_SCRIPT.format(60, 0.1))
