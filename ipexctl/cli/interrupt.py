@@ -1,4 +1,9 @@
-"""Signal handling while hosts are at work: the first signal cancels all steps, the second exits at once."""
+"""Signal handling while hosts are at work: the first signal cancels all steps, the second exits at once.
+
+In come SIGINT, SIGTERM and SIGHUP, out goes one call of a handler with what ends the process. The rules: a signal that
+the caller ignores stays ignored, but for SIGTERM; a SIGTERM sent twice within a second counts once, so that the stop of
+the first reaches the hosts; the terminal's modes are restored however the process ends.
+"""
 
 from __future__ import annotations
 
