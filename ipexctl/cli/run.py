@@ -188,6 +188,7 @@ class RunCall:
     needs_note: bool
     summary: Path | None
     reason: str = ""
+    fix: str = ""
     events: EventsView | None = None
     """The view of `--events`."""
     _start_time: float = field(default_factory=time.monotonic)
@@ -218,7 +219,7 @@ class RunCall:
 
     def ended(self, reason: str, code: int, fix: str = "") -> typer.Exit:
         """The end of a call that started no run."""
-        self.reason = reason
+        self.reason, self.fix = reason, fix
         if self.events is not None:
             self.events.fail("not-started", reason or "interrupted", fix)
             self.events.finish(code, None)
@@ -232,12 +233,15 @@ def _noting_failed_call(line: LaunchLine, summary: Path | None, *, needs_note: b
     called = RunCall(needs_note, summary)
     try:
         yield called
+    except UserError as error:
+        called.reason, called.fix = error.message, error.fix
+        raise
     finally:
         script = line.module or next(iter(line.words or ()), "")
         if called.needs_note and script:
             from ipexctl.jobs.registry import FailedCall, RunRegistry, save_failed_call
 
-            save_failed_call(RunRegistry().directory, FailedCall(time.time(), script, called.reason))
+            save_failed_call(RunRegistry().directory, FailedCall(time.time(), script, called.reason, called.fix))
 
 
 def _refuse_ignored_options(

@@ -250,6 +250,7 @@ class FailedCall:
     at: float
     script: str
     reason: str = ""
+    fix: str = ""
 
 
 def save_failed_call(directory: Path, failed: FailedCall) -> None:
@@ -262,7 +263,7 @@ def save_failed_call(directory: Path, failed: FailedCall) -> None:
 def read_failed_call(directory: Path) -> FailedCall | None:
     try:
         fields = json.loads((directory / _FAILED_CALL).read_text(encoding="utf-8"))
-        return FailedCall(float(fields["at"]), str(fields["script"]), str(fields["reason"]))
+        return FailedCall(float(fields["at"]), str(fields["script"]), str(fields["reason"]), str(fields.get("fix", "")))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

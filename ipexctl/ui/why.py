@@ -1,15 +1,16 @@
 """Output of `ipexctl why` as text or JSON, and the lines about the cause below the end of a followed run.
 
-In: a `WhyResult`; out: the headline, the last lines of the rank to blame, the other ranks, the likely cause with its
-fix, the next command. It decides about form alone: on a terminal sentences are wrapped, in a pipe none is, for grep; a
-long line of a rank keeps its two ends; a command stays on one line, so that it can be copied, and is not printed twice
-if the fix has it already. Every text of a rank or a record is made printable.
+In: a `WhyResult`; out: a later call that began no run, the headline, the last lines of the rank to blame, the other
+ranks, the likely cause with its fix, the next command. It decides about form alone: on a terminal sentences are
+wrapped, in a pipe none is, for grep; a long line of a rank keeps its two ends; a command stays on one line, so that it
+can be copied, and is not printed twice if the fix has it already. Every text of a rank or a record is made printable.
 """
 
 from __future__ import annotations
 
 import shutil
 import sys
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.text import printable
@@ -20,6 +21,7 @@ from ipexctl.ui.table import print_lines, wrapped
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ipexctl.jobs.registry import FailedCall
     from ipexctl.jobs.why.diagnosis import Diagnosis, Line
     from ipexctl.jobs.why.why import WhyResult
     from ipexctl.known_errors.match import Cause
@@ -52,6 +54,7 @@ def as_json(answer: WhyResult) -> dict[str, Any]:
             "world_size": record.world_size,
             "started": record.started,
         },
+        "failed_call": answer.failed_call and value_json(answer.failed_call),
         "state": diagnosis.state,
         "headline": printable(diagnosis.headline),
         "first_failure": _first_failure(diagnosis),
@@ -95,6 +98,9 @@ def show(answer: WhyResult, *, quiet: bool = False, no_color: bool = False) -> N
 def lines_of(answer: WhyResult, columns: int = 0, *, colors: bool = False) -> Iterator[str]:
     """The lines of the diagnosis, the headline first; with `columns` 0 nothing is wrapped, for grep."""
     diagnosis = answer.diagnosis
+    if answer.failed_call is not None:
+        yield from _failed_call(answer.failed_call, columns, colors=colors)
+        yield from ("", "the run before it:")
     for line in _folded(diagnosis.headline, columns, ""):
         yield paint(line, "1", on=colors)
     yield from _last_lines(diagnosis.lines, diagnosis.whose, columns, colors=colors)
@@ -122,6 +128,19 @@ def lines_of(answer: WhyResult, columns: int = 0, *, colors: bool = False) -> It
             # A stop among other commands is no step that follows them.
             purpose = _PURPOSES.get(command.split()[1], "") if len(commands) > 1 else ""
             yield f"{'      ' if index else 'next: '}{purpose}{printable(command)}"
+
+
+def _failed_call(failed: FailedCall, columns: int, *, colors: bool) -> Iterator[str]:
+    """The call that began no run: its reason, which may have several lines, and its fix."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(failed.at))
+    reason, *more = failed.reason.splitlines() or [""]
+    sentence = f"ipexctl run {failed.script} at {at} started no run{f': {reason}' if reason else ''}"
+    for line in _folded(sentence, columns, ""):
+        yield paint(line, "1", on=colors)
+    for line in more:
+        yield from _folded(line, columns, "  ")
+    for line in failed.fix.splitlines():
+        yield from _fix_lines(line, columns)
 
 
 def _contains(fix: str, command: str) -> bool:

@@ -381,11 +381,13 @@ def test_attach_shows_stack_dump_of_a_stopped_hang(attach: Callable[..., Attache
     assert missing(explained["others"][0]["sentence"], "wait_for_others") == []
 
 
-def test_why_notes_that_the_last_call_started_no_run(attach: Callable[..., Attached]) -> None:
+def test_why_says_that_the_last_call_started_no_run(attach: Callable[..., Attached]) -> None:
     attached = attach("print('here')")
     attached.run.wait()
     assert attached.call("run", "--hosts", "localhost", "absent.py").returncode == 2
-    notes = json.loads(attached.call("why", "last", "--json").stdout)["notes"]
-    assert missing(notes[0], "absent.py") == []
+    last = json.loads(attached.call("why", "last", "--json").stdout)
+    assert last["failed_call"]["script"] == "absent.py"
+    assert last["failed_call"]["reason"]
+    assert last["failed_call"]["fix"]
     by_id = json.loads(attached.call("why", attached.run.id, "--json").stdout)
-    assert by_id["notes"] == notes[1:]
+    assert by_id == {**last, "failed_call": None}

@@ -15,6 +15,7 @@ from run_helpers import HERE
 from agent_helpers import all_pythons, read_events
 from env_helpers import start
 from ipexctl.jobs.registry import RunRecord
+from ipexctl.jobs.why.diagnosis import Diagnosis
 from ipexctl.jobs.why.run_snapshot import RunSnapshot, read_snapshot
 from ipexctl.jobs.why.why import cause_from_copy, why
 from ipexctl.node.common.frames import Chunk, Note
@@ -165,3 +166,24 @@ def test_missing_record_on_node0_is_reported(tmp_path: Path) -> None:
     copied = why(record, lambda: LocalSession(HERE), tmp_path / "runs", Cancel())
     assert copied.exit_code == 0
     assert copied.diagnosis.state == "failed"
+
+
+@pytest.mark.parametrize("state", ["failed", "running"])
+def test_output_that_the_record_lacks_is_read_from_a_complete_copy(tmp_path: Path, state: str) -> None:
+    row = {"rank": 1, "host": "b", "state": "failed", "exit_code": 1, "lost": 99}
+    directory(tmp_path / "home", {"ranks/0001.err": b"loading\n"}, ranks=[row])
+    record = RunRecord("run1", HERE, str(tmp_path / "home"), sys.executable, world_size=2)
+    runs = tmp_path / "state" / "runs"
+
+    def diagnosis() -> Diagnosis:
+        return why(record, lambda: LocalSession(HERE), runs, Cancel()).diagnosis
+
+    alone = diagnosis()
+    error = b"loading\nTraceback (most recent call last):\nMemoryError\n"
+    directory(tmp_path / "state", {"ranks/0001.err": error}, ranks=[row], state=state)
+    copied = diagnosis()
+    assert alone.cause is not None
+    assert copied.cause is not None
+    assert alone.cause.id == "run.output_lost"
+    assert copied.cause.id == ("memory.refused" if state == "failed" else "run.output_lost")
+    assert any(str(runs / "run1" / "ranks") in note for note in copied.notes) is (state == "failed")

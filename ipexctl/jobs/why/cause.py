@@ -199,6 +199,10 @@ def _end_without_text(snapshot: RunSnapshot, first: Failure) -> Cause | None:
         id_ = "node.cut_off" if first.rank is None else id_
         return _recorded(snapshot, first, id_, node0=snapshot.node0)
     if first.exit_code is not None and not first.signal:
+        lost = snapshot.status.output_lost
+        if lost is not None and first.rank in lost.ranks and first.rank not in snapshot.copied:
+            host = lost.host or snapshot.node0
+            return _recorded(snapshot, first, "run.output_lost", code=first.exit_code, node0=host)
         return _recorded(snapshot, first, "script.exited", code=first.exit_code)
     return None
 

@@ -53,6 +53,8 @@ class RunSnapshot:
     """The newest stack dump, of whatever time."""
     dump_error: str = ""
     """Why no stacks could be read from a run that continues."""
+    copied: tuple[int, ...] = ()
+    """The ranks whose lines are from the local copy, as the record lacks some of their output."""
 
     @property
     def current_dump(self) -> Dump | None:
@@ -107,6 +109,22 @@ def read_snapshot(
         supervise=as_lines(document.get("supervise")),
         dump=dump,
     )
+
+
+def with_copied_output(snapshot: RunSnapshot, copied: RunSnapshot) -> RunSnapshot:
+    """The snapshot with the lines of a complete local copy, for ranks of which the record lacks output.
+
+    The record has the beginning of a stream and the copy no less of it, so other lines are more lines.
+    """
+    lost = snapshot.status.output_lost
+    outputs, better = list(snapshot.context.outputs), []
+    for place, own in enumerate(outputs):
+        other = copied.output_of(own.rank)
+        if lost is None or own.rank not in lost.ranks or (other.out, other.err) in (((), ()), (own.out, own.err)):
+            continue
+        outputs[place] = other
+        better.append(own.rank)
+    return replace(snapshot, context=replace(snapshot.context, outputs=tuple(outputs)), copied=tuple(better))
 
 
 def _failure_context(

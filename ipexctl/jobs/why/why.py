@@ -4,7 +4,8 @@ In: a run of the registry, and how to open its node0. Out: a `WhyResult` with th
 continues, the stacks are taken again if the newest are older than a minute: taking them stops the ranks for a moment.
 The rule for the copy: it counts only if it says how the run ended, otherwise the outcome is not known (exit code 3 if
 node0 can't be reached, else 1), as the run may go on. Commands of the diagnosis get the options of the call that
-started the run. `cause_from_copy` serves `run` and `attach`, which have just received everything.
+started the run. Output that the record of node0 lacks, as its disk was full, is taken from the copy if it has more of
+it. `cause_from_copy` serves `run` and `attach`, which have just received everything.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.dump import Dump, DumpReceiver, dump
 from ipexctl.jobs.node0 import call_on_node0, open_copy
+from ipexctl.jobs.ranks import describe_ranks
 from ipexctl.jobs.why.diagnosis import Diagnosis, diagnose
-from ipexctl.jobs.why.run_snapshot import RunSnapshot, read_snapshot
+from ipexctl.jobs.why.run_snapshot import RunSnapshot, read_snapshot, with_copied_output
 from ipexctl.limits import DUMP_FRESH, WHY_ANSWER
 from ipexctl.node.common.frames import Chunk, Frame, FrameError, decode_chunk, decode_json
 from ipexctl.node.common.records import FINAL, RunStatus
@@ -46,6 +48,8 @@ class WhyResult:
     diagnosis: Diagnosis
     exit_code: int = 0
     """3 where node0 can't be reached and its copy here doesn't say how the run ended; 1 where node0 doesn't know."""
+    failed_call: FailedCall | None = None
+    """The last call of `ipexctl run`, if it was made after this run and began none."""
 
 
 def why(
@@ -66,7 +70,7 @@ def why(
         raise
     except HostError as error:
         return _with_call_options(_from_copy(record, runs, error, cancel))
-    return _with_call_options(WhyResult(record, diagnose(snapshot)))
+    return _with_call_options(WhyResult(record, _diagnose_with_copy(snapshot, record, runs, cancel)))
 
 
 def _with_fresh_dump(
@@ -87,13 +91,10 @@ def _with_fresh_dump(
 
 
 def mention_failed_call(answer: WhyResult, failed: FailedCall | None) -> WhyResult:
-    """A note that the last call of `ipexctl run` began no run, if it was made after this run."""
+    """Add the last call of `ipexctl run` that began no run, if it was made after this run."""
     if failed is None or failed.at <= answer.record.started:
         return answer
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(failed.at))
-    because = f": {failed.reason}" if failed.reason else ""
-    note = f"ipexctl run {failed.script} at {at} started no run{because}; this is the run before it"
-    return replace(answer, diagnosis=replace(answer.diagnosis, notes=(note, *answer.diagnosis.notes)))
+    return replace(answer, failed_call=failed)
 
 
 def _with_call_options(answer: WhyResult) -> WhyResult:
@@ -128,6 +129,27 @@ def _read_snapshot(
         session, record, "run.run_snapshot", "read", request, timeout=timeout, on_frame=on_frame, cancel=cancel
     )
     return read_snapshot(reply, output, record.node0.name, newest_dump)
+
+
+def _diagnose_with_copy(snapshot: RunSnapshot, record: RunRecord, runs: Path, cancel: Cancel) -> Diagnosis:
+    """The diagnosis; what the record lacks of the ranks' output is read from the copy, if that is complete."""
+    if snapshot.status.output_lost is None:
+        return diagnose(snapshot)
+    try:
+        copied = _copied_snapshot(record, runs, WHY_ANSWER, cancel)
+    except Cancelled:
+        raise
+    except HostError:
+        copied = None
+    if copied is None or copied.status.state not in FINAL:
+        return diagnose(snapshot)
+    snapshot = with_copied_output(snapshot, copied)
+    diagnosis = diagnose(snapshot)
+    if not snapshot.copied:
+        return diagnosis
+    directory = runs / record.id / "ranks"
+    note = f"the lines of {describe_ranks(snapshot.copied)} are from the copy on the control machine: {directory}"
+    return replace(diagnosis, notes=(*diagnosis.notes, note))
 
 
 def cause_from_copy(record: RunRecord, runs: Path) -> Cause | None:

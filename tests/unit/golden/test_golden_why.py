@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import test_run_why as runs
+import test_why_output as outputs
 from golden_file import Case, golden_diff, rows_of
 from why_helpers import FAILED, NO_MODULE, STOPPED, answer, judged
 
 from ipexctl.ui.why import cause_lines, lines_of
 
+_LOCAL = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(outputs.REFUSED.at))
 BUSY = "Traceback (most recent call last):\nOSError: [Errno 98] Address already in use"
 
 
@@ -64,7 +67,12 @@ def others_and_notes() -> list[Case]:
 
 def shown() -> list[Case]:
     verdict = judged([(STOPPED, ""), (FAILED, NO_MODULE), (STOPPED, "")])
+    lost = runs.diagnosis_of_lost_output()
+    # The first line has the local time.
+    refused = [line.replace(_LOCAL, "TIME") for line in lines_of(outputs.answer_after_failed_call(), 80)]
     return [
+        Case("after a call that began no run", "\n".join(refused[: refused.index("") + 3])),
+        Case("after lost output", "\n".join(lines_of(answer(lost), 80))),
         Case("the whole answer", "\n".join(lines_of(answer(verdict), 80))),
         Case("at the end of a followed run", "\n".join(cause_lines("train-1", verdict.cause))),
         Case("at the end of a followed run without a cause", "\n".join(cause_lines("train-1", None))),

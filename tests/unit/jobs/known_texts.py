@@ -48,6 +48,8 @@ class Text:
     """A rank that had ended with exit code 0 before."""
     plan: Any = None
     """More fields of the plan."""
+    lost: int = 0
+    """Bytes of its output that the record lacks."""
     stacks: str = ""
     """The stacks of a run that hung: recorded/hang-NAME.json, from PyTorch 2.13 with gloo."""
 
@@ -121,7 +123,7 @@ def row_state(text: Text, rank: int) -> dict[str, Any]:
     if rank == text.ended:
         return {"state": "ok", "exit_code": 0}
     if rank == 1 and text.by == "rank":
-        return {"state": "failed", "exit_code": text.exit_code, "signal": text.signal}
+        return {"state": "failed", "exit_code": text.exit_code, "signal": text.signal, "lost": text.lost}
     return {"state": "stopped", "exit_code": 143, "signal": 15}
 
 
@@ -225,6 +227,8 @@ def _printed(text: Text) -> str:
         return text.text
     if text.signal:
         return f"(killed by {signal.Signals(text.signal).name}, without a message)"
+    if text.lost:
+        return f"(exit code {text.exit_code}, and {text.lost:,} bytes of its output are not in the record)"
     return f"(exit code {text.exit_code}, without an exception)"
 
 

@@ -16,7 +16,7 @@ from why_helpers import FAILED, FIRST, NO_MODULE, STOPPED, cause_id, cause_in, j
 
 from ipexctl.jobs.dump import Dump, Process, RankStacks, StackFrame, Thread
 from ipexctl.jobs.why.diagnosis import LINES, Diagnosis, diagnose
-from ipexctl.jobs.why.run_snapshot import read_snapshot
+from ipexctl.jobs.why.run_snapshot import RunSnapshot, read_snapshot, with_copied_output
 from ipexctl.known_errors.table import known_errors
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import DETAIL_MARK, RESTART_MARK, RankStatus, RunStatus
@@ -599,3 +599,32 @@ def test_patterns_are_fast_on_long_lines(piece: str) -> None:
             began = time.process_time()
             pattern.search(line)
             assert time.process_time() - began < 1, pattern.pattern
+
+
+def diagnosis_of_lost_output(copied: str | None = None, lost: int = 12345) -> Diagnosis:
+    """Rank 1 printed a line; then the disk was full. `copied` is the stderr that the control machine has."""
+    failed = {**FAILED, "lost": lost}
+
+    def snapshot(said: str) -> RunSnapshot:
+        status = {"supervisor": {"host": "node1"}}
+        return read_snapshot(*account([(STOPPED, ""), (failed, said)], first=FIRST, status=status), "node1")
+
+    recorded = snapshot("loading")
+    return diagnose(recorded if copied is None else with_copied_output(recorded, snapshot(copied)))
+
+
+@pytest.mark.parametrize("copied", [None, "", "loading"])
+def test_rank_whose_output_is_lost_is_not_said_to_have_printed_no_exception(copied: str | None) -> None:
+    verdict = diagnosis_of_lost_output(copied)
+    assert cause_id(verdict) == "run.output_lost"
+    assert missing(cause_in(verdict).fix, "node1 ipexctl logs train-1 -r 1") == []
+    assert [line.text for line in verdict.lines] == ["loading"]
+    assert cause_id(diagnosis_of_lost_output(lost=0)) == "script.exited"
+
+
+def test_copy_with_more_output_than_the_record_gives_the_cause() -> None:
+    verdict = diagnosis_of_lost_output(f"loading\n{NO_MODULE}")
+    assert cause_id(verdict) == "script.no_module"
+    assert [line.text for line in verdict.lines] == ["loading", *NO_MODULE.splitlines()]
+    assert cause_id(diagnosis_of_lost_output("loading\nsaving")) == "script.exited"
+    assert cause_id(diagnosis_of_lost_output(f"loading\n{NO_MODULE}", lost=0)) == "script.exited"

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
+from pathlib import Path
 
 from why_helpers import FAILED, NO_MODULE, STOPPED, answer, judged
 
+from ipexctl.jobs.registry import FailedCall, read_failed_call, save_failed_call
+from ipexctl.jobs.why.why import WhyResult, mention_failed_call
 from ipexctl.ui.why import as_json, lines_of
 from message_data import missing
 
@@ -60,3 +64,41 @@ def test_printed_file_name_is_quoted_in_the_command() -> None:
     shown = [line.strip() for line in lines_of(answer(verdict)) if "ls -d" in line]
     (command,) = [line[line.index("ipexctl exec") :] for line in shown]
     assert shlex.split(command)[-1] == name
+
+
+REFUSED = FailedCall(1e9, "train.py", "node2 has no environment\nnode3, too", "to install it: ipexctl install")
+
+
+def answer_after_failed_call(failed: FailedCall = REFUSED) -> WhyResult:
+    return mention_failed_call(answer(judged([(STOPPED, ""), (FAILED, NO_MODULE)])), failed)
+
+
+def test_later_call_that_began_no_run_comes_first_with_its_reason_and_fix() -> None:
+    report = answer_after_failed_call()
+    lines = list(lines_of(report))
+    account = list(lines_of(replace(report, failed_call=None)))
+    paragraph = lines[: lines.index("")]
+    assert missing("\n".join(paragraph), "train.py node2 has no environment node3, too") == []
+    assert paragraph[-1].strip() == REFUSED.fix
+    assert lines[-len(account) :] == account
+    assert not any("train.py" in line for line in account)
+    document = as_json(report)
+    assert document["failed_call"].items() >= {"script": "train.py", "fix": REFUSED.fix}.items()
+    assert as_json(replace(report, failed_call=None))["failed_call"] is None
+
+
+def test_earlier_call_that_began_no_run_is_not_mentioned() -> None:
+    report = answer(judged([(STOPPED, ""), (FAILED, NO_MODULE)]))
+    report = replace(report, record=replace(report.record, started=REFUSED.at))
+    assert mention_failed_call(report, REFUSED) is report
+    assert mention_failed_call(report, replace(REFUSED, at=REFUSED.at + 1)).failed_call is not None
+
+
+def test_failed_call_is_kept_with_its_fix_and_read_without(tmp_path: Path) -> None:
+    save_failed_call(tmp_path, REFUSED)
+    assert read_failed_call(tmp_path) == REFUSED
+    file = tmp_path / "failed-call"
+    fields = json.loads(file.read_text())
+    del fields["fix"]
+    file.write_text(json.dumps(fields))
+    assert read_failed_call(tmp_path) == replace(REFUSED, fix="")
