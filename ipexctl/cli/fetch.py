@@ -118,10 +118,10 @@ def _fetch_from_all(
     source: FetchSource, dest: str, targets: Targets, output: Output, *, results: bool, has_connect_timeout: bool
 ) -> int:
     """Fetch from one host after the other, as they share the link of the control machine; the exit code."""
-    from ipexctl.jobs.fetch.fetch import orders_of_all_hosts
+    from ipexctl.jobs.fetch.fetch import found_nothing, orders_of_all_hosts
     from ipexctl.jobs.registry import RunRegistry
     from ipexctl.remote.outcome import exit_code
-    from ipexctl.ui.fetch import show, show_all_json
+    from ipexctl.ui.fetch import show, show_all_json, show_no_results
 
     if results and source.path is not None:
         raise UserError("--results has its own path", fix=f"ipexctl fetch {source.word} {dest} --results")
@@ -139,6 +139,8 @@ def _fetch_from_all(
             break
     if output.json:
         show_all_json(found)
+    if results and not interrupted and not output.quiet and found_nothing(found):
+        show_no_results(record.id, dest)
     return interrupted or exit_code([result.status for result in found])
 
 

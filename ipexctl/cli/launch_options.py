@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -191,6 +192,7 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
         timeout=targets.timeout,
         ranks=ranks or EVERY_RANK,
     )
+    of_ranks = option_text(options_of_run(launch.ranks, launch.run, targets))
     found = None
     if launch.accelerate_config is not None:
         from ipexctl.launch.accelerate_config import read_accelerate_file  # slow to import, and few calls need it
@@ -205,7 +207,11 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
 
         of_run = {name: getattr(request, name) for name in ("iface", "python", "setup", "max_restarts")}
         typed = TypedOptions(request.options, of_run, targets.names_hosts, targets.defaults)
-        pasted = unwrap(argv, typed, found, os.environ)
+        try:
+            pasted = unwrap(argv, typed, found, os.environ, is_script=kind == "script")
+        except UserError as error:
+            error.fix = CallOptions(host_options(targets, home), of_ranks).apply(error.fix)
+            raise
     if pasted is not None:
         kind, argv, found = pasted.kind, pasted.argv, pasted.config
         request = replace(request, kind=kind, argv=argv, options=pasted.options, **pasted.run)
@@ -225,16 +231,23 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
     request = replace(request, hosts_from=selection.source, secret_files=(*request.secret_files, *private_keys(hosts)))
     check_request(request)
     check_ranks(request, hosts)
+    options = CallOptions(host_options(targets, home, of_accelerate or selection.project_hostfile), of_ranks)
     return LaunchCall(
         hosts,
         request,
-        locate_project(request, cwd),
+        locate_project(request, cwd, _call_before(ctx, line.words or (), argv, options)),
         tuple(note for note in (pasted.note if pasted else "", note_on_arguments(ctx, kind, argv)) if note),
-        CallOptions(
-            host_options(targets, home, of_accelerate or selection.project_hostfile),
-            option_text(options_of_run(launch.ranks, launch.run, targets)),
-        ),
+        options,
     )
+
+
+def _call_before(ctx: typer.Context, words: Sequence[str], argv: Sequence[str], options: CallOptions) -> str:
+    """The call of `run` up to the script, with its options and with the launcher of a pasted line; else empty."""
+    before = words[: len(words) - len(argv)]
+    if ctx.info_name != "run" or tuple(words[len(before) :]) != tuple(argv):
+        return ""
+    dashes = ("--",) if ctx.obj["dashes"] else ()
+    return " ".join(filter(None, (options.apply(ctx.command_path), shlex.join((*dashes, *before)))))
 
 
 _OF_RUN: Final = (

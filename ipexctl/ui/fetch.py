@@ -57,6 +57,13 @@ def show_other_hosts(request: FetchRequest) -> None:
     )
 
 
+def show_no_results(run: str, dest: str) -> None:
+    """Print that no host has results of the run, and the command that fetches the other files that it wrote."""
+    print_with_fix(
+        f"note: {printable(run)} wrote nothing to IPEXCTL_RUN_DIR", shlex.join(("ipexctl", "fetch", run, dest))
+    )
+
+
 def show(result: FetchResult, *, quiet: bool = False) -> None:
     """Print the result to stdout; the reason of a failure, or missing files with theirs, to stderr."""
     if result.reason:

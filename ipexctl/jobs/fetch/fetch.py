@@ -90,10 +90,16 @@ def orders_of_all_hosts(record: RunRecord, path: str | None, dest: str, *, resul
         target = os.path.join(dest, name, "")  # noqa: PTH118 - the slash at the end makes it a directory
         request = order_of_run(record, path, target, rank=None, host=name, others=())
         if results:
-            of_host: SendRequest = {"path": f"{record.home}/results/{record.id}/", "run": None}
+            path_of_results = f"{record.home}/results/{record.id}/"
+            of_host: SendRequest = {"path": path_of_results, "run": None, "may_be_missing": True}
             request = replace(request, request=of_host)
         requests.append(request)
     return requests
+
+
+def found_nothing(results: Sequence[FetchResult]) -> bool:
+    """Whether every host answered, and none has a file. Pure."""
+    return all(result.status == "ok" and not (result.unchanged or result.left_out) for result in results)
 
 
 def order_of_host(source: FetchSource, dest: str, hosts: Sequence[Host], home: str) -> FetchRequest:

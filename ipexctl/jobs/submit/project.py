@@ -57,13 +57,16 @@ class ProjectLocation:
         return os.path.normpath(cwd / self.command[0] if request.kind == "script" else cwd)
 
 
-def locate_project(request: RunRequest, cwd: Path) -> ProjectLocation:
-    """Refuses a script that does not exist or is not Python."""
+def locate_project(request: RunRequest, cwd: Path, before: str = "") -> ProjectLocation:
+    """Refuses a script that does not exist or is not Python.
+
+    `before`: the call up to the script, for the line that is to be typed instead; empty if no line can be typed.
+    """
     script = Path(request.script) if request.kind == "script" else None
     if script is not None and (problem := path_problem(cwd / script, "file")):
         raise UserError(
             f"the script {quoted(str(script))} {problem}",
-            fix=_script_fix(script, cwd),
+            fix=_script_fix(request, script, cwd, before),
         )
     if request.cwd is not None and (problem := path_problem(cwd / request.cwd, "directory")):
         raise UserError(
@@ -121,16 +124,29 @@ def directories_above(directory: Path) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def _script_fix(script: Path, cwd: Path) -> str:
-    """The similar name in the script's directory, or the same name in a directory below the current one."""
+def _script_fix(request: RunRequest, script: Path, cwd: Path, before: str) -> str:
+    """The call with the same name in a directory of the project above, a similar one in the script's directory, or the
+    same one below."""
+    found = _scripts_above(script, request.cwd, cwd) or _similar_scripts(script, cwd)
+    if not found:
+        return "name its path from here; for a module: -m NAME; for a command: -- CMD"
+    return f"{before} {shlex.join((found[0], *request.argv[1:]))}" if before else f"did you mean {quoted(found[0])}?"
+
+
+def _scripts_above(script: Path, cwd_option: Path | None, cwd: Path) -> list[str]:
+    """Only inside the project: a script further above would make another directory the project."""
+    root, here = find_root(None, cwd_option, cwd), Path(os.path.normpath(cwd))
+    above = [directory for directory in here.parents if directory.is_relative_to(root)]
+    return [os.path.relpath(path, here) for path in (directory / script for directory in above) if path.is_file()]
+
+
+def _similar_scripts(script: Path, cwd: Path) -> list[str]:
     scripts = sorted(path.name for path in (cwd / script).parent.glob("*.py"))
     near = difflib.get_close_matches(script.name, scripts, n=1, cutoff=0.6)
     found = [str(script.with_name(near[0]))] if near else []
     for pattern in () if found else (f"*/{glob.escape(script.name)}", f"*/*/{glob.escape(script.name)}"):
         found += sorted(str(path.relative_to(cwd)) for path in islice(cwd.glob(pattern), _MOST_SIMILAR))
-    if found:
-        return f"did you mean {quoted(found[0])}?"
-    return "name its path from here; for a module: -m NAME; for a command: -- CMD"
+    return found
 
 
 def describe_project(location: ProjectLocation, request: RunRequest, content: str = "not synced") -> str:

@@ -11,13 +11,20 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.errors import CommandLineError, UserError
 from ipexctl.hosts.names import did_you_mean, quoted
-from ipexctl.launch.launchers.table import INTERACTIVE, LAUNCHERS, REFUSED, LauncherRow, OptionRow
+from ipexctl.launch.launchers.table import (
+    INTERACTIVE,
+    LAUNCHERS,
+    OPTIONS_OF_RANKS,
+    REFUSED,
+    LauncherRow,
+    OptionRow,
+)
 from ipexctl.text import is_variable_name
 
 if TYPE_CHECKING:
@@ -29,6 +36,8 @@ _PYTHON: Final = re.compile(r"python(\d+(\.\d+)?)?")
 _PYTHON_FLAGS: Final = ("-u", "-I", "-s", "-E", "-B")
 """Flags that change nothing for a script in a rank."""
 _PYTHON_OPTION: Final = re.compile(r"-[bBdEIOPqsSuvx]+|-[bBdEIOPqsSuvx]*[WX](?P<value>.*)", re.DOTALL)
+_RANKS: Final = re.compile(r"(?:--?np?|--ntasks)(?:=?(?P<count>[1-9]\d{0,6}))?")
+"""The number of ranks, as most launchers have it; without a count, that is the next word."""
 _SHELLS: Final = ("sh", "bash", "dash", "ksh", "zsh")
 _PREFIXES: Final = (
     "nohup", "time", "exec", "sudo", "nice", "stdbuf", "timeout", "numactl", "taskset", "setsid", "command", "chrt",
@@ -88,6 +97,8 @@ class PastedLine:
     """A file that the line sources."""
     assignments: tuple[tuple[str, str], ...] = ()
     """Variables that the line sets before the launcher."""
+    own_python: str = ""
+    """Python as typed, if it is in place of a launcher: `python3 train.py`."""
 
 
 class _ShellLine(NamedTuple):
@@ -98,11 +109,17 @@ class _ShellLine(NamedTuple):
     assignments: tuple[tuple[str, str], ...] = ()
 
 
-def read_line(words: Sequence[str]) -> PastedLine | None:
-    """None without a launcher. Raises a UserError for a launcher or an option that can't be translated."""
+def read_line(words: Sequence[str], *, is_script: bool = False) -> PastedLine | None:
+    """None without a launcher. Raises a UserError for a launcher or an option that can't be translated.
+
+    `is_script`: the first word should be a script of Python, so that Python itself is left out like a launcher.
+    """
     shell_line = _of_shell(words)
     if shell_line is None:
-        return None
+        if not is_script or not words or not _PYTHON.fullmatch(PurePosixPath(words[0]).name):
+            return None
+        found = _Reader(_ShellLine(tuple(words))).read_python()
+        return None if found.kind == "command" else found
     return _Reader(shell_line).read()
 
 
@@ -336,6 +353,10 @@ class _Reader:
                 return self._result("script", rest)
         return self._command(self._rest(row, at))
 
+    def read_python(self) -> PastedLine:
+        """A line without a launcher that begins with Python."""
+        return replace(self._command(self._words), own_python=self._words[0])
+
     def _starts_launcher(self, at: int) -> bool:
         return _launcher_at(self._words, at)[1] >= 0
 
@@ -346,12 +367,36 @@ class _Reader:
             if name not in REFUSED:
                 fix = f"{' '.join(INTERACTIVE)} on the control machine; ipexctl export accelerate writes a file, too"
                 raise self._wrong(start, f"{' '.join(INTERACTIVE)} asks questions, and ranks have no stdin", fix)
-            raise self._wrong(start, f"{name} would start in each rank, and ipexctl can't take it apart", REFUSED[name])
+            raise self._wrong(
+                start, f"{name} would start in each rank, and ipexctl can't take it apart", self._other(start, name)
+            )
         outer = self._calls[-1].row if self._calls else None
         if outer is not None and not row.of_accelerate:
             fix = f"leave {outer.name} out: ipexctl starts the ranks of all hosts"
             raise self._wrong(at, f"{outer.name} and {row.name} would both start ranks", fix)
         return row, start
+
+    def _other(self, start: int, name: str) -> str:
+        """The fix for another launcher: the call of ipexctl, as far as the line can be read, and advice."""
+        if start or self._calls or self._line.setup or self._line.assignments:
+            return REFUSED[name]
+        ranks: tuple[str, ...] = ()
+        for at, word in enumerate(self._words[1:], 1):
+            if self._starts_launcher(at):
+                break
+            if _runs_python(word):
+                program = self._command(self._words[at:])
+                module = ("-m",) if program.kind == "module" else ()
+                python = ("--python", program.python) if program.python is not None else ()
+                if program.kind == "command" and not word.endswith(".py"):
+                    break
+                line = shlex.join(("ipexctl", "run", *ranks, *python, *module, *program.argv))
+                more = "the hosts: -H HOSTFILE" if REFUSED[name] == OPTIONS_OF_RANKS else REFUSED[name]
+                return f"{line}; {more}"
+            if option := _RANKS.fullmatch(word):
+                count = option["count"] or "".join(self._words[at + 1 : at + 2])
+                ranks = ("-n", count) if re.fullmatch(r"[1-9]\d{0,6}", count) else ()
+        return REFUSED[name]
 
     def _options(self, row: LauncherRow, at: int) -> tuple[list[GivenOption], int]:
         found = []

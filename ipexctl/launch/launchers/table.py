@@ -352,7 +352,7 @@ LAUNCHERS: Final = (
     LauncherRow("deepspeed", (("deepspeed",), ("ds",), ("deepspeed.pt",)), ("deepspeed.launcher.runner",), _DEEPSPEED),
 )  # fmt: skip
 
-_OPTIONS_OF_RANKS: Final = "give ipexctl the hosts and the number of ranks: -H HOSTFILE -n N --ppn N SCRIPT.py"
+OPTIONS_OF_RANKS: Final = "give ipexctl the hosts and the number of ranks: -H HOSTFILE -n N --ppn N SCRIPT.py"
 _IN_A_JOB: Final = "inside a job of Slurm ipexctl takes the hosts of the allocation: --ppn N SCRIPT.py"
 REFUSED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("srun", "sbatch", "salloc"), f"{_IN_A_JOB}; for a job script: ipexctl export slurm SCRIPT.py"),
@@ -362,10 +362,10 @@ REFUSED: Final[Mapping[str, str]] = {
             "mpiexec.slurm", "mpiexec.mpd", "mpiexec.gforker", "oshrun", "shmemrun", "flux", "torchx", "composer",
             "colossalai",
         ),
-        _OPTIONS_OF_RANKS,
+        OPTIONS_OF_RANKS,
     ),
-    "horovod.runner.launch": _OPTIONS_OF_RANKS,
-    "torch.distributed.launcher.api": _OPTIONS_OF_RANKS,
+    "horovod.runner.launch": OPTIONS_OF_RANKS,
+    "torch.distributed.launcher.api": OPTIONS_OF_RANKS,
 }  # fmt: skip
 """Other commands and modules that start ranks → what to type."""
 INTERACTIVE: Final = ("accelerate", "config")

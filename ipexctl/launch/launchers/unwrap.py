@@ -106,10 +106,18 @@ def _is_or_are(hosts: int) -> str:
 
 
 def unwrap(
-    argv: Sequence[str], call: TypedOptions, config: AccelerateConfig | None, environ: Mapping[str, str]
+    argv: Sequence[str],
+    call: TypedOptions,
+    config: AccelerateConfig | None,
+    environ: Mapping[str, str],
+    *,
+    is_script: bool = False,
 ) -> UnwrappedCall | None:
-    """`mpirun … X`, `accelerate launch … X` become X with their options; None without another launcher."""
-    line = read_line(argv)
+    """`mpirun … X`, `accelerate launch … X` become X with their options; None without another launcher.
+
+    `is_script`: the call names a script, and `python X` becomes X, too.
+    """
+    line = read_line(argv, is_script=is_script)
     if line is None:
         _check_script(script_of_shell(argv))
         return None
@@ -226,10 +234,11 @@ def _note(
     dropped: Collection[str],
 ) -> str:
     """One note for the whole line."""
-    names = list(dict.fromkeys(call.row.name for call in line.calls))
+    names = [line.own_python] if line.own_python else list(dict.fromkeys(call.row.name for call in line.calls))
     verb, pronoun = ("is", "it") if len(names) == 1 else ("are", "they")
     runs = f"every rank runs {line.argv[0]}"
-    parts = [f"{join_words(names)} {verb} left out, as {pronoun} would launch a second time: {runs}"]
+    reason = "ipexctl starts Python itself" if line.own_python else f"{pronoun} would launch a second time"
+    parts = [f"{join_words(names)} {verb} left out, as {reason}: {runs}"]
     taken = [option.text or option.source for name, option in wins.items() if name != "master_addr"]
     shown = [export for export in found.exports if export.name not in (*dropped, *found.of_shell)]
     taken += [f"-x {export.name}" + ("" if export.secret else f"={shlex.quote(export.value)}") for export in shown]

@@ -53,12 +53,17 @@ class RunFiles(RunReference):
     """This host is its node0."""
 
 
-class SendRequest(TypedDict):
-    """A path below the home directory or the run's working directory."""
-
+class _SentPath(TypedDict):
     path: str | None
     """None: the record of the run and the files it wrote."""
     run: RunFiles | None
+
+
+class SendRequest(_SentPath, total=False):
+    """A path below the home directory or the run's working directory."""
+
+    may_be_missing: bool
+    """Without that path there is nothing to send, and no error."""
 
 
 class Listing:
@@ -311,7 +316,11 @@ def serve(request: SendRequest, stdin: BinaryIO) -> None:
         assert path is not None
         is_absolute = path.startswith(("/", "~"))
         base = "~" if run is None or is_absolute else decode_name(working_directory(run))
-        source, single = list_path(listing, base, path)
+        full = os.path.join(os.path.expanduser(encode_name(base)), os.path.expanduser(encode_name(path)))
+        if request.get("may_be_missing") and not os.path.lexists(full.rstrip(b"/")):
+            source, single = full, False
+        else:
+            source, single = list_path(listing, base, path)
         if run is not None:
             since = start_of_run(run, read_json(f"{rundir_of(run)}/status.json"))
     emit("listed", **{"from": decode_name(source), "single": single, "since": int(since * 1e9)})

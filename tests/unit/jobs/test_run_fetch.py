@@ -18,7 +18,14 @@ from agent_helpers import other_pythons
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.fetch import destination
-from ipexctl.jobs.fetch.fetch import FetchRequest, fetch, order_of_host, order_of_run, orders_of_all_hosts
+from ipexctl.jobs.fetch.fetch import (
+    FetchRequest,
+    fetch,
+    found_nothing,
+    order_of_host,
+    order_of_run,
+    orders_of_all_hosts,
+)
 from ipexctl.jobs.fetch.manifest import FetchResult, FetchSource, parse_source
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.node.common.frames import StreamName
@@ -492,8 +499,8 @@ def test_all_hosts_of_a_run_are_asked_once_a_store_and_each_has_its_directory() 
     ]
     of_results = orders_of_all_hosts(record, None, "/", results=True)
     assert [(order.dest, order.request) for order in of_results] == [
-        ("/n0/", {"path": "/h/results/r-1/", "run": None}),
-        ("/n2/", {"path": "/h/results/r-1/", "run": None}),
+        ("/n0/", {"path": "/h/results/r-1/", "run": None, "may_be_missing": True}),
+        ("/n2/", {"path": "/h/results/r-1/", "run": None, "may_be_missing": True}),
     ]
 
 
@@ -525,3 +532,24 @@ def test_source_is_split_into_name_and_path(text: str, word: str, path: str | No
 def test_invalid_sources_are_refused(text: str) -> None:
     with pytest.raises(UserError):
         parse_source(text)
+
+
+@pytest.mark.parametrize("may_be_missing", [True, False])
+def test_results_that_no_rank_wrote_are_no_failure(there: Path, out: Path, may_be_missing: bool) -> None:
+    def fetch_results() -> FetchResult:
+        request: SendRequest = {"path": f"{there}/results/r-1/", "run": None, "may_be_missing": may_be_missing}
+        order = FetchRequest(HERE, request, f"{out}/", "~/.ipexctl")
+        return fetch(order, lambda: LocalSession(HERE), lambda _: None, Cancel())
+
+    if may_be_missing:
+        lacks = fetch_results()
+        assert (lacks.status, lacks.brought, lacks.exit_code) == ("ok", (), 0)
+        assert found_nothing([lacks, lacks])
+    else:
+        with pytest.raises(HostError, match="there is no"):
+            fetch_results()
+    write_file(there / "results/r-1/deep/metrics")
+    assert fetch_results().brought == ("deep/metrics",)
+    again = fetch_results()
+    assert (again.status, again.unchanged) == ("ok", 1)
+    assert not found_nothing([again])

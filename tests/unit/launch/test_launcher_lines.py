@@ -96,6 +96,26 @@ def test_other_commands_are_left_as_they_are(line: str) -> None:
     assert find_launcher(shlex.split(line)) == ""
 
 
+@pytest.mark.parametrize(
+    ("line", "kind", "words", "python"),
+    [
+        ("python3 train.py -n 3", "script", "train.py -n 3", None),
+        ("python -u -m pkg.mod a", "module", "pkg.mod a", None),
+        ("/opt/venv/bin/python3.11 train.py", "script", "train.py", "/opt/venv/bin/python3.11"),
+    ],
+)
+def test_python_in_place_of_a_script_is_left_out(line: str, kind: str, words: str, python: str | None) -> None:
+    found = unwrap(shlex.split(line), TypedOptions(LaunchOptions()), None, {}, is_script=True)
+    assert found is not None
+    assert (found.kind, " ".join(found.argv), found.run.get("python")) == (kind, words, python)
+    assert found.note.startswith(f"{line.split()[0]} is left out")
+
+
+@pytest.mark.parametrize("line", ["python", "python -c 'print(1)'", "train.py", "python-train.py x"])
+def test_other_words_in_place_of_a_script_stay(line: str) -> None:
+    assert unwrap(shlex.split(line), TypedOptions(LaunchOptions()), None, {}, is_script=True) is None
+
+
 @pytest.mark.parametrize("line", ["torchrun", "mpirun -n 2", "accelerate launch --cpu", "ipexrun --ninstances 2"])
 def test_a_launcher_with_nothing_to_launch_is_refused(line: str) -> None:
     with pytest.raises(UserError, match="what\\?"):
@@ -246,6 +266,25 @@ def test_what_cannot_be_translated_is_refused_at_its_place(line: str, place: str
     assert word_at(error) == place if place != ":" else error.text[error.column - 1] == ":"
     assert error.fix
     assert find_launcher(shlex.split(line))  # so that a playbook refuses it, too
+
+
+@pytest.mark.parametrize(
+    ("line", "call"),
+    [
+        ("srun -n 2 python train.py --lr 1", "ipexctl run -n 2 train.py --lr 1"),
+        ("srun --ntasks=4 --mpi=pmi2 ./train.py", "ipexctl run -n 4 ./train.py"),
+        ("srun -N 2 python -m pkg -n 3", "ipexctl run -m pkg -n 3"),
+        ("horovodrun -np 8 -H a:4,b:4 /v/bin/python t.py", "ipexctl run -n 8 --python /v/bin/python t.py"),
+        ("srun -n many python t.py", "ipexctl run t.py"),
+        ("srun -n 2 torchrun t.py", ""),
+        ("srun -n 2 python -c 'print(1)'", ""),
+        ("mpirun -n 2 srun t.py", ""),
+        ("srun -n", ""),
+    ],
+)
+def test_another_launcher_gets_the_call_in_its_place(line: str, call: str) -> None:
+    fix = error_of(line).fix
+    assert fix.startswith(f"{call}; ") if call else "ipexctl run" not in fix
 
 
 def test_every_other_launcher_is_refused() -> None:

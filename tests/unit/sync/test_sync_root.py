@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -225,3 +226,17 @@ def test_misspelled_script_gets_a_suggestion(tmp_path: Path, script: str, meant:
         locate_project(run_request(script), tmp_path)
     assert (f"did you mean '{meant}'?" in refused.value.fix) == bool(meant)
     assert ("-m NAME" in refused.value.fix) == (not meant)
+    request = replace(run_request(script), argv=(script, "--lr", "a b"))
+    with pytest.raises(UserError) as refused:
+        locate_project(request, tmp_path, "ipexctl run -n 2")
+    if meant:
+        assert refused.value.fix == f"ipexctl run -n 2 {meant} --lr 'a b'"
+
+
+@pytest.mark.parametrize(("mark", "is_offered"), [("ipexctl.toml", True), ("", False)])
+def test_script_of_a_directory_above_is_offered_inside_the_project(tmp_path: Path, mark: str, is_offered: bool) -> None:
+    for name in filter(None, ("proj/train.py", "proj/a/b/trains.py", mark and f"proj/{mark}")):
+        put(tmp_path, name, "")
+    with pytest.raises(UserError) as refused:
+        locate_project(run_request("train.py"), tmp_path / "proj/a/b", "ipexctl run")
+    assert refused.value.fix == f"ipexctl run {'../../train.py' if is_offered else 'trains.py'}"
