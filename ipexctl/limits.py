@@ -1,9 +1,11 @@
-"""The waits of the control machine: every limit that a user can feel, side by side. The other side is
+"""The waits of the control machine: limits that a user can feel, side by side. The other side is
 `node/common/limits.py`.
 
 It decides nothing and imports nothing, so that any module can take a limit from it. A limit that is the default of an
-option is in `option_defaults.py`; one that no user feels, as the pause between two looks at a pipe, stays beside the
-only code that reads it. docs/run.md has the table for users, and a test compares the two. All values are seconds.
+option is in `option_defaults.py`. Others stay beside the only code that reads them: those that no user feels, as the
+pause between two looks at a pipe, and some that a user can feel: `file_reader.py: PIPE_SECONDS`,
+`stack/lock/indexes.py: ANSWER_WITHIN`, `doctor/network_check.py: _BUDGET`, `playbook/templater.py: _REPLY_TIMEOUT`.
+docs/run.md has the table for users, and a test finds each value of this file in it. All values are seconds.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ The field has the type and the default; its `Declaration` has all else. From it 
 - its limits: `launch/overrides.py: check_limits`, which the command, ipexctl.toml and playbooks call
 - the note of `ipexctl export` where another launcher lacks it: `cli/export.py`
 - for `by_wrapper`, the way to the rank wrapper: `values_for_wrapper` here, `ProcessOptions` in `node/common/job.py`.
-It rules that a default, a limit and a help text are written here and nowhere else.
+The rule: default, limits and help of such an option are in its declaration, and not written a second time; a default
+that others need, too, has its name from `option_defaults.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Connects to node0 of a known run, for every command that takes RUN."""
+"""Connects to node0 of a known run, for the commands that take RUN; `jobs/node0.py` makes the calls there."""
 
 from __future__ import annotations
 

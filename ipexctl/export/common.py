@@ -1,8 +1,9 @@
 """Helpers of all exports: variables that are the same on all hosts, shell lines, the command of a rank. Pure.
 
 In comes a `LaunchPlan`; out come lines for sh or YAML. An export holds no value of a secret, only its name. All text of
-the plan is untrusted here, as it may come from a host or a file: words are quoted in one place, and a comment never has
-a line break, behind which the rest would be executed. The reason of each variable stands above it.
+the plan is untrusted here, as it may come from a host or a file: a word of a shell line is quoted with `shlex`, here or
+in the export that writes the line, and a comment never has a line break, behind which the rest would be executed. The
+reason of each variable stands above it.
 """
 
 from __future__ import annotations

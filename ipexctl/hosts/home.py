@@ -1,4 +1,8 @@
-"""The directory of ipexctl on the nodes: `--home`, else $IPEXCTL_HOME, else ~/.ipexctl."""
+"""The directory of ipexctl on the nodes: `--home`, else $IPEXCTL_HOME, else ~/.ipexctl.
+
+Of hosts that share one, `find_leaders` says which works for the others. `node/common/home.py` decides on a host whether
+a directory may be a home.
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,10 @@ The first source that is given wins: --hosts, -H, the file that an accelerate co
 allocation of Slurm or PBS, ./hostfile, the hostfile at the root of the project, and else this machine alone. Sources
 are never mixed.
 
+Some sources are decided before, and come as --hosts or -H: `cli/defaults.py` has those of a chosen cluster and, if no
+variable names hosts, of files of defaults; `launch/launchers/unwrap.py` those of a pasted line. `cli/hosts.py` drops
+those of files of defaults where an accelerate config names a file. A known run has its hosts in its record.
+
 A file that was found and not named counts only if nobody but the caller or root could have written it
 (`found_files.py`), and may not set what runs programs.
 """

@@ -1,1 +1,4 @@
-"""Known error texts of runs and of verifications: one table, and what finds a text in an output. Pure."""
+"""Known error texts of runs and of verifications: one table, and what finds a text in an output.
+
+Pure, but that `table.py` reads `table.yaml` beside it.
+"""

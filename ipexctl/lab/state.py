@@ -1,5 +1,6 @@
 """A lab as made: its hosts, its files, its record lab.json, and its locks.
 
+In comes a `Lab` or a name; out go lab.json, and the `Lab` in it: None where it is missing or can't be read. The rule:
 lab.json is written before anything is made, and removed last: `down` and `list` find what a crash leaves behind. It
 names the process at work on the lab, so that others can tell whether that has ended.
 """

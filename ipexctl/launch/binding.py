@@ -1,4 +1,8 @@
-"""The cores of each rank of a host, and those of its oneCCL workers. Pure."""
+"""The cores of each rank of a host, and those of its oneCCL workers. Pure.
+
+In come the usable `Cores` of a host, and how many ranks and workers it has; out goes a `Binding`. The rule: blocks of
+one size, in one NUMA node where they fit, as the slowest rank sets the pace.
+"""
 
 from __future__ import annotations
 

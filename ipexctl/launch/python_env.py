@@ -1,4 +1,9 @@
-"""Variables of a rank for Python, Hugging Face and its environment, and variables that are removed. Pure."""
+"""Variables of a rank for Python, Hugging Face and its environment, and variables that are removed. Pure.
+
+In comes a `LaunchContext`; out go `Setting`s with reasons, which later rules override. A site's tuning variable stays
+if all hosts have the same value; a variable by which another launcher numbers its ranks is removed, unless it is chosen
+for this run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""The input of a plan: facts of the hosts, the environment, and the user's options. Values only."""
+"""The input of a plan: facts of the hosts, the environment, and the user's options. Values only.
+
+`jobs/submit/pipeline.py` makes a `LaunchRequest`. Its `LaunchOptions` are the declared options (`options.py`) and those
+that are made from other words of a call.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,12 @@
-"""Commands for hosts, as one string that every login shell passes on unchanged. Quoting happens only here.
+"""Commands for hosts, as one string that every login shell passes on unchanged.
 
 In come an argv, a line or scripts of ipexctl; out goes the string for sshd, and a filter for what comes back. The
 account's shell may be bash, zsh, csh or fish, and may print something at login: the script travels in single quotes, of
 which all shells agree, and a random marker, the fence, separates its output from that of the shell. The fence carries
 the id of the session, by which a cancelled command's processes are found and ended.
+
+The layer of quotes for the login shell is made here (`login_line`), over whatever the script says. Code that writes a
+script for sh quotes the words in it itself, with `shlex`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Work in threads: the same for many hosts at once, where a failure of one never affects another; or one call."""
+"""Work in threads: the same for many hosts at once, where a failure of one never affects another; or one call.
+
+In come items and a function; out come `Outcome`s as they are ready, each with the result or the `HostError`. An
+exception of another kind is a bug: it cancels the others and is raised.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """Connections through other hosts, ProxyJump and ProxyCommand, carried by the user's own ssh.
 
+In come a host and its `Endpoint` (`ssh_config.py`); out goes a socket connected to the host's sshd, or `Unreachable`.
 Only OpenSSH supports every login at a bastion (second factors, smart cards, an open ControlMaster), so it logs in
-there; the ssh connection to the host goes through its pipe.
+there; the ssh connection to the host goes through its pipe. The rule: one login at a bastion for all hosts behind it
+with the same config and key, by the user's own master if that is open, and none again after a refusal.
 """
 
 from __future__ import annotations

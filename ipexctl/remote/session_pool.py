@@ -1,4 +1,8 @@
-"""One session per host, shared by all steps of a command."""
+"""One session per host, shared by all steps of a command.
+
+In comes a host; out goes its `Session`, which `connector.py` opens when a step first needs it. The pool closes all at
+the end.
+"""
 
 from __future__ import annotations
 

@@ -169,7 +169,8 @@ def put_tree(
 ) -> tuple[PutReply, int]:
     """Update that generation to the project; returns the host's reply and the number of bytes sent.
 
-    `contents` are complete frames, and files that are read while they are sent. `blobs` are paths in the host's store.
+    `contents` are parts of a `file_stream`, and files that are read while they are sent. `blobs` are paths in the
+    host's store.
     """
     packed = request.project.manifest.packed
     upload = ChunkStream(_make_chunks(os.fsencode(request.project.root), (packed, *contents, END)))
@@ -189,7 +190,7 @@ def put_tree(
 
 
 def frame(root: bytes, entry: ManifestEntry) -> bytes:
-    """One small file as a frame. Raises a HostError if it has changed since the scan."""
+    """One small file, with its header, for a `file_stream`. Raises a HostError if it has changed since the scan."""
     path = os.path.join(root, encode_name(entry.path))
     try:
         with open(path, "rb", opener=open_regular) as file:

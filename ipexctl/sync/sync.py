@@ -302,7 +302,7 @@ class ProjectSync:
         return sync_result(host, reply.changes, 0 if self.dry_run else sent)
 
     def _contents(self, need: set[str]) -> list[bytes | ManifestEntry]:
-        """The contents as frames; a small amount is read once for all hosts that lack the same files."""
+        """The contents for a `file_stream`; a small amount is read once for all hosts that lack the same files."""
         entries = [self.project.manifest.files[sha256] for sha256 in sorted(need)]
         if self.dry_run or sum(entry.size for entry in entries) > DISTRIBUTE_SIZE:
             return [] if self.dry_run else list(entries)

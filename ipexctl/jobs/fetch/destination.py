@@ -1,6 +1,8 @@
 """Writes fetched files on the control machine: to a temporary file beside the destination, checked, then renamed.
 
-Every name is taken from a directory that is held open, and no link is followed: nothing is written outside. Modes are
+In come the entries and bytes that `receiver.py` has from a host; out go files, directories and links below DEST, and
+for each file the part that is missing (`MissingPart`). A part that has arrived stays for the next call. The rules:
+every name is taken from a directory that is held open, and no link is followed: nothing is written outside; modes are
 those of the host without what the caller's umask takes away, as with cp and rsync.
 """
 

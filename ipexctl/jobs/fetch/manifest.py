@@ -1,7 +1,9 @@
-"""The source of a fetch, the entries that a host lists and which of them were requested, and the result. Pure.
+"""The source of a fetch, the entries that a host lists and which of them were requested, and the result.
 
-A host's list is not trusted: all of it is checked before anything is written, and a name that leads out of the
-destination is refused.
+In come the words of a call and the list that a host sends; out go a `FetchSource`, the entries that may be written
+(`Requested.accept`), or an error. The rule: a host's list is not trusted. All of it is checked before anything is
+written, and a name that leads out of the destination is refused. Pure, but that `resolve_destination` looks whether
+DEST is a directory.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Gather what a run's plan needs: facts, one environment on every host, addresses, node0's ssh config.
 
-In come hosts and a `RunRequest`; out goes a frozen `RunContext`, or a `StartFailure` that names the host. All hosts
-must have the same environment, from the same lock, or none; what a dry run lacks is planned from the stack that
-install would choose (`planned_environment`). Everything is read and nothing changed here, so plan and dry run see the
-same.
+In come hosts and a `RunRequest`; out goes a frozen `RunContext`. Else a `StartError` is raised, whose `StartFailure`
+names the host. All hosts must have the same environment, from the same lock, or none; what a dry run lacks is planned
+from the stack that install would choose (`planned_environment`). Everything is read and nothing changed here, so plan
+and dry run see the same.
 """
 
 from __future__ import annotations

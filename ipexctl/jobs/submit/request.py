@@ -4,7 +4,8 @@ In come options of the command line or of a task `run`; out goes a `RunRequest`,
 options, or a UserError before any host is contacted. Secrets (`-x NAME`, lines of --env-file) have their value from the
 caller's environment or a file and are marked as such from here on; a bad line of such a file is never shown. A
 `StartFailure` says what came in the way, on which hosts, and what to type; nothing of the run is alive then, unless it
-`is_unsure`.
+`is_unsure`. The steps of a start raise it in a `StartError`; `plan_run`, `submit_run` and `check_before_install` return
+it.
 """
 
 from __future__ import annotations

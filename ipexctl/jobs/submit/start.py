@@ -1,7 +1,13 @@
 """Starts a planned run: the supervisor on node0, a job file for every host, then mpirun.
 
-The supervisor starts while the project is compared; it gets its job and the mpirun line when all else is ready.
-The token and the secrets of a run travel by stdin into files of mode 0600, never in a command line.
+In come hosts, a `LaunchSpec` and a pool of sessions; out goes a run that continues on its own, or a `StartError`. The
+steps of a `Launch`: `start_supervisor`, `upload_jobs`, `start_mpirun`, then `follow` or `leave`; before mpirun starts,
+`abandon` ends the supervisor and removes the files. The supervisor starts while the project is compared; it gets its
+job and the mpirun line when all else is ready.
+
+Each store gets RUNDIR/agent.zip, the run's own copy of the agent, from which its supervisor and its ranks start
+(`launch/mpi_commands.py` has their line); a copy with bytecode from an earlier run replaces it where there is one. The
+token and the secrets of a run travel by stdin into files of mode 0600, never in a command line.
 """
 
 from __future__ import annotations

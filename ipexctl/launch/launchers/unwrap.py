@@ -1,4 +1,4 @@
-"""Puts the options of a pasted line below those of the call, and reads accelerate's own file.
+"""Puts the options of a pasted line below those of the call; reads accelerate's file and a script of a shell.
 
 The arguments of `ipexctl run` come in; `UnwrappedCall` goes out: what the ranks run, the options with those of the
 line, the hosts that the line names, and one note that says what was translated and what was ignored. An option of the

@@ -1,6 +1,7 @@
 """Input and output of an agent command: a request as one line of JSON on stdin, events as lines of JSON on stdout.
 
-Output of ranks and content of files are not JSON: they follow an event, as frames (`frames.py`) or as bytes.
+Output of ranks and content of files are not JSON: they follow an event, as frames (`frames.py`) or as bytes. A failure
+on the host is an `AgentError` with a reason and a fix; `answer` sends it as the last event, `failed`.
 """
 
 from __future__ import annotations

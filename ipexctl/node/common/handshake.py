@@ -1,10 +1,11 @@
-"""The handshake on every port of a run and of a transfer: both ends prove that they have the same token, unsent.
+"""The handshake on the ports of a run, a transfer and `doctor --smoke`: both ends prove the same token, unsent.
 
 The server begins with `challenge {nonce}`, the client replies `hello {nonce, proof, …}`, the server `welcome {proof,
 …}`, or `refused` to a client without the token. A proof is an HMAC over the direction, both nonces and all other fields
 of its message, with a key derived from the token for one kind of port. So it is valid for one connection, one kind of
 port, one direction and one content: it can't be replayed, sent back or changed. What follows a handshake is neither
-encrypted nor authenticated (docs/security.md, "On the wire").
+encrypted nor authenticated (docs/security.md, "On the wire"). The port check of doctor and of a run's preflight
+(`network/ports.py`), which must start fast, has a greeting of its own.
 
 This module knows messages only, and no socket: `listener.py` is the server's side of a connection,
 `authenticated_socket.py` and `run/supervisor_client.py` are the client's.

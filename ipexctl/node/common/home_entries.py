@@ -1,4 +1,6 @@
-"""The entries inside a home that are ipexctl's: the one table of the names and the structure that it makes there.
+"""Tells which entries of a home's directories are ipexctl's: by the names and the structure that it makes in each.
+
+`home.py: HOME_ENTRIES` has the names directly in a home; here are the patterns of those below and what is in them.
 
 In: a home, or one of its directories. Out: the paths that may be removed, and the foreign ones, which always stay: a
 user may put files into a home. A user may also replace a directory of the home by a link, to a larger disk: the link

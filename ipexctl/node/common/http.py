@@ -1,7 +1,9 @@
 """HTTP client for package indexes, with the proxies, certificates and logins that pip would use on this host.
 
-`HttpClient.open` raises an OSError, an HTTPException or a ValueError, which `explain` turns into text, and an
-AgentError when the certificates can't be used.
+In come pip's settings (`HttpSettings`) and a URL; out goes the response. `HttpClient.open` raises an OSError, an
+HTTPException or a ValueError, which `explain` turns into text, and an AgentError when the certificates can't be used.
+The rules: a login is sent to its own origin only; a redirect never leads from https to http. `without_login` is for
+URLs that are shown.
 """
 
 from __future__ import annotations

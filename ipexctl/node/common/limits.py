@@ -2,8 +2,9 @@
 `ipexctl/limits.py`.
 
 It decides nothing and imports nothing. The limits by which a run counts as alive or over are in `liveness.py`, as they
-belong to its rule; those of a run that is going on are beside its states, in `run/rank.py`, `run/supervisor.py` and
-`run/rank_connections.py`. docs/run.md has what users need of them. All values are seconds.
+belong to its rule; those of a run that is going on are beside its states, in `run/rank.py`, `run/supervisor.py`,
+`run/rank_connections.py`, `run/supervisor_client.py`, `run/stack_dumps.py` and `run/mpirun.py`; that of an exchange of
+checkpoints is `files/checkpoint.py: TIME_LIMIT`. docs/run.md has each value of this file. All values are seconds.
 """
 
 from __future__ import annotations

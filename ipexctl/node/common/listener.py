@@ -1,11 +1,12 @@
-"""The rules of every port of a run and of a transfer, which strangers on the network can connect to, too.
+"""The rules of the ports of a run, a transfer and `doctor --smoke`, to which strangers on the network can connect, too.
 
 A connection is handed over once its client has proven the token (`handshake.py`). One that has not is bounded in time,
 in size and in number: if there are too many from one address or in total, the oldest is closed first, and those of
 planned hosts last. So a stranger can neither block others nor use up memory or file descriptors; a client whose
 connection is closed by this rule connects again (`authenticated_socket.py`, `run/supervisor_client.py`).
 
-It waits for nothing itself: its owner polls `readers` and `writers`.
+It waits for nothing itself: its owner polls `readers` and `writers`. The port check (`network/ports.py`) reads nothing
+from its clients, and so needs none of this.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Checks an environment against its record, its lock and the lists of its files.
 
 `ipexctl install` gives the source of this module to the environment's own Python, with `-c`: if that one answers, it
-runs. So it imports little, and prints texts that the control machine compares with `find_problems`.
+runs. So it imports little, and prints texts that the control machine compares with `find_problems`. In come paths, the
+record and the lock; out go problems as sentences. The rules: packages that a user added are allowed; a file is compared
+by its size, not its content.
 """
 
 from __future__ import annotations

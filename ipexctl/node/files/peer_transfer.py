@@ -2,7 +2,7 @@
 
 Both get the same token from the control machine over ssh, or derive it from that of their run, and each proves to the
 other that it has it (`common/authenticated_socket.py`). Then the client sends the hashes it needs, and receives the
-store's frames. The token never crosses the network between the hosts; the files do, unencrypted.
+files as a `file_stream`. The token never crosses the network between the hosts; the files do, unencrypted.
 """
 
 from __future__ import annotations

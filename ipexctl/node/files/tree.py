@@ -3,6 +3,9 @@
 A tree is HOME/code/<project>, with further generations beside it. Its state directory `.ipexctl` has `state.json` (the
 files that sync wrote), `pending.json` (an update in progress), `leases` (runs that use the tree) and `stage` (contents
 by hash, not yet in place). Names are bytes; in JSON they are strings with surrogates.
+
+In comes a `TreeRequest`; out goes a `TreesReply` with each generation. The rules: one sync at a time
+(`ProjectTree.lock`); a run uses its tree until `has_ended`, by the LEASE_LIMITS of `liveness.py`.
 """
 
 from __future__ import annotations

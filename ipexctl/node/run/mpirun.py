@@ -1,4 +1,7 @@
-"""Starts mpirun in a process group and an environment of its own, and ends it with all its processes."""
+"""Starts mpirun in a process group and an environment of its own, and ends it with all its processes.
+
+In comes the `StartRequest`; mpirun's output goes to RUNDIR/mpirun.log. `supervisor.py` decides when mpirun has to end.
+"""
 
 from __future__ import annotations
 

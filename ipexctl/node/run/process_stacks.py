@@ -1,7 +1,9 @@
 """Stack dumps of a rank's Python processes, and the notes they send when an exception ends them.
 
-`rank_hooks.py` is the part in those processes. A stack comes from py-spy if the environment has it and it has the
-permission, else from the process itself, on an otherwise unused signal. Only prepared processes get that signal.
+In come the ids of requests, and lines from `rank_hooks.py`, the part in those processes; out go messages for the
+supervisor (`poll`): the stacks, or the reason why there are none, and an interpreter that is stuck. A stack comes from
+py-spy if the environment has it and it has the permission, else from the process itself, on an otherwise unused signal.
+The rule: only prepared processes get that signal, which would end any other.
 """
 
 from __future__ import annotations

@@ -17,6 +17,8 @@ to blame, as when mpirun ended; `ranks` are all ranks concerned. The kinds:
     hang        no rank printed anything for the time of --hang-after, and the run has --on-hang stop
     time-limit  the run reached its time limit
     checkpoint  the checkpoint could not be brought to all hosts before the attempt
+
+`describe_exit` has the words for the end of a rank, which status.json keeps as the reason of the run.
 """
 
 from __future__ import annotations

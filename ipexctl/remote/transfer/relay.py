@@ -133,7 +133,7 @@ class Relay:
             self._arriving.end(files, error)
 
     def _pipe(self, session: Session, files: Sequence[StoredFile]) -> None:
-        """Pipe the source's frames into the local store, which checks every hash and reports complete files."""
+        """Pipe the source's `file_stream` into the local store, which checks every hash and reports complete files."""
         request: StoreRequest = {"store": self._source.store, "files": [file.to_json() for file in files]}
         read_end, write_end = os.pipe()
         received = run_in_background(lambda: self._receive(request["files"], read_end), "relay-receive")

@@ -1,9 +1,13 @@
 """Checks on node0 before mpirun starts: its logins to the nodes, and ports in both directions.
 
-In come the plan's hosts and the context; out goes a `ConnectivityRecord` or a `StartFailure`. One round trip to node0,
-which runs `node/network/connectivity.py`; mpirun's own error for a blocked port comes after minutes and names neither
-host nor port. Connections that worked in the last 10 minutes between the same hosts are not tried again, by a digest
-of all that a check depends on: a reboot or another firewall gives another digest. A run that fails removes the record.
+In come the plan's hosts and the context; out goes a `ConnectivityRecord`, or None for a single host and where a host
+can't be identified. Else a `StartError` is raised. One round trip to node0, which runs `node/network/connectivity.py`;
+mpirun's own error for a blocked port comes after minutes and names neither host nor port.
+
+Connections that worked in the last 10 minutes between the same hosts are not tried again, by a digest of all that a
+check depends on: a reboot or another firewall gives another digest. The record of that is a file in node0's home
+(`CONNECTIVITY_FILE`): `read_node0` reads it, a check and the start of mpirun remove it, and the supervisor writes it
+when the run has ended well. So it says nothing after a run that failed.
 """
 
 from __future__ import annotations
@@ -77,8 +81,8 @@ def parse_node0(text: str) -> Node0Files:
 def check_connectivity(hosts: Sequence[Host], context: RunContext, pool: SessionPool) -> ConnectivityRecord | None:
     """One round trip to node0, the first host; none for a single host. Raises a StartError.
 
-    Connections that worked between the same hosts in the last minutes are not checked again; a run that fails removes
-    that record.
+    Connections that worked between the same hosts in the last minutes are not checked again; after a run that failed
+    there is no record of them.
     """
     node0, *others = hosts
     if not others:

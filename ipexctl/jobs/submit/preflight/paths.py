@@ -1,9 +1,9 @@
 """Checks that paths the user named are the same on every host: --python, --mpi, --setup, --data, --no-sync.
 
-In come the request and one script's output of each host; out go `CheckedPaths` or a `StartFailure` that names hosts
-and versions. mpirun starts all ranks by one path, so a path that is missing or different on one host would fail late,
-in the middle of a start. Versions are compared, too: ranks of different torch or MPI cannot communicate. Evaluation is
-pure (`evaluate_paths`).
+In come the request and one script's output of each host; out go `CheckedPaths`. Else a `StartError` is raised, whose
+`StartFailure` names hosts and versions. mpirun starts all ranks by one path, so a path that is missing or different on
+one host would fail late, in the middle of a start. Versions are compared, too: ranks of different torch or MPI cannot
+communicate. Evaluation is pure (`evaluate_paths`).
 """
 
 from __future__ import annotations
