@@ -335,11 +335,16 @@ class _Reader:
         self._line, self._words = line, line.words
         self._text, self._columns = _text_and_columns(line.words)
         self._calls: list[LauncherCall] = []
+        self._python: str | None = None
+        """The Python of a launcher that the line names by its path."""
 
     def read(self) -> PastedLine:
         at = 0
         while self._starts_launcher(at):
+            word = self._words[at]
             row, at = self._launcher(at)
+            if word.startswith("/") and not row.runs_commands:
+                self._python = word if _runs_python(word) else str(PurePosixPath(word).with_name("python3"))
             options, at = self._options(row, at)
             call = LauncherCall(row, tuple(options))
             self._calls.append(call)
@@ -475,6 +480,7 @@ class _Reader:
 
     def _result(self, kind: CommandKind, argv: tuple[str, ...], python: str | None = None) -> PastedLine:
         line = self._line
+        python = python or (self._python if kind != "command" else None)
         return PastedLine(self._text, tuple(self._calls), kind, argv, python, line.setup, line.assignments)
 
     def _wrong(self, at: int, what: str, fix: str) -> CommandLineError:

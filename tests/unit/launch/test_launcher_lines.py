@@ -184,6 +184,21 @@ def test_other_options_of_mpirun() -> None:
     assert unwrapped("mpirun -n 2 /opt/venv/bin/python x.py").run == {"python": "/opt/venv/bin/python"}
 
 
+@pytest.mark.parametrize(
+    ("line", "python"),
+    [
+        ("/opt/venv/bin/torchrun --nproc-per-node 2 x.py", "/opt/venv/bin/python3"),
+        ("/opt/venv/bin/python -m torch.distributed.run x.py", "/opt/venv/bin/python"),
+        ("/opt/venv/bin/accelerate launch -m pkg.x", "/opt/venv/bin/python3"),
+        ("/opt/mpi/bin/mpirun -n 2 /opt/venv/bin/accelerate launch x.py", "/opt/venv/bin/python3"),
+        ("/opt/mpi/bin/mpirun -n 2 python x.py", None),
+        ("torchrun x.py", None),
+    ],
+)
+def test_a_launcher_of_an_environment_names_its_python(line: str, python: str | None) -> None:
+    assert unwrapped(line).run.get("python") == python
+
+
 def test_an_option_of_the_call_wins_over_the_line_and_the_line_over_a_file() -> None:
     line = "mpirun -n 16 -ppn 4 -iface eth1 -genv OMP_NUM_THREADS=23 -genv A=1 python x.py"
     own = LaunchOptions(ppn=2, omp=4, exports=(Export("A", "2"),))
