@@ -15,6 +15,7 @@ that others need, too, has its name from `option_defaults.py`.
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -86,4 +87,4 @@ def words_in_sh(kind: type, values: Mapping[str, Any]) -> tuple[str, ...]:
     known = declared(kind)
     defaults = {field.name: field.default for field in dataclasses.fields(kind)}
     given = {name: value for name, value in values.items() if value != defaults[name]}
-    return tuple(word for name, value in given.items() for word in known[name].in_sh.format(value).split())
+    return tuple(word for name, value in given.items() for word in shlex.split(known[name].in_sh.format(value)))

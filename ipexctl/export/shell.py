@@ -182,7 +182,7 @@ def _rank(plan: LaunchPlan, setup: str | None) -> list[str]:
         "exec",
         '${cores:+taskset -c "$cores"}',
         *(["$turns"] if takes_turns else []),
-        *rank_prefix(plan),
+        *map(shlex.quote, rank_prefix(plan)),
         command_line(plan),
     ]
     return [*lines, " ".join(words)]

@@ -175,8 +175,9 @@ _MPIRUN: Final = _options(
     _refused("wdir gwdir wd dir", "ranks start in the project's directory", "leave it out, and call ipexctl in the "
              "project's directory, or name it: --cwd DIR"),
     _refused("set_cwd_to_session_dir", "ranks start in the project's directory", "leave it out", "nothing"),
-    _refused("path gpath umask preload_files", "changes how each rank is started", "--setup FILE sources a file of "
+    _refused("path gpath preload_files", "changes how each rank is started", "--setup FILE sources a file of "
              "the hosts before each rank"),
+    _refused("umask", "changes the modes of the ranks' files", "leave it out, and call os.umask() in the script"),
     _refused("preload_binary", "copies the program to the hosts", "leave it out: ipexctl copies the project",
              "nothing"),
     _refused("unset_env", "changes variables of the ranks", _SET_IN_A_FILE),
