@@ -241,7 +241,7 @@ def test_failed_download_does_not_affect_others(server: str, tmp_path: Path) -> 
 
 
 def test_silent_server_is_a_timeout(server: str, tmp_path: Path) -> None:
-    patches = {"files.download": ("_TIMEOUT = 30.0", "_TIMEOUT = 0.3")}
+    patches = {"common.limits": ("DOWNLOAD_SILENCE = 30.0", "DOWNLOAD_SILENCE = 0.3")}
     assert "silent for 0.3 s" in failure_reason(tmp_path, item(server, "silent"), patches=patches)
 
 

@@ -117,7 +117,7 @@ def test_single_rank_is_restarted(make: Callable[..., Run]) -> None:
 def test_files_of_the_script_follow_umask_and_run_files_are_private(
     make: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code = "import os, pathlib\npathlib.Path('checkpoint.pt').touch()\nos.mkdir('results')"
+    code = "import os, pathlib\npathlib.Path('checkpoint.pt').touch()\nos.mkdir('outputs')"
     run = make(code)
     mark_home(tmp_path)
     (tmp_path / "files.tar").write_bytes(_packed([File("hosts", b"here")]))
@@ -128,8 +128,8 @@ def test_files_of_the_script_follow_umask_and_run_files_are_private(
     program = run.program
     monkeypatch.setattr(run, "program", lambda name: ["sh", "-c", script] if name == "supervisor" else program(name))
     assert run.start().wait()["state"] == "ok"
-    modes = {name: (tmp_path / name).stat().st_mode & 0o777 for name in ("checkpoint.pt", "results")}
-    assert modes == {"checkpoint.pt": 0o644, "results": 0o755}
+    modes = {name: (tmp_path / name).stat().st_mode & 0o777 for name in ("checkpoint.pt", "outputs")}
+    assert modes == {"checkpoint.pt": 0o644, "outputs": 0o755}
     uploaded = {"agent.zip", "sitecustomize.py", "ipexctl_shim.py"}  # by the test, with its own umask
     made = [path for path in run.rundir.rglob("*") if path.name not in uploaded and "shim/" not in str(path)]
     assert {"hosts", "machine", "supervise.log", "events.jsonl", "0000.out"} <= {path.name for path in made}

@@ -593,7 +593,7 @@ def test_silent_connection_does_not_keep_the_tree_locked(place: Place, sent: byt
     packed = gzip.compress(b"[]")
     request: dict[str, object] = {"home": str(place.home), "project": "p-1", "digest": "d"}
     request.update(lease=None, ended=[], dry_run=False, generation=1, blobs=[], manifest=len(packed))
-    patches = {"files.tree_upload": ("SILENCE = 300", "SILENCE = 1")}
+    patches = {"common.limits": ("UPLOAD_SILENCE = 300", "UPLOAD_SILENCE = 1")}
     with subprocess.Popen(
         agent_argv(sys.executable, "files.tree_upload", "put", patches), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
