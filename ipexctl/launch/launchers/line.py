@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from ipexctl.launch.request import CommandKind
 
 _PYTHON: Final = re.compile(r"python(\d+(\.\d+)?)?")
-_PYTHON_FLAGS: Final = ("-u", "-I", "-s", "-E", "-B")
-"""Flags that change nothing for a script in a rank."""
+_PYTHON_FLAGS: Final = ("-u", "-B")
+"""Flags that change nothing for a script in a rank. With others (-I) the rank runs Python as typed."""
 _PYTHON_OPTION: Final = re.compile(r"-[bBdEIOPqsSuvx]+|-[bBdEIOPqsSuvx]*[WX](?P<value>.*)", re.DOTALL)
 _RANKS: Final = re.compile(r"(?:--?np?|--ntasks)(?:=?(?P<count>[1-9]\d{0,6}))?")
 """The number of ranks, as most launchers have it; without a count, that is the next word."""
@@ -55,6 +55,13 @@ _PARTS: Final = re.compile(
     r"""'[^']*'|(?P<double>"(?:\\.|[^"\\])*")|\\.|(?P<comment>(?:(?<=[\s;&|()<>])|\A)#[^\n]*)""", re.DOTALL
 )
 """Parts of a script of a shell in which characters do not have their usual meaning."""
+_EXPANDED: Final = (
+    (r"[$`]", "$ or `", lambda part: part["double"] or "_"),
+    (r"(?<![^\s=:])~", "~", lambda _: "_"),
+    (r"[*?]", "* or ?", lambda _: "_"),
+    (r"\{[^\s{}]*(?:,|\.\.)[^\s{}]*\}", "{…}", lambda _: "_"),
+)
+"""What a shell puts other words for: its pattern, its name in a message, and what stands for a quoted part."""
 
 
 class GivenOption(NamedTuple):
@@ -95,6 +102,8 @@ class PastedLine:
     """The path of the interpreter, if the line has one."""
     setup: str | None = None
     """A file that the line sources."""
+    setup_arguments: tuple[str, ...] = ()
+    """The words behind that file, which `--setup` does not pass on."""
     assignments: tuple[tuple[str, str], ...] = ()
     """Variables that the line sets before the launcher."""
     own_python: str = ""
@@ -106,6 +115,7 @@ class _ShellLine(NamedTuple):
 
     words: tuple[str, ...]
     setup: str | None = None
+    setup_arguments: tuple[str, ...] = ()
     assignments: tuple[tuple[str, str], ...] = ()
 
 
@@ -215,7 +225,7 @@ def _plain(words: Sequence[str]) -> _ShellLine | None:
         assignments.append(pair)
         at += 1
     if _starts(words, at):
-        return _ShellLine(tuple(words[at:]), None, tuple(assignments))
+        return _ShellLine(tuple(words[at:]), assignments=tuple(assignments))
     if at < len(words) and words[0] == "env" and words[at].startswith("-"):
         at = 0  # with options, env is a program like others
     if at < len(words) and PurePosixPath(words[at]).name in _PREFIXES:
@@ -246,20 +256,26 @@ def _assignment(word: str) -> tuple[str, str] | None:
 
 def _of_script(script: str) -> _ShellLine | None:
     """The launcher's line in a script of a shell, and what the script does before it."""
-    commands, is_plain = _commands(script)
+    commands, is_list = _commands(script)
     with_launcher = [at for at, command in enumerate(commands) if _has_launcher(command)]
     if not with_launcher:
         return None
-    if not is_plain or with_launcher != [len(commands) - 1]:
+    launcher = commands[with_launcher[0]][0]
+    if not is_list or with_launcher != [len(commands) - 1]:
         raise UserError(
-            f"a script of a shell starts {commands[with_launcher[0]][0]}, which would start in each rank",
+            f"a script of a shell starts {launcher}, which would start in each rank",
             fix="paste the launcher's line itself: ipexctl run -- mpirun …; --setup FILE sources a file of the hosts "
             "before each rank, -x NAME=VALUE sets a variable",
         )
-    setup, assignments = None, list[tuple[str, str]]()
+    if expanded := _expanded(script):
+        raise UserError(
+            f"the line of {launcher} has {expanded} in it, which only a shell replaces by other words",
+            fix="paste the line without quotes around it, so that your shell replaces it; or quote that word inside",
+        )
+    setup, setup_arguments, assignments = None, list[str](), list[tuple[str, str]]()
     for command in commands[:-1]:
         if command[0] in ("source", ".") and len(command) > 1 and setup is None:
-            setup = _sourced(command[1])
+            setup, setup_arguments = _sourced(command[1]), command[2:]
             continue
         pairs = [_assignment(word) for word in (command[1:] if command[0] == "export" else command)]
         if command[0] != "set" and None in pairs:
@@ -270,7 +286,9 @@ def _of_script(script: str) -> _ShellLine | None:
         assignments += [pair for pair in pairs if pair is not None and command[0] != "set"]
     line = _plain(commands[-1])
     assert line is not None
-    return line._replace(setup=setup, assignments=(*assignments, *line.assignments))
+    return line._replace(
+        setup=setup, setup_arguments=tuple(setup_arguments), assignments=(*assignments, *line.assignments)
+    )
 
 
 def _has_launcher(command: Sequence[str]) -> bool:
@@ -290,28 +308,35 @@ def _sourced(path: str) -> str:
     )
 
 
+def _without_comments(script: str) -> str:
+    """The script with its lines joined. shlex takes a # inside a word for a comment, and drops the line with it."""
+    script = script.replace("\\\r\n", " ").replace("\\\n", " ")
+    return _PARTS.sub(lambda part: "" if part["comment"] else part[0], script)
+
+
+def _expanded(script: str) -> str:
+    """What stands in the script for other words, for a message; empty if it means what it says."""
+    script = _without_comments(script)
+    return next((name for pattern, name, quotes in _EXPANDED if re.search(pattern, _PARTS.sub(quotes, script))), "")
+
+
 def _commands(script: str) -> tuple[list[list[str]], bool]:
     """The simple commands of a script, and whether it is nothing but a list of them."""
-    script = script.replace("\\\r\n", " ").replace("\\\n", " ")
-    # shlex takes a # inside a word for a comment, and drops the end of the line with it.
-    script = _PARTS.sub(lambda part: "" if part["comment"] else part[0], script)
+    script = _without_comments(script)
     lexer = shlex.shlex(script, posix=True, punctuation_chars=_PUNCTUATION)
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
-    is_plain = not (
-        re.search(r"[$`]", _PARTS.sub(lambda part: part["double"] or "_", script))
-        or re.search(r"(?<![^\s=:])~", _PARTS.sub("_", script))
-    )
+    is_list = True
     commands: list[list[str]] = [[]]
     try:
         for token in lexer:
             if token and all(character in _PUNCTUATION for character in token):
-                is_plain &= token.replace("\n", "") in (*_SEPARATORS, "")
+                is_list &= token.replace("\n", "") in (*_SEPARATORS, "")
                 commands.append([])
             else:
                 commands[-1].append(token)
     except ValueError:  # a quotation that has no end
-        is_plain = False
-    return [command for command in commands if command], is_plain
+        is_list = False
+    return [command for command in commands if command], is_list
 
 
 def _text_and_columns(words: Sequence[str]) -> tuple[str, list[int]]:
@@ -386,6 +411,7 @@ class _Reader:
         if start or self._calls or self._line.setup or self._line.assignments:
             return REFUSED[name]
         ranks: tuple[str, ...] = ()
+        left_out = ""
         for at, word in enumerate(self._words[1:], 1):
             if self._starts_launcher(at):
                 break
@@ -397,10 +423,12 @@ class _Reader:
                     break
                 line = shlex.join(("ipexctl", "run", *ranks, *python, *module, *program.argv))
                 more = "the hosts: -H HOSTFILE" if REFUSED[name] == OPTIONS_OF_RANKS else REFUSED[name]
-                return f"{line}; {more}"
+                return f"{line}; {more}{left_out}"
             if option := _RANKS.fullmatch(word):
                 count = option["count"] or "".join(self._words[at + 1 : at + 2])
                 ranks = ("-n", count) if re.fullmatch(r"[1-9]\d{0,6}", count) else ()
+            elif word.startswith("-"):
+                left_out = f"; {name}'s other options are left out here"
         return REFUSED[name]
 
     def _options(self, row: LauncherRow, at: int) -> tuple[list[GivenOption], int]:
@@ -481,7 +509,9 @@ class _Reader:
     def _result(self, kind: CommandKind, argv: tuple[str, ...], python: str | None = None) -> PastedLine:
         line = self._line
         python = python or (self._python if kind != "command" else None)
-        return PastedLine(self._text, tuple(self._calls), kind, argv, python, line.setup, line.assignments)
+        return PastedLine(
+            self._text, tuple(self._calls), kind, argv, python, line.setup, line.setup_arguments, line.assignments
+        )
 
     def _wrong(self, at: int, what: str, fix: str) -> CommandLineError:
         return CommandLineError(what, text=self._text, column=self._columns[min(at, len(self._words))], fix=fix)

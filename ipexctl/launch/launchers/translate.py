@@ -103,6 +103,8 @@ class _Translator:
         for name, given in (("python", line.python), ("setup", line.setup)):
             if given is not None:
                 self._set(name, given, "the line")
+        if line.setup_arguments:
+            self._ignored.append((shlex.join(line.setup_arguments), f"--setup sources {line.setup} without arguments"))
         of_shell = [name for name in OF_SHELL if self._environ.get(name) and not self._has(name)]
         for name in of_shell:
             self._variable(name, self._environ[name], "the shell")

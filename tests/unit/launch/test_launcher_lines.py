@@ -300,6 +300,14 @@ def test_what_cannot_be_translated_is_refused_at_its_place(line: str, place: str
 def test_another_launcher_gets_the_call_in_its_place(line: str, call: str) -> None:
     fix = error_of(line).fix
     assert fix.startswith(f"{call}; ") if call else "ipexctl run" not in fix
+    assert ("left out" in fix) == any(option in line.partition("python")[0] for option in ("-N ", "--mpi", "-H "))
+
+
+@pytest.mark.parametrize("flag", ["-I", "-E", "-s"])
+def test_a_flag_that_changes_python_stays_in_front_of_the_script(flag: str) -> None:
+    assert (found := unwrapped(f"mpirun -n 2 python {flag} x.py")).argv == ("python", flag, "x.py")
+    assert found.kind == "command"
+    assert unwrapped("mpirun -n 2 python -u -B x.py").argv == ("x.py",)
 
 
 def test_every_other_launcher_is_refused() -> None:
@@ -353,6 +361,7 @@ def test_a_script_of_a_shell_is_understood() -> None:
     script = "source /opt/intel/setvars.sh --force; export CCL_WORKER_COUNT=1 A=b && mpirun -n 2 python x.py"
     found = unwrapped(f"bash -c {shlex.quote(script)}")
     assert found.run == {"setup": "/opt/intel/setvars.sh"}
+    assert missing(found.note, "--force without arguments") == []
     assert (found.argv, exports(found)) == (("x.py",), {"CCL_WORKER_COUNT": "1", "A": "b"})
 
 
@@ -395,13 +404,15 @@ def test_a_hash_begins_a_comment_only_where_a_word_begins(words: list[str]) -> N
     assert line.argv == ("x.py", "--tag", "run#1", "--lr", "3")
 
 
-@pytest.mark.parametrize("value", ["~/data", "--data=~/data", "\"a's $HOME b's\""])
+@pytest.mark.parametrize(
+    "value", ["~/data", "--data=~/data", "\"a's $HOME b's\"", "data/*.txt", "part?", "x.{a,b}", "{1..3}", "`hostname`"]
+)
 def test_what_only_a_shell_expands_is_refused(value: str) -> None:
-    with pytest.raises(UserError, match="script of a shell"):
+    with pytest.raises(UserError, match="only a shell replaces"):
         read_line(["bash", "-c", f"mpirun -n 2 python x.py {value}"])
 
 
-@pytest.mark.parametrize("value", ["a~", "'~/data'", '"about ~5"', r"\$HOME"])
+@pytest.mark.parametrize("value", ["a~", "'~/data'", '"about ~5"', r"\$HOME", "'*.txt'", "[0,1]", "{}", r"x\*"])
 def test_what_a_shell_does_not_expand_is_kept(value: str) -> None:
     line = read_line(["bash", "-c", f"mpirun -n 2 python x.py {value}"])
     assert line is not None
