@@ -393,7 +393,7 @@ def functions_named_read() -> list[str]:
     ]
 
 
-@row("class names used for several things", wanted=0)
+@row("class names used for several things", wanted=0, held=0)
 def classes_with_one_name() -> list[str]:
     where = defaultdict(list)
     for path, tree in modules().items():

@@ -89,7 +89,7 @@ def config_command(
     if force:
         raise UserError("--force is for init", fix="ipexctl config init --force")
     from ipexctl.cli.app import COMMANDS
-    from ipexctl.ui.config import OptionValue, as_json, show
+    from ipexctl.ui.config import ConfigEntry, as_json, show
 
     commands = [name for name in COMMANDS if name != ctx.info_name]
     if what is not None and what not in commands:
@@ -105,7 +105,7 @@ def config_command(
         settings = own | effective(spec, own, cluster, files)
         for key, param in spec.params.items():
             setting = settings.get(param.name) or ConfiguredValue(param.default, "built-in")
-            values.append(OptionValue(label, key, _plain(setting.value), setting.source, setting.line, setting.table))
+            values.append(ConfigEntry(label, key, _plain(setting.value), setting.source, setting.line, setting.table))
     output.print_report(values, partial(as_json, files=[file.source.path for file in files]), show)
 
 

@@ -27,9 +27,9 @@ from ipexctl.export.common import (
 )
 
 if TYPE_CHECKING:
-    from ipexctl.launch.plan import Flavor, LaunchPlan, Setting
+    from ipexctl.launch.plan import LaunchFlavor, LaunchPlan, Setting
 
-IMPLEMENTATION: Final[dict[Flavor, str]] = {"intel": "Intel", "openmpi": "OpenMPI", "mpich": "MPICH"}
+IMPLEMENTATION: Final[dict[LaunchFlavor, str]] = {"intel": "Intel", "openmpi": "OpenMPI", "mpich": "MPICH"}
 HOST_SETTINGS: Final = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "FI_TCP_IFACE", "CCL_WORKER_AFFINITY", "LD_PRELOAD")
 PORT: Final = 29500
 """A fixed port is free: each pod has its own address."""

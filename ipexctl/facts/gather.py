@@ -59,7 +59,7 @@ class HostFacts(HostResult):
         return self.facts, self.facts.home
 
 
-class _Output(OutputCollector):
+class _ProbeOutput(OutputCollector):
     """Collects a host's output, with the time of its first byte, which begins the time for the rest."""
 
     received: float | None = None
@@ -103,7 +103,7 @@ def gather_facts(
 
     def work(host: Host, session: Session) -> HostFacts:
         deadline = Deadline(timeout, pool.cancel)
-        output = _Output(deadline)
+        output = _ProbeOutput(deadline)
         probed_at = time.monotonic()
         sent = time.time()
         status: HostStatus = "ok"

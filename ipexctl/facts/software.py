@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.answers import Answers
 
-Flavor = Literal["intel", "openmpi", "mpich", "mvapich", "unknown"]
+FoundFlavor = Literal["intel", "openmpi", "mpich", "mvapich", "unknown"]
 
 
 def minor_of(version: str | None) -> tuple[int, int] | None:
@@ -84,7 +84,7 @@ class Env(NamedTuple):
 
 class Mpi(NamedTuple):
     path: str
-    flavor: Flavor = "unknown"
+    flavor: FoundFlavor = "unknown"
     version: str | None = None
     on_path: bool = False
     """Whether a command over ssh finds it in PATH."""
@@ -167,7 +167,7 @@ def _by_env(lines: Iterable[str]) -> Iterable[tuple[str, str]]:
         yield name, rest
 
 
-_FLAVORS: Final[tuple[tuple[str, Flavor], ...]] = (
+_FLAVORS: Final[tuple[tuple[str, FoundFlavor], ...]] = (
     (r"Intel\(R\) MPI Library", "intel"),
     (r"\((Open MPI|OpenRTE|PRRTE|Open ?PMIx?)\)", "openmpi"),
     (r"MVAPICH", "mvapich"),
@@ -182,7 +182,7 @@ def _mpi(line: str, login_path: str) -> Mpi:
 
 def parse_mpi(path: str, banner: str, *, on_path: bool = False) -> Mpi:
     """An mpirun from its path and the first lines of its --version."""
-    flavor: Flavor = next((name for pattern, name in _FLAVORS if re.search(pattern, banner)), "unknown")
+    flavor: FoundFlavor = next((name for pattern, name in _FLAVORS if re.search(pattern, banner)), "unknown")
     if flavor == "mpich" and "mvapich" in path.lower():
         flavor = "mvapich"
     version = re.search(r"(?:Version:?|\))\s*(\d+(?:\.\w+)*(?: Update \d+)?)", banner)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ipexctl.launch.overrides import requested_number
-from ipexctl.launch.plan import Backend, Flavor, Setting
+from ipexctl.launch.plan import Backend, LaunchFlavor, Setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -49,7 +49,7 @@ class LaunchContext:
     nodes: tuple[NodeLayout, ...]
     backend: Backend
     backend_reason: str
-    flavor: Flavor
+    flavor: LaunchFlavor
     workers: int
     """oneCCL's workers per rank."""
     wanted: Mapping[str, str] = field(default_factory=dict, hash=False)

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ipexctl.facts.software import Env, Mpi
-    from ipexctl.launch.plan import Backend, Flavor
+    from ipexctl.launch.plan import Backend, LaunchFlavor
     from ipexctl.launch.request import LaunchRequest
 
-NAMES: Final[dict[Flavor, str]] = {"intel": "Intel MPI", "openmpi": "Open MPI", "mpich": "MPICH"}
+NAMES: Final[dict[LaunchFlavor, str]] = {"intel": "Intel MPI", "openmpi": "Open MPI", "mpich": "MPICH"}
 
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
     """An MPI to start ranks with."""
 
-    flavor: Flavor
+    flavor: LaunchFlavor
     path: str
     """Of mpiexec.hydra for Intel MPI and MPICH: Intel's mpirun is a shell script, and signals to it reach no rank."""
     of_env: bool
@@ -131,6 +131,6 @@ def _directory(mpi: Mpi) -> str:
     return str(PurePosixPath(mpi.path).parent)
 
 
-def _program(flavor: Flavor, path: str) -> str:
+def _program(flavor: LaunchFlavor, path: str) -> str:
     place = PurePosixPath(path)
     return str(place if flavor == "openmpi" else place.with_name("mpiexec.hydra"))

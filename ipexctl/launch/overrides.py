@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.launch.options import CCL_WORKERS
-from ipexctl.launch.plan import RANK_NAMES, Backend, Flavor, Setting
+from ipexctl.launch.plan import RANK_NAMES, Backend, LaunchFlavor, Setting
 from ipexctl.launch.stated_backend import no_ccl_in_packages
 from ipexctl.launch.topology import automatic_backend
 from ipexctl.option_declaration import declared
@@ -143,7 +143,7 @@ def worker_count(request: LaunchRequest, wanted: Mapping[str, str], backend: Bac
     return requested_number(wanted, "CCL_WORKER_COUNT") or request.options.ccl_workers or CCL_WORKERS
 
 
-def is_bound_by_mpi(options: LaunchOptions, wanted: Mapping[str, str], flavor: Flavor) -> bool:
+def is_bound_by_mpi(options: LaunchOptions, wanted: Mapping[str, str], flavor: LaunchFlavor) -> bool:
     """Whether the user has Intel MPI bind the ranks to cores. An explicit --bind overrides that."""
     if flavor != "intel" or options.bind != "auto" or _is_off(wanted.get("I_MPI_PIN", "1")):
         return False

@@ -2,8 +2,8 @@
 
 Values only. `planner.py` makes a `LaunchPlan`; `run --dry-run`, `export/` and the job files are made from it, so that
 what is shown is what starts. Every variable (`Setting`) carries the reason for its value. A plan contains no secret:
-those travel apart, and their value here is empty. `Flavor` names the kinds of MPI. `to_json` writes the fields under
-their names, which programs read: a field may be added, none renamed.
+those travel apart, and their value here is empty. `LaunchFlavor` names the kinds of MPI. `to_json` writes the fields
+under their names, which programs read: a field may be added, none renamed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Flavor = Literal["intel", "openmpi", "mpich", "none"]
+LaunchFlavor = Literal["intel", "openmpi", "mpich", "none"]
 """`none`: a single rank, which the supervisor starts without an mpirun."""
 Backend = Literal["ccl", "gloo", "mpi", "none"]
 """`none`: independent copies of the command, without rank variables and without an address to meet at."""
@@ -90,7 +90,7 @@ class LaunchFile:
 class LaunchPlan:
     """Everything that is decided before a run starts. It contains no secret."""
 
-    flavor: Flavor
+    flavor: LaunchFlavor
     launcher: str
     argv: tuple[str, ...]
     """The whole mpirun line; without an mpirun that of the rank wrapper."""

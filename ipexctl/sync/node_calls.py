@@ -189,7 +189,7 @@ def put_tree(
     return reply.decode(PutReply), upload.read_bytes
 
 
-def frame(root: bytes, entry: ManifestEntry) -> bytes:
+def pack_file(root: bytes, entry: ManifestEntry) -> bytes:
     """One small file, with its header, for a `file_stream`. Raises a HostError if it has changed since the scan."""
     path = os.path.join(root, encode_name(entry.path))
     try:
@@ -217,7 +217,7 @@ def _make_chunks(root: bytes, parts: Sequence[bytes | ManifestEntry]) -> Iterato
         if isinstance(part, bytes):
             buffer += part
         elif part.size <= SEND_CHUNK:
-            buffer += frame(root, part)
+            buffer += pack_file(root, part)
         else:
             yield bytes(buffer) + header(part)
             buffer.clear()

@@ -24,7 +24,7 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice, Timed, ignore_event
 from ipexctl.remote.reply import MalformedReply
-from ipexctl.sync.node_calls import Expected, TreeCallOptions, TreeCalls, frame, put_tree, query_tree, sync_result
+from ipexctl.sync.node_calls import Expected, TreeCallOptions, TreeCalls, pack_file, put_tree, query_tree, sync_result
 from ipexctl.sync.plan import make_sync_plan
 from ipexctl.sync.project import last_sent, remember, sent_before
 from ipexctl.sync.report import SyncReport, SyncResult
@@ -123,7 +123,7 @@ class ProjectSync:
         """None before the query, and if the hosts' homes differ."""
         self.notes = list(self.project.notes)
         self._began = time.monotonic()
-        self._frames: dict[frozenset[str], bytes] = {}
+        self._packed: dict[frozenset[str], bytes] = {}
         self._packing = threading.Lock()
 
     @property
@@ -177,7 +177,7 @@ class ProjectSync:
         if not sent and not is_same_home:
             return None  # hosts with different homes are refused, where possible before a tree is made
         try:
-            return Expected(digest, self._frame(need))
+            return Expected(digest, self._pack(need))
         except HostError:  # a file has changed since the scan: the upload says so
             return None
 
@@ -306,16 +306,16 @@ class ProjectSync:
         entries = [self.project.manifest.files[sha256] for sha256 in sorted(need)]
         if self.dry_run or sum(entry.size for entry in entries) > DISTRIBUTE_SIZE:
             return [] if self.dry_run else list(entries)
-        return [self._frame(need)]
+        return [self._pack(need)]
 
-    def _frame(self, need: set[str]) -> bytes:
+    def _pack(self, need: set[str]) -> bytes:
         key = frozenset(need)
         with self._packing:
-            if key not in self._frames:
+            if key not in self._packed:
                 root = os.fsencode(self.project.root)
                 entries = [self.project.manifest.files[sha256] for sha256 in sorted(need)]
-                self._frames[key] = b"".join(frame(root, entry) for entry in entries)
-            return self._frames[key]
+                self._packed[key] = b"".join(pack_file(root, entry) for entry in entries)
+            return self._packed[key]
 
     def _note_copies(self) -> None:
         """The homes are compared after the query, which may have changed trees."""

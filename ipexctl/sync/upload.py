@@ -27,7 +27,7 @@ from ipexctl.remote.progress import BytesMoved, Notice
 from ipexctl.remote.transfer import store_client as stores
 from ipexctl.remote.transfer.distribute import Distributor
 from ipexctl.remote.transfer.store_client import StoredFile, StoreLocation
-from ipexctl.sync.node_calls import frame
+from ipexctl.sync.node_calls import pack_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -149,7 +149,7 @@ class Uploader:
             directory = self._exit_stack.enter_context(tempfile.TemporaryDirectory(prefix="ipexctl-"))
             parcel, digest = Path(directory) / "parcel", hashlib.sha256()
             with parcel.open("wb") as file:
-                for data in (*(frame(self._root, entry) for entry in self._small), END):
+                for data in (*(pack_file(self._root, entry) for entry in self._small), END):
                     digest.update(data)
                     file.write(data)
         except OSError as error:

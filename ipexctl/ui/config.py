@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _SCHEMA = "ipexctl.config/1"
 
 
-class OptionValue(NamedTuple):
+class ConfigEntry(NamedTuple):
     command: str
     key: str
     value: object
@@ -26,7 +26,7 @@ class OptionValue(NamedTuple):
     table: str
 
 
-def show(values: Sequence[OptionValue], *, quiet: bool, no_color: bool) -> None:
+def show(values: Sequence[ConfigEntry], *, quiet: bool, no_color: bool) -> None:
     """Print the values; with --quiet only those that are not built-in."""
     rows = [
         (value.command, value.key, _text(value.value), f"{value.source}:{value.line}" if value.line else value.source)
@@ -36,7 +36,7 @@ def show(values: Sequence[OptionValue], *, quiet: bool, no_color: bool) -> None:
     show_table(("command", "option", "value", "from"), rows, no_color=no_color)
 
 
-def as_json(values: Sequence[OptionValue], files: Sequence[str]) -> dict[str, Any]:
+def as_json(values: Sequence[ConfigEntry], files: Sequence[str]) -> dict[str, Any]:
     commands: dict[str, dict[str, Any]] = {value.command: {} for value in values}
     for value in values:
         commands[value.command][value.key] = {

@@ -58,7 +58,7 @@ class LiveOutput(OutputPipes):
             self.write(stream, prefixer.flush())
 
 
-class _Output:
+class _StoredOutput:
     """The segments of one stream of a host in the file, and its hash."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class CollectedOutput:
     _PIECE = 1 << 18
 
     def __init__(self) -> None:
-        self._outputs: dict[tuple[Host, StreamName], _Output] = defaultdict(_Output)
+        self._outputs: dict[tuple[Host, StreamName], _StoredOutput] = defaultdict(_StoredOutput)
         self._file = tempfile.SpooledTemporaryFile(max_size=self._IN_MEMORY)  # noqa: SIM115  # lives as long as this
         self._size = 0
         self._lock = threading.Lock()

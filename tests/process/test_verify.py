@@ -13,7 +13,7 @@ import pytest
 
 from agent_helpers import other_pythons, wait_until
 from env_helpers import Home, said, session_of, start
-from ipexctl.node.env.replies import Phase, VerifyResult
+from ipexctl.node.env.replies import VerifyPhase, VerifyResult
 from ipexctl.remote.reply import Reply
 from ipexctl.stack.env.verify_errors import explain
 from message_data import missing
@@ -65,7 +65,7 @@ def phases(result: VerifyResult) -> dict[str, bool]:
     return {phase.name: phase.ok for phase in result.phases}
 
 
-def failed_phase(result: VerifyResult) -> Phase:
+def failed_phase(result: VerifyResult) -> VerifyPhase:
     assert result.failed is not None
     return result.failed
 

@@ -1,10 +1,11 @@
 """Chooses the likely cause of a run's failure, or of its hang, from its snapshot. Pure.
 
-In: the snapshot of a run, and its first failure. Out: one Cause, or None. For a failure, `CANDIDATES` at the end of the
-file lists the places that are searched, in order; the docstring of each function names the evidence it needs. The rule:
-the last lines of the rank that failed first explain the failure, in its last attempt; other ranks' lines count only if
-that rank had lost a peer, or if no rank is to blame. A hang is explained by the stacks (`jobs/hang.py`). Warnings that
-healthy runs print, too, explain neither. What our own programs report is read as fields (`Detail`), never as words.
+In: the snapshot of a run, and its first failure. Out: one Cause, or None. For a failure, `CAUSE_FINDERS` at the end of
+the file lists the places that are searched, in order; the docstring of each function names the evidence it needs. The
+rule: the last lines of the rank that failed first explain the failure, in its last attempt; other ranks' lines count
+only if that rank had lost a peer, or if no rank is to blame. A hang is explained by the stacks (`jobs/hang.py`).
+Warnings that healthy runs print, too, explain neither. What our own programs report is read as fields (`Detail`), never
+as words.
 """
 
 from __future__ import annotations
@@ -82,8 +83,8 @@ def _of_hang(snapshot: RunSnapshot, hang: Hang) -> Cause:
     return cause if hang.is_sure else replace(cause, confidence="possible")
 
 
-class Candidate(NamedTuple):
-    """A place where the cause may be found."""
+class CauseFinder(NamedTuple):
+    """A place where the cause may be found, and the function that looks there."""
 
     place: str
     find: Callable[[RunSnapshot, Failure | None], Cause | None]
@@ -91,8 +92,8 @@ class Candidate(NamedTuple):
 
 
 def choose_cause(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
-    """The cause by the first of `CANDIDATES` that finds one."""
-    found = (candidate.find(snapshot, first) for candidate in CANDIDATES)
+    """The cause by the first of `CAUSE_FINDERS` that finds one."""
+    found = (finder.find(snapshot, first) for finder in CAUSE_FINDERS)
     return next((cause for cause in found if cause is not None), None)
 
 
@@ -255,14 +256,14 @@ def _hint(snapshot: RunSnapshot) -> Cause | None:
     return None
 
 
-CANDIDATES: Final = (
-    Candidate("the exchange of the checkpoint", _of_checkpoint),
-    Candidate("more ranks than cores", _too_many_ranks),
-    Candidate("the kernel's report on memory", _of_oom),
-    Candidate("the text of the rank that failed first", _of_first_rank),
-    Candidate("mpirun's log", _of_mpirun),
-    Candidate("the other ranks", _of_other_ranks),
-    Candidate("the rank's own text, though it follows from another end", _own_text),
-    Candidate("the record", _of_record),
+CAUSE_FINDERS: Final = (
+    CauseFinder("the exchange of the checkpoint", _of_checkpoint),
+    CauseFinder("more ranks than cores", _too_many_ranks),
+    CauseFinder("the kernel's report on memory", _of_oom),
+    CauseFinder("the text of the rank that failed first", _of_first_rank),
+    CauseFinder("mpirun's log", _of_mpirun),
+    CauseFinder("the other ranks", _of_other_ranks),
+    CauseFinder("the rank's own text, though it follows from another end", _own_text),
+    CauseFinder("the record", _of_record),
 )
 """In the order of the search: reports of the kernel or the supervisor before texts, causes before consequences."""

@@ -49,7 +49,7 @@ _CORES_OF_LATENCY_MODE: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class OptionValue:
+class TranslatedValue:
     """A value of a launcher's option for an option of ipexctl."""
 
     value: Any
@@ -63,7 +63,7 @@ class OptionValue:
 class Translation:
     """What a pasted line asks of ipexctl."""
 
-    options: Mapping[str, OptionValue] = field(default_factory=dict, hash=False)
+    options: Mapping[str, TranslatedValue] = field(default_factory=dict, hash=False)
     """By the name of the option: `n`, `ppn`, `hostfile` …"""
     exports: tuple[Export, ...] = ()
     of_shell: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ def translate(line: PastedLine, environ: Mapping[str, str]) -> Translation:
 class _Translator:
     def __init__(self, line: PastedLine, environ: Mapping[str, str]) -> None:
         self._line, self._environ = line, environ
-        self._options: dict[str, OptionValue] = {}
+        self._options: dict[str, TranslatedValue] = {}
         self._exports: dict[str, Export] = {}
         self._accelerate: dict[str, str] = {}
         self._config_file: str | None = None
@@ -170,7 +170,7 @@ class _Translator:
     def _set(self, name: str, value: Any, source: str) -> None:
         """The first one counts: the outer launcher starts the ranks."""
         text = f"{_OPTION[name]} {shlex.quote(str(value))}" if name in _OPTION else ""
-        self._options.setdefault(name, OptionValue(value, source, text))
+        self._options.setdefault(name, TranslatedValue(value, source, text))
 
     def _variable(self, name: str, value: str, source: str) -> None:
         if name in ("MASTER_ADDR", "MASTER_PORT"):

@@ -26,7 +26,7 @@ from ipexctl.launch.accelerate_config import (
     read_accelerate_file,
 )
 from ipexctl.launch.launchers.line import check_script_of_shell, read_line, script_of_shell
-from ipexctl.launch.launchers.translate import OptionValue, Translation, translate
+from ipexctl.launch.launchers.translate import TranslatedValue, Translation, translate
 from ipexctl.text import counted, join_words
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _has(name: str, call: TypedOptions) -> bool:
 
 
 def _launch_options(
-    found: Translation, wins: Mapping[str, OptionValue], call: TypedOptions
+    found: Translation, wins: Mapping[str, TranslatedValue], call: TypedOptions
 ) -> tuple[LaunchOptions, tuple[str, ...]]:
     """The options with those of the line, and the variables of the line that options of the call replace."""
     options = call.launch
@@ -229,8 +229,8 @@ def config_of(options: Mapping[str, str], config: AccelerateConfig | None) -> Ac
 def _note(
     line: PastedLine,
     found: Translation,
-    wins: Mapping[str, OptionValue],
-    lost: Sequence[OptionValue],
+    wins: Mapping[str, TranslatedValue],
+    lost: Sequence[TranslatedValue],
     dropped: Collection[str],
 ) -> str:
     """One note for the whole line."""

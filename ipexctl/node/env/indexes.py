@@ -31,7 +31,7 @@ from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.http import HttpClient, HttpSettings, explain
 from ipexctl.node.env.check import normalize
 from ipexctl.node.env.environments import HYDRA, intel_mpi_version
-from ipexctl.node.env.replies import Candidate, QueryReply, SourceFailure
+from ipexctl.node.env.replies import AvailableWheel, QueryReply, SourceFailure
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 MAX_PAGE = 64 << 20
@@ -150,7 +150,7 @@ def links_of(address: str, kind: str, text: str) -> list[FileLink]:
     return found_links
 
 
-def wheels(links: Iterable[FileLink], source: str) -> list[Candidate]:
+def wheels(links: Iterable[FileLink], source: str) -> list[AvailableWheel]:
     """The wheels for Linux on x86_64 among the links of a source."""
     found = []
     for link in links:
@@ -159,7 +159,7 @@ def wheels(links: Iterable[FileLink], source: str) -> list[Candidate]:
         if not filename.endswith(".whl") or len(parts) not in (5, 6):
             continue
         if any(re.fullmatch(r"any|(many)?linux\w*_x86_64", tag) for tag in parts[-1].split(".")):
-            found.append(Candidate(normalize(parts[0]), parts[1], filename, source, **link._asdict()))
+            found.append(AvailableWheel(normalize(parts[0]), parts[1], filename, source, **link._asdict()))
     return found
 
 
@@ -216,7 +216,7 @@ class SourceQuery(threading.Thread):
         self.projects = projects
         self.client = client
         self.timeout = timeout
-        self.results: dict[str, list[Candidate]] = {}
+        self.results: dict[str, list[AvailableWheel]] = {}
         self.reason: str | None = None
         self.has_replied = False
         self.responded = threading.Event()
@@ -256,7 +256,7 @@ class SourceQuery(threading.Thread):
         if self.projects and denied == len(self.projects):
             raise ProjectMissing(denied=True)
 
-    def query_project(self, project: str) -> tuple[list[Candidate], bool]:
+    def query_project(self, project: str) -> tuple[list[AvailableWheel], bool]:
         """The wheels of a project, and whether the source denies access to it."""
         if self.reason:
             raise SourceUnusable(self.reason)
@@ -289,7 +289,7 @@ def query_sources(request: QueryRequest, _: BinaryIO) -> QueryReply:
     began = time.monotonic()
     for query in queries:
         query.start()
-    candidates: dict[str, list[Candidate]] = {project: [] for project in projects}
+    candidates: dict[str, list[AvailableWheel]] = {project: [] for project in projects}
     answered, failures = [], []
     for query in queries:
         label, reason = query.source["label"], None

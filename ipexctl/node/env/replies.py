@@ -121,7 +121,7 @@ class Removed(NamedTuple):
     """Bytes of removed wheels and leftovers."""
 
 
-class Phase(NamedTuple):
+class VerifyPhase(NamedTuple):
     """One step of a verification."""
 
     name: str
@@ -138,7 +138,7 @@ class Phase(NamedTuple):
 
 class VerifyResult(NamedTuple):
     ok: bool
-    phases: tuple[Phase, ...]
+    phases: tuple[VerifyPhase, ...]
     seconds: float
     torch: str | None = None
     ipex: str | None = None
@@ -159,7 +159,7 @@ class VerifyResult(NamedTuple):
     """Whether torch finds AMX in the CPU; None if it can't tell."""
 
     @property
-    def failed(self) -> Phase | None:
+    def failed(self) -> VerifyPhase | None:
         """The first failed phase."""
         return next((phase for phase in self.phases if not phase.ok), None)
 
@@ -198,7 +198,7 @@ class PipSettings(NamedTuple):
         }
 
 
-class Candidate(NamedTuple):
+class AvailableWheel(NamedTuple):
     """An available wheel."""
 
     project: str
@@ -228,7 +228,7 @@ class SourceFailure(NamedTuple):
 
 
 class QueryReply(NamedTuple):
-    candidates: Mapping[str, tuple[Candidate, ...]]
+    candidates: Mapping[str, tuple[AvailableWheel, ...]]
     """Project → its wheels; empty if no source has any."""
     answered: tuple[str, ...]
     """The sources that answered, in their order."""

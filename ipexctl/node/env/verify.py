@@ -29,7 +29,7 @@ from ipexctl.node.common.records import Detail
 from ipexctl.node.common.sockets import free_port
 from ipexctl.node.common.stop import answer_until_stopped, emit_step
 from ipexctl.node.env.child import Child, watch
-from ipexctl.node.env.replies import Phase, VerifyResult
+from ipexctl.node.env.replies import VerifyPhase, VerifyResult
 from ipexctl.node.env.verify_rank import MARK
 
 RANKS = 2
@@ -62,7 +62,7 @@ class Verify:
         self.python, self.timeout = request["python"], request["timeout"]
         self.backend, self.module = "", ""
         """Those of the all-reduce, chosen for the parts that are there."""
-        self.phases: list[Phase] = []
+        self.phases: list[VerifyPhase] = []
         self.facts: Json = {}
         """Fields of the result."""
         self.env = self._environment()
@@ -142,7 +142,7 @@ class Verify:
         by_mpirun = re.search(r"KILLED BY SIGNAL: (\d+)", child.text)
         number = -code if code < 0 else int(by_mpirun.group(1)) if by_mpirun else None
         self.phases.append(
-            Phase(
+            VerifyPhase(
                 name=name,
                 ok=ok,
                 seconds=seconds or round(time.monotonic() - child.began, 3),

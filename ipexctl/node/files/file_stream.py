@@ -16,6 +16,7 @@ CHUNK = 1 << 20
 SEND_CHUNK = 1 << 18
 END = b'{"end": true}\n'
 _MAX_LINE = 1 << 14
+_NO_HEADER = "the stream of files has other bytes where the header of a file must be"
 
 
 def header_line(header: Mapping[str, Any]) -> bytes:
@@ -40,12 +41,12 @@ def read_headers(stream: BinaryIO | UploadStream) -> Iterator[Json]:
         if not line.endswith(b"\n"):
             if len(line) < _MAX_LINE:
                 raise AgentError("the stream broke off between two files", "run it again")
-            raise AgentError("that is no frame")
+            raise AgentError(_NO_HEADER, "run it again")
         header = None
         with contextlib.suppress(ValueError):
             header = json.loads(line.decode())  # for bytes, json looks for the encoding first
         if not isinstance(header, dict):
-            raise AgentError("that is no frame")
+            raise AgentError(_NO_HEADER, "run it again")
         if header.get("end") is True:
             return
         yield header

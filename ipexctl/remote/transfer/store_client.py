@@ -201,21 +201,21 @@ def push(
     here. The host rejects a file that doesn't match its hash, which is a HostError.
     """
     request: ReceiveRequest = {"store": location.store, "files": None}
-    frames = ChunkStream(_frames(files))
+    stream = ChunkStream(_file_stream(files))
     try:
         response = location.call(
             session,
             "files.store",
             "receive",
             request,
-            stdin=frames,
+            stdin=stream,
             on_event=TransferEvents(on_bytes),
             timeout=timeout,
             cancel=cancel,
         )
     except HostError as error:
-        if frames.error is not None:
-            raise frames.error from error
+        if stream.error is not None:
+            raise stream.error from error
         raise
     refuse_damaged(response, "the copy on this machine is damaged")
     return response.texts("got")
@@ -307,7 +307,7 @@ def refuse_damaged(response: Reply, subject: str) -> None:
         raise HostError(failed[0].text("reason"))
 
 
-def _frames(files: Iterable[tuple[StoredFile, Path]]) -> Iterator[bytes]:
+def _file_stream(files: Iterable[tuple[StoredFile, Path]]) -> Iterator[bytes]:
     """Files as one stream; each file is opened when the stream reaches it."""
     for blob, path in files:
         try:

@@ -14,7 +14,7 @@ from ipexctl.stack.lock.bindings import PACKAGES, add_oneccl
 
 if TYPE_CHECKING:
     from ipexctl.known_errors.match import KnownError
-    from ipexctl.node.env.replies import EnvRecord, Phase, VerifyResult
+    from ipexctl.node.env.replies import EnvRecord, VerifyPhase, VerifyResult
 
 _STACK_MODULES: Final = ("torch", "intel_extension_for_pytorch", "oneccl_bindings_for_pytorch", "torch_ccl")
 _PACKAGES: Final = {"pkg_resources": "'setuptools<81'", "yaml": "pyyaml"}
@@ -70,14 +70,14 @@ def _other_stack(record: EnvRecord) -> str:
     return f"choose another stack, such as the one before: ipexctl install --stack {older[0]}; all: ipexctl versions"
 
 
-def _missing_package(phase: Phase) -> str:
+def _missing_package(phase: VerifyPhase) -> str:
     """The package of a module that a part of the stack imports and nothing requires; empty for the part itself."""
     found = re.findall(r"No module named '([\w.]+)'", phase.text)
     top = found[-1].partition(".")[0] if found else ""
     return "" if top in _STACK_MODULES else _PACKAGES.get(top, top)
 
 
-def _output(phase: Phase) -> RankOutput:
+def _output(phase: VerifyPhase) -> RankOutput:
     """Without warnings, which do not end a step, and without the exit code of a step that ipexctl ended."""
     lines = tuple(line for line in phase.text.splitlines() if "Warning:" not in line)
     exit_code, number = (None, None) if phase.timed_out else (phase.rc, phase.signal)
@@ -91,7 +91,7 @@ def _known_errors() -> tuple[KnownError, ...]:
     return (*known_errors("verification"), *errors, *known_errors("verification_last"))
 
 
-def _timed_out(phase: Phase, step: str) -> tuple[str, str]:
+def _timed_out(phase: VerifyPhase, step: str) -> tuple[str, str]:
     reason = f"{step} did not end in {phase.seconds:.0f} s"
     if phase.name == "allreduce":
         return (
@@ -104,7 +104,7 @@ def _timed_out(phase: Phase, step: str) -> tuple[str, str]:
     )
 
 
-def _last_line(phase: Phase) -> str:
+def _last_line(phase: VerifyPhase) -> str:
     lines = [line.strip() for line in phase.text.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Exit|Interrupt)\b", line)]
     return (errors or lines or [f"exit code {phase.rc}"])[-1][:300]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.limits import INDEX_ANSWER_VALID
 from ipexctl.node.common.files import make_private_directory, write_json_atomically
-from ipexctl.node.env.replies import Candidate, SourceFailure
+from ipexctl.node.env.replies import AvailableWheel, SourceFailure
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.user_directories import cache_directory
 
@@ -72,7 +72,7 @@ class IndexCache:
             at = min(float(part["at"]) for part in found.values())
             candidates = {
                 project: tuple(
-                    Candidate(project, **dict(zip(_FIELDS, values, strict=True))) for values in part["wheels"]
+                    AvailableWheel(project, **dict(zip(_FIELDS, values, strict=True))) for values in part["wheels"]
                 )
                 for project, part in found.items()
             }

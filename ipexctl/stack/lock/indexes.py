@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 from packaging.utils import canonicalize_name
 
 from ipexctl.node.common.http import origin_of, without_login
-from ipexctl.node.env.replies import Candidate, PipSettings, QueryReply
+from ipexctl.node.env.replies import AvailableWheel, PipSettings, QueryReply
 from ipexctl.remote.node_call import call
 from ipexctl.stack.lock.wheels import Availability
 
@@ -183,7 +183,9 @@ def directory_of(location: str) -> str | None:
     return None if "://" in location else location
 
 
-def _from_first_index_with_version(found: tuple[Candidate, ...], sources: Iterable[Source]) -> tuple[Candidate, ...]:
+def _from_first_index_with_version(
+    found: tuple[AvailableWheel, ...], sources: Iterable[Source]
+) -> tuple[AvailableWheel, ...]:
     """Without the candidates of later indexes for the same version, so that the plan has what uv finds. Pure."""
     own = [source.label for source in sources if source.kind == "index" and not source.is_of_stacks]
     first: dict[str, str] = {}

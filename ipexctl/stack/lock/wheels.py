@@ -23,7 +23,7 @@ from ipexctl.stack.catalog.table import version_key
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ipexctl.node.env.replies import Candidate, SourceFailure
+    from ipexctl.node.env.replies import AvailableWheel, SourceFailure
 
 OLDEST_GLIBC: Final = 17
 """The minor version that counts for a host whose glibc is not known."""
@@ -47,7 +47,7 @@ class Target:
 class Availability:
     """The available wheels of the queried projects."""
 
-    candidates: Mapping[str, tuple[Candidate, ...]] = field(default_factory=dict, hash=False)
+    candidates: Mapping[str, tuple[AvailableWheel, ...]] = field(default_factory=dict, hash=False)
     """Project → its wheels; empty if no source has any."""
     answered: tuple[str, ...] = ()
     """The sources that answered, in their order."""
@@ -55,10 +55,10 @@ class Availability:
     queried: bool = True
     """False: no index was queried, and every published wheel counts as available."""
 
-    def of(self, project: str) -> tuple[Candidate, ...]:
+    def of(self, project: str) -> tuple[AvailableWheel, ...]:
         return self.candidates.get(project, ())
 
-    def build(self, project: str, version: str, target: Target) -> Candidate | None:
+    def build(self, project: str, version: str, target: Target) -> AvailableWheel | None:
         """A wheel of that version for CPUs: `+cpu` first, not yanked first."""
         wanted = _version(version)
         found = [
@@ -95,7 +95,7 @@ class Availability:
         found = {f"3.{tag[3:]}" for tag in tags if tag.startswith("cp3") and tag[3:].isdigit()}
         return tuple(sorted(found, key=version_key))
 
-    def runnable(self, project: str, target: Target) -> Iterator[tuple[Candidate, Version]]:
+    def runnable(self, project: str, target: Target) -> Iterator[tuple[AvailableWheel, Version]]:
         """The wheels for this target, with their versions."""
         fitting = tag_ranks(target.python, target.glibc)
         for candidate in self.of(project):
@@ -109,7 +109,7 @@ class Availability:
 NOT_QUERIED: Final = Availability(queried=False)
 
 
-def is_cpu_build(torch: Candidate) -> bool:
+def is_cpu_build(torch: AvailableWheel) -> bool:
     """Whether a wheel of torch is without CUDA: `+cpu`, or a plain one that is too small for CUDA."""
     return torch.version.endswith("+cpu") or (torch.size is not None and torch.size < _SMALLEST_CUDA)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ipexctl.node.env.replies import Candidate
+    from ipexctl.node.env.replies import AvailableWheel
     from ipexctl.stack.catalog.table import StackSpec
     from ipexctl.stack.resolve.reasons import ChoiceReason, StackNote
 
@@ -108,7 +108,7 @@ class StackPlan:
     """Why it is this stack."""
     bundled_mpi: str | None = None
     """The version of the Intel MPI inside the bindings, which starts the ranks; None if there is none."""
-    torch_wheel: Candidate | None = None
+    torch_wheel: AvailableWheel | None = None
     """None if no index was queried."""
     notes: tuple[StackNote, ...] = ()
     """What the user should know: IPEX is retired, gloo instead of ccl, a yanked wheel."""

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
-    from ipexctl.node.env.replies import Candidate
+    from ipexctl.node.env.replies import AvailableWheel
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Pick:
     ipex: IpexBuild | None
     oneccl: OnecclBuild | None
     target: Target
-    wheels: Mapping[str, Candidate]
+    wheels: Mapping[str, AvailableWheel]
 
     @property
     def is_for_cpus(self) -> bool:
@@ -228,9 +228,9 @@ class _Search:
         fits = torch in build.works_with and target.python in build.pythons
         return fits and (self.wheels.queried or is_published)
 
-    def _builds(self, wanted: Mapping[str, str], target: Target) -> dict[str, Candidate] | None:
+    def _builds(self, wanted: Mapping[str, str], target: Target) -> dict[str, AvailableWheel] | None:
         """The wheels of these versions; None if one of them is not available."""
-        found: dict[str, Candidate] = {}
+        found: dict[str, AvailableWheel] = {}
         for project, version in wanted.items() if self.wheels.queried else ():
             candidate = self.wheels.build(project, version, target)
             if candidate is None:

@@ -13,7 +13,7 @@ import yaml
 from launch_helpers import IPEX, cpu, machine, plan
 
 from ipexctl.export.mpijob import label, to_mpijob
-from ipexctl.launch.plan import Flavor, LaunchPlan
+from ipexctl.launch.plan import LaunchFlavor, LaunchPlan
 from ipexctl.launch.request import Export
 from message_data import missing
 
@@ -108,7 +108,7 @@ def test_worker_memory_limit_is_nine_tenths_of_the_smallest_host() -> None:
 
 
 @pytest.mark.parametrize(("flavor", "called"), [("intel", "Intel"), ("openmpi", "OpenMPI"), ("mpich", "MPICH")])
-def test_mpi_implementation_and_variables_depend_on_the_flavor(flavor: Flavor, called: str) -> None:
+def test_mpi_implementation_and_variables_depend_on_the_flavor(flavor: LaunchFlavor, called: str) -> None:
     made = replace(plan(*TWO, exports=(Export("A", "it's\nx"),), time_limit=90.5), flavor=flavor)
     job = job_of(made, restarts=2)
     assert job["spec"]["mpiImplementation"] == called

@@ -9,7 +9,7 @@ from ipexctl.facts.cpu import Cpu
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Env, Mpi, Python, Software
 from ipexctl.facts.system import Disk, HomeDirectory, System
-from ipexctl.node.env.replies import Candidate, SourceFailure
+from ipexctl.node.env.replies import AvailableWheel, SourceFailure
 from ipexctl.refusal import Refusal
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve import explanations
@@ -48,11 +48,11 @@ def _python(word: str) -> Python:
 
 def index(*files: str, source: str = "pypi.org", failures: tuple[str, ...] = ()) -> Availability:
     """An index with these wheels; a trailing `!` marks a yanked wheel."""
-    found: dict[str, list[Candidate]] = {}
+    found: dict[str, list[AvailableWheel]] = {}
     for file in files:
         name = file.rstrip("!")
         project, version = name.split("-")[:2]
-        candidate = Candidate(project, version, name, source, yanked=file.endswith("!"))
+        candidate = AvailableWheel(project, version, name, source, yanked=file.endswith("!"))
         found.setdefault(project.replace("_", "-"), []).append(candidate)
     return Availability(
         {project: tuple(wheels) for project, wheels in found.items()},

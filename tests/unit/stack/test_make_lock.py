@@ -24,7 +24,7 @@ from fakes import FakeSession
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.processes import is_running, partial_name
-from ipexctl.node.env.replies import Candidate, PipSettings, SourceFailure
+from ipexctl.node.env.replies import AvailableWheel, PipSettings, SourceFailure
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.stack.lock import indexes
@@ -328,7 +328,7 @@ def test_the_newest_usable_uv_of_the_indexes_is_taken() -> None:
     have = Availability(
         {
             "uv": tuple(
-                Candidate("uv", name.split("-")[1], name, "an index", url=f"https://x/{name}", sha256="ab", **more)  # type: ignore[arg-type]
+                AvailableWheel("uv", name.split("-")[1], name, "an index", url=f"https://x/{name}", sha256="ab", **more)  # type: ignore[arg-type]
                 for name, more in files.items()
             )
         }

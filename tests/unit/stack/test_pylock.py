@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from stack_helpers import index
 
-from ipexctl.node.env.replies import Candidate, LocalWheel
+from ipexctl.node.env.replies import AvailableWheel, LocalWheel
 from ipexctl.stack.lock.make_lock import NoWheel, platform_for, read_pylock
 from ipexctl.stack.lock.wheels import Availability, Target
 
@@ -124,7 +124,7 @@ def test_wheel_tags_match_python_and_glibc(tags: str, python: str, glibc: str, r
 
 def test_requires_python_is_respected_and_invalid_values_are_ignored() -> None:
     def with_rule(rule: str) -> Availability:
-        wheel = Candidate("torch", "2.8.0", "torch-2.8.0-py3-none-any.whl", "here", requires_python=rule)
+        wheel = AvailableWheel("torch", "2.8.0", "torch-2.8.0-py3-none-any.whl", "here", requires_python=rule)
         return Availability({"torch": (wheel,)})
 
     target = Target("3.9", "2.28")
@@ -165,5 +165,5 @@ def test_can_satisfy_checks_version_platform_and_yanked(wheel: str, requirement:
 
 def test_invalid_wheel_names_are_skipped() -> None:
     names = ("torch-2.8.0.tar.gz", "torch-2.8.0-cp311.whl", "torch-x.y-cp311-cp311-linux_x86_64.whl", "-")
-    wheels = tuple(Candidate("torch", "2.8.0", name, "here") for name in names)
+    wheels = tuple(AvailableWheel("torch", "2.8.0", name, "here") for name in names)
     assert Availability({"torch": wheels}).build("torch", "2.8.0", Target("3.11", "2.28")) is None

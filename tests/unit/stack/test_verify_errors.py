@@ -6,7 +6,7 @@ import pytest
 from stack_helpers import planned
 
 from ipexctl.node.common.records import Detail
-from ipexctl.node.env.replies import EnvRecord, Phase, VerifyResult
+from ipexctl.node.env.replies import EnvRecord, VerifyPhase, VerifyResult
 from ipexctl.stack.catalog.user_table import merged
 from ipexctl.stack.env.record import SCHEMA
 from ipexctl.stack.env.verify_errors import explain
@@ -199,7 +199,7 @@ CASES: list[tuple[str, str, dict[str, object], str, str]] = [
 
 def broken(name: str, text: str, **more: object) -> VerifyResult:
     fields: dict[str, object] = {"ok": False, "seconds": 1.0, "rc": 1, **more}
-    return VerifyResult(False, (Phase(name=name, text=text, **fields),), 2.0, backend="ccl")  # type: ignore[arg-type]
+    return VerifyResult(False, (VerifyPhase(name=name, text=text, **fields),), 2.0, backend="ccl")  # type: ignore[arg-type]
 
 
 def told(
@@ -263,7 +263,7 @@ def test_no_row_is_suggested_if_packages_are_installed_or_unavailable() -> None:
 
 
 def test_successful_verification_has_no_explanation() -> None:
-    assert explain(VerifyResult(True, (Phase("torch", True, 1.0),), 1.0), env="ipex-2.8") is None
+    assert explain(VerifyResult(True, (VerifyPhase("torch", True, 1.0),), 1.0), env="ipex-2.8") is None
 
 
 @pytest.mark.parametrize(("record", "of_user"), [(RECORD, False), (None, True)])
@@ -284,8 +284,8 @@ def test_known_error_text_takes_precedence_over_the_mpirun_exit_code() -> None:
 
 
 def test_first_failed_phase_is_explained() -> None:
-    steps = (Phase("ipex", False, 1.0, 1, text=IPEX_MISMATCH), Phase("allreduce", False, 1.0, 1))
-    found = explain(VerifyResult(False, (Phase("torch", True, 1.0), *steps), 2.0), env="e")
+    steps = (VerifyPhase("ipex", False, 1.0, 1, text=IPEX_MISMATCH), VerifyPhase("allreduce", False, 1.0, 1))
+    found = explain(VerifyResult(False, (VerifyPhase("torch", True, 1.0), *steps), 2.0), env="e")
     assert found is not None
     assert missing(found[0], "IPEX 2.8 2.13.0+cpu") == []
 

@@ -377,7 +377,7 @@ def test_file_that_changes_during_the_first_sync_fails_that_host(place: Place, m
         raise HostError("a on this machine: it changed since it was scanned", "run it again")
 
     put(place.root, "a", "1")
-    monkeypatch.setattr(sync, "frame", fail)
+    monkeypatch.setattr(sync, "pack_file", fail)
     (done,) = place.sync().hosts
     assert (done.status, done.fix) == ("failed", "run it again")
     assert not (place.home / "code").exists() or not list((place.home / "code").glob("*/a"))
