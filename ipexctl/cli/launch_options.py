@@ -52,7 +52,7 @@ _OTHER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         *("ranks", "plain", "live", "events", "reconnect", "detach", "summary"),
         *("json", "quiet", "verbose", "no_color"),
     ),
-    "Ending": (),
+    "Ending": ("notify",),
     "Connection": (
         "forks", "user", "port", "identity", "ssh_config", "known_hosts", "host_keys", "connect_timeout", "timeout",
     ),

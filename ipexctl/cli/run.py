@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from ipexctl.cli.launch_options import LaunchCall, LaunchLine, ScriptCommand, plan_or_exit, read_launch_call
+from ipexctl.cli.notify import check_notify, notify_of_run
 from ipexctl.cli.options import PACKAGES, REQUIREMENTS, SUMMARY, Output, PlanOutput, ViewOptions, command, flag, option
 from ipexctl.cli.summary_file import check_summary, write_summary, write_summary_of_run
 from ipexctl.errors import UserError
@@ -64,6 +65,9 @@ def run_command(
     detach: bool = flag("--detach", "Start the run and return immediately."),
     dry_run: bool = flag("--dry-run", "Print ranks, variables with their reasons and the mpirun line; start nothing."),
     summary: Path | None = SUMMARY,
+    notify: str = option(
+        "--notify CMD", "Line for sh to run once at the end of the run, with the outcome as JSON on stdin.", ""
+    ),
     line: RunLine,
 ) -> None:
     """Run a script on all hosts, one process per rank.
@@ -84,9 +88,11 @@ def run_command(
     if line.launch.run.python is not None and (packages or requirements):
         raise UserError("--with and -r change an environment, and --python is never changed", fix="remove --python")
     _refuse_ignored_options(line, view, install=install, detach=detach, dry_run=dry_run, summary=summary)
+    check_notify(notify)
     launch_call = read_launch_call(ctx, line, parse_ranks(ranks))
     called.begin_events(view, launch_call.request.ranks, quiet=output.quiet)
-    hosts, request = launch_call.hosts, launch_call.request
+    hosts = launch_call.hosts
+    request = replace(launch_call.request, notify=notify, is_followed=not detach)
     notes = StartNotes(output)
     for note in launch_call.notes:
         output.print_note(f"note: {note}")
@@ -153,6 +159,7 @@ def run_command(
             interrupt=interrupt,
             events=called.events,
         )
+    notify_of_run(notify, submitted.record, code, called.seconds)
     if code not in NO_CLEANUP:
         with session_pool(targets) as (pool, _):
             pipeline.remove_job_files(hosts, submitted.record, pool)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from typing import TYPE_CHECKING
 
@@ -36,12 +35,12 @@ def _unwritable(path: Path) -> str:
 
 def write_summary(path: Path, record: RunRecord | None, status: RunStatus | None, code: int, seconds: float) -> bool:
     """Write the outcome for a script; id and state are null if no run started. Returns whether it was written."""
+    from ipexctl.node.run.summary import summary_text
     from ipexctl.ui.messages import print_message
     from ipexctl.ui.run.summary import summary_fields
 
-    document = {"schema": "ipexctl.run/1", **summary_fields(record, status, code, seconds)}
     try:
-        path.write_text(json.dumps(document, indent=2) + "\n")
+        path.write_text(summary_text(summary_fields(record, status, code, seconds)))
     except OSError as error:
         print_message(f"--summary {path}: {error.strerror or error}; it is not written")
         return False

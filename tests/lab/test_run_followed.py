@@ -8,9 +8,11 @@ import random
 import signal
 import subprocess
 import time
+from functools import partial
 
 import pytest
 
+from agent_helpers import wait_until
 from ipexctl.lab import LabSpec, break_host, mend_host
 from lab_run_helpers import WAIT_SCRIPT, Cluster, by_rank
 
@@ -79,6 +81,29 @@ def test_events_of_a_run_on_hosts_survive_a_reconnect_and_name_the_failed_host(c
     *_, failure, end = [json.loads(line) for line in refused.out.read_text().splitlines()]
     assert code == end["exit_code"] != 0
     assert (failure["failure"], end["kind"], end["id"]) == ("not-started", "end", None)
+
+
+def test_killed_call_leaves_its_notification_to_node0_and_a_call_that_stays_sends_it_itself(cluster: Cluster) -> None:
+    killed = cluster.begin("--ppn", "1", "--notify", "cat >> $HOME/killed", "counts.py", "100")
+    killed.wait_for("[1] number 20\n", times=2)
+    killed.process.kill()
+    detached = cluster.run("--ppn", "1", "--detach", "--notify", "cat >> $HOME/detached", "counts.py", "1").out.strip()
+    stayed = cluster.run("--ppn", "1", "--notify", "cat >> here; cat $HOME/.ssh/none", "counts.py", "1")
+    assert "the command of --notify ended with exit code 1" in stayed.err
+    document = json.loads((cluster.project / "here").read_text())
+    assert (document["state"], document["hosts"]) == ("ok", [host.name for host in cluster.lab.hosts[:2]])
+
+    def is_sent(name: str) -> bool:
+        return cluster.on(0, f"cat {name} 2>/dev/null || true").endswith("}\n")
+
+    ids = {}
+    for name in ("detached", "killed"):  # node0 waits 20 s for the call that was killed
+        wait_until(partial(is_sent, name), 60)
+        ids[name] = json.loads(cluster.on(0, f"cat {name}"))["id"]
+    assert ids["detached"] == detached
+    assert len({*ids.values(), document["id"]}) == 3
+    sent = cluster.on(0, "grep -l node0 .ipexctl/runs/*/notify.json; rm killed detached").split()
+    assert sorted(path.split("/")[2] for path in sent) == sorted(ids.values())
 
 
 def test_playbook_follows_its_run_after_reconnects(cluster: Cluster) -> None:

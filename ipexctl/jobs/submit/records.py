@@ -15,7 +15,8 @@ from ipexctl.jobs.registry import RunRecord
 from ipexctl.jobs.submit.preflight.imports import install_command, normalised
 from ipexctl.jobs.submit.start import File, LaunchSpec
 from ipexctl.launch.plan import LaunchPlan, to_json
-from ipexctl.node.common.job import Master, RankPlacement, StartRequest
+from ipexctl.node.common.job import Master, Notification, RankPlacement, StartRequest
+from ipexctl.node.common.limits import NOTIFY, NOTIFY_CLAIM
 
 if TYPE_CHECKING:
     from ipexctl.call_options import CallOptions
@@ -84,6 +85,7 @@ def launch_spec(
         checkpoint_is_found=request.checkpoint_is_found,
         hang_after=request.hang_after,
         on_hang=request.on_hang,
+        notify=_notification(record, request) if request.notify else None,
     )
     return LaunchSpec(
         record=record,
@@ -95,6 +97,10 @@ def launch_spec(
         logind=context.facts[record.node0.name].logind,
         retention=retention,
     )
+
+
+def _notification(record: RunRecord, request: RunRequest) -> Notification:
+    return Notification(request.notify, record.hosts, NOTIFY_CLAIM if request.is_followed else 0.0, NOTIFY)
 
 
 def plan_document(context: RunContext, plan: LaunchPlan, request: RunRequest) -> str:

@@ -11,7 +11,7 @@ it.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.errors import FileError, UserError
@@ -63,6 +63,10 @@ class RunRequest(RunOptions):
     """Its ranks and ports are in `options` already."""
     ranks: RankSet = EVERY_RANK
     """The ranks to show."""
+    notify: str = field(default="", repr=False)
+    """The command of --notify; it may have a token."""
+    is_followed: bool = True
+    """Whether this call follows the run."""
     hosts_from: str = ""
     """The source of the hosts, for the message that names the project."""
 

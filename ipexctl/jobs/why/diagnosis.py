@@ -311,6 +311,10 @@ def _notes(snapshot: RunSnapshot) -> tuple[str, ...]:
         )
     if snapshot.status.unwritten_events:
         notes.append(f"{snapshot.status.unwritten_events} events are missing from node0's record: its disk was full")
+    if (notify := snapshot.failed_notify) is not None:
+        how = "took too long and was killed" if notify.exit_code is None else f"ended with exit code {notify.exit_code}"
+        line = f": {shortened(notify.line, 200)}" if notify.line else ""
+        notes.append(f"the command of --notify {how} on {snapshot.node0}{line}")
     for row in snapshot.status.ranks:
         notes.extend(f"rank {row.rank} on {row.host}: {text}" for text in row.mismatch[:1])
         if len(notes) > 6:

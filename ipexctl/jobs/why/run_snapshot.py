@@ -35,6 +35,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedNotify:
+    """How the command of --notify failed on node0."""
+
+    exit_code: int | None
+    """None if it was ended after its time."""
+    line: str
+    """The last line that it printed, or why it could not be started."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunSnapshot:
     """The record of a run, and the last lines of its ranks."""
 
@@ -53,6 +63,7 @@ class RunSnapshot:
     """The newest stack dump, of whatever time."""
     dump_error: str = ""
     """Why no stacks could be read from a run that continues."""
+    failed_notify: FailedNotify | None = None
     copied: tuple[int, ...] = ()
     """The ranks whose lines are from the local copy, as the record lacks some of their output."""
 
@@ -108,7 +119,16 @@ def read_snapshot(
         restarts=_restarts(status, events),
         supervise=as_lines(document.get("supervise")),
         dump=dump,
+        failed_notify=_failed_notify(document.get("notify")),
     )
+
+
+def _failed_notify(document: object) -> FailedNotify | None:
+    if not isinstance(document, dict):
+        return None
+    code = as_number(document.get("exit_code"))
+    line = document.get("error") or document.get("line")
+    return FailedNotify(None if code is None else int(code), line if isinstance(line, str) else "")
 
 
 def with_copied_output(snapshot: RunSnapshot, copied: RunSnapshot) -> RunSnapshot:

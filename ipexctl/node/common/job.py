@@ -112,6 +112,21 @@ class ConnectivityRecord(NamedTuple):
     """In seconds since the boot of node0."""
 
 
+class Notification(NamedTuple):
+    """The command of `run --notify`, for a run whose call does not see its end (`run/notify.py`)."""
+
+    command: str
+    """A line for sh; it may have a token."""
+    hosts: tuple[str, ...]
+    """For the summary."""
+    claim_after: float
+    """Seconds after the end in which the call may claim the command; 0 for a call that does not follow."""
+    timeout: float
+
+    def __repr__(self) -> str:
+        return "Notification(…)"  # no secrets in logs
+
+
 CONNECTIVITY_FILE = ".connectivity.json"
 
 
@@ -144,6 +159,7 @@ class StartRequest(NamedTuple):
     """As in the job, like the next."""
     checkpoint_is_found: bool = False
     connectivity: ConnectivityRecord | None = None
+    notify: Notification | None = None
     job: str = ""
     """The text of node0's job.json, which the supervisor writes; empty if no rank has its store."""
     plan: str = ""

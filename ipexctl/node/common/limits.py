@@ -13,6 +13,10 @@ SETUP_FILE = 90.0
 """For a file of `--setup`: one that waits for input would block without a message."""
 RANKS_BEGIN = 120.0
 """For every rank to connect after mpirun has started: logins and homes may be slow."""
+NOTIFY_CLAIM = 20.0
+"""After the end of a run, for a call that follows it to claim the command of `--notify` before node0 runs it."""
+NOTIFY = 60.0
+"""For the command of `--notify`: then it is killed."""
 LOCK_HOLDER_SILENCE = 75.0
 """Without a heartbeat, a lock's holder on another machine counts as dead; NFS caches times for up to 60."""
 TREE_LOCK = 90.0

@@ -3,7 +3,8 @@
 A SnapshotRequest is answered with frames: chunks, the last lines of a rank's stdout or stderr; the newest stack dump;
 then {"event": "done", "status", "now", "boot", "plan": {…}, "mpirun": [line, …], "supervise": [line, …],
 "events": [{…}, …], "ranks": {"5": {"out": N, "err": N}, …}, "last_attempt": whether the lines are those of the last
-attempt: a record of an older version does not say where it begins}.
+attempt: a record of an older version does not say where it begins, "notify": how the command of --notify failed on
+node0, or null}.
 
 Equal output of several ranks is sent once, as that of rank N. A line is as a terminal would show it in the end; a long
 line is shortened.
@@ -21,6 +22,7 @@ from ipexctl.node.common.answer import Json, answer, emit_frames
 from ipexctl.node.common.files import RunReference, last_lines, read_json, rundir_of
 from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameWriter, StreamName, encode_chunk, last_state
 from ipexctl.node.common.processes import read_text
+from ipexctl.node.run.notify import end_on_node0
 from ipexctl.node.run.output_notes import NotesReader
 from ipexctl.node.run.stack_dumps import encode_dump, newest_dump
 from ipexctl.node.run.status_file import read_status_file
@@ -146,6 +148,7 @@ def read_run_snapshot(request: SnapshotRequest, _: object) -> Json:
         "events": events_of(os.path.join(rundir, "events.jsonl")),
         "ranks": ranks,
         "last_attempt": status.notes,
+        "notify": end_on_node0(rundir),
     }
 
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     import socket
     from io import BufferedReader
 
+    from ipexctl.node.common.job import Notification
     from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
 
 MINIMUM_TURN = 0.01
@@ -544,6 +545,27 @@ class Supervisor:
         while self.record.is_unsaved and time.monotonic() < until:
             time.sleep(1.0)
             self.record.save(time.monotonic())
+        if self.plan.notify is not None and self.process is not None:  # else the call says that nothing runs
+            self.start_notify(self.plan.notify)
+
+    def start_notify(self, notification: Notification) -> None:
+        from ipexctl.node.run import notify, summary  # few runs have a command
+
+        status = self.record.status._replace(ranks=tuple(self.record.ranks()))
+        code = 0 if status.state == "ok" else status.exit_code or 1
+        fields = summary.summary_fields(
+            status.id,
+            status,
+            world_size=status.world_size,
+            hosts=notification.hosts,
+            exit_code=code,
+            seconds=(status.ended or 0.0) - (status.started or 0.0),
+        )
+        text, (command, _, claim_after, timeout) = summary.summary_text(fields), notification
+        try:
+            notify.start_notify(notify.NotifyRequest(self.rundir, command, text, claim_after, timeout))
+        except OSError as error:
+            self.record.event("not-notified", reason=error.strerror or str(error))
 
 
 def daemonize(log_path: str) -> Callable[[Json], None] | str:

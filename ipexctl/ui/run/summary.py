@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.jobs.ranks import describe_ranks
+from ipexctl.node.run import summary as node_summary
 from ipexctl.text import counted, printable
 
 if TYPE_CHECKING:
@@ -54,17 +55,14 @@ def summary_fields(
     record: RunRecord | None, status: RunStatus | None, exit_code: int, seconds: float
 ) -> dict[str, Any]:
     """The fields of `--summary` and of the event `end`; id and state are null if no run was started."""
-    state = "unknown" if status is None else status.state  # as in `ps`: it was not followed to its end
-    lost = status.output_lost if status is not None else None
-    return {
-        "id": record.id if record is not None else None,
-        "state": None if record is None else state,
-        "exit_code": exit_code,
-        "world_size": record.world_size if record is not None else 0,
-        "hosts": list(record.hosts) if record is not None else [],
-        "seconds": round(seconds, 3),
-        "output_lost": lost and lost._asdict(),
-    }
+    return node_summary.summary_fields(
+        record.id if record is not None else None,
+        status,
+        world_size=record.world_size if record is not None else 0,
+        hosts=record.hosts if record is not None else (),
+        exit_code=exit_code,
+        seconds=seconds,
+    )
 
 
 def left_text(run: str) -> str:

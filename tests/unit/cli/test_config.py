@@ -284,6 +284,7 @@ def test_every_command_takes_defaults() -> None:
         ("run", "cwd = '/etc'"),
         ("run", "summary = '/home/me/.bashrc'"),
         ("run", "module = 'x'"),
+        ("run", "notify = 'touch ran'"),
         ("exec", "shell = 'touch ran'"),
         ("exec", "stdin = '/home/me/.ssh/id'"),
         ("play", "local = true"),

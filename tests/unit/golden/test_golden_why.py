@@ -62,6 +62,8 @@ def others_and_notes() -> list[Case]:
     return [
         *(Case("other ranks", each.sentence) for verdict in verdicts for each in verdict.others),
         *(Case("note", note) for note in (*stopped.notes, *runs.notes_of_a_run(), runs.note_of_attempts())),
+        *(Case("note", note) for note in runs.notes_of_notify(exit_code=3, line="sh: mail: not found")),
+        *(Case("note", note) for note in runs.notes_of_notify(exit_code=None)),
     ]
 
 

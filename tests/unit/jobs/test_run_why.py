@@ -455,6 +455,19 @@ def note_of_attempts() -> str:
     return judged([(STOPPED, ""), (FAILED, "")], status={"attempts": attempts}).notes[0]
 
 
+def notes_of_notify(**end: Any) -> tuple[str, ...]:
+    return judged([({"state": "ok"}, "")], state="ok", first=None, notify=end or None).notes
+
+
+def test_command_of_notify_that_failed_on_node0_is_a_note() -> None:
+    (failed,) = notes_of_notify(exit_code=3, line="sh: mail: not found")
+    assert missing(failed, "--notify node1 3 mail:") == []
+    (late,) = notes_of_notify(exit_code=None, line="")
+    assert missing(late, "--notify node1") == []
+    assert notes_of_notify() == ()
+    assert len(notes_of_notify(exit_code="3", line=["damaged"])) == 1
+
+
 def test_a_rank_lost_with_its_node_is_no_failure_of_the_script() -> None:
     first = {**FIRST, "exit_code": None, "kind": "lost", "ranks": [1, 4]}
     rows: list[tuple[dict[str, Any], str]] = [

@@ -1,0 +1,158 @@
+"""Runs the command of `run --notify` when a run is over: at most once, by the call that watches the end, or by node0.
+
+In: the command, a line for sh, and the summary of the run, both on stdin. Out: the command ran with the summary on its
+stdin, or it did not run here. The rule for once: who creates `notify.json` in the run's directory runs the command. The
+call claims it by the action `claim` when it has seen the end; the supervisor starts `run.notify` behind itself, which
+claims it when no call has done so in time. So a call that was killed, has detached or sleeps with its laptop loses no
+message, and a message that got lost on its way is not sent again.
+
+The command may have a token, so it is in no argument, no file and no variable: sh reads it from stdin. It gets the
+environment of a login, without the secrets of ranks; it has a minute; its end changes nothing of the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from ipexctl.node.common.answer import AgentError, Json, answer
+from ipexctl.node.common.files import (
+    RunReference,
+    last_lines,
+    open_private,
+    read_json,
+    rundir_of,
+    write_json_atomically,
+)
+from ipexctl.node.common.json_records import decode
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+FILE, LOG = "notify.json", "notify.log"
+_INTERVAL = 0.2
+
+
+class NotifyEnd(NamedTuple):
+    """How the command ended."""
+
+    exit_code: int | None = None
+    """As a shell has it; None if it was ended after its time."""
+    error: str = ""
+    """Why sh could not be started."""
+
+    @property
+    def is_good(self) -> bool:
+        return self.exit_code == 0
+
+
+class NotifyRequest(NamedTuple):
+    """For `run.notify` on node0, on its stdin."""
+
+    rundir: str
+    command: str
+    summary: str
+    """The text of the document."""
+    claim_after: float
+    """Seconds for a call to claim the command first."""
+    timeout: float
+
+    def __repr__(self) -> str:
+        return f"NotifyRequest({self.rundir!r})"  # no secrets in logs
+
+
+def claim(rundir: str, by: str) -> bool:
+    """Whether this caller runs the command. False, too, for a run whose record is gone."""
+    try:
+        number = os.open(os.path.join(rundir, FILE), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except (FileExistsError, FileNotFoundError):
+        return False
+    with open(number, "w") as file:
+        json.dump({"by": by, "at": time.time()}, file)
+    return True
+
+
+def run_command(
+    command: str, summary: str, timeout: float, output: BinaryIO | int, cwd: str | None = None
+) -> NotifyEnd:
+    """Run the line with the summary on its stdin; what it prints goes to `output`. After the time, it is killed."""
+    line = command.encode("utf-8", "surrogateescape")
+    # dd reads exactly these bytes, so that the command finds the summary behind itself; head may read more.
+    script = f'eval "$(dd bs=1 count={len(line)} 2>/dev/null)"'
+    try:
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", script],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            cwd=cwd,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return NotifyEnd(error=f"/bin/sh: {error.strerror}")
+    try:
+        process.communicate(line + summary.encode(), timeout)
+    except subprocess.TimeoutExpired:
+        return NotifyEnd()
+    finally:
+        if process.returncode is None:  # also when this call is interrupted
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    code = process.returncode
+    return NotifyEnd(code if code >= 0 else 128 - code)
+
+
+def start_notify(request: NotifyRequest) -> None:
+    """Let a process of its own do the rest, so that the supervisor's end is that of the run."""
+    argv = [sys.executable, "-IS", os.path.join(request.rundir, "agent.zip"), "run.notify"]
+    process = subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True, close_fds=True
+    )
+    assert process.stdin is not None
+    with process.stdin as stdin:
+        stdin.write(json.dumps(request._asdict()).encode() + b"\n")
+
+
+def notify(request: NotifyRequest) -> None:
+    """Run the command unless a call claims it in time, and record how it ended."""
+    until = time.monotonic() + request.claim_after
+    path = os.path.join(request.rundir, FILE)
+    while not os.path.exists(path) and time.monotonic() < until:
+        time.sleep(_INTERVAL)
+    if not claim(request.rundir, "node0"):
+        return
+    with open(os.path.join(request.rundir, LOG), "wb", opener=open_private) as log:
+        ended = run_command(request.command, request.summary, request.timeout, log, os.path.expanduser("~"))
+    with contextlib.suppress(OSError):  # the disk is full
+        write_json_atomically(path, {"by": "node0", "at": time.time(), **ended._asdict()}, durable=False)
+
+
+def end_on_node0(rundir: str) -> Json | None:
+    """How the command ended on node0, for `why`; None if it did not run there, still runs, or ended well."""
+    document = read_json(os.path.join(rundir, FILE))
+    if "exit_code" not in document or document["exit_code"] == 0:
+        return None
+    lines = last_lines(os.path.join(rundir, LOG), 1 << 12, 1)
+    return {**document, "line": lines[-1].decode(errors="replace")[:500] if lines else ""}
+
+
+def claim_by_call(request: RunReference) -> Json:
+    rundir = rundir_of(request)
+    if not os.path.isdir(rundir):
+        raise AgentError("there is no record of the run")
+    return {"claimed": claim(rundir, "call")}
+
+
+def main(action: str) -> int:
+    if action == "claim":
+        return answer(lambda request, _: claim_by_call(request))
+    os.umask(0o077)
+    notify(decode(NotifyRequest, json.loads(sys.stdin.readline()), "the request"))
+    return 0

@@ -1,0 +1,34 @@
+"""The outcome of a run for a program: the fields of `--summary`, of the event `end`, and of what `--notify` gets."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Sequence
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
+    from ipexctl.node.common.records import RunStatus
+
+SCHEMA = "ipexctl.run/1"
+
+
+def summary_fields(
+    run: str | None, status: RunStatus | None, *, world_size: int, hosts: Sequence[str], exit_code: int, seconds: float
+) -> Json:
+    """`run` is None if none was started; `status` None if it was not followed to its end."""
+    state = "unknown" if status is None else status.state  # as in `ps`
+    lost = status.output_lost if status is not None else None
+    return {
+        "id": run,
+        "state": None if run is None else state,
+        "exit_code": exit_code,
+        "world_size": world_size,
+        "hosts": list(hosts),
+        "seconds": round(seconds, 3),
+        "output_lost": lost and lost._asdict(),
+    }
+
+
+def summary_text(fields: Json) -> str:
+    """The document of `--summary`."""
+    return json.dumps({"schema": SCHEMA, **fields}, indent=2) + "\n"
