@@ -2,26 +2,37 @@
 
     .venv/bin/python -m tests.mutants doctor --seed 1 --count 10
 
-A survivor is a change that no test noticed: add a test, or see that it changes nothing. Mutants are made in a copy of
-the checkout in a temporary directory, one at a time. The exit code is 0 whatever survives; it is 1 if the tests fail
-without any change. It takes minutes and is no part of `tests/run.sh`.
+In: a package or module below ipexctl, a seed and a number. Out: one line for each mutant, with what noticed it. A
+survivor is a change that no test noticed: add a test, or see that it changes nothing. The tests run once without a
+change, which finds those that call the function of each mutant; of a mutant only these run, the quickest first. What
+counts when a module is imported, such as a constant, has the tests that import the module, and then all of the package;
+the tests of `--also` come last. A test that gets what it examines from another one, such as a cached value, may be
+missed: run a survivor's tests whole before you believe it.
+
+Rule: mutants are made in a copy of the checkout in a temporary directory, one at a time. The exit code is 0 whatever
+survives; it is 1 if the tests fail without any change. It takes minutes and is no part of `tests/run.sh`.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import compileall
 import difflib
+import json
 import os
+import py_compile
 import random
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from .mutate import KINDS, Mutant, mutants_of
+from .mutate import KINDS, Mutant, is_in_function, mutants_of
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _ALSO: Final = {
@@ -54,28 +65,40 @@ def main() -> int:
     files = sorted(source.rglob("*.py")) if source.is_dir() else [source.with_suffix(".py")]
     if not all(file.is_file() for file in files):
         sys.exit(f"no package or module {given.room} below ipexctl")
-    chosen = choose(files, given.seed, given.count, given.kind)
+    places = choose(files, given.seed, given.count, given.kind)
+    chosen = {number: place for number, place in enumerate(places, 1) if not given.only or number in given.only}
     if given.list:
-        for number, place in enumerate(chosen, 1):
+        for number, place in chosen.items():
             _show(f"{number}", place)
         return 0
-    tests = paths_of(given.room) + tuple(given.also)
+    imports = imports_of_tests(ROOT / "tests/unit")
+    tests = files_of(paths_of(given.room))
+    also = files_of(given.also)
     with tempfile.TemporaryDirectory(prefix="ipexctl-mutants-") as directory:
         copy = copied(Path(directory))
-        seconds, noticed = run(copy, tests, 3600)
+        reached_file = copy / "reached.json"
+        reached_file.write_text(json.dumps(_lines_of(chosen, copy)))
+        begun = time.monotonic()
+        noticed = run(copy, tests, 3600, reached_file) or (also and run(copy, also, 3600)) or ""
+        seconds = time.monotonic() - begun
         if noticed:
             print(f"the tests fail without any change: {noticed}", file=sys.stderr)
             return 1
-        print(f"{' '.join(tests)}: {seconds:.0f} s without a change", flush=True)
+        print(f"{given.room}: {seconds:.0f} s without a change", flush=True)
+        reached = json.loads(reached_file.read_text())
         survived = 0
-        for number, place in enumerate(chosen, 1):
+        for number, place in chosen.items():
             file = copy / place.path
             before = file.read_text(encoding="utf-8")
             file.write_text(place.mutant.text, encoding="utf-8")
-            took, noticed = run(copy, tests, max(_LEAST_TIME, 3 * seconds))
+            begun, noticed = time.monotonic(), ""
+            for stage in stages(place, reached.get(f"{file}:{place.mutant.line}"), imports, tests, also):
+                if stage and not noticed:
+                    noticed = run(copy, stage, max(_LEAST_TIME, 3 * seconds))
+            took = time.monotonic() - begun
             file.write_text(before, encoding="utf-8")
             survived += not noticed
-            _show(f"{number}/{len(chosen)} {'killed' if noticed else 'SURVIVED'} in {took:.0f} s", place, noticed)
+            _show(f"{number}/{given.count} {'killed' if noticed else 'SURVIVED'} in {took:.0f} s", place, noticed)
     print(f"{len(chosen)} mutants of {given.room}, seed {given.seed}: {survived} survived")
     return 0
 
@@ -87,6 +110,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=10)
     parser.add_argument("--kind", choices=KINDS, help="only such mutants")
     parser.add_argument("--also", action="append", default=[], metavar="PATH", help="more tests, such as tests/process")
+    parser.add_argument("--only", type=int, action="append", default=[], metavar="N", help="only number N of the list")
     parser.add_argument("--list", action="store_true", help="print the mutants and run nothing")
     return parser.parse_args()
 
@@ -112,8 +136,44 @@ def paths_of(room: str) -> tuple[str, ...]:
     return tuple(f"tests/unit/{name}" for name in ((own,) if own else ()) + also) or ("tests/unit",)
 
 
+def imports_of_tests(directory: Path) -> dict[str, frozenset[str]]:
+    """For each file of tests below a directory, the modules of ipexctl that it or a helper beside it imports."""
+    own = {file: _imported(file) for file in sorted(directory.rglob("*.py"))}
+    helpers = {file.stem: names for file, names in own.items() if not file.name.startswith("test_")}
+    return {
+        str(file.relative_to(ROOT)): names.union(*(helpers[name] for name in names & helpers.keys()))
+        for file, names in own.items()
+        if file.name.startswith("test_")
+    }
+
+
+def _imported(file: Path) -> frozenset[str]:
+    """The names of modules, and of what may be one, in a file's imports."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return frozenset(found)
+
+
+def near(path: Path, imports: Mapping[str, Set[str]]) -> tuple[str, ...]:
+    """The files of tests that import the module."""
+    name = ".".join(path.with_suffix("").parts)
+    return tuple(file for file, names in imports.items() if name in names)
+
+
+def files_of(tests: Iterable[str]) -> tuple[str, ...]:
+    """The files of tests in these files and directories."""
+    paths = [ROOT / test for test in tests]
+    files = [file for path in paths for file in (sorted(path.rglob("test_*.py")) if path.is_dir() else [path])]
+    return tuple(str(file.relative_to(ROOT)) for file in files)
+
+
 def copied(directory: Path) -> Path:
-    """The checkout with its changes, without what git ignores."""
+    """The checkout with its changes, without what git ignores; bytecode there is valid for unchanged text alone."""
     listed = subprocess.run(
         ["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True
     )
@@ -121,15 +181,47 @@ def copied(directory: Path) -> Path:
         if (ROOT / name).is_file():
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, directory / name)
+    by_content = py_compile.PycInvalidationMode.CHECKED_HASH
+    compileall.compile_dir(directory / "ipexctl", quiet=2, invalidation_mode=by_content)
     return directory
 
 
-def run(copy: Path, tests: tuple[str, ...], limit: float) -> tuple[float, str]:
-    """The seconds that the tests take, and what noticed the change: empty if nothing did."""
+def _lines_of(chosen: Mapping[int, Place], copy: Path) -> dict[str, list[int]]:
+    """The mutants' lines within functions, by file of the copy."""
+    found: dict[str, list[int]] = {}
+    for path, mutant in chosen.values():
+        if is_in_function((ROOT / path).read_text(encoding="utf-8"), mutant.line):
+            found.setdefault(str(copy / path), []).append(mutant.line)
+    return found
+
+
+def stages(
+    place: Place,
+    reached: Sequence[str] | None,
+    imports: Mapping[str, Set[str]],
+    tests: Iterable[str],
+    also: Iterable[str],
+) -> tuple[tuple[str, ...], ...]:
+    """The tests to try, one after the other, until some notice the change.
+
+    `reached` are those that call its function. For a change outside functions, which counts when a module is imported,
+    it is None: then come the files that import the module, then the others.
+    """
+    close = near(place.path, imports)
+    rest = tuple(sorted(also, key=lambda file: place.path.stem not in file))
+    if reached is not None:
+        return tuple(reached), rest
+    return close, tuple(file for file in tests if file not in close), rest
+
+
+def run(copy: Path, tests: tuple[str, ...], limit: float, reached_file: Path | None = None) -> str:
+    """What noticed the change: empty if nothing did. With the file, writes there which tests reach which lines."""
     argv = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=no", "-m", "not lab", *tests]
-    # Without bytecode: the same size and second of a change would leave that of the mutant before in force.
+    # No bytecode of a mutant: the same size and second of a change would leave it in force for the next.
     env = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    begun = time.monotonic()
+    if reached_file is not None:
+        argv += ["-p", "mutants.reached"]
+        env |= {"PYTHONDONTWRITEBYTECODE": "", "IPEXCTL_TESTS_REACHED": str(reached_file)}
     process = subprocess.Popen(
         argv,
         cwd=copy,
@@ -145,12 +237,11 @@ def run(copy: Path, tests: tuple[str, ...], limit: float) -> tuple[float, str]:
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, 9)
         process.communicate()
-        return time.monotonic() - begun, f"no end within {limit:.0f} s"
-    seconds = time.monotonic() - begun
+        return f"no end within {limit:.0f} s"
     if process.returncode == 0:
-        return seconds, ""
+        return ""
     failed = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return seconds, failed[0] if failed else f"pytest ended with exit code {process.returncode}"
+    return failed[0] if failed else f"pytest ended with exit code {process.returncode}"
 
 
 def _show(head: str, place: Place, noticed: str = "") -> None:

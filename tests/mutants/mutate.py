@@ -53,6 +53,16 @@ def mutants_of(text: str) -> list[Mutant]:
     return sorted(found, key=lambda mutant: (mutant.line, mutant.kind, mutant.after))
 
 
+def is_in_function(text: str, line: int) -> bool:
+    """Whether a line of a module is part of a function or method: the rest counts when the module is imported."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    return any(
+        node.lineno <= line <= (node.end_lineno or node.lineno)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, functions)
+    )
+
+
 def _line_starts(text: str) -> list[int]:
     """The offset in bytes of each line, as columns of a syntax tree count bytes."""
     starts = [0]

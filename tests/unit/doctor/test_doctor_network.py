@@ -40,12 +40,13 @@ from ipexctl.doctor.ports import (
     parse_result,
     port_findings,
 )
-from ipexctl.doctor.script_dialog import results_until
+from ipexctl.doctor.script_dialog import ScriptDialog, results_until
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.network import Address, Network, Nic
 from ipexctl.facts.system import Security, System
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import NO_PYTHON, script_command
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
     from ipexctl.doctor.network_check import NetworkReport
     from ipexctl.doctor.ports import Pair
     from ipexctl.node.common.frames import StreamName
-    from ipexctl.remote.command import Command
+    from ipexctl.remote.session import Session
     from ipexctl.trust.host_state import HostState
 
 OK, REFUSED, SILENT = ConnectionResult("ok"), ConnectionResult("refused"), ConnectionResult("timeout")
@@ -295,6 +296,13 @@ def test_results_after_the_deadline_are_timeouts() -> None:
     assert time.monotonic() - began < 1
 
 
+def test_events_that_arrive_before_the_deadline_are_received() -> None:
+    dialog = ScriptDialog(Cancel())
+    dialog.start("a", FakeSession(Host("a", "a")), Command.shell(""), timeout=5)
+    assert dialog.receive(time.monotonic() - 0.1) is None
+    assert dialog.receive(time.monotonic() + 0.9) == ("a", None)
+
+
 def test_host_errors_are_returned_and_other_errors_are_raised() -> None:
     def lost() -> int:
         raise Unreachable("gone")
@@ -329,17 +337,17 @@ def test_login_timeout_grows_beyond_64_nodes(nodes: int, connect: int) -> None:
 
 
 class _LateToProbe(FakeSession):
-    """Sessions: the login of node0 to b fails, and the query of trust on b times out."""
+    """Sessions: the login of node0 to b fails, that to others succeeds, and the query of trust on them times out."""
 
     def __init__(self, host: Host, code: int, output: bytes) -> None:
         super().__init__(host)
-        self.login = b"0 %d %s\n" % (code, output.hex().encode())
+        self.login = b"0 %d %s\n1 0 %s\n" % (code, output.hex().encode(), b"ok".hex().encode())
 
     def run(self, command: Command, sink: Callable[[StreamName, bytes], None], **more: Any) -> Ended:
         if command.label.startswith("log in to"):
             sink("stdout", self.login)
             return Ended(0)
-        if self.host.name == "b" and "ports" not in command.label:
+        if self.host.name != "a" and "ports" not in command.label:
             raise TimedOut("not finished within 0.1 s")
         raise HostError("no such program")
 
@@ -349,7 +357,8 @@ def check_with_login(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, bytes], 
     def check(code: int, output: bytes) -> NetworkReport:
         monkeypatch.setattr(SessionPool, "session", lambda _, host: _LateToProbe(host, code, output))
         with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=1) as pool:
-            hosts, internal = [Host("a", "a"), Host("b", "b")], {"a": "10.1.0.1", "b": "10.1.0.2"}
+            internal = {"a": "10.1.0.1", "b": "10.1.0.2", "c": "10.1.0.3"}
+            hosts = [Host(name, name) for name in internal]
             return check_network(pool, hosts, internal, facts={}, home="~")
 
     return check
@@ -370,6 +379,32 @@ def test_login_failure_is_reported_if_the_query_of_trust_times_out(
     (failed,) = (found for found in report.findings if found.level == "fail")
     assert (failed.id, failed.hosts) == ("network.login", ("b",))
     assert "refuses" in failed.message
+
+
+class _RecordedDialog(ScriptDialog):
+    """Every host says one thing, and then none says any more; keeps until when each word was waited for."""
+
+    untils: list[float]
+
+    def start(self, name: str, session: Session, command: Command, *, timeout: float, stdin: bytes = b"") -> None:
+        self._running.add(name)
+        type(self).untils = []
+
+    def receive(self, until: float) -> tuple[str, Reply | HostError | None] | None:
+        self.untils.append(until)
+        names = sorted(self._running)
+        return (names[len(self.untils) - 1], Reply(event="begun")) if len(self.untils) <= len(names) else None
+
+
+def test_host_that_says_nothing_is_lost_earlier_than_one_that_is_slow(
+    check_with_login: Callable[[int, bytes], NetworkReport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ipexctl.doctor.network_check.ScriptDialog", _RecordedDialog)
+    monkeypatch.setattr("ipexctl.doctor.network_check._BUDGET", 100.0)
+    began = time.monotonic()
+    check_with_login(0, b"")
+    shares = [until - began for until in _RecordedDialog.untils[:4]]
+    assert shares == pytest.approx([35, 35, 35, 60], abs=5)
 
 
 # ── the port probe ───────────────────────────────────────────────────────────────────────────────────────────────────

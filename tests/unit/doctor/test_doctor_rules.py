@@ -28,6 +28,7 @@ from ipexctl.doctor.context import HostContext
 from ipexctl.doctor.finding import Finding, merge_findings, worst
 from ipexctl.doctor.rules import examine_cluster, examine_host
 from ipexctl.facts.facts import Facts, parse
+from ipexctl.facts.network import Route
 from recorded_probes import NAMES
 
 if TYPE_CHECKING:
@@ -298,3 +299,12 @@ def test_fix_for_an_incomplete_probe_does_not_name_timeout() -> None:
     fix = found(alone(healthy()._replace(complete=False, cut=("home",))), "probe.incomplete").fix
     assert "--timeout" not in fix
     assert "time getent" in fix
+
+
+@pytest.mark.parametrize("iface", ["eth0", "eth1"])
+def test_interface_for_training_is_that_of_the_default_route(iface: str) -> None:
+    nics = (nic("eth0", "10.1.0.1"), nic("eth1", "10.2.0.1"), nic("docker0", "172.17.0.1", kind="bridge"))
+    network = {"nics": nics, "default_route": Route(iface, "10.1.0.254"), "reached": None}
+    chosen = context(healthy(network=network)).nic
+    assert chosen is not None
+    assert chosen.name == iface

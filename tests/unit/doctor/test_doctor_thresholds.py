@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from doctor_rules_helpers import alone, changed, healthy, twins
+from doctor_rules_helpers import alone, changed, disk, healthy, home, twins
 
 from ipexctl.doctor.cluster_machines import gain_without_slow
 from ipexctl.doctor.context import GB, MB
@@ -47,6 +47,33 @@ def level(findings: tuple[Finding, ...], identifier: str) -> str | None:
 )
 def test_memory_on_both_sides_of_each_threshold(memory: dict[str, Any], identifier: str, expected: str | None) -> None:
     assert level(changed(memory=memory), identifier) == expected
+
+
+@pytest.mark.parametrize(
+    ("is_installed", "room", "identifier", "expected"),
+    [
+        (True, {"free": GB - 1}, "home.full", "fail"),
+        (True, {"free": GB}, "home.full", None),
+        (True, {"free": 2 * GB - 1}, "home.small", "warn"),
+        (True, {"free": 2 * GB}, "home.small", None),
+        (False, {"free": 10 * GB - 1}, "home.small", "warn"),
+        (False, {"free": 10 * GB}, "home.small", None),
+        (True, {"inodes_free": 999}, "home.inodes", "fail"),
+        (True, {"inodes_free": 1000}, "home.inodes", "warn"),
+        (True, {"inodes_free": 99_999}, "home.inodes", "warn"),
+        (True, {"inodes_free": 100_000}, "home.inodes", None),
+    ],
+)
+def test_disk_on_both_sides_of_each_threshold(
+    is_installed: bool, room: dict[str, Any], identifier: str, expected: str | None
+) -> None:
+    software = {} if is_installed else {"envs": ()}
+    assert level(changed(home=home(**room), software=software), identifier) == expected
+
+
+@pytest.mark.parametrize(("free", "expected"), [(GB - 1, "info"), (GB, None)])
+def test_temporary_directory_on_both_sides_of_the_threshold(free: int, expected: str | None) -> None:
+    assert level(changed(tmp=disk("/tmp", free=free)), "tmp.small") == expected
 
 
 @pytest.mark.parametrize(("rdma", "soft", "expected"), [
