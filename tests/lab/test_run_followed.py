@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import time
@@ -14,7 +13,7 @@ import pytest
 
 from agent_helpers import wait_until
 from ipexctl.lab import LabSpec, break_host, mend_host
-from lab_run_helpers import WAIT_SCRIPT, Cluster, by_rank
+from lab_run_helpers import Cluster, by_rank
 
 MPI_LAB = LabSpec(hosts=2, name=f"followlab-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
@@ -182,10 +181,10 @@ def test_node0_that_stays_away_ends_the_call_and_not_the_run(cluster: Cluster) -
 
 
 def test_wait_survives_a_node0_that_is_away_and_says_what_it_saw(cluster: Cluster) -> None:
-    cluster.write("ends.py", "import sys, time\nprint('here', flush=True)\ntime.sleep(45)\nsys.exit(5)\n")
+    cluster.write("ends.py", "import sys, time\nprint('here', flush=True)\ntime.sleep(25)\nsys.exit(5)\n")
     run = cluster.run("--ppn", "1", "--detach", "-l", "node1", "ends.py").out.strip()
     cluster.wait_until(run, "running")
-    waiting, short = cluster.begin_call("wait", run), cluster.begin_call("wait", run, "--timeout", "25")
+    waiting, short = cluster.begin_call("wait", run), cluster.begin_call("wait", run, "--timeout", "8")
     time.sleep(3)
     break_host(cluster.lab.hosts[0], "sshd-dead")
     subprocess.run(["ss", "-K", "dst", cluster.lab.hosts[0].address, "dport", "=", "22"], capture_output=True)
@@ -209,6 +208,7 @@ def test_ctrl_c_with_unreachable_node0_prints_the_stop_command(cluster: Cluster)
     break_host(cluster.lab.hosts[0], "sshd-dead")
     try:
         assert cluster.status(run)["state"] == "unknown"
+        assert cluster.call("attach", run).rc == 3
         watching.process.send_signal(signal.SIGINT)
         code = watching.end()
     finally:
@@ -216,17 +216,3 @@ def test_ctrl_c_with_unreachable_node0_prints_the_stop_command(cluster: Cluster)
     assert code == 130
     assert f"ipexctl stop {run}" in watching.err.read_text()
     assert cluster.call("stop", run).rc == 0
-
-
-def test_ctrl_c_during_the_start_leaves_no_run(cluster: Cluster) -> None:
-    cluster.write("waits.py", WAIT_SCRIPT)
-    seed = int(os.environ.get("IPEXCTL_TESTS_SEED", "20261120"))
-    moments = random.Random(seed)
-    for _ in range(6):
-        running = cluster.begin("--ppn", "1", "waits.py", cluster.marker)
-        time.sleep(moments.uniform(0.4, 3.0))
-        running.process.send_signal(signal.SIGINT)
-        assert running.end() == 130, f"seed {seed}\n{running.said()}"
-        cluster.wait_until_gone(2.0, cluster.marker)
-        assert {row["state"] for row in cluster.runs()} <= {"stopped"}, f"seed {seed}"
-        assert "Traceback" not in running.said()

@@ -21,7 +21,6 @@ import pytest
 from attach_helpers import COUNT_SCRIPT, IGNORE_TERM_SCRIPT, IPEXCTL, Attached
 
 from agent_helpers import wait_until
-from ipexctl.jobs.local_copy import read_final_status
 from message_data import missing
 
 pytest_plugins = ["run_fixtures", "attach_fixtures"]
@@ -39,21 +38,6 @@ def of_rank(out: bytes, rank: int) -> list[bytes]:
 def bytes_unread(pipe: IO[bytes]) -> int:
     """Bytes in a pipe; 65,536 bytes fill it."""
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4), sys.byteorder)
-
-
-def test_two_followers_see_every_line_and_save_one_complete_copy(attach: Callable[..., Attached]) -> None:
-    attached = attach(COUNT_SCRIPT.format(120, 0.02))
-    one = attached.begin("attach", "last")
-    time.sleep(0.8)
-    other = attached.begin("attach", "last")
-    for process in (one, other):
-        out, err = process.communicate(timeout=60)
-        assert process.returncode == 0, err
-        assert [of_rank(out, rank) for rank in (0, 1)] == [numbers(120)] * 2
-        assert b"ended well" in err
-    copy = attached.copies / attached.run.id
-    assert read_final_status(copy) is not None
-    assert (copy / "ranks" / "0001.out").read_bytes().splitlines() == numbers(120)
 
 
 @pytest.mark.parametrize("is_freed", [False, True])

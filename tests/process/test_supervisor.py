@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_helpers import SLEEP_FOREVER, Run, processes_with
+from run_helpers import SLEEP_FOREVER, Run, processes_with, runs_in
 
 from agent_helpers import all_pythons, wait_until
 from ipexctl.node.common.processes import is_running
@@ -297,6 +298,25 @@ def test_permanently_full_disk_does_not_end_training_and_loss_is_counted(
     assert (status["state"], status["exit_code"]) == ("ok", 0)
     whole = sum(len(b"%d %s\n" % (i, b"x" * 40)) for i in range(60000))
     assert status["ranks"][0]["lost"] > whole - (1 << 20)
+
+
+def test_final_status_is_written_to_a_home_whose_disk_stays_full(
+    mounted: Callable[[str], Path], tmp_path: Path
+) -> None:
+    home, go = mounted("size=4m"), tmp_path / "go"
+    code = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)\n"
+    code += "for i in range(3000): print(i, 'x' * 40)"
+    with runs_in(home, patches={"run.supervisor": ("FLUSH = 30.0", "FLUSH = 2.0")}) as make:
+        run = make(code).start()
+        run.wait_until(lambda: run.status["state"] == "running")
+        with contextlib.suppress(OSError), (home / "ballast").open("wb", buffering=0) as ballast:
+            while ballast.write(b"\0" * 4096):
+                pass
+        go.touch()
+        status = run.wait()
+        assert (status["state"], status["exit_code"], states(status)) == ("ok", 0, [("ok", 0), ("ok", 0)])
+        assert all(row["lost"] > 100_000 for row in status["ranks"])
+        assert run.left() == []
 
 
 def test_quota_error_at_close_does_not_fail_the_run(make: Callable[..., Run]) -> None:
