@@ -59,7 +59,9 @@ def accelerate(
 
     call, planned = _plan(ctx, line)
     hostfile = mpirun_hostfile or "mpirun-hostfile"
-    _print(to_accelerate(planned.plan, planned.context.env.packages, hostfile), line.output, _lost_options(ctx, call))
+    env = planned.context.env
+    exported = to_accelerate(planned.plan, env.packages, hostfile, has_ccl=env.ccl)
+    _print(exported, line.output, _lost_options(ctx, call))
 
 
 @subcommand(export_command, "slurm", cls=ScriptCommand, context_settings=SETTINGS)

@@ -27,15 +27,22 @@ CCL_BY_RANKS: Final = "1.8"
 """Before this version, mpirun_ccl was ignored on a single machine."""
 
 
-def to_accelerate(plan: LaunchPlan, packages: Mapping[str, str], hostfile: str) -> Exported:
-    """`hostfile`: path of a hostfile for mpirun, where the command in the header makes it from the lines there."""
+def to_accelerate(plan: LaunchPlan, packages: Mapping[str, str], hostfile: str, *, has_ccl: bool = False) -> Exported:
+    """`hostfile`: path of a hostfile for mpirun, where the command in the header makes it from the lines there.
+
+    `has_ccl`: whether the environment has oneCCL's bindings.
+    """
     import yaml  # costs start-up
 
     if plan.world_size > 1:
         require_process_group(plan, "accelerate")
 
     version = packages.get(PROJECT, "")
-    config, notes = _config(plan, packages, version, hostfile)
+    config, notes = _config(plan, packages, version, hostfile, has_ccl=has_ccl)
+    if has_ccl and plan.backend_reason and config.get("mpirun_config", {}).get("mpirun_ccl") == "0":
+        notes.append(
+            f"mpirun_ccl is 0, for gloo, although the environment has oneCCL's bindings: {plan.backend_reason}"
+        )
     words = plan.command[1:] if plan.command[0] == plan.python else plan.command
     head = [comment(f"{len(plan.hosts)} hosts, {plan.world_size} ranks; for accelerate {version or 'as it is now'}")]
     head += [commented_command(["accelerate", "launch", "--config_file", "THIS", *words])]
@@ -61,7 +68,7 @@ def _requirements(plan: LaunchPlan) -> str:
 
 
 def _config(
-    plan: LaunchPlan, packages: Mapping[str, str], version: str, hostfile: str
+    plan: LaunchPlan, packages: Mapping[str, str], version: str, hostfile: str, *, has_ccl: bool
 ) -> tuple[dict[str, Any], list[str]]:
     """The configuration and notes. accelerate refuses a file with an unknown key; no version means the newest."""
     config: dict[str, Any] = {
@@ -77,20 +84,22 @@ def _config(
         "same_network": True,
         "use_cpu": True,
     }
-    notes = _multi_process(config, plan, version, hostfile) if plan.world_size > 1 else []
+    notes = _multi_process(config, plan, version, hostfile, has_ccl=has_ccl) if plan.world_size > 1 else []
     if IPEX in packages:
         notes += _ipex(config, packages, version)
     return config, notes
 
 
-def _multi_process(config: dict[str, Any], plan: LaunchPlan, version: str, hostfile: str) -> list[str]:
+def _multi_process(
+    config: dict[str, Any], plan: LaunchPlan, version: str, hostfile: str, *, has_ccl: bool
+) -> list[str]:
     config |= {"main_process_ip": plan.master_addr, "main_process_port": plan.master_port or 29500}
     notes = []
     if before(version, FIRST_MPIRUN):
         notes.append(f"accelerate {version} starts no mpirun: mpirun -f {hostfile} … accelerate launch … by hand")
     else:
         config["mpirun_config"] = {"mpirun_hostfile": hostfile}
-    if before(version, WITHOUT_IPEX) or (not version and plan.backend == "ccl"):
+    if before(version, WITHOUT_IPEX) or (not version and (has_ccl or plan.backend == "ccl")):
         notes += _oneccl(config, plan, version)
         if not version:
             notes.append(f"mpirun_ccl is for accelerate up to {LAST_ACCELERATE}; later ones ignore it and use gloo")

@@ -105,6 +105,8 @@ class LaunchPlan:
     master_port: int | None
     """None: node0 chooses a free port when the run starts."""
     backend: Backend
+    backend_reason: str
+    """Why it was chosen; empty if the call names it."""
     dtype_hint: str
     python: str
     env: str | None

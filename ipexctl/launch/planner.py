@@ -89,6 +89,7 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | Refusal:
         master_addr=wanted.get("MASTER_ADDR") or own_address,
         master_port=requested_number(wanted, "MASTER_PORT") or options.master_port,
         backend=backend,
+        backend_reason=backend_reason,
         dtype_hint=dtype(node.facts.cpu.tier or "unsupported" for node in nodes),
         python=request.env.python,
         env=request.env.name,

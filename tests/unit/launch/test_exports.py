@@ -10,6 +10,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -24,6 +25,7 @@ from ipexctl.export.slurm import LOCAL_RANK_COUNT, Launcher, to_slurm
 from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate_config import read_accelerate
 from ipexctl.launch.request import Export
+from ipexctl.launch.stated_backend import stated_backend
 from message_data import missing
 
 TWO = (machine(cpu(4), 1), machine(cpu(4), 2))
@@ -148,6 +150,38 @@ def test_accelerate_export_names_oneccl_if_the_plan_has_it() -> None:
         assert any("oneCCL" in note or "mpirun_ccl" in note for note in found.notes) == (version != "1.12.0")
     without = to_accelerate(plan(*TWO, ppn=2), {"accelerate": "1.12.0"}, "hosts").text
     assert yaml.safe_load(without)["mpirun_config"]["mpirun_ccl"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("cores", "options", "workers", "noted"),
+    [
+        (2, {}, "1", ""),
+        (1, {}, "0", "mpirun_ccl oneCCL single core --backend ccl"),
+        (1, {"backend": "ccl"}, "1", ""),
+        (1, {"stated": stated_backend(["--ddp_backend", "ccl"], None)}, "1", ""),
+        (2, {"stated": stated_backend(["--ddp_backend", "gloo"], None)}, "0", "mpirun_ccl oneCCL --ddp_backend gloo"),
+        (2, {"backend": "gloo"}, "0", ""),
+    ],
+)
+@pytest.mark.parametrize("version", ["1.12.0", ""])
+def test_accelerate_export_says_why_it_has_gloo_although_bindings_are_there(
+    version: str, cores: int, options: dict[str, Any], workers: str, noted: str
+) -> None:
+    """Without the key, accelerate up to 1.12 takes oneCCL."""
+    hosts = (machine(cpu(cores, threads=1), 1), machine(cpu(cores, threads=1), 2))
+    packages = {"accelerate": version} if version else {}
+    made = plan(*hosts, env=IPEX, ppn=1, **options)
+    found = to_accelerate(made, packages, "hosts", has_ccl=True)
+    assert yaml.safe_load(found.text)["mpirun_config"]["mpirun_ccl"] == workers
+    notes = [note for note in found.notes if note.startswith("mpirun_ccl is 0")]
+    assert len(notes) == bool(noted)
+    assert missing(" ".join(notes), noted) == []
+
+
+def test_accelerate_export_without_bindings_gives_no_reason_for_gloo() -> None:
+    found = to_accelerate(plan(*TWO, ppn=1), {"accelerate": "1.12.0"}, "hosts")
+    assert yaml.safe_load(found.text)["mpirun_config"]["mpirun_ccl"] == "0"
+    assert not any("mpirun_ccl" in note for note in found.notes)
 
 
 def test_accelerate_export_of_one_rank_is_not_distributed() -> None:
