@@ -15,13 +15,13 @@ import stat
 import threading
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ipexctl.limits import PIPE_SILENCE
+
 if TYPE_CHECKING:
     from pathlib import Path
 
 _MB: Final = 1 << 20
 _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY
-PIPE_SECONDS = 60.0
-"""The longest time in which a pipe that the call names brings nothing: a command may ask a cloud for its hosts."""
 
 
 class FileKind(NamedTuple):
@@ -74,7 +74,7 @@ def read_regular(path: Path | str, kind: FileKind) -> bytes:
 def read_typed(path: Path | str, kind: FileKind) -> bytes:
     """The same for a name that the user typed in this call, where a pipe is read until its writer closes it.
 
-    A pipe that nobody writes to is an error, too: after `PIPE_SECONDS` without a writer, or without a byte from it.
+    A pipe that nobody writes to is an error, too: after `PIPE_SILENCE` without a writer, or without a byte from it.
     """
     if not stat.S_ISFIFO(os.stat(path).st_mode):  # noqa: PTH116
         return _read_limited(os.open(path, _FLAGS), path, kind)
@@ -97,7 +97,7 @@ def _open_pipe(path: Path | str) -> int:
 
     thread = threading.Thread(target=open_it, name="pipe", daemon=True)
     thread.start()
-    thread.join(PIPE_SECONDS)
+    thread.join(PIPE_SILENCE)
     if not opened:
         raise _silent(path, "no program has opened it to write")
     if isinstance(opened[0], OSError):
@@ -108,7 +108,7 @@ def _open_pipe(path: Path | str) -> int:
 def _read_pipe(number: int, path: Path | str, kind: FileKind) -> bytes:
     data = b""
     while len(data) <= kind.limit:
-        if not select.select([number], [], [], PIPE_SECONDS)[0]:
+        if not select.select([number], [], [], PIPE_SILENCE)[0]:
             raise _silent(path, "nothing more came from it")
         if not (more := os.read(number, _MB)):
             return data
@@ -117,7 +117,7 @@ def _read_pipe(number: int, path: Path | str, kind: FileKind) -> bytes:
 
 
 def _silent(path: Path | str, problem: str) -> OSError:
-    return OSError(errno.ETIMEDOUT, f"it is a pipe, and {problem} for {PIPE_SECONDS:g} s", os.fspath(path))
+    return OSError(errno.ETIMEDOUT, f"it is a pipe, and {problem} for {PIPE_SILENCE:g} s", os.fspath(path))
 
 
 def decoded(data: bytes, encoding: str = "utf-8", errors: str = "strict") -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from ipexctl.cli.options import RANKS, RUN, TIMEOUT, Output, command, flag
+from ipexctl.limits import STOP_ANSWER
 
 
 @command()
@@ -27,7 +28,6 @@ def dump_command(
     from ipexctl.cli.run_hosts import call_node0, chosen_ranks
     from ipexctl.jobs.dump import dump
     from ipexctl.jobs.registry import RunRegistry
-    from ipexctl.limits import STOP_ANSWER
     from ipexctl.node.common.records import RunStatus
     from ipexctl.ui.dump import show, show_json, show_over
 

@@ -12,6 +12,7 @@ import typer
 
 from ipexctl.cli.options import TIMEOUT, Output, command, flag, option
 from ipexctl.errors import UserError
+from ipexctl.limits import PS_ANSWER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,7 +50,6 @@ def ps_command(
     from ipexctl.jobs.ps import forgettable, query_runs, with_copies
     from ipexctl.jobs.registry import RunRegistry, abandoned_runs
     from ipexctl.jobs.retention import read_limits
-    from ipexctl.limits import PS_ANSWER
     from ipexctl.remote.cancel import Cancel
     from ipexctl.ui.messages import print_user_error
     from ipexctl.ui.ps import as_json, show

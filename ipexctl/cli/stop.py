@@ -6,6 +6,7 @@ import typer
 
 from ipexctl.cli.options import NAMED_RUN, TIMEOUT, TextOutput, command
 from ipexctl.errors import UserError
+from ipexctl.limits import STOP_ANSWER
 
 
 @command()
@@ -25,7 +26,6 @@ def stop_command(
     from ipexctl.jobs.local_copy import save_final_status
     from ipexctl.jobs.registry import RunRegistry
     from ipexctl.jobs.stop import stop
-    from ipexctl.limits import STOP_ANSWER
     from ipexctl.node.common.records import FINAL
     from ipexctl.ui.ps import show_stopped
 

@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ipexctl.cli.interrupt import Interrupt, Leave, handling_signals
 from ipexctl.cli.run_hosts import connector_of, report_host_error
@@ -20,6 +20,7 @@ from ipexctl.errors import OutputError
 from ipexctl.jobs.follow import FollowCall, Follower, RunEnded, RunUpdate, follow_copy
 from ipexctl.jobs.local_copy import LocalCopy, read_copy, read_final_status
 from ipexctl.jobs.registry import RunRecord, RunRegistry
+from ipexctl.limits import STOPPED_RUN_SILENCE
 from ipexctl.node.common.records import RunStatus
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import Connector
@@ -38,9 +39,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
     from ipexctl.ui.run.events import EventsView
     from ipexctl.ui.run.run_view import RunView
-
-_PATIENCE: Final = 8.0
-"""Seconds without an event after which a stopped run is no longer followed, even if its last lines are missing."""
 
 
 def watch_run(
@@ -138,7 +136,7 @@ class _Watching:
                 self._handle_signal(interrupt.code - 128, write_to_terminal)
             self._ended = ended = self._follow()
             if self.code is not None:  # a blocked reader of stdout must not delay the exit after a signal
-                last = threading.Timer(_PATIENCE, self._cancel.throw)
+                last = threading.Timer(STOPPED_RUN_SILENCE, self._cancel.throw)
                 last.daemon = True
                 last.start()
         return self._print_end(ended)
@@ -227,7 +225,7 @@ class _Watching:
             except HostError as error:
                 self._report_not_stopped(f"{self._record.node0.name}: {error.reason}")
             while self.code is not None and not self._over.wait(0.5):
-                if time.monotonic() - self._last_event_at > _PATIENCE:
+                if time.monotonic() - self._last_event_at > STOPPED_RUN_SILENCE:
                     self._cancel.throw()
 
     def _stop(self) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 import typer
 
 from ipexctl.cli.options import RUN, TIMEOUT, Output, command
+from ipexctl.limits import WHY_ANSWER
 
 
 @command()
@@ -27,7 +28,6 @@ def why_command(
     from ipexctl.cli.run_hosts import run_options
     from ipexctl.jobs.registry import RunRegistry, read_failed_call
     from ipexctl.jobs.why.why import mention_failed_call, why
-    from ipexctl.limits import WHY_ANSWER
     from ipexctl.ui.why import as_json, show
 
     check_seconds("--timeout", timeout)

@@ -27,6 +27,7 @@ from ipexctl.doctor.logins import (
     unknown_state,
 )
 from ipexctl.doctor.script_dialog import ScriptDialog, on_hosts, open_sessions, results_until
+from ipexctl.limits import CHECKED_CONNECTION, NETWORK_CHECK
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import script_command
@@ -45,10 +46,6 @@ if TYPE_CHECKING:
     from ipexctl.trust.host_state import HostState
     from ipexctl.trust.login_errors import LoginAttempt
 
-CONNECT: Final = 3.0
-"""Seconds for one connection between two hosts; more for many hosts."""
-_BUDGET: Final = 8.0
-"""Seconds for the check; more for many hosts."""
 _NO_ANSWER: Final = "it no longer answers"
 _ALIVE: Final = 0.35
 """The share of the budget after which a host without an answer is lost."""
@@ -76,7 +73,7 @@ def check_network(
     """
     started = time.monotonic()
     if budget is None:
-        budget = for_many(_BUDGET, len(hosts))
+        budget = for_many(NETWORK_CHECK, len(hosts))
     cancel = Cancel()
     try:
         with pool.cancel.waking(cancel.throw):
@@ -261,7 +258,7 @@ class _NetworkCheck:
         for source, target in ports.pairs_to_try([host.name for host in self.hosts]):
             if source in listeners and target in listeners and listeners[target].port is not None:
                 targets[source].append(target)
-        seconds = max(0.2, min(for_many(CONNECT, len(self.hosts)), self.at(0.88) - time.monotonic()))
+        seconds = max(0.2, min(for_many(CHECKED_CONNECTION, len(self.hosts)), self.at(0.88) - time.monotonic()))
         for source, names in targets.items():
             order = [(self.internal[name], tokens[name], listeners[name]) for name in names]
             dialog.send(source, ports.connect_order(order, seconds))

@@ -13,13 +13,10 @@ from __future__ import annotations
 import math
 from typing import Final, Literal, TypeAlias
 
-STEADY_SECONDS: Final = 30.0
-"""A connection that has brought frames for so long is as good as one that was never lost."""
+from ipexctl.limits import NODE0_LEAST_SILENCE, NODE0_MOST_SILENCE, NODE0_STEADY
+
 _MINUTE: Final = 60.0
 
-MOST_SILENCE: Final = 30.0
-LEAST_SILENCE: Final = 10.0
-"""Of a silent run node0 sends a frame every 5 seconds, and a busy one may be late."""
 
 Step: TypeAlias = Literal["lost", "away", "again", "over"]
 """What follows a loss: the first report of it, that of another minute, none, or the end of the call."""
@@ -27,7 +24,7 @@ Step: TypeAlias = Literal["lost", "away", "again", "over"]
 
 def silence_limit(reconnect: float) -> float:
     """Seconds without a frame after which an open connection counts as lost."""
-    return min(MOST_SILENCE, max(LEAST_SILENCE, reconnect / 2)) if reconnect else MOST_SILENCE
+    return min(NODE0_MOST_SILENCE, max(NODE0_LEAST_SILENCE, reconnect / 2)) if reconnect else NODE0_MOST_SILENCE
 
 
 class Absence:
@@ -48,7 +45,7 @@ class Absence:
             if self._last_at is not None:
                 self._before += now - self._last_at
             self._first_at = now
-        elif now - self._first_at > STEADY_SECONDS:
+        elif now - self._first_at > NODE0_STEADY:
             self._before, self._minutes = 0.0, 0
         self._last_at = now
 

@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.lab.condition import FoundLab
+from ipexctl.limits import LAB_LOCK
 from ipexctl.node.common.files import write_atomically
 from ipexctl.node.common.processes import ProcessIdentity
 
@@ -213,7 +214,6 @@ def directories() -> tuple[str, ...]:
 
 
 _MACHINE_LOCK: Final = Path("/run/ipexctl-lab.lock")
-_TIMEOUT: Final = 30.0
 
 
 @contextmanager
@@ -239,7 +239,7 @@ def lab_lock(name: str) -> Iterator[None]:
 
 
 def _acquire(file: IO[str], message: str) -> None:
-    deadline = time.monotonic() + _TIMEOUT
+    deadline = time.monotonic() + LAB_LOCK
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

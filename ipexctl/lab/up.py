@@ -25,6 +25,7 @@ from ipexctl.lab import cpu_files, disk, files, network, state, system
 from ipexctl.lab.down import known_labs, remove
 from ipexctl.lab.plan import LabSpec, check, free_block, free_name, plan_lab
 from ipexctl.lab.state import Lab, LabHost, lab_lock, machine_lock
+from ipexctl.limits import LAB_HOST_START
 from ipexctl.node.common.processes import own_identity
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 
 _NODE_SCRIPT: Final = Path(__file__).with_name("node.sh")
-_START_TIMEOUT: Final = 60.0
 _PARALLEL_STARTS: Final = 16
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -181,11 +181,11 @@ def _start(
     argv += ["--mount", "/bin/sh", str(_NODE_SCRIPT)]
     log = host.dir / "start.log"
     with log.open("w") as errors:
-        first_line = _first_line(argv, environment, errors, timeout=_START_TIMEOUT)
+        first_line = _first_line(argv, environment, errors, timeout=LAB_HOST_START)
     if first_line != b"ready\n":
         raise UserError(f"{host.name} did not start{_last_lines(log)}")
     if not host.behind_bastion:
-        _await_banner(host.address, timeout=_START_TIMEOUT, is_closed=is_closed)
+        _await_banner(host.address, timeout=LAB_HOST_START, is_closed=is_closed)
 
 
 def _first_line(argv: list[str], environment: dict[str, str], errors: IO[str], *, timeout: float) -> bytes:

@@ -22,6 +22,7 @@ from jinja2 import TemplateSyntaxError, UndefinedError
 from jinja2.exceptions import SecurityError, TemplateError
 
 from ipexctl.hosts.names import did_you_mean
+from ipexctl.limits import TEMPLATE_RENDERED
 from ipexctl.playbook.ansible_names import HINTS
 from ipexctl.playbook.renderer_env import BadTemplate, Renderer, Undefined
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
 MEMORY: Final = 1 << 30
-SECONDS: Final = 5.0
 MAX_CHARACTERS: Final = 8 << 20
 """Most characters in one reply."""
 _FALSE_TEXTS: Final = frozenset({"no", "false", "off", "0", "n", "", "none"})
@@ -250,7 +250,7 @@ class Worker:
     def _answer(self, job: Mapping[str, Any]) -> str:
         scope = Scope(self, job["host"], job["local"])
         try:
-            signal.setitimer(signal.ITIMER_REAL, SECONDS)
+            signal.setitimer(signal.ITIMER_REAL, TEMPLATE_RENDERED)
             try:
                 result = self._do(job, scope)
                 text = json.dumps({**result, "secrets": sorted(self.renderer.secrets)})
@@ -289,7 +289,8 @@ def _explained(error: BaseException, scope: Scope) -> dict[str, Any]:
     at, fix, word = scope.at, "", None
     line = getattr(error, "lineno", None) if isinstance(error, TemplateSyntaxError) else None
     if isinstance(error, _TimeUp):
-        problem, fix = f"this template took longer than {SECONDS:g} s", "it never ends, or does what a task should do"
+        problem = f"this template took longer than {TEMPLATE_RENDERED:g} s"
+        fix = "it never ends, or does what a task should do"
     elif isinstance(error, MemoryError):
         problem = "this template takes too much memory"
     elif isinstance(error, RecursionError):

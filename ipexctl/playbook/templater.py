@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.names import did_you_mean
+from ipexctl.limits import TEMPLATE_REPLY
 from ipexctl.playbook.playbook_file import Templated, Value, templates_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
-_REPLY_TIMEOUT: Final = 8.0
-"""Seconds to wait for one reply: the process's own alarm is shorter, but can't interrupt a single step of Python."""
 _PROGRAM: Final = "import sys; sys.path[:0] = [sys.argv[1]]; from ipexctl.playbook.renderer import main; main()"
 
 
@@ -197,7 +196,7 @@ class Templater:
         assert process.stdout is not None
         poll = select.poll()
         poll.register(process.stdout, select.POLLIN)
-        line = process.stdout.readline() if poll.poll(_REPLY_TIMEOUT * 1000) else b""
+        line = process.stdout.readline() if poll.poll(TEMPLATE_REPLY * 1000) else b""
         if line.endswith(b"\n"):
             return json.loads(line)
         self._kill()

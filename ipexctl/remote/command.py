@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from ipexctl.limits import CANCEL_GRACE
 from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
@@ -89,11 +90,7 @@ def encode_for_printf(script: str) -> str:
     return script.encode("utf-8", "surrogateescape").decode("latin-1").translate(_ESCAPES)
 
 
-GRACE = 2.0
-"""Seconds between TERM and KILL for the processes of a cancelled command."""
-
-
-def end_session_script(session: int | None, grace: float = GRACE) -> str:
+def end_session_script(session: int | None, grace: float = CANCEL_GRACE) -> str:
     """A script that ends every process of one session and prints the number that survived."""
     return f"wanted='{session or ''}' tenths={max(1, round(grace * 10))}\n{shell_text(_END_SESSION)}"
 

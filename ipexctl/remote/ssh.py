@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 import paramiko
 
 from ipexctl import limits
+from ipexctl.limits import CANCEL_CLEANUP, CANCEL_GRACE
 from ipexctl.remote.cancel import Deadline
-from ipexctl.remote.command import GRACE, MAX_LINE, Command, FenceFilter, end_session_script, login_line
+from ipexctl.remote.command import MAX_LINE, Command, FenceFilter, end_session_script, login_line
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.proxy_jump import ProxySocket, close_tunnel
 from ipexctl.remote.session import OVERTIME, Ended, Session, copy_stdin, timed_out
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Readable
 
 _READ = 1 << 20
-_CLEANUP_TIMEOUT = 6.0
 _RETRY_INTERVAL = 0.1
 """Seconds between two tries to open a channel while others are open."""
 _TRIES_ALONE = 3
@@ -142,7 +142,7 @@ class SshSession(Session):
             if deadline.cancelled:
                 raise Cancelled("stopped before it began")
             answer = Deadline(limit.left())
-            with deadline.cancel.waking(lambda: answer.limit(GRACE)), answer.closing(self._transport.close):
+            with deadline.cancel.waking(lambda: answer.limit(CANCEL_GRACE)), answer.closing(self._transport.close):
                 channel.exec_command(line.encode())
         except _CONNECTION_ERRORS as error:
             if deadline.cancelled:
@@ -198,7 +198,7 @@ class SshSession(Session):
         line = login_line(Command(end_session_script(reader.session_id), "end"), nonce)
         answer = b""
         try:
-            with Deadline(GRACE + _CLEANUP_TIMEOUT).closing(self._transport.close):
+            with Deadline(CANCEL_GRACE + CANCEL_CLEANUP).closing(self._transport.close):
                 channel = self._transport.open_session(timeout=3600)
                 channel.exec_command(line.encode())
                 while data := channel.recv(4096):

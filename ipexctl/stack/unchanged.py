@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ipexctl.facts.answers import read_answers
 from ipexctl.facts.facts import Facts, parse
 from ipexctl.facts.probe import environment_command
+from ipexctl.limits import ENV_UNCHANGED_CHECK
 from ipexctl.node.env.check import check_packages, find_problems
 from ipexctl.remote.node_call import script_text
 from ipexctl.remote.reply import MalformedReply
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from ipexctl.node.env.replies import VerifyResult
     from ipexctl.remote.session import Session
     from ipexctl.stack.install_context import InstallContext
-
-_SECONDS: Final = 30.0
-"""A check that takes longer, as on a slow file server, is left to the agent."""
 
 
 class IntactEnv(NamedTuple):
@@ -43,7 +41,9 @@ def find_intact(context: InstallContext) -> dict[str, IntactEnv] | None:
 
     def check(host: Host, session: Session) -> IntactEnv | None:
         with context.timed(host.name, "checked the environment"):
-            output = capture(session, command, timeout=request.timeout or _SECONDS, cancel=context.pool.cancel)
+            output = capture(
+                session, command, timeout=request.timeout or ENV_UNCHANGED_CHECK, cancel=context.pool.cancel
+            )
         return parse_intact(output.stdout.decode("utf-8", "replace"), host, request.name)
 
     found = {done.host.name: done.result for done in context.pool.each(context.hosts, check) if done.result}

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.facts.internal import addresses_among
+from ipexctl.limits import SYNC_CLEANUP
 from ipexctl.node.common.files import encode_name
 from ipexctl.node.files.file_stream import END
 from ipexctl.refusal import Refusal
@@ -46,8 +47,6 @@ SEPARATE_SIZE: Final = 1_000_000
 
 STORE: Final = "tmp/sync"
 """Below ipexctl's directory on a host: contents during the transfer. `node/files/tree_upload.py` removes old ones."""
-
-_DROP_TIME: Final = 20.0
 
 
 def store_locations(
@@ -136,7 +135,7 @@ class Uploader:
 
         def drop(location: StoreLocation) -> None:
             session = self._pool.session(location.host)
-            stores.drop(session, location, self._blobs, timeout=_DROP_TIME, cancel=cancel)
+            stores.drop(session, location, self._blobs, timeout=SYNC_CLEANUP, cancel=cancel)
 
         for _ in fan_out(list(self._begun.values()), drop, forks=self._pool.forks, cancel=cancel):
             pass  # a host that fails now keeps them until a sync on the next day

@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.limits import TRUST_LOGIN
 from ipexctl.remote.command import Command
 from ipexctl.remote.home_script import home_functions, home_refusal
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import capture
 from ipexctl.trust.host_state import read_host_state
-from ipexctl.trust.login_errors import IDENTITY_COMMAND, LOGIN_SECONDS, LoginAttempt
+from ipexctl.trust.login_errors import IDENTITY_COMMAND, LoginAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -106,7 +107,7 @@ class HostSteps:
         """
         connect = 10 if config else 5
         command = login_command(
-            ssh_names, config, connect=connect, seconds=LOGIN_SECONDS, at_once=64, last_decides=not config
+            ssh_names, config, connect=connect, seconds=TRUST_LOGIN, at_once=64, last_decides=not config
         )
         return read_logins(self._output(command), list(ssh_names), LoginAttempt(255, "no answer"))
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ipexctl.hosts.internal import common_networks
+from ipexctl.limits import TRUST_LOGIN
 from ipexctl.remote.outcome import HostError
 from ipexctl.text import printable
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from ipexctl.hosts.internal import HostAddresses
     from ipexctl.trust.host_state import HostState
 
-LOGIN_SECONDS: Final = 25
-"""The time that trust gives a login from node0 to a node."""
 _IDENTITY = re.compile(r"ipexctl-is (.*)")
 IDENTITY_COMMAND = (
     "exec /bin/sh -c 'exec 2>/dev/null; echo; read -r name </proc/sys/kernel/hostname || name=$(uname -n);"
@@ -101,7 +100,7 @@ def explain(login: LoginAttempt, node: HostState, address: str, addresses: Mappi
             return HostError(reason, fix)
     if login.code == 124:
         return HostError(
-            f"a login from node0 takes longer than {LOGIN_SECONDS} s ({endpoint})",
+            f"a login from node0 takes longer than {TRUST_LOGIN} s ({endpoint})",
             "log in by hand to see what takes so long; check the login shell's start-up files",
         )
     if login.code == 127 and "ssh" in output:

@@ -147,15 +147,15 @@ BREAKS: Final = (
     Break(
         "SIGTERM is not forwarded to the script",
         "run/rank.py",
-        "            self.kill_at = time.monotonic() + protocol.GRACE\n            self.signal_child(signal.SIGTERM)",
-        "            self.kill_at = time.monotonic() + protocol.GRACE",
+        "            self.kill_at = time.monotonic() + TERM_GRACE\n            self.signal_child(signal.SIGTERM)",
+        "            self.kill_at = time.monotonic() + TERM_GRACE",
         r"had SIGTERM None",
         ("the call gets SIGINT",),
     ),
     Break(
         "a rank that ignores SIGTERM is not killed",
         "run/rank.py",
-        "            self.kill_at = time.monotonic() + protocol.GRACE\n",
+        "            self.kill_at = time.monotonic() + TERM_GRACE\n",
         "            self.kill_at = time.monotonic() + 3600\n",
         r"did not kill it",
         ("a rank that ignores SIGTERM is stopped",),

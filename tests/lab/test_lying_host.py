@@ -42,7 +42,9 @@ SEED = int(os.environ.get("IPEXCTL_TESTS_LIES_SEED", "1"))
 LIES = int(os.environ.get("IPEXCTL_TESTS_LIES", "100"))
 MOST_SECONDS = 45.0
 FOLLOWS = {"logs", "logs-times", "logs-failed", "attach", "run"}
-FOLLOW = "from ipexctl.jobs import reconnect; reconnect.MOST_SILENCE = 6.0; from ipexctl.__main__ import main; main()"
+FOLLOW = (
+    "from ipexctl.jobs import reconnect; reconnect.NODE0_MOST_SILENCE = 6.0; from ipexctl.__main__ import main; main()"
+)
 """They wait for a frame for 6 seconds here instead of 30, and connect again for RECONNECT."""
 RECONNECT = ("--reconnect", "12")
 LEAST_REACHED = 0.8

@@ -86,7 +86,7 @@ def test_the_list_has_names_sizes_and_leftovers(home: Home) -> None:
 def test_sizes_are_unknown_where_counting_takes_too_long(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     from ipexctl.node.env import environments
 
-    monkeypatch.setattr(environments, "MEASURE_SECONDS", -1.0)
+    monkeypatch.setattr(environments, "ENV_SIZES", -1.0)
     listed = environments.list_within_time({"home": str(home.path)})
     assert [env.bytes for env in listed.envs] == [None]
     assert listed.envs[0].complete

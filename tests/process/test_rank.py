@@ -238,7 +238,7 @@ def test_rank_that_cannot_reach_the_supervisor_exits_with_111(make: Callable[...
     run = make(
         SLEEP_FOREVER,
         rank_port=port,
-        patches={"run.rank": ("CONNECT = 20.0", "CONNECT = 1.0")},
+        patches={"common.limits": ("SUPERVISOR_CONNECT = 20.0", "SUPERVISOR_CONNECT = 1.0")},
     ).start()
     status = run.wait()
     assert status["state"] == "failed"
@@ -268,7 +268,7 @@ def test_supervisor_without_the_token_is_refused(make: Callable[..., Run]) -> No
     run = make(
         SLEEP_FOREVER,
         rank_port=stranger.getsockname()[1],
-        patches={"run.rank": ("CONNECT = 20.0", "CONNECT = 1.5")},
+        patches={"common.limits": ("SUPERVISOR_CONNECT = 20.0", "SUPERVISOR_CONNECT = 1.5")},
     ).start()
     status = run.wait()
     stranger.close()
@@ -368,7 +368,7 @@ def test_supervisor_that_accepts_but_does_not_answer_is_waited_for(
 ) -> None:
     """As if it waits for an NFS server that restarts."""
     patches = {
-        "run.rank": ("BEAT_INTERVAL = 4.0", "BEAT_INTERVAL = 0.5\nLOST = 5.0"),
+        "run.rank": ("BEAT_INTERVAL = 4.0", "BEAT_INTERVAL = 0.5\nSUPERVISOR_SILENCE = 5.0"),
         "run.supervisor_client": ("CONNECT_LIMIT = 5.0", "CONNECT_LIMIT = 0.2\nSILENCE_LIMIT = 1.5"),
     }
     run = make("import time\nprint('here', flush=True)\ntime.sleep(12)\nprint('end')", 3, patches=patches)
@@ -389,7 +389,7 @@ def test_supervisor_that_accepts_but_does_not_answer_is_waited_for(
 def test_run_continues_after_the_host_was_suspended(make: Callable[..., Run]) -> None:
     patches = {
         "run.rank": FAST_LOSS_PATCH,
-        "run.protocol": ("SUSPENDED = 5.0", "SUSPENDED = 2.5"),
+        "run.rank_connections": ("SUSPENDED = 5.0", "SUSPENDED = 2.5"),
         "run.supervisor_client": ("SUSPENDED = 8.0", "SUSPENDED = 2.5"),
     }
     run = make("import time\nprint('here', flush=True)\ntime.sleep(9)", patches=patches).start()

@@ -195,7 +195,7 @@ def test_slow_setup_file_is_not_a_lost_rank(make: Callable[..., Run], tmp_path: 
     setup = tmp_path / "setvars.sh"
     setup.write_text("sleep 5\nexport FROM_SETUP=yes\n")
     both = {"setup": str(setup)}
-    patches = {"run.rank_connections": ("SILENT = 25.0", "SILENT = 3.0"), "run.rank": FAST_LOSS_PATCH}
+    patches = {"common.limits": ("RANK_SILENCE = 25.0", "RANK_SILENCE = 3.0"), "run.rank": FAST_LOSS_PATCH}
     run = make("import os; print(os.environ['FROM_SETUP'])", job=both, go=both, patches=patches).start()
     status = run.wait()
     assert (status["state"], status["reason"]) == ("ok", "")
@@ -285,7 +285,7 @@ time.sleep(6)
 """
     launch = [sys.executable, str(STAND_INS / "mpirun.py"), "2", sys.executable, "-c", OF_ITS_OWN_SESSION]
     run = make(
-        code, 2, launch=launch, go={"restarts": 1}, patches={"run.protocol": ("GRACE = 4.0", "GRACE = 1.0")}
+        code, 2, launch=launch, go={"restarts": 1}, patches={"common.limits": ("TERM_GRACE = 4.0", "TERM_GRACE = 1.0")}
     ).start()
     run.wait_for_all(b"here 0")
     suspended = run.status["ranks"][1]["wrapper"]

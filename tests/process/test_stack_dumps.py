@@ -24,7 +24,10 @@ from message_data import missing
 
 pytest_plugins = ["run_fixtures"]
 
-SHORT_TIMES = {"run.process_stacks": ("STUCK = 10.0", "STUCK = 1.0"), "run.stack_dumps": ("WAIT = 8.0", "WAIT = 4.0")}
+SHORT_TIMES = {
+    "run.process_stacks": ("REPLY_TIME = 2.0", "REPLY_TIME = 2.0\nRANK_STUCK = 1.0"),
+    "common.limits": ("DUMP_REPLIES = 8.0", "DUMP_REPLIES = 4.0"),
+}
 PYTHONS = all_pythons()
 RUNS = {"patches": SHORT_TIMES}
 

@@ -90,7 +90,7 @@ def test_rank_that_ignores_sigterm_is_killed_after_the_grace_time(make: Callable
     code = "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('here', flush=True)\n"
     run = make(
         code + "time.sleep(1 if os.environ['RANK'] == '0' else 600)\nsys.exit(5)",
-        patches={"run.protocol": ("GRACE = 4.0", "GRACE = 1.0")},
+        patches={"common.limits": ("TERM_GRACE = 4.0", "TERM_GRACE = 1.0")},
     ).start()
     status = run.wait()
     assert (status["exit_code"], states(status)) == (5, [("failed", 5), ("stopped", 137)])
@@ -284,7 +284,7 @@ def test_permanently_full_disk_does_not_end_training_and_loss_is_counted(
     place = mounted("size=1m")
     code = "for i in range(60000): print(i, 'x' * 40)\nopen('trained', 'w')"
     patches = {
-        "run.supervisor": ("FLUSH = 30.0", "FLUSH = 2.0"),
+        "common.limits": ("FULL_DISK_FLUSH = 30.0", "FULL_DISK_FLUSH = 2.0"),
         "run.rank": ("BEAT_INTERVAL = 4.0", "BEAT_INTERVAL = 0.5"),
         "run.unstored_output": ("CAPACITY = 32 << 20", "CAPACITY = 32 << 20" if has_memory else "CAPACITY = 0"),
     }

@@ -18,7 +18,7 @@ from stranger_helpers import UnauthenticatedClients
 
 from ipexctl.node.common.frames import Chunk, FrameReader, decode_json, encode_chunk, encode_json
 from ipexctl.node.common.handshake import CHECKPOINT_EXCHANGE, RANKS, ClientHandshake
-from ipexctl.node.run.rank_connections import RECONNECT_TIME
+from ipexctl.node.common.limits import RANK_RECONNECT
 
 pytest_plugins = ["run_fixtures"]
 
@@ -171,7 +171,7 @@ def test_rank_that_reconnects_to_a_slow_supervisor_is_not_lost(make: Callable[..
         rank.send({"t": "start", "pid": 1})
     ranks[1].send({"t": "reconnecting"})
     ranks[1].socket.close()
-    time.sleep(RECONNECT_TIME + 1.5)  # one whose wrapper was killed is lost by then
+    time.sleep(RANK_RECONNECT + 1.5)  # one whose wrapper was killed is lost by then
     ranks[1] = FakeRank(run, 1)
     for rank in ranks:
         rank.end()

@@ -84,7 +84,7 @@ def test_a_typed_pipe_is_read_to_its_end_but_no_further_than_the_limit(tmp_path:
 
 
 def test_a_typed_pipe_without_a_writer_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_reader, "PIPE_SECONDS", 0.2)
+    monkeypatch.setattr(file_reader, "PIPE_SILENCE", 0.2)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="pipe") as caught:
         read_typed(tmp_path / "pipe", KIND)
@@ -92,7 +92,7 @@ def test_a_typed_pipe_without_a_writer_is_an_error(tmp_path: Path, monkeypatch: 
 
 
 def test_a_typed_pipe_whose_writer_is_silent_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_reader, "PIPE_SECONDS", 0.2)
+    monkeypatch.setattr(file_reader, "PIPE_SILENCE", 0.2)
     reader, writer = os.pipe()
     try:
         os.write(writer, b"node1")

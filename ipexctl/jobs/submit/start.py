@@ -27,7 +27,7 @@ from ipexctl.jobs.retention import RetentionLimits, background_prune
 from ipexctl.jobs.stop import stop
 from ipexctl.jobs.submit.request import StartError, StartFailure
 from ipexctl.launch.plan import RANK_NAMES, LaunchPlan
-from ipexctl.limits import JOB_UPLOAD, RUN_START
+from ipexctl.limits import CANCEL_CLEANUP, JOB_UPLOAD, RUN_START, START_CONFIRMED
 from ipexctl.node.common.job import (
     ConnectivityRecord,
     JobRecord,
@@ -60,9 +60,6 @@ if TYPE_CHECKING:
 
 HOOKS: Final = {"shim/sitecustomize.py": "run.sitecustomize", "shim/ipexctl_shim.py": "run.rank_hooks"}
 """Files that every Python of a rank imports, in a directory of their own."""
-_CONFIRM_SECONDS: Final = 6.0
-"""For a supervisor to write its record, after the connection was lost while it was starting mpirun."""
-_CLEANUP_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +200,7 @@ class Launch:
     def abandon(self) -> frozenset[str]:
         """End a supervisor that waits, and remove the files of the run; returns the hosts that still have them."""
         self._stdin.end()
-        if self._pool.cancel.thrown or wait((self._supervisor,), _CLEANUP_SECONDS).not_done:
+        if self._pool.cancel.thrown or wait((self._supervisor,), CANCEL_CLEANUP).not_done:
             self._cancel.throw()
         wait((self._supervisor,))
         firsts = [group[0] for group in (self._node0, *self._others)]
@@ -276,7 +273,7 @@ class Launch:
         record, node0 = self._record, self._node0[0]
         if isinstance(error, Unreachable) and (lost := self._pool.detach(node0)) is not None:
             lost.close()
-        until = time.monotonic() + _CONFIRM_SECONDS
+        until = time.monotonic() + START_CONFIRMED
         find_status = Command(f"test -e {shlex.quote(record.rundir)}/status.json", "look for the record")
         try:
             session = self._pool.session(node0)
@@ -307,7 +304,7 @@ def clean_up(hosts: Sequence[Host], script: str, pool: SessionPool) -> frozenset
     """Run a line of sh on every host that answers, even when the command was cancelled; returns the other hosts."""
 
     def run(host: Host) -> None:
-        capture(pool.session(host), Command(script, "clean up"), timeout=_CLEANUP_SECONDS)
+        capture(pool.session(host), Command(script, "clean up"), timeout=CANCEL_CLEANUP)
 
     outcomes = fan_out(hosts, run, forks=max(1, len(hosts)), cancel=Cancel())
     return frozenset(done.host.name for done in outcomes if done.error is not None)

@@ -2,9 +2,8 @@
 `ipexctl/limits.py`.
 
 It decides nothing and imports nothing. The limits by which a run counts as alive or over are in `liveness.py`, as they
-belong to its rule; those of a run that is going on are beside its states, in `run/rank.py`, `run/supervisor.py`,
-`run/rank_connections.py`, `run/supervisor_client.py`, `run/stack_dumps.py` and `run/mpirun.py`; that of an exchange of
-checkpoints is `files/checkpoint.py: TIME_LIMIT`. docs/run.md has each value of this file. All values are seconds.
+belong to its rule. Those that nobody feels are beside their code: pauses between two looks, and times within which a
+connection is made again. docs/run.md has each value of this file. All values are seconds.
 """
 
 from __future__ import annotations
@@ -13,14 +12,64 @@ SETUP_FILE = 90.0
 """For a file of `--setup`: one that waits for input would block without a message."""
 RANKS_BEGIN = 120.0
 """For every rank to connect after mpirun has started: logins and homes may be slow."""
+CHECKPOINT_STEP = 21600.0
+"""For a step of the exchange of checkpoints on all hosts together, such as reading and sending large files."""
+
+# The supervisor loses a rank.
+RANK_SILENCE = 25.0
+"""Without a message, until a rank counts as lost: it sends one every four seconds."""
+RANK_RECONNECT = 3.0
+"""For a rank whose connection has broken to reconnect; one that announced it has RANK_SILENCE."""
+RANK_STUCK = 10.0
+"""For an interpreter to exit after an uncaught exception."""
+
+# A rank loses its supervisor, the most patient case last. `Rank.patience` chooses.
+SUPERVISOR_AT_EXIT = 3.0
+"""Without a message if mpirun has sent a signal and the command has ended: mpirun is about to kill the rank."""
+SUPERVISOR_REFUSED = 8.0
+"""Without a message if its port is closed: a dead supervisor is not replaced."""
+SUPERVISOR_CONNECT = 20.0
+"""For the first connection. Nothing runs yet, so that giving up costs nothing."""
+SUPERVISOR_SILENCE = 50.0
+"""Without a message, if its port has taken no connection for as long; then the command is ended."""
+SUPERVISOR_BUSY = 180.0
+"""Without a message, while its port takes connections: it may wait for NFS, whose server restarts in 90."""
+
+# A run ends. Two things end, mpirun and the ranks, in any order, and each is waited for with the other's end in mind.
+# When the run has an ending, ranks are told to stop and have TERM_GRACE until their wrappers kill them; mpirun, which
+# ends with its ranks, has the same. RANK_EXIT comes on top before a rank that is still connected is given up. While a
+# full disk holds output back, both have FULL_DISK_FLUSH in place of these. LAST_MESSAGES is only about the network.
+TERM_GRACE = 4.0
+"""For ranks to exit between SIGTERM and SIGKILL."""
+OUTPUT_DRAIN = 2.0
+"""For processes that a rank's command has left to close its output."""
+RANK_EXIT = 8.0
+"""After the grace period for ranks to exit, on busy machines."""
+MPIRUN_EXIT = 10.0
+"""For mpirun to exit once every rank has."""
+LAST_MESSAGES = 2.0
+"""For the ranks' last messages to arrive once mpirun has exited."""
+FULL_DISK_FLUSH = 30.0
+"""For output to be written once every rank has ended, when the disk is full."""
+
 NOTIFY_CLAIM = 20.0
 """After the end of a run, for a call that follows it to claim the command of `--notify` before node0 runs it."""
 NOTIFY = 60.0
 """For the command of `--notify`: then it is killed."""
+
+DUMP_REPLIES = 8.0
+"""For all ranks to report their stacks."""
+GREP_SEARCH = 10.0
+"""For `logs --grep` to search some lines: an expression such as (a+)+$ takes years for some."""
+ENV_SIZES = 20.0
+"""To measure the sizes of all environments of a home."""
+
 LOCK_HOLDER_SILENCE = 75.0
 """Without a heartbeat, a lock's holder on another machine counts as dead; NFS caches times for up to 60."""
 TREE_LOCK = 90.0
 """To wait for another sync: longer than it takes to notice that another machine has died."""
+PRUNE_LOCK = 90.0
+"""To wait for another call that removes the records of runs."""
 UPLOAD_SILENCE = 300
 """To wait for each chunk of an upload, with the tree locked: a lost connection may never end the stream."""
 DOWNLOAD_SILENCE = 30.0

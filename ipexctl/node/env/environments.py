@@ -33,6 +33,7 @@ from ipexctl.node.common.home_entries import (
     own_entries,
 )
 from ipexctl.node.common.json_records import decode_valid
+from ipexctl.node.common.limits import ENV_SIZES
 from ipexctl.node.common.processes import command_lines, is_partial_in_use, read_stat
 from ipexctl.node.common.store_lock import is_alive
 from ipexctl.node.env.check import check_site, find_problems, sites_of
@@ -42,8 +43,6 @@ HYDRA = "opt/mpi/bin/mpiexec.hydra"
 """The Intel MPI inside the oneCCL bindings, below their package."""
 MPI_VERSION = re.compile(rb"\b2021\.\d{1,2}(?:\.\d{1,2})?\b")
 MAX_PROGRAM = 64 << 20
-MEASURE_SECONDS = 20.0
-"""For the sizes of all environments of a home."""
 
 
 class HomeRequest(TypedDict):
@@ -169,7 +168,7 @@ def size_until(path: Path, deadline: float) -> int | None:
 
 
 def list_within_time(request: HomeRequest) -> EnvListing:
-    return list_environments(request, time.monotonic() + MEASURE_SECONDS)
+    return list_environments(request, time.monotonic() + ENV_SIZES)
 
 
 def list_environments(request: HomeRequest, deadline: float = math.inf) -> EnvListing:

@@ -46,6 +46,7 @@ from ipexctl.node.common.files import (
     write_json_atomically,
 )
 from ipexctl.node.common.handshake import CHECKPOINT_EXCHANGE, CHECKPOINT_FILES, derive_token
+from ipexctl.node.common.limits import CHECKPOINT_STEP
 from ipexctl.node.files import store
 from ipexctl.node.files.checkpoint_path import open_directory, open_file, resolve_checkpoint
 from ipexctl.node.files.checkpoint_plan import (
@@ -63,8 +64,6 @@ from ipexctl.node.files.peer_transfer import ConnectRequest, FileServer, ServeRe
 if TYPE_CHECKING:
     import socket
 
-TIME_LIMIT = 6 * 3600.0
-"""Seconds for all hosts together to do a step, such as reading and sending large files."""
 PATIENCE = 60.0
 """Seconds for a connection to the supervisor while strangers fill its port."""
 _IN_STORE = "file"
@@ -361,7 +360,7 @@ class Exchange:
         self._receive()  # the other hosts may still fetch from this one
 
     def _receive(self) -> Any:
-        return read_line(self._conn, time.monotonic() + TIME_LIMIT)
+        return read_line(self._conn, time.monotonic() + CHECKPOINT_STEP)
 
     def _serve(self, copies: list[Copy], token: str, clients: list[str]) -> int:
         """Start a file server in a thread; returns its port."""
@@ -373,7 +372,7 @@ class Exchange:
             "token": token,
             "clients": len(clients),
             "addresses": clients,
-            "idle": TIME_LIMIT,
+            "idle": CHECKPOINT_STEP,
         }
         server = FileServer(request)
         user, self._stop_serving = os.pipe()

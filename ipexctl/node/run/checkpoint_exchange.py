@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Iterable, Mapping
 from ipexctl.node.common.authenticated_socket import MALFORMED, REPLY_TIME, AuthenticatingServer, read_line, send_line
 from ipexctl.node.common.files import format_size
 from ipexctl.node.common.handshake import CHECKPOINT_EXCHANGE
-from ipexctl.node.files.checkpoint import TIME_LIMIT
+from ipexctl.node.common.limits import CHECKPOINT_STEP
 from ipexctl.node.files.checkpoint_plan import Copy, ExchangePlan, HostCopies, plan_exchange, read_host_copies
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class CheckpointExchange(AuthenticatingServer):
 
     def _receive(self, host: str) -> Json:
         try:
-            message = read_line(self._conns[host], time.monotonic() + TIME_LIMIT)
+            message = read_line(self._conns[host], time.monotonic() + CHECKPOINT_STEP)
         except (OSError, *MALFORMED) as error:
             raise _HostFailure(host, str(getattr(error, "strerror", None) or error)) from None
         if not isinstance(message, dict):

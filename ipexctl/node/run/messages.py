@@ -1,8 +1,19 @@
-"""Messages of a rank, as the supervisor reads them: checked values, so that a malformed one changes nothing.
+"""Messages between ranks and supervisor; those of a rank as checked values, so that a malformed one changes nothing.
 
-In comes the JSON of a frame, from another host; out comes a named tuple of its fields, or a FrameError with the reason.
-`rank.py` sends them; `MESSAGES` has the type for each `t`. The rule: a text is cut, a number has its range, and a field
-that is not known is ignored.
+A message is a JSON frame whose `t` is its type; output of the command has frames of its own (`common/frames.py`). A
+connection begins with the handshake of `common/handshake.py`, whose `hello` and `welcome` have the rank's identity and
+the state of the run. `MESSAGES` has what `rank.py` sends then, and its types. The supervisor sends:
+
+    ack             how many bytes of each stream are written
+    rewind          send the output again from these offsets: the disk was full
+    begin           the exchange of checkpoints is over: start the command
+    stop            end the command
+    dump            report the stacks of the command
+    remove-job      the job file is not needed any more
+    release         all output has arrived: the rank wrapper may exit
+
+In comes the JSON of a rank's frame, from another host; out comes a named tuple of its fields, or a FrameError with the
+reason. The rule: a text is cut, a number has its range, and a field that is not known is ignored.
 """
 
 from __future__ import annotations

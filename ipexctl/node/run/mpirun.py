@@ -13,14 +13,13 @@ import time
 from typing import TYPE_CHECKING
 
 from ipexctl.node.common.environ import account_variables, set_variables, source_setup
+from ipexctl.node.common.limits import MPIRUN_EXIT
 from ipexctl.node.common.processes import all_processes, end_with_parent
 
 if TYPE_CHECKING:
     from ipexctl.node.common.job import StartRequest
 
 INHERITED = ("PATH", "LANG", "LANGUAGE", "TZ", "KRB5CCNAME")
-EXIT_WAIT = 10.0
-"""Seconds for mpirun to exit once every rank has."""
 
 
 class MpirunProcess:
@@ -75,7 +74,7 @@ class MpirunProcess:
         if self._ranks_ended_at is None and is_over:
             self._ranks_ended_at = now
         is_late = end_by is not None and now > end_by + 1.0
-        patience = EXIT_WAIT if end_by is None else 0.3
+        patience = MPIRUN_EXIT if end_by is None else 0.3
         if is_late or (self._ranks_ended_at is not None and now - self._ranks_ended_at > patience):
             began = end_by + 1.0 if is_late and end_by is not None else (self._ranks_ended_at or now) + patience
             is_killed = now - began > 2.0 or (self._is_hydra and not have_begun)

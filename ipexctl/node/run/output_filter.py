@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Iterable, NoReturn
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.frames import Chunk, Note, last_state
+from ipexctl.node.common.limits import GREP_SEARCH
 
 if TYPE_CHECKING:
     from ipexctl.node.common.frames import OutputPart
@@ -26,8 +27,6 @@ MAX_LINE = 1 << 20
 """Bytes; a longer line is taken in pieces."""
 MAX_TAIL = 64 << 20
 """Bytes of the last lines that are kept."""
-SEARCH_TIME = 10.0
-"""Seconds to search the lines of a chunk: an expression such as (a+)+$ takes years for some."""
 BLOCK = 64 << 10
 
 
@@ -91,7 +90,7 @@ class OutputFilter:
         search = None if self._pattern is None else self._pattern.search
         if search is not None:
             signal.signal(signal.SIGALRM, _on_alarm)
-            signal.setitimer(signal.ITIMER_REAL, SEARCH_TIME)
+            signal.setitimer(signal.ITIMER_REAL, GREP_SEARCH)
         lines: list[OutputPart] = []
         offset = whole.offset
         try:
@@ -126,7 +125,7 @@ def _searched_text(line: bytes) -> str:
 
 
 def _on_alarm(*_: object) -> NoReturn:
-    reason = f"the regular expression takes more than {SEARCH_TIME:g} s for a few lines"
+    reason = f"the regular expression takes more than {GREP_SEARCH:g} s for a few lines"
     raise AgentError(reason, "leave out repetitions of repetitions, such as (a+)+")
 
 

@@ -15,6 +15,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Sequence
 
+from ipexctl.node.common.limits import RANK_STUCK
 from ipexctl.node.common.processes import ProcessIdentity, ProcessStat, is_caught, is_in_mask, read_stat, read_text
 from ipexctl.node.run import processes
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 SIGNAL, NAME = 61, "ipexctl-stacks"
 """As in `rank_hooks.py`."""
-STUCK = 10.0
-"""Seconds for an interpreter to exit after an uncaught exception."""
 REPLY_TIME = 2.0
 """Seconds for a process to write its stacks."""
 SETTLE_TIME = 0.5
@@ -92,10 +91,10 @@ class ProcessStacks:
             messages += [("stacks", reply) for reply in self._replies.pop()]
             self._is_dumping = False
             self._start_dump()
-        if self.stuck is None and self._ending is not None and now - self._ending[3] >= STUCK:
+        if self.stuck is None and self._ending is not None and now - self._ending[3] >= RANK_STUCK:
             process, code, text, _ = self._ending
             if process.is_alive:
-                self.stuck = {"code": code, "text": text, "seconds": STUCK}
+                self.stuck = {"code": code, "text": text, "seconds": RANK_STUCK}
                 messages.append(("stuck", self.stuck))
             else:
                 self._ending = None  # a shell script continues without it

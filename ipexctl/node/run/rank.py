@@ -2,7 +2,7 @@
 
 mpirun starts it as `PYTHON -IS RUNDIR/agent.zip run.rank RUNDIR/job.json LOCAL ADDRESS PORT`, with the record of
 `node/common/job.py` and two addresses of the supervisor, the first for ranks on node0. In come the messages of the
-supervisor (`protocol.py`), signals of mpirun, and the command's output; out go that output and messages of its own
+supervisor (`messages.py`), signals of mpirun, and the command's output; out go that output and messages of its own
 (`messages.py`).
 
 It decides two things: what becomes of the command (`Phase`) and whether there is still a supervisor to report to
@@ -31,9 +31,18 @@ from ipexctl.node.common import frames
 from ipexctl.node.common.environ import SetupError
 from ipexctl.node.common.files import make_private_directory, remove_file
 from ipexctl.node.common.job import JobRecord, Master, read_job
+from ipexctl.node.common.limits import (
+    OUTPUT_DRAIN,
+    SUPERVISOR_AT_EXIT,
+    SUPERVISOR_BUSY,
+    SUPERVISOR_CONNECT,
+    SUPERVISOR_REFUSED,
+    SUPERVISOR_SILENCE,
+    TERM_GRACE,
+)
 from ipexctl.node.common.link import ready
 from ipexctl.node.common.records import DETAIL_MARK, Detail
-from ipexctl.node.run import output_buffer, process_stacks, processes, protocol, rank_env, supervisor_client
+from ipexctl.node.run import output_buffer, process_stacks, processes, rank_env, supervisor_client
 from ipexctl.node.run.oom import OutOfMemoryWatch
 
 if TYPE_CHECKING:
@@ -41,27 +50,13 @@ if TYPE_CHECKING:
     from ipexctl.node.common.link import Pollable
     from ipexctl.node.run.rank_checkpoint import CheckpointProcess
 
-# How long a rank waits for its supervisor, the most patient case last. `patience` chooses; a test of a lost supervisor
-# makes them shorter.
-CONNECT = 20.0
-"""Seconds for the first connection. Nothing runs yet, so that giving up costs nothing."""
-EXIT_WAIT = 3.0
-"""Seconds without a message if mpirun has sent a signal and the command has ended: mpirun is about to kill the rank."""
-REFUSED_LIMIT = 8.0
-"""Seconds without a message if its port is closed: a dead supervisor is not replaced."""
-LOST = 50.0
-"""Seconds without a message until the supervisor counts as lost, if its port has taken no connection for as long; then
-the command is ended. If the port takes connections, `supervisor_client.UNANSWERED`: it may wait for NFS."""
 BEAT_INTERVAL = 4.0
 """Seconds between two messages with figures, which the supervisor answers: by these it sees that the rank lives."""
 EXITED_BEAT_INTERVAL = 1.0
-"""The same once the command has ended: a rank then soon gives up a supervisor that does not answer (EXIT_WAIT)."""
+"""The same once the command has ended: a rank then soon gives up a supervisor that does not answer."""
 
-# How long the end of a command takes. `protocol.GRACE` is the time between SIGTERM and SIGKILL.
-DRAIN = 2.0
-"""Seconds for remaining processes of the command to close its output streams."""
 STOPPED_DRAIN = 0.3
-"""The same if the command was stopped: what is left of it has had its SIGTERM."""
+"""In place of OUTPUT_DRAIN if the command was stopped: what is left of it has had its SIGTERM."""
 KILL_INTERVAL = 1.0
 """Seconds between two SIGKILLs: a process may have started others meanwhile."""
 NOT_STARTED, SUPERVISOR_LOST = 111, 112
@@ -233,7 +228,7 @@ class Rank:
         return self.phase is Phase.DONE and self.bond is not Bond.HELD
 
     def connect(self, wake: int) -> None:
-        until = time.monotonic() + CONNECT
+        until = time.monotonic() + SUPERVISOR_CONNECT
         while not self.client.is_up:
             if time.monotonic() > until or (self._signals and self._signals[-1] != signal.SIGCHLD):
                 remove_file(self.path)
@@ -426,10 +421,10 @@ class Rank:
     def patience(self, now: float) -> float:
         """Seconds without a message after which the supervisor counts as lost."""
         if self.phase is Phase.DONE and self.is_signalled:
-            return EXIT_WAIT
+            return SUPERVISOR_AT_EXIT
         if self.client.is_refused:
-            return REFUSED_LIMIT
-        return supervisor_client.UNANSWERED if now - self.client.connected_at < LOST else LOST
+            return SUPERVISOR_REFUSED
+        return SUPERVISOR_BUSY if now - self.client.connected_at < SUPERVISOR_SILENCE else SUPERVISOR_SILENCE
 
     def measure(self) -> tuple[float, int]:
         """CPU and memory of the command and its processes."""
@@ -484,7 +479,7 @@ class Rank:
         self.exit = {"code": code, "signal": by, "is_own": is_own, "oom": oom}
         self.exit["problem"] = problem._asdict() if problem is not None else None
         self.beat_at = min(self.beat_at, time.monotonic() + EXITED_BEAT_INTERVAL)
-        self.drain_until = time.monotonic() + (STOPPED_DRAIN if was_stopped else DRAIN)
+        self.drain_until = time.monotonic() + (STOPPED_DRAIN if was_stopped else OUTPUT_DRAIN)
         self.client.send_message("exit", **self.exit)
 
     def handle_message(self, message: Json) -> None:
@@ -514,7 +509,7 @@ class Rank:
             self.end_without_command()
         elif self.may_run:
             self.enter(Phase.STOPPING)
-            self.kill_at = time.monotonic() + protocol.GRACE
+            self.kill_at = time.monotonic() + TERM_GRACE
             self.signal_child(signal.SIGTERM)
 
     def signal_child(self, number: int) -> None:

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, Chunk, FrameError, decode_chunk, encode_json
 from ipexctl.node.common.handshake import RANKS
+from ipexctl.node.common.limits import RANK_RECONNECT, RANK_SILENCE
 from ipexctl.node.common.link import ConnectionBroken, Link, Pollable, message
 from ipexctl.node.common.listener import Listener
 from ipexctl.node.common.records import RankStatus
-from ipexctl.node.run import messages, protocol
+from ipexctl.node.run import messages
 
 if TYPE_CHECKING:
     import socket
@@ -28,10 +29,8 @@ if TYPE_CHECKING:
     from ipexctl.node.common.job import RankPlacement
     from ipexctl.node.run.recorder import OutputFile
 
-SILENT = 25.0
-"""Seconds without a message until a rank counts as lost: it sends one every four seconds."""
-RECONNECT_TIME = 3.0
-"""Seconds for a rank whose connection has broken to reconnect; one that announced it has SILENT."""
+SUSPENDED = 5.0
+"""Seconds between two checks after which this process was itself suspended: then the ranks do not count as silent."""
 DISK_CHECK_INTERVAL = 1.0
 """Seconds between two checks of a full disk for free space."""
 CATCH_UP_TIME = 5.0
@@ -109,8 +108,8 @@ class RankConnections:
         self.attempt = 0
         self.welcome: Callable[[], Json] = dict
         self.disk_full = False
-        self.setup_time = SILENT
-        """Like SILENT, for a rank whose command has not started: while it sources a setup file it sends nothing."""
+        self.setup_time = RANK_SILENCE
+        """Like RANK_SILENCE, before the command has started: while a rank sources a setup file it sends nothing."""
         self.listener = Listener(listeners, token, RANKS, self._on_client)
         self._on_message = on_message
         self._peers: dict[Link, RankConnection] = {}
@@ -164,7 +163,7 @@ class RankConnections:
 
     def drop_silent(self, now: float) -> list[RankConnection]:
         """Drop connections that do not authenticate or are silent; returns the ranks that are lost."""
-        if now - self._last_check > protocol.SUSPENDED:
+        if now - self._last_check > SUSPENDED:
             for peer in self.all.values():
                 if peer.link is not None:
                     peer.link.last_received = now
@@ -176,9 +175,9 @@ class RankConnections:
         for peer in self.all.values():
             if peer.is_done:
                 continue
-            patience = SILENT if peer.status.pid is not None else self.setup_time
+            patience = RANK_SILENCE if peer.status.pid is not None else self.setup_time
             is_silent = peer.link is not None and now - peer.link.last_received > patience
-            limit = SILENT if peer.is_leaving else RECONNECT_TIME
+            limit = RANK_SILENCE if peer.is_leaving else RANK_RECONNECT
             if is_silent or (peer.disconnected_at is not None and now - peer.disconnected_at > limit):
                 if peer.link is not None:
                     self._drop(peer.link)

@@ -23,14 +23,13 @@ from ipexctl.node.common.answer import answer
 from ipexctl.node.common.files import disk_usage, home_of, open_private, read_json, remove_file, write_atomically
 from ipexctl.node.common.home import check_home, open_home
 from ipexctl.node.common.home_entries import REMOVED_RUN, is_run, list_names
+from ipexctl.node.common.limits import PRUNE_LOCK
 from ipexctl.node.common.liveness import DAY, RETENTION_LIMITS, liveness_of
 from ipexctl.node.common.processes import command_lines
 from ipexctl.node.common.records import FINAL, read_status
 from ipexctl.node.common.store_lock import store_lock
 from ipexctl.node.run.replies import PrunedRun, PruneReply
 
-PATIENCE = 90.0
-"""Seconds to wait for another call that removes runs."""
 REMEMBERED = 1000
 MAX_NAME = 256
 SUMMARY_FIELDS = (
@@ -195,7 +194,7 @@ def prune(request: PruneRunsRequest) -> PruneReply:
     runs_directory = os.path.join(home, "runs")
     if not exists or not os.path.isdir(runs_directory):
         return PruneReply((), 0, 0)
-    with store_lock(runs_directory + "/.prune.lock", lambda seconds: seconds < PATIENCE):
+    with store_lock(runs_directory + "/.prune.lock", lambda seconds: seconds < PRUNE_LOCK):
         names = list_names(runs_directory)
         runs = [Run(runs_directory, name) for name in names if is_run(f"{runs_directory}/{name}")]
         active = runs_with_processes(runs_directory)

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Callable, Iterator
 
 from ipexctl.node.common.files import make_private_directory, read_json, write_json_atomically
 from ipexctl.node.common.frames import MAX_FRAME, encode_json
+from ipexctl.node.common.limits import DUMP_REPLIES
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
     from ipexctl.node.run.messages import Stacks
     from ipexctl.node.run.rank_connections import RankConnection, RankConnections
 
-WAIT = 8.0
-"""Seconds for all ranks to reply."""
 KEPT = 20
 """Number of dumps kept with the run."""
 
@@ -69,7 +68,7 @@ class PendingDump:
     def __init__(self, id: str, requested: list[RankConnection], on_written: Callable[[str], None]) -> None:  # noqa: A002
         self.id = id
         self.on_written = on_written
-        self.until = time.monotonic() + WAIT
+        self.until = time.monotonic() + DUMP_REPLIES
         self.rows: dict[int, Json] = {
             peer.rank: {"rank": peer.rank, "host": peer.host, "state": peer.status.state, "processes": None, "why": ""}
             for peer in requested
@@ -143,7 +142,7 @@ class StackDumps:
             for rank in dump.waiting:
                 status = self._connections.all[rank].status
                 last = {"process": status.process, "waits_in": status.waits_in}
-                dump.rows[rank].update(why=f"its wrapper process didn't answer within {WAIT:g} s", last=last)
+                dump.rows[rank].update(why=f"its wrapper process didn't answer within {DUMP_REPLIES:g} s", last=last)
             self._open.remove(dump)
             self._write(dump)
             dump.on_written(dump.id)

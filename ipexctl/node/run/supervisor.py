@@ -32,14 +32,14 @@ from ipexctl.node.common.environ import SetupError
 from ipexctl.node.common.files import remove_file, write_atomically, write_json_atomically
 from ipexctl.node.common.job import CONNECTIVITY_FILE, StartRequest, SupervisorRequest
 from ipexctl.node.common.json_records import decode
-from ipexctl.node.common.limits import RANKS_BEGIN
+from ipexctl.node.common.limits import FULL_DISK_FLUSH, LAST_MESSAGES, RANK_EXIT, RANK_SILENCE, RANKS_BEGIN, TERM_GRACE
 from ipexctl.node.common.link import ready
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.common.records import FINAL, Detail, Mpirun, split_details
-from ipexctl.node.run import messages, protocol, recorder, stack_dumps, stall_detector, verdict
+from ipexctl.node.run import messages, recorder, stack_dumps, stall_detector, verdict
 from ipexctl.node.run.master_port import PortError, check_master_port
 from ipexctl.node.run.mpirun import MpirunProcess
-from ipexctl.node.run.rank_connections import SILENT, RankConnection, RankConnections
+from ipexctl.node.run.rank_connections import RankConnection, RankConnections
 
 if TYPE_CHECKING:
     import socket
@@ -54,17 +54,6 @@ CHECK_INTERVAL = 0.25
 """Seconds between two checks of all ranks for timeouts, while the run starts or ends."""
 RUNNING_INTERVAL = 1.0
 """While all is well: each check takes time from the ranks of this node."""
-# How long the end of a run takes. Two things end, mpirun and the ranks, in any order, and each is waited for with the
-# other's end in mind. When the run has an ending, ranks are told to stop and have `protocol.GRACE` until their wrappers
-# kill them; mpirun, which ends with its ranks, has the same. PATIENCE comes on top before a rank that is still
-# connected is given up. While a full disk holds output back, both have FLUSH in place of these. LAST_MESSAGE_TIME is
-# only about the network: after mpirun's exit, what a rank has sent is still on its way.
-LAST_MESSAGE_TIME = 2.0
-"""Seconds for the ranks' last messages to arrive once mpirun has exited."""
-PATIENCE = 8.0
-"""Seconds after the grace period for ranks to exit, on busy machines."""
-FLUSH = 30.0
-"""Seconds for output to be written once every rank has ended, when the disk is full."""
 MAX_MALFORMED = 3
 """Malformed messages of a rank until it counts as lost."""
 MAX_MISMATCHES = 64
@@ -81,7 +70,7 @@ class Supervisor:
         self.record = recorder.Recorder(request.rundir, recorder.first_status(request, start))
         self.verdict = verdict.RunVerdict(self.record, self.stop_all, by_mpirun=start.by_mpirun)
         self.peers = RankConnections(request.token, listeners, self.on_message)
-        self.peers.setup_time = RANKS_BEGIN if start.setup else SILENT
+        self.peers.setup_time = RANKS_BEGIN if start.setup else RANK_SILENCE
         self.peers.welcome = lambda: {
             "master": self.record.status.master._asdict(),
             "stop": self.verdict.ending is not None,
@@ -372,7 +361,7 @@ class Supervisor:
         self.verdict.check_outside_signals(now, self.ranks, self.mpirun.ended_at is not None)
         if self.record.holds_output and self.record.has_room():
             self.record.store_held()
-        for peer in self.peers.check_disk(now, self.record.has_room, FLUSH):
+        for peer in self.peers.check_disk(now, self.record.has_room, FULL_DISK_FLUSH):
             self.record.event("output-lost", rank=peer.rank, host=peer.host)
             self.on_end(peer, peer.ends)
         self.check_exchange()
@@ -419,7 +408,7 @@ class Supervisor:
         """End mpirun behind its ranks; if it has ended before them, find out what that means for the run."""
         if self.mpirun.ended_at is None:
             self.end_mpirun(now)
-        elif self.verdict.ending is None and now - self.mpirun.ended_at > LAST_MESSAGE_TIME:
+        elif self.verdict.ending is None and now - self.mpirun.ended_at > LAST_MESSAGES:
             self.check_left_behind(now)
 
     def end_mpirun(self, now: float) -> None:
@@ -444,7 +433,7 @@ class Supervisor:
 
     def exit_time(self, now: float, spare: float = 0.0) -> float:
         """Seconds from the run's ending for what still runs to exit."""
-        return FLUSH if self.peers.is_behind(now) else protocol.GRACE + spare
+        return FULL_DISK_FLUSH if self.peers.is_behind(now) else TERM_GRACE + spare
 
     def is_finished(self) -> bool:
         """Whether mpirun has exited, and every rank has, or had time enough for it."""
@@ -456,10 +445,10 @@ class Supervisor:
             return True
         if ending is None:  # `check_left_behind` decides about these
             return False
-        all_has_arrived = now - ended_at > LAST_MESSAGE_TIME
+        all_has_arrived = now - ended_at > LAST_MESSAGES
         if all(peer.instance is None or (peer.link is None and all_has_arrived) for peer in waiting):
             return True
-        return all_has_arrived and now - ending.at > self.exit_time(now, spare=PATIENCE)
+        return all_has_arrived and now - ending.at > self.exit_time(now, spare=RANK_EXIT)
 
     def handle_signals(self) -> None:
         while self.signals:
@@ -518,7 +507,7 @@ class Supervisor:
 
     def close(self) -> None:
         ending = self.verdict.ending or verdict.Ending("ok", 0)
-        self.wait_for_room(FLUSH if ending.state != "stopped" else protocol.GRACE)
+        self.wait_for_room(FULL_DISK_FLUSH if ending.state != "stopped" else TERM_GRACE)
         for peer in self.ranks:
             if peer.status.state not in FINAL:
                 is_lost = peer.instance is not None and ending.state != "stopped"
@@ -540,7 +529,7 @@ class Supervisor:
                 write_json_atomically(self.connectivity_path, self.plan.connectivity._asdict(), durable=False)
         self.record.status = self.record.status._replace(state=ending.state, exit_code=ending.code, ended=time.time())
         self.record.event("ended", state=ending.state, exit_code=ending.code)
-        until = time.monotonic() + FLUSH
+        until = time.monotonic() + FULL_DISK_FLUSH
         self.record.save(time.monotonic())
         while self.record.is_unsaved and time.monotonic() < until:
             time.sleep(1.0)

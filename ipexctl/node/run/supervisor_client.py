@@ -2,7 +2,7 @@
 
 In come the supervisor's addresses and the run's token; out come messages, and the bytes of the command's pipes in their
 buffers. The rules: both ends prove the token before anything else is said; a connection that is silent is replaced,
-and nothing that was sent over it is lost, as the supervisor says how much it has. `protocol.py` lists the messages;
+and nothing that was sent over it is lost, as the supervisor says how much it has. `messages.py` lists the messages;
 `output_buffer.py` keeps output that is not acknowledged yet.
 """
 
@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any, Callable, Sequence
 from ipexctl.node.common import sockets
 from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, FrameError, decode_json, encode_json
 from ipexctl.node.common.handshake import RANKS, ClientHandshake, HandshakeError
+from ipexctl.node.common.limits import SUPERVISOR_BUSY
 from ipexctl.node.common.link import ConnectionBroken, Link, Pollable, message
 
 if TYPE_CHECKING:
@@ -29,10 +30,8 @@ SILENCE_LIMIT = 12.0
 CONNECT_LIMIT = 5.0
 """Seconds to connect and authenticate."""
 SUSPENDED = 8.0
-"""Like `protocol.SUSPENDED`, for a rank: it may look at the time only when it reports, every four seconds."""
+"""Like `rank_connections.SUSPENDED`, for a rank: it may look at the time only when it reports, every four seconds."""
 RETRY_INTERVAL = 0.5
-UNANSWERED = 180.0
-"""Seconds without a message, while its port takes connections: it may wait for NFS, whose server restarts in 90."""
 READ_INTERVAL = 0.015
 """Seconds between two reads of a stream with little output: one read per line would use a whole core."""
 LINE_END_WAIT = 0.001
@@ -107,7 +106,7 @@ class SupervisorClient:
         elif not self.is_up:
             if not self._connecting:
                 self.connected_at = now
-            if now - self._began > (UNANSWERED if self._waits else CONNECT_LIMIT):
+            if now - self._began > (SUPERVISOR_BUSY if self._waits else CONNECT_LIMIT):
                 self._drop("the supervisor doesn't answer")
         elif self.is_up and now - self.last_received > SILENCE_LIMIT:
             self._leave(self._link)

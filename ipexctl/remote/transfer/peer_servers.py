@@ -18,6 +18,7 @@ from concurrent import futures
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.limits import PEER_SERVER_START
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import StdinQueue
@@ -42,7 +43,6 @@ _PATIENCE: Final = 1.0
 """Seconds that a target waits for a server before it is asked whether it lacks anything."""
 
 _IDLE_TIMEOUT: Final = 900.0
-_START_TIMEOUT: Final = 20.0
 _END_TIMEOUT: Final = 10.0
 
 
@@ -113,9 +113,9 @@ class Server:
             if self._serving is None:
                 self._serving = run_in_background(self._serve, "server")
         try:
-            return self._port.result(_START_TIMEOUT)
+            return self._port.result(PEER_SERVER_START)
         except futures.TimeoutError:
-            raise PeerUnreachable(f"no server has started within {_START_TIMEOUT:g} s") from None
+            raise PeerUnreachable(f"no server has started within {PEER_SERVER_START:g} s") from None
         except HostError as error:
             # Not as Unreachable: it is the server's host that is lost, not the target.
             raise PeerUnreachable(error.reason, error.fix) from error

@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from packaging.utils import canonicalize_name
 
+from ipexctl.limits import INDEX_ANSWER
 from ipexctl.node.common.http import origin_of, without_login
 from ipexctl.node.env.replies import AvailableWheel, PipSettings, QueryReply
 from ipexctl.remote.node_call import call
@@ -34,7 +35,6 @@ PYPI: Final = "https://pypi.org/simple"
 TORCH_CPU: Final = "https://download.pytorch.org/whl/cpu"
 INTEL_CPU: Final = "https://pytorch-extension.intel.com/release-whl/stable/cpu/us/"
 INTEL_LINKS: Final = "https://developer.intel.com/ipex-whl-stable-cpu"
-ANSWER_WITHIN: Final = 5.0
 _STACK_HOSTS: Final = frozenset(urlsplit(url).hostname for url in (TORCH_CPU, INTEL_CPU))
 
 
@@ -145,7 +145,7 @@ def query_indexes(
     projects: Iterable[str],
     settings: PipSettings,
     *,
-    timeout: float = ANSWER_WITHIN,
+    timeout: float = INDEX_ANSWER,
     cancel: Cancel | None = None,
 ) -> IndexAnswer:
     """Query the sources for these projects from that machine. Raises a HostError."""

@@ -22,7 +22,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import Version
 
 from ipexctl.errors import UserError
-from ipexctl.limits import LOCK_SOLVE
+from ipexctl.limits import INDEX_ANSWER, LOCK_SOLVE
 from ipexctl.node.common.files import sha256_of
 from ipexctl.node.common.http import without_login
 from ipexctl.node.env.replies import CompileReply
@@ -30,7 +30,7 @@ from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
-from ipexctl.stack.lock.indexes import ANSWER_WITHIN, IndexAnswer, lock_sources
+from ipexctl.stack.lock.indexes import IndexAnswer, lock_sources
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.lock.wheels import NOT_QUERIED, OLDEST_GLIBC, Target, glibc_minor, tag_ranks
 
@@ -177,7 +177,7 @@ def sized(maker: LockMaker, wheels: tuple[Wheel, ...], index_answer: IndexAnswer
         "urls": urls,
         "settings": index_answer.settings.transport(),
         "logins": index_answer.logins,
-        "timeout": ANSWER_WITHIN,
+        "timeout": INDEX_ANSWER,
     }
     found = maker.call("env.indexes", "sizes", request).record("sizes")
     return tuple(replace(w, size=found.integer_or_none(w.url)) if w.size is None and w.url else w for w in wheels)

@@ -66,7 +66,7 @@ class Node0(Session):
 
 @pytest.fixture(autouse=True)
 def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconnect, "MOST_SILENCE", SILENCE)
+    monkeypatch.setattr(reconnect, "NODE0_MOST_SILENCE", SILENCE)
     monkeypatch.setattr(follow, "RETRY_INTERVALS", (0.01,))
 
 

@@ -214,7 +214,7 @@ def test_a_lost_host_prevents_the_start_and_uploaded_files_are_removed() -> None
 def test_a_run_that_may_have_started_is_stopped_or_reported_as_unsure(
     after: str, is_unsure: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ipexctl.jobs.submit.start._CONFIRM_SECONDS", 0.1)
+    monkeypatch.setattr("ipexctl.jobs.submit.start.START_CONFIRMED", 0.1)
     failure = begin(FakeSessionPool(a={"after_go": after}))
     assert failure is not None
     assert failure.is_unsure == is_unsure

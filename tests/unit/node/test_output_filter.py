@@ -46,7 +46,7 @@ def test_long_lines_are_filtered_in_bounded_memory(monkeypatch: pytest.MonkeyPat
 
 
 def test_slow_and_invalid_regular_expressions_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output_filter, "SEARCH_TIME", 0.2)
+    monkeypatch.setattr(output_filter, "GREP_SEARCH", 0.2)
     with pytest.raises(AgentError, match="regular expression"):
         filter_output(b"a" * 60 + b"b\n", "(a+)+$")
     with pytest.raises(AgentError, match="regular expression"):
