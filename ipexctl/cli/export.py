@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from ipexctl.export.common import Exported
     from ipexctl.jobs.submit.pipeline import PlannedRun
+    from ipexctl.launch.plan import LaunchPlan
 
 export_command = typer.Typer(
     help="Print the plan of a run for another launcher.\n\n\b\n"
@@ -61,7 +62,7 @@ def accelerate(
     hostfile = mpirun_hostfile or "mpirun-hostfile"
     env = planned.context.env
     exported = to_accelerate(planned.plan, env.packages, hostfile, has_ccl=env.ccl)
-    _print(exported, line.output, _lost_options(ctx, call))
+    _print(exported, line.output, _lost(ctx, call, planned.plan))
 
 
 @subcommand(export_command, "slurm", cls=ScriptCommand, context_settings=SETTINGS)
@@ -92,7 +93,7 @@ def slurm(
         iface=interface,
         env_name=call.request.env,
     )
-    _print(exported, line.output, _lost_options(ctx, call))
+    _print(exported, line.output, _lost(ctx, call, planned.plan))
 
 
 @subcommand(export_command, "mpijob", cls=ScriptCommand, context_settings=SETTINGS)
@@ -124,7 +125,7 @@ def mpijob(
     exported = to_mpijob(
         planned.plan, _job_name(call), image, threads_per_core=threads, memory=memory, restarts=restarts
     )
-    _print(exported, line.output, _lost_options(ctx, call))
+    _print(exported, line.output, _lost(ctx, call, planned.plan))
 
 
 @subcommand(export_command, "shell", cls=ScriptCommand, context_settings=SETTINGS)
@@ -143,7 +144,7 @@ def shell(*, ctx: typer.Context, line: LaunchLine) -> None:
     root = str(call.project.root) if call.request.sync else None
     secret_files = secret_files_below(real_path(call.project.root), call.request.secret_files)
     exported = to_shell(planned.plan, call.hosts, root, tree, planned.context.setup, secret_files)
-    _print(exported, line.output, _lost_options(ctx, call))
+    _print(exported, line.output, _lost(ctx, call, planned.plan))
 
 
 @subcommand(export_command, "ansible")
@@ -183,6 +184,14 @@ def _plan(ctx: typer.Context, line: LaunchLine) -> tuple[LaunchCall, PlannedRun]
 
 def _job_name(call: LaunchCall) -> str:
     return Path(call.request.script).stem
+
+
+def _lost(ctx: typer.Context, call: LaunchCall, plan: LaunchPlan) -> list[str]:
+    """Notes about all of the plan that the other launcher cannot do."""
+    lost = _lost_options(ctx, call)
+    if plan.allreduce.mode == "shared":
+        lost.append("ranks of one host add gradients up over gloo: the files for shared memory are those of a run")
+    return lost
 
 
 def _lost_options(ctx: typer.Context, call: LaunchCall) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ipexctl.launch.overrides import requested_number
-from ipexctl.launch.plan import Backend, LaunchFlavor, Setting
+from ipexctl.launch.plan import AS_BACKEND, AllReduce, Backend, LaunchFlavor, Setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -56,6 +56,7 @@ class LaunchContext:
     """The user's own values: rules that depend on a variable take it from here."""
     bound_by_mpi: bool = False
     """True if Intel MPI binds the ranks to cores, by the user's own variables."""
+    allreduce: AllReduce = AS_BACKEND
 
     @property
     def alone(self) -> bool:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch import comm_env, threads
+from ipexctl.launch import allreduce, comm_env, threads
 from ipexctl.launch.mpi import NAMES, Launcher
 from ipexctl.launch.overrides import has_no_workers
 from ipexctl.launch.stated_backend import stated_note
@@ -30,6 +30,8 @@ def plan_choices(context: LaunchContext, distribution: RankDistribution, launche
         choices.append(f"{_starter(launcher)}: {launcher.why}")
     if context.backend_reason:
         choices.append(f"backend {context.backend}: {context.backend_reason}")
+    if (text := allreduce.choice_text(context)) is not None:
+        choices.append(text)
     taking_turns = [node.name for node in context.nodes if threads.by_turns(context, node)]
     if taking_turns:
         choices.append(
@@ -54,6 +56,7 @@ def plan_notes(context: LaunchContext, distribution: RankDistribution, launcher:
     notes += threads.missing_libraries(context)
     if distribution.by_default:
         notes += _more_than_sockets(context)
+    notes += allreduce.notes(context)
     return (*notes, *_crowded(context), *_straddling(context), *_unequal(context), *comm_env.notes(context))
 
 

@@ -72,6 +72,12 @@ class RankOptions:
         "auto",
         panel=_COMMUNICATION,
     )
+    allreduce: Literal["auto", "shared", "backend"] = declare(
+        "--allreduce",
+        "Sum of gradients: shared memory on each host, or the backend's own way (default: {default}).",
+        "auto",
+        panel=_COMMUNICATION,
+    )
     mpi: str = declare(
         "--mpi NAME|PATH",
         "MPI: auto, intel, openmpi, mpich, or the path of an mpirun (default: {default}).",

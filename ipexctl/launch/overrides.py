@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.launch.options import CCL_WORKERS
-from ipexctl.launch.plan import RANK_NAMES, Backend, LaunchFlavor, Setting
+from ipexctl.launch.plan import ALLREDUCE, RANK_NAMES, Backend, LaunchFlavor, Setting
 from ipexctl.launch.stated_backend import no_ccl_in_packages
 from ipexctl.launch.topology import automatic_backend
 from ipexctl.option_declaration import declared
@@ -41,6 +41,11 @@ def check_options(options: LaunchOptions) -> Refusal | None:
             return Refusal(
                 f"{export.name} can't be exported: each rank has its own value, and one for all would hang them",
                 f"leave {export.name} out of {export.source}",
+            )
+        if export.name == ALLREDUCE:
+            return Refusal(
+                f"{export.name} can't be exported: all ranks must have what the plan says",
+                f"--allreduce shared or backend; leave {export.name} out of {export.source}",
             )
     return None
 

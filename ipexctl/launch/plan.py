@@ -19,9 +19,17 @@ LaunchFlavor = Literal["intel", "openmpi", "mpich", "none"]
 Backend = Literal["ccl", "gloo", "mpi", "none"]
 """`none`: independent copies of the command, without rank variables and without an address to meet at."""
 
+AllReduceReason = Literal[
+    "asked", "possible", "not-proved", "no-process-group", "other-backend", "one-rank-a-host", "hooks-off",
+    "torch-unknown", "torch-too-old", "small-shm", "more-ranks-than-cores",
+]  # fmt: skip
+"""`asked`: --allreduce names this mode. `allreduce.py` has the sentences."""
+
 SCHEMA: Final = "ipexctl.run/1"
 RANK_NAMES: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 """Variables that the rank wrapper sets for each rank; nothing else may set them."""
+ALLREDUCE: Final = "IPEXCTL_ALLREDUCE"
+"""The variable by which the hooks of a rank know that gradients are added up in shared memory; only a plan sets it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +86,19 @@ class HostPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class AllReduce:
+    """How the ranks add gradients up: in shared memory on each host, or as the backend does."""
+
+    mode: Literal["shared", "backend"]
+    reason: AllReduceReason
+    hosts: tuple[str, ...] = ()
+    """Those at fault, if the reason is one of some hosts."""
+
+
+AS_BACKEND: Final = AllReduce("backend", "asked")
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchFile:
     """A file that mpirun needs in node0's run directory."""
 
@@ -125,6 +146,7 @@ class LaunchPlan:
     choices: tuple[str, ...] = ()
     """The reasons of choices that were made without the user, for --dry-run and -v."""
     time_limit: float | None = None
+    allreduce: AllReduce = AS_BACKEND
     rank_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Options that the rank wrapper applies, by name."""
 

@@ -2,8 +2,9 @@
 
 In: a `LaunchRequest` (facts of the hosts, environment, options); out: a `LaunchPlan` or a `Refusal`. The order of the
 decisions, each from those before it: ranks of each host (`rank_distribution`), backend (`overrides`), MPI (`mpi`),
-oneCCL's workers, cores (`binding`), the names for mpirun, the variables (`python_env`, `threads`, `comm_env`), over
-them the user's own. The first refusal ends it. What the user should know about the plan is in `notes`.
+oneCCL's workers, cores (`binding`), all-reduce (`allreduce`), the names for mpirun, the variables (`python_env`,
+`threads`, `comm_env`), over them the user's own. The first refusal ends it. What the user should know about the plan is
+in `notes`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch import comm_env, mpi_commands, python_env, threads
+from ipexctl.launch import allreduce, comm_env, mpi_commands, python_env, threads
 from ipexctl.launch.binding import bind
 from ipexctl.launch.context import LaunchContext, NodeLayout
 from ipexctl.launch.mpi import find_launcher
@@ -74,7 +75,8 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | Refusal:
     workers = worker_count(request, wanted, backend, world_size)
     by_mpi = is_bound_by_mpi(options, wanted, launcher.flavor)
     nodes = _nodes(request, counts, workers, wanted, bound_by_mpi=by_mpi)
-    context = LaunchContext(request, nodes, backend, backend_reason, launcher.flavor, workers, wanted, by_mpi)
+    adding = allreduce.choose_allreduce(request, nodes, backend)
+    context = LaunchContext(request, nodes, backend, backend_reason, launcher.flavor, workers, wanted, by_mpi, adding)
     if (refusal := _check_names(context)) is not None:
         return refusal
     own_address = "127.0.0.1" if context.alone else nodes[0].address
@@ -102,6 +104,7 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | Refusal:
         notes=plan_notes(context, distribution, launcher),
         choices=plan_choices(context, distribution, launcher),
         time_limit=options.time_limit,
+        allreduce=context.allreduce,
         rank_options=values_for_wrapper(options),
     )
 
@@ -160,7 +163,8 @@ def _check_names(context: LaunchContext) -> Refusal | None:
 
 
 def _settings(context: LaunchContext) -> tuple[Setting, ...]:
-    planned = (*python_env.settings(context), *threads.settings(context), *comm_env.settings(context))
+    modules = (python_env, threads, comm_env, allreduce)
+    planned = [setting for module in modules for setting in module.settings(context)]
     options = context.request.options
     settings = apply_overrides(planned, options.given, options.exports)
     chosen = frozenset(setting.name for setting in settings)

@@ -36,7 +36,16 @@ def test_rank_has_its_variables_and_unwanted_ones_are_removed(make: Callable[...
             "prepended": ["PATH"],
         },
         plans={"1": {"variables": {"A": "rank"}}},
-        go={"variables": {"RANK": "7", "TORCHELASTIC_RUN_ID": "x", "GONE": "1", "UNWANTED": "1", "HOME": "/of/node0"}},
+        go={
+            "variables": {
+                "RANK": "7",
+                "TORCHELASTIC_RUN_ID": "x",
+                "GONE": "1",
+                "UNWANTED": "1",
+                "HOME": "/of/node0",
+                "IPEXCTL_ALLREDUCE": "shared",
+            }
+        },
     ).start()
     run.wait()
     zero, one = json.loads(run.output(0)), json.loads(run.output(1))
@@ -46,7 +55,7 @@ def test_rank_has_its_variables_and_unwanted_ones_are_removed(make: Callable[...
     assert (zero["A"], one["A"], one["B"]) == ("host", "rank", "two words\nand a line")
     assert zero["PATH"].startswith("/first:/")
     assert zero["HOME"] != "/of/node0"
-    for stray in ("TORCHELASTIC_RUN_ID", "GONE", "UNWANTED"):
+    for stray in ("TORCHELASTIC_RUN_ID", "GONE", "UNWANTED", "IPEXCTL_ALLREDUCE"):
         assert stray not in zero
 
 

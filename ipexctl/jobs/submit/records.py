@@ -96,6 +96,7 @@ def launch_spec(
         python_version=context.env.version,
         logind=context.facts[record.node0.name].logind,
         retention=retention,
+        shared_allreduce=plan.allreduce.mode == "shared",
     )
 
 

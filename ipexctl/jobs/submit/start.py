@@ -7,6 +7,7 @@ job and the mpirun line when all else is ready.
 
 Each store gets RUNDIR/agent.zip, the run's own copy of the agent, from which its supervisor and its ranks start
 (`launch/mpi_commands.py` has their line); a copy with bytecode from an earlier run replaces it where there is one. The
+package `inrank/` goes beside the hooks only if the plan adds gradients up in shared memory: no rank reads it else. The
 token and the secrets of a run travel by stdin into files of mode 0600, never in a command line.
 """
 
@@ -21,6 +22,7 @@ import tarfile
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.jobs.retention import RetentionLimits, background_prune
@@ -60,6 +62,9 @@ if TYPE_CHECKING:
 
 HOOKS: Final = {"shim/sitecustomize.py": "run.sitecustomize", "shim/ipexctl_shim.py": "run.rank_hooks"}
 """Files that every Python of a rank imports, in a directory of their own."""
+IN_RANK: Final = "shim/ipexctl_inrank"
+"""Where the hooks find the package `inrank/`, which they import under this name."""
+_IN_RANK_SOURCE: Final = Path(__file__).parents[2] / "inrank"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,8 @@ class LaunchSpec:
     """Of node0."""
     retention: RetentionLimits | None = None
     """Older runs are pruned by these limits; None: they are kept."""
+    shared_allreduce: bool = False
+    """Whether ranks need the package that adds gradients up in shared memory."""
 
     @property
     def bytecode(self) -> str:
@@ -107,6 +114,11 @@ class LaunchSpec:
         source, target = shlex.quote(self.bytecode), shlex.quote(f"{self.record.rundir}/agent.zip")
         return f"cp {source} {target}.part 2>/dev/null && mv -f {target}.part {target} || rm -f {target}.part"
 
+    @property
+    def _of_python(self) -> tuple[str, ...]:
+        """The directories of modules that a rank's Python imports."""
+        return ("shim", IN_RANK) if self.shared_allreduce else ("shim",)
+
     def unpack(self, source: str = "") -> str:
         """Lines of sh that unpack a store's files, private ones, and prune older runs there."""
         rundir = shlex.quote(self.record.rundir)
@@ -114,7 +126,8 @@ class LaunchSpec:
         # No program is started where another account can change it, and no run is made among files of others.
         script = use_home_or_fail(self.record.home)
         # In a subshell: the supervisor, and with it the ranks of node0, keep the umask of the login.
-        script += f"(umask 077; mkdir -p {rundir}/shim/__pycache__ && {source} tar -xpof - -C {rundir} || exit 1\n"
+        caches = " ".join(f"{rundir}/{directory}/__pycache__" for directory in self._of_python)
+        script += f"(umask 077; mkdir -p {caches} && {source} tar -xpof - -C {rundir} || exit 1\n"
         # Retention on another host with this home, which does not see these ranks, reads `machine`.
         script += f"uname -n >{rundir}/machine\n{self.use_bytecode}\n:) || exit 1\n"
         if self.retention is not None:
@@ -134,7 +147,7 @@ class Launch:
         self._token = secrets.token_hex(32)
         self._stdin = StdinQueue()
         self._may_run = False
-        self._agent = _agent_files(spec.start)
+        self._agent = _agent_files(spec)
         self._start = spec.start
         self._cancel = Cancel()
         """Of the supervisor's call."""
@@ -310,10 +323,16 @@ def clean_up(hosts: Sequence[Host], script: str, pool: SessionPool) -> frozenset
     return frozenset(done.host.name for done in outcomes if done.error is not None)
 
 
-def _agent_files(start: StartRequest) -> list[File]:
+def _agent_files(spec: LaunchSpec) -> list[File]:
     """The run's own copy of the agent, which upgrades do not touch."""
     hooks = [File(name, script_text(module).encode()) for name, module in HOOKS.items()]
-    return [File("agent.zip", agent_zip(*_agent_folders(start))), *hooks]
+    agent = File("agent.zip", agent_zip(*_agent_folders(spec.start)))
+    return [agent, *hooks, *(in_rank_files() if spec.shared_allreduce else ())]
+
+
+def in_rank_files() -> list[File]:
+    """The package `inrank/` under the name by which the hooks import it."""
+    return [File(f"{IN_RANK}/{path.name}", path.read_bytes()) for path in sorted(_IN_RANK_SOURCE.glob("*.py"))]
 
 
 def _agent_folders(start: StartRequest) -> tuple[str, ...]:

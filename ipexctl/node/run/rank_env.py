@@ -17,6 +17,8 @@ LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "M
 LAUNCHER_PREFIXES = ("TORCHELASTIC_", "GROUP_", "ROLE_")
 MPI_PREFIXES = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "MV2_COMM_WORLD_", "MPI_LOCAL", "HYDI_", "PRTE_")
 """Scripts take a rank and a number of ranks from them, and would wait for the others in a process group."""
+PLANNED_ALONE = ("IPEXCTL_ALLREDUCE",)
+"""Variables that only a plan sets: of a login or another run, they would ask for files that this run lacks."""
 
 
 WRONG_MPI = Detail("wrong-mpi")
@@ -56,7 +58,7 @@ def environment(job: JobRecord, rank: int, master: Master, attempt: int) -> dict
     Raises an OSError when the setup file can't be sourced.
     """
     plan = job.ranks[rank]
-    unset = {*LAUNCHER_VARIABLES, *(name for name, value in job.variables.items() if value is None)}
+    unset = {*LAUNCHER_VARIABLES, *PLANNED_ALONE, *(name for name, value in job.variables.items() if value is None)}
     environ = {k: v for k, v in os.environ.items() if k not in unset and not k.startswith(LAUNCHER_PREFIXES)}
     environ.update(account_variables())  # mpirun passes on the values of node0
     if job.setup:

@@ -38,6 +38,7 @@ HARMLESS = frozenset(
     {
         "accelerate_config",
         "all_hosts",
+        "allreduce",
         "allow_big",
         "backend",
         "bastion",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import test_accelerate as accelerate
 import test_rank_distribution as share
@@ -15,7 +16,9 @@ from test_mpirun import BARE, OPEN
 from test_show_plan import MIXED
 
 from ipexctl.export.mpijob import to_mpijob
+from ipexctl.facts.system import Memory
 from ipexctl.hosts.host import Host
+from ipexctl.launch import allreduce
 from ipexctl.launch.accelerate_config import remarks
 from ipexctl.launch.accelerate_env import misunderstandings
 from ipexctl.launch.overrides import check_options
@@ -95,6 +98,34 @@ def refusals() -> list[Case]:
     return [Case(f"refused: {name}", each.reason, each.fix) for name, each in found]
 
 
+def adding() -> list[Case]:
+    """How gradients are added up, where that is decided for or against shared memory."""
+    one, two, small = machine(SPR, 1), machine(SPR, 2), machine(SPR, 2, memory=Memory(shm_free=60 << 20))
+    asked: list[LaunchPlan] = [
+        plan(*machines, ppn=ppn, allreduce="shared", **options)
+        for machines, ppn, options in (
+            ((one, two), 2, {}),
+            ((one,), 2, {}),
+            ((one, two), 1, {}),
+            ((one, small), 2, {}),
+            ((one, two), 2, {"env": IPEX}),
+            ((one, two), 2, {"backend": "none"}),
+            ((one,), 2, {"env": replace(STOCK, packages={"torch": "2.0.1"})}),
+            ((one,), 2, {"env": replace(STOCK, packages={})}),
+            ((one,), 2, {"exports": (Export("IPEXCTL_SHIM", "off"),)}),
+        )
+    ]
+    with patch.object(allreduce, "AUTO_TAKES_SHARED", new=True):
+        by_auto = [plan(one, two, ppn=2), plan(machine(cpu(2, threads=1)), ppn=3)]
+    refusal = check_options(LaunchOptions(exports=(Export("IPEXCTL_ALLREDUCE", "shared"),)))
+    assert refusal is not None
+    return [
+        *(Case("choice", choice) for each in (*asked, *by_auto) for choice in each.choices if "all-reduce" in choice),
+        *(Case("note", note) for each in asked for note in each.notes if "--allreduce" in note),
+        Case("refused", refusal.reason, refusal.fix),
+    ]
+
+
 def of_accelerate() -> list[Case]:
     wrong = rows_of(accelerate.test_invalid_values_are_refused_with_their_line)
     read, spread, alone = accelerate.read, accelerate.CLUSTER_CONFIG, accelerate.SINGLE_CONFIG
@@ -156,7 +187,7 @@ def exports() -> list[Case]:
 
 
 def test_launch() -> None:
-    assert not (diff := golden_diff("launch", [*refusals(), *planned(), *of_accelerate(), *wrapped()])), diff
+    assert not (diff := golden_diff("launch", [*refusals(), *planned(), *adding(), *of_accelerate(), *wrapped()])), diff
 
 
 def test_export() -> None:

@@ -1,0 +1,154 @@
+"""Decides how the ranks of a plan add gradients up: in shared memory on each host, or as the backend does. Pure.
+
+In: the request, the hosts with their ranks, the backend; out: an `AllReduce` with a reason that a program can read, and
+the sentences about it. `inrank/` is the code that adds them up, in the ranks' own Python. The rule: shared memory is
+for gloo, for at least two ranks on a host, for a torch that is known to have what it needs, and for hosts whose
+/dev/shm has room. Ranks still agree on it when they start, and stay with gloo if one of them can't. Under `auto`, ranks
+that outnumber the cores of a host stay with the backend, as one that waits keeps its core for a moment.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.hosts.nodeset import fold
+from ipexctl.launch.overrides import requested_variables
+from ipexctl.launch.plan import ALLREDUCE, AllReduce, Setting
+from ipexctl.text import readable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ipexctl.launch.context import LaunchContext, NodeLayout
+    from ipexctl.launch.plan import AllReduceReason, Backend
+    from ipexctl.launch.request import LaunchRequest
+
+AUTO_TAKES_SHARED: Final = False
+"""Whether `--allreduce auto` takes shared memory where it can. It does once every measurement that docs/allreduce.md
+lists has passed; until then only `--allreduce shared` does."""
+OLDEST_TORCH: Final = (2, 1)
+"""The oldest torch on which the code in `inrank/` is tested."""
+SEGMENT_BYTES: Final = 2 * 32 << 20
+"""What a rank takes of /dev/shm: two segments, so that the next bucket is written while the last one is read."""
+SPARE_BYTES: Final = 16 << 20
+"""What stays free for others on a host: DataLoader workers and Intel's OpenMP have files there, too."""
+_SHIM: Final = "IPEXCTL_SHIM"
+_SHM: Final = "/dev/shm"  # noqa: S108  # a name in a sentence
+_FEWEST: Final = 2
+
+
+def choose_allreduce(request: LaunchRequest, nodes: Sequence[NodeLayout], backend: Backend) -> AllReduce:
+    """Shared memory, or the backend's own all-reduce with the first reason for it."""
+    choice = request.options.allreduce
+    if choice == "backend":
+        return AllReduce("backend", "asked")
+    against, hosts = _obstacle(request, nodes, backend)
+    if against is not None:
+        return AllReduce("backend", against, hosts)
+    if choice == "shared":
+        return AllReduce("shared", "asked")
+    crowded = tuple(node.name for node in nodes if node.count > node.cores.count)
+    if crowded:
+        return AllReduce("backend", "more-ranks-than-cores", crowded)
+    return AllReduce("shared", "possible") if AUTO_TAKES_SHARED else AllReduce("backend", "not-proved")
+
+
+def needed_bytes(node: NodeLayout) -> int:
+    """What the ranks of a host need of its /dev/shm; a single rank needs none."""
+    return node.count * SEGMENT_BYTES + SPARE_BYTES if node.count >= _FEWEST else 0
+
+
+def _obstacle(
+    request: LaunchRequest, nodes: Sequence[NodeLayout], backend: Backend
+) -> tuple[AllReduceReason | None, tuple[str, ...]]:
+    """Why shared memory is impossible, with the hosts at fault if some are."""
+    if backend == "none":
+        return "no-process-group", ()
+    if backend != "gloo":
+        return "other-backend", ()
+    if max(node.count for node in nodes) < _FEWEST:
+        return "one-rank-a-host", ()
+    if requested_variables(request).get(_SHIM) == "off":
+        return "hooks-off", ()
+    version = _torch_version(request)
+    if version is None:
+        return "torch-unknown", ()
+    if version < OLDEST_TORCH:
+        return "torch-too-old", ()
+    small = tuple(node.name for node in nodes if _has_no_room(node))
+    return ("small-shm", small) if small else (None, ())
+
+
+def _torch_version(request: LaunchRequest) -> tuple[int, int] | None:
+    found = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", request.env.packages.get("torch", ""))
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _has_no_room(node: NodeLayout) -> bool:
+    """Whether its /dev/shm is known to have too little free."""
+    free = node.facts.memory.shm_free
+    return free is not None and free < needed_bytes(node)
+
+
+def settings(context: LaunchContext) -> Iterator[Setting]:
+    """The variable by which the hooks of a rank know of it; without it they leave torch alone."""
+    if context.allreduce.mode == "shared":
+        yield Setting(ALLREDUCE, "shared", "ranks on one host add gradients up in shared memory (--allreduce)")
+
+
+def choice_text(context: LaunchContext) -> str | None:
+    """How gradients are added up and why, as a line of the plan; None where there is nothing to choose."""
+    if context.world_size == 1 or context.backend != "gloo":
+        return None
+    found, words = context.allreduce, "gloo"
+    if found.mode == "shared":
+        words = "shared memory" if context.alone else "shared memory on each host, gloo between hosts"
+    if found.reason == "asked":
+        return f"all-reduce: {words}, by --allreduce {found.mode}"
+    return f"all-reduce: {words}: {_reason_text(context)}"
+
+
+def notes(context: LaunchContext) -> Iterator[str]:
+    """Where --allreduce shared has no effect, and what to type for it."""
+    if context.request.options.allreduce == "shared" and context.allreduce.mode != "shared" and context.world_size > 1:
+        yield f"--allreduce shared has no effect: {_reason_text(context)}{_fix(context)}"
+
+
+def _reason_text(context: LaunchContext) -> str:
+    request, found = context.request, context.allreduce
+    hosts, needed = fold(found.hosts), "{}.{}".format(*OLDEST_TORCH)
+    texts: dict[AllReduceReason, str] = {
+        "possible": "ranks share a host, and each has a core",
+        "not-proved": "auto does not take shared memory yet; --allreduce shared does",
+        "no-process-group": "there is no process group",
+        "other-backend": "shared memory is for gloo alone",
+        "one-rank-a-host": "no host has two ranks, so none can share memory with another",
+        "hooks-off": f"{_SHIM}=off keeps the hooks of ipexctl out of the ranks",
+        "torch-unknown": f"the torch of the environment is not known, and shared memory needs {needed} or newer",
+        "torch-too-old": f"torch is {request.env.packages.get('torch')}, and shared memory needs {needed} or newer",
+        "more-ranks-than-cores": f"more ranks than cores on {hosts}; --allreduce shared takes it nevertheless",
+        "small-shm": f"{_SHM} of {hosts} has too little room{_room(context)}",
+    }
+    return texts[found.reason]
+
+
+def _room(context: LaunchContext) -> str:
+    """The free and the needed bytes of the first host at fault."""
+    for node in context.nodes:
+        if node.name in context.allreduce.hosts and (free := node.facts.memory.shm_free) is not None:
+            return f": {readable(free)} free, {readable(needed_bytes(node))} needed"
+    return ""
+
+
+def _fix(context: LaunchContext) -> str:
+    node = next((node for node in context.nodes if node.name in context.allreduce.hosts), None)
+    fixes: dict[AllReduceReason, str] = {
+        "other-backend": "; --backend gloo",
+        "hooks-off": f"; leave {_SHIM} out",
+        "torch-too-old": "; ipexctl install brings a newer one",
+    }
+    if context.allreduce.reason == "small-shm" and node is not None:
+        gigabytes = -(-needed_bytes(node) // (1 << 30))
+        return f"; in docker: --shm-size={gigabytes}g, or --ipc=host; elsewhere: ipexctl doctor"
+    return fixes.get(context.allreduce.reason, "")

@@ -1,0 +1,140 @@
+"""When a plan adds gradients up in shared memory, and what it says, sets and exports then."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from launch_helpers import IPEX, STOCK, cpu, machine, plan, value
+
+from ipexctl.export.common import common_settings
+from ipexctl.facts.system import Memory
+from ipexctl.launch import allreduce
+from ipexctl.launch.allreduce import SEGMENT_BYTES, SPARE_BYTES
+from ipexctl.launch.overrides import check_options
+from ipexctl.launch.plan import AllReduce, LaunchPlan, to_json
+from ipexctl.launch.request import Export, LaunchOptions, RankEnv
+
+FOUR, TWO_NODES = cpu(4), cpu(8, 2)
+NEEDED = 2 * SEGMENT_BYTES + SPARE_BYTES
+
+
+def torch(version: str | None) -> RankEnv:
+    return replace(STOCK, packages={} if version is None else {"torch": version})
+
+
+def free(size: int | None) -> Memory:
+    return Memory(shm_free=size)
+
+
+def line_of(found: LaunchPlan) -> str:
+    return next((choice for choice in found.choices if choice.startswith("all-reduce")), "")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"ppn": 2}, "asked"),
+        ({"ppn": 5}, "asked"),
+        ({"ppn": 1}, "one-rank-a-host"),
+        ({"ppn": 2, "backend": "none"}, "no-process-group"),
+        ({"ppn": 2, "env": IPEX, "backend": "ccl"}, "other-backend"),
+        ({"ppn": 2, "env": IPEX, "backend": "gloo"}, "asked"),
+        ({"ppn": 2, "env": torch("2.1.0+cpu")}, "asked"),
+        ({"ppn": 2, "env": torch("2.0.1")}, "torch-too-old"),
+        ({"ppn": 2, "env": torch("1.13.1")}, "torch-too-old"),
+        ({"ppn": 2, "env": torch("10.0.0")}, "asked"),
+        ({"ppn": 2, "env": torch("nightly")}, "torch-unknown"),
+        ({"ppn": 2, "env": torch(None)}, "torch-unknown"),
+        ({"ppn": 2, "exports": (Export("IPEXCTL_SHIM", "off"),)}, "hooks-off"),
+        ({"ppn": 2, "exports": (Export("IPEXCTL_SHIM", "on"),)}, "asked"),
+    ],
+)
+def test_shared_memory_is_planned_where_the_ranks_can_use_it(options: dict[str, Any], reason: str) -> None:
+    found = plan(machine(FOUR, 1), machine(FOUR, 2), allreduce="shared", **options)
+    is_shared = reason == "asked"
+    assert found.allreduce == AllReduce("shared" if is_shared else "backend", reason)  # type: ignore[arg-type]
+    assert value(found, "IPEXCTL_ALLREDUCE") == ("shared" if is_shared else None)
+    assert any("--allreduce shared" in note for note in found.notes) != is_shared
+
+
+def test_two_ranks_on_one_of_the_hosts_are_enough() -> None:
+    one, other = machine(FOUR, 1, memory=free(0)), machine(FOUR, 2, memory=free(NEEDED))
+    assert plan(one, other, slots=(1, 2), allreduce="shared").allreduce == AllReduce("shared", "asked")
+
+
+@pytest.mark.parametrize(
+    ("room", "hosts"), [(NEEDED, ()), (NEEDED - 1, ("node2",)), (None, ()), (64 << 20, ("node2",))]
+)
+def test_hosts_whose_shared_memory_is_too_small_are_named(room: int | None, hosts: tuple[str, ...]) -> None:
+    found = plan(machine(FOUR, 1), machine(FOUR, 2, memory=free(room)), ppn=2, allreduce="shared")
+    assert (found.allreduce.mode, found.allreduce.hosts) == ("backend" if hosts else "shared", hosts)
+    notes = [note for note in found.notes if "--allreduce shared" in note]
+    assert len(notes) == len(hosts)
+    assert all("node2" in note and "--shm-size=1g" in note for note in notes)
+
+
+def test_each_rank_needs_room_of_its_own() -> None:
+    room = 4 * SEGMENT_BYTES + SPARE_BYTES
+    modes = [plan(machine(FOUR, 1, memory=free(room)), ppn=ppn, allreduce="shared").allreduce.mode for ppn in (3, 4, 5)]
+    assert modes == ["shared", "shared", "backend"]
+
+
+@pytest.mark.parametrize("is_proved", [False, True])
+def test_auto_takes_shared_memory_only_once_that_is_proved(is_proved: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allreduce, "AUTO_TAKES_SHARED", is_proved)
+    found = plan(machine(FOUR, 1), ppn=2)
+    assert found.allreduce == (AllReduce("shared", "possible") if is_proved else AllReduce("backend", "not-proved"))
+    assert found.notes == plan(machine(FOUR, 1), ppn=2, allreduce="backend").notes
+
+
+@pytest.mark.parametrize(("ppn", "mode"), [(4, "shared"), (5, "backend")])
+def test_auto_stays_with_the_backend_for_more_ranks_than_cores(
+    ppn: int, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allreduce, "AUTO_TAKES_SHARED", True)
+    found = plan(machine(FOUR, 1), ppn=ppn)
+    assert found.allreduce.mode == mode
+    assert found.allreduce.hosts == (() if mode == "shared" else ("node1",))
+    assert plan(machine(FOUR, 1), ppn=ppn, allreduce="shared").allreduce.mode == "shared"
+
+
+def test_the_backend_that_was_asked_for_is_the_plan_without_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allreduce, "AUTO_TAKES_SHARED", True)
+    backend = plan(machine(TWO_NODES, 1), allreduce="backend")
+    assert backend.allreduce == AllReduce("backend", "asked")
+    shared = plan(machine(TWO_NODES, 1))
+    assert [one for one in shared.settings if one.name != "IPEXCTL_ALLREDUCE"] == list(backend.settings)
+    assert shared.argv == backend.argv
+
+
+def test_the_plan_says_how_gradients_are_added_up_and_why() -> None:
+    one, two = machine(FOUR, 1), machine(FOUR, 2)
+    assert line_of(plan(one, two, ppn=2, allreduce="shared")).startswith(
+        "all-reduce: shared memory on each host, gloo between hosts"
+    )
+    assert "between" not in line_of(plan(one, ppn=2, allreduce="shared"))
+    assert line_of(plan(one, ppn=2)).startswith("all-reduce: gloo")
+    assert not line_of(plan(one, ppn=2, env=IPEX))
+    assert not line_of(plan(one, ppn=1))
+    assert not line_of(plan(one, ppn=2, backend="none"))
+
+
+def test_programs_read_the_mode_and_the_reason() -> None:
+    document = json.loads(json.dumps(to_json(plan(machine(FOUR, 1), ppn=2, allreduce="shared"))))
+    assert document["allreduce"] == {"mode": "shared", "reason": "asked", "hosts": []}
+
+
+def test_an_export_lacks_the_variable_as_it_lacks_the_files() -> None:
+    found = plan(machine(FOUR, 1), ppn=2, allreduce="shared")
+    names = {setting.name for setting in common_settings(found)}
+    assert "IPEXCTL_BACKEND" in names
+    assert "IPEXCTL_ALLREDUCE" not in names
+
+
+def test_the_variable_cannot_be_exported() -> None:
+    refusal = check_options(LaunchOptions(exports=(Export("IPEXCTL_ALLREDUCE", "shared"),)))
+    assert refusal is not None
+    assert "--allreduce" in refusal.fix
