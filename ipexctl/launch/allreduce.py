@@ -2,9 +2,10 @@
 
 In: the request, the hosts with their ranks, the backend; out: an `AllReduce` with a reason that a program can read, and
 the sentences about it. `inrank/` is the code that adds them up, in the ranks' own Python. The rule: shared memory is
-for gloo, for at least two ranks on a host, for a torch that is known to have what it needs, and for hosts whose
-/dev/shm has room. Ranks still agree on it when they start, and stay with gloo if one of them can't. Under `auto`, ranks
-that outnumber the cores of a host stay with the backend, as one that waits keeps its core for a moment.
+for gloo, for at least two ranks on a host, for a torch that is known to have what it needs, and for x86-64, on whose
+order of stores it relies. Ranks still agree on it when they start, and stay with gloo if one of them can't. Under
+`auto`, ranks that outnumber the cores of a host stay with the backend, as one that waits keeps its core for a moment.
+The size of /dev/shm does not matter: the memory has no file there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.overrides import requested_variables
 from ipexctl.launch.plan import ALLREDUCE, AllReduce, Setting
-from ipexctl.text import readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,12 +29,8 @@ AUTO_TAKES_SHARED: Final = False
 lists has passed; until then only `--allreduce shared` does."""
 OLDEST_TORCH: Final = (2, 1)
 """The oldest torch on which the code in `inrank/` is tested."""
-SEGMENT_BYTES: Final = 2 * 32 << 20
-"""What a rank takes of /dev/shm: two segments, so that the next bucket is written while the last one is read."""
-SPARE_BYTES: Final = 16 << 20
-"""What stays free for others on a host: DataLoader workers and Intel's OpenMP have files there, too."""
 _SHIM: Final = "IPEXCTL_SHIM"
-_SHM: Final = "/dev/shm"  # noqa: S108  # a name in a sentence
+_ARCHITECTURE: Final = "x86_64"
 _FEWEST: Final = 2
 
 
@@ -54,11 +50,6 @@ def choose_allreduce(request: LaunchRequest, nodes: Sequence[NodeLayout], backen
     return AllReduce("shared", "possible") if AUTO_TAKES_SHARED else AllReduce("backend", "not-proved")
 
 
-def needed_bytes(node: NodeLayout) -> int:
-    """What the ranks of a host need of its /dev/shm; a single rank needs none."""
-    return node.count * SEGMENT_BYTES + SPARE_BYTES if node.count >= _FEWEST else 0
-
-
 def _obstacle(
     request: LaunchRequest, nodes: Sequence[NodeLayout], backend: Backend
 ) -> tuple[AllReduceReason | None, tuple[str, ...]]:
@@ -76,19 +67,13 @@ def _obstacle(
         return "torch-unknown", ()
     if version < OLDEST_TORCH:
         return "torch-too-old", ()
-    small = tuple(node.name for node in nodes if _has_no_room(node))
-    return ("small-shm", small) if small else (None, ())
+    others = tuple(node.name for node in nodes if (node.facts.system.arch or _ARCHITECTURE) != _ARCHITECTURE)
+    return ("other-processor", others) if others else (None, ())
 
 
 def _torch_version(request: LaunchRequest) -> tuple[int, int] | None:
     found = re.match(r"([0-9]{1,4})\.([0-9]{1,4})", request.env.packages.get("torch", ""))
     return (int(found[1]), int(found[2])) if found else None
-
-
-def _has_no_room(node: NodeLayout) -> bool:
-    """Whether its /dev/shm is known to have too little free."""
-    free = node.facts.memory.shm_free
-    return free is not None and free < needed_bytes(node)
 
 
 def settings(context: LaunchContext) -> Iterator[Setting]:
@@ -128,27 +113,15 @@ def _reason_text(context: LaunchContext) -> str:
         "torch-unknown": f"the torch of the environment is not known, and shared memory needs {needed} or newer",
         "torch-too-old": f"torch is {request.env.packages.get('torch')}, and shared memory needs {needed} or newer",
         "more-ranks-than-cores": f"more ranks than cores on {hosts}; --allreduce shared takes it nevertheless",
-        "small-shm": f"{_SHM} of {hosts} has too little room{_room(context)}",
+        "other-processor": f"it is for x86-64 alone, and {hosts} has another processor",
     }
     return texts[found.reason]
 
 
-def _room(context: LaunchContext) -> str:
-    """The free and the needed bytes of the first host at fault."""
-    for node in context.nodes:
-        if node.name in context.allreduce.hosts and (free := node.facts.memory.shm_free) is not None:
-            return f": {readable(free)} free, {readable(needed_bytes(node))} needed"
-    return ""
-
-
 def _fix(context: LaunchContext) -> str:
-    node = next((node for node in context.nodes if node.name in context.allreduce.hosts), None)
     fixes: dict[AllReduceReason, str] = {
         "other-backend": "; --backend gloo",
         "hooks-off": f"; leave {_SHIM} out",
         "torch-too-old": "; ipexctl install brings a newer one",
     }
-    if context.allreduce.reason == "small-shm" and node is not None:
-        gigabytes = -(-needed_bytes(node) // (1 << 30))
-        return f"; in docker: --shm-size={gigabytes}g, or --ipc=host; elsewhere: ipexctl doctor"
     return fixes.get(context.allreduce.reason, "")

@@ -21,7 +21,7 @@ Backend = Literal["ccl", "gloo", "mpi", "none"]
 
 AllReduceReason = Literal[
     "asked", "possible", "not-proved", "no-process-group", "other-backend", "one-rank-a-host", "hooks-off",
-    "torch-unknown", "torch-too-old", "small-shm", "more-ranks-than-cores",
+    "torch-unknown", "torch-too-old", "other-processor", "more-ranks-than-cores",
 ]  # fmt: skip
 """`asked`: --allreduce names this mode. `allreduce.py` has the sentences."""
 

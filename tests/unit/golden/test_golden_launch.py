@@ -16,7 +16,7 @@ from test_mpirun import BARE, OPEN
 from test_show_plan import MIXED
 
 from ipexctl.export.mpijob import to_mpijob
-from ipexctl.facts.system import Memory
+from ipexctl.facts.system import System
 from ipexctl.hosts.host import Host
 from ipexctl.launch import allreduce
 from ipexctl.launch.accelerate_config import remarks
@@ -100,14 +100,14 @@ def refusals() -> list[Case]:
 
 def adding() -> list[Case]:
     """How gradients are added up, where that is decided for or against shared memory."""
-    one, two, small = machine(SPR, 1), machine(SPR, 2), machine(SPR, 2, memory=Memory(shm_free=60 << 20))
+    one, two, arm = machine(SPR, 1), machine(SPR, 2), machine(SPR, 2, system=System(arch="aarch64"))
     asked: list[LaunchPlan] = [
         plan(*machines, ppn=ppn, allreduce="shared", **options)
         for machines, ppn, options in (
             ((one, two), 2, {}),
             ((one,), 2, {}),
             ((one, two), 1, {}),
-            ((one, small), 2, {}),
+            ((one, arm), 2, {}),
             ((one, two), 2, {"env": IPEX}),
             ((one, two), 2, {"backend": "none"}),
             ((one,), 2, {"env": replace(STOCK, packages={"torch": "2.0.1"})}),
