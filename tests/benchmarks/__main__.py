@@ -18,6 +18,7 @@ from typing import Final
 from ipexctl.errors import UserError
 
 from . import (
+    part_allreduce,
     part_doctor,
     part_exec,
     part_fetch,
@@ -54,6 +55,9 @@ class Part:
 PARTS: Final[Mapping[str, Part]] = {
     "exec": Part(part_exec.measure, counts=(1, 8, 32)),
     "doctor": Part(part_doctor.measure, counts=(1, 8, 32)),
+    "allreduce": Part(part_allreduce.measure_sizes, runs=7),
+    "allreduce-train": Part(part_allreduce.measure_trainings, runs=7),
+    "allreduce-hosts": Part(part_allreduce.measure_hosts, runs=7),
     "fetch": Part(part_fetch.measure),
     "install": Part(part_install.measure, hosts=part_install.HOSTS, runs=3),
     "lines": Part(part_lines.measure, hosts=part_lines.HOSTS),
@@ -90,7 +94,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--runs", type=_positive, metavar="N", help="rounds of a part (default: 5, of some 1, 3, 28 or 48)"
     )
-    parser.add_argument("--only", type=_parts, default=list(PARTS), metavar="PART,…", help=", ".join(PARTS))
+    parser.add_argument(
+        "--only",
+        type=_parts,
+        default=list(PARTS),
+        metavar="PART,…",
+        help=f"{', '.join(PARTS)}; with a name, all that begin with it and -",
+    )
     parser.add_argument("--hosts", type=_counts, metavar="N,…", help="for exec, doctor, sync and scale")
     parser.add_argument(
         "--steady", type=float, metavar="S", help="seconds of a training a round (default: 4, of the digits 2)"
@@ -114,7 +124,7 @@ def _parts(text: str) -> list[str]:
     words = text.split(",")
     if unknown := set(words) - set(PARTS):
         raise argparse.ArgumentTypeError(f"there is no part {', '.join(sorted(unknown))}")
-    return [name for name in PARTS if name in words]
+    return [name for name in PARTS if name in words or any(name.startswith(f"{word}-") for word in words)]
 
 
 def _measure(given: argparse.Namespace) -> None:

@@ -30,6 +30,12 @@ class Interval:
             return None
         return True if self.low >= aim else False if self.high < aim else None
 
+    def stays_below(self, limit: float) -> bool | None:
+        """Likewise for what is to be at most the limit."""
+        if self.coverage < CONFIDENCE:
+            return None
+        return True if self.high <= limit else False if self.low > limit else None
+
 
 @dataclass(frozen=True, slots=True)
 class Line:

@@ -22,6 +22,13 @@ from .rig import CONTENDERS, HERE, Rig, ipexctl
 OURS, BY_HAND = "ipexctl run", "the same line by hand (export shell)"
 MPIRUN, TORCHRUN, ACCELERATE = "mpirun (Intel MPI)", "torchrun", "accelerate launch (its mpirun)"
 OTHERS: Final = (MPIRUN, TORCHRUN, ACCELERATE)
+SHARED, BACKEND = "ipexctl run --allreduce shared", "ipexctl run --allreduce backend"
+OF_IPEXCTL: Final[Mapping[str, tuple[str, ...]]] = {
+    OURS: (),
+    SHARED: ("--allreduce", "shared"),
+    BACKEND: ("--allreduce", "backend"),
+}
+"""Contender → its own options."""
 RANKS: Final = (1, 2)
 TORCH: Final = "2.13"
 AIM, AIM_WATCHED = 0.98, 0.995
@@ -99,23 +106,23 @@ class Speeds:
 
     of: Mapping[str, Sequence[Sequence[float]]]
     share: float
-    """The part of the time in which our own programs use a processor: the median over the rounds."""
+    """The part of the time in which our own programs use a processor: the median over the rounds; 0: not measured."""
 
     def median(self, name: str) -> float:
         return median([median(turns) for turns in self.of[name]])
 
-    def beside(self, name: str) -> Interval:
+    def beside(self, name: str, ours: str = OURS) -> Interval:
         """The ratios of the rounds, of which each is the median of the ratios within its turns.
 
         Two starts of one program differ for as long as they run, so a round is one observation, however long it is.
         """
-        rounds = zip(self.of[OURS], self.of[name], strict=True)
+        rounds = zip(self.of[ours], self.of[name], strict=True)
         return median_interval([median(ratios(ours, other)) for ours, other in rounds])
 
 
 def measure(workload: Workload, rig: Rig) -> Report:
-    place = _prepare(rig)
-    found = {ranks: _trained(rig, place, workload, ranks, _rounds(rig.runs, ranks)) for ranks in RANKS}
+    place = prepare_place(rig)
+    found = {ranks: trained(rig, place, workload, ranks, _rounds(rig.runs, ranks)) for ranks in RANKS}
     unit = f"{workload.unit}/s (ipexctl run is as fast: median, interval)"
     header = (unit, *(counted(ranks, "rank") for ranks in RANKS))
     rows = tuple((name, *(_cell(found[ranks], name) for ranks in RANKS)) for name in (OURS, BY_HAND, *OTHERS))
@@ -153,7 +160,7 @@ def _goals(speeds: Speeds, ranks: str) -> tuple[Goal, ...]:
     )
 
 
-def _prepare(rig: Rig) -> Place:
+def prepare_place(rig: Rig) -> Place:
     """The environment and the scripts; another part of the same call may have made them."""
     place = Place(rig.scratch / "train-home", rig.scratch / "train")
     if place.project.exists():
@@ -162,7 +169,7 @@ def _prepare(rig: Rig) -> Place:
     wanted = ("--stack", "torch", "--torch", TORCH, "--with", "accelerate")
     spend(ipexctl("ipexctl install", "install", "--hosts", "localhost", "--home", place.home, *wanted), rig.env)
     place.project.mkdir()
-    for file in (DIGITS.script, _BLOCKS, CONTENDERS / LAUNCHER):
+    for file in (DIGITS.script, *CONTENDERS.glob("*.py")):
         shutil.copy(file, place.project)
     hostfile = place.project / "hosts"
     hostfile.write_text("localhost\n")
@@ -175,8 +182,8 @@ def _contender(rig: Rig, place: Place, words: tuple[str, ...], ranks: int, name:
     where, count = str(place.project), str(ranks)
     options = ("--hosts", "localhost", "--home", str(place.home), "-n", count, "--cwd", where)
     script = (f"{where}/{words[0]}", *words[1:])
-    if name == OURS:
-        return ipexctl(name, "run", "--plain", "--quiet", *options, *script)
+    if name in OF_IPEXCTL:
+        return ipexctl(name, "run", "--plain", "--quiet", *OF_IPEXCTL[name], *options, *script)
     if name == BY_HAND:
         file = rig.scratch / f"by-hand-{ranks}.sh"
         export = ipexctl("ipexctl export shell", "export", "shell", *options, *script)
@@ -195,19 +202,26 @@ def _contender(rig: Rig, place: Place, words: tuple[str, ...], ranks: int, name:
     return Contender(name, ("env", "-C", where, *argv[name]), env)
 
 
-def _trained(rig: Rig, place: Place, workload: Workload, ranks: int, rounds: int) -> Speeds:
+def trained(
+    rig: Rig,
+    place: Place,
+    workload: Workload,
+    ranks: int,
+    rounds: int,
+    names: Sequence[str] = (OURS, BY_HAND, *OTHERS),
+    share_rounds: int = SHARE_ROUNDS,
+) -> Speeds:
     """In each round every contender is started anew."""
-    names = [OURS, BY_HAND, *OTHERS]
     speeds: dict[str, list[list[float]]] = {name: [] for name in names}
     shares: list[float] = []
     for number in range(rounds):
         say(f"train: {workload.script.name}, {counted(ranks, 'rank')}, round {number + 1} of {rounds}")
-        turns_of, share = _round(rig, place, workload, ranks, rotated(names, number), share=number < SHARE_ROUNDS)
+        turns_of, share = _round(rig, place, workload, ranks, rotated(names, number), share=number < share_rounds)
         for name, turns in turns_of.items():
             speeds[name].append(turns)
             say(f"  {name}: {median(turns):.1f} {workload.unit}/s")
         shares += share
-    return Speeds(speeds, median(shares))
+    return Speeds(speeds, median(shares) if shares else 0.0)
 
 
 def _round(

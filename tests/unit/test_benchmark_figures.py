@@ -41,6 +41,8 @@ def test_target_inside_the_interval_is_undecided() -> None:
     interval = median_interval([0.97, 0.98, 0.99, 1.0, 1.01, 1.02, 1.03])
     assert [interval.reaches(aim) for aim in (0.96, 0.98, 1.04)] == [True, None, False]
     assert median_interval([1.0] * 5).reaches(0.5) is None
+    assert [interval.stays_below(limit) for limit in (0.96, 0.98, 1.04)] == [False, None, True]
+    assert median_interval([1.0] * 5).stays_below(2.0) is None
 
 
 def test_slow_round_does_not_change_the_ratio() -> None:

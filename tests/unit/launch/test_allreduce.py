@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from launch_helpers import IPEX, STOCK, cpu, machine, plan, value
 
+from ipexctl.cli.export import _lost
 from ipexctl.export.common import common_settings
 from ipexctl.facts.system import Memory, System
+from ipexctl.jobs.submit.request import RunRequest
 from ipexctl.launch import allreduce
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.plan import AllReduce, LaunchPlan, to_json
@@ -129,3 +132,12 @@ def test_the_variable_cannot_be_exported() -> None:
     refusal = check_options(LaunchOptions(exports=(Export("IPEXCTL_ALLREDUCE", "shared"),)))
     assert refusal is not None
     assert "--allreduce" in refusal.fix
+
+
+@pytest.mark.parametrize(("mode", "count"), [("shared", 1), ("backend", 0), ("auto", 0)])
+def test_an_export_says_that_it_cannot_use_shared_memory(mode: Any, count: int) -> None:
+    options = LaunchOptions(ppn=2, allreduce=mode)
+    call: Any = SimpleNamespace(request=RunRequest("script", ("train.py",), options))
+    context: Any = SimpleNamespace(info_name="shell")
+    notes = _lost(context, call, plan(machine(FOUR, 1), ppn=2, allreduce=mode))
+    assert len([note for note in notes if "shared memory" in note]) == count
