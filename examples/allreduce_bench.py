@@ -79,7 +79,8 @@ def step(model: DistributedDataParallel) -> float:
 
 def exchange(size: int, group: Any, seconds: float) -> tuple[list[float], list[float]]:
     """The seconds of each step over gloo and of the plan's own way, in turns; of the slowest rank."""
-    models = (in_ddp(size, group), in_ddp(size))
+    ours = in_ddp(size)
+    models = (in_ddp(size, group), ours)
     mean = (dist.get_world_size() + 1) / 2
     for model in models:
         for _ in range(WARM_UP):
@@ -107,6 +108,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="of each size (default: 3)")
     options = parser.parse_args()
     dist.init_process_group("gloo")
+    in_ddp(1 << 20)  # ipexctl says on stderr whether the ranks share memory
     group = dist.new_group(backend="gloo")
     hosts: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(hosts, socket.gethostname())

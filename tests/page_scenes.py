@@ -105,6 +105,7 @@ SCENES = (
     Scene("README.md", CLUSTER, frozenset({2}), before={2: (TRAIN,)}),
     Scene("CONTRIBUTING.md", PACKAGE),
     Scene("docs/accelerate.md", CLUSTER, before={0: PREPARED}),
+    Scene("docs/allreduce.md", CLUSTER, frozenset({0}), before={0: (TRAIN,)}),
     Scene("docs/config.md", CLUSTER, hosts=4, take={"ipexctl.toml": ("toml", 0)}, before={1: ("rm ipexctl.toml",)}),
     Scene("docs/doctor.md", CLUSTER, hosts=4),
     Scene(
@@ -121,6 +122,12 @@ SCENES = (
             0: ("echo localhost > hostfile && touch pyproject.toml", *SHORT_EXAMPLES),
             2: ("ipexctl run --plain -n 2 examples/train_digits.py | python3 $PAGES/kill_a_rank.py",),
         },
+    ),
+    Scene(
+        "docs/allreduce.md",
+        REAL_HERE,
+        frozenset({1}),
+        before={1: ("sed -i 's/default=3.0/default=0.1/' examples/allreduce_bench.py",)},
     ),
     Scene("docs/exec.md", CLUSTER, hosts=4, before={0: ("echo 'ssh-ed25519 AAAA me@here' > key.pub",)}),
     Scene("docs/export.md", CLUSTER, before={0: (TRAIN,)}),
