@@ -3,8 +3,8 @@
     python tests/pictures.py docs/pictures/doctor.svg --size 110x30 -- ipexctl doctor
     python tests/pictures.py docs/pictures/run.svg --at 'epoch 3/3' -- ipexctl run train_digits.py
 
-Needs the packages of docs/requirements.lock beside our own. What `--at` names is waited for, where the picture is to be
-of a program that still runs; it is stopped by Ctrl-C then.
+Needs `pyte` of docs/requirements.lock beside our own packages. What `--at` names is waited for, where the picture is to
+be of a program that still runs; it is stopped by Ctrl-C then.
 """
 
 from __future__ import annotations

@@ -113,10 +113,15 @@ def _is_system(line: str) -> bool:
 
 
 def hosts(lab: Lab, host: LabHost, *, others: bool) -> str:
-    """/etc/hosts. Without Debian's `127.0.1.1 NAME` line: it sends a rendezvous to the loopback."""
+    """/etc/hosts. Without Debian's `127.0.1.1 NAME` line: it sends a rendezvous to the loopback.
+
+    torch's sockets are IPv6 and see their peer as `::ffff:10.77.1.12`. glibc does not find the IPv4 line for it, and
+    torch warns about every connection. The name of that line is another one: node2 keeps its one address.
+    """
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
     known = lab.nodes if others else (host,)
     lines += [f"{node.peer_address} {node.name}" for node in known]
+    lines += [f"::ffff:{node.peer_address} {node.name}.mapped" for node in known]
     return join_lines(lines)
 
 

@@ -17,7 +17,7 @@ from ipexctl.facts.facts import to_json
 from ipexctl.text import counted
 from ipexctl.ui.messages import paint, wants_color
 from ipexctl.ui.results import fold_names, group_by, summary_json
-from ipexctl.ui.table import output_width, print_lines, show_table, wrapped
+from ipexctl.ui.table import output_width, print_lines, show_table, wrapped, wrapped_fix
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -186,7 +186,7 @@ def _paragraph(level: str, title: str, message: str, fix: str, has_color: bool) 
     return [
         f"{_painted(level, has_color)}  {title}",
         *wrapped(message, _width(), _INDENT),
-        *wrapped(fix, _width(), f"{_INDENT}fix: ", f"{_INDENT}     "),
+        *wrapped_fix(fix, _width(), f"{_INDENT}fix: ", f"{_INDENT}     "),
     ]
 
 

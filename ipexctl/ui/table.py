@@ -1,8 +1,13 @@
-"""Tables and paragraphs that fit the terminal, without colors where stdout is no terminal."""
+"""Tables and paragraphs that fit the terminal, without colors where stdout is no terminal.
+
+In come cells and texts, out go lines. The rules: a word is broken only in a cell that is narrower than it; a command in
+a fix stays on one line, even on one that is too long, since a terminal's own line break is not copied with it.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -18,6 +23,10 @@ if TYPE_CHECKING:
 _GAP: Final = "  "
 _NARROWEST: Final = 4
 """Characters of a column that is not narrowed any more."""
+_CLAUSE: Final = re.compile(r" *for \w+ in .*?; done;?|(?:[^:;]|[:;](?! ))+[:;]?")
+_COMMAND: Final = re.compile(
+    r"(sudo|ipexctl|apt-get|conda|curl|dnf|echo|find|for|grep|hostnamectl|ip|mount|ps|setsebool|sysctl|yum|zypper) "
+)
 WIDTH_WITHOUT_TERMINAL: Final = 200
 """Columns of a table in a pipe: cells are not folded there, so that grep finds whole lines."""
 
@@ -40,6 +49,26 @@ def wrapped(text: str, width: int, indent: str = "", hanging: str | None = None)
         break_long_words=False,
         break_on_hyphens=False,
     )
+
+
+def wrapped_fix(fix: str, width: int, indent: str, hanging: str) -> list[str]:
+    """A fix in lines. A command that does not fit the rest of a line has a line of its own, and stays whole."""
+    lines: list[str] = []
+    prose, margin = "", indent
+    follows_colon = False
+    for match in _CLAUSE.finditer(printable(fix).strip()):
+        clause = match[0].strip()
+        text = f"{prose} {clause}".strip()
+        is_command = _COMMAND.match(clause) is not None and (follows_colon or ", " not in clause)
+        follows_colon = clause.endswith(":")
+        if not is_command or len(margin) + len(text) <= width:
+            *full, last = wrapped(text, width, margin, hanging)
+            lines += full
+            prose, margin = last[len(hanging if full else margin) :], hanging if full else margin
+        else:
+            lines += [f"{margin}{prose}", f"{hanging}{clause}"] if prose else [f"{margin}{clause}"]
+            prose, margin = "", hanging
+    return [*lines, f"{margin}{prose}"] if prose else lines
 
 
 def print_lines(lines: Iterable[str]) -> None:

@@ -72,6 +72,7 @@ def test_hosts_file_has_internal_addresses_and_no_loopback() -> None:
     text = files.hosts(TWO_NETWORKS, TWO_NETWORKS.hosts[0], others=True)
     assert "10.78.3.12 node2\n" in text
     assert "10.78.3.11 node1\n" in text
+    assert "::ffff:10.78.3.12 node2.mapped\n" in text
     assert "127.0.1.1" not in text
     assert "node2" not in files.hosts(TWO_NETWORKS, TWO_NETWORKS.hosts[0], others=False)
 

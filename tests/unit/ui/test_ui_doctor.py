@@ -73,6 +73,22 @@ def test_findings_stand_by_level_and_a_fix_has_its_own_line(capfd: pytest.Captur
     assert lines[lines.index("warn  cpu.example  node1") - 1] == "      fix: add memory"
 
 
+@pytest.mark.parametrize("columns", ["60", "80", "100"])
+def test_command_in_a_fix_is_whole_on_a_line(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    command = "sudo iptables -I INPUT -p tcp -s 10.77.2.0/23 --dport 32768:60999 -j ACCEPT"
+    loop = "for p in 12 13; do kill $p; done"
+    fix = f"open the ports: {command}; in a cloud, in the security group too, and to end the others: {loop}"
+    finding = Finding("network.example", "fail", "Broken", fix, ("node1",))
+    lines = [line.strip() for line in shown(capfd, finding)]
+    assert f"{command};" in lines
+    assert [line for line in lines if loop in line]
+    assert all(len(line) <= int(columns) for line in lines if command not in line)
+    assert fix in " ".join(lines)
+
+
 def test_equal_hosts_share_a_row_with_the_range_of_what_changes() -> None:
     idle, busy = healthy(), healthy()
     assert idle.memory.available is not None
