@@ -306,7 +306,7 @@ def test_final_status_is_written_to_a_home_whose_disk_stays_full(
     home, go = mounted("size=4m"), tmp_path / "go"
     code = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)\n"
     code += "for i in range(3000): print(i, 'x' * 40)"
-    with runs_in(home, patches={"run.supervisor": ("FLUSH = 30.0", "FLUSH = 2.0")}) as make:
+    with runs_in(home, patches={"common.limits": ("FULL_DISK_FLUSH = 30.0", "FULL_DISK_FLUSH = 2.0")}) as make:
         run = make(code).start()
         run.wait_until(lambda: run.status["state"] == "running")
         with contextlib.suppress(OSError), (home / "ballast").open("wb", buffering=0) as ballast:

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from ipexctl.sync.node_calls import TreeState
     from ipexctl.sync.plan import SyncPlan
 
 pytest_plugins = ["sync_fixtures"]
