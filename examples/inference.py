@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import gc
 import importlib
 import os
 import time
@@ -84,7 +85,16 @@ def bert() -> nn.Module:
 def optimized(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     """The model with weights in that precision, laid out as IPEX's kernels like them where IPEX is there."""
     model = model.eval()
-    return ipex.optimize(model, dtype=dtype) if ipex else model.to(dtype)
+    if not ipex:
+        return model.to(dtype)
+    gc.disable()
+    model = ipex.optimize(model, dtype=dtype)
+    # IPEX's modules share their __dict__ with those that they replace, and Python 3.13 may empty it when it frees these
+    # (python/cpython#130327): each gets its own.
+    for part in model.modules():
+        part.__dict__ = dict(part.__dict__)
+    gc.enable()
+    return model
 
 
 def fused(model: nn.Module, example: torch.Tensor) -> Model:

@@ -154,6 +154,8 @@ def trainer(done: subprocess.CompletedProcess[str]) -> tuple[str, str]:
     found = re.search(r"ranks: 2, (over \w+); accuracy (\d+\.\d)%", done.stdout)
     if done.returncode or found is None:
         return "", f"Trainer: {last_line(done)}"
+    if re.search(r"'(eval_)?loss': nan", done.stdout):
+        return "", "Trainer: the loss is nan"
     return (
         f"{found[1]}, {found[2]}%",
         "Trainer: --use_ipex is left out" if "use_ipex is left out" in done.stdout else "",

@@ -79,6 +79,8 @@ class KnownBad:
     torch: str | None = None
     ipex: str | None = None
     oneccl: str | None = None
+    python: str | None = None
+    """`3.13`: taken only if there is no other."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,7 +207,7 @@ _INDEX: Final = {
     "url": _text("a URL", "https://wheels.example.org/simple", r"(https?|file)://\S+"),
 }
 _KNOWN_BAD: Final = {
-    **dict.fromkeys(("torch", "ipex", "oneccl"), _VERSION),
+    **dict.fromkeys(("torch", "ipex", "oneccl", "python"), _VERSION),
     **dict.fromkeys(("what", "symptom", "instead", "source"), _NOTE),
 }
 ROW_KEYS: Final[Mapping[str, Check]] = {

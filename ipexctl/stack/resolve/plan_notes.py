@@ -115,9 +115,10 @@ def builds_notes(row: StackSpec, pick: Pick) -> Iterator[StackNote]:
         "torch": pick.torch,
         "ipex": pick.ipex.version if pick.ipex else None,
         "oneccl": pick.oneccl.version if pick.oneccl else None,
+        "python": pick.target.python,
     }
     for bad in row.known_bad:
-        meant = {"torch": bad.torch, "ipex": bad.ipex, "oneccl": bad.oneccl}
+        meant = {"torch": bad.torch, "ipex": bad.ipex, "oneccl": bad.oneccl, "python": bad.python}
         if any(meant.values()) and all(have[part] == version for part, version in meant.items() if version):
             yield KnownProblem(bad)
 

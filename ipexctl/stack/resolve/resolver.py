@@ -175,7 +175,8 @@ class _Search:
             return common
         # One set of wheels goes to all hosts, so they must run on the oldest.
         glibc = min((kind.glibc for kind in self.host_groups if kind.glibc), key=version_key, default=row.glibc)
-        targets = [Target(python, glibc) for python in common]
+        bad = {problem.python for problem in row.known_bad}
+        targets = [Target(python, glibc) for python in sorted(common, key=bad.__contains__)]  # bad ones last
         picks = [pick for target in targets if (pick := next(self._picks(row, constraints, target), None))]
         if not picks:
             return missing_wheels(row, targets, self.wheels)

@@ -28,7 +28,7 @@ from ipexctl.stack.resolve import explanations
 from ipexctl.stack.resolve.compatibility import interpreters_for
 from ipexctl.stack.resolve.constraints import Constraints, read_constraints
 from ipexctl.stack.resolve.model import StackPlan, StackRequest
-from ipexctl.stack.resolve.reasons import NoStack
+from ipexctl.stack.resolve.reasons import KnownProblem, NoStack
 from ipexctl.stack.resolve.resolver import indexes, projects, resolve, resolve_by_table
 from message_data import missing
 
@@ -59,6 +59,27 @@ def test_default_is_newest_oneccl_stack_then_maintained_then_any_compatible(
     plan = planned(resolve(NEWEST, {"n1": facts}, None))
     assert (plan.row.name, plan.backend) == (name, backend)
     assert plan.row.backend == plan.backend
+
+
+@pytest.mark.parametrize(
+    ("stack", "pythons", "request_python", "chosen", "noted"),
+    [
+        ("ipex-2.6", ("3.11", "3.13"), None, "3.11", False),
+        ("ipex-2.7", ("3.12", "3.13"), None, "3.12", False),
+        ("ipex-2.8", ("3.12", "3.13"), None, "3.12", False),
+        ("ipex-2.8", ("3.13",), None, "3.13", True),
+        ("ipex-2.8", ("3.12", "3.13"), "3.13", "3.13", True),
+        ("torch-2.8", ("3.12", "3.13"), None, "3.13", False),
+    ],
+)
+def test_python_with_a_known_problem_is_taken_only_if_there_is_no_other(
+    stack: str, pythons: tuple[str, ...], request_python: str | None, chosen: str, noted: bool
+) -> None:
+    """Python 3.13 empties modules that ipex.optimize made; that of stock PyTorch is not concerned."""
+    request = StackRequest(stack=stack, python=request_python)
+    plan = planned(resolve(request, {"n1": host("2.36", *pythons)}, None))
+    notes = [note.problem.what for note in plan.notes if isinstance(note, KnownProblem)]
+    assert (plan.python, notes) == (chosen, ["ipex.optimize in Python 3.13"] if noted else [])
 
 
 def test_default_prefers_maintained_pytorch_to_ipex_over_gloo_and_that_to_retired_pytorch() -> None:
