@@ -46,6 +46,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "Files": {
         "sync": "Sync a project directory to the same path on every host.",
+        "push": "Copy data to the same path on every host.",
     },
     "Playbooks": {
         "play": "Run a playbook of ipexctl tasks, files and commands on the hosts.",

@@ -277,7 +277,7 @@ class ProjectSync:
         first = [host for host in hosts if needs[host.name]]
         ordered = (*first, *(host for host in hosts if host not in first))
         locations = store_locations(ordered, self.answers, self.facts, self.iface, self.watch)
-        return Uploader(self.project, contents, locations, self.pool, self.watch, self.request.calls.timeout)
+        return Uploader(self.project.root, contents, locations, self.pool, self.watch, self.request.calls.timeout)
 
     def _to_one(
         self, host: Host, session: Session, plan: SyncPlan, need: set[str], uploader: Uploader | None

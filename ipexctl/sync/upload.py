@@ -20,6 +20,7 @@ from ipexctl.facts.internal import addresses_among
 from ipexctl.limits import SYNC_CLEANUP
 from ipexctl.node.common.files import encode_name
 from ipexctl.node.files.file_stream import END
+from ipexctl.node.files.push import CONTENT, PARCEL
 from ipexctl.refusal import Refusal
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
@@ -31,7 +32,7 @@ from ipexctl.remote.transfer.store_client import StoredFile, StoreLocation
 from ipexctl.sync.node_calls import pack_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.sync.manifest import ManifestEntry
     from ipexctl.sync.node_calls import TreeState
-    from ipexctl.sync.project import Project
 
 SEPARATE_SIZE: Final = 1_000_000
 """A file of this size is sent by its own hash; smaller ones are packed into one parcel."""
@@ -78,15 +78,20 @@ class Uploader:
 
     def __init__(
         self,
-        project: Project,
+        root: Path,
         contents: Sequence[ManifestEntry],
         locations: Mapping[str, StoreLocation],
         pool: SessionPool,
         watch: Watch,
         timeout: float | None,
+        *,
+        needs: Mapping[str, Collection[str]] | None = None,
     ) -> None:
-        """`locations` has one host of each home; the first gets the files from this machine."""
-        self._root = os.fsencode(project.root)
+        """`locations` has one host of each home; the first gets the files from this machine.
+
+        `needs`: host → the contents that it lacks (default: all).
+        """
+        self._root, self._needs = os.fsencode(root), needs or {}
         self.source = next(iter(locations.values()))
         self._locations, self._pool, self._watch, self._timeout = locations, pool, watch, timeout
         self._exit_stack = ExitStack()
@@ -104,7 +109,7 @@ class Uploader:
             self._pack()
             self._push(self.source)
             self._distributor = self._exit_stack.enter_context(
-                Distributor(self._pool, self.source, self._blobs, on_progress=self._moved)
+                Distributor(self._pool, self.source, self._blobs, on_progress=self._moved, local=dict(self._files))
             )
         except BaseException:
             self._exit_stack.close()
@@ -122,14 +127,23 @@ class Uploader:
         """Copy all files to the host; returns their paths there."""
         location = self._locations[host.name]
         self._begun[host.name] = location
-        route = self._distributor.bring(location, session, timeout=self._timeout)
+        blobs = self.blobs_of(host)
+        route = self._distributor.bring(location, session, timeout=self._timeout, files=blobs)
         if route == "here" and not isinstance(session, LocalSession):
-            self.sent[host.name] = sum(blob.size or 0 for blob in self._blobs)
-        return [f"{location.store}/{blob.sha256}/{blob.name}" for blob in self._blobs]
+            self.sent[host.name] = sum(blob.size or 0 for blob in blobs)
+        return [f"{location.store}/{blob.sha256}/{blob.name}" for blob in blobs]
+
+    def blobs_of(self, host: Host) -> list[StoredFile]:
+        """The files that the host needs: a parcel, and large ones that it lacks."""
+        needs = self._needs.get(host.name)
+        return [blob for blob in self._blobs if needs is None or blob.name == PARCEL or blob.sha256 in needs]
 
     def _drop(self) -> None:
-        """Remove the files from the stores. After Ctrl-C they stay for a day: the next call goes on with them."""
-        if self._pool.cancel.thrown:
+        """Remove the files from the stores. After Ctrl-C they stay for a day: the next call goes on with them.
+
+        A store that keeps unfinished files is its owner's to remove.
+        """
+        if self._pool.cancel.thrown or self.source.resume:
             return
         cancel = Cancel()
 
@@ -141,7 +155,7 @@ class Uploader:
             pass  # a host that fails now keeps them until a sync on the next day
 
     def _pack(self) -> None:
-        self._files = [(StoredFile(entry.content, "content", entry.size), self._path(entry)) for entry in self._large]
+        self._files = [(StoredFile(entry.content, CONTENT, entry.size), self._path(entry)) for entry in self._large]
         if not self._small:
             return
         try:
@@ -156,7 +170,7 @@ class Uploader:
                 f"files can't be packed in {tempfile.gettempdir()}: {error.strerror or error}",
                 fix="make room there, or name another directory: TMPDIR=DIR",
             ) from None
-        self._files.append((StoredFile(digest.hexdigest(), "parcel", parcel.stat().st_size), parcel))
+        self._files.append((StoredFile(digest.hexdigest(), PARCEL, parcel.stat().st_size), parcel))
 
     def _path(self, entry: ManifestEntry) -> Path:
         return Path(os.fsdecode(os.path.join(self._root, encode_name(entry.path))))

@@ -1,8 +1,9 @@
 """Transfers files from the store of one host directly to that of another: a temporary server and its client.
 
 Both get the same token from the control machine over ssh, or derive it from that of their run, and each proves to the
-other that it has it (`common/authenticated_socket.py`). Then the client sends the hashes it needs, and receives the
-files as a `file_stream`. The token never crosses the network between the hosts; the files do, unencrypted.
+other that it has it (`common/authenticated_socket.py`). Then the client sends the hashes it needs, with the bytes that
+it has of each, and receives the files as a `file_stream`. The token never crosses the network between the hosts; the
+files do, unencrypted.
 """
 
 from __future__ import annotations
@@ -76,15 +77,19 @@ class FileServer(AuthenticatingServer):
                 self._last = time.monotonic()
 
     def _serve(self, conn: socket.socket) -> None:
-        hashes = read_line(conn, time.monotonic() + PEER_SILENCE)
-        files = [self._files[sha256] for sha256 in hashes if sha256 in self._files]
+        wanted = read_line(conn, time.monotonic() + PEER_SILENCE)
+        files = [_with_offset(self._files[sha256], offset) for sha256, offset in wanted if sha256 in self._files]
         conn.settimeout(PEER_SILENCE)
 
-        def send_body(file: BinaryIO, size: int) -> None:
-            if size and conn.sendfile(file, 0, size) != size:
+        def send_body(file: BinaryIO, offset: int, size: int) -> None:
+            if size and conn.sendfile(file, offset, size) != size:
                 raise ConnectionError(f"{file.name} changed while it was read")
 
         store.send({"store": self._request["store"], "files": files}, conn.sendall, send_body)
+
+
+def _with_offset(file: store.StoreFile, offset: object) -> store.StoreFile:
+    return {**file, "offset": offset if isinstance(offset, int) and offset > 0 else 0}
 
 
 def connect(request: ConnectRequest, report: store.Report = store.emit_or_end) -> Json:
@@ -106,14 +111,17 @@ def connect(request: ConnectRequest, report: store.Report = store.emit_or_end) -
     with conn:
         try:
             conn.settimeout(PEER_SILENCE)
-            send_line(conn, [file["sha256"] for file in files])
+            left = store.unfinished(directory) if request.get("resume") else {}
+            send_line(conn, [[file["sha256"], store.offset_of(file, left)] for file in files])
         except OSError as error:
             raise AgentError(f"the connection to {peer} was lost: {error.strerror or error}", fix) from None
         conn.settimeout(PEER_SILENCE)
         with conn.makefile("rb", buffering=1 << 16) as stream:
             try:
                 return store.receive(
-                    {"store": directory, "files": files, "home": home}, cast("BinaryIO", stream), report
+                    {"store": directory, "files": files, "home": home, "resume": request.get("resume", False)},
+                    cast("BinaryIO", stream),
+                    report,
                 )
             except OSError as error:
                 raise AgentError(f"the connection to {peer} was lost: {error.strerror or error}", fix) from None

@@ -1,4 +1,4 @@
-"""The answers about a project's trees, for both sides."""
+"""The answers about a project's trees and about `push`, for both sides."""
 
 from __future__ import annotations
 
@@ -57,3 +57,32 @@ class TreesReply(NamedTuple):
     generations: tuple[Generation, ...]
     updated: TreeChanges | None = None
     """If the same call updated or checked the only tree."""
+
+
+class InspectReply(NamedTuple):
+    """What of the list of a push is at its path. Of names, the first few."""
+
+    path: str
+    """Without links."""
+    python: str
+    directory: str
+    """That of the push, beside or in the path; empty if nothing is to come."""
+    token: str
+    """The same on hosts that see this directory."""
+    same: int
+    """Files and links that are there already."""
+    lacking: int
+    is_complete: bool
+    need: tuple[str, ...]
+    """The hashes of the files that are to come."""
+    names: tuple[str, ...] = ()
+    """Of those that are to come."""
+    differing: tuple[str, ...] = ()
+    differing_count: int = 0
+    blocked: tuple[str, ...] = ()
+    """A directory, or a link to one, stands there where a file is to be, or the other way round."""
+    blocked_count: int = 0
+
+
+class PlaceReply(NamedTuple):
+    placed: int

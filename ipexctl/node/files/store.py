@@ -4,7 +4,8 @@ In: files as a `file_stream`, or the names and hashes that a caller asks about; 
 there. `peer_transfer` moves a stream from host to host, `remote/transfer/relay.py` through the control machine. The
 rules: a file is written under another name and renamed when its hash is right; a hash or a name from a request can't
 lead out of the store, and a file that was not requested is refused; a disk without room is noticed before the first
-byte; what ended processes have left is removed by the next call.
+byte; what ended processes have left is removed by the next call, or with `resume` continued: the sender begins at the
+offset that `have` or the receiver names, and the hash of the whole decides.
 """
 
 from __future__ import annotations
@@ -38,10 +39,17 @@ from ipexctl.node.common.processes import is_partial_in_use, partial_name
 from ipexctl.node.files.file_stream import CHUNK, END, header_line, read_body, read_headers
 
 if TYPE_CHECKING:
+    from io import FileIO
+    from typing import Iterator, Mapping
+
     from typing_extensions import NotRequired
 
 _TICK = 0.2
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+SILENT_WRITER = 30.0
+"""Seconds without a write, after which an unfinished file may be continued by another process."""
+MINIMUM_KEPT = 1 << 20
+"""Bytes from which on an unfinished file is worth to be continued."""
 _unfinished: set[Path] = set()
 Report = Callable[..., None]
 """Called with an event's name and its fields; `emit` writes them to stdout."""
@@ -53,6 +61,8 @@ class StoreFile(TypedDict):
     sha256: str
     name: str
     size: int | None
+    offset: NotRequired[int]
+    """Of a file that is to be sent: the bytes before it are there."""
 
 
 class StoreRequest(TypedDict):
@@ -60,6 +70,8 @@ class StoreRequest(TypedDict):
     home: NotRequired[str]
     """The home in which the store is; other stores are in directories that only ipexctl uses."""
     files: list[StoreFile]
+    resume: NotRequired[bool]
+    """Unfinished files are kept, and continued by a later call."""
 
 
 class HaveRequest(StoreRequest):
@@ -71,6 +83,7 @@ class ReceiveRequest(TypedDict):
     home: NotRequired[str]
     files: list[StoreFile] | None
     """No others are accepted; None: all are."""
+    resume: NotRequired[bool]
 
 
 class HashMismatch(AgentError):
@@ -148,25 +161,36 @@ def _explain(error: OSError, path: Path, expected: int | None = None) -> AgentEr
 
 
 class PartialFile:
-    """A file being written to the store: under a temporary name until it is complete."""
+    """A file being written to the store: under a temporary name until it is complete.
 
-    def __init__(self, store: str, file: StoreFile, home: str = "") -> None:
+    With `resume` it begins at the file's offset, behind the bytes that an ended process has left, and stays if it does
+    not become complete.
+    """
+
+    def __init__(self, store: str, file: StoreFile, home: str = "", *, resume: bool = False) -> None:
         self.path = path_of(store, file)
         self.sha256, self.size = file["sha256"], file["size"]
         self.done = 0
+        self._resume = resume
+        self._is_wrong = False
         self._hash = hashlib.sha256()
         self._store = Path(store)
         self._temporary = self._store / partial_name(self.sha256[:16])
+        offset = file.get("offset", 0)
         try:
             if home:
                 make_home(home)
             else:
                 secure_directory(self._store.parent)
             self._store.mkdir(0o700, parents=True, exist_ok=True)
-            if self.size is not None and self.size > free_space(store):
-                raise explain_full_disk(store, self.size)
-            _unfinished.add(self._temporary)
-            self._file = open(self._temporary, "xb", buffering=0, opener=open_private)  # noqa: SIM115
+            if self.size is not None and self.size - offset > free_space(store):
+                raise explain_full_disk(store, self.size - offset)
+            if not resume:
+                _unfinished.add(self._temporary)
+            if offset:
+                self._file = self._continue(offset)
+            else:
+                self._file = open(self._temporary, "xb", buffering=0, opener=open_private)  # noqa: SIM115
         except OSError as error:
             _unfinished.discard(self._temporary)
             raise _explain(error, self._store, self.size) from None
@@ -177,9 +201,26 @@ class PartialFile:
     def __exit__(self, *_: object) -> None:
         with suppress(OSError):
             self._file.close()
-        with suppress(OSError):
-            self._temporary.unlink()
+        if not self._resume or self._is_wrong or self.done < MINIMUM_KEPT:
+            with suppress(OSError):
+                self._temporary.unlink()
         _unfinished.discard(self._temporary)
+
+    def _continue(self, offset: int) -> FileIO:
+        """Take over the longest unfinished file of an ended process: who renames it has it."""
+        for size, path in sorted(_left_by_ended(str(self._store), self.sha256), reverse=True):
+            if size < offset:
+                break
+            with suppress(FileNotFoundError):  # another process was faster
+                path.rename(self._temporary)
+                file = self._temporary.open("r+b", buffering=0)
+                while self.done < offset and (data := file.read(min(CHUNK, offset - self.done))):
+                    self._hash.update(data)
+                    self.done += len(data)
+                file.truncate(offset)
+                file.seek(offset)
+                return file
+        raise AgentError("what had arrived was taken away meanwhile", "run it again")
 
     def write(self, data: memoryview) -> None:
         self._hash.update(data)
@@ -196,6 +237,7 @@ class PartialFile:
         """Check the hash, and move the file to its place in the store."""
         digest = self._hash.hexdigest()
         if digest != self.sha256:
+            self._is_wrong = True
             raise HashMismatch(f"{self.path.name}: its {self.done} bytes have the sha256 {digest}, not {self.sha256}")
         try:
             os.fsync(self._file.fileno())
@@ -209,6 +251,36 @@ class PartialFile:
         except OSError as error:
             raise _explain(error, self.path) from None
         raise AgentError(f"{self._temporary} was taken away while it was written", "run it again")
+
+
+def _left_by_ended(store: str, sha256: str = "") -> Iterator[tuple[int, Path]]:
+    """The sizes and paths of unfinished files that no process writes, of all contents or of one."""
+    with suppress(OSError):
+        for path in list(Path(store).iterdir()):
+            with suppress(OSError):
+                is_unfinished = path.name.endswith(".part") and path.name.startswith(sha256[:16])
+                if not is_unfinished or not is_stored(str(path)):
+                    continue
+                status = path.stat()
+                # The process of a connection that was cut may wait for more for hours. If it writes again, the hash
+                # shows it.
+                if time.time() - status.st_mtime > SILENT_WRITER or not is_partial_in_use(str(path)):
+                    yield status.st_size, path
+
+
+def unfinished(store: str) -> dict[str, int]:
+    """The beginning of a hash → the bytes of it that an ended process has left."""
+    found: dict[str, int] = {}
+    for size, path in _left_by_ended(store):
+        prefix = path.name[:16]
+        found[prefix] = max(size, found.get(prefix, 0))
+    return found
+
+
+def offset_of(file: StoreFile, left: Mapping[str, int]) -> int:
+    """Where the sender begins."""
+    size = left.get(file["sha256"][:16], 0)
+    return size if file["size"] is not None and size <= file["size"] else 0
 
 
 def clear(store: str) -> None:
@@ -238,7 +310,8 @@ def have(request: HaveRequest) -> Json:
                 os.utime(str(path_of(request["store"], file).parent))
     for file in damaged:
         _remove(path_of(request["store"], file))
-    return {"have": present, "damaged": [file["sha256"] for file in damaged]}
+    left = unfinished(request["store"]) if request.get("resume") else {}
+    return {"have": present, "damaged": [file["sha256"] for file in damaged], "unfinished": left}
 
 
 def _has_hash(path: Path, sha256: str, progress: Progress) -> bool:
@@ -263,7 +336,9 @@ def receive(request: ReceiveRequest, stream: BinaryIO, report: Report = emit_or_
     expected = None if files is None else {file["sha256"]: file for file in files}
     progress = Progress(None if files is None else total_of(files), report)
     got, failed = [], []
-    clear(store)
+    resume = request.get("resume", False)
+    if not resume:
+        clear(store)
     report("ready")
     for header in read_headers(stream):
         sha256, name, size = str(header.get("sha256")), str(header.get("name")), header.get("size")
@@ -277,9 +352,14 @@ def receive(request: ReceiveRequest, stream: BinaryIO, report: Report = emit_or_
             continue
         if not isinstance(size, int) or size < 0 or (file["size"] is not None and size > file["size"]):
             raise AgentError(f"{file['name']}: the sender announces {size} bytes, expected are {file['size']}")
+        offset = header.get("offset", 0)
+        if not isinstance(offset, int) or not 0 <= offset <= size or (offset and not resume):
+            raise AgentError(f"{file['name']}: the sender begins where it was not asked to")
+        begun: StoreFile = {"sha256": sha256, "name": file["name"], "size": size, "offset": offset}
         try:
-            with PartialFile(store, {"sha256": sha256, "name": file["name"], "size": size}, home) as part:
-                for chunk in read_body(stream, size, part.path.name):
+            with PartialFile(store, begun, home, resume=resume) as part:
+                progress.add(offset, part.path.name)
+                for chunk in read_body(stream, size - offset, part.path.name):
                     part.write(memoryview(chunk))
                     progress.add(len(chunk), part.path.name)
                     del chunk  # the next one takes its memory
@@ -292,10 +372,13 @@ def receive(request: ReceiveRequest, stream: BinaryIO, report: Report = emit_or_
     return {"got": got, "failed": failed}
 
 
-def send(request: StoreRequest, write: Callable[[bytes], Any], send_body: Callable[[BinaryIO, int], Any]) -> None:
-    """Write a stream of files; the header of a file that can't be read has an error, and no bytes follow it."""
+def send(request: StoreRequest, write: Callable[[bytes], Any], send_body: Callable[[BinaryIO, int, int], Any]) -> None:
+    """Write a stream of files; the header of a file that can't be read has an error, and no bytes follow it.
+
+    `send_body` gets the file, the offset and the number of bytes.
+    """
     for file in request["files"]:
-        header = {"sha256": file["sha256"], "name": file["name"]}
+        header: Json = {"sha256": file["sha256"], "name": file["name"]}
         try:
             opened = path_of(request["store"], file).open("rb", buffering=0)
         except OSError as error:
@@ -304,8 +387,9 @@ def send(request: StoreRequest, write: Callable[[bytes], Any], send_body: Callab
             continue
         with opened:
             size = os.fstat(opened.fileno()).st_size
-            write(header_line({**header, "size": size}))
-            send_body(opened, size)
+            offset = min(file.get("offset", 0), size)
+            write(header_line({**header, "size": size, "offset": offset} if offset else {**header, "size": size}))
+            send_body(opened, offset, size - offset)
     write(END)
 
 
@@ -313,9 +397,10 @@ def _send_to_stdout(request: StoreRequest) -> int:
     """Write the files to stdout, and errors to stderr."""
     out = sys.stdout.buffer
 
-    def send_body(file: BinaryIO, size: int) -> None:
+    def send_body(file: BinaryIO, offset: int, size: int) -> None:
+        file.seek(offset)
         shutil.copyfileobj(file, out, CHUNK)
-        if file.tell() != size:
+        if file.tell() != offset + size:
             raise AgentError(f"{file.name} changed while it was read")
 
     try:

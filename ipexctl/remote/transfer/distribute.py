@@ -1,7 +1,7 @@
 """Copies files from one host's store to all others, by one of two routes.
 
 From a host that has them, over TCP: the control machine's uplink carries no file. Else through the control machine,
-which reads each file once, over the ssh connections that are open anyway.
+which reads each file once, over the ssh connections that are open anyway, or has the files itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ipexctl.remote.transfer.relay import Relay
 from ipexctl.remote.transfer.store_client import Damaged, Delivery, missing, push
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session import Session
@@ -40,7 +40,10 @@ class Distributor:
         files: Sequence[StoredFile],
         *,
         on_progress: Callable[[Host, int, int | None], None] = ignore_event,
+        local: Mapping[StoredFile, Path] | None = None,
     ) -> None:
+        """`local`: where the files are on the control machine, if it has them."""
+        self._local = local
         self._pool = pool
         self._source = source
         self._files = tuple(files)
@@ -57,14 +60,23 @@ class Distributor:
     def __exit__(self, *_: object) -> None:
         self._exit_stack.close()
 
-    def bring(self, target: StoreLocation, session: Session, *, timeout: float | None = None) -> Route:
+    def bring(
+        self,
+        target: StoreLocation,
+        session: Session,
+        *,
+        timeout: float | None = None,
+        files: Sequence[StoredFile] | None = None,
+    ) -> Route:
         """Copy the files that the target lacks and return the route. `timeout` limits the transfer of one route.
 
-        Raises a HostError that names every route that was tried.
+        `files`: those of them that the target needs (default: all). Raises a HostError that names every route that was
+        tried.
         """
         if (target.host, target.store) == (self._source.host, self._source.store):
             return "there"
-        delivery = Delivery(target, session, self._files, timeout, self._pool.cancel, self._on_progress)
+        wanted = self._files if files is None else tuple(files)
+        delivery = Delivery(target, session, wanted, timeout, self._pool.cancel, self._on_progress)
         if not self._source.address:
             delivery.find_missing()
             if delivery.had_all:
@@ -86,7 +98,7 @@ class Distributor:
                     self._refuse_damaged_source()
                     continue
             delivery.finish()
-            if self._servers is not None and target.address:
+            if self._servers is not None and target.address and wanted == self._files:
                 self._servers.add(target, session)  # it has all files now, and can serve others
             return "there" if delivery.had_all else route
         raise HostError("; ".join(failures), fix)
@@ -116,6 +128,8 @@ class Distributor:
         )
 
     def _local_files(self, files: Sequence[StoredFile]) -> Iterator[tuple[StoredFile, Path]]:
+        if self._local is not None:
+            return ((file, self._local[file]) for file in files)
         with self._source_session() as session:
             if isinstance(session, LocalSession):
                 return ((file, Path(self._source.store, file.sha256, file.name)) for file in files)

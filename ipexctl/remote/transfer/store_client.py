@@ -1,7 +1,8 @@
 """Calls to one host's store of files: query, download, upload, remove. `node/files/store.py` is the host's side.
 
 In come files by their sha256; out comes what the store lacks, what has arrived and why the rest did not. The host
-checks each file by its hash and moves it into place complete, so a transfer that broke off is repeated without damage.
+checks each file by its hash and moves it into place complete, so a transfer that broke off is repeated without damage,
+and where the store keeps unfinished files (`resume`), from the byte at which it broke off.
 URLs and logins go on stdin. A file that can't be read on the control machine is `NotInStore`, which is no failure of
 the target; one that does not match its hash is `Damaged`.
 """
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.node.files.file_stream import END, header_line, read_chunks
+from ipexctl.node.files.store import offset_of
 from ipexctl.remote.command import Command
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
@@ -67,6 +69,8 @@ class StoreLocation:
     """The address by which the other hosts reach it."""
     home: str = ""
     """The directory of ipexctl on the host with a copy of the agent. If empty, each call sends the agent."""
+    resume: bool = False
+    """Unfinished files stay in the store, and the next transfer continues them."""
 
     def call(
         self,
@@ -85,7 +89,7 @@ class StoreLocation:
             session,
             command,
             action,
-            {**request, "home": self.home} if self.home else request,
+            {**request, **({"home": self.home} if self.home else {}), **({"resume": True} if self.resume else {})},
             python=self.python,
             home=self.home,
             cached=bool(self.home),
@@ -201,7 +205,7 @@ def push(
     here. The host rejects a file that doesn't match its hash, which is a HostError.
     """
     request: ReceiveRequest = {"store": location.store, "files": None}
-    stream = ChunkStream(_file_stream(files))
+    stream = ChunkStream(_file_stream(files, _unfinished(session, location, cancel) if location.resume else {}))
     try:
         response = location.call(
             session,
@@ -307,14 +311,23 @@ def refuse_damaged(response: Reply, subject: str) -> None:
         raise HostError(failed[0].text("reason"))
 
 
-def _file_stream(files: Iterable[tuple[StoredFile, Path]]) -> Iterator[bytes]:
-    """Files as one stream; each file is opened when the stream reaches it."""
+def _unfinished(session: Session, location: StoreLocation, cancel: Cancel | None) -> dict[str, int]:
+    """The beginning of a hash → the bytes of it that are in the store."""
+    request: HaveRequest = {"store": location.store, "files": [], "verify": False}
+    left = location.call(session, "files.store", "have", request, cancel=cancel).record("unfinished")
+    return {prefix: left.integer(prefix) for prefix in left}
+
+
+def _file_stream(files: Iterable[tuple[StoredFile, Path]], left: Mapping[str, int]) -> Iterator[bytes]:
+    """Files as one stream; each file is opened when the stream reaches it, and begins behind what is `left` of it."""
     for blob, path in files:
         try:
             with path.open("rb", buffering=0) as file:
                 size = os.fstat(file.fileno()).st_size
-                yield header_line({**blob.to_json(), "size": size})
-                yield from read_chunks(file, size)
+                offset = offset_of({**blob.to_json(), "size": size}, left)
+                file.seek(offset)
+                yield header_line({**blob.to_json(), "size": size, **({"offset": offset} if offset else {})})
+                yield from read_chunks(file, size - offset)
         except OSError as error:
             reason = f"{path} on this machine can't be read: {error.strerror or error}"
             raise NotInStore(reason, "" if error.errno else "run it again") from None

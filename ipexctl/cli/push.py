@@ -1,0 +1,60 @@
+"""`ipexctl push`: data to a path of the user's choice on every host."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ipexctl.cli.options import Home, Output, Targets, argument, command, flag
+from ipexctl.errors import UserError
+from ipexctl.text import expanded
+
+
+@command(no_args_is_help=True)
+def push_command(
+    *,
+    source: Path = argument("SRC", "File or directory of the control machine.", readable=False),
+    path: str = argument("[HOSTS:]PATH", "Path on the hosts, absolute or below the home; DIR/ for a copy in DIR."),
+    force: bool = flag("--force", "Replace files there that have other content."),
+    dry_run: bool = flag("--dry-run", "Print what would be sent; change nothing."),
+    targets: Targets,
+    home: Home,
+    output: Output,
+) -> None:
+    """Copy data to the same path on every host.
+
+    All of SRC is sent, each byte once over the link of the control machine,
+    and from host to host. Files that are there are compared by their hash:
+    equal ones are skipped, others refused without --force. Nothing is
+    deleted. An interrupted push is continued by the same command.
+
+    \b
+    Example: ipexctl push ./corpus 'node[1-4]:/data/corpus'
+    """
+    from ipexctl.cli.hosts import call_options, check_home, choose_hosts, session_pool
+    from ipexctl.sync.push_source import parse_target, read_source
+
+    source = expanded(source)
+    target = parse_target(path, source)
+    if target.hosts is not None:
+        if targets.hosts is not None and "hosts" not in targets.defaults:
+            raise UserError("HOSTS:PATH and --hosts both name hosts", fix=f"--hosts '{targets.hosts}' with PATH alone")
+        if targets.hostfile is not None and "hostfile" not in targets.defaults:
+            targets = replace(targets, limit=target.hosts)
+        else:
+            targets = replace(targets.without_defaults("hosts", "hostfile"), hosts=target.hosts)
+    home_dir = check_home(home)
+    hosts = choose_hosts(targets)
+    with session_pool(targets, output if output.verbose > 1 else None) as (pool, interrupt):
+        pool.warm(hosts)  # they are connected while SRC is read
+        from ipexctl.remote.progress import BytesMoved
+        from ipexctl.sync.push import PushOptions, push
+        from ipexctl.ui.progress_view import ProgressView
+        from ipexctl.ui.push import as_json, show
+
+        with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
+            content = read_source(source, lambda done, total: view.watch(BytesMoved("", "reading", done, total)))
+            options = PushOptions(target.path, home_dir, force, dry_run, home.iface, targets.timeout)
+            report = push(content, str(source), hosts, pool, options, view.watch)
+    output.print_report(call_options(targets, home).in_report(report), as_json, show)
+    raise interrupt.or_exit(report.exit_code)

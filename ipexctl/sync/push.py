@@ -1,0 +1,328 @@
+"""`ipexctl push`: a file or a directory to the same path of every host, also of hosts that ipexctl has nothing on.
+
+In: a `PushSource`, a path, hosts and a pool. Out: a `PushReport`. Each host compares first (`node/files/push.py`); one
+where files differ is refused, and gets nothing, without `force`. What the others lack travels as that of a large sync
+(`upload.py`): once over the uplink, to the first of them, and from host to host; it stays on its way if the call is cut
+off, and the next one continues. When a host has all, its files get their names. Of hosts that see the same directory,
+the first writes.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.facts.internal import addresses_among
+from ipexctl.hosts.home import find_leaders
+from ipexctl.node.files.replies import InspectReply, PlaceReply
+from ipexctl.refusal import Refusal
+from ipexctl.remote.node_call import call
+from ipexctl.remote.outcome import HostError, HostResult, Report
+from ipexctl.remote.progress import BytesMoved, Notice, ignore_event
+from ipexctl.remote.reply import MalformedReply
+from ipexctl.remote.transfer.store_client import StoreLocation
+from ipexctl.sync.upload import Uploader
+from ipexctl.text import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.node.files.push import InspectRequest, PlaceRequest
+    from ipexctl.remote.progress import Watch
+    from ipexctl.remote.reply import Reply
+    from ipexctl.remote.session import Session
+    from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.remote.transfer.store_client import StoredFile
+    from ipexctl.sync.manifest import ManifestEntry
+    from ipexctl.sync.push_source import PushSource
+
+STORE: Final = "store"
+"""In the directory that a push makes on a host."""
+_NAMED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PushResult(HostResult):
+    """One host. Of the lists of names, the first twenty."""
+
+    path: str | None = None
+    """Absolute, without links."""
+    files_sent: int = 0
+    """Files and links that were written; with dry_run, that would be."""
+    sent_bytes: int = 0
+    """From this machine to that host, without transfers between hosts."""
+    same: int = 0
+    """Files and links that were there already."""
+    differing: tuple[str, ...] = ()
+    """Files that are there with other content: refused, or replaced with --force."""
+    replaced: int = 0
+    would_send: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PushReport(Report[PushResult]):
+    source: str
+    path: str
+    """As the call names it."""
+    files: int
+    size: int
+    force: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PushOptions:
+    path: str
+    home: str
+    """ipexctl's own directory on the hosts, which is no place for data."""
+    force: bool = False
+    dry_run: bool = False
+    iface: str | None = None
+    timeout: float | None = None
+
+
+def push(
+    source: PushSource,
+    name: str,
+    hosts: Sequence[Host],
+    pool: SessionPool,
+    options: PushOptions,
+    watch: Watch = ignore_event,
+) -> PushReport:
+    """`name`: SRC, for the report."""
+    return _Push(source, name, hosts, pool, options, watch).run()
+
+
+class _Push:
+    def __init__(
+        self,
+        source: PushSource,
+        name: str,
+        hosts: Sequence[Host],
+        pool: SessionPool,
+        options: PushOptions,
+        watch: Watch,
+    ) -> None:
+        self._source, self._name, self._hosts, self._pool = source, name, tuple(hosts), pool
+        self._options, self._watch = options, watch
+        self._found: dict[str, InspectReply] = {}
+        self._done: dict[str, PushResult] = {}
+        self._lock = threading.Lock()
+        self._began = time.monotonic()
+
+    def run(self) -> PushReport:
+        for done in self._pool.each(self._hosts, self._inspect):
+            if done.error is not None:
+                self._fail(done.host, done.error)
+            elif done.result is not None:
+                self._found[done.host.name] = done.result
+        waiting = [host for host in self._hosts if host.name in self._found and not self._is_decided(host)]
+        if waiting and not self._options.dry_run:
+            leaders = find_leaders(waiting, lambda host: self._found[host.name].token)
+            self._send([host for host in waiting if leaders[host] is host])
+            followers = [host for host in waiting if leaders[host] is not host]
+            for looked in self._pool.each(followers, self._look_again):
+                self._end_follower(looked.host, leaders[looked.host], looked.error)
+        manifest = self._source.manifest
+        results = tuple(self._done[host.name] for host in self._hosts if host.name in self._done)
+        return PushReport(
+            results,
+            self._seconds,
+            self._name,
+            self._options.path,
+            manifest.count,
+            manifest.size,
+            self._options.force,
+            self._options.dry_run,
+        )
+
+    # Compare
+
+    def _inspect(self, host: Host, session: Session, *, quick: bool = False) -> InspectReply:
+        packed = self._source.manifest.packed
+        request: InspectRequest = {
+            "path": self._options.path,
+            "home": self._options.home,
+            "manifest": len(packed),
+            "is_file": self._source.is_file,
+            "force": self._options.force,
+            "dry_run": self._options.dry_run,
+            "quick": quick,
+        }
+
+        def on_event(event: Reply) -> None:
+            if event.get("event") == "progress":
+                self._watch(BytesMoved(host.name, "comparing", event.integer("done"), event.integer_or_none("total")))
+
+        reply = call(
+            session,
+            "files.push",
+            "inspect",
+            request,
+            label=f"look at {self._options.path}",
+            stdin=io.BytesIO(packed),
+            on_event=on_event,
+            timeout=self._options.timeout,
+            cancel=self._pool.cancel,
+        )
+        found = reply.decode(InspectReply)
+        if not set(found.need) <= set(self._source.manifest.files):
+            raise MalformedReply("it needs files that are not to be sent", str(dict(reply))[:200])
+        return found
+
+    def _is_decided(self, host: Host) -> bool:
+        """Whether nothing is sent to this host, as it has everything or is refused."""
+        found = self._found[host.name]
+        base = PushResult(
+            host, "ok", path=found.path, same=found.same, differing=found.differing, replaced=found.differing_count
+        )
+        if found.blocked_count:
+            names = _listed(found.blocked, found.blocked_count, found.path)
+            reason = f"a directory or a link stands where a file is to be, or the other way round: {names}"
+            fix = "nothing was sent to it; look at it there and move it away, or name another path"
+            base = replace(base, status="failed", reason=reason, fix=fix, replaced=0)
+        elif found.differing_count and not self._options.force:
+            names = _listed(found.differing, found.differing_count, found.path)
+            reason = f"{found.path} has other content in {names}"
+            fix = "nothing was sent to it; to replace what differs: --force"
+            base = replace(base, status="failed", reason=reason, fix=fix, replaced=0)
+        elif not found.is_complete and self._options.dry_run:
+            base = replace(base, status="changed", files_sent=found.lacking, would_send=found.names)
+        elif not found.is_complete:
+            return False
+        self._done[host.name] = replace(base, seconds=self._seconds)
+        return True
+
+    # Send
+
+    def _send(self, hosts: Sequence[Host]) -> None:
+        needs = {host.name: frozenset(self._found[host.name].need) for host in hosts}
+        contents = [self._source.entry_of(sha256) for sha256 in sorted(frozenset().union(*needs.values()))]
+        ordered = sorted(
+            hosts, key=lambda host: -len(needs[host.name])
+        )  # the first one sends the others what they need
+        if not contents:
+            self._place_on(hosts, None)
+            return
+        uploader = Uploader(
+            self._source.root,
+            contents,
+            self._locations(ordered, contents),
+            self._pool,
+            self._watch,
+            self._options.timeout,
+            needs=needs,
+        )
+        try:
+            with uploader:
+                arrived = []
+                for done in self._pool.each(ordered, uploader.bring):
+                    if done.error is not None:
+                        self._fail(done.host, done.error)
+                    else:
+                        arrived.append(done.host)
+                self._place_on(arrived, uploader)
+        except HostError as error:
+            first = uploader.source.host
+            for host in hosts:
+                reason = f"{first.name}, which sends the files on, failed: {error.reason}"
+                failed = error if host is first else HostError(reason, error.fix)
+                self._fail(host, failed)
+
+    def _locations(self, hosts: Sequence[Host], contents: Sequence[ManifestEntry]) -> dict[str, StoreLocation]:
+        addresses: dict[str, str] = {}
+        if len(hosts) > 1 and contents:
+            from ipexctl.facts.gather import gather_facts  # slow to import
+
+            answers = gather_facts(hosts, self._pool, home=self._options.home, timeout=self._options.timeout)
+            facts = {answer.host.name: answer.facts for answer in answers if answer.facts is not None}
+            internal = addresses_among(hosts, facts, self._options.iface)
+            if isinstance(internal, Refusal):
+                self._watch(Notice(f"files go through this machine: {internal.reason}. {internal.fix}"))
+            else:
+                addresses = internal
+        found = self._found
+        return {
+            host.name: StoreLocation(
+                host,
+                found[host.name].python,
+                f"{found[host.name].directory}/{STORE}",
+                addresses.get(host.name),
+                resume=True,
+            )
+            for host in hosts
+        }
+
+    def _place_on(self, hosts: Sequence[Host], uploader: Uploader | None) -> None:
+        def place(host: Host, session: Session) -> PushResult:
+            found = self._found[host.name]
+            blobs: Sequence[StoredFile] = uploader.blobs_of(host) if uploader is not None else ()
+            request: PlaceRequest = {
+                "path": found.path,
+                "directory": found.directory,
+                "force": self._options.force,
+                "blobs": [[blob.sha256, blob.name] for blob in blobs],
+            }
+            reply = call(
+                session,
+                "files.push",
+                "place",
+                request,
+                python=found.python,
+                label=f"put files into {found.path}",
+                timeout=self._options.timeout,
+                cancel=self._pool.cancel,
+            )
+            return PushResult(
+                host,
+                "changed",
+                seconds=self._seconds,
+                path=found.path,
+                files_sent=reply.decode(PlaceReply).placed,
+                sent_bytes=uploader.sent.get(host.name, 0) if uploader is not None else 0,
+                same=found.same,
+                differing=found.differing,
+                replaced=found.differing_count,
+            )
+
+        for done in self._pool.each(hosts, place):
+            self._done[done.host.name] = done.result_or(
+                lambda host, error: PushResult.of_error(host, error, seconds=self._seconds)
+            )
+
+    # Hosts that see the directory of another one
+
+    def _look_again(self, host: Host, session: Session) -> None:
+        found = self._inspect(host, session, quick=True)
+        self._found[host.name] = found
+        if not found.is_complete:
+            raise HostError("it sees the same directory as another host, and not the files there", "run it again")
+
+    def _end_follower(self, host: Host, leader: Host, error: HostError | None) -> None:
+        result = self._done[leader.name]
+        if result.status in ("failed", "unreachable"):
+            reason = f"{leader.name}, which writes the same directory, failed: {result.reason}"
+            self._fail(host, HostError(reason, result.fix))
+        elif error is not None:
+            self._fail(host, error)
+        else:
+            self._done[host.name] = PushResult(
+                host, "changed", f"it is the directory of {leader.name}", "", self._seconds, self._found[host.name].path
+            )
+
+    @property
+    def _seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def _fail(self, host: Host, error: HostError) -> None:
+        self._done[host.name] = PushResult.of_error(host, error, seconds=self._seconds)
+
+
+def _listed(names: Sequence[str], count: int, path: str) -> str:
+    """`a.bin, b.bin and 3 more`; SRC itself has no name."""
+    shown = ", ".join(name or path for name in names[:_NAMED])
+    return f"{shown} and {counted(count - _NAMED, 'more file')}" if count > _NAMED else shown

@@ -1,0 +1,169 @@
+"""SRC of `ipexctl push`: the list of what it has, and PATH, where it goes.
+
+In: the two words of the call. Out: a `PushSource` with each file's hash, and a `PushTarget`. All of SRC is sent: no
+ignore file and no name leaves anything out, as the user has named it. The rules: a link stays a link, and only one that
+leads to something in SRC is sent; what is neither file, directory nor link is refused, with its name. PATH is the copy
+itself; with a `/` at its end, the directory in which the copy gets SRC's name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ipexctl.errors import UserError
+from ipexctl.hosts.names import quoted
+from ipexctl.node.common.files import decode_name, encode_name
+from ipexctl.node.files.push import PREFIX
+from ipexctl.sync.manifest import Manifest, ManifestEntry
+from ipexctl.sync.scan import leads_out
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+_READERS: Final = 4
+"""Threads that read and hash."""
+_HOSTS: Final = re.compile(r"((?:\[[^\]]*\]|[^:/\[\]])+):(.*)", re.DOTALL)
+
+
+class PushTarget(NamedTuple):
+    hosts: str | None
+    """None: those of the call."""
+    path: str
+
+
+@dataclass(frozen=True)
+class PushSource:
+    """A file or a directory of the control machine, as it was read."""
+
+    root: Path
+    """The directory of the files."""
+    is_file: bool
+    manifest: Manifest
+    """Below `root`; of a file, an entry without a path."""
+    local_name: str = ""
+    """Of the file."""
+
+    def entry_of(self, sha256: str) -> ManifestEntry:
+        """A file with that content, by its path below `root`."""
+        entry = self.manifest.files[sha256]
+        return entry._replace(path=self.local_name) if self.is_file else entry
+
+
+def parse_target(text: str, source: Path) -> PushTarget:
+    """`[HOSTS:]PATH`. Raises a UserError for a PATH that can be none."""
+    match = _HOSTS.fullmatch(text)
+    hosts, path = (match[1], match[2]) if match else (None, text)
+    example = "ipexctl push ./corpus data/corpus"
+    if not path.strip("/") or os.path.normpath(path) in (".", "~", ".."):
+        what = "/" if path.startswith("/") else "the home directory" if path else "no path"
+        raise UserError(f"{quoted(text)} names {what}", fix=f"name a directory of its own: {example}")
+    if ".." in path.split("/") or not path.isprintable() or (path.startswith("~") and not path.startswith("~/")):
+        raise UserError(
+            f"{quoted(text)} can't be PATH", fix=f"a path without `..`, absolute or below the home: {example}"
+        )
+    if path.endswith("/"):
+        path = f"{path.rstrip('/')}/{source.absolute().name}"
+    return PushTarget(hosts, path)
+
+
+def read_source(source: Path, on_bytes: Callable[[int, int], None]) -> PushSource:
+    """List and hash everything. Raises a UserError for what can't be read or sent."""
+    try:
+        status = source.stat()
+    except OSError as error:
+        raise UserError(
+            f"{source}: {error.strerror or error}", fix="name a file or a directory that is there"
+        ) from None
+    source = source.resolve()
+    if stat.S_ISREG(status.st_mode):
+        found = [ManifestEntry("", "f", stat.S_IMODE(status.st_mode), status.st_size, "")]
+        root, is_file = source.parent, True
+    elif stat.S_ISDIR(status.st_mode):
+        mode = stat.S_IMODE(status.st_mode) & 0o777
+        found = [ManifestEntry("", "d", mode, 0, ""), *_walk(os.fsencode(source), "")]
+        root, is_file = source, False
+    else:
+        raise UserError(f"{source} is no file and no directory")
+    _check_links(source, found)
+    total, done = sum(entry.size for entry in found), 0
+
+    def hashed(entry: ManifestEntry) -> ManifestEntry:
+        if entry.kind != "f":
+            return entry
+        path = os.path.join(os.fsencode(source), encode_name(entry.path)) if entry.path else os.fsencode(source)
+        return entry._replace(content=_hash_of(path, entry.size))
+
+    entries = []
+    with ThreadPoolExecutor(_READERS) as pool:
+        for entry in pool.map(hashed, found):
+            done += entry.size
+            on_bytes(done, total)
+            entries.append(entry)
+    return PushSource(root, is_file, Manifest.of(entries), source.name if is_file else "")
+
+
+def _walk(base: bytes, prefix: str) -> Iterator[ManifestEntry]:
+    directory = os.path.join(base, encode_name(prefix)) if prefix else base
+    try:
+        with os.scandir(directory) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+        for entry in found:
+            name = decode_name(entry.name)
+            path = prefix + name
+            if name.startswith(PREFIX):  # of a push to here that was interrupted
+                continue
+            status = entry.stat(follow_symlinks=False)
+            mode = stat.S_IMODE(status.st_mode) & 0o777
+            if stat.S_ISDIR(status.st_mode):
+                yield ManifestEntry(path, "d", mode, 0, "")
+                yield from _walk(base, f"{path}/")
+            elif stat.S_ISREG(status.st_mode):
+                yield ManifestEntry(path, "f", mode, status.st_size, "")
+            elif stat.S_ISLNK(status.st_mode):
+                yield ManifestEntry(path, "l", 0o777, 0, decode_name(os.readlink(entry.path)))
+            else:
+                raise UserError(f"{os.fsdecode(entry.path)} is a socket, a pipe or a device", fix="move it away")
+    except OSError as error:
+        raise _unreadable(error, directory) from None
+
+
+def _check_links(source: Path, found: list[ManifestEntry]) -> None:
+    """A link is sent as it is, so its target has to be in SRC, too."""
+    outward = [
+        entry.path
+        for entry in found
+        if entry.kind == "l"
+        and (leads_out(entry.path, entry.content) or not (source / entry.path).resolve().is_relative_to(source))
+    ]
+    if outward:
+        more = f" and {len(outward) - 1} more" if len(outward) > 1 else ""
+        raise UserError(
+            f"{source / outward[0]}{more}: a link that leads out of {source}",
+            fix="replace it by what it leads to, or push that apart",
+        )
+
+
+def _hash_of(path: bytes, size: int) -> str:
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb", buffering=0) as file:
+            while data := file.read(1 << 20):
+                digest.update(data)
+            if file.tell() != size:
+                raise UserError(
+                    f"{os.fsdecode(path)} changed while it was read", fix="run it again when it is complete"
+                )
+    except OSError as error:
+        raise _unreadable(error, path) from None
+    return digest.hexdigest()
+
+
+def _unreadable(error: OSError, path: bytes) -> UserError:
+    return UserError(f"{os.fsdecode(error.filename or path)}: {error.strerror or error}", fix="make it readable")
