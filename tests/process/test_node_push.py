@@ -1,0 +1,249 @@
+"""A host's part of `push`: what it compares and refuses, how files get their names, and what a broken call leaves."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from node_store_helpers import END, Said, file_of, first_line, frame, have, receive, run, start
+
+from ipexctl.node.files.push import CONTENT, PARCEL, PREFIX
+from ipexctl.node.files.store import MINIMUM_KEPT
+
+LARGE = os.urandom(3_000_001)
+Rows = list[list[Any]]
+
+
+class Target:
+    """An account with an empty home, and a list of what is to be in its `data`."""
+
+    def __init__(self, account: Path) -> None:
+        self.account = account
+        self.path = account / "data"
+        account.mkdir()
+
+    def call(self, action: str, request: dict[str, Any], stdin: bytes = b"") -> Said:
+        return run("push", action, request, stdin, env={"HOME": str(self.account)})
+
+    def inspect(self, rows: Rows, path: str = "data", **more: Any) -> Said:
+        packed = gzip.compress(json.dumps(rows).encode())
+        request = {"path": path, "home": "~/.ipexctl", "manifest": len(packed), "is_file": rows[0][0] == ""}
+        request |= {"is_file": rows[0][1] == "f", "force": False, "dry_run": False, "quick": False, **more}
+        return self.call("inspect", request, packed)
+
+    def store(self, directory: str, *files: tuple[bytes, str]) -> list[list[str]]:
+        """Let these arrive; returns their names in the store."""
+        stream = b"".join(frame(content, name) for content, name in files) + END
+        receive(Path(directory, "store"), stream)
+        return [[str(file_of(content)["sha256"]), name] for content, name in files]
+
+    def place(self, found: Said, blobs: list[list[str]], *, force: bool = False) -> Said:
+        request = {"path": found.last["path"], "directory": found.last["directory"], "force": force, "blobs": blobs}
+        return self.call("place", request)
+
+    def all(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for path in sorted(self.path.rglob("*")):
+            name = str(path.relative_to(self.path))
+            found[name] = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else None
+        return found
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Target:
+    return Target(tmp_path / "account")
+
+
+def sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def file_row(path: str, content: bytes, mode: int = 0o644) -> list[Any]:
+    return [path, "f", mode, len(content), sha(content)]
+
+
+ROOT = ["", "d", 0o755, 0, ""]
+SMALL = {"a.txt": b"a", "sub/b.txt": b"b"}
+ROWS: Rows = [
+    ROOT,
+    file_row("a.txt", b"a", 0o755),
+    ["empty", "d", 0o755, 0, ""],
+    file_row("large", LARGE),
+    ["link", "l", 0o777, 0, "sub/b.txt"],
+    ["sub", "d", 0o755, 0, ""],
+    file_row("sub/again", LARGE),
+    file_row("sub/b.txt", b"b"),
+]
+ALL = {"a.txt": b"a", "empty": None, "large": LARGE, "link": "sub/b.txt", "sub": None, "sub/again": LARGE} | {
+    "sub/b.txt": b"b"
+}
+
+
+def parcel(*contents: bytes) -> bytes:
+    return b"".join(first_line({"sha256": sha(each), "size": len(each)}) + each for each in contents) + END
+
+
+def test_everything_arrives_with_its_mode_and_nothing_else_is_left(target: Target) -> None:
+    found = target.inspect(ROWS)
+    assert found.last["need"] == list(dict.fromkeys((sha(b"a"), sha(LARGE), sha(b"b"))))
+    assert Path(found.last["directory"]).parent == target.path
+    assert Path(found.last["directory"]).stat().st_mode & 0o777 == 0o700
+    done = target.place(found, target.store(found.last["directory"], (LARGE, CONTENT), (parcel(b"a", b"b"), PARCEL)))
+    assert done.last == {"event": "done", "placed": 5}
+    assert target.all() == ALL
+    assert (target.path / "a.txt").stat().st_mode & 0o700 == 0o700
+    again = target.inspect(ROWS).last
+    assert (again["is_complete"], again["same"], again["directory"]) == (True, 5, "")
+    assert target.all() == ALL
+
+
+def test_file_that_differs_stays_without_force_and_is_replaced_with_it(target: Target) -> None:
+    target.path.mkdir()
+    (target.path / "a.txt").write_bytes(b"x")
+    rows: Rows = [ROOT, file_row("a.txt", b"a"), file_row("new", b"b")]
+    refused = target.inspect(rows).last
+    assert (refused["differing"], refused["differing_count"], refused["directory"]) == (["a.txt"], 1, "")
+    assert target.all() == {"a.txt": b"x"}
+    found = target.inspect(rows, force=True)
+    blobs = target.store(found.last["directory"], (parcel(b"a", b"b"), PARCEL))
+    assert "meanwhile" in target.place(found, blobs).reason  # without force, as if it was made after the comparison
+    assert (target.path / "a.txt").read_bytes() == b"x"
+    assert target.place(found, blobs, force=True).last["event"] == "done"
+    assert target.all() == {"a.txt": b"a", "new": b"b"}
+
+
+def test_dry_run_names_what_would_come_and_writes_nothing(target: Target) -> None:
+    found = target.inspect(ROWS, dry_run=True).last
+    assert (found["lacking"], found["directory"]) == (5, "")
+    assert set(found["names"]) == {"a.txt", "large", "link", "sub/again", "sub/b.txt"}
+    assert list(target.account.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["/", "~", ".", "~/.ipexctl", ".ipexctl/runs/x", "..", "/usr/.."])
+def test_path_of_a_root_a_home_or_ipexctl_is_refused(target: Target, path: str) -> None:
+    (target.account / ".ipexctl").mkdir()
+    assert target.inspect([ROOT, file_row("a", b"a")], path).last["event"] == "failed"
+    assert [entry.name for entry in target.account.iterdir()] == [".ipexctl"]
+
+
+def test_link_that_leads_to_the_home_is_the_home(target: Target, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(target.account)
+    assert target.inspect([ROOT, file_row("a", b"a")], str(tmp_path / "link")).last["event"] == "failed"
+    assert target.inspect([ROOT, file_row("a", b"a")], str(tmp_path)).last["event"] == "failed"  # above it
+
+
+def test_no_link_and_no_directory_in_the_way_is_replaced_or_followed(target: Target, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    target.path.mkdir()
+    (target.path / "sub").symlink_to(outside)
+    (target.path / "a.txt").mkdir()
+    found = target.inspect(ROWS, force=True).last
+    assert (found["blocked"], found["directory"]) == (["a.txt", "sub"], "")
+    assert list(outside.iterdir()) == []
+
+
+def test_link_made_after_the_comparison_is_not_followed(target: Target, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    rows: Rows = [ROOT, ["sub", "d", 0o755, 0, ""], file_row("sub/b.txt", b"b")]
+    found = target.inspect(rows)
+    (target.path / "sub").symlink_to(outside)
+    done = target.place(found, target.store(found.last["directory"], (parcel(b"b"), PARCEL)))
+    assert done.last["event"] == "failed"
+    assert list(outside.iterdir()) == []
+
+
+def test_name_that_leads_out_of_the_path_is_refused(target: Target) -> None:
+    for name in ("../x", "a/../../x", "/etc/x", "a//x"):
+        assert target.inspect([ROOT, file_row(name, b"a")]).last["event"] == "failed"
+    assert list(target.account.iterdir()) == []
+
+
+def test_single_file_and_its_kind(target: Target) -> None:
+    row = file_row("", b"model")
+    found = target.inspect([row], "models/m.bin")
+    target.place(found, target.store(found.last["directory"], (parcel(b"model"), PARCEL)))
+    assert (target.account / "models/m.bin").read_bytes() == b"model"
+    assert [entry.name for entry in (target.account / "models").iterdir()] == ["m.bin"]
+    assert target.inspect([row], "models").last["event"] == "failed"
+    assert target.inspect([ROOT], "models/m.bin").last["event"] == "failed"
+
+
+def test_what_did_not_arrive_is_an_error_and_the_rest_is_used_by_the_next_call(target: Target) -> None:
+    found = target.inspect(ROWS)
+    blobs = target.store(found.last["directory"], (LARGE, CONTENT))
+    assert target.place(found, blobs).last["event"] == "failed"
+    again = target.inspect(ROWS)
+    assert again.last["token"] == found.last["token"]
+    blobs = [] if not again.last["need"] else target.store(again.last["directory"], (parcel(b"a", b"b"), PARCEL))
+    assert target.place(again, blobs).last["event"] == "done"
+    assert target.all() == ALL
+
+
+def test_directory_of_another_account_or_a_link_in_its_place_is_refused(target: Target, tmp_path: Path) -> None:
+    target.path.mkdir()
+    own = target.path / (PREFIX + sha(os.fsencode(target.path))[:16])
+    own.symlink_to(tmp_path)
+    assert "link" in target.inspect(ROWS).reason
+
+
+# The store keeps what arrived
+
+
+def cut(store: Path, content: bytes, size: int, *, resume: bool = True) -> dict[str, Any]:
+    """Let a transfer break off after so many bytes; returns what the store says about it."""
+    process = start("store", "receive", {"store": str(store), "files": None, "resume": resume})
+    process.communicate(frame(content)[: len(first_line(file_of(content))) + size], timeout=60)
+    left: dict[str, Any] = run(
+        "store", "have", {"store": str(store), "files": [], "verify": False, "resume": True}
+    ).last["unfinished"]
+    return left
+
+
+def test_broken_transfer_goes_on_at_its_last_byte(tmp_path: Path) -> None:
+    store = tmp_path / "ours" / "store"
+    left = cut(store, LARGE, 2_000_000)
+    assert left == {sha(LARGE)[:16]: 2_000_000}
+    header = first_line({**file_of(LARGE), "offset": 2_000_000})
+    request = {"store": str(store), "files": None, "resume": True}
+    done = run("store", "receive", request, header + LARGE[2_000_000:] + END)
+    assert done.last["got"] == [sha(LARGE)]
+    assert have(store, [file_of(LARGE)], verify=True)["have"] == [sha(LARGE)]
+    assert [path.name for path in store.iterdir()] == [sha(LARGE)]
+
+
+def test_wrong_beginning_is_noticed_and_removed(tmp_path: Path) -> None:
+    store = tmp_path / "ours" / "store"
+    cut(store, LARGE, 2_000_000)
+    (unfinished,) = store.iterdir()
+    unfinished.write_bytes(b"x" * 2_000_000)
+    header = first_line({**file_of(LARGE), "offset": 2_000_000})
+    request = {"store": str(store), "files": None, "resume": True}
+    done = run("store", "receive", request, header + LARGE[2_000_000:] + END)
+    assert done.last["failed"][0]["kind"] == "hash"
+    assert list(store.iterdir()) == []
+
+
+@pytest.mark.parametrize(("size", "kept"), [(MINIMUM_KEPT - 1, False), (MINIMUM_KEPT, True)])
+def test_short_beginning_is_not_kept(tmp_path: Path, size: int, kept: bool) -> None:
+    assert bool(cut(tmp_path / "ours" / "store", LARGE, size)) == kept
+
+
+def test_store_of_another_command_keeps_nothing_and_takes_no_offset(tmp_path: Path) -> None:
+    store = tmp_path / "ours" / "store"
+    assert cut(store, LARGE, 2_000_000, resume=False) == {}
+    header = first_line({**file_of(LARGE), "offset": 5})
+    assert "begins" in receive(store, header + LARGE[5:] + END).reason
+
+
+def test_offset_of_what_is_not_there_is_an_error(tmp_path: Path) -> None:
+    store = tmp_path / "ours" / "store"
+    header = first_line({**file_of(LARGE), "offset": 2_000_000})
+    request = {"store": str(store), "files": None, "resume": True}
+    assert run("store", "receive", request, header + LARGE[2_000_000:] + END).last["event"] == "failed"

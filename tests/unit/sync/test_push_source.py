@@ -1,0 +1,97 @@
+"""SRC and PATH of `push`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ipexctl.errors import UserError
+from ipexctl.node.files.push import PREFIX
+from ipexctl.sync.push_source import parse_target, read_source
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts", "path"),
+    [
+        ("/data/x", None, "/data/x"),
+        ("data/x", None, "data/x"),
+        ("~/x", None, "~/x"),
+        ("node[1-4]:/data/x", "node[1-4]", "/data/x"),
+        ("node[1-4],me@b:data/x", "node[1-4],me@b", "data/x"),
+        ("[fe80::2]:x", "[fe80::2]", "x"),
+        ("/data/a:b", None, "/data/a:b"),
+        ("a:/data/", "a", "/data/corpus"),
+        ("data/", None, "data/corpus"),
+    ],
+)
+def test_hosts_and_path(text: str, hosts: str | None, path: str) -> None:
+    assert parse_target(text, Path("some/corpus")) == (hosts, path)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "/", "//", "~", "~/", ".", "a:", "a:/", "a:~", "..", "../x", "x/../../y", "~root/x", "a\nb"]
+)
+def test_path_that_can_be_none(text: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_target(text, Path("corpus"))
+    assert caught.value.fix
+
+
+def no_bytes(done: int, total: int) -> None:
+    del done, total
+
+
+def test_directory_is_listed_with_everything_in_it(tmp_path: Path) -> None:
+    (tmp_path / "sub/.git").mkdir(parents=True)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / ".env").write_text("secret")
+    (tmp_path / "sub/.git/a").write_text("a")
+    (tmp_path / "link").symlink_to("sub/.git/a")
+    (tmp_path / f"{PREFIX}0").mkdir()
+    seen: list[tuple[int, int]] = []
+    source = read_source(tmp_path, lambda done, total: seen.append((done, total)))
+    kinds = {entry.path: entry.kind for entry in source.manifest.entries}
+    assert kinds == {"": "d", ".env": "f", "empty": "d", "link": "l", "sub": "d", "sub/.git": "d", "sub/.git/a": "f"}
+    assert seen[-1] == (7, 7)
+    for entry in source.manifest.files.values():
+        assert (source.root / source.entry_of(entry.content).path).is_file()
+
+
+def test_file_has_no_name_in_the_list(tmp_path: Path) -> None:
+    (tmp_path / "model.bin").write_text("x")
+    (tmp_path / "link").symlink_to("model.bin")
+    source = read_source(tmp_path / "link", no_bytes)
+    (entry,) = source.manifest.entries
+    assert (entry.path, source.is_file) == ("", True)
+    assert (source.root / source.entry_of(entry.content).path).read_text() == "x"
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../outside", "sub/../../outside"])
+def test_link_that_leads_out_is_refused_with_its_name(tmp_path: Path, target: str) -> None:
+    source = tmp_path / "source"
+    (source / "sub").mkdir(parents=True)
+    (source / "way").symlink_to(target)
+    with pytest.raises(UserError, match="way"):
+        read_source(source, no_bytes)
+
+
+def test_link_by_a_link_that_leads_out_is_refused(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "here").symlink_to(".")
+    (source / "b").symlink_to("here/here/c")
+    read_source(source, no_bytes)
+    (tmp_path / "real").mkdir()
+    (source / "out").symlink_to(tmp_path / "real")
+    with pytest.raises(UserError, match="out"):
+        read_source(source, no_bytes)
+
+
+def test_what_is_no_file_is_refused_with_its_name(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="pipe"):
+        read_source(tmp_path, no_bytes)
+    with pytest.raises(UserError):
+        read_source(tmp_path / "none", no_bytes)
