@@ -94,6 +94,7 @@ _NO_DEFAULTS: Final = {
 _SOURCES: Final = "decides where packages come from"
 _SENDS: Final = "can send files or secrets of this machine to the hosts"
 _WRITES: Final = "writes files on this machine"
+_REPLACES: Final = "replaces files"
 _DELETES: Final = "deletes what the hosts have"
 _ANY: Final = ".*"
 REFUSED: Final[Mapping[str, tuple[str, str]]] = {
@@ -107,6 +108,7 @@ REFUSED: Final[Mapping[str, tuple[str, str]]] = {
     "export": ("[^=]*", _SENDS),
     "checkpoint": (r"[/~].*|(.*/)?\.\.(/.*)?", _SENDS),
     **dict.fromkeys(("summary", "download_only", "homes", "users"), (_ANY, _WRITES)),
+    "force": (_ANY, _REPLACES),
     **dict.fromkeys(("prune", "remove", "remove_all", "revoke", "with_results", "yes"), (_ANY, _DELETES)),
 }
 """Parameters that a project's file cannot set: the pattern of the refused values, and the reason."""

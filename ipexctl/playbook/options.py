@@ -271,7 +271,9 @@ def source_path(module: str, base: Path, text: str) -> Path:
     return inner if not text.startswith(("/", "~")) and inner.exists() else local_path(base, text)
 
 
-TOO_LARGE_FIX: Final = "sync sends large directories, and continues where it broke off: sync: {src: DIR}"
+TOO_LARGE_FIX: Final = (
+    "push sends it, and goes on where it broke off: ipexctl push SRC PATH; a directory of a project: sync: {src: DIR}"
+)
 
 
 def check_copied(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`push` on real hosts: once over the uplink, resumed after a cut, refused where files differ, one writer a directory."""
+"""`push` on real hosts: once over the uplink, resumed after a cut, refused where files differ, one writer a path."""
 
 from __future__ import annotations
 

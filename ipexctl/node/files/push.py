@@ -77,7 +77,7 @@ class PlaceRequest(TypedDict):
     """Hash and name of each file in the store."""
 
 
-class Row(NamedTuple):
+class ListedPath(NamedTuple):
     """As `ManifestEntry` of the control machine."""
 
     path: str
@@ -107,8 +107,8 @@ def check_path(text: str, home: str, *, is_file: bool) -> str:
     return path
 
 
-def read_list(packed: bytes) -> list[Row]:
-    rows = [Row(*row) for row in json.loads(gzip.decompress(packed))]
+def read_list(packed: bytes) -> list[ListedPath]:
+    rows = [ListedPath(*row) for row in json.loads(gzip.decompress(packed))]
     for row in rows:
         if any(part in ("", ".", "..") for part in row.path.split("/")) and row.path != _TOP:
             raise AgentError(f"{row.path!r} leads out of the path")
@@ -118,8 +118,8 @@ def read_list(packed: bytes) -> list[Row]:
 class Comparison:
     """What of a list is at a path."""
 
-    def __init__(self, path: str, rows: list[Row], report: Report, *, quick: bool) -> None:
-        self.lacking: list[Row] = []
+    def __init__(self, path: str, rows: list[ListedPath], report: Report, *, quick: bool) -> None:
+        self.lacking: list[ListedPath] = []
         self.differing: list[str] = []
         self.blocked: list[str] = []
         """Names at which something stands that is never replaced: a directory, or a link to one."""
@@ -143,7 +143,7 @@ class Comparison:
             else:
                 self.same += row.kind != "d"
 
-    def _compare(self, at: bytes, row: Row) -> str:
+    def _compare(self, at: bytes, row: ListedPath) -> str:
         try:
             status = os.lstat(at)
         except (FileNotFoundError, NotADirectoryError):
@@ -195,7 +195,7 @@ def inspect(request: InspectRequest, stream: BinaryIO, report: Report = store.em
     )
 
 
-def prepare(path: str, lacking: list[Row], *, is_file: bool) -> tuple[str, str]:
+def prepare(path: str, lacking: list[ListedPath], *, is_file: bool) -> tuple[str, str]:
     """Make the directory in which files arrive, on the disk of the path; returns it, and a token of that directory.
 
     Hosts that see the same directory have the same token: a dangling link, because creating one is atomic on NFS, too.
@@ -235,10 +235,10 @@ def _stored(directory: str) -> Iterator[os.stat_result]:
 class Placement:
     """Puts what has arrived at its names."""
 
-    def __init__(self, path: str, directory: str, rows: list[Row], *, force: bool) -> None:
+    def __init__(self, path: str, directory: str, rows: list[ListedPath], *, force: bool) -> None:
         self.path, self._force = path, force
         self._store = os.path.join(directory, STORE)
-        self.uses: dict[str, list[Row]] = {}
+        self.uses: dict[str, list[ListedPath]] = {}
         """Content → the files that have it, as far as they are not in place."""
         for row in rows:
             if row.kind == "f":
@@ -266,7 +266,7 @@ class Placement:
                 for row in self.uses.pop(content, []):
                     self._write(row, iter((data,)))
 
-    def place_empty_and_links(self, rows: list[Row]) -> None:
+    def place_empty_and_links(self, rows: list[ListedPath]) -> None:
         for row in rows:
             if row.kind != "l":
                 continue
@@ -277,7 +277,7 @@ class Placement:
                 os.replace(temporary, name, src_dir_fd=number, dst_dir_fd=number)
                 self.placed += 1
 
-    def _write(self, row: Row, chunks: Iterator[bytes]) -> None:
+    def _write(self, row: ListedPath, chunks: Iterator[bytes]) -> None:
         with self._name_of(row) as (number, name):
             self._check_free(row, number, name)
             temporary = self._temporary(name)
@@ -303,7 +303,7 @@ class Placement:
         return b".%s.ipexctl-%s.new" % (name[:200], os.urandom(4).hex().encode())
 
     @contextlib.contextmanager
-    def _name_of(self, row: Row) -> Iterator[tuple[int, bytes]]:
+    def _name_of(self, row: ListedPath) -> Iterator[tuple[int, bytes]]:
         """The opened directory of a file, without following a link, and its name there."""
         directory, name = os.path.split(place_of(self.path, row.path))
         umask = os.umask(_umask)
@@ -316,7 +316,7 @@ class Placement:
         finally:
             os.close(number)
 
-    def _check_free(self, row: Row, directory: int, name: bytes) -> None:
+    def _check_free(self, row: ListedPath, directory: int, name: bytes) -> None:
         """What was written there since the comparison is not replaced either."""
         try:
             status = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -326,7 +326,7 @@ class Placement:
             raise AgentError(f"{row.path or self.path} was made there meanwhile", "run it again")
 
 
-def mode_of(row: Row) -> int:
+def mode_of(row: ListedPath) -> int:
     """That of SRC as far as this account's umask allows; its owner can always read and replace it."""
     return row.mode & 0o777 & ~_umask | 0o600
 
@@ -335,7 +335,7 @@ def place(request: PlaceRequest) -> PlaceReply:
     path, directory = request["path"], request["directory"]
     if not os.path.basename(directory).startswith(PREFIX):
         raise AgentError(f"{directory} is none of push's directories")
-    rows = [Row(*row) for row in read_json(os.path.join(directory, LIST)).get("rows", ())]
+    rows = [ListedPath(*row) for row in read_json(os.path.join(directory, LIST)).get("rows", ())]
     if not rows:
         raise AgentError(f"{directory} was taken away meanwhile", "run it again")
     placement = Placement(path, directory, rows, force=request["force"])
@@ -356,7 +356,7 @@ def place(request: PlaceRequest) -> PlaceReply:
     return PlaceReply(placement.placed)
 
 
-def _make_directory(path: str, row: Row) -> None:
+def _make_directory(path: str, row: ListedPath) -> None:
     umask = os.umask(_umask)
     try:
         at = place_of(path, row.path)

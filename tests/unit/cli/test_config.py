@@ -47,7 +47,7 @@ HARMLESS = frozenset(
         "check",
         "connect_timeout",
     }
-    | {"cpu", "data", "detach", "diff", "dry_run", "env", "everything", "exclude", "follow", "force", "forks", "gather"}
+    | {"cpu", "data", "detach", "diff", "dry_run", "env", "everything", "exclude", "follow", "forks", "gather"}
     | {"hang_after", "host", "hostfile", "hosts", "identity", "iface", "image", "install", "internal", "ipex", "lab"}
     | {"launcher", "limit", "list_tasks", "live", "master_port", "max_restarts", "mpirun_hostfile", "n", "names"}
     | {"network", "no_color", "offline", "omp", "oneccl", "plain", "port", "ppn", "quiet", "rank", "ranks", "require"}
@@ -290,6 +290,7 @@ def test_every_command_takes_defaults() -> None:
         ("exec", "stdin = '/home/me/.ssh/id'"),
         ("play", "local = true"),
         ("envs", "prune = true"),
+        ("push", "force = true"),
     ],
 )  # fmt: skip
 def test_unsafe_options_are_refused_in_a_project_file_only(command: str, line: str, project: Path) -> None:
@@ -301,7 +302,7 @@ def test_unsafe_options_are_refused_in_a_project_file_only(command: str, line: s
     assert "config.toml" in caught.value.fix
     (project / "ipexctl.toml").unlink()
     write_user(project, text)
-    parse(command, *(["x.py"] if command in ("run", "exec", "play") else []))
+    parse(command, *{"run": ["x.py"], "exec": ["x.py"], "play": ["x.py"], "push": ["x", "y"]}.get(command, []))
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ from ipexctl.jobs.uninstall import UninstallReport, UninstallResult
 from ipexctl.node.env.replies import EnvEntry, EnvListing
 from ipexctl.stack.env.envs import EnvsReport, EnvsResult
 from ipexctl.stack.install_context import InstallReport, InstallResult
+from ipexctl.sync.push import PushReport, PushResult
 from ipexctl.sync.report import SyncReport, SyncResult
-from ipexctl.ui import envs, fetch, install, sync, uninstall
+from ipexctl.ui import envs, fetch, install, push, sync, uninstall
 from ipexctl.ui.errors import requested_schema
 
 N1 = Host("n1", "n1")
@@ -30,6 +31,11 @@ UNINSTALLED = UninstallResult(N1, "ok")
             sync.as_json(SyncReport((SyncResult(N1, "ok"),), 0.0, Path("/p"), "p", "d", 1, 2)),
             "root project path generation digest files bytes notes left_out fetched dry_run",
             "path generation sent_bytes files_sent files_deleted kept blocked would_send would_delete aside",
+        ),
+        (
+            push.as_json(PushReport((PushResult(N1, "ok"),), 0.0, "/d", "d", 1, 2)),
+            "source path files bytes force dry_run",
+            "path files_sent sent_bytes same differing replaced would_send",
         ),
         (
             install.as_json(InstallReport((InstallResult(N1, "ok"),), 0.0)),

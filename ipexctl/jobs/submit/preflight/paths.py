@@ -209,7 +209,10 @@ def evaluate_paths(
             fix = "without --no-sync it is synced; with it, every host must have that path"
         elif option == "--data":
             reason = f"{line} does not exist on {fold(names)}"
-            copied = copy_line(path, hosts, names, local_data.get(path))
+            local = local_data.get(path)
+            is_for_push = local == path  # a relative one is below the project's tree, which push leaves alone
+            pushed = shlex.join(("ipexctl", "push", path, path, "-l", fold(names)))
+            copied = pushed if is_for_push else copy_line(path, hosts, names, local)
             fix = (
                 f"--data is not synced; to copy it: {copied}"
                 if copied
