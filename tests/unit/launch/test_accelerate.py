@@ -131,6 +131,10 @@ def test_unquoted_no_is_read_as_text() -> None:
     assert (config.mixed_precision, config.processes) == ("no", None)
 
 
+def test_largest_number_is_read() -> None:
+    assert read("distributed_type: MULTI_CPU\nnum_processes: 1000000\n").processes == 1_000_000
+
+
 def test_json_config_is_read() -> None:
     assert read('{"distributed_type": "MULTI_CPU", "num_processes": 3}').processes == 3
 
@@ -192,6 +196,7 @@ def test_a_pipe_is_read_only_if_its_name_was_typed(tmp_path: Path) -> None:
         ("distributed_type: 'NO'\nuse_cpu: maybe\n", "use_cpu", 2),
         ("num_processes: four\n", "num_processes", 1),
         ("num_processes: 0\n", "num_processes 0", 1),
+        ("num_processes: 1000001\n", "num_processes 1000001", 1),
         ("main_process_port: 99999\n", "99999", 1),
         ("mixed_precision: bf17\n", "", 1),
         ("debug: perhaps\n", "", 1),

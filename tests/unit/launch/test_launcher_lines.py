@@ -370,6 +370,7 @@ def test_a_script_of_a_shell_is_understood() -> None:
     [
         "source $path/env/setvars.sh; mpirun -n 2 python x.py",
         "source env/setvars.sh; mpirun -n 2 python x.py",
+        "source; mpirun -n 2 python x.py",
         "mpirun -n 2 python $SCRIPT",
         "mpirun -n 2 python x.py; echo done",
         "mpirun -n 2 python x.py | tee log",
@@ -626,3 +627,8 @@ def test_a_line_is_read_once_for_each_launcher() -> None:
     line = read_line(shlex.split("mpirun -n 2 accelerate launch --cpu x.py"))
     assert line is not None
     assert [call.row.name for call in line.calls] == ["mpirun", "accelerate launch"]
+
+
+def test_numbers_of_a_launcher_on_both_sides_of_the_limit() -> None:
+    assert ranks(unwrapped("mpirun -n 10000000 python x.py")) == (10_000_000, None)
+    assert word_at(error_of("mpirun -n 10000001 python x.py")) == "-n"

@@ -190,6 +190,56 @@ def test_heaviest_lists_the_largest_directories_and_files() -> None:
     assert heaviest([]) == ()
 
 
+def project_of(count: int, size: int, *, complete: bool = True) -> walk.ScanResult:
+    """A scan of so many files; the first one has that size, and a directory has many."""
+    names = ["large", *(f"many/{index}" for index in range(count - 1))]
+    sizes = [size, *[0] * (count - 1)]
+    found = [walk.Found(name, "f", 0o644, size, (0, 0, 0, 0)) for name, size in zip(names, sizes, strict=True)]
+    return walk.ScanResult(Path("/p"), [*found, walk.Found("many", "d", 0o755, 0, (0, 0, 0, 0))], complete=complete)
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "excluded"),
+    [
+        (20_000, 1_000_000_000, None),
+        (20_001, 1_000_000_000, "/many/"),
+        (20_000, 1_000_000_001, "/large"),
+        (20_001, 1_000_000_001, "/large"),
+    ],
+)
+def test_project_size_on_both_sides_of_each_limit(count: int, size: int, excluded: str | None) -> None:
+    if excluded is None:
+        walk.check_size(Path("/p"), project_of(count, size))
+        return
+    with pytest.raises(UserError) as refused:
+        walk.check_size(Path("/p"), project_of(count, size))
+    assert f"--exclude '{excluded}'" in refused.value.fix
+
+
+def test_project_whose_scan_was_ended_is_too_large() -> None:
+    with pytest.raises(UserError, match="at least"):
+        walk.check_size(Path("/p"), project_of(1, 1, complete=False))
+
+
+class ChangingFile(Hashes):
+    """A file that changes while it is read, so many times."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__(Path("/nowhere"))
+        self._times = times
+
+    def of(self, root: bytes, found: walk.Found) -> walk.Found | str:
+        self._times -= 1
+        return "a" * 64 if self._times < 0 else found._replace(size=found.size + 1)
+
+
+def test_file_that_changes_while_it_is_read_is_tried_three_times() -> None:
+    (entry,) = manifest_of(project_of(1, 5), ChangingFile(2)).files.values()
+    assert (entry.path, entry.size) == ("large", 7)
+    with pytest.raises(UserError, match="/p/large changes"):
+        manifest_of(project_of(1, 5), ChangingFile(3))
+
+
 def test_data_directories_in_the_project_are_left_out(tmp_path: Path) -> None:
     put(tmp_path, "data/x")
     put(tmp_path, "sub/data/x")
@@ -219,6 +269,12 @@ def test_plan_uses_the_first_generation_without_a_lease_on_all_hosts() -> None:
         (A, B), {"a": answer(generation(whole=True, held=("r1",))), "b": answer(generation(whole=True))}
     )
     assert (decision.generation, decision.whole, decision.leaders) == (1, (A, B), ())
+
+
+def test_users_are_the_runs_of_earlier_generations() -> None:
+    answers = {"a": answer(generation(held=("r1",)), generation(2, whole=True, held=("r2",)), generation(3))}
+    decision = make_sync_plan((A,), answers)
+    assert (decision.generation, decision.users) == (2, ("r1",))
 
 
 def test_ended_run_holds_no_generation_on_any_host() -> None:
