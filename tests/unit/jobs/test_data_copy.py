@@ -36,7 +36,9 @@ def test_line_copies_from_the_control_machine(fake_ssh: Path, lacking: list[str]
     source = fake_ssh / "my data"
     (source / "a").mkdir(parents=True)
     (source / "a/file").write_text("x")
-    run_line(fake_ssh, copy_line("data set/d", HOSTS, lacking, str(source)) or "")
+    line = copy_line("data set/d", HOSTS, lacking, str(source)) or ""
+    assert ("for host in" in line) == (len(lacking) > 1)
+    run_line(fake_ssh, line)
     copied = sorted((fake_ssh / "hosts").glob("*/data set/d/a/file"))
     assert [file.parents[3].name for file in copied] == [f"10.0.0.{name[1]}" for name in lacking]
 

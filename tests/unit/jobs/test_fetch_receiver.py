@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import zlib
 from pathlib import Path
 from typing import Any
@@ -201,3 +203,21 @@ def test_part_that_became_shorter_is_removed_and_the_file_refused(tmp_path: Path
         with pytest.raises(WriteRefused, match="fetch it again"):
             destination.finish(zlib.crc32(b"abcdef"), changed=False)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("number", "is_full"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EIO, False)])
+def test_full_disk_is_reported_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_full: bool
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(number, "REASON")
+
+    with Destination(str(tmp_path)) as destination:
+        missing_part = destination.inspect(WEIGHTS)
+        assert missing_part is not None
+        destination.begin(WEIGHTS, 0, missing_part)
+        monkeypatch.setattr(os, "write", refuse)
+        with pytest.raises(HostError, match="REASON") as refused:
+            destination.write(memoryview(b"abcdef"))
+        monkeypatch.undo()
+    assert ("make room" in refused.value.reason) == is_full

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,21 @@ def test_copy_is_complete_only_after_finish(tmp_path: Path) -> None:
     assert whole is not None
     assert whole.state == "ok"
     assert json.loads((tmp_path / "r1" / "status.json").read_text()) == document("ok")
+
+
+def test_status_is_written_when_the_state_changes_and_else_every_five_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    copy, path = LocalCopy(tmp_path / "r1"), tmp_path / "r1/status.json"
+    copy.write(Chunk(0, "stdout", b"x", 0))
+    written = []
+    for clock[0], state in ((1000.0, "starting"), (1001.0, "running"), (1005.9, "running"), (1006.0, "running")):
+        path.unlink(missing_ok=True)
+        copy.write_status(document(state))
+        written.append(path.exists())
+    assert written == [True, True, False, True]
 
 
 def test_copy_is_readable_by_its_owner_only(tmp_path: Path) -> None:

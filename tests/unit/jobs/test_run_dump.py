@@ -250,3 +250,14 @@ def test_missing_stacks_are_an_error_unless_the_run_has_ended(state: str) -> Non
         return
     with pytest.raises(HostError, match="no stacks"):
         dump(session, record, None)
+
+
+def test_names_of_threads_are_kept_and_tell_the_main_one() -> None:
+    frames = [{"name": "f", "filename": "a.py", "line": 1}]
+    rows = [{"thread_name": name, "os_thread_id": None, "frames": frames} for name in ("loader", "MainThread", None)]
+    threads = read_pyspy(json.dumps(rows), 7)
+    assert [(thread.name, thread.is_main) for thread in threads] == [
+        ("MainThread", True),
+        ("loader", False),
+        ("", False),
+    ]

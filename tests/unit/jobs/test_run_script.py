@@ -244,6 +244,22 @@ def test_facts_are_in_the_order_of_the_hosts() -> None:
     assert list(found) == ["node1", "node2", "node3"]
 
 
+@pytest.mark.parametrize(
+    ("names", "own_fix", "fix"),
+    [
+        ("ab", "", "leave it out: -l '!b'"),
+        ("ab", "OWN", "OWN; or leave it out: -l '!b'"),
+        ("b", "", "see: ipexctl doctor"),
+    ],
+)
+def test_host_without_facts_is_to_be_left_out_where_others_remain(names: str, own_fix: str, fix: str) -> None:
+    hosts = [Host(name, name) for name in names]
+    answers = [HostFacts(host, "ok", facts=healthy()) for host in hosts[:-1]]
+    with pytest.raises(StartError) as refused:
+        complete_facts(hosts, [*answers, HostFacts(hosts[-1], "failed", "REASON", own_fix)])
+    assert refused.value.failure.fix == fix
+
+
 def test_a_script_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.py").touch()
 

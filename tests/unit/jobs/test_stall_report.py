@@ -52,3 +52,11 @@ def test_silence_is_read_from_the_status_without_invalid_parts() -> None:
     assert status.ranks[0].oom is not None
     assert (status.ranks[0].oom.limit, status.ranks[0].lost) == (5, 9)
     assert read_status({"silent": "odd"}).silent is None
+
+
+@pytest.mark.parametrize(("count", "more"), [(8, 0), (9, 1)])
+def test_eight_groups_are_listed_and_others_counted(count: int, more: int) -> None:
+    ranks = tuple(SilentRank(rank, "node1", f"step {rank}", 0.0, "S") for rank in range(count))
+    lines = silence_lines("run1", Silence(0.0, 600.0, ranks))
+    assert len([line for line in lines if "step" in line]) == 8
+    assert [line.split()[1] for line in lines if "more groups" in line] == [str(more)] * more
