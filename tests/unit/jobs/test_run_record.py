@@ -18,6 +18,7 @@ NODE0 = Host("node1", "10.0.0.1", user="me", port=2222, internal="10.1.0.1", ssh
 RUN = RunRecord(
     "train-1", NODE0, "/home/me/.ipexctl", "/usr/bin/python3", "train.py", "default", 10.0, 4, ("node1", "b")
 )
+OTHER = Host("b", "10.0.0.2", identity=Path("/key"), proxy="jump")
 
 
 @pytest.fixture
@@ -28,6 +29,8 @@ def register(tmp_path: Path) -> RunRegistry:
 def test_record_is_read_back_and_its_file_is_private(register: RunRegistry, tmp_path: Path) -> None:
     register.save(RUN)
     assert register.find("train-1") == RUN
+    register.save(replace(RUN, id="train-2", nodes=(NODE0, OTHER)))
+    assert register.find("train-2") == replace(RUN, id="train-2", nodes=(NODE0, OTHER))
     assert stat.S_IMODE((tmp_path / "runs" / "train-1.json").stat().st_mode) == 0o600
 
 

@@ -355,6 +355,15 @@ def test_stacks_explain_a_silent_run_while_it_lasts_and_when_it_was_stopped(
         assert (verdict.hang.kind, verdict.hang.ranks) == ("elsewhere", (1,))
 
 
+def test_stacks_of_a_silent_run_count_more_than_what_healthy_runs_print_too() -> None:
+    said = "libfabric provider: shm"
+    record, output = account(
+        [({"state": "running"}, said)] * 3, state="running", first=None, silent={"since": 1001.0, "after": 4.0}
+    )
+    assert cause_id(diagnose(read_snapshot(record, output, "node1", None))) == "ccl.shm_only"
+    assert cause_id(diagnose(read_snapshot(record, output, "node1", recorded_dump("elsewhere")))) == "hang.elsewhere"
+
+
 TIMED_OUT = f"{TRACEBACK}\nRuntimeError: [unbound_buffer.cc:78] Timed out waiting 9000ms for recv operation to complete"
 
 

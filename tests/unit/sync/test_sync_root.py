@@ -71,6 +71,23 @@ def test_script_directly_in_the_home_is_refused(home: Path) -> None:
     assert "mkdir ~/project" in refused.value.fix
 
 
+@pytest.mark.parametrize(
+    ("mark", "cwd", "is_hinted"),
+    [("", "work", True), ("work/proj/pyproject.toml", "work", False), ("", ".", False), ("", "work/proj", False)],
+)
+def test_current_directory_is_offered_where_it_could_be_a_larger_project(
+    home: Path, mark: str, cwd: str, is_hinted: bool
+) -> None:
+    put(home, "work/proj/train.py")
+    if mark:
+        put(home, mark)
+    script = home / "work/proj/train.py"
+    location = locate_project(run_request(str(script.relative_to(home / cwd))), home / cwd)
+    assert location.root == home / "work/proj"
+    assert bool(location.hint) == is_hinted
+    assert "--cwd ." in location.hint or not is_hinted
+
+
 def test_script_below_the_home_has_its_own_directory_as_project(home: Path) -> None:
     put(home, "pyproject.toml")
     location = locate_project(run_request("proj/train.py"), home)
