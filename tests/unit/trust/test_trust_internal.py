@@ -133,3 +133,11 @@ def test_routed_32_bit_subnets_use_the_ssh_address() -> None:
 def test_single_host_uses_its_own_address() -> None:
     assert internal_addresses({"a": at(DOCKER, "e=10.0.0.1/24")}, [A]) == {"a": "10.0.0.1"}
     assert internal_addresses({"a": at()}, [A]) == {"a": "127.0.0.1"}
+
+
+@pytest.mark.parametrize(("third", "outside"), [("10.1.0.3", ("b",)), ("10.3.0.1", ("a", "b", "c"))])
+def test_refusal_names_the_hosts_outside_the_subnet_of_most_or_else_all(third: str, outside: tuple[str, ...]) -> None:
+    addresses = {"a": at("eth0=10.1.0.1/24"), "b": at("eth0=10.2.0.1/24"), "c": at(f"eth0={third}/24")}
+    refused = internal_addresses(addresses, [A, B, C])
+    assert isinstance(refused, Refusal)
+    assert refused.hosts == outside
