@@ -305,3 +305,19 @@ def test_stopped_runs_are_not_restarted() -> None:
     judge, _ = verdict()
     judge.end("stopped", 143, "it was stopped")
     assert not judge.may_restart(cluster(), 5)
+
+
+def test_rank_that_ends_with_0_is_ok_and_ends_nothing() -> None:
+    judge, record = verdict()
+    peers = cluster()
+    judge.on_exit(peers[0], Exit(0, True))
+    assert (peers[0].status.state, peers[0].status.exit_code) == ("ok", 0)
+    assert (record.ends, record.status.first_failure, judge.ending) == (0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(1023, "1023 bytes"), (1024, "1 KB"), ((1 << 20) - 1, "1024 KB"), (1 << 20, "1 MB"), (1 << 30, "1.0 GB")],
+)
+def test_limit_of_memory_has_the_unit_that_fits(size: int, text: str) -> None:
+    assert module.format_limit(size) == text
