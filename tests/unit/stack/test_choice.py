@@ -133,6 +133,9 @@ def test_index_cache_is_valid_for_a_day_and_for_the_same_pip_settings(
     text = file.read_text()
     monkeypatch.setattr("time.time", lambda: os.stat(file).st_mtime + 90_000)
     assert isinstance(_chosen({}, cache), Undecided)
+    for later, is_known in ((-0.5, False), (1.0, True), (86_300, True)):  # a clock that was set back, too
+        monkeypatch.setattr("time.time", lambda later=later: os.stat(file).st_mtime + later)
+        assert isinstance(_chosen({}, cache), Undecided) != is_known
     monkeypatch.undo()
     for damaged in ("", "[]", text.replace('"wheels"', '"wheel"'), text[:-2]):
         file.write_text(damaged)

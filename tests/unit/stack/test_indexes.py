@@ -133,3 +133,11 @@ def test_locked_wheels_get_urls_from_indexes_or_the_command_line_only(monkeypatc
     wheels += [Wheel(name, "1", f"{name}-1.whl", "00", url=f"https://{at}/{name}-1.whl") for name, at in NAMED]
     urls = [wheel.url for wheel in staging.find_in_own_indexes(context, wheels)[0]]
     assert urls == [found.url, "https://host/b-1.whl", None]
+
+
+@pytest.mark.parametrize(
+    "url", ["https://me:pw@pypi.org/simple", "https://pypi.org/simple/", "https://pypi.org/simple"]
+)
+def test_pypi_is_queried_as_the_call_names_it(url: str) -> None:
+    (source,) = sources_for(Sources(index_url=url), NONE, besides=())
+    assert (source.url, source.label) == (url, "PyPI")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from ipexctl.stack.catalog.table import rows
 from ipexctl.stack.install_context import InstallRequest
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.lock.pipeline import LockedStack, announce_stack
-from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
+from ipexctl.stack.resolve.model import EnvRequest, Sources, StackPlan, StackRequest
 from ipexctl.text import readable
 from message_data import missing
 
@@ -22,22 +23,37 @@ CPU_BUILD = "torch-2.15.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
 GB = 1_000_000_000
 
 
-def announced(sizes: dict[str, int | None], *files: str, shared: frozenset[str] = frozenset()) -> list[Notice]:
+def announced(
+    sizes: dict[str, int | None],
+    *files: str,
+    shared: frozenset[str] = frozenset(),
+    request: StackRequest = StackRequest(),  # noqa: B008
+    chosen: StackPlan | None = None,
+) -> list[Notice]:
     """The notices for a stack whose wheels have these sizes, where the indexes have these files."""
     events: list[Any] = []
     wheels = tuple(Wheel(name, "1", f"{name}-1.whl", f"hash-{name}", size) for name, size in sizes.items())
     answer: Any = SimpleNamespace(availability=index(*PYPI, *files))
     context: Any = SimpleNamespace(
-        request=InstallRequest(EnvRequest(StackRequest()), Sources(), rows()),
+        request=InstallRequest(EnvRequest(request), Sources(), rows()),
         facts={"node1": host()},
         watch=events.append,
         notes=[],
     )
     uv = Wheel("uv", "1", "uv-1.whl", "hash-uv")
-    announce_stack(context, LockedStack(plan(), Lock("3.11", wheels), uv, answer, True), by="BY", shared=shared)
+    announce_stack(
+        context, LockedStack(chosen or plan(), Lock("3.11", wheels), uv, answer, True), by="BY", shared=shared
+    )
     warnings = [event.text for event in events if event.warning]
     assert context.notes == warnings  # the JSON document has them, too
     return events
+
+
+@pytest.mark.parametrize(("stack", "ipex"), [(None, True), (None, False), ("torch", False)])
+def test_ipex_is_offered_where_the_default_has_none(stack: str | None, ipex: bool) -> None:
+    chosen = plan() if ipex else replace(plan(), ipex=None)
+    (line,) = announced({"torch": GB}, request=StackRequest(stack=stack), chosen=chosen)
+    assert ("--stack ipex" in line.text) == (stack is None and not ipex)
 
 
 def test_a_small_download_is_one_line() -> None:

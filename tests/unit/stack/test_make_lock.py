@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from lock_helpers import LOCAL_SESSION, answer_of, index, links, maker, plan, query
@@ -317,18 +317,23 @@ def test_uv_from_the_store_makes_a_lock(wheels: Path, tmp_path: Path, kind: str)
 
 def test_the_newest_usable_uv_of_the_indexes_is_taken() -> None:
     manylinux = "py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"
-    files = {
+    files: dict[str, dict[str, Any]] = {
         f"uv-0.14.0-{manylinux}": {},
         f"uv-0.15.0-{manylinux}": {"yanked": True},
         f"uv-0.16.0rc1-{manylinux}": {},
         "uv-0.17.0-py3-none-manylinux_2_28_x86_64.whl": {},
         "uv-0.18.0-py3-none-linux_armv6l.whl": {},
         f"uv-0.9.0-{manylinux}": {},
+        f"uv-0.19.0-{manylinux}": {"sha256": None},
+        f"uv-0.20.0-{manylinux}": {"url": f"file:///mnt/uv-0.20.0-{manylinux}"},
+        f"uv-0.21.0-{manylinux}": {"url": None},
     }
     have = Availability(
         {
             "uv": tuple(
-                AvailableWheel("uv", name.split("-")[1], name, "an index", url=f"https://x/{name}", sha256="ab", **more)  # type: ignore[arg-type]
+                AvailableWheel(
+                    "uv", name.split("-")[1], name, "an index", **{"url": f"https://x/{name}", "sha256": "ab", **more}
+                )
                 for name, more in files.items()
             )
         }

@@ -8,8 +8,9 @@ import pytest
 from lock_helpers import plan
 
 from ipexctl.errors import FileError, UserError
-from ipexctl.stack.lock.requirements import contradiction, read_requirements, requirement
-from ipexctl.stack.resolve.model import Sources
+from ipexctl.stack.install_context import install_request
+from ipexctl.stack.lock.requirements import contradiction, read_requirements, requirement, sources_of
+from ipexctl.stack.resolve.model import Sources, StackRequest
 from message_data import missing
 
 
@@ -138,3 +139,34 @@ def test_requirement_of_another_torch_conflicts_with_the_plan() -> None:
 
 def test_requirement_for_another_platform_does_not_conflict() -> None:
     assert contradiction(plan(), ["torch==2.2; sys_platform == 'darwin'"], {}) is None
+
+
+@pytest.mark.parametrize("option", ["-r", "-c", "--requirement", "--constraint"])
+def test_files_that_are_urls_are_refused(file: Path, option: str) -> None:
+    file.write_text(f"numpy\n{option} https://host/base.txt\n")
+    with pytest.raises(FileError, match="URL") as refused:
+        read_requirements(file)
+    assert refused.value.line == 2
+
+
+@pytest.mark.parametrize("wrong", [Sources(index_url="host/simple"), Sources(extra_index_urls=("/data/wheels",))])
+def test_an_index_that_is_no_url_is_refused(wrong: Sources) -> None:
+    with pytest.raises(UserError, match="URL") as refused:
+        sources_of(wrong, Sources())
+    assert "--find-links" in refused.value.fix
+    right = Sources(index_url="https://host/simple", extra_index_urls=("https://other/simple",))
+    assert sources_of(right, Sources()) == right
+
+
+def test_a_call_asks_for_its_packages_its_files_and_its_sources(file: Path) -> None:
+    file.write_text("peft\n--extra-index-url https://other/simple\n")
+
+    def asked(packages: tuple[str, ...] = (), files: tuple[Path, ...] = ()) -> tuple[tuple[str, ...], Sources]:
+        request = install_request(StackRequest(), packages, files, Sources(), "default", {})
+        return request.env.extras, request.sources
+
+    other = Sources(extra_index_urls=("https://other/simple",))
+    assert asked() == ((), Sources())
+    assert asked(("numpy",)) == (("numpy",), Sources())
+    assert asked((), (file,)) == (("peft",), other)
+    assert asked(("numpy",), (file,)) == (("numpy", "peft"), other)
