@@ -15,7 +15,7 @@ from pathspec import GitIgnoreSpec
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.sync import scan as walk
-from ipexctl.sync.ignore import layer, pattern_for
+from ipexctl.sync.ignore import layer, layer_of, pattern_for
 
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="no git here")
 
@@ -264,3 +264,25 @@ def test_pattern_with_too_many_double_stars_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileError) as caught:
         sent(tmp_path)
     assert (Path(caught.value.path).name, caught.value.line) == (".gitignore", 2)
+
+
+def test_directory_to_trust_is_the_project_or_one_of_its_repository_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Path, str]] = []
+    monkeypatch.setattr(
+        "ipexctl.sync.ignore.check_found",
+        lambda path, *, trust: asked.append((path.parent.relative_to(tmp_path), trust)),
+    )
+    project = tmp_path / "repository/project"
+    for directory, base in (("", ""), ("a", "a/"), ("a/b", "a/b/"), ("..", "+project/")):
+        place = Path(os.path.normpath(project / directory))
+        place.mkdir(parents=True, exist_ok=True)
+        tree(place, gitignore="x\n")
+        assert layer_of(place, base) is not None
+    assert asked == [
+        (Path("repository/project"), f"{project}/*"),
+        (Path("repository/project/a"), f"{project}/*"),
+        (Path("repository/project/a/b"), f"{project}/*"),
+        (Path("repository"), f"{project.parent}/*"),
+    ]
