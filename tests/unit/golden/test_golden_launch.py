@@ -101,21 +101,20 @@ def refusals() -> list[Case]:
 def adding() -> list[Case]:
     """How gradients are added up, where that is decided for or against shared memory."""
     one, two, arm = machine(SPR, 1), machine(SPR, 2), machine(SPR, 2, system=System(arch="aarch64"))
-    asked: list[LaunchPlan] = [
-        plan(*machines, ppn=ppn, allreduce="shared", **options)
-        for machines, ppn, options in (
-            ((one, two), 2, {}),
-            ((one,), 2, {}),
-            ((one, two), 1, {}),
-            ((one, arm), 2, {}),
-            ((one, two), 2, {"env": IPEX}),
-            ((one, two), 2, {"backend": "none"}),
-            ((one,), 2, {"env": replace(STOCK, packages={"torch": "2.0.1"})}),
-            ((one,), 2, {"env": replace(STOCK, packages={})}),
-            ((one,), 2, {"exports": (Export("IPEXCTL_SHIM", "off"),)}),
-        )
-    ]
-    with patch.object(allreduce, "AUTO_TAKES_SHARED", new=True):
+    scenes: tuple[tuple[Any, int, dict[str, Any]], ...] = (
+        ((one, two), 2, {}),
+        ((one,), 2, {}),
+        ((one, two), 1, {}),
+        ((one, arm), 2, {}),
+        ((one, two), 2, {"env": IPEX}),
+        ((one, two), 2, {"backend": "none"}),
+        ((one,), 2, {"env": replace(STOCK, packages={"torch": "2.0.1"})}),
+        ((one,), 2, {"env": replace(STOCK, packages={})}),
+        ((one,), 2, {"exports": (Export("IPEXCTL_SHIM", "off"),)}),
+    )
+    asked = [plan(one, two, ppn=2, allreduce="shared")]
+    with patch.multiple(allreduce, ACROSS_HOSTS=True, AUTO_TAKES_SHARED=True):
+        asked += [plan(*machines, ppn=ppn, allreduce="shared", **options) for machines, ppn, options in scenes]
         by_auto = [plan(one, two, ppn=2), plan(machine(cpu(2, threads=1)), ppn=3)]
     refusal = check_options(LaunchOptions(exports=(Export("IPEXCTL_ALLREDUCE", "shared"),)))
     assert refusal is not None
