@@ -30,6 +30,8 @@ _COMMAND: Final = re.compile(
 _LIMIT: Final = re.compile(r"(?:--limit|-l) ('[^']*'|\S+)")
 _LONG: Final = {"-H": "--hostfile", "-c": "--cluster", "-l": "--limit", "-n": "--ppn", "--ppn": "-n"}
 """Other options with the same meaning, or that decide the same."""
+_HOSTS: Final = frozenset(("--hosts", "-H", "--hostfile", "-c", "--cluster"))
+"""Options that say which hosts are meant: a command with one of them takes none of the call, nor its limit."""
 _PATHS: Final = ("-H", "--identity", "--ssh-config", "--known-hosts", "--config")
 
 
@@ -75,6 +77,8 @@ class CallOptions:
         verb, rest = match[1], match["rest"]
         pairs, rest = _with_limit((*_pairs(self.hosts), *self._of_run(verb, rest)), rest)
         given = {word.partition("=")[0] for word in rest.split()}
+        if given & _HOSTS:
+            pairs = tuple(pair for pair in pairs if pair[0] not in {*_HOSTS, "-l"})
         kept = [(name, value) for name, value in pairs if not {name, _LONG.get(name, name)} & given]
         return f"ipexctl {verb}{_text(kept)}{rest}"
 

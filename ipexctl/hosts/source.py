@@ -51,8 +51,7 @@ class SourceFile(NamedTuple):
             number,
             column,
             f"{setting} {reason}, and this file was found, not named",
-            fix="read the file first: this setting can run a program here or accept any host; if you trust the file, "
-            f"name it: {self.found}",
+            fix=f"read the file first; if you trust it, name it: {self.found}",
         )
 
     def word_error(self, number: int, error: WordError) -> FileError:

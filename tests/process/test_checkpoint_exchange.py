@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Callable
 from functools import partial
@@ -381,3 +382,28 @@ def test_checkpoint_error_is_the_reason_of_the_failure(make: Callable[..., Run])
     assert (status["state"], status["first_failure"]["kind"], status["attempt"]) == ("failed", "checkpoint", 0)
     assert missing(status["reason"], f"here {run.home}/checkpoints") == []
     assert run.output() == b""
+
+
+def test_only_abandoned_temporary_files_beside_a_checkpoint_are_removed(tmp_path: Path) -> None:
+    files = CheckpointFiles(str(tmp_path / "out"), str(tmp_path / "home"))
+    content = saved("new")
+    copy = Copy("out/last.pt", len(content), 1, 0o600, hashlib.sha256(content).hexdigest())
+    received = Path(files.inbox, copy.sha256, "file")
+    received.parent.mkdir(parents=True)
+    received.write_bytes(content)
+    old, young = (subprocess.Popen(["true"]) for _ in range(2))
+    old.wait()
+    young.wait()
+    names = {
+        "old": f"last.pt.{old.pid}.tmp", "young": f"last.pt.{young.pid}.tmp", "alive": f"last.pt.{os.getppid()}.tmp",
+        "of another file": f"other.pt.{old.pid}.tmp", "of the user": "last.pt.best.tmp",
+    }  # fmt: skip
+    (tmp_path / "out").mkdir()
+    for kind, name in names.items():
+        path = tmp_path / "out" / name
+        path.touch()
+        age = 5 if kind == "young" else 61
+        os.utime(path, (time.time() - age, time.time() - age))
+    files.place([copy, copy._replace(name="out/2.pt")])  # a copy, as both have the same content
+    left = {path.name for path in (tmp_path / "out").iterdir()}
+    assert left == {"last.pt", "2.pt", *names.values()} - {names["old"]}

@@ -54,6 +54,11 @@ def test_an_option_of_the_command_stays_as_it_is() -> None:
     )
 
 
+@pytest.mark.parametrize("own", ["--hosts a,b", "--hosts=a,b", "-H other", "--hostfile=other", "-c lab"])
+def test_a_command_that_names_its_hosts_gets_none_of_the_call(own: str) -> None:
+    assert OPTIONS.apply(f"ipexctl doctor {own}") == f"ipexctl doctor --home /h {own}"
+
+
 @pytest.mark.parametrize(
     ("limit", "expected"),
     [("--limit '!b,!c'", "--limit 'a,!b,!c'"), ("-l '!b; c'", "-l 'a,!b; c'"), ("-l b", "-l b")],

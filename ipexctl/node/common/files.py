@@ -51,11 +51,15 @@ def write_atomically(
     if is_of_user:
         pattern = re.compile(rb"\.%s\.([0-9a-f]{6})[0-9a-f]{2}\.new" % re.escape(name))
         remove_abandoned(directory or b".", pattern, base=16)
-    number = -1
-    while number < 0:
-        temporary = os.path.join(directory, b".%s.%06x%s.new" % (name, os.getpid(), os.urandom(1).hex().encode()))
-        with contextlib.suppress(FileExistsError):  # of another thread, or of a process of another host
+    start = os.urandom(1)[0]
+    for attempt in range(256):
+        temporary = os.path.join(directory, b".%s.%06x%02x.new" % (name, os.getpid(), (start + attempt) % 256))
+        try:
             number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+            break
+        except FileExistsError:  # of another thread, or of a process of another host
+            if attempt == 255:
+                raise
     try:
         with open(number, "wb") as file:
             file.write(data)
@@ -72,10 +76,12 @@ def write_atomically(
 def remove_abandoned(directory: bytes | int, pattern: Pattern[bytes], base: int = 10) -> None:
     """Remove temporary files of processes that were killed; group 1 of their names is the pid, to that base.
 
-    Another host with the same directory has its own pids, so a file that was written a minute ago stays, too.
+    Another host with the same directory has its own pids, so a file that was written a minute ago stays, too. An open
+    directory may be one of O_PATH, which can't be listed.
     """
     with contextlib.suppress(OSError):
-        at = directory if isinstance(directory, int) else os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        name, above = (b".", directory) if isinstance(directory, int) else (directory, None)
+        at = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=above)
         try:
             for name in map(os.fsencode, os.listdir(at)):
                 match = pattern.fullmatch(name)
@@ -87,8 +93,7 @@ def remove_abandoned(directory: bytes | int, pattern: Pattern[bytes], base: int 
                     if is_own and time.time() - status.st_mtime > _ABANDONED:
                         os.unlink(name, dir_fd=at)
         finally:
-            if at != directory:
-                os.close(at)
+            os.close(at)
 
 
 def write_json_atomically(path: AnyPath, value: object, *, durable: bool = True) -> None:

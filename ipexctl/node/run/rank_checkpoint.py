@@ -6,6 +6,7 @@ itself. `node/files/checkpoint.py` is the process.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -40,7 +41,8 @@ class CheckpointProcess:
             preexec_fn=end_with_parent(signal.SIGTERM),
         )
         assert self._process.stdin is not None
-        with self._process.stdin as stdin:
+        # One that has ended already is seen by its status, with what it has printed.
+        with contextlib.suppress(BrokenPipeError), self._process.stdin as stdin:
             stdin.write(json.dumps(request).encode() + b"\n")
 
     @property

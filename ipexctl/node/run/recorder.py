@@ -88,6 +88,8 @@ class OutputFile:
         """What is in memory, and follows the file."""
         self._size = 0
         """With what is held."""
+        self._ends_line = True
+        """Whether what is written or held ends with a whole line."""
         self._host = host
         self._on_grown = on_grown
         self._hold = hold
@@ -122,7 +124,7 @@ class OutputFile:
         """Write a note after the output so far; with `is_first`, also if there is none. False if there is no room."""
         if not self._size and not is_first:
             return True
-        if not self._ends_line() and not self._write(b"\n"):
+        if not self._ends_line and not self._write(b"\n"):
             return False
         line = note_line(kind, fields)
         self._announce(Note(*self._key, line, self._size, None, kind, fields))
@@ -140,12 +142,6 @@ class OutputFile:
         self.have = offset
         return True
 
-    def _ends_line(self) -> bool:
-        try:
-            return os.pread(self._number, 1, self._size - 1) == b"\n"
-        except OSError:
-            return True
-
     def _write(self, data: bytes) -> bool:
         if self.held or not self._store(data, self._size):
             held = self._hold(self._size, data)
@@ -154,6 +150,7 @@ class OutputFile:
             self.held.append(held)
         if data:
             self._size += len(data)
+            self._ends_line = data.endswith(b"\n")
             self._on_grown(self._size)
         return True
 

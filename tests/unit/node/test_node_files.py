@@ -42,6 +42,20 @@ def test_write_atomically_replaces_the_file_with_mode_600(tmp_path: Path, durabl
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("free", [True, False])
+def test_write_atomically_ends_when_all_temporary_names_are_taken(tmp_path: Path, free: bool) -> None:
+    for number in range(256):
+        (tmp_path / f".a.{os.getpid():06x}{number:02x}.new").touch()
+    if free:
+        (tmp_path / f".a.{os.getpid():06x}7f.new").unlink()
+        write_atomically(tmp_path / "a", b"new")
+    else:
+        with pytest.raises(FileExistsError):
+            write_atomically(tmp_path / "a", b"new")
+    assert (tmp_path / "a").exists() is free
+    assert len(list(tmp_path.iterdir())) == 256
+
+
 @pytest.mark.parametrize("is_of_user", [True, False])
 def test_temporary_files_of_killed_calls_are_removed_in_a_directory_of_the_user(
     tmp_path: Path, is_of_user: bool
