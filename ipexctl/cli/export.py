@@ -203,9 +203,9 @@ def _lost_options(ctx: typer.Context, call: LaunchCall) -> list[str]:
             # Of no option, 0 or nothing asks for something.
             if declaration is None or ctx.info_name not in declaration.lost_in or not value or value == field.default:
                 continue
-            shown = f"{value:g}" if isinstance(value, float) else value
-            shown = shlex.join(value) if isinstance(value, tuple) else shown
-            notes.append(f"{declaration.flag} {shown} is not in it: {declaration.consequence}")
+            shown = f" {value:g}" if isinstance(value, float) else "" if value is True else f" {value}"
+            shown = f" {shlex.join(value)}" if isinstance(value, tuple) else shown
+            notes.append(f"{declaration.flag}{shown} is not in it: {declaration.consequence}")
     return notes
 
 

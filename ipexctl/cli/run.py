@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ipexctl.facts.gather import HostFacts
     from ipexctl.jobs.ranks import RankSet
     from ipexctl.jobs.submit.request import StartFailure
+    from ipexctl.launch.other_runs import OtherRun
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.sync.project import Project
     from ipexctl.ui.run.events import EventsView
@@ -163,7 +164,9 @@ def run_command(
     if code not in NO_CLEANUP:
         with session_pool(targets) as (pool, _):
             pipeline.remove_job_files(hosts, submitted.record, pool)
-    if summary is not None and not write_summary_of_run(summary, submitted.record, code, called.seconds):
+    if summary is not None and not write_summary_of_run(
+        summary, submitted.record, code, called.seconds, submitted.plan.other_runs
+    ):
         code = code or 1
     raise typer.Exit(code)
 
@@ -222,16 +225,16 @@ class RunCall:
             print_message("interrupted before the run was started: nothing runs")
         self.needs_note = not failure.is_unsure
         code = failure.exit_code if interrupt.code is None else interrupt.code
-        return self.ended(failure.reason, code, failure.fix)
+        return self.ended(failure.reason, code, failure.fix, failure.other_runs or None)
 
-    def ended(self, reason: str, code: int, fix: str = "") -> typer.Exit:
+    def ended(self, reason: str, code: int, fix: str = "", other_runs: Sequence[OtherRun] | None = None) -> typer.Exit:
         """The end of a call that started no run."""
         self.reason, self.fix = reason, fix
         if self.events is not None:
             self.events.fail("not-started", reason or "interrupted", fix)
             self.events.finish(code, None)
         if self.summary is not None:
-            write_summary(self.summary, None, None, code, self.seconds)
+            write_summary(self.summary, None, None, code, self.seconds, other_runs)
         return typer.Exit(code)
 
 

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from ipexctl.jobs.registry import RunRecord
+    from ipexctl.launch.other_runs import OtherRun
     from ipexctl.node.common.records import RunStatus
 
 
@@ -33,23 +35,42 @@ def _unwritable(path: Path) -> str:
     return "" if is_writable else os.strerror(errno.EACCES)
 
 
-def write_summary(path: Path, record: RunRecord | None, status: RunStatus | None, code: int, seconds: float) -> bool:
-    """Write the outcome for a script; id and state are null if no run started. Returns whether it was written."""
+def write_summary(
+    path: Path,
+    record: RunRecord | None,
+    status: RunStatus | None,
+    code: int,
+    seconds: float,
+    other_runs: Sequence[OtherRun] | None = None,
+) -> bool:
+    """Write the outcome for a script; id and state are null if no run started. Returns whether it was written.
+
+    `other_runs`: those that were on the hosts when the call started its run, if the call has looked.
+    """
     from ipexctl.node.run.summary import summary_text
     from ipexctl.ui.messages import print_message
     from ipexctl.ui.run.summary import summary_fields
 
+    fields = summary_fields(record, status, code, seconds)
+    if other_runs is not None:
+        from ipexctl.launch.other_runs import other_runs_json
+
+        fields["other_runs"] = other_runs_json(other_runs)
     try:
-        path.write_text(summary_text(summary_fields(record, status, code, seconds)))
+        path.write_text(summary_text(fields))
     except OSError as error:
         print_message(f"--summary {path}: {error.strerror or error}; it is not written")
         return False
     return True
 
 
-def write_summary_of_run(path: Path, record: RunRecord, code: int, seconds: float) -> bool:
+def write_summary_of_run(
+    path: Path, record: RunRecord, code: int, seconds: float, other_runs: Sequence[OtherRun] | None = None
+) -> bool:
     """The same for a run that was followed: its status is in the copy on this machine."""
     from ipexctl.jobs.local_copy import read_final_status
     from ipexctl.jobs.registry import RunRegistry
 
-    return write_summary(path, record, read_final_status(RunRegistry().directory / record.id), code, seconds)
+    return write_summary(
+        path, record, read_final_status(RunRegistry().directory / record.id), code, seconds, other_runs
+    )

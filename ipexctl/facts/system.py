@@ -13,6 +13,7 @@ import re
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from ipexctl.facts.answers import decimal, kilobytes, limit, natural
+from ipexctl.facts.live_runs import RUN_ID, LiveRuns, parse_live_runs
 from ipexctl.facts.store import is_network, store_token
 from ipexctl.text import is_variable_name
 
@@ -191,6 +192,8 @@ class Activity(NamedTuple):
     """Processes of this account whose program is in the `--home` directory."""
     processes: tuple[RunProcess, ...] = ()
     """Processes of this account that belong to a run, running or ended."""
+    live: LiveRuns = LiveRuns()
+    """Runs of all accounts that have a supervisor or rank wrappers here now."""
 
 
 class Environment(NamedTuple):
@@ -453,15 +456,12 @@ def parse_activity(answers: Answers) -> Activity:
         ended=tuple(run for run in _run_ids(answers.all("run.ended")) if run not in runs),
         pids=tuple(pid for pid in pids if pid is not None),
         processes=tuple(processes.values()),
+        live=parse_live_runs(answers),
     )
 
 
-_RUN_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
-"""Valid ids of runs: an id is printed as part of a command."""
-
-
 def _run_ids(lines: Sequence[str]) -> tuple[str, ...]:
-    return tuple(line for line in lines if _RUN_ID.fullmatch(line))
+    return tuple(line for line in lines if RUN_ID.fullmatch(line))
 
 
 def _supervisor(line: str) -> RunSupervisor | None:
@@ -472,7 +472,7 @@ def _supervisor(line: str) -> RunSupervisor | None:
         record = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not _RUN_ID.fullmatch(run) or not isinstance(record, dict):
+    if not RUN_ID.fullmatch(run) or not isinstance(record, dict):
         return None
     names = {name: value for name in ("host", "machine", "boot") if isinstance(value := record.get(name), str)}
     is_here: bool | None = None
@@ -485,6 +485,6 @@ def _supervisor(line: str) -> RunSupervisor | None:
 def _process(line: str) -> RunProcess | None:
     """`PID START RUN`"""
     match line.split():
-        case [pid, start, run] if (number := natural(pid)) and start != "-" and _RUN_ID.fullmatch(run):
+        case [pid, start, run] if (number := natural(pid)) and start != "-" and RUN_ID.fullmatch(run):
             return RunProcess(number, natural(start), run)
     return None

@@ -8,8 +8,10 @@ under their names, which programs read: a field may be added, none renamed.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
+
+from ipexctl.launch.other_runs import OtherRun, other_runs_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -149,6 +151,8 @@ class LaunchPlan:
     allreduce: AllReduce = AS_BACKEND
     rank_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Options that the rank wrapper applies, by name."""
+    other_runs: tuple[OtherRun, ...] = field(default=(), hash=False)
+    """Runs that are alive on the same hosts."""
 
     @property
     def connection(self) -> str:
@@ -163,4 +167,4 @@ class LaunchPlan:
 
 def to_json(plan: LaunchPlan) -> dict[str, Any]:
     """The plan as in `plan.json` and in `run --dry-run --json`."""
-    return {"schema": SCHEMA, **asdict(plan)}
+    return {"schema": SCHEMA, **asdict(replace(plan, other_runs=())), "other_runs": other_runs_json(plan.other_runs)}

@@ -10,14 +10,17 @@ in `notes`.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.facts.cpu import CpuList
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch import allreduce, comm_env, mpi_commands, python_env, threads
 from ipexctl.launch.binding import bind
 from ipexctl.launch.context import LaunchContext, NodeLayout
 from ipexctl.launch.mpi import find_launcher
 from ipexctl.launch.notes import plan_choices, plan_notes
+from ipexctl.launch.other_runs import OtherRun, find_other_runs
 from ipexctl.launch.overrides import (
     apply_overrides,
     check_addresses,
@@ -79,6 +82,7 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | Refusal:
     context = LaunchContext(request, nodes, backend, backend_reason, launcher.flavor, workers, wanted, by_mpi, adding)
     if (refusal := _check_names(context)) is not None:
         return refusal
+    hosts = tuple(_host_plan(context, node) for node in nodes)
     own_address = "127.0.0.1" if context.alone else nodes[0].address
     return LaunchPlan(
         flavor=launcher.flavor,
@@ -86,7 +90,7 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | Refusal:
         argv=mpi_commands.argv(context, launcher),
         launcher_env=tuple(mpi_commands.launcher_env(context, launcher)),
         world_size=world_size,
-        hosts=tuple(_host_plan(context, node) for node in nodes),
+        hosts=hosts,
         settings=_settings(context),
         master_addr=wanted.get("MASTER_ADDR") or own_address,
         master_port=requested_number(wanted, "MASTER_PORT") or options.master_port,
@@ -106,7 +110,20 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | Refusal:
         time_limit=options.time_limit,
         allreduce=context.allreduce,
         rank_options=values_for_wrapper(options),
+        other_runs=_other_runs(request, hosts),
     )
+
+
+def _other_runs(request: LaunchRequest, hosts: tuple[HostPlan, ...]) -> tuple[OtherRun, ...]:
+    """On the hosts with ranks, and on node0."""
+    planned = {
+        host.name: CpuList.of(core for rank in host.ranks for core in (*rank.cores, *rank.ccl_cores))
+        if all(rank.cores for rank in host.ranks)
+        else None
+        for host in hosts
+    }
+    looks = {name: request.facts[name].activity.live for name in (request.node0.name, *planned)}
+    return find_other_runs(looks, PurePosixPath(request.rundir).name, planned)
 
 
 def _default_ranks(request: LaunchRequest, host: str) -> int:

@@ -1,4 +1,4 @@
-"""The probe: one script made of parts in POSIX sh and awk, and the command that runs it on a host.
+"""The probe: one script made of parts in POSIX sh and awk, and the commands that run it, or a part, on a host.
 
 The script needs no Python, no root and no program but the shell; other missing programs give missing facts.
 """
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _HERE: Final = Path(__file__).parent
-_FILES: Final = ("frame.sh", "interfaces.sh", "machine.sh", "places.sh", "main.sh")
+_FILES: Final = ("frame.sh", "interfaces.sh", "machine.sh", "places.sh", "runs.sh", "main.sh")
+_CLAIM: Final = "ipexctl-claim"
+"""The name by which runs.sh finds the processes that hold a host."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 PARTS: Final = ("kernel", "network", "names", "home", "programs")
@@ -28,8 +30,12 @@ PARTS: Final = ("kernel", "network", "names", "home", "programs")
 @functools.cache
 def probe_script() -> str:
     """The script; its arguments are the home and the peers."""
-    kernel_awk = shlex.quote(shell_text(_HERE / "kernel.awk"))
-    return f"kernel_awk={kernel_awk}\n" + "".join(shell_text(_HERE / file) for file in _FILES)
+    return _awk("kernel") + _awk("runs") + "".join(shell_text(_HERE / file) for file in _FILES)
+
+
+def _awk(name: str) -> str:
+    """A line of sh: the awk program as a variable."""
+    return f"{name}_awk={shlex.quote(shell_text(_HERE / f'{name}.awk'))}\n"
 
 
 def probe_command(peers: Sequence[str] = (), home: str | None = None) -> Command:
@@ -49,6 +55,23 @@ def environment_command(home: str | None, name: str, check: str) -> Command:
     """
     files = [_HERE / file for file in ("frame.sh", "interfaces.sh", "environment.sh")]
     return Command.scripts(*files, arguments=[home or "", "", name, check], label="the check")
+
+
+def live_runs_command() -> Command:
+    """A command that prints, as the probe does, the runs that are alive."""
+    return Command(f"set -- '' ''\n{_live_runs()}live_runs\nput looked yes\n", label="the look at runs")
+
+
+def claim_command(run: str, stamp: int) -> Command:
+    """A command that holds a host for a run until its stdin ends; `claim.sh` has the dialog."""
+    script = f"run=$1\nexec 3<&0\nset -- '' ''\n{_live_runs()}{shell_text(_HERE / 'claim.sh')}"
+    # The run stands before the script: old kernels show the first 4 KB of a line.
+    argv = shlex.join(["/bin/sh", "-c", 'eval "$3"', _CLAIM, run, str(stamp), script])
+    return Command(f"exec {argv}", label="the claim")
+
+
+def _live_runs() -> str:
+    return _awk("runs") + "".join(shell_text(_HERE / file) for file in ("frame.sh", "runs.sh"))
 
 
 def _is_address(name: str) -> bool:

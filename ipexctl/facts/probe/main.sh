@@ -32,6 +32,7 @@ buffer home.path "$home"
 flush
 if [ -n "$names_left" ]; then names $names_left & fi
 our_home
+live_runs
 if [ -d "$home" ]; then
     our_envs
     our_runs

@@ -15,6 +15,7 @@ from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.sync.options import SyncOptions
 
 _ENVIRONMENT, _PROJECT, _ENDING = "Environment", "Project files", "Ending"
+_SHARED_HOSTS = "Ranks and cores"
 _EVERY_EXPORT = ("accelerate", "mpijob", "shell", "slurm")
 
 
@@ -65,6 +66,22 @@ class RunOptions(SyncOptions):
         least=0,
         lost_in=_EVERY_EXPORT,
         consequence="nothing reports a hang",
+    )
+    exclusive: bool = declare(
+        "--exclusive",
+        "Start only if no other run of ipexctl, of any account, is on the hosts.",
+        False,
+        panel=_SHARED_HOSTS,
+        lost_in=_EVERY_EXPORT,
+        consequence="nothing looks for other runs",
+    )
+    wait: float | None = declare(
+        "--wait S",
+        "Wait up to S seconds until no other run is on the hosts (default: start beside it).",
+        panel=_SHARED_HOSTS,
+        least=0,
+        lost_in=_EVERY_EXPORT,
+        consequence="nothing looks for other runs",
     )
     on_hang: Literal["report", "dump", "stop"] = declare(
         "--on-hang",

@@ -29,6 +29,8 @@ from ipexctl.jobs.local_copy import read_final_status
 from ipexctl.jobs.registry import RunRecord, RunRegistry, abandoned_runs, clear_pending, mark_pending, new_id
 from ipexctl.jobs.retention import RetentionLimits, prune_local, read_limits
 from ipexctl.jobs.submit.context import RunContext, gather
+from ipexctl.jobs.submit.exclusive import Claim, hold_hosts, refusal
+from ipexctl.jobs.submit.preflight.before_install import likely_nodes
 from ipexctl.jobs.submit.preflight.checkpoint import check_synced_path, check_unsynced_path, first_link
 from ipexctl.jobs.submit.preflight.connectivity import check_connectivity
 from ipexctl.jobs.submit.preflight.imports import check_script, with_environment
@@ -38,6 +40,7 @@ from ipexctl.jobs.submit.project import ProjectLocation, describe_project, files
 from ipexctl.jobs.submit.records import launch_spec, logind_notes, nodes_of, plan_document, run_record
 from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
 from ipexctl.jobs.submit.start import Launch, clean_up, job_of
+from ipexctl.launch.other_runs import notes_on
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchOptions, LaunchRequest
 from ipexctl.launch.stated_backend import stated_backend
@@ -133,6 +136,7 @@ def plan_run(
             for text in _script_notes(context, plan, request, project):
                 note(text)
             tree = _upload(query, project, context, notify)
+            plan = replace(plan, notes=(*notes_on(plan.other_runs, time.time()), *plan.notes))
             return PlannedRun(_plan_in(tree, plan, project), context)
     except StartError as error:
         return error.failure
@@ -160,12 +164,16 @@ def submit_run(
     retention = read_limits(os.environ)
     _note_secret_files(request)
     try:
+        claim = _hold_hosts(call, run, undo)
+        if claim is not None and claim.has_waited:
+            reading, probed = None, ()  # the project and the hosts may have changed since
         with mark_pending(registry.directory, run, undo.unreached), undo:
             reading = reading or start_reading(request, project, notify)
             query = _begin_query(call, reading, run, undo)
             context = gather(hosts, request, pool, unsynced=project.executed_path(request), probed=probed)
 
             plan = make_plan(context, request, project, run)
+            _check_other_runs(call, plan, claim)
             for text in (*_restart_notes(context, plan, request), *_script_notes(context, plan, request, project)):
                 note(text)
 
@@ -187,10 +195,40 @@ def submit_run(
             connectivity = preflight.result()
             clear_pending(registry.directory, run)  # from here on, node0 knows whether the run lives
             _start_mpirun(launch, connectivity, undo)
+            if claim is not None:
+                claim.leave()
     except StartError as error:
         return error.failure
     run_in_background(lambda: prune_local(registry, retention), "prune")
     return StartedRun(record, plan, launch, (*plan.notes, *logind_notes(context)), document)
+
+
+# Other runs
+
+
+def _hold_hosts(call: _Call, run: str, undo: _Undo) -> Claim | None:
+    """The hold on the hosts, for a run that is to have them for itself. Raises a StartError."""
+    request = call.request
+    if not request.is_exclusive:
+        return None
+    claim = hold_hosts(likely_nodes(call.hosts, request), run, request.wait, call.pool, call.notify)
+    undo.callback(claim.release)
+    if claim.hiding:
+        call.note(
+            f"{fold(claim.hiding)}: /proc hides the processes of other accounts (hidepid), so that their runs are not "
+            "seen there"
+        )
+    return claim
+
+
+def _check_other_runs(call: _Call, plan: LaunchPlan, claim: Claim | None) -> None:
+    """Say which runs are on the hosts. One that did not ask may have begun since they were claimed: raises a
+    StartError."""
+    if claim is None:
+        for text in notes_on(plan.other_runs, time.time()):
+            call.note(text)
+    elif running := [other for other in plan.other_runs if not other.is_starting]:
+        raise StartError(refusal(running))
 
 
 # Gather

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ipexctl.call_options import CallOptions
     from ipexctl.hosts.host import Host
     from ipexctl.launch.accelerate_config import AccelerateConfig
+    from ipexctl.launch.other_runs import OtherRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,11 @@ class RunRequest(RunOptions):
         """The script, module or command; the run's id begins with its name."""
         return self.argv[0]
 
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether it starts only where no other run is."""
+        return self.exclusive or self.wait is not None
+
 
 @dataclass(frozen=True, slots=True)
 class StartFailure:
@@ -88,6 +94,8 @@ class StartFailure:
     """The connection was lost when the run was started: it may run."""
     changes_directory: bool = False
     """The command of the fix is typed in another directory."""
+    other_runs: tuple[OtherRun, ...] = field(default=(), hash=False)
+    """Those that use the hosts, if that is the reason."""
 
     @classmethod
     def of_host(cls, name: str, error: HostError) -> StartFailure:

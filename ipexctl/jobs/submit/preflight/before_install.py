@@ -52,8 +52,7 @@ def check_before_install(
     try:
         unsynced = project.executed_path(request)
         context = gather(hosts, request, pool, unsynced=unsynced, before_install=True, probed=probed)
-        share = distribute_ranks(hosts, request.options.n, request.options.ppn, 1)
-        nodes = hosts if isinstance(share, Refusal) else _nodes(hosts, share.counts)
+        nodes = likely_nodes(hosts, request)
         if context.env.python:
             check_connectivity(nodes, context, pool)
         if project.script is None or not request.sync or adds_packages:
@@ -65,8 +64,12 @@ def check_before_install(
         return error.failure
 
 
-def _nodes(hosts: Sequence[Host], counts: Sequence[int]) -> list[Host]:
-    return [host for host, count in zip(hosts, counts, strict=True) if count or host is hosts[0]]
+def likely_nodes(hosts: Sequence[Host], request: RunRequest) -> Sequence[Host]:
+    """The hosts that get ranks, and node0, as far as that is known before they are contacted."""
+    share = distribute_ranks(hosts, request.options.n, request.options.ppn, 1)
+    if isinstance(share, Refusal):
+        return hosts
+    return [host for host, count in zip(hosts, share.counts, strict=True) if count or host is hosts[0]]
 
 
 def check_modules(script: ScriptFile, hosts: Sequence[str], request: RunRequest) -> str:

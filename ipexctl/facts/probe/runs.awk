@@ -1,0 +1,87 @@
+# The programs of runs, and the cores of their ranks.
+#
+# programs  PID:KIND:RUN:STAMP of each program; the arguments are the status files of all processes. Prints for each
+#           `run.program PID KIND RUN STAMP UID START`, then `rank WRAPPER:PID` for each process that a rank wrapper
+#           has started, and `account UID` for each account.
+# ranks     WRAPPER:PID of those processes; the arguments are the status files of their threads, as OpenMP binds the
+#           first thread to a part of the rank's cores. Prints `run.cores WRAPPER CORES`, each list once.
+BEGIN {
+    if (programs != "") find_programs()
+    else find_cores()
+    exit
+}
+
+function find_programs(count, list, part, i, pid, file, line, field, parent, uid, state) {
+    count = split(programs, list, " ")
+    for (i = 1; i <= count; i++) {
+        split(list[i], part, ":")
+        if (!(part[1] in kinds)) order[++total] = part[1]
+        kinds[part[1]] = part[2]
+        runs[part[1]] = part[3] " " part[4]
+    }
+    for (i = 1; i < ARGC; i++) {
+        file = pid = ARGV[i]
+        gsub(/[^0-9]/, "", pid)
+        parent = uid = state = ""
+        while ((getline line < file) > 0) {
+            split(line, field, "[ \t]+")
+            if (field[1] == "State:") state = field[2]
+            else if (field[1] == "PPid:") parent = field[2]
+            else if (field[1] == "Uid:") {
+                uid = field[2]
+                break
+            }
+        }
+        close(file)
+        if (state == "Z" || state == "X") continue
+        if (pid in kinds) uids[pid] = uid
+        else if ((parent in kinds) && kinds[parent] == "rank") print "rank " parent ":" pid
+    }
+    print "run.boot " boot_time()
+    for (i = 1; i <= total; i++) {
+        pid = order[i]
+        if (uids[pid] == "") continue
+        print "run.program " pid " " kinds[pid] " " runs[pid] " " uids[pid] " " start_of(pid)
+        if (!(uids[pid] in named)) print "account " uids[pid]
+        named[uids[pid]] = 1
+    }
+    getline line < "/proc/uptime"
+    print "run.uptime " line
+}
+
+function boot_time(line, field) {
+    while ((getline line < "/proc/stat") > 0)
+        if (line ~ /^btime /) {
+            split(line, field, " ")
+            return field[2]
+        }
+}
+
+# In kernel ticks since the boot.
+function start_of(pid, line, field, file) {
+    file = "/proc/" pid "/stat"
+    line = ""
+    getline line < file
+    close(file)
+    sub(/.*\) /, "", line)
+    split(line, field, " ")
+    return field[20]
+}
+
+function find_cores(count, list, part, i, line, field, path) {
+    count = split(ranks, list, " ")
+    for (i = 1; i <= count; i++) {
+        split(list[i], part, ":")
+        wrappers[part[2]] = part[1]
+    }
+    for (i = 1; i < ARGC; i++) {
+        split(ARGV[i], path, "/")
+        while ((getline line < ARGV[i]) > 0)
+            if (line ~ /^Cpus_allowed_list:/) {
+                split(line, field, "[ \t]+")
+                if (!((path[3], field[2]) in seen)) print "run.cores " wrappers[path[3]] " " field[2]
+                seen[path[3], field[2]] = 1
+            }
+        close(ARGV[i])
+    }
+}

@@ -1,0 +1,45 @@
+# Runs that are alive on this host, of every account whose processes are visible: their supervisors and rank wrappers,
+# and calls of `run --exclusive` that hold the host (claim.sh). Records are not read: those of other accounts can't be.
+live_runs() {
+    [ -d /proc/self ] || return
+    # hidepid: nothing is known about the runs of other accounts.
+    [ -r /proc/1/cmdline ] || put run.hidden yes
+    # The first look is cheap, and mostly the only one.
+    alike=$(grep -lasE -e '/agent\.zip.run\.(rank|supervisor)' -e 'ipexctl-claim[[:cntrl:]]' /proc/[0-9]*/cmdline)
+    [ -n "$alike" ] || return
+    # From the first argument on: mpirun has the words of a rank wrapper in its line, too.
+    programs=$(grep -asoHE \
+        -e '^[^[:cntrl:]]+[[:cntrl:]]-IS?[[:cntrl:]][^[:cntrl:]]*/runs/[A-Za-z0-9_-]+/agent\.zip[[:cntrl:]]run\.(rank|supervisor)[[:cntrl:]]' \
+        -e '[[:cntrl:]]ipexctl-claim[[:cntrl:]][A-Za-z0-9_-]+[[:cntrl:]][0-9]+[[:cntrl:]]' \
+        $alike | tr '\0' ' ' | while read -r line; do
+        pid=${line#/proc/}
+        pid=${pid%%/*}
+        case $line in
+        *' run.rank' | *' run.supervisor')
+            run=${line##*/runs/}
+            printf '%s ' "$pid:${line##* run.}:${run%%/*}:-"
+            ;;
+        *ipexctl-claim*)
+            run=${line##*ipexctl-claim }
+            printf '%s ' "$pid:claim:${run%% *}:${run##* }"
+            ;;
+        esac
+    done)
+    [ -n "$programs" ] || return
+    awk -v programs="$programs" "$runs_awk" /proc/[0-9]*/status | {
+        ranks= files=
+        while read -r key value; do
+            case $key in
+            rank)
+                ranks="$ranks $value"
+                for at in "/proc/${value#*:}/task"/*/status; do
+                    files="$files $at"
+                done
+                ;;
+            account) put run.account "$value $(limit id -nu "$value")" ;;
+            *) put "$key" "$value" ;;
+            esac
+        done
+        [ -z "$ranks" ] || awk -v ranks="$ranks" "$runs_awk" $files
+    }
+}

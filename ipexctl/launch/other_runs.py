@@ -1,0 +1,165 @@
+"""Other runs that are alive on the hosts of a run: whose, on which cores, since when, and what both share. Pure.
+
+In: what a look at each host has shown (`facts/live_runs.py`), and the cores that are planned there; out: `OtherRun`s,
+which the plan has as a field, and `judge`, the rule of `run --exclusive` and `--wait`. A run that is alive on several
+hosts is one `OtherRun`.
+
+The rule holds also for calls that start at the same moment. Each call first claims every host and looks at it then, so
+that of two calls with a common host at least one sees the other there. A call starts only after a look that showed no
+other run and no other claim. Of two that see each other the older claim stays, and of two equally old ones the lower
+id; the other call takes its claims away.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from ipexctl.hosts.nodeset import fold
+from ipexctl.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from ipexctl.facts.cpu import CpuList
+    from ipexctl.facts.live_runs import LiveRun, LiveRuns
+
+MOST_SHOWN: Final = 3
+"""Runs that a message describes; the others are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherRun:
+    """Another run on the hosts of this one."""
+
+    id: str
+    account: str
+    hosts: tuple[str, ...]
+    """Those of this run that it is on, too."""
+    cores: Mapping[str, CpuList]
+    """Host → the cores of its ranks, where they are known."""
+    shared: Mapping[str, CpuList]
+    """Host → those of them that are planned for ranks of this run, too."""
+    since: float | None = None
+    """Seconds since 1970."""
+    claimed: int | None = None
+    """When its call has claimed the hosts, if that call is still starting it."""
+
+    @property
+    def is_starting(self) -> bool:
+        return self.claimed is not None
+
+
+def find_other_runs(
+    looks: Mapping[str, LiveRuns], run: str, planned: Mapping[str, CpuList | None] | None = None
+) -> tuple[OtherRun, ...]:
+    """`looks`: host → what was seen there. `planned`: host → the cores of this run's ranks, None for any core; a host
+    that is missing gets no ranks."""
+    found: dict[tuple[str, str], dict[str, LiveRun]] = {}
+    for host, look in looks.items():
+        for live in look.runs:
+            if live.run != run:
+                found.setdefault((live.run, live.owner), {})[host] = live
+    others = []
+    for (name, account), lives in found.items():
+        cores = {host: live.cores for host, live in lives.items() if live.cores}
+        both = {host: _shared(cores[host], planned[host]) for host in cores if planned and host in planned}
+        begins = [live.since for live in lives.values() if live.since is not None]
+        stamps = [live.claimed for live in lives.values() if live.claimed is not None]
+        others.append(
+            OtherRun(
+                name,
+                account,
+                tuple(lives),
+                cores,
+                {host: shared for host, shared in both.items() if shared},
+                min(begins, default=None),
+                min(stamps) if len(stamps) == len(lives) else None,
+            )
+        )
+    return tuple(others)
+
+
+def _shared(cores: CpuList, planned: CpuList | None) -> CpuList:
+    return cores if planned is None else cores & planned
+
+
+Verdict = Literal["free", "contested", "taken"]
+"""`contested`: only by younger claims, which go away soon or become runs."""
+
+
+def judge(others: Iterable[OtherRun], run: str, stamp: int) -> Verdict:
+    """Whether a run that has claimed its hosts at that time may start, by a look after that."""
+    verdict: Verdict = "free"
+    for other in others:
+        if other.claimed is None or (other.claimed, other.id) < (stamp, run):
+            return "taken"
+        verdict = "contested"
+    return verdict
+
+
+# Sentences and fields
+
+
+def describe(other: OtherRun, now: float) -> str:
+    """`run train-1124-0912 of alice is running on node[1-2] since 09:12 (cores 0-3)`. Times are of this machine."""
+    state = "is starting" if other.is_starting else "is running"
+    since = "" if other.since is None else f" since {_time_of(other.since, now)}"
+    cores = _by_cores(other.cores, other.hosts)
+    return f"run {other.id} of {printable(other.account)} {state} on {fold(other.hosts)}{since}" + (
+        f" ({cores})" if cores else ""
+    )
+
+
+def describe_all(others: Sequence[OtherRun], now: float) -> str:
+    texts = [describe(other, now) for other in others[:MOST_SHOWN]]
+    return "; ".join(texts) + (f"; and {len(others) - MOST_SHOWN} more" if len(others) > MOST_SHOWN else "")
+
+
+def notes_on(others: Sequence[OtherRun], now: float) -> tuple[str, ...]:
+    """What the user of a run should know before it starts: one note for all other runs."""
+    if not others:
+        return ()
+    texts = []
+    for other in others[:MOST_SHOWN]:
+        shared = _by_cores(other.shared, tuple(other.shared))
+        texts.append(describe(other, now) + (f", and shares {shared} with this run" if shared else ""))
+    more = f"; and {len(others) - MOST_SHOWN} more" if len(others) > MOST_SHOWN else ""
+    both = ", which slows both" if any(other.shared for other in others) else ""
+    return (f"{'; '.join(texts)}{more}{both}; --wait S waits until the hosts are free, --exclusive refuses to start",)
+
+
+def _by_cores(cores: Mapping[str, CpuList], hosts: Collection[str]) -> str:
+    """`cores 0-3`, with the hosts if the cores are not the same on all of them."""
+    by_cores: dict[str, list[str]] = {}
+    for host, numbers in cores.items():
+        by_cores.setdefault(str(numbers), []).append(host)
+    parts = []
+    for text, names in by_cores.items():
+        noun = "cores" if len(text) > 1 and not text.isdecimal() else "core"
+        parts.append(f"{noun} {text}" + ("" if len(names) == len(hosts) else f" on {fold(names)}"))
+    return ", ".join(parts)
+
+
+def _time_of(seconds: float, now: float) -> str:
+    """`09:12`, with the day if it is another one."""
+    then, today = time.localtime(seconds), time.localtime(now)
+    is_today = (then.tm_year, then.tm_yday) == (today.tm_year, today.tm_yday)
+    return time.strftime("%H:%M" if is_today else "%b %d %H:%M", then)
+
+
+def other_runs_json(others: Sequence[OtherRun]) -> list[dict[str, Any]]:
+    """`other_runs[]` of the plan and of `--summary`."""
+    return [
+        {
+            "id": other.id,
+            "account": other.account,
+            "state": "starting" if other.is_starting else "running",
+            "hosts": list(other.hosts),
+            "cores": {host: str(cores) for host, cores in other.cores.items()},
+            "shared_cores": {host: str(cores) for host, cores in other.shared.items()},
+            "since": other.since,
+        }
+        for other in others
+    ]
