@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.doctor.context import GB, few, size
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.run_states import UNKNOWN
+from ipexctl.launch.other_runs import time_of
+from ipexctl.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 _ENV: Final = 10 * GB
 _MOST_PIDS: Final = 16
 """Processes named in a command: the oldest, as the others are mostly their children."""
+_MOST_RUNS: Final = 3
+"""Runs of other accounts that a finding describes."""
 _NO_HOME: Final = "another directory with --home DIR, one absolute path for all hosts"
 _ROOM: Final = (
     "ipexctl ps --prune removes old runs; while no run is alive and nobody installs, ipexctl envs --prune removes "
@@ -206,7 +210,7 @@ def load(host: HostContext) -> Iterator[Finding]:
     cores = host.facts.cpu.cores or host.facts.cpu.threads
     if host.facts.activity.load is None or not cores or not host.facts.complete:
         return
-    if host.facts.activity.runs or host.facts.activity.processes:
+    if host.facts.activity.runs or host.facts.activity.processes or host.facts.activity.live.runs:
         return
     now = host.facts.activity.load[0]
     if now >= max(2.0, cores / 4):
@@ -237,6 +241,27 @@ def runs(host: HostContext) -> Iterator[Finding]:
             "same cores slows both",
             f"ipexctl ps shows it; wait for its end, or if it is no longer needed: ipexctl stop {alive[0]}",
         )
+
+
+def other_accounts(host: HostContext) -> Iterator[Finding]:
+    """Runs of other accounts, as far as the host shows their processes."""
+    facts = host.facts
+    others = [live for live in facts.activity.live.runs if facts.account.uid not in (None, live.uid)]
+    if not others:
+        return
+    texts = []
+    for live in others[:_MOST_RUNS]:
+        since = f" since {time_of(live.since, facts.clock or live.since)}" if live.since is not None else ""
+        cores = f", on cores {live.cores}" if live.cores else ""
+        texts.append(f"{live.run} of {printable(live.owner)}{since}{cores}")
+    more = f", and {len(others) - _MOST_RUNS} more" if len(others) > _MOST_RUNS else ""
+    yield Finding(
+        "activity.other_accounts",
+        "warn",
+        f"Another account runs here: {'; '.join(texts)}{more}. A second run on the same cores slows both",
+        "ipexctl run --wait S waits for its end, run --exclusive refuses to start beside it; or leave the host out: "
+        "--limit '!NAME'",
+    )
 
 
 def leftovers(host: HostContext) -> Iterator[Finding]:
@@ -287,5 +312,6 @@ def selinux(host: HostContext) -> Iterator[Finding]:
 
 
 RULES: Final[tuple[HostRule, ...]] = (
-    complete, linux, room, writing, temporary, logind, load, selinux, scheduler, runs, leftovers,
+    complete, linux, room, writing, temporary, logind, load, selinux, scheduler, runs, other_accounts,
+    leftovers,
 )  # fmt: skip

@@ -67,7 +67,7 @@ def parse_live_runs(answers: Answers) -> LiveRuns:
     names: dict[int, str] = {}
     for line in answers.all("run.account"):
         text, _, name = line.partition(" ")
-        if (number := natural(text)) is not None and _ACCOUNT.fullmatch(name):
+        if (number := natural(text)) is not None and _ACCOUNT.fullmatch(name) and name != "UNKNOWN":
             names[number] = name
     cores: dict[int, set[int]] = {}
     for line in answers.all("run.cores"):

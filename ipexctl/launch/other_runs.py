@@ -105,7 +105,7 @@ def judge(others: Iterable[OtherRun], run: str, stamp: int) -> Verdict:
 def describe(other: OtherRun, now: float) -> str:
     """`run train-1124-0912 of alice is running on node[1-2] since 09:12 (cores 0-3)`. Times are of this machine."""
     state = "is starting" if other.is_starting else "is running"
-    since = "" if other.since is None else f" since {_time_of(other.since, now)}"
+    since = "" if other.since is None else f" since {time_of(other.since, now)}"
     cores = _by_cores(other.cores, other.hosts)
     return f"run {other.id} of {printable(other.account)} {state} on {fold(other.hosts)}{since}" + (
         f" ({cores})" if cores else ""
@@ -123,11 +123,11 @@ def notes_on(others: Sequence[OtherRun], now: float) -> tuple[str, ...]:
         return ()
     texts = []
     for other in others[:MOST_SHOWN]:
-        shared = _by_cores(other.shared, tuple(other.shared))
+        shared = _by_cores(other.shared, other.hosts)
         texts.append(describe(other, now) + (f", and shares {shared} with this run" if shared else ""))
     more = f"; and {len(others) - MOST_SHOWN} more" if len(others) > MOST_SHOWN else ""
-    both = ", which slows both" if any(other.shared for other in others) else ""
-    return (f"{'; '.join(texts)}{more}{both}; --wait S waits until the hosts are free, --exclusive refuses to start",)
+    slow = "; ranks on the same cores slow one another" if any(other.shared for other in others) else ""
+    return (f"{'; '.join(texts)}{more}{slow}; --wait S waits until the hosts are free, --exclusive refuses to start",)
 
 
 def _by_cores(cores: Mapping[str, CpuList], hosts: Collection[str]) -> str:
@@ -142,7 +142,7 @@ def _by_cores(cores: Mapping[str, CpuList], hosts: Collection[str]) -> str:
     return ", ".join(parts)
 
 
-def _time_of(seconds: float, now: float) -> str:
+def time_of(seconds: float, now: float) -> str:
     """`09:12`, with the day if it is another one."""
     then, today = time.localtime(seconds), time.localtime(now)
     is_today = (then.tm_year, then.tm_yday) == (today.tm_year, today.tm_yday)

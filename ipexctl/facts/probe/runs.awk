@@ -2,7 +2,7 @@
 #
 # programs  PID:KIND:RUN:STAMP of each program; the arguments are the status files of all processes. Prints for each
 #           `run.program PID KIND RUN STAMP UID START`, then `rank WRAPPER:PID` for each process that a rank wrapper
-#           has started, and `account UID` for each account.
+#           has started, and `account UID PID` for each account.
 # ranks     WRAPPER:PID of those processes; the arguments are the status files of their threads, as OpenMP binds the
 #           first thread to a part of the rank's cores. Prints `run.cores WRAPPER CORES`, each list once.
 BEGIN {
@@ -42,7 +42,7 @@ function find_programs(count, list, part, i, pid, file, line, field, parent, uid
         pid = order[i]
         if (uids[pid] == "") continue
         print "run.program " pid " " kinds[pid] " " runs[pid] " " uids[pid] " " start_of(pid)
-        if (!(uids[pid] in named)) print "account " uids[pid]
+        if (!(uids[pid] in named)) print "account " uids[pid] " " pid
         named[uids[pid]] = 1
     }
     getline line < "/proc/uptime"

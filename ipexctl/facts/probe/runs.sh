@@ -36,7 +36,12 @@ live_runs() {
                     files="$files $at"
                 done
                 ;;
-            account) put run.account "$value $(limit id -nu "$value")" ;;
+            account)
+                name=$(limit id -nu "${value% *}")
+                # That of busybox knows no numbers.
+                [ -n "$name" ] || name=$(limit stat -c %U "/proc/${value#* }")
+                put run.account "${value% *} $name"
+                ;;
             *) put "$key" "$value" ;;
             esac
         done

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 POLL: Final = 3.0
 """Seconds between two looks at the hosts while they are not free."""
 _CONTEST_POLL: Final = 0.3
+_LOOKS: Final = 3
+"""Attempts to see the own claim."""
 _END_SECONDS: Final = 3.0
 """For the processes of a claim to end."""
 _END_OF_LOOK: Final = b"looked yes\n"
@@ -46,6 +48,7 @@ class _HostClaim:
     """The process that holds one host."""
 
     def __init__(self, session: Session, run: str, stamp: int, pool: SessionPool) -> None:
+        self._run = run
         self._stdin = StdinQueue()
         self._received = b""
         self._looks: queue.SimpleQueue[LiveRuns | HostError] = queue.SimpleQueue()
@@ -71,14 +74,25 @@ class _HostClaim:
             self._looks.put(read_look((text + mark).decode(errors="replace")) or LiveRuns())
 
     def read(self) -> LiveRuns:
-        """The next look. Raises a HostError."""
-        try:
-            look = self._looks.get(timeout=RUNS_LOOK)
-        except queue.Empty:
-            raise TimedOut(f"no look at its runs within {RUNS_LOOK:g} s") from None
-        if isinstance(look, HostError):
-            raise look
-        return look
+        """The next look. Raises a HostError.
+
+        Each look must show this claim itself: on a host without awk, or without memory for another process, an empty
+        answer does not mean that there is no run.
+        """
+        for _ in range(_LOOKS):
+            try:
+                look = self._looks.get(timeout=RUNS_LOOK)
+            except queue.Empty:
+                raise TimedOut(f"no look at its runs within {RUNS_LOOK:g} s") from None
+            if isinstance(look, HostError):
+                raise look
+            if any(live.run == self._run for live in look.runs):
+                return look
+            self.ask()
+        raise HostError(
+            "its processes can't be listed, so that other runs are not seen",
+            "without --exclusive and --wait, the run starts; ipexctl doctor may show what the host lacks",
+        )
 
     def ask(self) -> None:
         self._stdin.send(b"look\n")
@@ -234,15 +248,17 @@ class _Wait:
         if not others:
             name, error = next(iter(away.items()))
             return StartFailure.of_host(name, error)
-        return refusal(others, "after a wait of " + rough_duration(self._seconds) if self._seconds else "")
+        return refusal(
+            others, "after a wait of " + rough_duration(self._seconds) if self._seconds else "", now=time.time()
+        )
 
 
-def refusal(others: Sequence[OtherRun], waited: str = "") -> StartFailure:
+def refusal(others: Sequence[OtherRun], waited: str = "", *, now: float) -> StartFailure:
     """Why a run that is to have its hosts for itself does not start."""
     names = tuple(dict.fromkeys(host for other in others for host in other.hosts))
     return StartFailure(
         f"{fold(names)} {'is' if len(names) == 1 else 'are'} not free{' ' if waited else ''}{waited}: "
-        + describe_all(others, time.time()),
+        + describe_all(others, now),
         f"{'a longer --wait S waits' if waited else '--wait 3600 waits an hour'} for its end; without --exclusive and "
         "--wait, the run starts beside it",
         names,

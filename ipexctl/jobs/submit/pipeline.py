@@ -228,7 +228,7 @@ def _check_other_runs(call: _Call, plan: LaunchPlan, claim: Claim | None) -> Non
         for text in notes_on(plan.other_runs, time.time()):
             call.note(text)
     elif running := [other for other in plan.other_runs if not other.is_starting]:
-        raise StartError(refusal(running))
+        raise StartError(refusal(running, now=time.time()))
 
 
 # Gather

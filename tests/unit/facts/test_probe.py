@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import getpass
+import itertools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -14,7 +17,8 @@ import pytest
 
 from ipexctl.facts.facts import parse, to_json
 from ipexctl.facts.gather import gather_facts, skew
-from ipexctl.facts.probe import probe_command, probe_script
+from ipexctl.facts.live_runs import read_look
+from ipexctl.facts.probe import claim_command, live_runs_command, probe_command, probe_script
 from ipexctl.hosts.host import Host
 from ipexctl.limits import PROBE_REST
 from ipexctl.remote.cancel import Cancel
@@ -294,3 +298,72 @@ def test_invalid_peer_names_are_not_passed_to_the_shell() -> None:
 def test_clock_skew_is_relative_to_the_middle_of_the_round_trip(clock: float, expected: float) -> None:
     found = skew(clock, 100.0, 101.0)
     assert (found.seconds, found.uncertainty) == (expected, 0.5)
+
+
+@linux
+@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+def test_live_runs_are_found_with_the_cores_of_their_ranks(shell: list[str], tmp_path: Path) -> None:
+    if shutil.which(shell[0]) is None:
+        pytest.skip(f"no {shell[0]} here")
+    run = f"live-{os.getpid()}-{abs(hash(' '.join(shell))) % 10_000}"
+    agent = tmp_path / "a home" / "runs" / run / "agent.zip"
+    agent.parent.mkdir(parents=True)
+    core = min(os.sched_getaffinity(0))
+    # The wrapper itself is bound to no core, and has a child with its own words, as the guard of a rank is.
+    agent.write_text(
+        "import os, subprocess, time\n"
+        f"subprocess.Popen(['sleep', '60'], preexec_fn=lambda: os.sched_setaffinity(0, {{{core}}}))\n"
+        "os.fork()\ntime.sleep(60)\n"
+    )
+    words = ["-IS", agent, "run.rank", agent.with_name("job.json")]
+    wrapper = subprocess.Popen([sys.executable, *words], start_new_session=True)
+    mpirun = subprocess.Popen(["sh", "-c", "sleep 60; true", "-n", "1", sys.executable, *words], start_new_session=True)
+    try:
+        for _ in range(100):
+            found = [live for live in parse(probe(shell, tmp_path)).activity.live.runs if live.run == run]
+            if found and found[0].cores.cpus == (core,):
+                break
+            time.sleep(0.05)
+    finally:
+        for process in (wrapper, mpirun):
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    (live,) = found
+    assert (live.uid, live.account, live.claimed) == (os.getuid(), getpass.getuser(), None)
+    assert live.cores.cpus == (core,)
+    assert live.since is not None
+    assert abs(live.since - time.time()) < 60
+    assert not [live for live in parse(probe(shell, tmp_path)).activity.live.runs if live.run == run]
+
+
+@linux
+@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+def test_a_claim_is_seen_by_others_and_ends_with_its_stdin(shell: list[str]) -> None:
+    if shutil.which(shell[0]) is None:
+        pytest.skip(f"no {shell[0]} here")
+    run = f"claim-{os.getpid()}"
+
+    def seen() -> list[int | None]:
+        done = subprocess.run([*shell, "-c", live_runs_command().script], capture_output=True, text=True, timeout=60)
+        look = read_look(done.stdout)
+        assert look is not None
+        return [live.claimed for live in look.runs if live.run == run]
+
+    script = claim_command(run, 1234567).script.replace("/bin/sh", " ".join(shell))
+    with subprocess.Popen([*shell, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as claim:
+        assert claim.stdin is not None
+        assert claim.stdout is not None
+
+        def look() -> str:
+            assert claim.stdout is not None
+            lines = iter(claim.stdout.readline, "")
+            return "".join(itertools.takewhile(lambda line: line != "looked yes\n", lines))
+
+        assert f"claim {run} 1234567" in look()  # it sees itself, so every later look of others does
+        assert any(seen() == [1234567] for _ in range(5))
+        claim.stdin.write("look\n")
+        claim.stdin.flush()
+        assert f"claim {run} 1234567" in look()
+        claim.stdin.close()
+        assert claim.wait(10) == 0
+    assert seen() == []

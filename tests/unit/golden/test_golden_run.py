@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,11 @@ import test_stall_report as silence
 from golden_file import Case, golden_diff, refusal, rows_of
 from test_run_refusals import ADDRESSES, OK
 
+from ipexctl.facts.cpu import CpuList
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.jobs.stall_report import describe_activity, silence_lines
+from ipexctl.jobs.submit.exclusive import refusal as occupied
 from ipexctl.jobs.submit.preflight import connectivity
 from ipexctl.jobs.submit.preflight.imports import (
     ScriptFile,
@@ -26,6 +30,7 @@ from ipexctl.jobs.submit.preflight.imports import (
     read_script,
 )
 from ipexctl.jobs.submit.request import RunRequest, StartError, check_ranks, check_request
+from ipexctl.launch.other_runs import OtherRun, notes_on
 from ipexctl.launch.request import LaunchOptions
 from ipexctl.node.common.records import Silence, SilentRank
 from ipexctl.node.network.replies import NodeResult
@@ -126,7 +131,34 @@ def of_silence() -> list[Case]:
     ]
 
 
+def of_other_runs() -> list[Case]:
+    since = time.mktime((2026, 11, 24, 9, 12, 0, 0, 0, -1))
+    cores = {"node1": CpuList.of(range(4)), "node2": CpuList.of(range(4))}
+    running = OtherRun("train-1", "alice", ("node1", "node2"), cores, {"node1": CpuList.of((0, 1))}, since)
+    starting = OtherRun("tune-2", "bob", ("node2",), {}, {}, since, 5)
+    apart = replace(running, shared={}, cores={"node1": CpuList.of((3,))})
+    return [
+        *(
+            Case(f"other runs: {name}", *notes_on(others, since + later))
+            for name, others, later in (
+                ("shared cores", [running], 60),
+                ("none shared, another day", [apart], 90_000),
+                ("several", [running, starting, running, running, running], 60),
+            )
+        ),
+        *(
+            Case(f"other runs: {name}", failure.reason, failure.fix)
+            for name, failure in (
+                ("--exclusive", occupied([running], now=since)),
+                ("--wait", occupied([starting], "after a wait of 30 s", now=since)),
+            )
+        ),
+    ]
+
+
 def test_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not (
-        diff := golden_diff("run", [*between_hosts(), *calls(), *of_scripts(tmp_path, monkeypatch), *of_silence()])
+        diff := golden_diff(
+            "run", [*between_hosts(), *calls(), *of_scripts(tmp_path, monkeypatch), *of_silence(), *of_other_runs()]
+        )
     ), diff

@@ -1,0 +1,82 @@
+"""Live runs of a host from the probe's lines: whose, which cores, since when; claims of calls that are starting."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipexctl.facts.answers import read_answers
+from ipexctl.facts.cpu import CpuList
+from ipexctl.facts.live_runs import LiveRun, LiveRuns, parse_live_runs, read_look
+from ipexctl.limits import CLAIM_VALID
+
+LOOK = """\
+run.boot 1000000
+run.program 70 supervisor train-1 - 1001 500
+run.account 1001 alice
+run.program 71 rank train-1 - 1001 600
+run.program 72 rank train-1 - 1001 620
+run.program 80 claim other-2 1234567 1002 90000
+run.program 81 claim other-2 1234567 1002 90010
+run.uptime 1000.00 4000.00
+run.cores 71 0-3
+run.cores 72 4
+run.cores 72 4-7
+looked yes
+"""
+
+
+def look(text: str) -> LiveRuns:
+    found = read_look(text)
+    assert found is not None
+    return found
+
+
+def test_programs_of_a_run_are_one_run_with_the_cores_of_its_ranks() -> None:
+    claim, run = look(LOOK).runs
+    assert run == LiveRun("train-1", 1001, "alice", 1000005.0, CpuList.of(range(8)), None)
+    assert claim == LiveRun("other-2", 1002, None, 1000900.0, CpuList(), 1234567)
+    assert (run.owner, claim.owner) == ("alice", "uid 1002")
+
+
+def test_a_run_whose_claim_is_still_there_is_running() -> None:
+    text = LOOK.replace("looked", "run.program 90 claim train-1 5 1001 400\nlooked")
+    assert look(text).runs[1] == look(LOOK).runs[1]
+
+
+def test_the_same_id_of_two_accounts_is_two_runs() -> None:
+    text = LOOK.replace("looked", "run.program 90 rank train-1 - 1003 400\nlooked")
+    assert [(live.run, live.uid) for live in look(text).runs] == [
+        ("other-2", 1002), ("train-1", 1001), ("train-1", 1003),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("age", "counts"), [(CLAIM_VALID, True), (CLAIM_VALID + 1, False)])
+def test_a_claim_counts_for_an_hour(age: float, counts: bool) -> None:
+    lines = f"run.boot 1\nrun.program 80 claim other 5 1002 1000\nrun.uptime {10 + age:.2f} 1.0\nlooked yes\n"
+    assert bool(look(lines).runs) == counts
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "run.program 70 rank ../x - 1001 500",
+        "run.program 70 rank $(id) - 1001 500",
+        "run.program 70 rank x - me 500",
+        "run.program 70 other x - 1001 500",
+        "run.program 70 rank",
+    ],
+)
+def test_lines_that_no_probe_prints_count_for_nothing(line: str) -> None:
+    assert look(f"{line}\nlooked yes\n").runs == ()
+
+
+def test_names_of_accounts_are_matched() -> None:
+    text = LOOK.replace("1001 alice", "1001 \x1b[31mroot")
+    assert [live.owner for live in look(text).runs] == ["uid 1002", "uid 1001"]
+
+
+def test_an_answer_without_its_end_is_none() -> None:
+    assert read_look(LOOK.replace("looked yes\n", "")) is None
+    assert look("looked yes\n") == LiveRuns()
+    assert look("run.hidden yes\nlooked yes\n") == LiveRuns((), hides_others=True)
+    assert parse_live_runs(read_answers("")) == LiveRuns()
