@@ -315,7 +315,7 @@ def test_live_runs_are_found_with_the_cores_of_their_ranks(shell: list[str], tmp
         f"subprocess.Popen(['sleep', '60'], preexec_fn=lambda: os.sched_setaffinity(0, {{{core}}}))\n"
         "os.fork()\ntime.sleep(60)\n"
     )
-    words = ["-IS", agent, "run.rank", agent.with_name("job.json")]
+    words = ["-IS", str(agent), "run.rank", str(agent.with_name("job.json"))]
     wrapper = subprocess.Popen([sys.executable, *words], start_new_session=True)
     mpirun = subprocess.Popen(["sh", "-c", "sleep 60; true", "-n", "1", sys.executable, *words], start_new_session=True)
     try:
