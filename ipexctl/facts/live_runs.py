@@ -1,6 +1,6 @@
 """The runs that are alive on a host, of every account whose processes are visible there. Pure.
 
-In: lines of the probe's part `runs.sh`, or of a look at the host alone; out: a frozen `LiveRuns`. The evidence is a
+In: lines of the probe's part `runs.sh`, or of a look at the host alone; out: a frozen `RunsOnHost`. The evidence is a
 process: a supervisor or a rank wrapper (then the run is running), or one that holds the host for a call that is
 starting a run (`run --exclusive`). Records are no evidence here, as those of other accounts can't be read. Ids and
 names are matched before they count, because any account may start a process with any words.
@@ -25,7 +25,7 @@ RUN_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
 _ACCOUNT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}\$?")
 
 
-class LiveRun(NamedTuple):
+class RunOnHost(NamedTuple):
     """One run, or one call that is starting it."""
 
     run: str
@@ -44,10 +44,10 @@ class LiveRun(NamedTuple):
         return self.account or f"uid {self.uid}"
 
 
-class LiveRuns(NamedTuple):
+class RunsOnHost(NamedTuple):
     """What one look at a host has shown."""
 
-    runs: tuple[LiveRun, ...] = ()
+    runs: tuple[RunOnHost, ...] = ()
     hides_others: bool = False
     """/proc shows no processes of other accounts (hidepid): nothing is known about their runs."""
 
@@ -61,7 +61,7 @@ class _Program(NamedTuple):
     start: int
 
 
-def parse_live_runs(answers: Answers) -> LiveRuns:
+def parse_live_runs(answers: Answers) -> RunsOnHost:
     uptime = decimal((answers.words("run.uptime") or [""])[0])
     boot = natural(answers.first("run.boot"))
     names: dict[int, str] = {}
@@ -85,7 +85,7 @@ def parse_live_runs(answers: Answers) -> LiveRuns:
         stamps = [program.stamp for program in programs if program.stamp is not None]
         start = min(program.start for program in running or programs)
         runs.append(
-            LiveRun(
+            RunOnHost(
                 run,
                 uid,
                 names.get(uid),
@@ -94,10 +94,10 @@ def parse_live_runs(answers: Answers) -> LiveRuns:
                 None if running else min(stamps, default=0),
             )
         )
-    return LiveRuns(tuple(sorted(runs)), "run.hidden" in answers)
+    return RunsOnHost(tuple(sorted(runs)), "run.hidden" in answers)
 
 
-def read_look(text: str) -> LiveRuns | None:
+def read_look(text: str) -> RunsOnHost | None:
     """The answer to a look at the host alone; None if its end is missing."""
     answers = read_answers(text)
     return parse_live_runs(answers) if "looked" in answers else None

@@ -13,7 +13,7 @@ import re
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from ipexctl.facts.answers import decimal, kilobytes, limit, natural
-from ipexctl.facts.live_runs import RUN_ID, LiveRuns, parse_live_runs
+from ipexctl.facts.live_runs import RUN_ID, RunsOnHost, parse_live_runs
 from ipexctl.facts.store import is_network, store_token
 from ipexctl.text import is_variable_name
 
@@ -192,7 +192,7 @@ class Activity(NamedTuple):
     """Processes of this account whose program is in the `--home` directory."""
     processes: tuple[RunProcess, ...] = ()
     """Processes of this account that belong to a run, running or ended."""
-    live: LiveRuns = LiveRuns()
+    live: RunsOnHost = RunsOnHost()
     """Runs of all accounts that have a supervisor or rank wrappers here now."""
 
 

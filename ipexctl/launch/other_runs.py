@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from ipexctl.facts.cpu import CpuList
-    from ipexctl.facts.live_runs import LiveRun, LiveRuns
+    from ipexctl.facts.live_runs import RunOnHost, RunsOnHost
 
 MOST_SHOWN: Final = 3
 """Runs that a message describes; the others are counted."""
@@ -52,11 +52,11 @@ class OtherRun:
 
 
 def find_other_runs(
-    looks: Mapping[str, LiveRuns], run: str, planned: Mapping[str, CpuList | None] | None = None
+    looks: Mapping[str, RunsOnHost], run: str, planned: Mapping[str, CpuList | None] | None = None
 ) -> tuple[OtherRun, ...]:
     """`looks`: host → what was seen there. `planned`: host → the cores of this run's ranks, None for any core; a host
     that is missing gets no ranks."""
-    found: dict[tuple[str, str], dict[str, LiveRun]] = {}
+    found: dict[tuple[str, str], dict[str, RunOnHost]] = {}
     for host, look in looks.items():
         for live in look.runs:
             if live.run != run:

@@ -15,7 +15,7 @@ from concurrent.futures import wait
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.facts.live_runs import LiveRuns, read_look
+from ipexctl.facts.live_runs import RunsOnHost, read_look
 from ipexctl.facts.probe import claim_command, live_runs_command
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.submit.request import StartError, StartFailure
@@ -51,7 +51,7 @@ class _HostClaim:
         self._run = run
         self._stdin = StdinQueue()
         self._received = b""
-        self._looks: queue.SimpleQueue[LiveRuns | HostError] = queue.SimpleQueue()
+        self._looks: queue.SimpleQueue[RunsOnHost | HostError] = queue.SimpleQueue()
         command = claim_command(run, stamp)
 
         def hold() -> None:
@@ -71,9 +71,9 @@ class _HostClaim:
             raise HostError("it lists runs without end")
         while _END_OF_LOOK in self._received:
             text, mark, self._received = self._received.partition(_END_OF_LOOK)
-            self._looks.put(read_look((text + mark).decode(errors="replace")) or LiveRuns())
+            self._looks.put(read_look((text + mark).decode(errors="replace")) or RunsOnHost())
 
-    def read(self) -> LiveRuns:
+    def read(self) -> RunsOnHost:
         """The next look. Raises a HostError.
 
         Each look must show this claim itself: on a host without awk, or without memory for another process, an empty
@@ -120,7 +120,7 @@ class Claim:
     def take(self) -> tuple[OtherRun, ...]:
         """Claim all hosts; returns the runs in the way, none if this one may start. Raises a StartError."""
 
-        def claim(host: Host, session: Session) -> LiveRuns:
+        def claim(host: Host, session: Session) -> RunsOnHost:
             self._claims[host.name] = _HostClaim(session, self._run, self._stamp, self._pool)
             return self._claims[host.name].read()
 
@@ -133,7 +133,7 @@ class Claim:
             others = find_other_runs(self._look(), self._run)
         return others
 
-    def _look(self) -> Mapping[str, LiveRuns]:
+    def _look(self) -> Mapping[str, RunsOnHost]:
         for claim in self._claims.values():
             claim.ask()
         return _by_host(self._pool.each(self._hosts, lambda host, _: self._claims[host.name].read()))
@@ -209,7 +209,7 @@ class _Wait:
         self._notify(f"the hosts are free after {rough_duration(time.monotonic() - self._began)}")
 
     def _look(self) -> tuple[Sequence[OtherRun], dict[str, HostError]]:
-        looks: dict[str, LiveRuns] = {}
+        looks: dict[str, RunsOnHost] = {}
         away: dict[str, HostError] = {}
         pool = self._pool
         for outcome in fan_out(self._hosts, self._look_at, forks=pool.forks, cancel=pool.cancel):
@@ -221,7 +221,7 @@ class _Wait:
             raise Cancelled("stopped")
         return find_other_runs(looks, self._run), away
 
-    def _look_at(self, host: Host) -> LiveRuns:
+    def _look_at(self, host: Host) -> RunsOnHost:
         """Over a new connection if the last one was lost: a wait for hours must survive the reboot of a switch."""
         pool = self._pool
         if (session := pool.opened(host)) is None:
@@ -266,9 +266,9 @@ def refusal(others: Sequence[OtherRun], waited: str = "", *, now: float) -> Star
     )
 
 
-def _by_host(outcomes: Iterable[Outcome[Host, LiveRuns]]) -> dict[str, LiveRuns]:
+def _by_host(outcomes: Iterable[Outcome[Host, RunsOnHost]]) -> dict[str, RunsOnHost]:
     """What was seen on each host; raises a StartError if one did not answer."""
-    looks: dict[str, LiveRuns] = {}
+    looks: dict[str, RunsOnHost] = {}
     failures: list[StartFailure] = []
     for outcome in outcomes:
         if isinstance(outcome.error, Cancelled):
@@ -282,7 +282,7 @@ def _by_host(outcomes: Iterable[Outcome[Host, LiveRuns]]) -> dict[str, LiveRuns]
     return looks
 
 
-def look_at(session: Session) -> LiveRuns:
+def look_at(session: Session) -> RunsOnHost:
     """The runs that are alive on a host. Raises a HostError."""
     done = capture(session, live_runs_command(), timeout=RUNS_LOOK)
     look = read_look(done.stdout.decode(errors="replace"))

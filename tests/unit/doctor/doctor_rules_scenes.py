@@ -26,7 +26,7 @@ from doctor_rules_helpers import (
 
 from ipexctl.doctor.run_states import RunLife
 from ipexctl.facts.cpu import CpuList, NumaNode
-from ipexctl.facts.live_runs import LiveRun, LiveRuns
+from ipexctl.facts.live_runs import RunOnHost, RunsOnHost
 from ipexctl.facts.network import Rdma
 from ipexctl.facts.software import Mpi, Python
 from ipexctl.facts.system import Limit, Mount, RunProcess
@@ -56,8 +56,8 @@ def _nics(number: int, **changes: object) -> dict[str, tuple[Nic, ...]]:
     return {"nics": (nic("eth0", address(number), **changes),)}
 
 
-def _of_another(uid: int) -> LiveRun:
-    return LiveRun(RUN, uid, "alice", time.mktime((2026, 11, 20, 9, 12, 0, 0, 0, -1)), CpuList((0, 1, 2, 3)))
+def _of_another(uid: int) -> RunOnHost:
+    return RunOnHost(RUN, uid, "alice", time.mktime((2026, 11, 20, 9, 12, 0, 0, 0, -1)), CpuList((0, 1, 2, 3)))
 
 
 IB: Final = Rdma("mlx5_0", "active", "InfiniBand", "200 Gb/sec")
@@ -81,7 +81,7 @@ HOST: Final[Mapping[str, Scene]] = {
     "batch.job": lambda: changed(batch={"schedulers": ("slurm",), "job": "4711"}),
     "activity.load": lambda: changed(activity={"load": (80.0, 70.0, 60.0)}),
     "activity.runs": lambda: alone(DOCKER),
-    "activity.other_accounts": lambda: changed(activity={"live": LiveRuns((_of_another(4711),))}),
+    "activity.other_accounts": lambda: changed(activity={"live": RunsOnHost((_of_another(4711),))}),
     "activity.leftovers": lambda: changed(activity={"processes": (RunProcess(4711, 900, RUN),)}),
     "security.selinux": lambda: changed(security={"selinux": "enforcing"}),
     "cpu.arch": lambda: alone(GRAVITON),

@@ -6,7 +6,7 @@ import pytest
 
 from ipexctl.facts.answers import read_answers
 from ipexctl.facts.cpu import CpuList
-from ipexctl.facts.live_runs import LiveRun, LiveRuns, parse_live_runs, read_look
+from ipexctl.facts.live_runs import RunOnHost, RunsOnHost, parse_live_runs, read_look
 from ipexctl.limits import CLAIM_VALID
 
 LOOK = """\
@@ -25,7 +25,7 @@ looked yes
 """
 
 
-def look(text: str) -> LiveRuns:
+def look(text: str) -> RunsOnHost:
     found = read_look(text)
     assert found is not None
     return found
@@ -33,8 +33,8 @@ def look(text: str) -> LiveRuns:
 
 def test_programs_of_a_run_are_one_run_with_the_cores_of_its_ranks() -> None:
     claim, run = look(LOOK).runs
-    assert run == LiveRun("train-1", 1001, "alice", 1000005.0, CpuList.of(range(8)), None)
-    assert claim == LiveRun("other-2", 1002, None, 1000900.0, CpuList(), 1234567)
+    assert run == RunOnHost("train-1", 1001, "alice", 1000005.0, CpuList.of(range(8)), None)
+    assert claim == RunOnHost("other-2", 1002, None, 1000900.0, CpuList(), 1234567)
     assert (run.owner, claim.owner) == ("alice", "uid 1002")
 
 
@@ -77,6 +77,6 @@ def test_names_of_accounts_are_matched() -> None:
 
 def test_an_answer_without_its_end_is_none() -> None:
     assert read_look(LOOK.replace("looked yes\n", "")) is None
-    assert look("looked yes\n") == LiveRuns()
-    assert look("run.hidden yes\nlooked yes\n") == LiveRuns((), hides_others=True)
-    assert parse_live_runs(read_answers("")) == LiveRuns()
+    assert look("looked yes\n") == RunsOnHost()
+    assert look("run.hidden yes\nlooked yes\n") == RunsOnHost((), hides_others=True)
+    assert parse_live_runs(read_answers("")) == RunsOnHost()

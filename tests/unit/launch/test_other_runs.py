@@ -9,7 +9,7 @@ import pytest
 from launch_helpers import cpu, machine, plan
 
 from ipexctl.facts.cpu import CpuList
-from ipexctl.facts.live_runs import LiveRun, LiveRuns
+from ipexctl.facts.live_runs import RunOnHost, RunsOnHost
 from ipexctl.facts.system import Activity
 from ipexctl.launch.other_runs import OtherRun, find_other_runs, judge, notes_on, other_runs_json
 from ipexctl.launch.plan import to_json
@@ -19,8 +19,8 @@ def cores(*numbers: int) -> CpuList:
     return CpuList.of(numbers)
 
 
-def looked(*runs: LiveRun) -> LiveRuns:
-    return LiveRuns(runs)
+def looked(*runs: RunOnHost) -> RunsOnHost:
+    return RunsOnHost(runs)
 
 
 def starting(name: str, claimed: int) -> OtherRun:
@@ -32,8 +32,8 @@ RUN = OtherRun("train-1", "alice", ("node1",), {}, {}, 5.0)
 
 def test_a_run_on_several_hosts_is_one_and_this_run_is_none() -> None:
     looks = {
-        "node1": looked(LiveRun("a", 7, "alice", 20.0, cores(0, 1)), LiveRun("mine", 8, "bob", 9.0)),
-        "node2": looked(LiveRun("a", 9, "alice", 10.0, cores(2))),
+        "node1": looked(RunOnHost("a", 7, "alice", 20.0, cores(0, 1)), RunOnHost("mine", 8, "bob", 9.0)),
+        "node2": looked(RunOnHost("a", 9, "alice", 10.0, cores(2))),
         "node3": looked(),
     }
     (other,) = find_other_runs(looks, "mine", {"node1": cores(1, 2), "node2": cores(3)})
@@ -43,13 +43,16 @@ def test_a_run_on_several_hosts_is_one_and_this_run_is_none() -> None:
 
 
 def test_ranks_that_are_not_bound_share_all_cores_and_a_host_without_ranks_none() -> None:
-    looks = {host: looked(LiveRun("a", 7, "alice", 1.0, cores(0, 1))) for host in ("node1", "node2")}
+    looks = {host: looked(RunOnHost("a", 7, "alice", 1.0, cores(0, 1))) for host in ("node1", "node2")}
     (other,) = find_other_runs(looks, "mine", {"node2": None})
     assert other.shared == {"node2": cores(0, 1)}
 
 
 def test_a_run_that_is_starting_on_one_host_and_runs_on_another_is_running() -> None:
-    looks = {"node1": looked(LiveRun("a", 7, "alice", 1.0)), "node2": looked(LiveRun("a", 7, "alice", 1.0, claimed=5))}
+    looks = {
+        "node1": looked(RunOnHost("a", 7, "alice", 1.0)),
+        "node2": looked(RunOnHost("a", 7, "alice", 1.0, claimed=5)),
+    }
     (other,) = find_other_runs(looks, "mine")
     assert not other.is_starting
     (other,) = find_other_runs({"node2": looks["node2"]}, "mine")
@@ -91,14 +94,14 @@ def test_of_two_calls_with_common_hosts_exactly_one_starts_in_whatever_order_the
     stamps = {"older": 1, "younger": 2}
     chains = [(f"{name} claims {host}", f"{name} looks {host}") for name in stamps for host in hosts]
     for order in orders(*chains):
-        held: dict[str, dict[str, LiveRun]] = {host: {} for host in hosts}
-        seen: dict[str, dict[str, LiveRuns]] = {name: {} for name in stamps}
+        held: dict[str, dict[str, RunOnHost]] = {host: {} for host in hosts}
+        seen: dict[str, dict[str, RunsOnHost]] = {name: {} for name in stamps}
         for step in order:
             name, what, host = step.split()
             if what == "claims":
-                held[host][name] = LiveRun(name, 1, "alice", claimed=stamps[name])
+                held[host][name] = RunOnHost(name, 1, "alice", claimed=stamps[name])
             else:
-                seen[name][host] = LiveRuns(tuple(held[host].values()))
+                seen[name][host] = RunsOnHost(tuple(held[host].values()))
         verdicts = {name: judge(find_other_runs(seen[name], name), name, stamp) for name, stamp in stamps.items()}
         started = {name for name, verdict in verdicts.items() if verdict == "free"}
         # One that is contested looks again: the other has gone then, or runs.
@@ -109,7 +112,7 @@ def test_of_two_calls_with_common_hosts_exactly_one_starts_in_whatever_order_the
 
 
 def with_run(*numbers: int) -> Activity:
-    return Activity(live=looked(LiveRun("other-1", 7, "alice", 100.0, cores(*numbers))))
+    return Activity(live=looked(RunOnHost("other-1", 7, "alice", 100.0, cores(*numbers))))
 
 
 @pytest.mark.parametrize(("busy", "shared"), [((0, 1), "0-1"), ((8, 9), "")])
