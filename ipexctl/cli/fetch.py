@@ -19,7 +19,9 @@ from ipexctl.cli.options import Home, Output, Targets, argument, command, flag, 
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
-    from ipexctl.jobs.fetch.fetch import FetchRequest
+    from collections.abc import Sequence
+
+    from ipexctl.jobs.fetch.fetch import FetchRequest, PathOnHosts
     from ipexctl.jobs.fetch.manifest import FetchResult, FetchSource
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.connector import ConnectOptions
@@ -58,7 +60,7 @@ def fetch_command(
     """
     from ipexctl.cli.hosts import check_home, connect_options
     from ipexctl.jobs.fetch.manifest import parse_source
-    from ipexctl.ui.fetch import show, show_json, show_other_hosts
+    from ipexctl.ui.fetch import show, show_hosts_with_path, show_json, show_other_hosts
 
     if rank is not None and host is not None:
         raise UserError("-r and --from exclude each other", fix="use one of them to name the host")
@@ -75,32 +77,58 @@ def fetch_command(
         )  # fmt: skip
     request, record = _resolve_request(parse_source(source), dest, rank, host, targets, check_home(home))
     options = connect_options(targets, output)
+    has_connect_timeout = is_on_command_line(ctx, "connect_timeout")
     if record is not None:
-        has_connect_timeout = is_on_command_line(ctx, "connect_timeout")
         request, options = _with_call_options(request, record, targets, output, has_connect_timeout=has_connect_timeout)
-    result, code = _fetch_one(request, options, targets, output)
+    others: Sequence[FetchRequest] = ()
+    if record is not None and request.request["path"] is not None and request.other_hosts:
+        others = _of_other_hosts(request, record, targets, output, has_connect_timeout=has_connect_timeout)
+    result, code, found = _fetch_one(request, options, targets, output, others)
     if output.json:
-        show_json(result, request.other_hosts)
+        show_json(result, request.other_hosts, found.having)
     else:
         show(result, quiet=output.quiet)
-        if request.other_hosts and not output.quiet:
+        if others:
+            show_hosts_with_path(request, result, found, quiet=output.quiet)
+        elif request.other_hosts and not output.quiet:
             show_other_hosts(request)
     sys.stdout.flush()
     raise typer.Exit(code)
 
 
+def _of_other_hosts(
+    request: FetchRequest, record: RunRecord, targets: Targets, output: Output, *, has_connect_timeout: bool
+) -> list[FetchRequest]:
+    """The same request to the other hosts of the run, to ask them whether they have the path."""
+    from ipexctl.jobs.fetch.fetch import orders_of_all_hosts
+
+    orders = orders_of_all_hosts(record, request.request["path"], request.dest, results=False)
+    return [
+        _with_call_options(order, record, targets, output, has_connect_timeout=has_connect_timeout)[0]
+        for order in orders
+        if order.host.name in request.other_hosts
+    ]
+
+
 def _fetch_one(
-    request: FetchRequest, options: ConnectOptions, targets: Targets, output: Output
-) -> tuple[FetchResult, int]:
-    """The result, and the exit code: that of a signal, if one came."""
+    request: FetchRequest,
+    options: ConnectOptions,
+    targets: Targets,
+    output: Output,
+    others: Sequence[FetchRequest] = (),
+) -> tuple[FetchResult, int, PathOnHosts]:
+    """The result, and the exit code: that of a signal, if one came. `others` are asked meanwhile for the path."""
     from ipexctl.cli.hosts import open_pool
-    from ipexctl.jobs.fetch.fetch import fetch
+    from ipexctl.jobs.fetch.fetch import PathOnHosts, fetch, find_hosts_with_path
     from ipexctl.jobs.fetch.manifest import FetchResult
+    from ipexctl.remote.fanout import run_in_background
     from ipexctl.remote.outcome import Cancelled, HostError
     from ipexctl.ui.progress_view import ProgressView
 
     progress = ProgressView(quiet=output.quiet or output.json, verbose=output.verbose > 0, no_color=output.no_color)
-    with open_pool(options) as (pool, interrupt), progress as view:
+    found = PathOnHosts()
+    with open_pool(options, targets.forks) as (pool, interrupt), progress as view:
+        asking = run_in_background(lambda: find_hosts_with_path(others, pool), "others") if others else None
 
         def open_session() -> Session:
             return pool.connector.open(request.host, pool.cancel)
@@ -111,7 +139,9 @@ def _fetch_one(
             result = FetchResult(request.host, "failed", "stopped", "the same command resumes", dest=request.dest)
         except HostError as error:
             result = FetchResult.of_error(request.host, error, dest=request.dest)
-    return result, result.exit_code if interrupt.code is None else interrupt.code
+        if asking is not None:
+            found = asking.result()
+    return result, result.exit_code if interrupt.code is None else interrupt.code, found
 
 
 def _fetch_from_all(
@@ -130,7 +160,7 @@ def _fetch_from_all(
     interrupted = 0
     for order in orders_of_all_hosts(record, source.path, dest, results=results):
         request, options = _with_call_options(order, record, targets, output, has_connect_timeout=has_connect_timeout)
-        result, code = _fetch_one(request, options, targets, output)
+        result, code, _ = _fetch_one(request, options, targets, output)
         found.append(result)
         if not output.json:
             show(result, quiet=output.quiet)

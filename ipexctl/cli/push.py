@@ -53,7 +53,9 @@ def push_command(
         from ipexctl.ui.push import as_json, show
 
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
-            content = read_source(source, lambda done, total: view.watch(BytesMoved("", "reading", done, total)))
+            content = read_source(
+                source, lambda done, total: view.watch(BytesMoved("", "reading", done, total)), pool.cancel
+            )
             options = PushOptions(target.path, home_dir, force, dry_run, home.iface, targets.timeout)
             report = push(content, str(source), hosts, pool, options, view.watch)
     output.print_report(call_options(targets, home).in_report(report), as_json, show)

@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import stat
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -20,12 +21,15 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.node.common.files import decode_name, encode_name
 from ipexctl.node.files.push import PREFIX
+from ipexctl.remote.outcome import Cancelled
 from ipexctl.sync.manifest import Manifest, ManifestEntry
 from ipexctl.sync.scan import leads_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from ipexctl.remote.cancel import Cancel
 
 _READERS: Final = 4
 """Threads that read and hash."""
@@ -73,8 +77,8 @@ def parse_target(text: str, source: Path) -> PushTarget:
     return PushTarget(hosts, path)
 
 
-def read_source(source: Path, on_bytes: Callable[[int, int], None]) -> PushSource:
-    """List and hash everything. Raises a UserError for what can't be read or sent."""
+def read_source(source: Path, on_bytes: Callable[[int, int], None], cancel: Cancel) -> PushSource:
+    """List and hash everything. Raises a UserError for what can't be read or sent, and ends when it is cancelled."""
     try:
         status = source.stat()
     except OSError as error:
@@ -92,20 +96,24 @@ def read_source(source: Path, on_bytes: Callable[[int, int], None]) -> PushSourc
     else:
         raise UserError(f"{source} is no file and no directory")
     _check_links(source, found)
-    total, done = sum(entry.size for entry in found), 0
+    total, done, lock = sum(entry.size for entry in found), 0, threading.Lock()
+
+    def on_read(size: int) -> None:
+        nonlocal done
+        if cancel.thrown:
+            raise Cancelled("stopped")
+        with lock:
+            done += size
+            on_bytes(done, total)
 
     def hashed(entry: ManifestEntry) -> ManifestEntry:
         if entry.kind != "f":
             return entry
         path = os.path.join(os.fsencode(source), encode_name(entry.path)) if entry.path else os.fsencode(source)
-        return entry._replace(content=_hash_of(path, entry.size))
+        return entry._replace(content=_hash_of(path, entry.size, on_read))
 
-    entries = []
     with ThreadPoolExecutor(_READERS) as pool:
-        for entry in pool.map(hashed, found):
-            done += entry.size
-            on_bytes(done, total)
-            entries.append(entry)
+        entries = list(pool.map(hashed, found))
     return PushSource(root, is_file, Manifest.of(entries), source.name if is_file else "")
 
 
@@ -150,12 +158,13 @@ def _check_links(source: Path, found: list[ManifestEntry]) -> None:
         )
 
 
-def _hash_of(path: bytes, size: int) -> str:
+def _hash_of(path: bytes, size: int, on_read: Callable[[int], None]) -> str:
     digest = hashlib.sha256()
     try:
         with open(path, "rb", buffering=0) as file:
             while data := file.read(1 << 20):
                 digest.update(data)
+                on_read(len(data))
             if file.tell() != size:
                 raise UserError(
                     f"{os.fsdecode(path)} changed while it was read", fix="run it again when it is complete"

@@ -13,16 +13,16 @@ from ipexctl.ui.results import fold_names, print_json, show_failures, value_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.jobs.fetch.fetch import FetchRequest
+    from ipexctl.jobs.fetch.fetch import FetchRequest, PathOnHosts
     from ipexctl.jobs.fetch.manifest import FetchResult
 
 _MOST_NAMED: Final = 10
-_OF_ONE: Final = ("schema", "other_hosts")
+_OF_ONE: Final = ("schema", "other_hosts", "also_on")
 _OLDER_NAMED: Final = 3
 _MIN_BYTES_FOR_RATE: Final = 1_000_000
 
 
-def as_json(result: FetchResult, other_hosts: Sequence[str] = ()) -> dict[str, Any]:
+def as_json(result: FetchResult, other_hosts: Sequence[str] = (), also_on: Sequence[str] = ()) -> dict[str, Any]:
     return {
         "schema": "ipexctl.fetch/1",
         **value_json(result, without=("host", "size", "received")),
@@ -30,13 +30,14 @@ def as_json(result: FetchResult, other_hosts: Sequence[str] = ()) -> dict[str, A
         "bytes": result.size,
         "received_bytes": result.received,
         "other_hosts": value_json(other_hosts),
+        "also_on": value_json(also_on),
         "seconds": round(result.seconds, 3),
     }
 
 
-def show_json(result: FetchResult, other_hosts: Sequence[str]) -> None:
+def show_json(result: FetchResult, other_hosts: Sequence[str], also_on: Sequence[str]) -> None:
     show_failures([result] if result.reason else ())
-    print_json(as_json(result, other_hosts))
+    print_json(as_json(result, other_hosts, also_on))
 
 
 def show_all_json(results: Sequence[FetchResult]) -> None:
@@ -55,6 +56,22 @@ def show_other_hosts(request: FetchRequest) -> None:
         f"note: only {host} was asked; {others} may have such files too",
         shlex.join(("ipexctl", "fetch", source, request.dest, "--all-hosts")),
     )
+
+
+def show_hosts_with_path(request: FetchRequest, result: FetchResult, found: PathOnHosts, *, quiet: bool) -> None:
+    """Print which other hosts have the path; if the asked one lacks it, also with `quiet`, as the call has failed."""
+    path, host = request.requested.path or "", printable(request.host.name)
+    words = ("ipexctl", "fetch", f"{request.requested.run}:{path}", request.dest)
+    is_there = not result.reason
+    others, have = fold_names(found.having), "have" if len(found.having) > 1 else "has"
+    if found.having and is_there and not quiet:
+        text = f"note: this is {printable(path)} of {host}; {others} {have} one, too"
+        print_with_fix(text, shlex.join((*words, "--all-hosts")))
+    elif found.having and not is_there:
+        fix = ("--all-hosts",) if len(found.having) > 1 else ("--from", found.having[0])
+        print_with_fix(f"note: {others} {have} it", shlex.join((*words, *fix)))
+    if found.unknown and not quiet:
+        print_message(f"note: {fold_names(found.unknown)} did not say whether it is there, too")
 
 
 def show_no_results(run: str, dest: str) -> None:

@@ -140,6 +140,22 @@ def test_fetch_from_node_of_a_rank_or_from_a_named_host(context: FetchRun) -> No
     assert Path(f"{context.out}3/of").read_text() == "1\n"
 
 
+def test_other_hosts_with_the_path_are_named(context: FetchRun) -> None:
+    record = replace(context.record, stores=tuple(host.name for host in context.hosts))
+    RunRegistry(Path(context.env["XDG_STATE_HOME"]) / "ipexctl/runs").save(record)
+    assert ask(context.lab.hosts[1], "echo 2 >work/only").rc == 0
+    both = ipexctl("fetch", "last:ck/of", context.out, env=context.env)
+    assert both.rc == 0, both.err
+    assert missing(both.err, "node2 --all-hosts") == []
+    lacks = ipexctl("fetch", "last:only", context.out, env=context.env)
+    assert lacks.rc == 1
+    assert f"ipexctl fetch {record.id}:only {context.out} --from node2" in lacks.err
+    assert json.loads(ipexctl("fetch", "last:o*", context.out, "--json", env=context.env).out)["also_on"] == ["node2"]
+    assert ask(context.lab.hosts[1], "rm work/only").rc == 0
+    none = ipexctl("fetch", "last:o*", context.out, env=context.env)
+    assert (none.rc, "node2" in none.err) == (1, False)
+
+
 def test_results_and_paths_of_all_hosts_go_to_a_directory_each(context: FetchRun) -> None:
     record = replace(context.record, stores=tuple(host.name for host in context.hosts))
     RunRegistry(Path(context.env["XDG_STATE_HOME"]) / "ipexctl/runs").save(record)

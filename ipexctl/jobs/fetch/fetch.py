@@ -8,19 +8,21 @@ destination and through no link.
 
 from __future__ import annotations
 
+import io
 import os
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.jobs.fetch.destination import Destination
 from ipexctl.jobs.fetch.manifest import FetchResult, FetchSource, FileFailure, Requested, resolve_destination
 from ipexctl.jobs.fetch.receiver import LIMITS, Receiver
+from ipexctl.limits import PATHS_CHECK
 from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel
 from ipexctl.remote.node_call import call
-from ipexctl.remote.outcome import Unreachable
+from ipexctl.remote.outcome import Cancelled, TimedOut, Unreachable
 from ipexctl.remote.progress import BytesMoved, Notice, Watch
 from ipexctl.remote.session import Session, StdinQueue
 from ipexctl.sync.fetched import note_fetched
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.node.files.file_sender import RunFiles, SendRequest
+    from ipexctl.remote.reply import Reply
+    from ipexctl.remote.session_pool import SessionPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,50 @@ def orders_of_all_hosts(record: RunRecord, path: str | None, dest: str, *, resul
 def found_nothing(results: Sequence[FetchResult]) -> bool:
     """Whether every host answered, and none has a file. Pure."""
     return all(result.status == "ok" and not (result.unchanged or result.left_out) for result in results)
+
+
+def find_hosts_with_path(requests: Sequence[FetchRequest], pool: SessionPool) -> PathOnHosts:
+    """Ask these hosts whether they have the path of their request, all at once; no file is sent."""
+    by_name = {request.host.name: request for request in requests}
+
+    def has_path(host: Host, session: Session) -> bool:
+        request, found = by_name[host.name], []
+
+        def on_event(event: Reply) -> None:
+            if event.get("event") == "entry":
+                found.append(True)
+
+        call(
+            session,
+            "files.file_sender",
+            "",
+            request.request,
+            python=request.python,
+            home=request.home,
+            label="look for the path",
+            stdin=io.BytesIO(b'{"wants": []}\n'),
+            on_event=on_event,
+            limits=LIMITS,
+            timeout=PATHS_CHECK,
+            cancel=pool.cancel,
+        )
+        return bool(found)
+
+    having, unknown = set(), set()
+    for done in pool.each([request.host for request in requests], has_path):
+        if done.result:
+            having.add(done.host.name)
+        elif isinstance(done.error, (Unreachable, TimedOut, Cancelled)):  # another error says that it is not there
+            unknown.add(done.host.name)
+    return PathOnHosts(
+        tuple(name for name in by_name if name in having), tuple(name for name in by_name if name in unknown)
+    )
+
+
+class PathOnHosts(NamedTuple):
+    having: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    """Hosts that could not be asked."""
 
 
 def order_of_host(source: FetchSource, dest: str, hosts: Sequence[Host], home: str) -> FetchRequest:

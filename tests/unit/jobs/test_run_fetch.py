@@ -20,6 +20,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.jobs.fetch import destination
 from ipexctl.jobs.fetch.fetch import (
     FetchRequest,
+    PathOnHosts,
     fetch,
     found_nothing,
     order_of_host,
@@ -36,7 +37,7 @@ from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 from ipexctl.remote.progress import ProgressEvent
 from ipexctl.remote.session import Ended
-from ipexctl.ui.fetch import as_json, show, show_other_hosts
+from ipexctl.ui.fetch import as_json, show, show_hosts_with_path, show_other_hosts
 from message_data import missing
 
 HERE = Host("localhost", "localhost")
@@ -487,6 +488,40 @@ def test_other_hosts_of_a_run_are_named_with_the_command_for_all(
     shared = replace(record, stores=("n0",))
     assert order_of_run(shared, "x", ".", rank=None, host=None, others=()).other_hosts == ()
     assert order_of_run(record, "x", ".", rank=None, host="n1", others=()).other_hosts == ()
+
+
+def notes_of_path(*having: str, unknown: tuple[str, ...] = (), reason: str = "", quiet: bool = False) -> None:
+    hosts = tuple(Host(f"n{index}", f"10.0.0.{index}") for index in range(4))
+    record = RunRecord("r-1", hosts[0], "/h", "", nodes=hosts, stores=tuple(host.name for host in hosts))
+    order = order_of_run(record, "my ck/", "./out", rank=None, host=None, others=())
+    result = FetchResult(hosts[0], "failed" if reason else "changed", reason)
+    show_hosts_with_path(order, result, PathOnHosts(having, unknown), quiet=quiet)
+
+
+def test_hosts_that_have_the_path_too_are_named(capfd: pytest.CaptureFixture[str]) -> None:
+    notes_of_path("n1", "n2", unknown=("n3",))
+    said = capfd.readouterr().err
+    assert missing(said, "n0 n[1-2] n3") == []
+    assert "ipexctl fetch 'r-1:my ck/' ./out --all-hosts" in said
+    notes_of_path("n2", reason="there is none")
+    assert "ipexctl fetch 'r-1:my ck/' ./out --from n2" in capfd.readouterr().err
+    notes_of_path("n1", "n2", reason="there is none", quiet=True)
+    assert "--all-hosts" in capfd.readouterr().err
+    notes_of_path()
+    notes_of_path("n1", quiet=True)
+    assert capfd.readouterr().err == ""
+
+
+def test_results_in_a_home_whose_name_is_a_pattern_are_fetched(there: Path, out: Path) -> None:
+    for name in ("a[1]*", "a1x"):
+        write_file(there / name / "results/r-1/metrics", name.encode())
+    home = f"{there}/a[1]*"
+    record = RunRecord("r-1", HERE, home, "", nodes=(HERE,), stores=(HERE.name,))
+    (order,) = orders_of_all_hosts(record, None, str(out), results=True)
+    assert fetch(order, lambda: LocalSession(HERE), lambda _: None, Cancel()).brought == ("metrics",)
+    assert (out / HERE.name / "metrics").read_bytes() == b"a[1]*"
+    (none,) = orders_of_all_hosts(replace(record, id="r-2"), None, str(out), results=True)
+    assert fetch(none, lambda: LocalSession(HERE), lambda _: None, Cancel()).status == "ok"
 
 
 def test_all_hosts_of_a_run_are_asked_once_a_store_and_each_has_its_directory() -> None:

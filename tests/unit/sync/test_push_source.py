@@ -9,6 +9,8 @@ import pytest
 
 from ipexctl.errors import UserError
 from ipexctl.node.files.push import PREFIX
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.outcome import Cancelled
 from ipexctl.sync.push_source import parse_target, read_source
 
 
@@ -51,7 +53,7 @@ def test_directory_is_listed_with_everything_in_it(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("sub/.git/a")
     (tmp_path / f"{PREFIX}0").mkdir()
     seen: list[tuple[int, int]] = []
-    source = read_source(tmp_path, lambda done, total: seen.append((done, total)))
+    source = read_source(tmp_path, lambda done, total: seen.append((done, total)), Cancel())
     kinds = {entry.path: entry.kind for entry in source.manifest.entries}
     assert kinds == {"": "d", ".env": "f", "empty": "d", "link": "l", "sub": "d", "sub/.git": "d", "sub/.git/a": "f"}
     assert seen[-1] == (7, 7)
@@ -62,7 +64,7 @@ def test_directory_is_listed_with_everything_in_it(tmp_path: Path) -> None:
 def test_file_has_no_name_in_the_list(tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_text("x")
     (tmp_path / "link").symlink_to("model.bin")
-    source = read_source(tmp_path / "link", no_bytes)
+    source = read_source(tmp_path / "link", no_bytes, Cancel())
     (entry,) = source.manifest.entries
     assert (entry.path, source.is_file) == ("", True)
     assert (source.root / source.entry_of(entry.content).path).read_text() == "x"
@@ -74,7 +76,7 @@ def test_link_that_leads_out_is_refused_with_its_name(tmp_path: Path, target: st
     (source / "sub").mkdir(parents=True)
     (source / "way").symlink_to(target)
     with pytest.raises(UserError, match="way"):
-        read_source(source, no_bytes)
+        read_source(source, no_bytes, Cancel())
 
 
 def test_link_by_a_link_that_leads_out_is_refused(tmp_path: Path) -> None:
@@ -82,16 +84,24 @@ def test_link_by_a_link_that_leads_out_is_refused(tmp_path: Path) -> None:
     source.mkdir()
     (source / "here").symlink_to(".")
     (source / "b").symlink_to("here/here/c")
-    read_source(source, no_bytes)
+    read_source(source, no_bytes, Cancel())
     (tmp_path / "real").mkdir()
     (source / "out").symlink_to(tmp_path / "real")
     with pytest.raises(UserError, match="out"):
-        read_source(source, no_bytes)
+        read_source(source, no_bytes, Cancel())
 
 
 def test_what_is_no_file_is_refused_with_its_name(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UserError, match="pipe"):
-        read_source(tmp_path, no_bytes)
+        read_source(tmp_path, no_bytes, Cancel())
     with pytest.raises(UserError):
-        read_source(tmp_path / "none", no_bytes)
+        read_source(tmp_path / "none", no_bytes, Cancel())
+
+
+def test_reading_ends_when_it_is_cancelled(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("a")
+    cancel = Cancel()
+    cancel.throw()
+    with pytest.raises(Cancelled):
+        read_source(tmp_path, no_bytes, cancel)

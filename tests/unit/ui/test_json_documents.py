@@ -74,7 +74,7 @@ def test_uninstall_control_and_fetch_documents_have_these_fields() -> None:
     assert sorted(control) == ["fix", "found", "left", "live", "logins", "reason", "status"]
     names = "schema status host source dest brought resumed unchanged bytes received_bytes failed left_out older"
     nothing = fetch.as_json(FetchResult(N1, "ok"))
-    assert sorted(nothing) == sorted(f"{names} other_hosts reason fix seconds".split())
+    assert sorted(nothing) == sorted(f"{names} other_hosts also_on reason fix seconds".split())
     assert [nothing[name] for name in ("unchanged", "bytes", "received_bytes")] == [0, 0, 0]
 
 
