@@ -36,14 +36,8 @@ def push_command(
 
     source = expanded(source)
     target = parse_target(path, source)
-    if target.hosts is not None:
-        if targets.hosts is not None and "hosts" not in targets.defaults:
-            raise UserError("HOSTS:PATH and --hosts both name hosts", fix=f"--hosts '{targets.hosts}' with PATH alone")
-        if targets.hostfile is not None and "hostfile" not in targets.defaults:
-            targets = replace(targets, limit=target.hosts)
-        else:
-            targets = replace(targets.without_defaults("hosts", "hostfile"), hosts=target.hosts)
     home_dir = check_home(home)
+    targets = targets if target.hosts is None else _with_hosts(targets, target.hosts)
     hosts = choose_hosts(targets)
     with session_pool(targets, output if output.verbose > 1 else None) as (pool, interrupt):
         pool.warm(hosts)  # they are connected while SRC is read
@@ -60,3 +54,20 @@ def push_command(
             report = push(content, str(source), hosts, pool, options, view.watch)
     output.print_report(call_options(targets, home).in_report(report), as_json, show)
     raise interrupt.or_exit(report.exit_code)
+
+
+def _with_hosts(targets: Targets, hosts: str) -> Targets:
+    """HOSTS of the word limit the hosts of the call; without a named hostfile, others are hosts of their own."""
+    from ipexctl.cli.hosts import choose_hosts
+
+    for option, name, value in (("--hosts", "hosts", targets.hosts), ("-l", "limit", targets.limit)):
+        if value is not None and name not in targets.defaults:
+            raise UserError(f"HOSTS:PATH and {option} both name hosts", fix=f"{option} '{value}' with PATH alone")
+    limited = replace(targets, limit=hosts)
+    if targets.hostfile is not None and "hostfile" not in targets.defaults:
+        return limited
+    try:
+        choose_hosts(limited)
+    except UserError:
+        return replace(targets.without_defaults("hosts", "hostfile", "limit"), hosts=hosts)
+    return limited

@@ -92,12 +92,15 @@ def check_path(text: str, home: str, *, is_file: bool) -> str:
     account = os.path.realpath(os.path.expanduser("~"))
     path = os.path.realpath(os.path.join(account, os.path.expanduser(text)))
     own = os.path.realpath(os.path.join(account, os.path.expanduser(home)))
-    with contextlib.suppress(KeyError):
-        account = os.path.realpath(pwd.getpwuid(os.geteuid()).pw_dir)
+    places = [(account, "your home directory"), (own, "ipexctl's own directory")]
+    with contextlib.suppress(KeyError):  # $HOME may be another directory
+        places.append((os.path.realpath(pwd.getpwuid(os.geteuid()).pw_dir), "your home directory"))
     fix = "name a directory of its own: ipexctl push SRC data/NAME"
-    for directory, what in ((account, "your home directory"), (own, "ipexctl's own directory")):
-        if path == "/" or directory == path or directory.startswith(f"{path}/"):
-            raise AgentError(f"{path} is {'/' if path == '/' else what if directory == path else f'above {what}'}", fix)
+    for directory, what in places:
+        if path == directory:
+            raise AgentError(f"{path} is {what}", fix)
+        if directory.startswith(f"{path.rstrip('/')}/"):
+            raise AgentError(f"{path} is above {what}", fix)
     if path.startswith(f"{own}/"):
         raise AgentError(f"{path} is in ipexctl's own directory", fix)
     if is_file and os.path.isdir(path):

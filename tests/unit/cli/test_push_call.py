@@ -1,0 +1,48 @@
+"""The hosts of `ipexctl push SRC HOSTS:PATH`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ipexctl.cli.hosts import choose_hosts
+from ipexctl.cli.options import Targets
+from ipexctl.cli.push import _with_hosts
+from ipexctl.errors import UserError
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def names(targets: Targets, hosts: str) -> list[tuple[str, str]]:
+    return [(host.name, host.address) for host in choose_hosts(_with_hosts(targets, hosts))]
+
+
+def test_hosts_of_the_hostfile_keep_what_it_says(directory: Path) -> None:
+    (directory / "hostfile").write_text("me@node1\nnode2\nnode3\n")
+    (host,) = choose_hosts(_with_hosts(Targets(), "node1"))
+    assert (host.name, host.user) == ("node1", "me")
+    assert [name for name, _ in names(Targets(), "node[2-3]")] == ["node2", "node3"]
+    assert [name for name, _ in names(Targets(), "other[1-2]")] == ["other1", "other2"]
+
+
+def test_hosts_without_a_hostfile_are_their_own() -> None:
+    assert [name for name, _ in names(Targets(), "node[1-2]")] == ["node1", "node2"]
+
+
+def test_named_hostfile_has_all_hosts(directory: Path) -> None:
+    (directory / "nodes").write_text("node1\n")
+    targets = Targets(hostfile=directory / "nodes")
+    assert [name for name, _ in names(targets, "node1")] == ["node1"]
+    with pytest.raises(UserError):
+        names(targets, "node9")
+
+
+def test_hosts_are_named_once() -> None:
+    for targets in (Targets(hosts="node1"), Targets(limit="node1")):
+        with pytest.raises(UserError):
+            _with_hosts(targets, "node2")
