@@ -4,6 +4,7 @@
 costs a millisecond.
 
     SIGNAL           writes all threads' stacks to an unnamed file, which `process_stacks.py` reads through /proc
+    $IPEXCTL_ALLREDUCE   `shared`: the first model with DDP imports `ipexctl_inrank` from the same directory
     $IPEXCTL_NOTES   `NUMBER:INODE` of an inherited pipe: a line `PID CODE WORDS` goes there once an exception, or
                      sys.exit with a code other than 0, has reached the top. Children without the pipe write none.
 """
@@ -32,11 +33,15 @@ GLOO_THREAD = b"pt_gloo_runloop\n"
 """The name of the threads in which PyTorch runs gloo's collectives."""
 GLOO_LIMIT = 1.0
 """Seconds that the exit waits for them."""
+DDP_MODULE = "torch.nn.parallel.distributed"
+PACKAGE = "ipexctl_inrank"
+DIRECTORY = os.path.dirname(os.path.abspath(__file__))
+"""The run's directory of hooks, which has the package."""
 
 
 def begin() -> None:
     # The hook for gloo is registered first, so that it runs after all others.
-    for install in (install_gloo_wait, install_stack_dumps, install_notes):
+    for install in (install_gloo_wait, install_stack_dumps, install_notes, install_all_reduce):
         try:
             install()
         except (
@@ -172,6 +177,71 @@ def install_notes() -> None:
         notes.excepthook
     )  # the same object: some libraries install their hook only then
     atexit.register(notes.at_end)
+
+
+def install_all_reduce() -> None:
+    """Let the first model with DDP ask all ranks whether their gradients can be added up in shared memory."""
+    if os.environ.get("IPEXCTL_ALLREDUCE") == "shared":
+        sys.meta_path.insert(0, DDPFinder)
+
+
+class DDPFinder:
+    """Finds DDP's module as Python does, once, and wraps DDP's constructor when `import torch` has run the module."""
+
+    @staticmethod
+    def find_spec(name: str, *_: Any, **__: Any) -> Any:
+        if name != DDP_MODULE:
+            return None
+        sys.meta_path.remove(DDPFinder)
+        from importlib.util import find_spec
+
+        spec: Any = find_spec(name)
+        loader: Any = getattr(spec, "loader", None)
+        run = getattr(loader, "exec_module", None)
+        if run is None:
+            return spec
+
+        def exec_module(module: Any) -> None:
+            del loader.exec_module  # this function hides the class's
+            run(module)
+            if hasattr(module, "DistributedDataParallel"):
+                wrap_constructor(module.DistributedDataParallel)
+
+        loader.exec_module = exec_module
+        return spec
+
+
+def wrap_constructor(model_class: Any) -> None:
+    from functools import wraps
+
+    construct = model_class.__init__
+    attach: Any = None
+
+    @wraps(construct)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        nonlocal attach
+        construct(self, *args, **kwargs)
+        attach = attach or load_attach()
+        attach(self)
+
+    model_class.__init__ = __init__
+
+
+def load_attach() -> Any:
+    """The function of the run's `ipexctl_inrank` for a new model; if it can't be imported, all ranks do without it."""
+    from importlib import import_module
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    directory = f"{DIRECTORY}/{PACKAGE}"
+    try:
+        spec: Any = spec_from_file_location(PACKAGE, f"{directory}/__init__.py", submodule_search_locations=[directory])
+        sys.modules[PACKAGE] = module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return import_module(f"{PACKAGE}.ddp").attach
+    except Exception as error:  # noqa: BLE001  # the script trains without it
+        if os.environ.get("RANK") == "0":
+            print(f"ipexctl: all-reduce in shared memory is off: {describe(error)}", file=sys.stderr)  # noqa: T201
+        return id
 
 
 def is_pipe(number: int, inode: int) -> bool:

@@ -1,0 +1,69 @@
+"""All ranks of a process group decide the same in the group's store, or nothing: on for all, or off for all.
+
+Each rank posts its offer; rank 0 makes a decision from all offers and publishes it. A rank that waits longer than
+PATIENCE for the others may publish `{"off": reason}`. The first one that counts up the claim is the only one that may
+publish; all ranks act on what is published. So a rank that never takes part, as one under `python -E`, means off.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import timedelta
+from typing import Any, Callable, Dict
+
+PATIENCE = 5.0
+"""Seconds for every rank to post."""
+WRITING = 60.0
+"""Seconds for a rank that may publish to do so."""
+
+Decision = Dict[str, Any]
+"""JSON: what rank 0 makes of the offers; {"off": reason} if all ranks stay with the backend."""
+
+
+class Round:
+    """One decision of all ranks: `name` is unique in the store."""
+
+    def __init__(self, store: Any, rank: int, size: int, name: str, patience: float = PATIENCE) -> None:
+        self._store, self._rank, self._size, self._name = store, rank, size, f"ipexctl/allreduce/{name}"
+        self._patience = patience
+
+    def decide(self, offer: Any, decide: Callable[[list[Any]], Decision]) -> Decision:
+        """Post this rank's offer, and return what is published; `decide` is called on rank 0 alone."""
+        until = time.monotonic() + self._patience
+        self._store.set(self._key(self._rank), json.dumps(offer))
+        published = f"{self._name}/decision"
+        if self._rank == 0:
+            decision = self._collect(until, decide)
+        elif self._wait([published], until):
+            return self._read(published)
+        else:
+            decision = {"off": f"rank 0 did not answer within {self._patience:g} s"}
+        if self._store.add(f"{self._name}/claim", 1) == 1:
+            self._store.set(published, json.dumps(decision))
+            return decision
+        if not self._wait([published], time.monotonic() + WRITING):
+            return {"off": "no rank published a decision"}
+        return self._read(published)
+
+    def _collect(self, until: float, decide: Callable[[list[Any]], Decision]) -> Decision:
+        keys = [self._key(rank) for rank in range(self._size)]
+        if not self._wait(keys, until):
+            missing = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+            if missing:
+                return {"off": f"rank {missing[0]} did not answer within {self._patience:g} s"}
+        return decide([self._read(key) for key in keys])
+
+    def _wait(self, keys: list[str], until: float) -> bool:
+        try:
+            self._store.wait(keys, timedelta(seconds=max(until - time.monotonic(), 0.01)))
+        except RuntimeError:  # the store's errors are RuntimeErrors in all versions of torch
+            return False
+        return True
+
+    def _read(self, key: str) -> Decision:
+        value: Decision = json.loads(self._store.get(key))
+        return value
+
+    def _key(self, rank: int) -> str:
+        return f"{self._name}/offer/{rank}"

@@ -1,0 +1,197 @@
+"""Adding up a tensor over the ranks of one host, in shared memory.
+
+In comes a flat tensor, and a factor by which each rank's values are multiplied first; the sum is written into the same
+tensor. Each rank adds up one part of each piece, its shard:
+
+    1. it writes the shards of the others, multiplied, into its own segment, and counts up PROGRESS
+    2. it waits for all ranks, adds up its shard in the order of the ranks, leaves the sum in its segment, counts up
+    3. it waits for all ranks, and copies the sums of the others
+
+A small piece takes one step less: each rank writes all of it, waits, and adds up all of it in the same order. Pieces
+use the two slots of a segment in turn. A rank writes to a slot again only after all ranks have counted up for the piece
+in between, which they do after they have read everything of the piece before. The rule: the same bits on each rank.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple, Sequence
+
+import torch
+
+from .layout import pieces, shard_bounds
+from .segment import HEADER
+from .waiting import MASK, Waiter
+
+if TYPE_CHECKING:
+    from .segment import Segment
+    from .waiting import Peer
+
+PIECE = 2 << 20
+"""Bytes of a piece: what is written stays in the processor's caches until the others read it."""
+WHOLE = 64 << 10
+"""Bytes up to which each rank adds up all of a piece."""
+SEGMENT_SIZE = HEADER + 2 * PIECE
+MAX_PLANS = 64
+DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+)
+
+
+class _Piece(NamedTuple):
+    """A piece of a bucket with the parts of the segments' slots for it."""
+
+    start: int
+    end: int
+    is_whole: bool
+    own: slice
+    """The own shard, in the bucket."""
+    written: Sequence[tuple[slice, Any]]
+    """Parts of the bucket, and of the own segment, for shards of others."""
+    result: Any
+    terms: Sequence[Any]
+    """Of each rank of the host, what it has written for the own shard; the own one is None in a piece with shards."""
+    sums: Sequence[tuple[slice, Any]]
+    """Parts of the bucket, and of the others' segments that hold their sums."""
+
+
+class Channel:
+    """The segments of all ranks of this host, in the same order on each."""
+
+    def __init__(self, segments: Sequence[Segment], place: int, peers: Sequence[Peer], timeout: float) -> None:
+        self.place, self.size = place, len(segments)
+        self._segments = segments
+        self._own = segments[place]
+        self.waiter = Waiter(self._own, segments, peers, timeout)
+        self._count = 0
+        self._slot = 0
+        self._plans: dict[tuple[Any, int, int], list[_Piece]] = {}
+        self._lock = threading.Lock()
+
+    def all_reduce(self, tensor: Any, factor: float | None) -> None:
+        """Add up a flat, contiguous tensor over the ranks of the host."""
+        with self._lock, torch.no_grad():
+            plan = self._plan(tensor.dtype, tensor.numel())
+            self._own.checks[self._slot] = tensor.numel() << 8 | DTYPES.index(tensor.dtype)
+            for number, piece in enumerate(plan):
+                if piece.is_whole:
+                    self._add_whole(piece, tensor, factor, is_first=number == 0)
+                else:
+                    self._add_shards(piece, tensor, factor, is_first=number == 0)
+                self._slot ^= 1
+
+    def _signal(self) -> int:
+        self._count = count = (self._count + 1) & MASK
+        self._own.progress[0] = count
+        self._own.wake()
+        return count
+
+    def _add_shards(self, piece: _Piece, tensor: Any, factor: float | None, *, is_first: bool) -> None:
+        for part, target in piece.written:
+            _scale(tensor[part], factor, target)
+        self.waiter.wait_for_all(self._signal())
+        if is_first:
+            self._check()
+        own, result = tensor[piece.own], piece.result
+        _add_in_order(piece.terms, own, factor, result)
+        count = self._signal()
+        own.copy_(result)
+        self.waiter.wait_for_all(count)
+        for part, source in piece.sums:
+            tensor[part].copy_(source)
+
+    def _add_whole(self, piece: _Piece, tensor: Any, factor: float | None, *, is_first: bool) -> None:
+        part, target = piece.written[0]
+        own = tensor[part]
+        _scale(own, factor, target)
+        self.waiter.wait_for_all(self._signal())
+        if is_first:
+            self._check()
+        terms = piece.terms
+        torch.add(terms[0], terms[1], out=own)
+        for term in terms[2:]:
+            own.add_(term)
+
+    def _check(self) -> None:
+        """Raise an error if the ranks are about to add up different tensors, as of models that differ."""
+        slot = self._slot
+        own = self._own.checks[slot]
+        for segment in self._segments:
+            if segment.checks[slot] != own:
+                raise RuntimeError("the ranks of this host add up gradients of different sizes or types")
+
+    def _plan(self, dtype: Any, elements: int) -> list[_Piece]:
+        key = dtype, elements, self._slot
+        plan = self._plans.get(key)
+        if plan is None:
+            while len(self._plans) >= MAX_PLANS:
+                del self._plans[next(iter(self._plans))]
+            plan = self._plans[key] = self._make_plan(dtype, elements)
+        return plan
+
+    def _make_plan(self, dtype: Any, elements: int) -> list[_Piece]:
+        size = dtype.itemsize if hasattr(dtype, "itemsize") else torch.empty((), dtype=dtype).element_size()
+        plan, slot = [], self._slot
+        for start, end in pieces(elements, size, PIECE):
+            views = [self._view(segment, slot, dtype, end - start, size) for segment in self._segments]
+            plan.append(self._piece(start, end, size, views))
+            slot ^= 1
+        return plan
+
+    @staticmethod
+    def _view(segment: Segment, slot: int, dtype: Any, elements: int, size: int) -> Any:
+        start = HEADER + slot * PIECE
+        return torch.frombuffer(segment.bytes[start : start + elements * size], dtype=dtype)
+
+    def _piece(self, start: int, end: int, size: int, views: list[Any]) -> _Piece:
+        elements, place = end - start, self.place
+        whole = slice(start, end)
+        if elements * size <= WHOLE:
+            return _Piece(start, end, True, whole, [(whole, views[place])], None, views, ())
+        bounds = shard_bounds(elements, self.size, size)
+        low, high = bounds[place], bounds[place + 1]
+        written = [
+            (slice(start + first, start + last), views[place][first:last])
+            for first, last in ((0, low), (high, elements))
+            if first < last
+        ]
+        terms = [None if number == place else view[low:high] for number, view in enumerate(views)]
+        sums = [
+            (slice(start + first, start + last), view[first:last])
+            for number, (view, first, last) in enumerate(zip(views, bounds[:-1], bounds[1:]))
+            if number != place and first < last
+        ]
+        own = slice(start + low, start + high)
+        return _Piece(start, end, False, own, written, views[place][low:high], terms, sums)
+
+
+def _scale(source: Any, factor: float | None, target: Any) -> None:
+    if factor is None:
+        target.copy_(source)
+    else:
+        torch.mul(source, factor, out=target)
+
+
+def _add_in_order(terms: Sequence[Any], own: Any, factor: float | None, result: Any) -> None:
+    """The sum over ranks, in their order; `own`, times the factor, stands for the term that is None."""
+    alpha = 1 if factor is None else factor
+    first, second = terms[0], terms[1]
+    if first is None:
+        torch.add(second, own, alpha=alpha, out=result)
+    elif second is None:
+        torch.add(first, own, alpha=alpha, out=result)
+    else:
+        torch.add(first, second, out=result)
+    for term in terms[2:]:
+        if term is None:
+            result.add_(own, alpha=alpha)
+        else:
+            result.add_(term)

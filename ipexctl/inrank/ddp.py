@@ -1,0 +1,242 @@
+"""A communication hook for DistributedDataParallel that adds gradients up over a link, where all ranks agree to it.
+
+`attach` is called at the end of a model's `DistributedDataParallel.__init__`, which all ranks reach together. The first
+model of a process group connects the ranks; later ones use the same link. The rules: each rank makes the same choice
+for each bucket, from values that are equal on all of them; a hook that the script registers itself replaces ours; what
+DDP does without a hook, and we don't do faster, is left to the process group's backend, with DDP's own arithmetic.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from typing import Any, Callable, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel.distributed import DistributedDataParallel
+
+from .channel import DTYPES
+from .link import Link, OffError, connect
+
+CROSSOVER = 64 << 10
+"""Bytes from which a bucket goes through shared memory, where all ranks are on one host."""
+TIMEOUT = 1800.0
+OLDEST = (2, 1)
+
+
+class Gradients:
+    """The state of one model's hook."""
+
+    def __init__(self, model: Any, link: Link, group: Any) -> None:
+        self._model = weakref.ref(model)  # the reducer, which the model owns, has this object
+        self._link, self._group = link, group
+        self._factor = 1.0 / group.size()
+        self.script_hook: tuple[Any, Callable[[Any, Any], Any]] | None = None
+        self.is_joined = False
+        """Whether this rank has no more input, and takes part in the backward passes of the others."""
+
+    def reduce(self, bucket: Any) -> Any:
+        """A future of the bucket's tensor with the mean over all ranks."""
+        if self.script_hook is not None:
+            state, hook = self.script_hook
+            return hook(state, bucket)
+        model: Any = self._model()
+        tensor = bucket.buffer()
+        group = model.process_group
+        if group is not self._group or not _divides_by_size(model):
+            return self._reduce_with_backend(model, group, bucket, tensor)
+        if tensor.numel() * tensor.element_size() < CROSSOVER or tensor.dtype not in DTYPES:
+            return self._reduce_with_backend(model, group, bucket, tensor)
+        self._link.all_reduce(tensor, self._factor)
+        future: Any = torch.futures.Future()
+        future.set_result(tensor)
+        return future
+
+    def _reduce_with_backend(self, model: Any, group: Any, bucket: Any, tensor: Any) -> Any:
+        divisor = group.size()
+        if not _divides_by_size(model):
+            active = torch.tensor([0 if self.is_joined else 1])
+            dist.all_reduce(active, group=group)
+            divisor = int(active)
+        with torch.no_grad():
+            tensor.mul_(1.0 / divisor)  # as DDP does it without a hook
+        return model.reducer._run_allreduce_hook(bucket)
+
+
+def _divides_by_size(model: Any) -> bool:
+    config = getattr(model, "_join_config", None)
+    return not getattr(config, "enable", False) or getattr(model, "_divide_by_initial_world_size", True)
+
+
+def reduce_gradients(state: Gradients, bucket: Any) -> Any:
+    """The hook."""
+    return state.reduce(bucket)
+
+
+_attached: weakref.WeakKeyDictionary[Any, Gradients] = weakref.WeakKeyDictionary()
+
+
+class _Connected(NamedTuple):
+    group: Any
+    """A weak reference: a process group that was destroyed is not kept."""
+    link: Link
+
+
+_models = 0
+"""Models of the world's process groups so far; equal on all ranks."""
+_connected: _Connected | None = None
+_has_reported = False
+
+
+def attach(model: Any) -> None:
+    """Let the model's gradients go through shared memory if all ranks agree. No error reaches the script."""
+    try:
+        reason = _attach(model)
+    except OffError as off:
+        reason = str(off)
+    except Exception as error:  # noqa: BLE001  # the script trains without us
+        reason = f"{type(error).__name__}: {error}"
+    _report(reason)
+
+
+def _attach(model: Any) -> str:
+    """Raises an OffError, and returns the reason of a model that this rank alone leaves to the backend."""
+    global _models, _connected
+    group = getattr(model, "process_group", None)
+    world = dist.distributed_c10d._get_default_group()
+    if group is not world:
+        return "the model has another process group than that of all ranks"
+    _models += 1
+    reason = reason_against(model, group)
+    store = dist.distributed_c10d._get_default_store()
+    link = _connected.link if _connected is not None and _connected.group() is group else None
+    timeout = _timeout(group)
+    name = str(_models)
+    if link is None:
+        link = connect(store, dist.get_rank(), group.size(), name, reason, timeout)
+        _connected = _Connected(weakref.ref(group), link)
+    else:
+        link.confirm(store, dist.get_rank(), name, reason)
+    _patch_registration()
+    state = Gradients(model, link, group)
+    dist._register_comm_hook(model.reducer, state, reduce_gradients)
+    _attached[model] = state
+    return ""
+
+
+def reason_against(model: Any, group: Any) -> str:
+    """Why this model's gradients are left to the backend; empty if nothing speaks against shared memory."""
+    if _version() < OLDEST:
+        return f"torch {torch.__version__} is older than {'.'.join(map(str, OLDEST))}"
+    if group.size() < 2:
+        return "there is one rank"
+    if not isinstance(_backend(group), getattr(dist, "ProcessGroupGloo", ())):
+        return "the process group's backend is not gloo"
+    config = sys.modules.get("torch._dynamo.config")
+    reasons = (
+        (getattr(model, "device_type", "cpu") != "cpu", "the model is not on the CPU"),
+        (getattr(model, "mixed_precision", None) is not None, "the model has DDP's mixed_precision"),
+        (getattr(model, "_use_python_reducer", False), "torch.compile uses the Python reducer"),
+        (getattr(config, "compiled_autograd", False), "torch.compile uses compiled autograd"),
+        (getattr(model, "_delay_all_reduce_all_params", False), "DDP delays all all-reduces"),
+        (bool(getattr(model, "_comm_hooks", None)), "the model has a communication hook of its own"),
+        (any(getattr(part, "sparse", False) is True for part in model.module.modules()), "gradients are sparse"),
+        (_gradient_bytes(model) < CROSSOVER, f"the model has less than {CROSSOVER >> 10} KB of gradients"),
+    )
+    return next((reason for is_against, reason in reasons if is_against), "")
+
+
+def _version() -> tuple[int, ...]:
+    parts = torch.__version__.split(".")[:2]
+    return tuple(int(part) if part.isdigit() else 0 for part in parts)
+
+
+def _backend(group: Any) -> Any:
+    """The backend for tensors on the CPU; with TORCH_DISTRIBUTED_DEBUG=DETAIL a wrapper that checks collectives."""
+    try:
+        return group._get_backend(torch.device("cpu"))
+    except (AttributeError, RuntimeError):
+        return None
+
+
+def _timeout(group: Any) -> float:
+    """Seconds until a collective of the group fails."""
+    try:
+        return float(_backend(group).options._timeout.total_seconds())
+    except AttributeError:
+        return TIMEOUT
+
+
+def _gradient_bytes(model: Any) -> int:
+    parameters = [parameter for parameter in model._module_parameters if parameter.requires_grad]
+    return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+
+
+def _report(reason: str) -> None:
+    """Say once, on rank 0, which way the gradients go."""
+    global _has_reported
+    if _has_reported or not dist.is_initialized() or dist.get_rank() != 0:
+        return
+    _has_reported = True
+    state = f"off: {reason}" if reason else "on"
+    try:
+        print(f"ipexctl: all-reduce in shared memory is {state}", file=sys.stderr, flush=True)  # noqa: T201
+    except (OSError, ValueError):
+        return
+
+
+@functools.lru_cache(maxsize=None)
+def _patch_registration() -> None:
+    """Let a hook of the script replace ours: the reducer takes one hook in its life."""
+    register, register_builtin = (
+        DistributedDataParallel.register_comm_hook,
+        DistributedDataParallel._register_builtin_comm_hook,
+    )
+    match = DistributedDataParallel._match_all_reduce_for_bwd_pass
+
+    @functools.wraps(register)
+    def register_comm_hook(self: Any, state: Any, hook: Any) -> None:
+        own = _attached.get(self)
+        if own is None:
+            register(self, state, hook)
+            return
+        self._check_comm_hook(hook)
+        _replace(own, state, hook)
+        self.logger._set_comm_hook_name(hook.__qualname__)
+        self._comm_hooks.append((hook, state))
+
+    @functools.wraps(register_builtin)
+    def _register_builtin_comm_hook(self: Any, comm_hook_type: Any) -> None:
+        own = _attached.get(self)
+        if own is None:
+            register_builtin(self, comm_hook_type)
+            return
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+        is_plain = comm_hook_type == dist.BuiltinCommHookType.ALLREDUCE
+        hook = default_hooks.allreduce_hook if is_plain else default_hooks.fp16_compress_hook
+        _replace(own, self.process_group, hook)
+        self.logger._set_comm_hook_name(str(comm_hook_type))
+
+    @functools.wraps(match)
+    def _match_all_reduce_for_bwd_pass(self: Any) -> None:
+        own = _attached.get(self)
+        if own is not None:
+            own.is_joined = True
+        try:
+            match(self)
+        finally:
+            if own is not None:
+                own.is_joined = False
+
+    DistributedDataParallel.register_comm_hook = register_comm_hook
+    DistributedDataParallel._register_builtin_comm_hook = _register_builtin_comm_hook
+    DistributedDataParallel._match_all_reduce_for_bwd_pass = _match_all_reduce_for_bwd_pass
+
+
+def _replace(own: Gradients, state: Any, hook: Any) -> None:
+    if own.script_hook is not None:
+        raise RuntimeError("register_comm_hook or register_builtin_comm_hook can only be called once.")
+    own.script_hook = state, hook

@@ -1,0 +1,164 @@
+"""The shared memory of all ranks of a process group: offered, mapped, proved, and kept for all its models.
+
+`connect` is called by all ranks at the same point. Each offers a segment with a nonce, maps the segments of the others
+that it can, and says which. All ranks get a link, or all get the reason why there is none.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Mapping, Sequence
+
+from .agreement import Round
+from .channel import SEGMENT_SIZE, Channel
+from .layout import find_hosts
+from .segment import NAME, NONCE_SIZE, Segment, SegmentError, create_memfd, is_supported
+from .waiting import Peer, read_state
+
+
+class OffError(Exception):
+    """The ranks stay with the backend; the text is the reason. All ranks have the same one."""
+
+
+class Link:
+    """What this rank adds gradients up with, together with the others of its process group."""
+
+    def __init__(self, hosts: Sequence[Sequence[int]], channel: Channel) -> None:
+        self.hosts, self.channel = hosts, channel
+
+    def confirm(self, store: Any, rank: int, name: str, reason: str) -> None:
+        """Return if all ranks want this link for one more model; otherwise raise an OffError."""
+        size = sum(len(ranks) for ranks in self.hosts)
+        _published(Round(store, rank, size, f"{name}/confirmed").decide({"off": reason}, _all_agree))
+
+    def all_reduce(self, tensor: Any, factor: float | None) -> None:
+        self.channel.all_reduce(tensor, factor)
+
+
+def connect(store: Any, rank: int, size: int, name: str, reason: str, timeout: float) -> Link:
+    """A link of all ranks; `reason` is why this rank wants none, or empty. Raises an OffError."""
+    own, number, reason = _offered(reason)
+    segments = {rank: own} if own is not None else {}
+    try:
+        offer = _offer(own, number, reason)
+        offers = _published(Round(store, rank, size, f"{name}/offers").decide(offer, _table))["offers"]
+        why = ""
+        try:
+            segments.update(_mapped(rank, offers))
+        except SegmentError as error:
+            why = f"rank {rank}: {error}"
+        mapped = {"off": why, "ranks": sorted(segments)}
+        hosts = _published(Round(store, rank, size, f"{name}/mapped").decide(mapped, _hosts))["hosts"]
+    except OffError:
+        for segment in segments.values():
+            segment.close()
+        raise
+    finally:
+        if number >= 0:
+            os.close(number)
+    ranks = next(ranks for ranks in hosts if rank in ranks)
+    peers = [Peer(peer, offers[peer]["pid"], offers[peer]["started"]) for peer in ranks]
+    channel = Channel([segments[peer] for peer in ranks], ranks.index(rank), peers, timeout)
+    if len({core for peer in ranks for core in offers[peer]["cores"]}) < len(ranks):
+        channel.waiter.spins = 0
+    return Link(hosts, channel)
+
+
+def _offered(reason: str) -> tuple[Segment | None, int, str]:
+    """The own segment and its descriptor, or the reason why there is none."""
+    if reason:
+        return None, -1, reason
+    if not is_supported():
+        return None, -1, "this processor is no x86-64"
+    try:
+        number = create_memfd(SEGMENT_SIZE)
+    except SegmentError as error:
+        return None, -1, str(error)
+    try:
+        own = Segment(number, SEGMENT_SIZE)
+    except SegmentError as error:
+        os.close(number)
+        return None, -1, str(error)
+    own.nonce = os.urandom(NONCE_SIZE)
+    return own, number, ""
+
+
+def _offer(own: Segment | None, number: int, reason: str) -> dict[str, Any]:
+    return {
+        "off": reason,
+        "boot": _boot(),
+        "pid": os.getpid(),
+        "number": number,
+        "started": read_state(os.getpid())[1],
+        "nonce": own.nonce.hex() if own else "",
+        "cores": sorted(os.sched_getaffinity(0)),
+    }
+
+
+def _boot() -> str:
+    """Ranks with different ones are on different hosts; those with the same may be in different containers."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _table(offers: list[Any]) -> dict[str, Any]:
+    off = next((offer["off"] for offer in offers if offer["off"]), "")
+    return {"off": off} if off else {"offers": offers}
+
+
+def _all_agree(offers: list[Any]) -> dict[str, Any]:
+    return {"off": next((offer["off"] for offer in offers if offer["off"]), "")}
+
+
+def _hosts(mapped: list[Any]) -> dict[str, Any]:
+    off = next((entry["off"] for entry in mapped if entry["off"]), "")
+    if off:
+        return {"off": off}
+    try:
+        hosts = find_hosts({rank: entry["ranks"] for rank, entry in enumerate(mapped)})
+    except ValueError as why:
+        return {"off": str(why)}
+    if len(hosts) > 1:
+        return {"off": "the ranks are on several hosts"}
+    return {"hosts": hosts}
+
+
+def _published(decision: Mapping[str, Any]) -> Mapping[str, Any]:
+    if decision.get("off"):
+        raise OffError(str(decision["off"]))
+    return decision
+
+
+def _mapped(rank: int, offers: Sequence[Mapping[str, Any]]) -> dict[int, Segment]:
+    """The segments of the other ranks of this host."""
+    segments = {}
+    for peer, offer in enumerate(offers):
+        if peer != rank and offer["boot"] == offers[rank]["boot"]:
+            segment = _map(offer)
+            if segment is not None:
+                segments[peer] = segment
+    return segments
+
+
+def _map(offer: Mapping[str, Any]) -> Segment | None:
+    """The segment of another rank; None if that process is not on this host, or not to be seen from here."""
+    path = f"/proc/{offer['pid']}/fd/{offer['number']}"
+    try:
+        if NAME not in os.readlink(path):
+            return None  # of another process with that number
+        number = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if os.fstat(number).st_size != SEGMENT_SIZE:
+            return None
+        segment = Segment(number, SEGMENT_SIZE)
+    finally:
+        os.close(number)
+    if segment.nonce.hex() != offer["nonce"]:
+        segment.close()
+        return None
+    return segment
