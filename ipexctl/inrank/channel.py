@@ -71,7 +71,7 @@ class Channel:
         self._segments = segments
         self._own = segments[place]
         self.waiter = Waiter(self._own, segments, peers, timeout)
-        self._count = 0
+        self.count = 0
         self._slot = 0
         self._plans: dict[tuple[Any, int, int], list[_Piece]] = {}
         self._lock = threading.Lock()
@@ -89,7 +89,7 @@ class Channel:
                 self._slot ^= 1
 
     def _signal(self) -> int:
-        self._count = count = (self._count + 1) & MASK
+        self.count = count = (self.count + 1) & MASK
         self._own.progress[0] = count
         self._own.wake()
         return count
@@ -101,7 +101,9 @@ class Channel:
         if is_first:
             self._check()
         own, result = tensor[piece.own], piece.result
-        _add_in_order(piece.terms, own, factor, result)
+        if factor is not None:
+            own.mul_(factor)  # rounded as the others' terms are: a fused multiply-add has other bits, if it underflows
+        _add_in_order(piece.terms, own, result)
         count = self._signal()
         own.copy_(result)
         self.waiter.wait_for_all(count)
@@ -180,18 +182,9 @@ def _scale(source: Any, factor: float | None, target: Any) -> None:
         torch.mul(source, factor, out=target)
 
 
-def _add_in_order(terms: Sequence[Any], own: Any, factor: float | None, result: Any) -> None:
-    """The sum over ranks, in their order; `own`, times the factor, stands for the term that is None."""
-    alpha = 1 if factor is None else factor
-    first, second = terms[0], terms[1]
-    if first is None:
-        torch.add(second, own, alpha=alpha, out=result)
-    elif second is None:
-        torch.add(first, own, alpha=alpha, out=result)
-    else:
-        torch.add(first, second, out=result)
-    for term in terms[2:]:
-        if term is None:
-            result.add_(own, alpha=alpha)
-        else:
-            result.add_(term)
+def _add_in_order(terms: Sequence[Any], own: Any, result: Any) -> None:
+    """The sum over ranks, in their order; `own` stands for the term that is None."""
+    first, second, *more = (own if term is None else term for term in terms)
+    torch.add(first, second, out=result)
+    for term in more:
+        result.add_(term)

@@ -46,15 +46,15 @@ class Gradients:
         tensor = bucket.buffer()
         group = model.process_group
         if group is not self._group or not _divides_by_size(model):
-            return self._reduce_with_backend(model, group, bucket, tensor)
+            return self._reduce_with_backend(model, group, tensor)
         if tensor.numel() * tensor.element_size() < CROSSOVER or tensor.dtype not in DTYPES:
-            return self._reduce_with_backend(model, group, bucket, tensor)
+            return self._reduce_with_backend(model, group, tensor)
         self._link.all_reduce(tensor, self._factor)
         future: Any = torch.futures.Future()
         future.set_result(tensor)
         return future
 
-    def _reduce_with_backend(self, model: Any, group: Any, bucket: Any, tensor: Any) -> Any:
+    def _reduce_with_backend(self, model: Any, group: Any, tensor: Any) -> Any:
         divisor = group.size()
         if not _divides_by_size(model):
             active = torch.tensor([0 if self.is_joined else 1])
@@ -62,7 +62,11 @@ class Gradients:
             divisor = int(active)
         with torch.no_grad():
             tensor.mul_(1.0 / divisor)  # as DDP does it without a hook
-        return model.reducer._run_allreduce_hook(bucket)
+        return dist.all_reduce(tensor, group=group, async_op=True).get_future().then(_first)
+
+
+def _first(future: Any) -> Any:
+    return future.value()[0]
 
 
 def _divides_by_size(model: Any) -> bool:

@@ -15,6 +15,9 @@ from .layout import find_hosts
 from .segment import NAME, NONCE_SIZE, Segment, SegmentError, create_memfd, is_supported
 from .waiting import Peer, read_state
 
+buckets = 0
+"""Added up in shared memory by this process so far."""
+
 
 class OffError(Exception):
     """The ranks stay with the backend; the text is the reason. All ranks have the same one."""
@@ -32,6 +35,9 @@ class Link:
         _published(Round(store, rank, size, f"{name}/confirmed").decide({"off": reason}, _all_agree))
 
     def all_reduce(self, tensor: Any, factor: float | None) -> None:
+        """Add up a flat tensor over all ranks, each rank's values multiplied by the factor first."""
+        global buckets
+        buckets += 1
         self.channel.all_reduce(tensor, factor)
 
 

@@ -50,7 +50,7 @@ class Waiter:
     def __init__(self, own: Segment, segments: Sequence[Segment], peers: Sequence[Peer], timeout: float) -> None:
         self.timeout = timeout
         self.spins = SPINS
-        self._own, self._segments, self._peers = own, segments, peers
+        self.own, self._segments, self._peers = own, segments, peers
         self._words = [segment.progress for segment in segments]
 
     def wait_for_all(self, target: int) -> None:
@@ -70,7 +70,7 @@ class Waiter:
         """Sleep until that rank of the host has reached the number."""
         word, segment, peer = self._words[number], self._segments[number], self._peers[number]
         begun, pause = time.monotonic(), SLEEP
-        self._own.waits_for[0] = peer.rank + 1
+        self.own.waits_for[0] = peer.rank + 1
         try:
             while True:
                 value = word[0]
@@ -89,4 +89,4 @@ class Waiter:
                         f"Timed out waiting {self.timeout * 1000:.0f}ms for rank {peer.rank} in all-reduce"
                     )
         finally:
-            self._own.waits_for[0] = 0
+            self.own.waits_for[0] = 0

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import json
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +14,7 @@ from pathlib import Path
 import pytest
 from real_helpers import EXAMPLES, SHORT, examples_in, losses, real_lab
 
+import ipexctl.inrank
 from cli_helpers import CommandResult, ipexctl
 from ipexctl.lab import Lab, ssh_argv
 from lab_helpers import on_host
@@ -37,6 +41,16 @@ train_digits.main()
 count(range({COUNTED // 2}, {COUNTED}))
 """
 """The example, in which every rank prints."""
+
+
+ALL_REDUCE_CASES = Path(__file__).with_name("all_reduce_cases.py")
+TWO_RANKS = """\
+export MASTER_ADDR=127.0.0.1 MASTER_PORT=29533 WORLD_SIZE=2 OMP_NUM_THREADS=1 PYTHONPATH=shim IPEXCTL_ALLREDUCE={mode}
+cd ~/of-all-reduce
+RANK=1 LOCAL_RANK=1 {python} {script} >{mode}.1 2>&1 & RANK=0 LOCAL_RANK=0 {python} {script} >{mode}.0 2>&1 && wait $! || tail *.[01]
+cat {mode}.*
+"""
+LEFT_TO_GLOO = {"hook", "hook later", "builtin hook", "join, other divisor", "sparse", "subgroup", "small model"}
 
 
 @dataclass(frozen=True)
@@ -151,3 +165,32 @@ def test_losses_of_a_slurm_job_equal_those_of_one_process(
     said = slurm.ended(slurm.submit(text), timeout=240)
     assert "ranks: 4, over gloo" in said
     assert losses(said) == pytest.approx(single_process_losses, abs=0.0015)
+
+
+def test_gradients_added_up_in_shared_memory_have_the_bits_of_gloo(training: Training) -> None:
+    """However a script trains: two ranks of one host hold the same parameters, on each rank and with either way."""
+    host = training.lab.hosts[0]
+    packed = io.BytesIO()
+    run, package = (Path(ipexctl.inrank.__file__).parents[depth] for depth in (1, 0))
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        archive.add(run / "node/run/sitecustomize.py", "shim/sitecustomize.py")
+        archive.add(run / "node/run/rank_hooks.py", "shim/ipexctl_shim.py")
+        archive.add(package, "shim/ipexctl_inrank")
+        archive.add(ALL_REDUCE_CASES, ALL_REDUCE_CASES.name)
+    unpack = [*ssh_argv(host), "mkdir -p ~/of-all-reduce && tar -C ~/of-all-reduce -xf -"]
+    subprocess.run(unpack, input=packed.getvalue(), check=True, timeout=20)
+    found: dict[str, dict[str, set[str]]] = {}
+    buckets: dict[str, int] = {}
+    for mode in ("shared", "backend"):
+        script = TWO_RANKS.format(mode=mode, python=training.python, script=ALL_REDUCE_CASES.name)
+        output = on_host(host, script, timeout=300)
+        rows = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+        assert len(rows) >= 2 * 26, output
+        for row in rows:
+            found.setdefault(row["case"], {}).setdefault(mode, set()).add(row["digest"])
+            if mode == "shared":
+                buckets[row["case"]] = row["buckets"]
+    assert {case: len(digests["shared"] | digests["backend"]) for case, digests in found.items()} == dict.fromkeys(
+        found, 1
+    )
+    assert {case for case, count in buckets.items() if not count} == LEFT_TO_GLOO

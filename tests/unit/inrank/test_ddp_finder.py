@@ -1,0 +1,77 @@
+"""The hook that imports the package, with a stand-in for torch: its DDP, and the package beside the hook."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ipexctl
+
+RUN = Path(ipexctl.__file__).parent / "node" / "run"
+DDP = """\
+class DistributedDataParallel:
+    "A model."
+    def __init__(self, module, scale=1):
+        "Wrap it."
+        self.module = module * scale
+"""
+SCRIPT = """\
+import sys
+assert not any("ipexctl" in name for name in sys.modules), sorted(sys.modules)
+from torch.nn.parallel.distributed import DistributedDataParallel as Model
+assert Model.__init__.__doc__ == "Wrap it." and Model.__module__ == "torch.nn.parallel.distributed"
+assert not any("ipexctl" in name for name in sys.modules), sorted(sys.modules)
+print("modules", Model(2).module, Model(3, scale=2).module)
+print("path", [entry for entry in sys.path if "shim" in entry])
+"""
+
+
+@pytest.fixture
+def shim(tmp_path: Path) -> Path:
+    folder = tmp_path / "torch/nn/parallel"
+    folder.mkdir(parents=True)
+    for package in (folder, *folder.parents[:2]):
+        (package / "__init__.py").touch()
+    (folder / "distributed.py").write_text(DDP)
+    shim = tmp_path / "shim"
+    shim.mkdir()
+    shutil.copy(RUN / "sitecustomize.py", shim)
+    shutil.copy(RUN / "rank_hooks.py", shim / "ipexctl_shim.py")
+    (shim / "ipexctl_inrank").mkdir()
+    (shim / "ipexctl_inrank/__init__.py").touch()
+    return shim
+
+
+def run(shim: Path, attach: str, **variables: str) -> tuple[str, str]:
+    (shim / "ipexctl_inrank/ddp.py").write_text(attach)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        env={"PYTHONPATH": f"{shim}:{shim.parent}", "RANK": "0", **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    return done.stdout, done.stderr
+
+
+ATTACH = "def attach(model): print('attached', model.module)\n"
+PLAIN = "modules 2 6\npath []\n"
+
+
+def test_each_new_model_is_attached_once_it_is_made(shim: Path) -> None:
+    assert run(shim, ATTACH, IPEXCTL_ALLREDUCE="shared") == ("attached 2\nattached 6\n" + PLAIN, "")
+
+
+@pytest.mark.parametrize("variables", [{}, {"IPEXCTL_ALLREDUCE": "backend"}])
+def test_without_the_variable_nothing_is_imported(shim: Path, variables: dict[str, str]) -> None:
+    assert run(shim, "raise SystemExit(9)", **variables) == (PLAIN, "")
+
+
+def test_a_package_that_fails_leaves_the_script_alone_and_rank_0_says_so_once(shim: Path) -> None:
+    said = "ipexctl: all-reduce in shared memory is off: ImportError: no torch like this\n"
+    broken = "raise ImportError('no torch like this')"
+    assert run(shim, broken, IPEXCTL_ALLREDUCE="shared") == (PLAIN, said)
+    assert run(shim, broken, IPEXCTL_ALLREDUCE="shared", RANK="1") == (PLAIN, "")
