@@ -25,7 +25,7 @@ WIDTH = 300
 STEPS = 3
 
 
-class Net(torch.nn.Module):
+class Net(torch.nn.Module):  # type: ignore[misc]  # no torch where mypy runs
     """About 400,000 parameters; the second layer takes no part in odd steps if `skips` is set."""
 
     def __init__(self, skips: bool = False, sparse: bool = False, width: int = WIDTH) -> None:
@@ -126,7 +126,7 @@ def uneven(divide_by_initial_world_size: bool) -> Any:
     return model
 
 
-class Rows(Dataset):  # type: ignore[type-arg, misc, unused-ignore]
+class Rows(Dataset):  # type: ignore[misc]
     def __len__(self) -> int:
         return 32
 
