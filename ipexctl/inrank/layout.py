@@ -1,4 +1,4 @@
-"""Which part of a bucket each rank adds up, in which pieces, and which ranks share a host: numbers alone.
+"""The part of a bucket that each rank adds up, its pieces, and the ranks that share a host: numbers alone.
 
 In come sizes in elements, out go bounds. The rule: all ranks compute the same from the same numbers.
 """
