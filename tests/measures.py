@@ -96,6 +96,9 @@ _OF_OTHERS: dict[str, str] = {
     "Open MPI": "of mpirun",
     "ended by": "the name of a column",
     "[Tt]imed out|[Ww]ait timeout|Socket Timeout": "of gloo and torch",
+    r"[Tt]imed out waiting (?P<first>\d{1,12})ms|[Ww]ait timeout after (?P<second>\d{1,12})ms": (
+        "of gloo and torch; a wait in shared memory ends with gloo's words"
+    ),
     "Connection (?:closed by peer|was likely closed|reset by peer|refused)|Broken pipe": "of gloo and torch",
 }
 """A text or a pattern that also matches a sentence of ours → whose text it looks for."""

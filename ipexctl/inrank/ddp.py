@@ -2,7 +2,7 @@
 
 `attach` is called at the end of a model's `DistributedDataParallel.__init__`, which all ranks reach together. The first
 model of a process group connects the ranks; later ones use the same link. The rules: each rank makes the same choice
-for each bucket, from values that are equal on all of them; a hook that the script registers itself replaces ours; what
+for each bucket, from values that are equal on all of them; a hook that the script registers itself replaces this one; what
 DDP does without a hook, and we don't do faster, is left to the process group's backend, with DDP's own arithmetic.
 """
 
@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.nn.parallel.distributed import DistributedDataParallel
 
 from .channel import DTYPES
-from .link import Link, OffError, connect
+from .link import OffError, SharedLink, connect
 
 CROSSOVER = 64 << 10
 """Bytes from which a bucket goes through shared memory, where all ranks are on one host."""
@@ -29,7 +29,7 @@ OLDEST = (2, 1)
 class Gradients:
     """The state of one model's hook."""
 
-    def __init__(self, model: Any, link: Link, group: Any) -> None:
+    def __init__(self, model: Any, link: SharedLink, group: Any) -> None:
         self._model = weakref.ref(model)  # the reducer, which the model owns, has this object
         self._link, self._group = link, group
         self._factor = 1.0 / group.size()
@@ -85,7 +85,7 @@ _attached: weakref.WeakKeyDictionary[Any, Gradients] = weakref.WeakKeyDictionary
 class _Connected(NamedTuple):
     group: Any
     """A weak reference: a process group that was destroyed is not kept."""
-    link: Link
+    link: SharedLink
 
 
 _models = 0
@@ -193,7 +193,7 @@ def _report(reason: str) -> None:
 
 @functools.lru_cache(maxsize=None)
 def _patch_registration() -> None:
-    """Let a hook of the script replace ours: the reducer takes one hook in its life."""
+    """Let a hook of the script replace this one: the reducer takes one hook in its life."""
     register, register_builtin = (
         DistributedDataParallel.register_comm_hook,
         DistributedDataParallel._register_builtin_comm_hook,

@@ -23,7 +23,7 @@ class OffError(Exception):
     """The ranks stay with the backend; the text is the reason. All ranks have the same one."""
 
 
-class Link:
+class SharedLink:
     """What this rank adds gradients up with, together with the others of its process group."""
 
     def __init__(self, hosts: Sequence[Sequence[int]], channel: Channel) -> None:
@@ -41,7 +41,7 @@ class Link:
         self.channel.all_reduce(tensor, factor)
 
 
-def connect(store: Any, rank: int, size: int, name: str, reason: str, timeout: float) -> Link:
+def connect(store: Any, rank: int, size: int, name: str, reason: str, timeout: float) -> SharedLink:
     """A link of all ranks; `reason` is why this rank wants none, or empty. Raises an OffError."""
     own, number, reason = _offered(reason)
     segments = {rank: own} if own is not None else {}
@@ -67,7 +67,7 @@ def connect(store: Any, rank: int, size: int, name: str, reason: str, timeout: f
     channel = Channel([segments[peer] for peer in ranks], ranks.index(rank), peers, timeout)
     if len({core for peer in ranks for core in offers[peer]["cores"]}) < len(ranks):
         channel.waiter.spins = 0
-    return Link(hosts, channel)
+    return SharedLink(hosts, channel)
 
 
 def _offered(reason: str) -> tuple[Segment | None, int, str]:
