@@ -2,8 +2,8 @@
 
 `attach` is called at the end of a model's `DistributedDataParallel.__init__`, which all ranks reach together. The first
 model of a process group connects the ranks; later ones use the same link. The rules: each rank makes the same choice
-for each bucket, from values that are equal on all of them; a hook that the script registers itself replaces this one; what
-DDP does without a hook, and we don't do faster, is left to the process group's backend, with DDP's own arithmetic.
+for each bucket, from values that are equal on all of them; a hook that the script registers itself replaces this one;
+everything else is left to the process group's backend, with DDP's own arithmetic.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ import torch.distributed as dist
 from torch.nn.parallel.distributed import DistributedDataParallel
 
 from .channel import DTYPES
-from .link import OffError, SharedLink, connect
+from .link import CROSSOVER, OffError, SharedLink, connect
 
-CROSSOVER = 64 << 10
-"""Bytes from which a bucket goes through shared memory, where all ranks are on one host."""
 TIMEOUT = 1800.0
 OLDEST = (2, 1)
 
@@ -47,11 +45,14 @@ class Gradients:
         group = model.process_group
         if group is not self._group or not _divides_by_size(model):
             return self._reduce_with_backend(model, group, tensor)
-        if tensor.numel() * tensor.element_size() < CROSSOVER or tensor.dtype not in DTYPES:
-            return self._reduce_with_backend(model, group, tensor)
-        self._link.all_reduce(tensor, self._factor)
-        future: Any = torch.futures.Future()
-        future.set_result(tensor)
+        if bucket.index() == 0:
+            self._link.channel.discard(self)
+        if tensor.numel() * tensor.element_size() < self._link.crossover or tensor.dtype not in DTYPES:
+            future = self._reduce_with_backend(model, group, tensor)
+        else:
+            future = self._link.all_reduce(self, tensor, self._factor)
+        if bucket.is_last():
+            self._link.channel.finish()
         return future
 
     def _reduce_with_backend(self, model: Any, group: Any, tensor: Any) -> Any:

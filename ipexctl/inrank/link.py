@@ -7,7 +7,11 @@ that it can, and says which. All ranks get a link, or all get the reason why the
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from typing import Any, Mapping, Sequence
+
+import torch
+import torch.distributed as dist
 
 from .agreement import Round
 from .channel import SEGMENT_SIZE, Channel
@@ -15,6 +19,10 @@ from .layout import find_hosts
 from .segment import NAME, NONCE_SIZE, Segment, SegmentError, create_memfd, is_supported
 from .waiting import Peer, read_state
 
+CROSSOVER, CROSSOVER_BETWEEN = 64 << 10, 512 << 10
+"""Bytes from which shared memory is faster than gloo on one host, and with several."""
+BUILDING = 60.0
+"""Seconds for the groups between hosts to connect."""
 buckets = 0
 """Added up in shared memory by this process so far."""
 
@@ -24,7 +32,7 @@ class OffError(Exception):
 
 
 class SharedLink:
-    """What this rank adds gradients up with, together with the others of its process group."""
+    """The means by which this rank adds gradients up with the others of its process group."""
 
     def __init__(self, hosts: Sequence[Sequence[int]], channel: Channel) -> None:
         self.hosts, self.channel = hosts, channel
@@ -34,11 +42,22 @@ class SharedLink:
         size = sum(len(ranks) for ranks in self.hosts)
         _published(Round(store, rank, size, f"{name}/confirmed").decide({"off": reason}, _all_agree))
 
-    def all_reduce(self, tensor: Any, factor: float | None) -> None:
-        """Add up a flat tensor over all ranks, each rank's values multiplied by the factor first."""
+    @property
+    def crossover(self) -> int:
+        """Bytes from which a tensor goes through shared memory."""
+        return CROSSOVER if len(self.hosts) == 1 else CROSSOVER_BETWEEN
+
+    def all_reduce(self, owner: Any, tensor: Any, factor: float) -> Any:
+        """A future of a flat tensor, which is the sum over all ranks, each rank's values multiplied by the factor."""
         global buckets
         buckets += 1
-        self.channel.all_reduce(tensor, factor)
+        future: Any = torch.futures.Future()
+        if len(self.hosts) > 1:
+            self.channel.start(owner, tensor, factor, future)
+        else:
+            self.channel.all_reduce(tensor, factor)
+            future.set_result(tensor)
+        return future
 
 
 def connect(store: Any, rank: int, size: int, name: str, reason: str, timeout: float) -> SharedLink:
@@ -63,11 +82,27 @@ def connect(store: Any, rank: int, size: int, name: str, reason: str, timeout: f
         if number >= 0:
             os.close(number)
     ranks = next(ranks for ranks in hosts if rank in ranks)
+    between = None
+    if len(hosts) > 1:
+        between = _between(Round(store, rank, size, f"{name}/between", BUILDING), store, rank, hosts, name, timeout)
     peers = [Peer(peer, offers[peer]["pid"], offers[peer]["started"]) for peer in ranks]
-    channel = Channel([segments[peer] for peer in ranks], ranks.index(rank), peers, timeout)
+    channel = Channel([segments[peer] for peer in ranks], ranks.index(rank), peers, timeout, between)
     if len({core for peer in ranks for core in offers[peer]["cores"]}) < len(ranks):
         channel.waiter.spins = 0
     return SharedLink(hosts, channel)
+
+
+def _between(round_: Round, store: Any, rank: int, hosts: Sequence[Sequence[int]], name: str, timeout: float) -> Any:
+    """The backend of all ranks with the same place on their hosts. Only they connect, and torch knows no new group."""
+    number, ranks = next((number, ranks) for number, ranks in enumerate(hosts) if rank in ranks)
+    group, why = None, ""
+    try:
+        own = dist.PrefixStore(f"ipexctl/allreduce/{name}/place{ranks.index(rank)}", store)
+        group = dist.ProcessGroupGloo(own, number, len(hosts), timedelta(seconds=timeout))
+    except RuntimeError as error:
+        why = f"rank {rank}: {str(error).strip().partition(chr(10))[0]}"
+    _published(round_.decide({"off": why}, _all_agree))
+    return group
 
 
 def _offered(reason: str) -> tuple[Segment | None, int, str]:
@@ -127,8 +162,6 @@ def _hosts(mapped: list[Any]) -> dict[str, Any]:
         hosts = find_hosts({rank: entry["ranks"] for rank, entry in enumerate(mapped)})
     except ValueError as why:
         return {"off": str(why)}
-    if len(hosts) > 1:
-        return {"off": "the ranks are on several hosts"}
     return {"hosts": hosts}
 
 
