@@ -21,7 +21,11 @@ from doc_blocks import ROOT
 from ipexctl.node.common.json_records import _fields, decoder_of
 from ipexctl.node.run.messages import MESSAGES
 
-MODULES = sorted(module.name for module in pkgutil.walk_packages(ipexctl.__path__, "ipexctl."))
+MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages(ipexctl.__path__, "ipexctl.")
+    if not module.name.startswith("ipexctl.inrank.")  # which imports torch, and decodes no records
+)
 PROGRAMS = {"ipexctl.__main__", "ipexctl.node.__main__", "ipexctl.node.run.sitecustomize"}
 """Which do something when they are imported."""
 
