@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from .segment import Segment
     from .waiting import Peer
 
-PIECE = 1 << 20
+PIECE = 2 << 20
 """Bytes of a piece on one host: what is written stays in the processor's caches until the others read it."""
 PIECE_BETWEEN = 16 << 20
 """Bytes of a piece with several hosts: the network takes longer than the memory, and each message takes a while."""
 SLOTS, SLOTS_BETWEEN = 2, 4
-WHOLE = 64 << 10
-"""Bytes up to which each rank adds up all of a piece."""
+WHOLE = 512 << 10
+"""Bytes, divided by the number of ranks, up to which each rank adds up all of a piece: 256 KB with two."""
 SEGMENT_SIZE = HEADER + SLOTS_BETWEEN * PIECE_BETWEEN
 """Pages that no rank touches take no memory."""
 MAX_PLANS = 64
@@ -225,7 +225,7 @@ class Channel:
     def _piece(self, start: int, end: int, size: int, views: list[Any]) -> _Piece:
         elements, place = end - start, self.place
         whole = slice(start, end)
-        if elements * size <= WHOLE and self._between is None:
+        if elements * size * self.size <= WHOLE and self._between is None:
             return _Piece(start, end, True, whole, [(whole, views[place])], None, views, ())
         bounds = shard_bounds(elements, self.size, size)
         low, high = bounds[place], bounds[place + 1]

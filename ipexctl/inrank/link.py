@@ -19,7 +19,7 @@ from .layout import find_hosts
 from .segment import NAME, NONCE_SIZE, Segment, SegmentError, create_memfd, is_supported
 from .waiting import Peer, read_state
 
-CROSSOVER, CROSSOVER_BETWEEN = 64 << 10, 512 << 10
+CROSSOVER, CROSSOVER_BETWEEN = 4 << 10, 512 << 10
 """Bytes from which shared memory is faster than gloo on one host, and with several."""
 BUILDING = 60.0
 """Seconds for the groups between hosts to connect."""
