@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Sequence
 
 import torch
 
@@ -102,10 +103,11 @@ class Channel:
         self._slot = 0
         self._plans: dict[tuple[Any, int, int], list[_Piece]] = {}
         self._lock = threading.Lock()
+        self._is_interrupted = False
 
     def all_reduce(self, tensor: Any, factor: float | None) -> None:
         """Add up a flat, contiguous tensor over the ranks of the host."""
-        with self._lock, torch.no_grad():
+        with self._whole(), torch.no_grad():
             plan = self._plan(tensor.dtype, tensor.numel())
             self._own.checks[self._slot & 1] = tensor.numel() << 8 | DTYPES.index(tensor.dtype)
             for number, piece in enumerate(plan):
@@ -117,7 +119,7 @@ class Channel:
 
     def start(self, owner: Any, tensor: Any, factor: float, future: Any) -> None:
         """Add up a tensor over all hosts; the future gets it once it is finished, at `finish` at the latest."""
-        with self._lock, torch.no_grad():
+        with self._whole(), torch.no_grad():
             plan = self._plan(tensor.dtype, tensor.numel())
             for number, piece in enumerate(plan):
                 if len(self._pending) == self._slots - 1:
@@ -131,13 +133,27 @@ class Channel:
 
     def finish(self) -> None:
         """Wait for all that was started."""
-        with self._lock, torch.no_grad():
-            while self._pending:
-                self._finish_piece()
+        if self._pending:
+            with self._whole(), torch.no_grad():
+                while self._pending:
+                    self._finish_piece()
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """One call at a time, and none after one that an error has ended: other ranks would mistake its values.
+
+        A handler of a signal, for example, may raise an error while this rank waits.
+        """
+        with self._lock:
+            if self._is_interrupted:
+                raise RuntimeError("an error has ended an earlier all-reduce of this rank, so no other can follow")
+            self._is_interrupted = True
+            yield
+            self._is_interrupted = False
 
     def discard(self, owner: Any) -> None:
         """Forget the tensors of that model's last backward pass, if it raised an error: they have new values."""
-        with self._lock:
+        if self._pending:
             for number, pending in enumerate(self._pending):
                 if pending.owner is owner:
                     self._pending[number] = pending._replace(tensor=None, future=None)

@@ -7,6 +7,7 @@ that it can, and says which. All ranks get a link, or all get the reason why the
 from __future__ import annotations
 
 import os
+import weakref
 from datetime import timedelta
 from typing import Any, Mapping, Sequence
 
@@ -74,13 +75,10 @@ def connect(store: Any, rank: int, size: int, name: str, reason: str, timeout: f
             why = f"rank {rank}: {error}"
         mapped = {"off": why, "ranks": sorted(segments)}
         hosts = _published(Round(store, rank, size, f"{name}/mapped").decide(mapped, _hosts))["hosts"]
-    except OffError:
-        for segment in segments.values():
-            segment.close()
-        raise
-    finally:
+    except BaseException:
         if number >= 0:
             os.close(number)
+        raise
     ranks = next(ranks for ranks in hosts if rank in ranks)
     between = None
     if len(hosts) > 1:
@@ -89,7 +87,9 @@ def connect(store: Any, rank: int, size: int, name: str, reason: str, timeout: f
     channel = Channel([segments[peer] for peer in ranks], ranks.index(rank), peers, timeout, between)
     if len({core for peer in ranks for core in offers[peer]["cores"]}) < len(ranks):
         channel.waiter.spins = 0
-    return SharedLink(hosts, channel)
+    link = SharedLink(hosts, channel)
+    weakref.finalize(link, os.close, number).atexit = False
+    return link
 
 
 def _between(round_: Round, store: Any, rank: int, hosts: Sequence[Sequence[int]], name: str, timeout: float) -> Any:
@@ -197,7 +197,4 @@ def _map(offer: Mapping[str, Any]) -> Segment | None:
         segment = Segment(number, SEGMENT_SIZE)
     finally:
         os.close(number)
-    if segment.nonce.hex() != offer["nonce"]:
-        segment.close()
-        return None
-    return segment
+    return segment if segment.nonce.hex() == offer["nonce"] else None

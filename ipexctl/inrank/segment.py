@@ -2,7 +2,8 @@
 
 A memfd has no name: nothing stays in /dev/shm when a rank is killed, and its size is not limited by that of /dev/shm,
 which is 64 MB in a container. A rank that can open `/proc/PID/fd/NUMBER` of another and finds the nonce there is on the
-same host, in the same PID namespace, of the same user. The descriptors are closed once all ranks have mapped it.
+same host, in the same PID namespace, of the same user. The rank keeps the descriptor of its own: `process_stacks.py`
+reads WAITS_FOR there.
 
     bytes 0 to 127     PROGRESS: 32 bits, the futex on which others wait; written by the segment's own rank alone
     bytes 128 to 255   WAITS_FOR: 32 bits, the number of the rank that its rank waits for, and 1; 0: for none
@@ -21,6 +22,7 @@ import ctypes
 import mmap
 import os
 import platform
+import weakref
 
 PROGRESS, WAITS_FOR, CHECKS, NONCE = 0, 128, 256, 384
 NONCE_SIZE = 32
@@ -76,7 +78,10 @@ def create_memfd(size: int) -> int:
 
 
 class Segment:
-    """Shared memory that this process has mapped, its own or another rank's. Forked children don't have it."""
+    """Shared memory that this process has mapped, its own or another rank's, until nothing refers to it any more.
+
+    Forked children don't have it.
+    """
 
     def __init__(self, number: int, size: int) -> None:
         if os.fstat(number).st_size != size:
@@ -85,12 +90,11 @@ class Segment:
         if address in (None, _MAP_FAILED):
             raise _failed("mmap")
         self._address, self.size = int(address), size
-        self._is_open = True
+        array = (ctypes.c_ubyte * size).from_address(self._address)
+        weakref.finalize(array, _libc.munmap, self._address, size).atexit = False
         if _libc.madvise(self._address, size, _MADV_DONTFORK):
-            error = _failed("madvise")
-            self.close()
-            raise error
-        self.bytes = memoryview((ctypes.c_ubyte * size).from_address(self._address)).cast("B")
+            raise _failed("madvise")
+        self.bytes = memoryview(array).cast("B")
         self.progress = self.bytes[PROGRESS : PROGRESS + 4].cast("I")
         self.waits_for = self.bytes[WAITS_FOR : WAITS_FOR + 4].cast("I")
         self.checks = self.bytes[CHECKS : CHECKS + 16].cast("Q")
@@ -112,9 +116,3 @@ class Segment:
         """Sleep while PROGRESS has that value, at most that long; also returns on a signal."""
         until = _Timespec(int(seconds), int(seconds % 1 * 1e9))
         _libc.syscall(_NUMBER, self._futex, _WAIT, ctypes.c_ulong(value), ctypes.byref(until), _NOTHING, _NOTHING)
-
-    def close(self) -> None:
-        """Unmap it; nothing may use its memory afterwards."""
-        if self._is_open:
-            self._is_open = False
-            _libc.munmap(self._address, self.size)

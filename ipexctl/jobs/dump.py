@@ -39,6 +39,8 @@ _THREAD: Final = re.compile(
 _FRAME: Final = re.compile(r'  File (?P<file>".*"|\S.*), line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
 _LIBRARIES: Final = ("/site-packages/", "/dist-packages/")
 _STANDARD: Final = re.compile(r"^.*/lib/python3\.\d+t?/")
+_HOOKS: Final = re.compile(r"^.*/shim/ipexctl_(?:shim\.py$|inrank/)")
+"""Files of the agent in a rank's Python: between DDP and the script, and below a backward pass."""
 _PROJECT: Final = re.compile(r"^.*/code/[^/]+-[0-9a-f]{8}/")
 
 
@@ -60,7 +62,9 @@ class StackFrame:
 
     @property
     def is_standard(self) -> bool:
-        """Whether it is in Python's own library, where most threads wait."""
+        """Whether it is in Python's own library, where most threads wait, or in the agent's part of a rank."""
+        if _HOOKS.match(self.file):
+            return True
         return bool(_STANDARD.match(self.file)) and self.place == _STANDARD.sub("", self.file)
 
     @property
@@ -95,6 +99,8 @@ class Process:
     how: str
     threads: tuple[Thread, ...]
     why: str
+    waits_for: int | None = None
+    """The rank that it waits for while gradients are added up in shared memory."""
 
     @property
     def frames(self) -> tuple[StackFrame, ...]:
@@ -275,7 +281,9 @@ def _process(row: Reply) -> Process:
         threads = read_pyspy(text, pid) if how == "py-spy" else read_faulthandler(text)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         threads, why = (), f"the output of {how} can't be read"
-    return Process(pid, str(row["name"]), str(row["state"]), str(row["wchan"]), how, threads, why)
+    waits_for = row.get("waits_for")
+    waits_for = waits_for if type(waits_for) is int else None  # older agents send none
+    return Process(pid, str(row["name"]), str(row["state"]), str(row["wchan"]), how, threads, why, waits_for)
 
 
 def read_pyspy(text: str, pid: int) -> tuple[Thread, ...]:

@@ -119,6 +119,9 @@ def _circumstances(group: StackGroup) -> str:
     parts = [", ".join(state if len(states) == 1 else f"{count} {state}" for state, count in states.most_common())]
     if len(processes_shown) == 1:
         parts.insert(0, f"pid {processes_shown[0].pid}")
+    awaited = sorted({process.waits_for for process in processes_shown if process.waits_for is not None})
+    if awaited:
+        parts.append(f"waits for {describe_ranks(awaited)} in all-reduce")
     how = " and ".join(dict.fromkeys(process.how for process in processes_shown))
     return ", ".join([*parts, f"by {how}"])
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 SIGNAL, NAME = 61, "ipexctl-stacks"
 """As in `rank_hooks.py`."""
+SHARED_NAME, WAITS_FOR = "memfd:ipexctl-allreduce", 128
+"""As in `inrank/segment.py`: the memory in which gradients are added up, and where it has a rank's number, and 1."""
 REPLY_TIME = 2.0
 """Seconds for a process to write its stacks."""
 SETTLE_TIME = 0.5
@@ -177,7 +179,33 @@ def dump_processes(stats: list[ProcessStat], spy: str) -> list[Json]:
 
 def new_entry(stat: ProcessStat) -> Json:
     name, wchan = read_text(f"/proc/{stat.pid}/comm").strip(), processes.waiting_in(stat.pid)
-    return {"pid": stat.pid, "name": name, "state": stat.state, "wchan": wchan, "how": "", "text": "", "why": ""}
+    entry: Json = {"pid": stat.pid, "name": name, "state": stat.state, "wchan": wchan, "how": "", "text": "", "why": ""}
+    entry["waits_for"] = awaited_rank(stat.pid)
+    return entry
+
+
+def awaited_rank(pid: int) -> int | None:
+    """The rank that a process waits for while it adds gradients up in shared memory; None if it waits for none."""
+    try:
+        path = find_descriptor(pid, SHARED_NAME)
+        if not path:
+            return None
+        with open(path, "rb", buffering=0) as file:
+            file.seek(WAITS_FOR)
+            number = int.from_bytes(file.read(4), "little")
+    except OSError:
+        return None
+    return number - 1 if number else None
+
+
+def find_descriptor(pid: int, name: str) -> str:
+    """The path of a process's open file with that name; empty if there is none."""
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        path = f"/proc/{pid}/fd/{number}"
+        with contextlib.suppress(OSError):
+            if name in os.readlink(path):
+                return path
+    return ""
 
 
 def dump_with_py_spy(spy: str, pid: int) -> tuple[str, str]:
@@ -254,11 +282,9 @@ def find_dump_file(pid: int) -> tuple[str, str]:
     if not is_caught(pid, SIGNAL):
         return "its Python is not prepared for being asked (python -I, -E or -S, or on its way out)", ""
     try:
-        for number in os.listdir(f"/proc/{pid}/fd"):
-            path = f"/proc/{pid}/fd/{number}"
-            with contextlib.suppress(OSError):
-                if NAME in os.readlink(path):
-                    return "", path
+        path = find_descriptor(pid, NAME)
+        if path:
+            return "", path
     except OSError as error:
         return f"its descriptors can't be read: {error.strerror}", ""
     return "it has closed the file its stacks go to", ""

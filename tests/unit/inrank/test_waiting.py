@@ -15,6 +15,7 @@ import pytest
 
 from ipexctl.inrank.segment import HEADER, NAME, Segment, create_memfd
 from ipexctl.inrank.waiting import MASK, Peer, Waiter, is_alive, read_state
+from ipexctl.node.run.process_stacks import awaited_rank
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the order of stores is that of x86-64")
 
@@ -47,7 +48,8 @@ def test_a_child_does_not_have_the_memory(number: int) -> None:
     if child == 0:
         os._exit(NAME in Path("/proc/self/maps").read_text())
     assert os.waitpid(child, 0)[1] == 0
-    kept.close()
+    del kept
+    assert NAME not in Path("/proc/self/maps").read_text()
 
 
 @pytest.mark.parametrize(("progress", "target"), [(5, 5), (7, 5), (3, MASK - 1)])
@@ -104,3 +106,9 @@ def test_waiting_takes_no_processor_time(number: int, monkeypatch: pytest.Monkey
     with pytest.raises(RuntimeError):
         waiting.wait_for_all(1)
     assert time.process_time() - before < 0.1
+
+
+def test_a_dump_finds_the_rank_that_a_process_waits_for(number: int) -> None:
+    assert awaited_rank(os.getpid()) is None
+    Segment(number, HEADER).waits_for[0] = 3 + 1
+    assert awaited_rank(os.getpid()) == 3

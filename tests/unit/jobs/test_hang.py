@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from known_texts import recorded_dump
 
-from ipexctl.jobs.dump import Dump, RankStacks
+from ipexctl.jobs.dump import Dump, RankStacks, StackFrame
 from ipexctl.jobs.hang import Hang, explain_hang
 from ipexctl.jobs.stall_report import dump_lines
 from ipexctl.ui.dump import as_json, show
@@ -51,6 +51,34 @@ def test_sentence_names_rank_host_place_and_function() -> None:
     assert missing(hang_of("mismatch").sentence, "0,2 all_reduce hang.py:51 1 node2 barrier hang.py:22") == []
     assert missing(hang_of("early").sentence, "1 node2 0 init_process_group hang.py:63") == []
     assert missing(hang_of("no-stack").sentence, "1 node2 8 all_gather_object") == []
+
+
+def test_ranks_that_add_gradients_up_in_shared_memory_wait_in_backward(capsys: pytest.CaptureFixture[str]) -> None:
+    """The agent's part of a rank is between them and PyTorch, and knows for whom they wait."""
+    shim = "/home/ipex/.ipexctl/runs/hang-1124-101010-abcd/shim"
+    inner = (
+        StackFrame("sleep", f"{shim}/ipexctl_inrank/segment.py", 119),
+        StackFrame("wait_in_all_reduce", f"{shim}/ipexctl_inrank/waiting.py", 78),
+        StackFrame("reduce_gradients", f"{shim}/ipexctl_inrank/ddp.py", 77),
+    )
+    ranks = []
+    for rank in recorded_dump("ddp").ranks:
+        (process,) = rank.processes
+        if rank.rank != 1:
+            (main,) = process.threads
+            process = replace(process, threads=(replace(main, frames=(*inner, *main.frames)),), waits_for=1)
+        ranks.append(replace(rank, processes=(process,)))
+    dump = Dump(1005.0, tuple(ranks))
+    assert explain_hang(dump) == hang_of("ddp")
+    show(dump, "hang-1124-101010-abcd")
+    assert "waits for rank 1 in all-reduce" in capsys.readouterr().out
+    assert [rank["processes"][0]["waits_for"] for rank in as_json(dump, "")["ranks"]] == [1, None, 1]
+
+
+def test_models_are_made_by_the_script_and_not_by_the_hook_around_their_constructor() -> None:
+    shim = StackFrame("__init__", "/home/ipex/.ipexctl/runs/a/shim/ipexctl_shim.py", 226)
+    assert shim.is_standard
+    assert not StackFrame("__init__", "/home/ipex/shim/ipexctl_other.py", 2).is_standard
 
 
 def only(dump: Dump, *ranks: int) -> Dump:

@@ -214,7 +214,16 @@ def test_the_document_has_its_schema_and_is_json() -> None:
             {"function": "<module>", "file": "train.py", "line": 9},
         ],
     }
-    assert set(told["ranks"][0]["processes"][0]) == {"pid", "name", "state", "wchan", "by", "reason", "threads"}
+    assert set(told["ranks"][0]["processes"][0]) == {
+        "pid",
+        "name",
+        "state",
+        "wchan",
+        "waits_for",
+        "by",
+        "reason",
+        "threads",
+    }
 
 
 def test_ranks_without_a_stack_come_before_all_others(capsys: pytest.CaptureFixture[str]) -> None:
