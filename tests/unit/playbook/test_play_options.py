@@ -175,7 +175,7 @@ def test_combined_loop_result_has_the_worst_status() -> None:
 
 
 def test_run_module_has_the_options_of_the_run_command() -> None:
-    """Of the command's other options, some belong to the call of `play`, and some are the tasks install and fetch."""
+    """Others are of `play` itself, or of the tasks install and fetch, and notify is a keyword of tasks."""
     command: Any = load_command("run")
     params = {param.name: param for param in command.params}
     of_call = {*PANELS["Where"], *PANELS["Watching"], *PANELS["Connection"], "dry_run", "iface"} - {
@@ -183,7 +183,7 @@ def test_run_module_has_the_options_of_the_run_command() -> None:
         "reconnect",
     }
     other = {"words", "install", "stack", "torch", "packages", "requirements", "export"}
-    other |= {"env_file", "accelerate_config"}
+    other |= {"env_file", "accelerate_config", "notify"}
     options = MODULES["run"].options
     assert params.keys() - of_call - other == (options.keys() & params.keys()) - {"home"}
     for name in options.keys() & params.keys():
