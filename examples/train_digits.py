@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import importlib
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -162,9 +163,21 @@ def save(model: nn.Module, optimizer: torch.optim.Optimizer, given: argparse.Nam
         return
     CHECKPOINT.parent.mkdir(exist_ok=True)
     aside = CHECKPOINT.with_suffix(".tmp")
-    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+    state = {"model": weights(model), "optimizer": optimizer.state_dict(), "step": step}
     torch.save({**state, "made_with": made_with(given)}, aside)
     aside.replace(CHECKPOINT)
+
+
+def weights(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Its state. The state_dict of IPEX 2.2 gives the model other parameters, and DDP would wait for those it knows."""
+    if ipex_version().startswith("2.2."):
+        return {name: parameter.detach() for name, parameter in model.named_parameters()}
+    return model.state_dict()
+
+
+def ipex_version() -> str:
+    """Empty before IPEX is imported, and without it."""
+    return str(getattr(sys.modules.get("intel_extension_for_pytorch"), "__version__", ""))
 
 
 def made_with(given: argparse.Namespace) -> dict[str, Any]:
@@ -197,7 +210,11 @@ def main() -> None:
     precision = "bf16" if bf16 else "fp32"
     with contextlib.suppress(ModuleNotFoundError):
         ipex = importlib.import_module("intel_extension_for_pytorch")
-        net, optimizer = ipex.optimize(net, optimizer=optimizer, dtype=torch.bfloat16 if bf16 else torch.float32)
+        # IPEX 2.1 adds an empty parameter to each prepacked module, and DDP waits for its gradient. For 2.2, `weights`
+        # wants parameters that are not prepacked.
+        more = {"weights_prepack": False} if ipex_version().startswith(("2.1.", "2.2.")) else {}
+        dtype = torch.bfloat16 if bf16 else torch.float32
+        net, optimizer = ipex.optimize(net, optimizer=optimizer, dtype=dtype, **more)
         precision += " with IPEX"
     model = DistributedDataParallel(net)
     say(f"ranks: {dist.get_world_size()}, over {dist.get_backend()}; threads: {torch.get_num_threads()}; {precision}")

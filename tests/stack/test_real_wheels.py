@@ -158,9 +158,9 @@ def clear(lab: Lab) -> None:
         on_host(host, "rm -rf ~/.ipexctl/code ~/.ipexctl/runs ~/.ipexctl/ssh")
 
 
-def run(project: Path, *words: object, aborts: bool = False) -> CommandResult:
+def run(project: Path, *words: object, aborts: bool = False, env: Mapping[str, str] | None = None) -> CommandResult:
     """`aborts`: a rank may be ended by std::terminate at its exit."""
-    env = {"XDG_STATE_HOME": str(project.parent / "state")}
+    env = {"XDG_STATE_HOME": str(project.parent / "state"), **(env or {})}
     ran = ipexctl("run", "--plain", *words, cwd=project, env=env, timeout=240)
     aborted = ran.rc == 128 + signal.SIGABRT and ABORT in ran.err
     assert ran.rc == 0 or (aborts and aborted), ran.err + ran.out
@@ -414,6 +414,35 @@ class TestTheLinesOfTheGuidesOverCcl:
         assert len(wanted) == 4
         assert wanted[-1] < wanted[0] - 0.1, "it learns nothing"
         assert found == pytest.approx(wanted, abs=0.0015)
+
+    def test_mpirun_lines_of_the_trainer_guide_take_ccl(
+        self, bindings: Path | None, trusted: Lab, project: Path, guides: tuple[str, ...]
+    ) -> None:
+        """Lines 1 and 2; `--ddp_backend ccl` decides under `--backend auto`."""
+        require_bindings(bindings)
+        shutil.copy(project / "trainer_bert.py", project / "run_qa.py")
+        (project / "one").write_text(f"{trusted.hosts[0].address}\n")
+        flags = ("--no_cuda", "--ddp_backend", "ccl", "--use_ipex", "--max_steps", "2")
+        mpirun = ("-genv", "OMP_NUM_THREADS=23", "python3", "run_qa.py", *flags)
+        exports = {"CCL_WORKER_COUNT": "1", "MASTER_ADDR": "127.0.0.1"}
+        lines = (("-H", "one"), ("-n", "2"), ()), ((), ("-f", "machines", "-n", "4", "-ppn", "2"), ("--bf16",))
+        for ours, theirs, more in lines:
+            ran = run(project, *ours, *guides, "--", "mpirun", *theirs, *mpirun, *more, aborts=True, env=exports)
+            ranks = by_rank(ran.out)
+            assert len(ranks) == int(theirs[theirs.index("-n") + 1])
+            assert any(line.startswith(f"ranks: {len(ranks)}, over ccl; ") for line in ranks[0]), ran.out
+            assert not any(line.startswith("--") for line in ranks[0]), "all flags are obeyed"
+
+    def test_mpirun_ccl_of_a_configuration_decides(
+        self, bindings: Path | None, project: Path, guides: tuple[str, ...]
+    ) -> None:
+        require_bindings(bindings)
+        script = ("talk.py", "--epochs", "1")
+        for ccl, backend in (("'1'", "ccl"), ("'0'", "gloo")):
+            text = (project / "config.yaml").read_text().replace("mpirun_ccl: '1'", f"mpirun_ccl: {ccl}")
+            (project / "by-file.yaml").write_text(text)
+            ran = run(project, *guides, "--accelerate-config", "by-file.yaml", *script, aborts=True)
+            assert f"over {backend}" in by_rank(ran.out)[0], ran.out
 
 
 def test_mpirun_of_the_bindings_works_with_the_mpi_option(
