@@ -19,7 +19,6 @@ from ipexctl.file_reader import VARIABLES, decoded, read_typed
 from ipexctl.hosts.names import quoted
 from ipexctl.jobs.ranks import EVERY_RANK, RankSet
 from ipexctl.jobs.submit.options import RunOptions
-from ipexctl.launch.launchers.line import find_launcher
 from ipexctl.launch.options import RankOptions
 from ipexctl.launch.overrides import check_limits, check_options
 from ipexctl.launch.rank_distribution import distribute_ranks
@@ -130,16 +129,23 @@ def run_request(
     return RunRequest(kind, argv, options, **of_run, **others)
 
 
-def check_request(request: RunRequest) -> None:
-    """Refuse impossible options, before any host is contacted."""
-    if (refusal := check_options(request.options) or check_limits(request)) is not None:
-        raise UserError(refusal.reason, fix=refusal.fix)
-    if request.kind == "command" and (launcher := find_launcher(request.argv)):
+def _refuse_launcher(argv: Sequence[str]) -> None:
+    from ipexctl.launch.launchers.line import find_launcher  # most calls run a script
+
+    if launcher := find_launcher(argv):
         raise UserError(
             f"{launcher} would start once in each rank",
             fix="give the script itself, with the number of ranks (-n, --ppn) and the hosts (-H); "
             "ipexctl run takes a whole line, too: ipexctl run -- mpirun -n 4 python train.py",
         )
+
+
+def check_request(request: RunRequest) -> None:
+    """Refuse impossible options, before any host is contacted."""
+    if (refusal := check_options(request.options) or check_limits(request)) is not None:
+        raise UserError(refusal.reason, fix=refusal.fix)
+    if request.kind == "command":
+        _refuse_launcher(request.argv)
     if request.python is None:
         check_env_name(request.env)
     for option, path in (("--python", request.python), ("--setup", request.setup)):
