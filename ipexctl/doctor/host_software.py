@@ -209,6 +209,13 @@ def dead_envs(host: HostContext) -> Iterator[Finding]:
                 f"The Python of environment {env.name[:40]} is gone (removed or upgraded): nothing in it starts",
                 "ipexctl install with its options builds it again, on the hosts that need it only",
             )
+        elif env.lost:
+            yield Finding(
+                "env.broken",
+                "warn",
+                f"Environment {env.name[:40]} has lost the files of {few(env.lost, 3)}: scripts that import it fail",
+                "ipexctl install with its options builds it again, on the hosts that need it only",
+            )
 
 
 def mpis(host: HostContext) -> Iterator[Finding]:

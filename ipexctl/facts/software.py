@@ -60,6 +60,8 @@ class Env(NamedTuple):
     """The text of its env.json; empty if it has none."""
     names: tuple[str, ...] = ()
     """Its other names: links to it."""
+    lost: tuple[str, ...] = ()
+    """Modules of its packages whose directory is gone."""
 
     @property
     def torch(self) -> str | None:
@@ -143,6 +145,9 @@ def _envs(answers: Answers) -> tuple[Env, ...]:
     names: defaultdict[str, list[str]] = defaultdict(list)
     for name, link in _by_env(answers.all("env.link")):
         names[name].append(link)
+    lost: defaultdict[str, list[str]] = defaultdict(list)
+    for name, module in _by_env(answers.all("env.lost")):
+        lost[name].append(module)
     for name, directory in _by_env(answers.all("env.package")):
         package, _, version = directory.removesuffix(".dist-info").rpartition("-")
         if package:
@@ -156,6 +161,7 @@ def _envs(answers: Answers) -> tuple[Env, ...]:
             packages=packages[name],
             record="\n".join(records[name]),
             names=tuple(names[name]),
+            lost=tuple(lost[name]),
         )
         for name in dict.fromkeys(answers.all("env"))
     )

@@ -59,7 +59,14 @@ our_envs() {
             for wanted in torch intel_extension_for_pytorch oneccl oneccl_bind_pt impi_rt intel_openmp numpy accelerate \
                 transformers; do
                 for info in "$lib/site-packages/$wanted"-*.dist-info; do
-                    [ ! -d "$info" ] || put env.package "$name ${info##*/}"
+                    [ -d "$info" ] || continue
+                    put env.package "$name ${info##*/}"
+                    case $wanted in # those whose module has the name of the package
+                    torch | intel_extension_for_pytorch | numpy | accelerate | transformers)
+                        [ -e "$lib/site-packages/$wanted" ] || [ -e "$lib/site-packages/$wanted.py" ] ||
+                            put env.lost "$name $wanted"
+                        ;;
+                    esac
                 done
             done
         done

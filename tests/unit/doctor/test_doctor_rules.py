@@ -279,6 +279,14 @@ def test_packages_replaced_after_the_install_are_drift() -> None:
     assert drift.level == "warn"
 
 
+@pytest.mark.parametrize(("lost", "broken"), [((), False), (("torch",), True)])
+def test_environment_without_the_files_of_a_package_is_broken(lost: tuple[str, ...], broken: bool) -> None:
+    findings = changed(software={"envs": (replaced(numpy="2.3.0")._replace(lost=lost),)})
+    assert ("env.broken" in {finding.id for finding in findings}) == broken
+    if broken:
+        assert "torch" in found(findings, "env.broken").message
+
+
 @pytest.mark.parametrize(("inside", "missing"), [("2021.15", False), (None, True)])
 def test_mpi_bundled_with_the_bindings_is_not_missing(inside: str | None, missing: bool) -> None:
     env = replaced(mpi=inside)

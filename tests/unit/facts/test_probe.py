@@ -97,6 +97,7 @@ def test_environments_runs_and_processes_are_found(tmp_path: Path) -> None:
     site = home / "envs/ipex-2.8-ab12/lib/python3.11/site-packages"
     for package in ("torch-2.8.0+cpu", "intel_extension_for_pytorch-2.8.0", "impi_rt-2021.15.0", "oneccl-2021.15.2"):
         (site / f"{package}.dist-info").mkdir(parents=True)
+    (site / "torch").mkdir()
     (home / "envs/ipex-2.8-ab12/bin").mkdir()
     (home / "envs/ipex-2.8-ab12/bin/python").symlink_to(sys.executable)
     (home / "envs/ipex-2.8-ab12/env.json").write_text('{\n "why": "it\'s 100% \\\\n"\n}')
@@ -118,6 +119,7 @@ def test_environments_runs_and_processes_are_found(tmp_path: Path) -> None:
     assert (whole.python, whole.runs, whole.oneccl_bindings) == ("3.11", True, None)
     assert whole.record == '{\n "why": "it\'s 100% \\\\n"\n}'
     assert (whole.names, half.names) == (("default",), ())
+    assert (whole.lost, half.lost) == (("intel_extension_for_pytorch",), ())
     assert (half.runs, half.python, half.torch) == (False, None, None)
     assert facts.activity.runs == ("one",)
     assert facts.activity.pids == (ours.pid,)
