@@ -251,7 +251,8 @@ def _call_before(ctx: typer.Context, words: Sequence[str], argv: Sequence[str], 
 
 
 _OF_RUN: Final = (
-    ("-n", "n"), ("--ppn", "ppn"), ("--env", "env"), ("--python", "python"), ("--setup", "setup"), ("--mpi", "mpi"),
+    ("-n", "n"), ("--ppn", "ppn"), ("--omp", "omp"),
+    ("--env", "env"), ("--python", "python"), ("--setup", "setup"), ("--mpi", "mpi"),
 )  # fmt: skip
 """Options of `run` that a command to type next needs, too: the ranks and what they run in."""
 
