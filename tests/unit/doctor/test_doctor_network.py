@@ -400,7 +400,7 @@ def test_host_that_says_nothing_is_lost_earlier_than_one_that_is_slow(
     check_with_login: Callable[[int, bytes], NetworkReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ipexctl.doctor.network_check.ScriptDialog", _RecordedDialog)
-    monkeypatch.setattr("ipexctl.doctor.network_check._BUDGET", 100.0)
+    monkeypatch.setattr("ipexctl.doctor.network_check.NETWORK_CHECK", 100.0)
     began = time.monotonic()
     check_with_login(0, b"")
     shares = [until - began for until in _RecordedDialog.untils[:4]]
