@@ -46,6 +46,21 @@ def evaluate(output: Mapping[str, str], python: str | None) -> places.CheckedPat
 
 
 @pytest.mark.parametrize(
+    ("local", "program"),
+    [({"/d a": "/d a"}, "ipexctl push '/d a' '/d a' -l 'n[2-3]'"), ({"/d a": "/project/d"}, "tar "), ({}, "ssh ")],
+)
+def test_missing_data_is_pushed_where_the_control_machine_has_the_same_path(
+    local: dict[str, str], program: str
+) -> None:
+    hosts = [Host(name, name) for name in ("n1", "n2", "n3")]
+    said = {"n1": "", "n2": "--data /d a\n", "n3": "--data /d a\n"}
+    with pytest.raises(StartError) as caught:
+        places.evaluate_paths({name: places.parse_paths(text) for name, text in said.items()}, None, hosts, local)
+    assert program in caught.value.failure.fix
+    assert ("ipexctl push" in caught.value.failure.fix) == (local == {"/d a": "/d a"})
+
+
+@pytest.mark.parametrize(
     "malformed",
     [
         "found\n",
