@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 AUTO_TAKES_SHARED: Final = False
 """Whether `--allreduce auto` takes shared memory where it can. It does once every measurement that docs/allreduce.md
 lists has passed; until then only `--allreduce shared` does."""
-ACROSS_HOSTS: Final = False
-"""Whether `inrank/` also joins several hosts, by gloo between them. Until it does, their ranks stay with gloo alone."""
 OLDEST_TORCH: Final = (2, 1)
 """The oldest torch on which the code in `inrank/` is tested."""
 _SHIM: Final = "IPEXCTL_SHIM"
@@ -62,8 +60,6 @@ def _obstacle(
         return "other-backend", ()
     if max(node.count for node in nodes) < _FEWEST:
         return "one-rank-a-host", ()
-    if len(nodes) > 1 and not ACROSS_HOSTS:
-        return "several-hosts", ()
     if requested_variables(request).get(_SHIM) == "off":
         return "hooks-off", ()
     version = _torch_version(request)
@@ -113,7 +109,6 @@ def _reason_text(context: LaunchContext) -> str:
         "no-process-group": "there is no process group",
         "other-backend": "shared memory is for gloo alone",
         "one-rank-a-host": "no host has two ranks, so none can share memory with another",
-        "several-hosts": "shared memory is for runs on a single host at present",
         "hooks-off": f"{_SHIM}=off keeps the hooks of ipexctl out of the ranks",
         "torch-unknown": f"the torch of the environment is not known, and shared memory needs {needed} or newer",
         "torch-too-old": f"torch is {request.env.packages.get('torch')}, and shared memory needs {needed} or newer",

@@ -24,7 +24,7 @@ MOST, FEWEST = 80, 6
 
 def planned() -> Callable[[torch.Tensor], None]:
     """The all-reduce of the plan: from the size on for which DDP takes it, else gloo's."""
-    DistributedDataParallel(nn.Linear(256, 256))  # connects the ranks
+    model = DistributedDataParallel(nn.Linear(256, 256))  # connects the ranks
     found = [module for name, module in sys.modules.items() if name.endswith("inrank.ddp")]
     if not found or found[0]._connected is None:
         raise SystemExit("the ranks do not add up in shared memory")
@@ -35,7 +35,7 @@ def planned() -> Callable[[torch.Tensor], None]:
         if tensor.nbytes < ddp.CROSSOVER:
             dist.all_reduce(tensor)
         else:
-            ddp._connected.link.all_reduce(tensor, factor)
+            ddp._connected.link.all_reduce(model, tensor, factor).wait()
 
     return reduce
 

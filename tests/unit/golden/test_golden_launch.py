@@ -112,9 +112,8 @@ def adding() -> list[Case]:
         ((one,), 2, {"env": replace(STOCK, packages={})}),
         ((one,), 2, {"exports": (Export("IPEXCTL_SHIM", "off"),)}),
     )
-    asked = [plan(one, two, ppn=2, allreduce="shared")]
-    with patch.multiple(allreduce, ACROSS_HOSTS=True, AUTO_TAKES_SHARED=True):
-        asked += [plan(*machines, ppn=ppn, allreduce="shared", **options) for machines, ppn, options in scenes]
+    asked = [plan(*machines, ppn=ppn, allreduce="shared", **options) for machines, ppn, options in scenes]
+    with patch.object(allreduce, "AUTO_TAKES_SHARED", new=True):
         by_auto = [plan(one, two, ppn=2), plan(machine(cpu(2, threads=1)), ppn=3)]
     refusal = check_options(LaunchOptions(exports=(Export("IPEXCTL_ALLREDUCE", "shared"),)))
     assert refusal is not None

@@ -35,6 +35,7 @@ def line_of(found: LaunchPlan) -> str:
     [
         ({"ppn": 2}, "asked"),
         ({"ppn": 5}, "asked"),
+        ({"ppn": 1}, "one-rank-a-host"),
         ({"ppn": 2, "backend": "none"}, "no-process-group"),
         ({"ppn": 2, "env": IPEX, "backend": "ccl"}, "other-backend"),
         ({"ppn": 2, "env": IPEX, "backend": "gloo"}, "asked"),
@@ -49,34 +50,20 @@ def line_of(found: LaunchPlan) -> str:
     ],
 )
 def test_shared_memory_is_planned_where_the_ranks_can_use_it(options: dict[str, Any], reason: str) -> None:
-    found = plan(machine(FOUR, 1), allreduce="shared", **options)
+    found = plan(machine(FOUR, 1), machine(FOUR, 2), allreduce="shared", **options)
     is_shared = reason == "asked"
     assert found.allreduce == AllReduce("shared" if is_shared else "backend", reason)  # type: ignore[arg-type]
     assert value(found, "IPEXCTL_ALLREDUCE") == ("shared" if is_shared else None)
     assert any("--allreduce shared" in note for note in found.notes) != is_shared
 
 
-@pytest.mark.parametrize("is_possible", [False, True])
-def test_several_hosts_share_memory_only_once_ranks_can_do_that(
-    is_possible: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(allreduce, "ACROSS_HOSTS", is_possible)
-    found = plan(machine(FOUR, 1), machine(FOUR, 2), ppn=2, allreduce="shared")
-    assert found.allreduce == (AllReduce("shared", "asked") if is_possible else AllReduce("backend", "several-hosts"))
-    assert plan(machine(FOUR, 1), machine(FOUR, 2), ppn=1, allreduce="shared").allreduce.reason == "one-rank-a-host"
-
-
-def test_two_ranks_on_one_of_the_hosts_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allreduce, "ACROSS_HOSTS", True)
+def test_two_ranks_on_one_of_the_hosts_are_enough() -> None:
     found = plan(machine(FOUR, 1), machine(FOUR, 2), slots=(1, 2), allreduce="shared")
     assert found.allreduce == AllReduce("shared", "asked")
 
 
 @pytest.mark.parametrize(("arch", "hosts"), [("x86_64", ()), (None, ()), ("aarch64", ("node2",))])
-def test_hosts_with_another_processor_are_named(
-    arch: str | None, hosts: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(allreduce, "ACROSS_HOSTS", True)
+def test_hosts_with_another_processor_are_named(arch: str | None, hosts: tuple[str, ...]) -> None:
     found = plan(machine(FOUR, 1), machine(FOUR, 2, system=System(arch=arch)), ppn=2, allreduce="shared")
     assert (found.allreduce.mode, found.allreduce.hosts) == ("backend" if hosts else "shared", hosts)
     notes = [note for note in found.notes if "--allreduce shared" in note]
@@ -117,8 +104,13 @@ def test_the_backend_that_was_asked_for_is_the_plan_without_the_option(monkeypat
     assert shared.argv == backend.argv
 
 
-def test_the_plan_says_how_gradients_are_added_up_and_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allreduce, "ACROSS_HOSTS", True)
+def test_a_single_rank_is_planned_alike_with_each_mode() -> None:
+    plans = [plan(machine(FOUR, 1), allreduce=mode) for mode in ("auto", "shared", "backend")]
+    assert {found.allreduce.mode for found in plans} == {"backend"}
+    assert len({(found.settings, found.argv, found.notes, found.choices) for found in plans}) == 1
+
+
+def test_the_plan_says_how_gradients_are_added_up_and_why() -> None:
     one, two = machine(FOUR, 1), machine(FOUR, 2)
     assert line_of(plan(one, two, ppn=2, allreduce="shared")).startswith(
         "all-reduce: shared memory on each host, gloo between hosts"
