@@ -101,11 +101,12 @@ def refusals() -> list[Case]:
 def adding() -> list[Case]:
     """How gradients are added up, where that is decided for or against shared memory."""
     one, two, arm = machine(SPR, 1), machine(SPR, 2), machine(SPR, 2, system=System(arch="aarch64"))
-    scenes: tuple[tuple[Any, int, dict[str, Any]], ...] = (
+    scenes: tuple[tuple[Any, int | None, dict[str, Any]], ...] = (
         ((one, two), 2, {}),
         ((one,), 2, {}),
         ((one, two), 1, {}),
         ((one, arm), 2, {}),
+        ((one, two), None, {"slots": (1, 2)}),
         ((one, two), 2, {"env": IPEX}),
         ((one, two), 2, {"backend": "none"}),
         ((one,), 2, {"env": replace(STOCK, packages={"torch": "2.0.1"})}),

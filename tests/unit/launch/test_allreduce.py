@@ -57,9 +57,12 @@ def test_shared_memory_is_planned_where_the_ranks_can_use_it(options: dict[str, 
     assert any("--allreduce shared" in note for note in found.notes) != is_shared
 
 
-def test_two_ranks_on_one_of_the_hosts_are_enough() -> None:
-    found = plan(machine(FOUR, 1), machine(FOUR, 2), slots=(1, 2), allreduce="shared")
-    assert found.allreduce == AllReduce("shared", "asked")
+@pytest.mark.parametrize(
+    ("slots", "reason"), [((2, 2), "asked"), ((1, 2), "unequal-hosts"), ((1, 1), "one-rank-a-host")]
+)
+def test_hosts_have_equally_many_ranks(slots: tuple[int, int], reason: str) -> None:
+    found = plan(machine(FOUR, 1), machine(FOUR, 2), slots=slots, allreduce="shared")
+    assert (found.allreduce.mode, found.allreduce.reason) == ("shared" if reason == "asked" else "backend", reason)
 
 
 @pytest.mark.parametrize(("arch", "hosts"), [("x86_64", ()), (None, ()), ("aarch64", ("node2",))])
