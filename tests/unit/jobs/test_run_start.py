@@ -24,7 +24,7 @@ from ipexctl.jobs.submit.context import gather
 from ipexctl.jobs.submit.pipeline import hosts_with_job_files
 from ipexctl.jobs.submit.project import ProjectLocation
 from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
-from ipexctl.jobs.submit.start import Launch, LaunchSpec
+from ipexctl.jobs.submit.start import Launch, LaunchSpec, in_rank_files
 from ipexctl.launch.request import LaunchOptions
 from ipexctl.node.common.job import (
     JobRecord,
@@ -36,6 +36,7 @@ from ipexctl.node.common.job import (
 )
 from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.records import RankStatus, RunStatus
+from ipexctl.node.run import rank_hooks
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import Unreachable
@@ -199,6 +200,12 @@ def test_the_package_for_shared_memory_is_sent_only_if_the_plan_uses_it(
         assert {name: content for name, content in node.files.items() if "inrank" in name} == expected
         (upload,) = [script for script in node.scripts if "tar -x" in script]
         assert ("shim/ipexctl_inrank/__pycache__" in upload) == is_shared, "bytecode of ranks is private"
+
+
+def test_the_package_for_shared_memory_is_the_one_that_the_hooks_import() -> None:
+    names = {file.name for file in in_rank_files()}
+    assert {f"shim/{rank_hooks.PACKAGE}/{name}.py" for name in ("__init__", "ddp", "channel")} <= names
+    assert all(name.endswith(".py") for name in names)
 
 
 def test_hosts_of_one_store_share_a_job() -> None:
