@@ -28,6 +28,7 @@ from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.remote.transfer.distribute import Distributor
 from ipexctl.sync import sync, upload
+from ipexctl.sync.manifest import ManifestEntry
 from ipexctl.sync.node_calls import TreeCallOptions, TreeCalls, TreeState
 from ipexctl.sync.plan import make_sync_plan
 from ipexctl.sync.project import read_project
@@ -434,6 +435,30 @@ def test_dry_run_reports_changes_and_writes_nothing(place: Place) -> None:
     assert (done.would_send, done.would_delete) == (("a",), ("b",))
     assert place.there() == {"a": "1", "b": "1"}
     assert not list((place.tree / ".ipexctl/leases").iterdir())
+
+
+def test_a_small_amount_is_packed_a_large_one_is_streamed_and_a_dry_run_sends_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed: list[str] = []
+    pack_file = sync.pack_file
+
+    def pack(root: bytes, entry: ManifestEntry) -> bytes:
+        packed.append(entry.path)
+        return pack_file(root, entry)
+
+    monkeypatch.setattr(sync, "pack_file", pack)
+    monkeypatch.setattr(sync, "DISTRIBUTE_SIZE", 10)
+    monkeypatch.setattr(sync, "UPDATE_SIZE", -1)
+    put(place.root, "a", "1" * 10)
+    assert place.synced(dry_run=True).sent_bytes == 0
+    assert packed == []
+    assert place.synced().sent_bytes > 0
+    assert packed == ["a"]
+    put(place.root, "b", "2" * 11)
+    assert place.synced().sent_bytes > 0
+    assert packed == ["a"]
+    assert place.there() == contents(place.root)
 
 
 def test_incomplete_staged_file_of_a_killed_sync_is_sent_again(place: Place) -> None:
