@@ -29,7 +29,7 @@ from ipexctl.remote.session_pool import SessionPool
 from ipexctl.remote.transfer.distribute import Distributor
 from ipexctl.sync import sync, upload
 from ipexctl.sync.manifest import ManifestEntry
-from ipexctl.sync.node_calls import TreeCallOptions, TreeCalls, TreeState
+from ipexctl.sync.node_calls import TreeCallOptions, TreeCalls, TreeState, pack_file
 from ipexctl.sync.plan import make_sync_plan
 from ipexctl.sync.project import read_project
 from ipexctl.sync.report import SyncReport, SyncResult
@@ -441,13 +441,12 @@ def test_a_small_amount_is_packed_a_large_one_is_streamed_and_a_dry_run_sends_no
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed: list[str] = []
-    pack_file = sync.pack_file
 
     def pack(root: bytes, entry: ManifestEntry) -> bytes:
         packed.append(entry.path)
         return pack_file(root, entry)
 
-    monkeypatch.setattr(sync, "pack_file", pack)
+    monkeypatch.setattr("ipexctl.sync.sync.pack_file", pack)
     monkeypatch.setattr(sync, "DISTRIBUTE_SIZE", 10)
     monkeypatch.setattr(sync, "UPDATE_SIZE", -1)
     put(place.root, "a", "1" * 10)
