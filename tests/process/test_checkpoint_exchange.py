@@ -26,7 +26,7 @@ from stranger_helpers import UnauthenticatedClients
 from agent_helpers import all_pythons, wait_until
 from env_helpers import start
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.authenticated_socket import connect, send_line
+from ipexctl.node.common.authenticated_socket import connect, read_line, send_line
 from ipexctl.node.common.handshake import CHECKPOINT_EXCHANGE, CHECKPOINT_FILES, derive_token
 from ipexctl.node.files.checkpoint import CheckpointFiles
 from ipexctl.node.files.checkpoint_plan import Copy
@@ -296,6 +296,18 @@ def test_lost_host_ends_the_exchange(hosts: Callable[[str], Hosts]) -> None:
     assert "node2" in exchange.failure
     exchange.close()
     assert client.communicate(timeout=30)[1] != b""
+
+
+def test_second_connection_of_a_host_is_closed_and_the_first_one_counts(hosts: Callable[[str], Hosts]) -> None:
+    exchange = CheckpointExchange("last.pt", {0: "node1", 1: "node2"}, "127.0.0.1", TOKEN)
+    address = ("127.0.0.1", exchange.port, TOKEN, CHECKPOINT_EXCHANGE)
+    with connect(*address) as first, connect(*address) as second:
+        send_line(first, {"rank": 1})
+        assert read_line(first, time.monotonic() + 10) == {"scan": True}
+        second.settimeout(10)
+        send_line(second, {"rank": 1})
+        assert second.recv(100) == b""
+    exchange.close()
 
 
 @pytest.mark.parametrize("source", ["127.0.0.2", "127.0.0.1"])

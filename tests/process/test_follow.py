@@ -29,7 +29,7 @@ from ipexctl.node.common.frames import (
     OutputPart,
 )
 from ipexctl.node.common.liveness import REPORT_LIMITS, WATCHED
-from ipexctl.node.common.processes import ProcessIdentity
+from ipexctl.node.common.processes import ProcessIdentity, read_stat
 from ipexctl.node.run.follow import (
     CHUNK_SIZE,
     MAX_BYTES,
@@ -381,6 +381,20 @@ def test_process_with_pid_of_a_remote_supervisor_is_not_signalled(tmp_path: Path
         process.kill()
     assert is_alive
     assert (answer["event"], "login7" in answer["reason"]) == ("failed", True)
+
+
+def test_supervisor_that_makes_no_dump_is_waited_for_as_long_as_asked(tmp_path: Path) -> None:
+    run = Run(tmp_path, "")
+    code = "import signal, time\nsignal.signal(signal.SIGUSR1, lambda *_: None)\nprint(1, flush=True)\ntime.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        supervisor = {"pid": process.pid, "start": read_stat(process.pid).start, "machine": os.uname().nodename}
+        run.rundir.mkdir(parents=True)
+        (run.rundir / "status.json").write_text(json.dumps({"state": "running", "supervisor": supervisor, "ranks": []}))
+        answer = on_runs(run, "dump", ranks=None, wait=0.5)
+        process.kill()
+    assert (answer["event"], "doesn't answer" in answer["reason"]) == ("failed", True)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"state": "ok", "supervisor": null, "ranks": []}'])

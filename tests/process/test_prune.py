@@ -95,6 +95,13 @@ def test_old_runs_are_pruned_but_the_newest_are_kept(runs: Runs) -> None:
     assert done["kept"] == 3
 
 
+def test_age_of_a_run_counts_from_its_end(runs: Runs) -> None:
+    for name, days in (("old", 31), ("young", 29)):
+        (runs.make(name, days) / "stacks").mkdir()  # a write of just now, as by a call that looked at it
+    runs.prune()
+    assert runs.names == ["young"]
+
+
 def test_results_stay_when_their_run_is_pruned_and_empty_directories_go(runs: Runs) -> None:
     for name, content in (("a-1101-101010-aaaa", "weights"), ("b-1101-101010-bbbb", "")):
         runs.make(name, 99)

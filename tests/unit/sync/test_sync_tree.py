@@ -337,6 +337,29 @@ def test_hosts_with_a_shared_home_are_synced_once(place: Place, calls: int, monk
     assert place.there() == {"a": "2"}
 
 
+def test_host_that_is_lost_while_another_one_changes_the_shared_home_is_not_sent_to(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queried: list[int] = []
+    query = sync.ProjectSync._query
+
+    def lose(self: sync.ProjectSync, hosts: Sequence[Host], *more: Any, **named: Any) -> None:
+        queried.append(len(hosts))
+        if len(queried) == 1:
+            query(self, hosts, *more, **named)
+            return
+        for host in hosts:
+            self._fail(host, HostError("REASON"))
+
+    monkeypatch.setattr(sync, "UPDATE_SIZE", 1)
+    monkeypatch.setattr(sync.ProjectSync, "_query", lose)
+    put(place.root, "a", "11")
+    report = place.sync(hosts=(LOCAL_HOST, Host("there", "localhost")))
+    assert queried == [2, 1]
+    assert [(done.status, done.reason) for done in report.hosts] == [("changed", ""), ("failed", "REASON")]
+    assert place.ran.count("change the tree") == 1
+
+
 def test_small_new_project_is_sent_with_the_first_query(place: Place, tmp_path: Path) -> None:
     put(place.root, "a", "1")
     put(place.root, "b/c", "2")
