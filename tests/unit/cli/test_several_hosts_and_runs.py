@@ -15,7 +15,7 @@ from ipexctl.cli.fetch import fetch_command
 from ipexctl.cli.wait import wait_command
 from ipexctl.hosts.host import Host
 from ipexctl.jobs import wait as jobs_wait
-from ipexctl.jobs.fetch.fetch import FetchRequest
+from ipexctl.jobs.fetch.fetch import FetchRequest, PathOnHosts
 from ipexctl.jobs.fetch.manifest import FetchResult
 from ipexctl.jobs.registry import RunRecord, RunRegistry
 from ipexctl.remote.connector import Connector
@@ -37,11 +37,11 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FetchRequest]]:
     """The requests of fetches, of which that from n1 is interrupted."""
     requests: list[FetchRequest] = []
 
-    def fetch_one(request: FetchRequest, *_: Any) -> tuple[FetchResult, int]:
+    def fetch_one(request: FetchRequest, *_: Any) -> tuple[FetchResult, int, PathOnHosts]:
         requests.append(request)
         is_interrupted = request.host.name == "n1"
         result = FetchResult(request.host, "failed" if is_interrupted else "changed", dest=request.dest)
-        return result, 130 if is_interrupted else 0
+        return result, 130 if is_interrupted else 0, PathOnHosts()
 
     monkeypatch.setattr(fetch_module, "_fetch_one", fetch_one)
     yield requests

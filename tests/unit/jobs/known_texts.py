@@ -169,6 +169,8 @@ section has the text, its meaning, and what to do. *Likely* and *possible* say h
 `why` prints `likely cause` or `possible cause`. The ids are in `why --json` and do not change. In the examples rank 1
 on node2 printed the text, and the hosts are node[1-3].
 
+![ipexctl why: the kernel killed rank 2 on node3, whose memory ran out](pictures/why.svg)
+
 For a run that hangs, `why` shows where its ranks wait, and which rank does not arrive; [run](run.md) has how that works
 and `--on-hang`. Warnings that healthy runs print, too, are never its cause: with `The hostname of the client socket
 cannot be retrieved` torch says that a node's address has no name, and with `Using the loopback address as fallback`
