@@ -1,4 +1,7 @@
-"""Files beside docs/ that pages link to (examples, playbooks, what is measured) become part of the site."""
+"""Files beside docs/ that pages link to (examples, playbooks, what is measured) become part of the site.
+
+A page's HTML marks short spans of code, whose lines a browser must not break.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 from mkdocs.structure.files import File
 
 _BESIDE = re.compile(r"\]\(\.\./((?:examples|playbooks|tests/benchmarks)/[\w./-]+)\)")
+_SHORT_CODE = re.compile(r"<code>(?=[^<]{1,30}</code>)")
 ROOT = Path(__file__).parents[1]
 
 
@@ -22,3 +26,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     return _BESIDE.sub(r"](files/\1)", markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    return _SHORT_CODE.sub('<code class="short">', html)

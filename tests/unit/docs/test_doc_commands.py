@@ -31,6 +31,9 @@ FOREIGN_OPTIONS = frozenset(
 INCOMPLETE_CALLS = frozenset({"ipexctl ex"})
 """Incomplete calls, as typed before Tab."""
 
+SITE_COLUMNS = 100
+"""Characters of a line of code on a laptop of 1400 pixels; docs/site.css breaks longer ones."""
+
 _PLACEHOLDER = re.compile(r"'(?:[A-Z]+|…)'")
 
 
@@ -127,6 +130,12 @@ def test_readme_and_first_page_of_the_site_have_the_same_lines_of_daily_use() ->
     ]
     assert daily[0] == daily[1]
     assert len(daily[0].splitlines()) == 5
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_typed_line_fits_the_column_of_the_site(page: Path) -> None:
+    lines = [line for block in blocks(page) for line in block.text.splitlines() if line.startswith("$ ")]
+    assert not (broken := [line for line in lines if len(line) > SITE_COLUMNS]), "\n".join(broken)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
