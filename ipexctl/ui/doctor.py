@@ -16,8 +16,9 @@ from ipexctl.doctor.finding import LEVELS, DoctorReport, Finding, HostReport, me
 from ipexctl.facts.facts import to_json
 from ipexctl.text import counted
 from ipexctl.ui.messages import paint, wants_color
+from ipexctl.ui.paragraph import wrapped, wrapped_fix
 from ipexctl.ui.results import fold_names, group_by, summary_json
-from ipexctl.ui.table import output_width, print_lines, show_table, wrapped, wrapped_fix
+from ipexctl.ui.table import output_width, print_lines, show_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,19 +1,31 @@
-"""Output of `ipexctl envs`: a line per environment with its hosts, or JSON."""
+"""Output of `ipexctl envs`: a line per environment with its hosts, or JSON.
+
+In: the listings of the hosts, or what was removed; out: a table with a row for equal environments, and for equal hosts
+a line about what `--prune` frees. A narrow terminal gets fewer columns, and what has none is below the row.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.hosts.nodeset import fold
-from ipexctl.text import counted, printable, readable
+from ipexctl.text import counted, readable
 from ipexctl.ui.install import verified_text
-from ipexctl.ui.messages import print_message
-from ipexctl.ui.results import host_json, report_json, show_results, value_json
-from ipexctl.ui.table import show_table
+from ipexctl.ui.messages import print_message, print_with_fix
+from ipexctl.ui.results import fold_names, group_by, host_json, report_json, show_results, value_json
+from ipexctl.ui.table import fitting_layout, folded_hosts, show_table
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from ipexctl.node.env.replies import EnvEntry, EnvListing
     from ipexctl.stack.env.envs import EnvsReport, EnvsResult
+
+_LAYOUTS: Final = (
+    ("name", "environment", "python", "torch", "ranks over", "size", "hosts"),
+    ("name", "environment", "torch", "size", "hosts"),
+    ("name", "environment", "torch", "size"),
+    ("environment", "torch", "size"),
+)
 
 
 def as_json(report: EnvsReport) -> dict[str, Any]:
@@ -47,39 +59,52 @@ def _describe(result: EnvsResult) -> str:
 
 
 def _show_list(report: EnvsReport, *, quiet: bool, no_color: bool, options: str) -> None:
-    rows: dict[tuple[str, ...], list[str]] = {}
-    for done in report.hosts:
-        for env in done.listing.envs if done.listing else ():
-            rows.setdefault(_row(env), []).append(done.host.name)
-    if rows:
-        headings = ("name", "environment", "python", "torch", "ranks over", "size", "hosts")
-        show_table(headings, [(*row, fold(names)) for row, names in rows.items()], no_color=no_color)
+    entries = [(env, done.host.name) for done in report.hosts for env in (done.listing.envs if done.listing else ())]
+    if entries:
+        equal = group_by(entries, lambda entry: tuple(_row(entry[0]).items()))
+        rows = [{**dict(row), "hosts": folded_hosts([name for _, name in found])} for row, found in equal.items()]
+        layout = fitting_layout(_LAYOUTS, rows)
+        below = [_note(row, layout) for row in rows]
+        show_table(layout, [[row[name] for name in layout] for row in rows], notes=below, no_color=no_color)
     elif not quiet and any(done.listing for done in report.hosts):
         print_message(f"no environments; create one: ipexctl install{options}")
-    for done in report.hosts:
-        listing = done.listing
-        if listing is not None and not quiet and (listing.wheels or listing.leftovers or listing.unnamed):
-            parts = [f"{listing.wheels} cached wheels ({readable(listing.wheel_bytes)})"] if listing.wheels else []
-            parts += [f"leftovers ({readable(listing.leftover_bytes)})"] if listing.leftovers else []
-            if listing.unnamed:
-                sizes = [env.bytes for env in listing.unnamed if env.bytes is not None]
-                is_known = len(sizes) == len(listing.unnamed)
-                size = readable(sum(sizes)) if is_known else "not all measured"
-                parts.append(f"{counted(len(listing.unnamed), 'environment')} without a name ({size})")
-            print_message(
-                f"{printable(done.host.name)}: {', '.join(parts)}; while no run or install is alive (ipexctl ps), "
-                f"ipexctl envs --prune{options} removes them"
-                + (f" and frees up to {readable(freed)}" if (freed := listing.prunable_bytes) is not None else "")
-            )
+    notes = [(_leftovers(done.listing), done.host.name) for done in report.hosts if done.listing and not quiet]
+    for (parts, freed), alike in group_by(notes, lambda note: note[0]).items():
+        if parts:
+            print_with_fix(f"{fold_names(name for _, name in alike)}: {parts}", _prune_hint(freed, len(alike), options))
 
 
-def _row(env: EnvEntry) -> tuple[str, ...]:
+def _leftovers(listing: EnvListing) -> tuple[str, int | None]:
+    """What `--prune` would remove on a host, and how many bytes that frees."""
+    parts = [f"{listing.wheels} cached wheels ({readable(listing.wheel_bytes)})"] if listing.wheels else []
+    parts += [f"leftovers ({readable(listing.leftover_bytes)})"] if listing.leftovers else []
+    if listing.unnamed:
+        sizes = [env.bytes for env in listing.unnamed if env.bytes is not None]
+        size = readable(sum(sizes)) if len(sizes) == len(listing.unnamed) else "not all measured"
+        parts.append(f"{counted(len(listing.unnamed), 'environment')} without a name ({size})")
+    return ", ".join(parts), listing.prunable_bytes
+
+
+def _prune_hint(freed: int | None, hosts: int, options: str) -> str:
+    effect = "removes them" if freed is None else f"frees up to {readable(freed)}{' on each' if hosts > 1 else ''}"
+    return f"{effect} while no run or install is alive (ipexctl ps): ipexctl envs --prune{options}"
+
+
+def _row(env: EnvEntry) -> dict[str, str]:
     torch = env.packages.get("torch", "?") if env.complete else "incomplete"
-    return (
-        ", ".join(env.names) or "-",
-        env.name,
-        env.python or "?",
-        torch,
-        env.backend or "?",
-        "?" if env.bytes is None else readable(env.bytes),
-    )
+    return {
+        "name": ", ".join(env.names) or "-",
+        "environment": env.name,
+        "python": env.python or "?",
+        "torch": torch,
+        "ranks over": env.backend or "?",
+        "size": "?" if env.bytes is None else readable(env.bytes),
+    }
+
+
+def _note(row: Mapping[str, str], layout: Sequence[str]) -> str:
+    """What has no column."""
+    parts = [] if "name" in layout else [f"name {row['name']}"]
+    parts += [] if "python" in layout else [f"Python {row['python']}, ranks over {row['ranks over']}"]
+    parts += [] if "hosts" in layout else [f"on {row['hosts']}"]
+    return "; ".join(parts)

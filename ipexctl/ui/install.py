@@ -7,8 +7,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.text import printable, readable
-from ipexctl.ui.messages import print_message, print_refusal
+from ipexctl.ui.messages import print_message, print_paragraph, print_refusal
 from ipexctl.ui.results import how_to_continue, report_json, show_results, value_json
+from ipexctl.ui.table import print_sentence
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +40,7 @@ def show(report: InstallReport, *, quiet: bool = False, no_color: bool = False) 
         _show_stack(report)
     show_results(results, _describe, quiet=quiet, no_color=no_color, dry_run=report.dry_run)
     for note in report.notes:
-        print_message(f"note: {printable(note)}")
+        print_paragraph(f"note: {printable(note)}")
     if not quiet:
         _print_next_step(report)
 
@@ -56,8 +57,8 @@ def _show_stack(report: InstallReport) -> None:
     parts += [f"IPEX {stack.ipex}"] if stack.ipex else []
     parts += [f"oneCCL bindings {stack.oneccl}"] if stack.oneccl else []
     parts += [f"Intel MPI {stack.mpi}"] if stack.mpi else []
-    sys.stdout.write(f"{stack.name}: {', '.join(parts)} for Python {stack.python}; ranks talk over {stack.backend}\n")
-    sys.stdout.write(f"  {printable(stack.why)}\n")
+    print_sentence(f"{stack.name}: {', '.join(parts)} for Python {stack.python}; ranks talk over {stack.backend}")
+    print_sentence(f"  {printable(stack.why)}")
     if report.dry_run and report.lock is not None:
         for wheel in sorted(report.lock.wheels, key=lambda wheel: -(wheel.size or 0)):
             size = readable(wheel.size) if wheel.size else "?"

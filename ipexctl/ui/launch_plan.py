@@ -18,8 +18,9 @@ from ipexctl.launch.options import RankOptions
 from ipexctl.option_declaration import words_in_sh
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import paint, wants_color
+from ipexctl.ui.paragraph import wrapped
 from ipexctl.ui.results import group_by, print_json
-from ipexctl.ui.table import column_widths, output_width, print_lines, row_lines, wrapped
+from ipexctl.ui.table import column_widths, output_width, print_lines, row_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from ipexctl.errors import CommandLineError, FileError, UserError
 from ipexctl.text import neutralise, printable, printable_lines
+from ipexctl.ui.paragraph import wrapped_fix, wrapped_lines
 
 if TYPE_CHECKING:
     from ipexctl.remote.progress import Notice
@@ -78,7 +79,25 @@ def notice_text(notice: Notice) -> str:
 
 
 def print_with_fix(text: str, fix: str, patience: float | None = None) -> None:
-    print_message(text + (f"\n  {printable(fix)}" if fix else ""), patience)
+    """Print a text and its fix below it; on a terminal no word of them is cut, and a command is whole on a line."""
+    width = _terminal_width()
+    lines = wrapped_lines(text, width, "    ") if width else [text]
+    if fix:
+        lines += wrapped_fix(fix, width, "  ", "  ") if width else [f"  {printable(fix)}"]
+    print_message("\n".join(lines), patience)
+
+
+def print_paragraph(text: str) -> None:
+    """Print a sentence; on a terminal no word of it is cut."""
+    print_with_fix(text, "")
+
+
+def _terminal_width() -> int:
+    """Columns of stderr's terminal, or 0."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):  # no terminal, or a test captures it
+        return 0
 
 
 def print_user_error(error: UserError) -> None:

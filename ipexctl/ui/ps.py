@@ -8,17 +8,14 @@ cannot be read, is named with its reason beside the others.
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.hosts.nodeset import fold
 from ipexctl.text import counted, format_clock, printable, readable
 from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.results import host_json, value_json
 from ipexctl.ui.run.summary import duration, end_lines
-from ipexctl.ui.table import output_width, print_lines, show_table, table_width
+from ipexctl.ui.table import fitting_layout, folded_hosts, print_lines, show_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,9 +30,12 @@ _LAYOUTS: Final = (
     ("run", "state", "script", "ranks", "hosts", "started", "took", "ended by"),
     ("run", "state", "ranks", "hosts", "started", "took", "ended by"),
     ("run", "state", "ranks", "hosts", "started", "took"),
+    ("run", "state", "ranks", "hosts", "took"),
     ("run", "state", "started", "took"),
+    ("run", "state", "took"),
 )
-"""Columns for ever narrower terminals; what has no column is below the row. An id begins with the script."""
+"""Columns for ever narrower terminals; what has no column is below the row. An id begins with the script, and has the
+day and time of its start."""
 _OF_RANK = ("rank", "host", "state", "pid", "cpu", "rss", "exit_code", "signal", "out_lines", "err_lines", "lost")
 
 
@@ -79,7 +79,7 @@ def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_c
     now = time.time()
     if runs:
         rows = [_row(run, now) for run in runs]
-        layout = _widest_layout(rows)
+        layout = fitting_layout(_LAYOUTS, rows)
         notes = [_note(row, layout) for row in rows]
         show_table(layout, [[row[name] for name in layout] for row in rows], notes=notes, no_color=no_color)
     elif not quiet:
@@ -87,16 +87,6 @@ def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_c
         print_message(text if hidden else "no runs; ipexctl run SCRIPT.py starts one")
     for problem in dict.fromkeys((run.reason, run.fix) for run in runs if run.reason):
         print_with_fix(printable(problem[0]), problem[1])
-
-
-def _widest_layout(rows: Sequence[Mapping[str, str]]) -> Sequence[str]:
-    """The first one in which no cell has to be folded: an id in two pieces cannot be copied."""
-    if not sys.stdout.isatty() and not os.environ.get("COLUMNS"):
-        return _LAYOUTS[0]
-    for layout in _LAYOUTS:
-        if table_width([layout, *([row[name] for name in layout] for row in rows)]) <= output_width(0):
-            return layout
-    return _LAYOUTS[-1]
 
 
 def _note(row: Mapping[str, str], layout: Sequence[str]) -> str:
@@ -123,7 +113,7 @@ def _row(run: KnownRun, now: float) -> dict[str, str]:
         "state": run.state,
         "script": record.script,
         "ranks": str(record.world_size),
-        "hosts": fold(record.hosts),
+        "hosts": folded_hosts(record.hosts),
         "started": format_clock(started, day) if started else "?",
         "took": took,
         "ended by": ended_by,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from ipexctl.hosts.nodeset import fold
 from ipexctl.text import printable
 from ipexctl.ui.messages import paint, print_with_fix, wants_color
+from ipexctl.ui.table import print_sentence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -110,10 +111,8 @@ def show_results(
             _print_failure(names, status, text, fix)
         elif not quiet:
             word = "would change" if dry_run and status == "changed" else status
-            sys.stdout.write(
-                f"{names}: {paint(word, _COLORS[status], on=has_color)}" + printable(f": {text}" if text else "") + "\n"
-            )
-    sys.stdout.flush()
+            painted = paint(word, _COLORS[status], on=has_color)
+            print_sentence(f"{names}: {painted}{printable(f': {text}' if text else '')}")
 
 
 def how_to_continue(results: Iterable[HostResult], command: str) -> str:

@@ -1,32 +1,25 @@
-"""Tables and paragraphs that fit the terminal, without colors where stdout is no terminal.
-
-In come cells and texts, out go lines. The rules: a word is broken only in a cell that is narrower than it; a command in
-a fix stays on one line, even on one that is too long, since a terminal's own line break is not copied with it.
-"""
+"""Tables that fit the terminal, without colors where stdout is no terminal."""
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
-import textwrap
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.hosts.nodeset import fold
 from ipexctl.text import printable
 from ipexctl.ui.messages import paint, wants_color
+from ipexctl.ui.paragraph import wrapped, wrapped_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _GAP: Final = "  "
 _NARROWEST: Final = 4
 """Characters of a column that is not narrowed any more."""
-_CLAUSE: Final = re.compile(r" *for \w+ in .*?; done;?|(?:[^:;]|[:;](?! ))+[:;]?")
-_COMMAND: Final = re.compile(
-    r"(sudo|ipexctl|apt-get|conda|curl|dnf|echo|find|for|grep|hostnamectl|ip|mount|ps|setsebool|sysctl|yum|zypper) "
-)
+_LONGEST_HOSTS: Final = 48
 WIDTH_WITHOUT_TERMINAL: Final = 200
 """Columns of a table in a pipe: cells are not folded there, so that grep finds whole lines."""
 
@@ -39,42 +32,16 @@ def output_width(without_terminal: int) -> int:
     return without_terminal
 
 
-def wrapped(text: str, width: int, indent: str = "", hanging: str | None = None) -> list[str]:
-    """The text in lines, those after the first with the indent `hanging`; words are not broken, to be copied."""
-    return textwrap.wrap(
-        printable(text),
-        width,
-        initial_indent=indent,
-        subsequent_indent=indent if hanging is None else hanging,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def wrapped_fix(fix: str, width: int, indent: str, hanging: str) -> list[str]:
-    """A fix in lines. A command that does not fit the rest of a line has a line of its own, and stays whole."""
-    lines: list[str] = []
-    prose, margin = "", indent
-    follows_colon = False
-    for match in _CLAUSE.finditer(printable(fix).strip()):
-        clause = match[0].strip()
-        text = f"{prose} {clause}".strip()
-        is_command = _COMMAND.match(clause) is not None and (follows_colon or ", " not in clause)
-        follows_colon = clause.endswith(":")
-        if not is_command or len(margin) + len(text) <= width:
-            *full, last = wrapped(text, width, margin, hanging)
-            lines += full
-            prose, margin = last[len(hanging if full else margin) :], hanging if full else margin
-        else:
-            lines += [f"{margin}{prose}", f"{hanging}{clause}"] if prose else [f"{margin}{clause}"]
-            prose, margin = "", hanging
-    return [*lines, f"{margin}{prose}"] if prose else lines
-
-
 def print_lines(lines: Iterable[str]) -> None:
     """Print the lines to stdout, before anything that is printed to stderr later."""
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
+
+
+def print_sentence(text: str, hanging: str = "    ") -> None:
+    """Print a text that is safe to print to stdout; on a terminal no word of it is cut."""
+    width = output_width(0)
+    print_lines(wrapped_lines(text, width, hanging) if width else [text])
 
 
 def show_table(
@@ -95,6 +62,24 @@ def show_table(
         lines += row_lines(row, widths)
         lines += wrapped(note, width, _GAP) if note else ()
     print_lines(lines)
+
+
+def fitting_layout(layouts: Sequence[Sequence[str]], rows: Sequence[Mapping[str, str]]) -> Sequence[str]:
+    """The first columns in which no cell is folded, since a name in two pieces cannot be copied; else the last ones."""
+    if not (width := output_width(0)):
+        return layouts[0]
+    for layout in layouts:
+        if table_width([layout, *([printable(row[name]) for name in layout] for row in rows)]) <= width:
+            return layout
+    return layouts[-1]
+
+
+def folded_hosts(names: Sequence[str]) -> str:
+    """`node[1-4]`; on a terminal, many names that do not fold are counted."""
+    text = fold(names)
+    if not output_width(0) or len(text) <= _LONGEST_HOSTS or len(names) < 3:
+        return text
+    return f"{names[0]} and {len(names) - 1} others"
 
 
 def table_width(rows: Sequence[Sequence[str]]) -> int:

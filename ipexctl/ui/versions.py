@@ -16,8 +16,9 @@ from ipexctl.stack.resolve.explanations import notes, span, why
 from ipexctl.stack.resolve.model import StackPlan, Undecided
 from ipexctl.text import printable
 from ipexctl.ui.messages import paint, print_with_fix, wants_color
+from ipexctl.ui.paragraph import wrapped
 from ipexctl.ui.results import show_failures, value_json
-from ipexctl.ui.table import output_width, print_lines, show_table, wrapped
+from ipexctl.ui.table import output_width, print_lines, show_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.text import printable
 from ipexctl.ui.messages import paint, wants_color
+from ipexctl.ui.paragraph import wrapped
 from ipexctl.ui.results import value_json
-from ipexctl.ui.table import print_lines, wrapped
+from ipexctl.ui.table import print_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

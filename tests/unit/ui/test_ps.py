@@ -57,3 +57,19 @@ def test_ps_table_fits_the_width_with_complete_ids(
     assert all(run.record.id in out for run in runs)
     words = " ".join(out.split())
     assert words.count("rank 3 on ") == words.count("[1-64]") == 40
+
+
+def test_ps_counts_hosts_whose_names_do_not_fold(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = known_run(1, "node{}", "train")
+    hosts = tuple(f"{letter}-{letter}.example" for letter in "abcdefghijkl")
+    odd = replace(run, record=replace(run.record, hosts=hosts))
+    monkeypatch.setenv("COLUMNS", "80")
+    show([odd])
+    out = capsys.readouterr().out
+    assert "a-a.example and 11 others" in out
+    assert max(map(len, out.splitlines())) <= 80
+    monkeypatch.delenv("COLUMNS")
+    show([odd])
+    assert "l-l.example" in capsys.readouterr().out, "a pipe gets all names"

@@ -1,0 +1,62 @@
+"""Texts in lines that fit a terminal. Pure.
+
+In come a text and a width, out go lines. The rules: no word is broken; a command in a fix stays on one line, even if it
+is too long for it, since a terminal's own line break is not copied with it.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from typing import Final
+
+from ipexctl.text import printable
+
+_CLAUSE: Final = re.compile(r" *for \w+ in .*?; done;?|(?:[^:;]|[:;](?! ))+[:;]?")
+_COMMAND: Final = re.compile(
+    r"(sudo|ipexctl|apt-get|conda|curl|dnf|echo|find|for|grep|hostnamectl|ip|mount|ps|setsebool|sysctl|yum|zypper) "
+)
+
+
+def wrapped(text: str, width: int, indent: str = "", hanging: str | None = None) -> list[str]:
+    """The text in lines, those after the first with the indent `hanging`; words are not broken, to be copied."""
+    return textwrap.wrap(
+        printable(text),
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent if hanging is None else hanging,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def wrapped_lines(text: str, width: int, hanging: str) -> list[str]:
+    """Lines of a text that is safe to print, each wrapped where it is too long."""
+    return [
+        piece
+        for line in text.split("\n")
+        for piece in textwrap.wrap(
+            line, width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
+        )
+        or [""]
+    ]
+
+
+def wrapped_fix(fix: str, width: int, indent: str, hanging: str) -> list[str]:
+    """A fix in lines. A command that does not fit the rest of a line has a line of its own, and stays whole."""
+    lines: list[str] = []
+    prose, margin = "", indent
+    follows_colon = False
+    for match in _CLAUSE.finditer(printable(fix).strip()):
+        clause = match[0].strip()
+        text = f"{prose} {clause}".strip()
+        is_command = _COMMAND.match(clause) is not None and (follows_colon or ", " not in clause)
+        follows_colon = clause.endswith(":")
+        if not is_command or len(margin) + len(text) <= width:
+            *full, last = wrapped(text, width, margin, hanging)
+            lines += full
+            prose, margin = last[len(hanging if full else margin) :], hanging if full else margin
+        else:
+            lines += [f"{margin}{prose}", f"{hanging}{clause}"] if prose else [f"{margin}{clause}"]
+            prose, margin = "", hanging
+    return [*lines, f"{margin}{prose}"] if prose else lines

@@ -1,0 +1,39 @@
+"""Texts and fixes in lines of a terminal: no word is cut, a command is whole on a line, and a pipe gets one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipexctl.ui import messages
+from ipexctl.ui.paragraph import wrapped_fix
+
+REASON = "node1: its host key SHA256:4iGGf3Q8V9VuOl+9F82pUz4I2prTWDlBXzHdi82yrAk is unknown"
+COMMAND = "sudo ufw allow proto tcp from 10.77.2.0/23 to any port 32768:60999"
+
+
+@pytest.mark.parametrize(
+    ("fix", "lines"),
+    [
+        ("", []),
+        ("mend it", ["  mend it"]),
+        (f"open it: {COMMAND}; or wait", ["  open it:", f"  {COMMAND};", "  or wait"]),
+        (COMMAND, [f"  {COMMAND}"]),
+        ("ipexctl install builds it, on those hosts only", ["  ipexctl install builds it, on those", "  hosts only"]),
+        ("end it: for p in 1 2; do kill $p; done", ["  end it:", "  for p in 1 2; do kill $p; done"]),
+        ("a b; ", ["  a b;"]),
+    ],
+)  # fmt: skip
+def test_command_in_a_fix_is_whole_on_a_line(fix: str, lines: list[str]) -> None:
+    assert wrapped_fix(fix, 38, "  ", "  ") == lines
+
+
+@pytest.mark.parametrize(("width", "count"), [(0, 2), (60, 5)])
+def test_reason_is_wrapped_on_a_terminal_only(
+    width: int, count: int, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "_terminal_width", lambda: width)
+    messages.print_with_fix(REASON, f"if that is right: {COMMAND}")
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == count
+    assert " ".join(" ".join(lines).split()) == f"{REASON} if that is right: {COMMAND}"
+    assert max(len(line) for line in lines if COMMAND not in line) <= (width or 200)
