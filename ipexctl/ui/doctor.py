@@ -16,9 +16,9 @@ from ipexctl.doctor.finding import LEVELS, DoctorReport, Finding, HostReport, me
 from ipexctl.facts.facts import to_json
 from ipexctl.text import counted
 from ipexctl.ui.messages import paint, wants_color
-from ipexctl.ui.paragraph import wrapped, wrapped_fix
+from ipexctl.ui.paragraph import wrapped, wrapped_fix, wrapped_names
 from ipexctl.ui.results import fold_names, group_by, summary_json
-from ipexctl.ui.table import output_width, print_lines, show_table
+from ipexctl.ui.table import folded_hosts, output_width, print_lines, show_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,7 +100,7 @@ def host_rows(hosts: Sequence[HostReport]) -> list[tuple[str, ...]]:
     """A row for the hosts that are equal but for the load and the memory in use, of which it has the range."""
     groups = group_by(hosts, _lasting_cells)
     return [
-        (fold_names(_names(group)), *cells, _memory(group), _load(group))
+        (folded_hosts(_names(group)), *cells, _memory(group), _load(group))
         for cells, group in ((key[:-1], group) for key, group in groups.items())
     ]
 
@@ -184,8 +184,10 @@ def _title(id_: str, hosts: Sequence[str]) -> str:
 
 def _paragraph(level: str, title: str, message: str, fix: str, has_color: bool) -> list[str]:
     """Level and title, then the message and the fix, each on lines of its own."""
+    first, *more = wrapped_names(title, _width() - len(_INDENT), "", " " * 2)
     return [
-        f"{_painted(level, has_color)}  {title}",
+        f"{_painted(level, has_color)}  {first}",
+        *(f"{_INDENT}{line}" for line in more),
         *wrapped(message, _width(), _INDENT),
         *wrapped_fix(fix, _width(), f"{_INDENT}fix: ", f"{_INDENT}     "),
     ]

@@ -42,6 +42,17 @@ def wrapped_lines(text: str, width: int, hanging: str) -> list[str]:
     ]
 
 
+def wrapped_names(text: str, width: int, indent: str, hanging: str) -> list[str]:
+    """A list such as `node[1,3-9]` in lines, which end behind a comma."""
+    lines = [indent]
+    for name in re.split(r"(?<=,)", printable(text)):
+        if len(lines[-1]) + len(name) <= width or lines[-1] in (indent, hanging):
+            lines[-1] += name
+        else:
+            lines.append(hanging + name)
+    return lines
+
+
 def wrapped_fix(fix: str, width: int, indent: str, hanging: str) -> list[str]:
     """A fix in lines. A command that does not fit the rest of a line has a line of its own, and stays whole."""
     lines: list[str] = []

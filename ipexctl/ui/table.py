@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from itertools import zip_longest
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _GAP: Final = "  "
 _NARROWEST: Final = 4
 """Characters of a column that is not narrowed any more."""
+_BREAK: Final = re.compile(r"(?<=,)| ")
+"""Where a cell may continue on the next line."""
 _LONGEST_HOSTS: Final = 48
 WIDTH_WITHOUT_TERMINAL: Final = 200
 """Columns of a table in a pipe: cells are not folded there, so that grep finds whole lines."""
@@ -88,10 +91,13 @@ def table_width(rows: Sequence[Sequence[str]]) -> int:
 
 
 def column_widths(rows: Sequence[Sequence[str]], width: int) -> list[int]:
-    """The width of each column; the widest ones are narrowed until a row fits."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    """The width of each column; the widest ones are narrowed until a row fits, first those with room beside a word."""
+    columns = list(zip(*rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    longest = [max(len(word) for cell in column for word in _BREAK.split(cell)) for column in columns]
     while sum(widths) + len(_GAP) * (len(widths) - 1) > width and max(widths) > _NARROWEST:
-        widths[widths.index(max(widths))] -= 1
+        wide = [number for number, size in enumerate(widths) if size > longest[number]]
+        widths[max(wide or range(len(widths)), key=widths.__getitem__)] -= 1
     return widths
 
 
@@ -103,11 +109,10 @@ def row_lines(row: Sequence[str], widths: Sequence[int]) -> Iterator[str]:
 
 
 def _pieces(text: str, limit: int) -> list[str]:
-    """The text in pieces of at most `limit` characters, split after commas or blanks if possible."""
+    """The text in pieces of at most `limit` characters, split after commas or blanks; only a longer word is broken."""
     pieces = []
     while len(text) > limit:
-        cut = max(text.rfind(",", 0, limit), text.rfind(" ", 0, limit)) + 1
-        cut = cut if 2 * cut > limit else limit
+        cut = max(text.rfind(",", 0, limit), text.rfind(" ", 0, limit + 1)) + 1 or limit
         pieces.append(text[:cut].rstrip(" "))
         text = text[cut:].lstrip(" ")
     return [*pieces, text]

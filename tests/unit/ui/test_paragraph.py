@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ipexctl.ui import messages
-from ipexctl.ui.paragraph import wrapped_fix
+from ipexctl.ui.paragraph import wrapped_fix, wrapped_names
+from ipexctl.ui.table import column_widths, row_lines
 
 REASON = "node1: its host key SHA256:4iGGf3Q8V9VuOl+9F82pUz4I2prTWDlBXzHdi82yrAk is unknown"
 COMMAND = "sudo ufw allow proto tcp from 10.77.2.0/23 to any port 32768:60999"
@@ -37,3 +38,24 @@ def test_reason_is_wrapped_on_a_terminal_only(
     assert len(lines) == count
     assert " ".join(" ".join(lines).split()) == f"{REASON} if that is right: {COMMAND}"
     assert max(len(line) for line in lines if COMMAND not in line) <= (width or 200)
+
+
+def test_list_of_names_is_broken_behind_commas() -> None:
+    names = "node[1,3,5,7,9,11,13,15]"
+    lines = wrapped_names(names, 14, "", "  ")
+    assert "".join(line.strip() for line in lines) == names
+    assert all(line.endswith(",") for line in lines[:-1])
+    assert max(map(len, lines)) <= 14
+    assert wrapped_names("alpha.example,b", 4, "", " ") == ["alpha.example,", " b"]
+
+
+@pytest.mark.parametrize("width", [30, 40, 60])
+def test_cells_are_broken_between_names(width: int) -> None:
+    row = ["alpha.example,bravo.example,c", "three words here", "x"]
+    widths = column_widths([row], width)
+    lines = list(row_lines(row, widths))
+    assert max(map(len, lines)) <= width
+    words = {word for line in lines for word in line.split()}
+    assert {"three", "words", "here", "x"} < words
+    names = {name for word in words for name in word.split(",")} - {"", "three", "words", "here", "x"}
+    assert names == {"alpha.example", "bravo.example", "c"}

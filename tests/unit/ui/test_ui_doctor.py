@@ -10,6 +10,7 @@ from ipexctl.doctor.recommend import Recommendation
 from ipexctl.doctor.run import findings_by_host, host_report
 from ipexctl.facts.gather import HostFacts
 from ipexctl.hosts.host import Host
+from ipexctl.hosts.nodeset import fold
 from ipexctl.ui.doctor import host_rows, show_doctor
 
 LONG = "Something about the host that is " + "quite " * 30 + "long"
@@ -87,6 +88,22 @@ def test_command_in_a_fix_is_whole_on_a_line(
     assert [line for line in lines if loop in line]
     assert all(len(line) <= int(columns) for line in lines if command not in line)
     assert fix in " ".join(lines)
+
+
+def test_many_hosts_are_counted_in_the_table_and_named_in_the_finding(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    names = tuple(f"node{number}" for number in range(1, 129, 2))
+    answers = [HostFacts(Host(name, name), "ok", facts=healthy()) for name in names]
+    finding = Finding("cluster.clock_skew", "warn", "off", "chronyd", names)
+    by_host = findings_by_host((finding,), names)
+    hosts = tuple(host_report(answer, context(healthy()), None, by_host[answer.host.name]) for answer in answers)
+    show_doctor(DoctorReport(hosts, (finding,), None, 1.0), quiet=False, verbose=False, no_color=True)
+    lines = capfd.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("node1 and 63 others")]
+    assert max(map(len, lines)) <= 80
+    assert fold(names) in "".join(line.strip() for line in lines)
 
 
 def test_equal_hosts_share_a_row_with_the_range_of_what_changes() -> None:
