@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.facts.cpu import CpuList
@@ -20,7 +21,7 @@ from ipexctl.text import counted, printable
 from ipexctl.ui.messages import paint, wants_color
 from ipexctl.ui.paragraph import wrapped
 from ipexctl.ui.results import group_by, print_json
-from ipexctl.ui.table import column_widths, output_width, print_lines, row_lines
+from ipexctl.ui.table import column_widths, folded_hosts, output_width, print_lines, row_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -34,6 +35,8 @@ _STARTER: Final = {
     "mpich": "MPICH",
     "none": "ipexctl itself",
 }
+_MOST_RANKS: Final = 8
+"""Ranks in one cell whose numbers do not fold."""
 _FREE_PORT: Final = "node0 looks for one that is free as the run starts: a fixed one may be taken"
 
 
@@ -90,7 +93,7 @@ def _ranks(hosts: Sequence[HostPlan], width: int) -> Iterator[str]:
             rows.append(
                 (
                     printable(fold(host.name for host in group)) if index == 0 else "",
-                    str(CpuList.of(host.ranks[index].rank for host in group)),
+                    _rank_numbers([host.ranks[index].rank for host in group]),
                     str(CpuList.of(rank.cores)) if rank.cores else "not bound",
                     str(CpuList.of(rank.ccl_cores)) or "-",
                     str(rank.omp),
@@ -101,6 +104,14 @@ def _ranks(hosts: Sequence[HostPlan], width: int) -> Iterator[str]:
         rows = [(*row[:3], *row[4:]) for row in rows]
     widths = column_widths(rows, width - 2)
     yield from (f"  {line}" for row in rows for line in row_lines(row, widths))
+
+
+def _rank_numbers(ranks: Sequence[int]) -> str:
+    """`0-3,6`; many with the same distance are `0,2,4,…,254`."""
+    steps = {after - before for before, after in pairwise(ranks)}
+    if len(ranks) > _MOST_RANKS and len(steps) == 1 and steps != {1}:
+        return f"{','.join(map(str, ranks[:3]))},…,{ranks[-1]}"
+    return str(CpuList.of(ranks))
 
 
 def _shown(setting: Setting) -> str:
@@ -124,7 +135,9 @@ def _everywhere(settings: Sequence[Setting], plan: LaunchPlan, width: int) -> It
 
 def _by_host(settings: Sequence[Setting], width: int) -> Iterator[str]:
     for (assignment, reason), group in group_by(settings, lambda setting: (_shown(setting), setting.reason)).items():
-        yield from _setting(assignment, f"on {fold(setting.host or '' for setting in group)}: {reason}", width)
+        yield from _setting(
+            assignment, f"on {folded_hosts([setting.host or '' for setting in group])}: {reason}", width
+        )
 
 
 def _by_rank(settings: Sequence[Setting], width: int) -> Iterator[str]:
@@ -144,7 +157,7 @@ def _removed(settings: Sequence[Setting], width: int) -> Iterator[str]:
     for (reason, host), variables in names.items():
         grouped.setdefault((reason, tuple(dict.fromkeys(variables))), []).extend([host] if host else [])
     for (reason, unset), hosts in grouped.items():
-        yield from _setting(", ".join(unset), (f"on {fold(hosts)}: " if hosts else "") + reason, width)
+        yield from _setting(", ".join(unset), (f"on {folded_hosts(hosts)}: " if hosts else "") + reason, width)
 
 
 def _rank_command(plan: LaunchPlan) -> Sequence[str]:

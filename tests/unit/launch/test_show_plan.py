@@ -38,7 +38,9 @@ def test_equal_hosts_share_rows() -> None:
     many = plan(*(machine(SPR, at) for at in range(1, 33)), ppn=2)
     lines = [line.split() for line in plan_lines(many)]
     shown = next(line for line in lines if line[:1] == ["node[1-32]"])
-    assert shown[1].startswith("0,2,4,")
+    assert shown[1] == "0,2,4,…,62"
+    few = plan(*(machine(SPR, at) for at in range(1, 9)), ppn=2)
+    assert any(line.split()[:2] == ["node[1-8]", "0,2,4,6,8,10,12,14"] for line in plan_lines(few))
     assert len(lines) < 120
 
 
