@@ -12,7 +12,8 @@ from typing import Final
 
 from ipexctl.text import printable
 
-_CLAUSE: Final = re.compile(r" *for \w+ in .*?; done;?|(?:[^:;]|[:;](?! ))+[:;]?")
+_CLAUSE: Final = re.compile(r""" *for \w+ in .*?; done;?|(?:(?<=[ =])'[^']*'|(?<=[ =])"[^"]*"|[^:;]|[:;](?! ))+[:;]?""")
+"""Up to a colon or semicolon before a blank, outside of words in quotes and of loops."""
 _COMMAND: Final = re.compile(
     r"(sudo|ipexctl|apt-get|conda|curl|dnf|echo|find|for|grep|hostnamectl|ip|mount|ps|setsebool|sysctl|yum|zypper) "
 )

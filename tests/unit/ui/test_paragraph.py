@@ -21,6 +21,8 @@ COMMAND = "sudo ufw allow proto tcp from 10.77.2.0/23 to any port 32768:60999"
         (COMMAND, [f"  {COMMAND}"]),
         ("ipexctl install builds it, on those hosts only", ["  ipexctl install builds it, on those", "  hosts only"]),
         ("end it: for p in 1 2; do kill $p; done", ["  end it:", "  for p in 1 2; do kill $p; done"]),
+        ("ipexctl exec --shell 'cat /proc/meminfo; nproc'", ["  ipexctl exec --shell 'cat /proc/meminfo; nproc'"]),
+        ("node0's clock is off; the others' isn't", ["  node0's clock is off; the others'", "  isn't"]),
         ("a b; ", ["  a b;"]),
     ],
 )  # fmt: skip
