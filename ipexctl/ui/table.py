@@ -43,8 +43,7 @@ def print_lines(lines: Iterable[str]) -> None:
 
 def print_sentence(text: str, hanging: str = "    ") -> None:
     """Print a text that is safe to print to stdout; on a terminal no word of it is cut."""
-    width = output_width(0)
-    print_lines(wrapped_lines(text, width, hanging) if width else [text])
+    print_lines(wrapped_lines(text, output_width(0), hanging) if sys.stdout.isatty() else [text])
 
 
 def show_table(
