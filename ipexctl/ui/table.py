@@ -1,4 +1,8 @@
-"""Tables that fit the terminal, without colors where stdout is no terminal."""
+"""Tables that fit the terminal, without colors where stdout is no terminal.
+
+In come headings, rows of cells and the layouts that a command allows; out go lines to stdout. The rules: a cell is
+broken only between names, as long as a column is not narrower than one; a pipe gets every cell and every name whole.
+"""
 
 from __future__ import annotations
 
