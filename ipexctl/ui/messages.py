@@ -1,4 +1,8 @@
-"""Messages on stderr: errors, hints and steps. Results of commands are printed elsewhere, to stdout."""
+"""Messages on stderr: errors, hints and steps. Results of commands are printed elsewhere, to stdout.
+
+In come texts and their fixes; out go lines, to the descriptor itself. The rules: a stderr that is closed or blocked
+loses the message and never the command; on a terminal no word is cut and a command of a fix is whole on a line.
+"""
 
 from __future__ import annotations
 
