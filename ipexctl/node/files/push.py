@@ -213,7 +213,7 @@ def prepare(path: str, lacking: list[ListedPath], *, is_file: bool) -> tuple[str
     directory = os.path.join(parent, PREFIX + hashlib.sha256(os.fsencode(path)).hexdigest()[:16])
     with contextlib.suppress(FileExistsError):
         os.mkdir(directory, 0o700)
-    fix = f"look at it, then: rm -r {shlex.quote(directory)}"
+    fix = f"see whose it is: ls -ld {shlex.quote(directory)}; or name another PATH"
     if os.path.islink(directory):
         raise AgentError(f"{directory} is a link", fix)
     secure_directory(directory, fix)
