@@ -63,7 +63,8 @@ def test_three_unreachable_hosts_have_reasons_and_other_hosts_have_facts(mixed: 
 def test_output_fits_80_columns_without_color(mixed: Lab) -> None:
     ran = ipexctl("doctor", "-H", mixed.hostfile, "--no-network", env={"COLUMNS": "80"})
     assert "\x1b" not in ran.out
-    assert max(map(len, ran.out.splitlines())) <= 80
+    # A command that is to be copied stays whole, also with a long path.
+    assert not [line for line in ran.out.splitlines() if len(line) > 80 and f"-H {mixed.hostfile} " not in line]
     table = ran.out.partition("\n\n")[0].splitlines()
     columns = ["host", "state", "cpu", "cores", "numa", "isa", "memory", "load"]
     assert re.split(r" {2,}", table[0].strip()) == columns
