@@ -56,7 +56,8 @@ def flag(declaration: str, help_text: str | None = None, default: bool = False, 
 
 
 def argument(metavar: str, help_text: str | None = None, default: object = dataclasses.MISSING, **settings: Any) -> Any:
-    """A positional argument; required if it has no default."""
+    """A positional argument; required if it has no default, which `{default}` in its help stands for."""
+    help_text = with_default(help_text, default) if help_text else help_text
     settings = {"metavar": metavar, "help": help_text, "show_default": False} | settings
     typer_default = ... if default is dataclasses.MISSING else default
     return dataclasses.field(default=default, metadata={_TYPER: typer.Argument(typer_default, **settings)})

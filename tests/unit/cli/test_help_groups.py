@@ -35,6 +35,13 @@ def test_the_help_has_every_option(command: Any) -> None:
     assert [option for option in options if option not in text] == []
 
 
+@pytest.mark.parametrize("name", ["why", "dump", "run", "install", "lab"])
+def test_the_help_has_no_placeholder(name: str) -> None:
+    command: Any = load_command(name)
+    texts = [command.help or "", *(getattr(param, "help", None) or "" for param in command.params)]
+    assert [text for text in texts if "{" in text] == []
+
+
 def test_help_hides_the_json_option_of_commands_without_json_output() -> None:
     def help_of_json(name: str) -> str:
         command: Any = load_command(name)
