@@ -1,8 +1,8 @@
 """Signal handling while hosts are at work: the first signal cancels all steps, the second exits at once.
 
 In come SIGINT, SIGTERM and SIGHUP, out goes one call of a handler with what ends the process. The rules: a signal that
-the caller ignores stays ignored, but for SIGTERM; a SIGTERM sent twice within a second counts once, so that the stop of
-the first reaches the hosts; the terminal's modes are restored however the process ends.
+the caller ignores stays ignored, but for SIGTERM; a signal that a program has sent twice counts once, so that the stop
+of the first reaches the hosts; the terminal's modes are restored however the process ends.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Leave = Callable[[str], None]
-SAME_SIGTERM: Final = 1.0
-"""Seconds within which a second SIGTERM is the first once more: `timeout` sends it to the program and to its group, and
-a service manager to every process of a unit. Who presses Ctrl-C twice means it."""
+SAME_SIGNAL: Final = {signal.SIGTERM: 1.0, signal.SIGINT: 0.05, signal.SIGHUP: 1.0}
+"""Seconds within which a second signal is the first once more: `timeout` sends it to the program and to its group, and
+a service manager to every process of a unit. Who presses Ctrl-C twice means it, and takes longer than 0.05 s."""
 
 
 class Interrupt:
@@ -79,14 +79,13 @@ def handling_signals(handle: Callable[[int, Leave], None]) -> Iterator[None]:
     SIGTERM ends the call in any case.
     """
 
-    terminated_at = -math.inf
+    last = dict.fromkeys(_SIGNALS, -math.inf)
 
     def on_signal(number: int, _: FrameType | None) -> None:
-        nonlocal terminated_at
-        if number == signal.SIGTERM:
-            before, terminated_at = terminated_at, time.monotonic()
-            if terminated_at - before < SAME_SIGTERM:
-                return
+        of_signal = signal.Signals(number)
+        before, last[of_signal] = last[of_signal], time.monotonic()
+        if last[of_signal] - before < SAME_SIGNAL[of_signal]:
+            return
 
         def leave(text: str) -> None:
             signal.signal(number, signal.SIG_DFL)

@@ -60,6 +60,8 @@ class PushResult(HostResult):
     differing: tuple[str, ...] = ()
     """Files that are there with other content: refused, or replaced with --force."""
     replaced: int = 0
+    refused: bool = False
+    """Whether nothing was sent because of what is there."""
     would_send: tuple[str, ...] = ()
 
 
@@ -184,12 +186,13 @@ class _Push:
             names = _listed(found.blocked, found.blocked_count, found.path)
             reason = f"a directory or a link stands where a file is to be, or the other way round: {names}"
             fix = "nothing was sent to it; look at it there and move it away, or name another path"
-            base = replace(base, status="failed", reason=reason, fix=fix, replaced=0)
+            base = replace(base, status="failed", reason=reason, fix=fix, replaced=0, refused=True)
         elif found.differing_count and not self._options.force:
             names = _listed(found.differing, found.differing_count, found.path)
-            reason = f"{found.path} has other content in {names}"
+            here = "there is other content" if found.differing == ("",) else f"other content is in {names}"
+            reason = f"{found.path} is there: {here}"
             fix = "nothing was sent to it; to replace what differs: --force"
-            base = replace(base, status="failed", reason=reason, fix=fix, replaced=0)
+            base = replace(base, status="failed", reason=reason, fix=fix, replaced=0, refused=True)
         elif not found.is_complete and self._options.dry_run:
             base = replace(base, status="changed", files_sent=found.lacking, would_send=found.names)
         elif not found.is_complete:

@@ -47,10 +47,11 @@ def _show_names(report: PushReport) -> None:
 
 def _print_next_step(report: PushReport) -> None:
     statuses = {result.status for result in report.hosts}
+    cut_short = [result for result in report.hosts if result.status in ("failed", "unreachable") and not result.refused]
     if report.dry_run:
         print_message("nothing was sent (--dry-run)")
     elif report.hosts and statuses == {"ok"}:
         size = f"{counted(report.files, 'file')}, {readable(report.size)}"
         print_message(f"nothing to do: every host has the same {size}")
-    elif statuses & {"failed", "unreachable"}:
-        print_message(how_to_continue(report.hosts, "push"))
+    elif cut_short:
+        print_message(how_to_continue(cut_short, "push"))

@@ -147,16 +147,17 @@ def test_second_ctrl_c_exits_at_once_with_the_stop_command(attach: Callable[...,
     assert missing(err.decode(), f"ipexctl stop {attached.run.id}") == []
 
 
-def test_sigterm_that_is_sent_twice_at_once_stops_the_run_and_a_later_one_exits(
-    attach: Callable[..., Attached],
+@pytest.mark.parametrize(("number", "rc"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_signal_that_is_sent_twice_at_once_stops_the_run(
+    attach: Callable[..., Attached], number: signal.Signals, rc: int
 ) -> None:
     attached = attach(COUNT_SCRIPT.format(1000, 0.05))
     process = attached.begin_and_read("attach", "last")
     for _ in range(3):
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         time.sleep(0.003)
     _, err = process.communicate(timeout=30)
-    assert process.returncode == 143, err
+    assert process.returncode == rc, err
     assert attached.run.status["state"] == "stopped"
 
 

@@ -22,6 +22,7 @@ from ipexctl.node.common.http import origin_of, without_login
 from ipexctl.node.env.replies import AvailableWheel, PipSettings, QueryReply
 from ipexctl.remote.node_call import call
 from ipexctl.stack.lock.wheels import Availability
+from ipexctl.stack.resolve.reasons import NoIntelMpi
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from ipexctl.node.env.indexes import QueryRequest, SourceRequest
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
-    from ipexctl.stack.resolve.model import Sources
+    from ipexctl.stack.resolve.model import Sources, StackPlan
 
 PYPI: Final = "https://pypi.org/simple"
 TORCH_CPU: Final = "https://download.pytorch.org/whl/cpu"
@@ -119,6 +120,21 @@ def call_labels(sources: Sources) -> frozenset[str]:
     urls = (*sources.extra_index_urls, *([sources.index_url] if sources.index_url else ()))
     named = map(_index, urls)
     return frozenset(source.label for source in named if source.label != "PyPI" and not source.is_of_stacks)
+
+
+def lacks_answer_about_mpi(plan: StackPlan, availability: Availability) -> tuple[str, str] | None:
+    """The reason and the fix if no MPI was found, neither on hosts nor in indexes, and an index gave no answer. Pure.
+
+    The indexes of PyTorch and Intel are not needed for it.
+    """
+    of_stacks = {source.label for source in STACK_SOURCES if source.is_of_stacks}
+    silent = next((failure for failure in availability.failures if failure.source not in of_stacks), None)
+    lacking = next((note for note in plan.notes if isinstance(note, NoIntelMpi) and not note.every_host_has_mpi), None)
+    if silent is None or lacking is None:
+        return None
+    reason = f"{silent.source} gives no answer ({silent.reason}), the others have no {lacking.requirement}"
+    fix = "the same command asks again; to go without it: --offline with --find-links DIR, then ipexctl run --mpi PATH"
+    return f"{reason}, and without it no host has an mpirun", fix
 
 
 def lock_sources(answer: IndexAnswer) -> tuple[Source, ...]:

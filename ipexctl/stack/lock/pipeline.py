@@ -38,6 +38,7 @@ from ipexctl.stack.lock.indexes import (
     Source,
     call_labels,
     directory_of,
+    lacks_answer_about_mpi,
     pip_settings,
     query_indexes,
     sources_for,
@@ -122,14 +123,20 @@ class _Locking:
             return failure
         named = [source for source in (sources.wheelhouse, *sources.find_links) if source]
         here_only = not node0_may or any(directory_of(source) is not None for source in named)
-        with context.timed("", "queried the indexes"):
-            index_answer, by_node0 = (self.query_here(), False) if here_only else self._query_both()
+        index_answer, by_node0 = self._ask(here_only=here_only)
+        plan = self._plan(index_answer)
+        if not isinstance(plan, Refusal) and lacks_answer_about_mpi(plan, index_answer.availability):
+            index_answer, by_node0 = self._ask(here_only=here_only)  # an index that is slow once answers the next time
+            plan = self._plan(index_answer)
         self._report_failures(index_answer.availability, by_node0=by_node0)
         if context.facts:
             # for commands that query no index
             self._save_answer(context.facts[context.first.name].machine or context.first.name, index_answer)
-        plan = self._plan(index_answer)
         return plan if isinstance(plan, Refusal) else self._lock(plan, index_answer, by_node0=by_node0)
+
+    def _ask(self, *, here_only: bool) -> tuple[IndexAnswer, bool]:
+        with self.context.timed("", "queried the indexes"):
+            return (self.query_here(), False) if here_only else self._query_both()
 
     def _save_answer(self, machine: str, index_answer: IndexAnswer) -> None:
         """Keep the answer, unless the call names sources of its own."""
@@ -232,6 +239,8 @@ class _Locking:
                 "packages under the same names",
                 "a command without this index installs from the others",
             )
+        if problem := lacks_answer_about_mpi(plan, index_answer.availability):
+            raise HostError(*problem)
         if error := contradiction(plan, request.env.extras, request.origins):
             raise error
         if problem := lacks_oneccl(plan, request.env.extras, index_answer.availability):

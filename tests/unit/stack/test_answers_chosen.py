@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -18,13 +19,14 @@ from ipexctl.stack.catalog.table import rows
 from ipexctl.stack.env.envs import EnvsResult, _target_of
 from ipexctl.stack.install import install
 from ipexctl.stack.install_context import InstallContext, InstallRequest
-from ipexctl.stack.lock.indexes import IndexAnswer
+from ipexctl.stack.lock.indexes import IndexAnswer, lacks_answer_about_mpi
 from ipexctl.stack.lock.pipeline import _Locking
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.constraints import Constraints
-from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
+from ipexctl.stack.resolve.model import EnvRequest, Sources, StackPlan, StackRequest
 from ipexctl.stack.resolve.plan_notes import gloo_notes
 from ipexctl.stack.resolve.reasons import Incompatibility
+from ipexctl.stack.resolve.resolver import resolve
 
 MINE = "https://mine/simple"
 
@@ -68,6 +70,54 @@ def test_answer_of_node0_counts_unless_only_the_control_machine_reaches_what_the
     )
     assert Locking(context, ())._query_both() == (from_node0 if by_node0 else own, by_node0)
     assert len(context.notes) == (from_node0 is None)
+
+
+WITHOUT_MPI = tuple(name for name in PYPI if not name.startswith("impi_rt"))
+
+
+@pytest.mark.parametrize(
+    ("files", "silent", "has_mpi", "is_lacking"),
+    [
+        (WITHOUT_MPI, "PyPI", False, True),
+        (WITHOUT_MPI, "PyTorch's CPU index", False, False),
+        (WITHOUT_MPI, None, False, False),
+        (WITHOUT_MPI, "PyPI", True, False),
+        (PYPI, "PyPI", False, False),
+    ],
+)
+def test_stack_without_any_mpi_is_no_stack_while_an_index_gives_no_answer(
+    files: tuple[str, ...], silent: str | None, has_mpi: bool, is_lacking: bool
+) -> None:
+    hosts = {"n1": host(mpi=has_mpi)}
+    availability = index(*files, failures=(silent,) if silent else ())
+    plan = resolve(StackRequest(), hosts, availability)
+    assert isinstance(plan, StackPlan)
+    lacking = lacks_answer_about_mpi(plan, availability)
+    assert (lacking is not None) == is_lacking
+    if lacking is not None:
+        assert "PyPI" in lacking[0] and "impi-rt" in lacking[0]
+
+
+def test_index_without_an_answer_is_asked_once_more_where_no_mpi_was_found() -> None:
+    answers = [answer(*WITHOUT_MPI, failures=("PyPI",)), answer(*PYPI), answer()]
+
+    class Locking(_Locking):
+        def query_here(self) -> IndexAnswer:
+            return answers.pop(0)
+
+        def _lock(self, plan: StackPlan, index_answer: IndexAnswer, *, by_node0: bool) -> Any:
+            return [each for each in plan.requirements if each.startswith("impi-rt")]
+
+    context: Any = SimpleNamespace(
+        request=SimpleNamespace(sources=Sources(index_url=MINE), rows=rows(), env=EnvRequest(StackRequest())),
+        facts={"n1": host()},
+        first=Host("n1", "n1"),
+        extended=None,
+        timed=lambda *_: nullcontext(),
+        notes=[],
+    )
+    assert len(Locking(context, ()).lock(node0_may=False)) == 1  # type: ignore[arg-type]
+    assert (len(answers), context.notes) == (1, [])
 
 
 def test_note_on_gloo_is_about_the_newest_row_whose_hosts_are_not_at_fault() -> None:
