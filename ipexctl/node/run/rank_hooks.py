@@ -5,6 +5,7 @@ costs a millisecond.
 
     SIGNAL           writes all threads' stacks to an unnamed file, which `process_stacks.py` reads through /proc
     $IPEXCTL_ALLREDUCE   `shared`: the first model with DDP imports `ipexctl_inrank` from the same directory
+    $IPEXCTL_METER       the path of the step meter's ring: `import torch` imports `ipexctl_inrank` from there
     $IPEXCTL_NOTES   `NUMBER:INODE` of an inherited pipe: a line `PID CODE WORDS` goes there once an exception, or
                      sys.exit with a code other than 0, has reached the top. Children without the pipe write none.
 """
@@ -34,6 +35,12 @@ GLOO_THREAD = b"pt_gloo_runloop\n"
 GLOO_LIMIT = 1.0
 """Seconds that the exit waits for them."""
 DDP_MODULE = "torch.nn.parallel.distributed"
+METERED = {
+    "torch.optim.optimizer": "watch_optimizers",
+    "torch.utils.data.dataloader": "watch_loaders",
+    "intel_extension_for_pytorch.optim._optimizer_utils": "watch_fused_steps",
+}
+"""Module → the function of `ipexctl_inrank.meter` that is called when the module has been run."""
 PACKAGE = "ipexctl_inrank"
 DIRECTORY = os.path.dirname(os.path.abspath(__file__))
 """The run's directory of hooks, which has the package."""
@@ -41,7 +48,7 @@ DIRECTORY = os.path.dirname(os.path.abspath(__file__))
 
 def begin() -> None:
     # The hook for gloo is registered first, so that it runs after all others.
-    for install in (install_gloo_wait, install_stack_dumps, install_notes, install_all_reduce):
+    for install in (install_gloo_wait, install_stack_dumps, install_notes, install_all_reduce, install_meter):
         try:
             install()
         except (
@@ -182,17 +189,50 @@ def install_notes() -> None:
 def install_all_reduce() -> None:
     """Let the first model with DDP ask all ranks whether their gradients can be added up in shared memory."""
     if os.environ.get("IPEXCTL_ALLREDUCE") == "shared":
-        sys.meta_path.insert(0, DDPFinder)
+        call_after_import(DDP_MODULE, wrap_ddp)
 
 
-class DDPFinder:
-    """Finds DDP's module as Python does, once, and wraps DDP's constructor when `import torch` has run the module."""
+def wrap_ddp(module: Any) -> None:
+    if hasattr(module, "DistributedDataParallel"):
+        wrap_constructor(module.DistributedDataParallel)
+
+
+def install_meter() -> None:
+    """Count steps and samples once the script imports torch."""
+    if os.environ.get("IPEXCTL_METER"):
+        for name in METERED:
+            call_after_import(name, start_meter)
+
+
+def start_meter(module: Any) -> None:
+    """Let the meter watch that module. A script that can't have it trains without it, and nobody is told here."""
+    try:
+        watch = getattr(load_in_rank("meter"), METERED[module.__name__])
+        watch(module)
+    except Exception:  # noqa: BLE001  # the throughput is missing then, and nothing else
+        return
+
+
+def call_after_import(name: str, action: Any) -> None:
+    """Call `action` with that module when its import has run it."""
+    if not _actions:
+        sys.meta_path.insert(0, ModuleFinder)
+    _actions[name] = action
+
+
+_actions: dict[str, Any] = {}
+
+
+class ModuleFinder:
+    """Finds a few modules as Python does, each once, and calls an action when `import` has run the module."""
 
     @staticmethod
     def find_spec(name: str, *_: Any, **__: Any) -> Any:
-        if name != DDP_MODULE:
+        action = _actions.pop(name, None)
+        if action is None:
             return None
-        sys.meta_path.remove(DDPFinder)
+        if not _actions:
+            sys.meta_path.remove(ModuleFinder)
         from importlib.util import find_spec
 
         spec: Any = find_spec(name)
@@ -204,8 +244,7 @@ class DDPFinder:
         def exec_module(module: Any) -> None:
             del loader.exec_module  # this function hides the class's
             run(module)
-            if hasattr(module, "DistributedDataParallel"):
-                wrap_constructor(module.DistributedDataParallel)
+            action(module)
 
         loader.exec_module = exec_module
         return spec
@@ -229,19 +268,25 @@ def wrap_constructor(model_class: Any) -> None:
 
 def load_attach() -> Any:
     """The function of the run's `ipexctl_inrank` for a new model; if it can't be imported, all ranks do without it."""
-    from importlib import import_module
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    directory = f"{DIRECTORY}/{PACKAGE}"
     try:
-        spec: Any = spec_from_file_location(PACKAGE, f"{directory}/__init__.py", submodule_search_locations=[directory])
-        sys.modules[PACKAGE] = module = module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return import_module(f"{PACKAGE}.ddp").attach
+        return load_in_rank("ddp").attach
     except Exception as error:  # noqa: BLE001  # the script trains without it
         if os.environ.get("RANK") == "0":
             print(f"ipexctl: all-reduce in shared memory is off: {describe(error)}", file=sys.stderr)  # noqa: T201
         return id
+
+
+def load_in_rank(name: str) -> Any:
+    """A module of the run's `ipexctl_inrank`."""
+    from importlib import import_module
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    if PACKAGE not in sys.modules:
+        directory = f"{DIRECTORY}/{PACKAGE}"
+        spec: Any = spec_from_file_location(PACKAGE, f"{directory}/__init__.py", submodule_search_locations=[directory])
+        sys.modules[PACKAGE] = module = module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return import_module(f"{PACKAGE}.{name}")
 
 
 def is_pipe(number: int, inode: int) -> bool:

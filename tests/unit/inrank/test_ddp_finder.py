@@ -75,3 +75,34 @@ def test_a_package_that_fails_leaves_the_script_alone_and_rank_0_says_so_once(sh
     broken = "raise ImportError('no torch like this')"
     assert run(shim, broken, IPEXCTL_ALLREDUCE="shared") == (PLAIN, said)
     assert run(shim, broken, IPEXCTL_ALLREDUCE="shared", RANK="1") == (PLAIN, "")
+
+
+METERED = {
+    "torch/optim/optimizer.py": "watch_optimizers torch.optim.optimizer",
+    "torch/utils/data/dataloader.py": "watch_loaders torch.utils.data.dataloader",
+}
+METER = """\
+def __getattr__(name):
+    return lambda module: print(name, module.__name__, module.VALUE)
+"""
+
+
+@pytest.mark.parametrize("meter", ["", "/proc/1/fd/9"])
+def test_meter_watches_modules_once_they_are_run(shim: Path, meter: str) -> None:
+    for name in METERED:
+        path = shim.parent / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("VALUE = 5\n")
+    (shim / "ipexctl_inrank/meter.py").write_text(METER)
+    script = "import torch.utils.data.dataloader, torch.optim.optimizer, sys\nprint(*sys.meta_path[:1])\n"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={"PYTHONPATH": f"{shim}:{shim.parent}", "IPEXCTL_METER": meter},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    *watched, finder = done.stdout.splitlines()
+    assert sorted(watched) == ([f"{name} 5" for name in METERED.values()] if meter else [])
+    assert ("ModuleFinder" in finder) == bool(meter), "IPEX may still be imported"

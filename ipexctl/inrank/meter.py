@@ -1,0 +1,268 @@
+"""The step meter of a rank: counts optimizer steps, samples of DataLoaders, and the time spent waiting for data.
+
+`rank_hooks.py` calls the three functions `watch_…` when `import torch`, or IPEX, has run the module that each of them
+changes; without $IPEXCTL_METER it imports nothing of this. In come calls of torch's hooks; out go totals in the ring
+(`meter_ring.py`). The rules:
+
+- An error here never reaches the script: the meter ends, and the script goes on.
+- The first optimizer that steps counts. Another one takes its place when the first is gone, or when that other one has
+  stepped SWITCH times and the first not once.
+- A step gets the samples of the iterator that was asked last before it. What other iterators gave since the step before
+  was an evaluation, or a second input of the same samples.
+- What can't be known is said by a flag, and no number is guessed.
+
+A torch before OLDEST has no meter, and a step that torch.compile has compiled is not counted. IPEX's fused steps are functions that replace the method
+`step` of one optimizer, past all hooks; they are wrapped in IPEX's tables, from which `ipex.optimize` takes them.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+import time
+import weakref
+from typing import Any, Callable, Mapping
+
+from .meter_ring import RingError, RingWriter, Totals
+
+INTERVAL = 20_000_000
+"""Nanoseconds between two records at least: faster steps share one, and the ring lasts for 20 s."""
+SWITCH = 16
+OLDEST = (2, 1)
+PREFETCHED, MIXED, UNSIZED = 1, 2, 4
+"""Flags: a thread of its own asks for batches; several iterators feed each step; a batch without a known size."""
+DEPTH, ITEMS = 4, 16
+"""How deep, and in how many items of a batch, the first tensor is looked for."""
+MOST_ITERATORS = 64
+
+
+def size_of(batch: Any, depth: int = DEPTH) -> int | None:
+    """The first dimension of the first tensor in a batch; None without one that has a dimension."""
+    shape = getattr(batch, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else None
+    if not depth:
+        return None
+    if isinstance(batch, Mapping):
+        items = batch.values()
+    elif isinstance(batch, (tuple, list)):
+        items = batch  # type: ignore[assignment]
+    else:
+        return None
+    for _, item in zip(range(ITEMS), items):
+        size = size_of(item, depth - 1)
+        if size is not None:
+            return size
+    return None
+
+
+class StepCounter:
+    """Which steps count, and which samples belong to them. It knows no torch and no clock."""
+
+    def __init__(self) -> None:
+        self.steps = self.samples = self.wait = self.flags = 0
+        self._counted: Callable[[], Any] = lambda: None
+        self._candidate: Callable[[], Any] = lambda: None
+        self._candidate_steps = 0
+        self._is_stepping = False
+        self._pending: dict[int, list[int]] = {}
+        """Samples and wait of each iterator since the last step."""
+        self._last = 0
+        self._batch_thread = 0
+        self._mixed_steps = 0
+        self._unknown = 0
+
+    def before_step(self) -> None:
+        """A step begins. A class that calls the step of its base has two beginnings, then two ends, for one step."""
+        self._is_stepping = True
+
+    def after_step(self, optimizer: Any, thread: int) -> bool:
+        """Whether this step counts."""
+        if not self._is_stepping:
+            return False
+        self._is_stepping = False
+        counted = self._counted()
+        if counted is not optimizer and counted is not None and not self._replaces(optimizer):
+            return False
+        if counted is not optimizer:
+            self._counted = weakref.ref(optimizer)
+        self._candidate_steps = 0
+        self._take_samples(thread)
+        self.steps += 1
+        return True
+
+    def _replaces(self, optimizer: Any) -> bool:
+        """Only the first other one since the last step that counted: there may be an optimizer for each parameter."""
+        if not self._candidate_steps:
+            self._candidate = weakref.ref(optimizer)
+        if self._candidate() is optimizer or self._candidate() is None:
+            self._candidate_steps += 1
+        return self._candidate_steps >= SWITCH and self._candidate() is optimizer
+
+    def _take_samples(self, thread: int) -> None:
+        self._mixed_steps = self._mixed_steps + 1 if len(self._pending) > 1 else 0
+        if self._mixed_steps > 1:  # one such step follows each evaluation
+            self.flags |= MIXED
+        if self._pending and self._batch_thread != thread:
+            self.flags |= PREFETCHED
+        self.flags |= self._unknown
+        samples, wait = self._pending.get(self._last, (0, 0))
+        self.samples += samples
+        self.wait += wait
+        self._pending.clear()
+        self._unknown = 0
+
+    def on_batch(self, iterator: int, size: int | None, wait: int, thread: int) -> None:
+        if len(self._pending) >= MOST_ITERATORS:
+            self._pending.clear()
+        self._last, self._batch_thread = iterator, thread
+        pending = self._pending.setdefault(iterator, [0, 0])
+        pending[1] += wait
+        if size is None:
+            self._unknown |= UNSIZED
+        else:
+            pending[0] += size
+
+
+class Meter:
+    """The meter of this process, until it fails or another process of the rank has the ring."""
+
+    def __init__(self, path: str) -> None:
+        self.is_on = True
+        self.counter = StepCounter()
+        self._path = path
+        self._ring: RingWriter | None = None
+        self._before = Totals(0)
+        self._written_at = 0
+        os.register_at_fork(after_in_child=self.turn_off)
+
+    def turn_off(self) -> None:
+        """In a forked child, whose parent has the ring, and after an error."""
+        self.is_on = False
+
+    def before_step(self) -> None:
+        self.counter.before_step()
+
+    def after_step(self, optimizer: Any) -> None:
+        if not self.is_on:
+            return
+        try:
+            if self.counter.after_step(optimizer, threading.get_ident()):
+                self._write(time.monotonic_ns())
+        except Exception:  # noqa: BLE001  # the script trains without the meter
+            self.turn_off()
+
+    def on_batch(self, iterator: Any, batch: Any, wait: int) -> None:
+        try:
+            is_sized = getattr(iterator, "_auto_collation", True)  # else an item is one sample or a batch, as it likes
+            self.counter.on_batch(id(iterator), size_of(batch) if is_sized else None, wait, threading.get_ident())
+        except Exception:  # noqa: BLE001
+            self.turn_off()
+
+    def _write(self, now: int) -> None:
+        if self._ring is None:
+            try:
+                self._ring = RingWriter(self._path)
+            except (RingError, OSError):
+                self.turn_off()
+                return
+            self._before = self._ring.before
+        if now - self._written_at < INTERVAL:
+            return
+        self._written_at = now
+        counter, before = self.counter, self._before
+        cpu = before.cpu + time.process_time_ns()
+        steps, samples, wait = (
+            before.steps + counter.steps,
+            before.samples + counter.samples,
+            before.wait + counter.wait,
+        )
+        self._ring.write(Totals(now, cpu, steps, samples, wait, counter.flags))
+        counter.flags = 0
+
+
+_meter: Meter | None = None
+
+
+def meter() -> Meter:
+    """The meter of this process."""
+    global _meter
+    if _meter is None:
+        _meter = Meter(os.environ.get("IPEXCTL_METER", ""))
+    return _meter
+
+
+def watch_optimizers(module: Any) -> None:
+    """`torch.optim.optimizer`: count each step of a plain optimizer."""
+    own, torch = meter(), sys.modules["torch"]  # which is still being imported: its parts are looked up later
+    if not is_new_enough(str(getattr(torch, "__version__", ""))):
+        return
+
+    def before(*_: Any) -> None:
+        # torch.compile would trace this into the graph of a compiled step: then it sees an empty function.
+        if not torch.compiler.is_compiling():
+            own.before_step()
+
+    def after(optimizer: Any, *_: Any) -> None:
+        if not torch.compiler.is_compiling():
+            own.after_step(optimizer)
+
+    module.register_optimizer_step_pre_hook(before)
+    module.register_optimizer_step_post_hook(after)
+
+
+def is_new_enough(version: str) -> bool:
+    """Whether that torch has the hooks, and `torch.compiler.is_compiling`."""
+    major, minor = [*version.split("."), ""][:2]
+    return major.isdigit() and minor.isdigit() and (int(major), int(minor)) >= OLDEST
+
+
+def watch_loaders(module: Any) -> None:
+    """`torch.utils.data.dataloader`: look at each batch, and how long it took.
+
+    All iterators of a DataLoader, also those of accelerate and torchdata, give their batches by this one method.
+    """
+    base = getattr(module, "_BaseDataLoaderIter", None)
+    if base is None:
+        return
+    own, clock, give = meter(), time.monotonic_ns, base.__next__
+    torch = sys.modules["torch"]
+
+    @functools.wraps(give)
+    def __next__(self: Any) -> Any:  # noqa: N807
+        if not own.is_on or not torch.is_grad_enabled():  # an evaluation under no_grad
+            return give(self)
+        begun = clock()
+        batch = give(self)
+        own.on_batch(self, batch, clock() - begun)
+        return batch
+
+    base.__next__ = __next__
+
+
+def watch_fused_steps(module: Any) -> None:
+    """`intel_extension_for_pytorch.optim._optimizer_utils`: count the fused steps, too.
+
+    Its tables are dicts from an optimizer's class to a function; their names differ between versions.
+    """
+    own = meter()
+    wrapped: dict[Any, Any] = {}
+    for name, table in list(vars(module).items()):
+        if not name.startswith("OPTIMIZER_FUSED_STEP_MAPPING") or not isinstance(table, dict):
+            continue
+        for kind, step in table.items():
+            wrapped[step] = wrapped.get(step) or _counting(step, own)
+            table[kind] = wrapped[step]
+
+
+def _counting(step: Callable[..., Any], own: Meter) -> Callable[..., Any]:
+    @functools.wraps(step)
+    def counted(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        own.before_step()
+        result = step(optimizer, *args, **kwargs)
+        own.after_step(optimizer)
+        return result
+
+    return counted

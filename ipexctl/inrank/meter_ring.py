@@ -1,0 +1,97 @@
+"""The ring of the step meter, as its rank writes it: a small shared file with the newest records of the training.
+
+The rank wrapper makes the file and reads it (`node/run/meter_reader.py`); its path is in $IPEXCTL_METER. In come totals
+since the meter began; out goes a record of 64 bytes, in the next of SLOTS places. The rules: the file has one writer,
+the process that holds its lock; a record is never changed, only replaced by a newer one; totals go on from the newest
+record when another process takes over, so that a record that was missed costs resolution and no step.
+
+    8 words of 64 bits in the machine's order: NUMBER, WALL, CPU, STEPS, SAMPLES, WAIT, FLAGS, CHECK
+
+NUMBER counts the records from 1; a record's place is (NUMBER - 1) % SLOTS. WALL is CLOCK_MONOTONIC in nanoseconds, CPU
+the time of the rank's process, WAIT the time spent waiting for data. CHECK is the exclusive or of the other words and
+of SALT. The writer clears NUMBER, writes the other words, then NUMBER: x86-64 shows stores to others in this order, and
+a reader that meets a record halfway sees NUMBER 0, two different readings, or a CHECK that does not fit.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+from typing import NamedTuple
+
+SLOTS = 1024
+WORDS = 8
+RECORD_SIZE = 8 * WORDS
+RING_SIZE = SLOTS * RECORD_SIZE
+SALT = 0x69706578_6D657472
+MASK = (1 << 64) - 1
+_RECORD = struct.Struct("@8Q")
+_BODY = struct.Struct("@7Q")
+
+
+class Totals(NamedTuple):
+    """One record: times in nanoseconds; all but `wall` are sums since the meter began."""
+
+    wall: int
+    cpu: int = 0
+    steps: int = 0
+    samples: int = 0
+    wait: int = 0
+    flags: int = 0
+    """Why samples can't be known since the record before; `meter.py` has the bits."""
+
+
+class RingError(Exception):
+    """The ring can't be written by this process; the text is the reason."""
+
+
+def check_of(number: int, totals: Totals) -> int:
+    check = SALT ^ number
+    for word in totals:
+        check ^= word
+    return check & MASK
+
+
+class RingWriter:
+    """The ring, mapped and locked by this process. Forked children must not write to it."""
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if os.fstat(self._file).st_size != RING_SIZE:
+                raise RingError("the file of the step meter has another size")
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RingError("another process of this rank has the step meter") from None
+            self._map = mmap.mmap(self._file, RING_SIZE)
+        except BaseException:
+            os.close(self._file)
+            raise
+        self._words = memoryview(self._map).cast("Q")
+        self._number, self.before = self._find_newest()
+
+    def _find_newest(self) -> tuple[int, Totals]:
+        """The newest record of the process that had the ring before."""
+        newest, totals = 0, Totals(0)
+        for fields in _RECORD.iter_unpack(self._map[:]):
+            number, found = fields[0], Totals(*fields[1:7])
+            if number > newest and check_of(number, found) == fields[7]:
+                newest, totals = number, found
+        return newest, totals
+
+    def write(self, totals: Totals) -> None:
+        number = self._number + 1
+        offset = (number - 1) % SLOTS * RECORD_SIZE
+        check = check_of(number, totals)
+        self._words[offset // 8] = 0
+        _BODY.pack_into(self._map, offset + 8, *totals, check)
+        self._words[offset // 8] = number
+        self._number = number
+
+    def close(self) -> None:
+        self._words.release()
+        self._map.close()
+        os.close(self._file)

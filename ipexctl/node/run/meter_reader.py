@@ -1,0 +1,87 @@
+"""The ring of the step meter, as the rank wrapper makes and reads it; `inrank/meter_ring.py` has its layout.
+
+In comes the file, which the rank's processes may write as they like; out come the records that are new since the last
+reading, oldest first. The rules: the file has no name on a disk; nothing in it makes the wrapper fail; a record counts
+if two readings of it agree and its check word fits, so that none is taken that is written at the same time.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import NamedTuple
+
+SLOTS = 1024
+RECORD_SIZE = 64
+RING_SIZE = SLOTS * RECORD_SIZE
+SALT = 0x69706578_6D657472
+_RECORD = struct.Struct("@8Q")
+NAME = "ipexctl-meter"
+
+
+class StepRecord(NamedTuple):
+    """Times in nanoseconds; all but `wall` are sums since the meter began."""
+
+    wall: int
+    """Of CLOCK_MONOTONIC, as `time.monotonic` has it."""
+    cpu: int
+    steps: int
+    samples: int
+    wait: int
+    flags: int
+    """Not 0: the samples since the record before can't be known."""
+
+
+class MeterReader:
+    """The file, until it is closed."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._last = 0
+
+    @classmethod
+    def create(cls) -> MeterReader | None:
+        """A new ring; None where there is no room for one, or no way to make a file without a name."""
+        try:
+            number = os.memfd_create(NAME)
+        except (AttributeError, OSError):  # Pythons built for an old glibc have no memfd_create
+            return None
+        try:
+            os.fchmod(number, 0o600)
+            os.ftruncate(number, RING_SIZE)
+        except OSError:
+            os.close(number)
+            return None
+        return cls(number)
+
+    @property
+    def path(self) -> str:
+        """By which processes of the rank open it, also those that inherit no descriptors."""
+        return f"/proc/{os.getpid()}/fd/{self.number}"
+
+    def read(self) -> list[StepRecord]:
+        try:
+            first = os.pread(self.number, RING_SIZE, 0)
+            again = os.pread(self.number, RING_SIZE, 0)
+        except OSError:
+            return []
+        if len(first) != RING_SIZE or len(again) != RING_SIZE:
+            return []
+        pairs = zip(_RECORD.iter_unpack(first), _RECORD.iter_unpack(again))
+        found = {
+            fields[0]: StepRecord(*fields[1:7])
+            for place, (fields, repeated) in enumerate(pairs)
+            if fields == repeated and self._last < fields[0] and (fields[0] - 1) % SLOTS == place and _is_whole(fields)
+        }
+        self._last = max(found, default=self._last)
+        return [found[number] for number in sorted(found)]
+
+    def close(self) -> None:
+        os.close(self.number)
+
+
+def _is_whole(fields: tuple[int, ...]) -> bool:
+    check = SALT
+    for word in fields:
+        check ^= word
+    return not check

@@ -1,0 +1,248 @@
+"""The step meter in a rank's process: which steps count, which samples belong to them, what can't be known."""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ipexctl.inrank.meter import (
+    MIXED,
+    PREFETCHED,
+    SWITCH,
+    UNSIZED,
+    Meter,
+    StepCounter,
+    is_new_enough,
+    size_of,
+    watch_fused_steps,
+)
+from ipexctl.inrank.meter_ring import RING_SIZE, SLOTS, RingError, RingWriter, Totals
+from ipexctl.node.run import meter_reader
+
+THREAD, TRAIN, EVALUATION = 1, 10, 20
+
+
+class Optimizer:
+    """Something that a weak reference can have."""
+
+
+def tensor(*shape: int) -> Any:
+    return SimpleNamespace(shape=shape)
+
+
+def step(counter: StepCounter, optimizer: Any, thread: int = THREAD) -> bool:
+    counter.before_step()
+    return counter.after_step(optimizer, thread)
+
+
+def train(counter: StepCounter, optimizer: Any, batches: int = 1, size: int | None = 8) -> None:
+    for _ in range(batches):
+        counter.on_batch(TRAIN, size, 100, THREAD)
+    assert step(counter, optimizer)
+
+
+@pytest.mark.parametrize(
+    ("batch", "size"),
+    [
+        (tensor(8, 3), 8),
+        (tensor(), None),
+        ((tensor(8, 3), tensor(8)), 8),
+        ([tensor(), tensor(4)], 4),
+        ({"name": "x", "input_ids": tensor(16, 512)}, 16),
+        ({"a": [("text", tensor(5, 1))]}, 5),
+        (["text"] * 16 + [tensor(3)], None),
+        ([[[[[tensor(3)]]]]], None),
+        ("text", None),
+        (7, None),
+        ([], None),
+    ],
+)
+def test_size_of_a_batch_is_the_first_dimension_of_its_first_tensor(batch: Any, size: int | None) -> None:
+    assert size_of(batch) == size
+
+
+def test_a_step_gets_the_batches_since_the_step_before() -> None:
+    counter, optimizer = StepCounter(), Optimizer()
+    for batches in (1, 4, 2):  # gradient accumulation
+        train(counter, optimizer, batches)
+    assert (counter.steps, counter.samples, counter.wait, counter.flags) == (3, 56, 700, 0)
+
+
+def test_batches_of_an_evaluation_between_two_steps_are_no_samples() -> None:
+    counter, optimizer = StepCounter(), Optimizer()
+    for _ in range(3):
+        train(counter, optimizer)
+        train(counter, optimizer)
+        for _ in range(50):
+            counter.on_batch(EVALUATION, 64, 1000, THREAD)
+    train(counter, optimizer)
+    assert (counter.steps, counter.samples, counter.wait, counter.flags) == (7, 56, 700, 0)
+
+
+@pytest.mark.parametrize(("steps", "flags"), [(1, 0), (2, MIXED)])
+def test_samples_are_unknown_if_several_loaders_feed_one_step_after_another(steps: int, flags: int) -> None:
+    counter, optimizer = StepCounter(), Optimizer()
+    for _ in range(steps):
+        counter.on_batch(EVALUATION, 8, 0, THREAD)
+        train(counter, optimizer)
+    assert counter.flags == flags
+
+
+def test_samples_are_unknown_if_another_thread_asks_for_batches() -> None:
+    counter = StepCounter()
+    counter.on_batch(TRAIN, 8, 100, THREAD + 1)
+    step(counter, Optimizer())
+    assert counter.flags == PREFETCHED
+
+
+def test_samples_are_unknown_if_a_batch_has_no_size() -> None:
+    counter = StepCounter()
+    train(counter, Optimizer(), size=None)
+    assert counter.flags == UNSIZED
+
+
+def test_step_of_a_class_that_calls_its_base_counts_once() -> None:
+    counter, optimizer = StepCounter(), Optimizer()
+    counter.before_step()
+    counter.before_step()
+    assert counter.after_step(optimizer, THREAD)
+    assert not counter.after_step(optimizer, THREAD)
+    assert step(counter, optimizer)
+    assert counter.steps == 2
+
+
+def test_the_first_of_several_optimizers_counts() -> None:
+    counter, first, second = StepCounter(), Optimizer(), Optimizer()
+    for _ in range(10):
+        assert step(counter, first)
+        assert not any(step(counter, second) for _ in range(SWITCH - 1))
+
+
+def test_an_optimizer_for_each_parameter_is_no_reason_to_change() -> None:
+    counter, optimizers = StepCounter(), [Optimizer() for _ in range(4 * SWITCH)]
+    for _ in range(3):
+        assert [step(counter, optimizer) for optimizer in optimizers] == [True] + [False] * (4 * SWITCH - 1)
+
+
+def test_another_one_counts_when_the_first_no_longer_steps() -> None:
+    counter, first, second = StepCounter(), Optimizer(), Optimizer()
+    step(counter, first)
+    assert [step(counter, second) for _ in range(SWITCH + 1)] == [False] * (SWITCH - 1) + [True, True]
+
+
+def test_another_one_counts_at_once_when_the_first_is_gone() -> None:
+    counter, first = StepCounter(), Optimizer()
+    step(counter, first)
+    del first
+    assert step(counter, Optimizer())
+
+
+@pytest.mark.parametrize(
+    ("version", "is_enough"), [("2.0.1", False), ("2.1.0", True), ("2.13.0+cpu", True), ("", False), ("x.y", False)]
+)
+def test_oldest_torch(version: str, is_enough: bool) -> None:
+    assert is_new_enough(version) == is_enough
+
+
+@pytest.fixture
+def ring() -> Any:
+    reader = meter_reader.MeterReader.create()
+    assert reader is not None
+    yield reader
+    reader.close()
+
+
+def test_records_are_read_as_they_were_written(ring: meter_reader.MeterReader) -> None:
+    writer = RingWriter(ring.path)
+    written = [Totals(wall, 10 * wall, wall, 8 * wall, 3, 0) for wall in range(1, 6)]
+    for totals in written[:3]:
+        writer.write(totals)
+    assert [tuple(record) for record in ring.read()] == [tuple(totals) for totals in written[:3]]
+    for totals in written[3:]:
+        writer.write(totals)
+    assert [tuple(record) for record in ring.read()] == [tuple(totals) for totals in written[3:]]
+    assert ring.read() == []
+
+
+@pytest.mark.parametrize(("count", "first"), [(SLOTS, 1), (SLOTS + 1, 2), (3 * SLOTS, 2 * SLOTS + 1)])
+def test_a_ring_that_was_not_read_in_time_has_the_newest_records(
+    ring: meter_reader.MeterReader, count: int, first: int
+) -> None:
+    writer = RingWriter(ring.path)
+    for number in range(1, count + 1):
+        writer.write(Totals(number, steps=number))
+    assert [record.steps for record in ring.read()] == list(range(first, count + 1))
+
+
+@pytest.mark.parametrize("word", range(8))
+def test_a_record_that_is_halfway_written_is_left_for_the_next_reading(
+    ring: meter_reader.MeterReader, word: int
+) -> None:
+    writer = RingWriter(ring.path)
+    writer.write(Totals(1, 2, 3, 4, 5, 0))
+    whole = os.pread(ring.number, 64, 0)
+    part = whole[: 8 * word] + bytes([whole[8 * word] ^ 1]) + whole[8 * word + 1 :]
+    os.pwrite(ring.number, part, 0)
+    assert ring.read() == []
+    os.pwrite(ring.number, whole, 0)
+    assert [tuple(record) for record in ring.read()] == [(1, 2, 3, 4, 5, 0)]
+
+
+def test_second_process_has_no_ring_until_the_first_ends_and_then_goes_on(ring: meter_reader.MeterReader) -> None:
+    first = RingWriter(ring.path)
+    first.write(Totals(1, 2, 3, 4, 5))
+    with pytest.raises(RingError):
+        RingWriter(ring.path)
+    first.close()
+    second = RingWriter(ring.path)
+    assert second.before == Totals(1, 2, 3, 4, 5)
+    second.write(Totals(9, 9, 9, 9, 9))
+    assert [record.steps for record in ring.read()] == [3, 9]
+
+
+def test_a_file_of_another_size_is_no_ring(ring: meter_reader.MeterReader) -> None:
+    os.truncate(ring.path, RING_SIZE - 1)
+    with pytest.raises(RingError):
+        RingWriter(ring.path)
+    assert ring.read() == []
+
+
+def test_meter_writes_at_the_first_step_and_never_raises(
+    ring: meter_reader.MeterReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, optimizer = Meter(ring.path), Optimizer()
+    own.before_step()
+    own.after_step(optimizer)
+    assert [record.steps for record in ring.read()] == [1]
+    monkeypatch.setattr(own.counter, "after_step", lambda *_: 1 / 0)
+    own.before_step()
+    own.after_step(optimizer)
+    assert not own.is_on
+
+
+def test_meter_without_a_ring_is_off() -> None:
+    own = Meter("/proc/self/fd/none")
+    own.before_step()
+    own.after_step(Optimizer())
+    assert not own.is_on
+
+
+def test_fused_steps_of_ipex_count(ring: meter_reader.MeterReader, monkeypatch: pytest.MonkeyPatch) -> None:
+    own, module = Meter(ring.path), ModuleType("tables")
+    monkeypatch.setattr("ipexctl.inrank.meter.meter", lambda: own)
+
+    def adam_step(optimizer: Any, closure: Any = None) -> str:
+        "Fused."
+        return f"loss {closure}"
+
+    module.OPTIMIZER_FUSED_STEP_MAPPING_CPU = {Optimizer: adam_step}  # type: ignore[attr-defined]
+    module.OPTIMIZER_FUSED_STEP_MAPPING_XPU = {Optimizer: adam_step}  # type: ignore[attr-defined]
+    watch_fused_steps(module)
+    tables = module.OPTIMIZER_FUSED_STEP_MAPPING_CPU, module.OPTIMIZER_FUSED_STEP_MAPPING_XPU  # type: ignore[attr-defined]
+    assert tables[0][Optimizer] is tables[1][Optimizer]
+    assert tables[0][Optimizer].__doc__ == "Fused."
+    assert tables[0][Optimizer](Optimizer(), closure=3) == "loss 3"
+    assert own.counter.steps == 1
