@@ -11,8 +11,9 @@ changes; without $IPEXCTL_METER it imports nothing of this. In come calls of tor
   was an evaluation, or a second input of the same samples.
 - What can't be known is said by a flag, and no number is guessed.
 
-A torch before OLDEST has no meter, and a step that torch.compile has compiled is not counted. IPEX's fused steps are functions that replace the method
-`step` of one optimizer, past all hooks; they are wrapped in IPEX's tables, from which `ipex.optimize` takes them.
+A torch before OLDEST has no meter, and a step that torch.compile has compiled is not counted. IPEX's fused steps are
+functions that replace the method `step` of one optimizer, past all hooks; they are wrapped in IPEX's tables, from which
+`ipex.optimize` takes them.
 """
 
 from __future__ import annotations

@@ -74,6 +74,19 @@ class OutOfMemory(NamedTuple):
     """Bytes, when there was a limit below the machine's memory."""
 
 
+class Throughput(NamedTuple):
+    """What the step meter has measured: of the last minute, or of the whole attempt once it has ended."""
+
+    steps_per_s: float | None = None
+    """Of an optimizer."""
+    samples_per_s: float | None = None
+    """None where they can't be known."""
+    data_wait: float | None = None
+    """The part of the time in which ranks waited for data, 0 to 1."""
+    source: str = ""
+    """Where the samples are from: dataloader, or metric for the script's output; steps if they are not known."""
+
+
 class RankStatus(NamedTuple):
     rank: int
     host: str
@@ -100,11 +113,16 @@ class RankStatus(NamedTuple):
     """Sentences about cores and memory that differ from the plan."""
     problem: Detail | None = None
     """Why its command could not be started."""
+    throughput: Throughput | None = None
 
     def to_json(self) -> Json:
         fields = self._asdict()  # `as_json` takes three times as long, and a run may have thousands of ranks
         lines = {"out": fields.pop("out_lines"), "err": fields.pop("err_lines")}
-        records = {"oom": self.oom and self.oom._asdict(), "problem": self.problem and self.problem._asdict()}
+        records = {
+            "oom": self.oom and self.oom._asdict(),
+            "problem": self.problem and self.problem._asdict(),
+            "throughput": self.throughput and self.throughput._asdict(),
+        }
         return {**fields, **records, "lines": lines}
 
 
@@ -209,6 +227,8 @@ class RunStatus(NamedTuple):
     unstored_output: int | None = None
     """The supervisor's descriptor of the memory that holds output while the disk is full (`unstored_output.py`)."""
 
+    throughput: Throughput | None = None
+    """Of the ranks together; None if nothing was measured."""
     notes: bool = False
     """Whether `output.notes` says which lines of the output are ipexctl's; false in records of older versions."""
 

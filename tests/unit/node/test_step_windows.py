@@ -1,0 +1,255 @@
+"""Windows of the step meter: what is counted, what is not known, how much room it takes, and the figures of a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipexctl.node.common.records import Throughput
+from ipexctl.node.run.meter_reader import StepRecord
+from ipexctl.node.run.step_windows import (
+    CAPACITY,
+    ENTRY_SIZE,
+    MOST_AT_ONCE,
+    NOTHING_KNOWN,
+    RECENT,
+    RankThroughput,
+    StepWindow,
+    StoredWindow,
+    WindowMaker,
+    decode,
+    encode,
+    merge,
+    merge_pairs,
+    run_throughput,
+    stored,
+)
+
+SECOND = 1_000_000_000
+
+
+def record(
+    at: float, steps: int, *, samples: int = 0, wait: float = 0.0, cpu: float = 0.0, flags: int = 0
+) -> StepRecord:
+    return StepRecord(int(at * SECOND), int(cpu * SECOND), steps, samples, int(wait * SECOND), flags)
+
+
+def training(start: float, seconds: int, *, flags_at: int = -1) -> list[StepRecord]:
+    """Two steps a second, of 8 samples each, a fifth of the time for data, three cores."""
+    return [
+        record(
+            start + number / 2,
+            number + 1,
+            samples=8 * number,
+            wait=number / 10,
+            cpu=1.5 * number,
+            flags=int(number == flags_at),
+        )
+        for number in range(2 * seconds + 1)
+    ]
+
+
+def windows_of(records: list[StepRecord], now: float) -> list[StepWindow]:
+    maker = WindowMaker()
+    maker.add(records)
+    return maker.close_windows(now)
+
+
+def test_windows_of_a_steady_training() -> None:
+    found = windows_of(training(1000, 30), 1030.5)
+    assert [(window.number, window.seconds, window.steps, window.samples) for window in found] == [
+        (number, 10.0, 20, 160.0) for number in range(3)
+    ]
+    assert [window.data_wait for window in found] == pytest.approx([0.2] * 3)
+    assert [window.cores for window in found] == pytest.approx([3.0] * 3)
+
+
+@pytest.mark.parametrize(("now", "count"), [(1009.9, 0), (1010.0, 1), (1019.9, 1), (1020.0, 2)])
+def test_a_window_is_closed_when_it_has_ended(now: float, count: int) -> None:
+    assert len(windows_of(training(1000, 30), now)) == count
+
+
+def test_how_often_the_ring_is_read_changes_nothing() -> None:
+    records, maker, found = training(1000, 60), WindowMaker(), []
+    for now in range(1000, 1062, 4):
+        maker.add([record for record in records if (now - 4) * SECOND < record.wall <= now * SECOND])
+        found += maker.close_windows(now)
+    assert found == windows_of(records, 1060)
+
+
+@pytest.mark.parametrize(("flags_at", "known"), [(-1, [160, 160]), (20, [None, 160]), (21, [160, None])])
+def test_samples_and_wait_of_a_window_with_a_flag_are_unknown(flags_at: int, known: list[float | None]) -> None:
+    found = windows_of(training(1000, 20, flags_at=flags_at), 1020)
+    assert [window.samples for window in found] == known
+    assert [window.data_wait is None for window in found] == [samples is None for samples in known]
+    assert [window.steps for window in found] == [20, 20]
+
+
+def test_steps_without_a_loader_have_no_samples() -> None:
+    found = windows_of([record(1000, 1), record(1005, 2)], 1010)
+    assert (found[0].steps, found[0].samples, found[0].data_wait) == (1, None, None)
+
+
+def test_steps_longer_than_a_window() -> None:
+    records = [record(1000 + 25 * n, n + 1, samples=4 * n, wait=5 * n, cpu=50 * n) for n in range(3)]
+    found = windows_of(records, 1050)
+    assert [window.steps for window in found] == [0, 0, 1, 0, 1]
+    assert [window.samples for window in found] == [0, 0, 4, 0, 4]
+    assert [window.data_wait for window in found] == pytest.approx([None, None, 0.2, None, 0.2])
+    assert [window.cores for window in found] == pytest.approx([None, None, 2.0, None, 2.0])
+
+
+@pytest.mark.parametrize("more", [0, 1, 1000])
+def test_after_a_long_pause_the_older_windows_are_left_out(more: int) -> None:
+    found = windows_of(training(1000, 1), 1000 + 10 * (MOST_AT_ONCE + more))
+    assert (len(found), found[0].number) == (MOST_AT_ONCE, more)
+
+
+def test_last_window_ends_with_the_last_step() -> None:
+    maker = WindowMaker()
+    maker.add(training(1000, 14))
+    found = maker.close_last(1017)
+    assert [(window.seconds, window.steps) for window in found] == [(10, 20), (pytest.approx(4), 8)]
+
+
+def test_a_script_without_steps_has_no_windows() -> None:
+    maker = WindowMaker()
+    assert maker.close_windows(1e6) == maker.close_last(1e6) == []
+
+
+def test_records_that_go_back_are_left_out() -> None:
+    records = training(1000, 10)
+    assert windows_of([*records[:5], record(1000.1, 3), record(1003, 0), *records[5:]], 1010) == windows_of(
+        records, 1010
+    )
+
+
+def test_metric_replaces_samples_and_needs_no_steps() -> None:
+    maker = WindowMaker(has_metric=True)
+    maker.add_metric(1000, 50.0)
+    maker.add_metric(1004, 70.0)
+    maker.add_metric(1015, 80.0)
+    found = maker.close_windows(1030)
+    assert [window.samples for window in found] == [700, 800, None]
+    assert all(window.by_metric and not window.steps for window in found)
+
+
+@pytest.mark.parametrize("value", [0.001, 0.1, 1.0, 3.21, 410.0, 65_504.0, 1e6, 4e6])
+def test_numbers_are_kept_to_a_part_in_five_thousand(value: float) -> None:
+    window = decode(encode(StoredWindow(value, value, 0.125, value)))
+    assert window is not None
+    assert [window.steps_per_s, window.samples_per_s, window.cores] == pytest.approx([value] * 3, rel=2e-4)
+    assert window.data_wait == 0.125
+
+
+@pytest.mark.parametrize(("value", "kept"), [(0.0, 0.0), (1e-9, 2**-10), (1e99, 2**22)])
+def test_numbers_outside_the_range_are_the_nearest_inside(value: float, kept: float) -> None:
+    window = decode(encode(StoredWindow(value)))
+    assert window is not None
+    assert window.steps_per_s == pytest.approx(kept, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "window",
+    [
+        None,
+        StoredWindow(0.0),
+        StoredWindow(0.0, 0.0),
+        StoredWindow(0.0, None, 0.0, 0.0),
+        StoredWindow(1.0, 1.0, 1.0, 1.0, True),
+    ],
+)
+def test_what_is_not_known_stays_so(window: StoredWindow | None) -> None:
+    assert len(encode(window)) == ENTRY_SIZE
+    assert decode(encode(window)) == window
+    assert (encode(window) == NOTHING_KNOWN) == (window is None)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "merged"),
+    [
+        (None, None, None),
+        (None, StoredWindow(2.0), StoredWindow(2.0)),
+        (StoredWindow(2, 8, 0.2, 3), StoredWindow(4, 16, 0.4, 5), StoredWindow(3, 12, pytest.approx(0.3), 4)),
+        (StoredWindow(2, 8, 0.2, 3), StoredWindow(4, None, None, 5), StoredWindow(3, None, None, 4)),
+        (StoredWindow(2, 8, 0.2, 3), StoredWindow(0, 0), StoredWindow(1, 4, 0.2, 3)),
+        (StoredWindow(2, 8, by_metric=True), StoredWindow(2, by_metric=True), StoredWindow(2, 8, by_metric=True)),
+    ],
+)
+def test_two_windows_become_one(
+    first: StoredWindow | None, second: StoredWindow | None, merged: StoredWindow | None
+) -> None:
+    assert merge(first, second) == merged
+
+
+def test_an_odd_number_of_windows_is_merged() -> None:
+    entries = [encode(StoredWindow(float(rate))) for rate in (1, 3, 8)]
+    merged = merge_pairs(b"".join(entries))
+    assert [decode(merged[at : at + 8]) for at in (0, 8)] == [
+        StoredWindow(pytest.approx(2, rel=1e-3)),
+        StoredWindow(8.0),
+    ]
+
+
+def steady(number: int, steps: int = 20, samples: float | None = 160.0, wait: float | None = 0.2) -> StepWindow:
+    return StepWindow(number, 10.0, steps, samples, wait, 3.0)
+
+
+def test_figures_are_those_of_the_last_minute_and_at_the_end_of_the_whole_training() -> None:
+    rank = RankThroughput()
+    for number in range(RECENT):
+        rank.add(steady(number, 10, 80.0))
+    for number in range(RECENT):
+        rank.add(steady(number, 20))
+    assert rank.now(is_over=False) == Throughput(2.0, 16.0, pytest.approx(0.2), "dataloader")
+    assert rank.now(is_over=True) == Throughput(1.5, 12.0, pytest.approx(0.2), "dataloader")
+
+
+def test_idle_time_counts_between_steps_and_not_behind_the_last_one() -> None:
+    rank, idle = RankThroughput(), StepWindow(0, 10.0, 0, 0.0)
+    for window in (steady(0), idle, steady(2), idle, idle):
+        rank.add(window)
+    assert rank.now(is_over=True) == Throughput(
+        pytest.approx(4 / 3), pytest.approx(32 / 3), pytest.approx(0.2), "dataloader"
+    )
+
+
+def test_a_rank_without_steps_has_no_figures() -> None:
+    rank = RankThroughput()
+    rank.add(StepWindow(0, 10.0, 0, 0.0))
+    assert rank.now(is_over=False) is rank.now(is_over=True) is None
+
+
+def test_samples_that_are_unknown_in_one_window_are_unknown_in_all() -> None:
+    rank = RankThroughput()
+    rank.add(steady(0))
+    rank.add(steady(1, samples=None, wait=None))
+    assert rank.now(is_over=True) == Throughput(2.0, None, None, "steps")
+
+
+KNOWN, OTHER = Throughput(2.0, 16.0, 0.2, "dataloader"), Throughput(1.0, 8.0, 0.4, "dataloader")
+STEPS = Throughput(2.0, None, None, "steps")
+
+
+@pytest.mark.parametrize(
+    ("ranks", "run"),
+    [
+        ([], None),
+        ([None, None], None),
+        ([KNOWN], KNOWN),
+        ([KNOWN, OTHER], Throughput(1.5, 24.0, pytest.approx(0.3), "dataloader")),
+        ([KNOWN, STEPS], STEPS),
+        ([KNOWN, None], STEPS),
+        (
+            [STEPS, Throughput(2.0, 50.0, 0.1, "metric"), Throughput(2.0, 7.0, 0.1, "metric")],
+            Throughput(2.0, 50.0, None, "metric"),
+        ),
+        ([Throughput(None, 50.0, None, "metric"), None], Throughput(None, 50.0, None, "metric")),
+    ],
+)
+def test_figures_of_a_run(ranks: list[Throughput | None], run: Throughput | None) -> None:
+    assert run_throughput(ranks) == run
+
+
+def test_stored_window_has_rates() -> None:
+    assert stored(StepWindow(0, 4.0, 8, 64.0, 0.2, 3.0)) == StoredWindow(2.0, 16.0, 0.2, 3.0)
+    assert CAPACITY * 10 == 24 * 3600
