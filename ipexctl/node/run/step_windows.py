@@ -185,20 +185,20 @@ def _decode_number(code: int) -> float:
     return float(2.0 ** ((code - 1) / _PER_OCTAVE + _LOWEST)) if code else 0.0
 
 
-def merge(first: StoredWindow | None, second: StoredWindow | None) -> StoredWindow | None:
-    """One window in place of two of the same length."""
-    if first is None or second is None:
-        return first or second
-    both = (first, second)
-    with_steps = [window for window in both if window.steps_per_s] or both
-    samples = [window.samples_per_s for window in both if window.samples_per_s is not None]
-    is_known = len(samples) == len(both) or (bool(samples) and first.by_metric)
+def merge(windows: Sequence[StoredWindow | None]) -> StoredWindow | None:
+    """One window in place of several of the same length, which follow each other."""
+    known = [window for window in windows if window is not None]
+    if not known:
+        return None
+    with_steps = [window for window in known if window.steps_per_s] or known
+    samples = [window.samples_per_s for window in known if window.samples_per_s is not None]
+    by_metric = any(window.by_metric for window in known)
     return StoredWindow(
-        (first.steps_per_s + second.steps_per_s) / 2,
-        sum(samples) / len(samples) if is_known else None,
+        sum(window.steps_per_s for window in known) / len(known),
+        sum(samples) / len(samples) if samples and (by_metric or len(samples) == len(known)) else None,
         _mean([window.data_wait for window in with_steps]),
         _mean([window.cores for window in with_steps]),
-        first.by_metric or second.by_metric,
+        by_metric,
     )
 
 
@@ -211,7 +211,7 @@ def merge_pairs(entries: bytes) -> bytes:
     """All windows of a rank, as half as many of twice the length."""
     windows = [decode(entries[at : at + ENTRY_SIZE]) for at in range(0, len(entries), ENTRY_SIZE)]
     windows += [None] * (len(windows) % 2)
-    return b"".join(encode(merge(*pair)) for pair in zip(windows[::2], windows[1::2]))
+    return b"".join(encode(merge(pair)) for pair in zip(windows[::2], windows[1::2]))
 
 
 class RankThroughput:

@@ -178,7 +178,7 @@ def test_what_is_not_known_stays_so(window: StoredWindow | None) -> None:
 def test_two_windows_become_one(
     first: StoredWindow | None, second: StoredWindow | None, merged: StoredWindow | None
 ) -> None:
-    assert merge(first, second) == merged
+    assert merge([first, second]) == merged
 
 
 def test_an_odd_number_of_windows_is_merged() -> None:
