@@ -24,7 +24,8 @@ import sys
 import threading
 import time
 import weakref
-from typing import Any, Callable, Mapping
+from collections.abc import Mapping
+from typing import Any, Callable
 
 from .meter_ring import RingError, RingWriter, Totals
 

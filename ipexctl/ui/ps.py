@@ -62,6 +62,7 @@ def _run(run: KnownRun) -> dict[str, Any]:
         "ended": status.ended if status else None,
         "exit_code": status.exit_code if status else None,
         "attempt": status.attempt if status else 0,
+        "throughput": status and status.throughput and status.throughput._asdict(),
         "ended_by": printable(status.reason) if status else "",
         "first_failure": first and first._asdict() | {"oom": first.oom and first.oom._asdict()},
         "ranks": [

@@ -16,6 +16,7 @@ from ipexctl.sync.options import SyncOptions
 
 _ENVIRONMENT, _PROJECT, _ENDING = "Environment", "Project files", "Ending"
 _SHARED_HOSTS = "Ranks and cores"
+_WATCHING = "Watching"
 _EVERY_EXPORT = ("accelerate", "mpijob", "shell", "slurm")
 
 
@@ -90,4 +91,17 @@ class RunOptions(SyncOptions):
         panel=_ENDING,
         lost_in=_EVERY_EXPORT,
         consequence="nothing reports a hang",
+    )
+    meter: bool = declare(
+        "--meter/--no-meter",
+        "Count optimizer steps and samples in the ranks (default: --meter).",
+        True,
+        panel=_WATCHING,
+    )
+    metric: str | None = declare(
+        "--metric RE",
+        "Pattern over the output; its first group is samples per second, for scripts without a DataLoader.",
+        panel=_WATCHING,
+        lost_in=_EVERY_EXPORT,
+        consequence="nothing reads it from the output",
     )

@@ -97,6 +97,8 @@ def launch_spec(
         logind=context.facts[record.node0.name].logind,
         retention=retention,
         shared_allreduce=plan.allreduce.mode == "shared",
+        meter=request.meter,
+        metric=request.metric or "",
     )
 
 

@@ -151,12 +151,28 @@ def check_request(request: RunRequest) -> None:
     for option, path in (("--python", request.python), ("--setup", request.setup)):
         if path is not None and not path.startswith("/"):
             raise UserError(f"{option} {quoted(path)} is not an absolute path", fix=f"{option} /PATH/ON/EVERY/HOST")
+    if request.metric is not None and (problem := metric_problem(request.metric)):
+        raise UserError(
+            f"--metric {quoted(request.metric)}: {problem}",
+            fix=r"a regular expression with one group for the number, such as --metric 'samples/s: (\S+)'",
+        )
     if request.checkpoint and not _is_path_of_checkpoint(request.checkpoint):
         raise UserError(
             f"--checkpoint {quoted(request.checkpoint)} names no file or directory of checkpoints",
             fix="name the one that rank 0 writes, relative to the working directory of the ranks: "
             "--checkpoint checkpoints; or its absolute path, the same on every host",
         )
+
+
+def metric_problem(pattern: str) -> str:
+    """Why a pattern can't find a number in the output; empty if it can."""
+    import re  # few calls have one
+
+    try:
+        groups = re.compile(pattern).groups
+    except (re.error, RecursionError, OverflowError) as error:
+        return f"it is no regular expression: {error}"
+    return "" if groups == 1 else "it needs one group, in parentheses" if not groups else "it has several groups"
 
 
 def _is_path_of_checkpoint(path: str) -> bool:

@@ -96,7 +96,16 @@ class LaunchSpec:
     retention: RetentionLimits | None = None
     """Older runs are pruned by these limits; None: they are kept."""
     shared_allreduce: bool = False
-    """Whether ranks need the package that adds gradients up in shared memory."""
+    """Whether ranks add gradients up in shared memory."""
+    meter: bool = False
+    """Whether ranks count their steps and samples."""
+    metric: str = ""
+    """The pattern of --metric."""
+
+    @property
+    def needs_in_rank(self) -> bool:
+        """Whether ranks import the package `inrank/`."""
+        return self.shared_allreduce or self.meter
 
     @property
     def bytecode(self) -> str:
@@ -117,7 +126,7 @@ class LaunchSpec:
     @property
     def _of_python(self) -> tuple[str, ...]:
         """The directories of modules that a rank's Python imports."""
-        return ("shim", IN_RANK) if self.shared_allreduce else ("shim",)
+        return ("shim", IN_RANK) if self.needs_in_rank else ("shim",)
 
     def unpack(self, source: str = "") -> str:
         """Lines of sh that unpack a store's files, private ones, and prune older runs there."""
@@ -253,6 +262,8 @@ class Launch:
             token=self._token,
             checkpoint=spec.start.checkpoint,
             checkpoint_is_found=spec.start.checkpoint_is_found,
+            meter=spec.meter,
+            metric=spec.metric,
             bytecode=spec.bytecode,
         )
         return json.dumps(job.to_json())
@@ -327,7 +338,7 @@ def _agent_files(spec: LaunchSpec) -> list[File]:
     """The run's own copy of the agent, which upgrades do not touch."""
     hooks = [File(name, script_text(module).encode()) for name, module in HOOKS.items()]
     agent = File("agent.zip", agent_zip(*_agent_folders(spec.start)))
-    return [agent, *hooks, *(in_rank_files() if spec.shared_allreduce else ())]
+    return [agent, *hooks, *(in_rank_files() if spec.needs_in_rank else ())]
 
 
 def in_rank_files() -> list[File]:

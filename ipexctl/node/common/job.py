@@ -74,6 +74,10 @@ class JobRecord(NamedTuple):
     bytecode: str = ""
     """The path at which the run leaves its agent with bytecode, so that later runs start faster."""
     options: ProcessOptions = ProcessOptions()
+    meter: bool = False
+    """Whether steps and samples are counted in the ranks' processes."""
+    metric: str = ""
+    """A regular expression, whose first group is samples a second in a line of output; empty for none."""
 
     def __repr__(self) -> str:
         return f"JobRecord({self.id!r})"  # no secrets in logs

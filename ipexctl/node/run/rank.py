@@ -44,6 +44,7 @@ from ipexctl.node.common.link import ready
 from ipexctl.node.common.records import DETAIL_MARK, Detail
 from ipexctl.node.run import output_buffer, process_stacks, processes, rank_env, supervisor_client
 from ipexctl.node.run.oom import OutOfMemoryWatch
+from ipexctl.node.run.step_meter import StepMeter
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -139,6 +140,7 @@ class Rank:
         self.supervisor_address = addresses[-1]
         self.guard = processes.Guard()
         self.stacks = process_stacks.ProcessStacks(job.rundir, job.command)
+        self.meter = StepMeter(is_on=job.meter, metric=job.metric)
         process = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "instance": os.urandom(16).hex()}
         self.identity: Json = {**process, "attempt": None}
         self.client = supervisor_client.SupervisorClient(addresses, job.token, self.identity, self.resume)
@@ -271,7 +273,8 @@ class Rank:
         try:
             master = Master(**self.welcome["master"]) if "master" in self.welcome else self.job.master
             attempt = int(self.identity["attempt"] or 0)
-            environ = self.stacks.prepare(rank_env.environment(self.job, self.rank, master, attempt))
+            environ = rank_env.environment(self.job, self.rank, master, attempt)
+            environ = self.meter.prepare(self.stacks.prepare(environ))
             with contextlib.suppress(OSError):  # a full disk is no reason not to start; a script that needs it says so
                 make_private_directory(rank_env.results_directory(self.job))
             self.client.last_received = time.monotonic()  # a setup file takes time, in which nothing is read
@@ -308,7 +311,10 @@ class Rank:
             advice = "; is the project synced to this path? (ipexctl sync)" if problem == "no-directory" else ""
             self.not_started = f"{why}{advice}"
             pipes = [open(os.devnull, "rb"), open(os.devnull, "rb")]  # noqa: SIM115
-        self.streams = [supervisor_client.CommandStream(pipe, buffer) for pipe, buffer in zip(pipes, (out, err))]
+        read_metric = self.meter.read_output if self.job.metric else None
+        self.streams = [
+            supervisor_client.CommandStream(pipe, buffer, read_metric) for pipe, buffer in zip(pipes, (out, err))
+        ]
         if self.child is None:
             fields = {"place": self.plan.host, "file": file, "what": why}
             self.on_exit(code, None, Detail(problem, fields) if problem else None)
@@ -343,8 +349,17 @@ class Rank:
             self.client.send_message("outside-signal", signal=self.outside_signal)
         if self.checkpoint_problem:
             self.client.send_message("checkpoint-failed", reason=self.checkpoint_problem)
+        if welcome:
+            self.meter.rewind()
+        self.send_windows()
         if self.exit is not None:
             self.client.send_message("exit", **self.exit)
+
+    def send_windows(self) -> None:
+        """Send what the step meter has measured, before the exit: it belongs to this attempt."""
+        if self.client.is_up:
+            for fields in self.meter.take():
+                self.client.send_message("steps", **fields)
 
     def step(self, wake: int) -> None:
         now = time.monotonic()
@@ -401,6 +416,9 @@ class Rank:
             state, waits = processes.process_state(self.child.pid) if self.child and self.exit is None else (None, None)
             figures = {"cpu": round(cpu, 1), "rss": rss, "process": state, "waits_in": waits}
             self.client.send_message("beat", ends=self.ends(), **figures)
+            if self.exit is None:
+                self.meter.poll(now)
+            self.send_windows()
             if self.watch is not None:
                 self.watch.check_memory(now)
         if now - self.client.last_received > self.patience(now) and not self.is_lost:
@@ -480,6 +498,8 @@ class Rank:
         self.exit["problem"] = problem._asdict() if problem is not None else None
         self.beat_at = min(self.beat_at, time.monotonic() + EXITED_BEAT_INTERVAL)
         self.drain_until = time.monotonic() + (STOPPED_DRAIN if was_stopped else OUTPUT_DRAIN)
+        self.meter.finish(time.monotonic())
+        self.send_windows()
         self.client.send_message("exit", **self.exit)
 
     def handle_message(self, message: Json) -> None:

@@ -20,6 +20,7 @@ from ipexctl.node.common.link import ConnectionBroken, Link, Pollable, message
 from ipexctl.node.common.listener import Listener
 from ipexctl.node.common.records import RankStatus
 from ipexctl.node.run import messages
+from ipexctl.node.run.step_windows import RankThroughput
 
 if TYPE_CHECKING:
     import socket
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.handshake import ServerHandshake
     from ipexctl.node.common.job import RankPlacement
     from ipexctl.node.run.recorder import OutputFile
+    from ipexctl.node.run.steps_file import StepsWriter
 
 SUSPENDED = 5.0
 """Seconds between two checks after which this process was itself suspended: then the ranks do not count as silent."""
@@ -43,9 +45,9 @@ CLOSED_BY_PEER = ("the other side closed the connection", os.strerror(errno.ECON
 class RankConnection:
     """One rank: its connection, its output files and its status."""
 
-    def __init__(self, placement: RankPlacement, sinks: dict[str, OutputFile]) -> None:
+    def __init__(self, placement: RankPlacement, sinks: dict[str, OutputFile], steps: StepsWriter) -> None:
         self.rank, self.host, self.store = placement
-        self.sinks = sinks
+        self.sinks, self.steps = sinks, steps
         self.reset()
 
     def reset(self) -> None:
@@ -68,6 +70,8 @@ class RankConnection:
         self.exit: messages.Exit | None = None
         self.ends: messages.Ends = {}
         """As last reported."""
+        self.throughput = RankThroughput()
+        self.steps.begin_attempt()
         self.acknowledged = 0
         """Bytes of both streams, in the last acknowledgement."""
         self.malformed = 0
@@ -91,7 +95,10 @@ class RankConnection:
     def count(self) -> RankStatus:
         """The status with the lines counted until now."""
         out, err = self.sinks["out"], self.sinks["err"]
-        self.status = self.status._replace(out_lines=out.lines, err_lines=err.lines, lost=out.lost + err.lost)
+        throughput = self.throughput.now(is_over=self.exit is not None or self.is_done)
+        self.status = self.status._replace(
+            out_lines=out.lines, err_lines=err.lines, lost=out.lost + err.lost, throughput=throughput
+        )
         return self.status
 
 

@@ -17,8 +17,8 @@ LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "M
 LAUNCHER_PREFIXES = ("TORCHELASTIC_", "GROUP_", "ROLE_")
 MPI_PREFIXES = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "MV2_COMM_WORLD_", "MPI_LOCAL", "HYDI_", "PRTE_")
 """Scripts take a rank and a number of ranks from them, and would wait for the others in a process group."""
-PLANNED_ALONE = ("IPEXCTL_ALLREDUCE",)
-"""Variables that only a plan sets: of a login or another run, they would ask for files that this run lacks."""
+PLANNED_ALONE = ("IPEXCTL_ALLREDUCE", "IPEXCTL_METER")
+"""Variables that only a plan or the wrapper sets: of a login or another run, they ask for files that this run lacks."""
 
 
 WRONG_MPI = Detail("wrong-mpi")

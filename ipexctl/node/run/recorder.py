@@ -1,10 +1,10 @@
-"""Writes the record of a run on node0: output, output.times, output.notes, status.json and events.jsonl.
+"""Writes the record of a run on node0: output, its times and notes, windows of steps, status.json and events.jsonl.
 
-It decides nothing: in come the ranks' chunks with their offsets, notes, events and the status; out go files below the
-run's directory, which followers read while they grow. The rules: output is written once and in order, whatever is sent
-again; what is missing is noted where it is missing (`output_notes.py`). After a full disk it continues: output that the
-disk has no room for is held in memory for followers and written later (`unstored_output.py`); output that the memory
-has no room for either stays with the ranks and is requested again.
+It decides nothing: in come the ranks' chunks with their offsets, notes, windows, events and the status; out go files
+below the run's directory, which followers read while they grow. The rules: output is written once and in order,
+whatever is sent again; what is missing is noted where it is missing (`output_notes.py`). After a full disk it
+continues: output that the disk has no room for is held in memory for followers and written later
+(`unstored_output.py`); output that the memory has no room for either stays with the ranks and is requested again.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from ipexctl.node.common.processes import own_identity
 from ipexctl.node.common.records import RankStatus, RunStatus
 from ipexctl.node.run.output_notes import NotesWriter, note_line
 from ipexctl.node.run.output_times import TimesWriter
+from ipexctl.node.run.step_windows import run_throughput
+from ipexctl.node.run.steps_file import StepsWriter
 from ipexctl.node.run.unstored_output import Held, UnstoredOutput
 
 if TYPE_CHECKING:
@@ -227,6 +229,9 @@ class Recorder:
         self.files += sinks.values()
         return sinks
 
+    def steps(self, rank: int) -> StepsWriter:
+        return StepsWriter(self.path("ranks", f"{rank:04}.steps"))
+
     @property
     def holds_output(self) -> bool:
         return any(file.held for file in self.files)
@@ -268,7 +273,9 @@ class Recorder:
         is_last = self.status.ended is not None
         if self._unwritten or self.status.unwritten_events is not None:
             self.status = self.status._replace(unwritten_events=len(self._unwritten))
-        data = json.dumps(self.status._replace(ranks=tuple(self.ranks())).to_json()).encode()
+        ranks = tuple(self.ranks())
+        self.status = self.status._replace(throughput=run_throughput([rank.throughput for rank in ranks]))
+        data = json.dumps(self.status._replace(ranks=ranks).to_json()).encode()
         if self._put(temporary, data):
             self.is_unsaved = False
             if is_last:

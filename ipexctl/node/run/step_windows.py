@@ -16,11 +16,11 @@ In come the records of a rank's ring and the time, in the rank wrapper (`WindowM
 from __future__ import annotations
 
 import math
-import statistics
 import struct
 from collections import deque
 from typing import TYPE_CHECKING, Iterable, NamedTuple, Sequence
 
+from ipexctl.node.common.json_records import NATURAL, FieldDecoder
 from ipexctl.node.common.records import Throughput
 
 if TYPE_CHECKING:
@@ -55,6 +55,14 @@ class StepWindow(NamedTuple):
     """Processor time of the rank's process by the steps' time; None without a step."""
     by_metric: bool = False
     """The samples are from the script's output."""
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether a rank wrapper may have sent it."""
+        return 0 < self.seconds <= 2 * WINDOW
+
+
+FIELD_DECODERS: dict[str, FieldDecoder] = {**NATURAL}
 
 
 class WindowMaker:
@@ -156,7 +164,7 @@ def encode(window: StoredWindow | None) -> bytes:
     flags = _KNOWN | (_BY_METRIC if window.by_metric else 0)
     flags |= 0 if window.samples_per_s is None else _WITH_SAMPLES
     flags |= 0 if window.cores is None else _WITH_CORES
-    wait = _UNKNOWN_WAIT if window.data_wait is None else round(window.data_wait * _WAIT_STEPS)
+    wait = _UNKNOWN_WAIT if window.data_wait is None else round(min(1.0, window.data_wait) * _WAIT_STEPS)
     numbers = map(_encode_number, (window.steps_per_s, window.samples_per_s or 0.0, window.cores or 0.0))
     return _ENTRY.pack(*numbers, wait, flags)
 
@@ -218,12 +226,17 @@ class RankThroughput:
     """The figures of one rank in this attempt."""
 
     def __init__(self) -> None:
+        self._next = 0
+        """The number of the next window; one that comes a second time, after a reconnect, has a lower one."""
         self._recent: deque[StepWindow] = deque(maxlen=RECENT)
         self._whole = _Sum()
         self._idle: list[StepWindow] = []
         """Windows since the last step: they count when another step follows, and not at the end of the training."""
 
     def add(self, window: StepWindow) -> None:
+        if window.number < self._next:
+            return
+        self._next = window.number + 1
         self._recent.append(window)
         if not window.steps and not window.samples:
             self._idle = [*self._idle, window][-MOST_AT_ONCE:]
@@ -290,8 +303,13 @@ def run_throughput(ranks: Sequence[Throughput | None]) -> Throughput | None:
     elif len(samples) == len(ranks):
         total, source = sum(samples), "dataloader"
     return Throughput(
-        steps_per_s=statistics.median(steps) if steps else None,
+        steps_per_s=_median(steps) if steps else None,
         samples_per_s=total,
         data_wait=sum(waits) / len(waits) if waits and len(waits) == len(ranks) else None,
         source=source,
     )
+
+
+def _median(values: Sequence[float]) -> float:
+    ordered, middle = sorted(values), len(values) // 2
+    return ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

@@ -26,6 +26,7 @@ def summary_fields(
         "hosts": list(hosts),
         "seconds": round(seconds, 3),
         "output_lost": lost and lost._asdict(),
+        "throughput": status and status.throughput and status.throughput._asdict(),
     }
 
 

@@ -40,6 +40,7 @@ from ipexctl.node.run import messages, recorder, stack_dumps, stall_detector, ve
 from ipexctl.node.run.master_port import PortError, check_master_port
 from ipexctl.node.run.mpirun import MpirunProcess
 from ipexctl.node.run.rank_connections import RankConnection, RankConnections
+from ipexctl.node.run.step_windows import StepWindow
 
 if TYPE_CHECKING:
     import socket
@@ -80,7 +81,7 @@ class Supervisor:
         """Runs before the commands of an attempt start."""
         for placement in start.ranks:
             sinks = self.record.sinks(placement.rank, placement.host)
-            self.peers.add(RankConnection(placement, sinks))
+            self.peers.add(RankConnection(placement, sinks, self.record.steps(placement.rank)))
         self.ranks = list(self.peers.all.values())
         self.record.ranks = lambda: [peer.count() for peer in self.ranks]
         self.dumps = stack_dumps.StackDumps(self.record.path("stacks"), self.peers)
@@ -99,6 +100,7 @@ class Supervisor:
             messages.Stacks: self.dumps.on_message,
             messages.End: lambda peer, message: self.on_end(peer, message.ends),
             messages.Malformed: self.on_malformed,
+            StepWindow: self.on_steps,
         }
         self.process: MpirunProcess | None = None
         self.signals: list[int] = []
@@ -222,6 +224,12 @@ class Supervisor:
         peer.ends = message.ends
         self.peers.acknowledge(peer)
         self.record.is_unsaved = True
+
+    def on_steps(self, peer: RankConnection, window: StepWindow) -> None:
+        if window.is_possible:
+            peer.throughput.add(window)
+            peer.steps.add(window, time.monotonic(), time.time())
+            self.record.is_unsaved = True
 
     def on_connected(self, peer: RankConnection, message: messages.Connected) -> None:
         event = "connected" if message.is_new else "reconnected"
@@ -518,6 +526,7 @@ class Supervisor:
                 except OSError as error:  # NFS may report only here that the disk or the quota is full
                     reason = error.strerror or str(error)
                     self.record.event("output-lost", rank=peer.rank, host=peer.host, stream=name, reason=reason)
+            peer.steps.close()
         self.record.times.close()
         self.record.notes.close()
         if self.process is not None:

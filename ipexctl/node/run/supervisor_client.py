@@ -196,8 +196,12 @@ class SupervisorClient:
 class CommandStream:
     """One of the command's two output streams: its pipe, until it ends, and its buffer."""
 
-    def __init__(self, pipe: IO[bytes], buffer: OutputBuffer) -> None:
+    def __init__(
+        self, pipe: IO[bytes], buffer: OutputBuffer, on_data: Callable[[str, bytes, float], None] | None = None
+    ) -> None:
+        """`on_data` gets the stream's name, each piece of output, and the time."""
         self.name = SUFFIXES[buffer.stream]
+        self._on_data = on_data
         self.number: int = pipe.fileno()
         self.buffer = buffer
         self.open = True
@@ -221,6 +225,8 @@ class CommandStream:
             with contextlib.suppress(OSError):
                 data += os.read(self.number, READ_SIZE)
         self.buffer.put(data)
+        if self._on_data is not None:
+            self._on_data(self.name, data, now)
         is_frequent = now - self._was_read_at < 2 * READ_INTERVAL
         self.read_at = now + READ_INTERVAL if is_frequent and len(data) < READ_SIZE // 2 else 0.0
         self._was_read_at = now

@@ -10,7 +10,7 @@ from ipexctl.text import counted, printable
 
 if TYPE_CHECKING:
     from ipexctl.jobs.registry import RunRecord
-    from ipexctl.node.common.records import RankStatus, RunStatus
+    from ipexctl.node.common.records import RankStatus, RunStatus, Throughput
 
 _CODES_OF_IPEXCTL: Final = (2, 3)
 """Exit codes of a call without a run: a wrong call, and an unreachable host."""
@@ -19,6 +19,8 @@ _CODES_OF_IPEXCTL: Final = (2, 3)
 def end_lines(status: RunStatus, exit_code: int) -> list[str]:
     """One sentence for a successful run; otherwise also the first failed rank, lost output and the next command."""
     lines = _end_sentences(status, exit_code)
+    if (text := throughput_text(status.throughput)) != "":
+        lines.insert(1, f"  {text}")
     if (lost := status.output_lost) is not None:
         size, ranks, host = counted(lost.bytes, "byte"), describe_ranks(lost.ranks), printable(lost.host) or "node0"
         lines.append(f"  {size} of the output of {ranks} are not in the record: the disk of {host} was full")
@@ -49,6 +51,23 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
     if first is not None and first.exit_code in _CODES_OF_IPEXCTL and exit_code == first.exit_code:
         lines.insert(1, f"  {exit_code} is the exit code of the rank, not of ipexctl (--summary FILE tells them apart)")
     return lines
+
+
+def throughput_text(throughput: Throughput | None) -> str:
+    """`3.2 steps/s, 410 samples/s by DataLoader, 4 % waiting for data`; empty if nothing was measured."""
+    if throughput is None:
+        return ""
+    parts = [] if throughput.steps_per_s is None else [f"{throughput.steps_per_s:.3g} steps/s"]
+    if throughput.samples_per_s is not None:
+        source = "by --metric" if throughput.source == "metric" else "by DataLoader"
+        parts.append(f"{_rate(throughput.samples_per_s)} samples/s {source}")
+    if throughput.data_wait is not None:
+        parts.append(f"{throughput.data_wait:.0%} waiting for data".replace("%", " %"))
+    return ", ".join(parts)
+
+
+def _rate(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 
 
 def summary_fields(

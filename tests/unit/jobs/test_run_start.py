@@ -185,26 +185,29 @@ def test_every_store_gets_its_job_and_the_token_by_stdin() -> None:
     assert "s3cr3t" not in json.dumps(pool.nodes["a"].go)
 
 
-@pytest.mark.parametrize("is_shared", [False, True])
-def test_the_package_for_shared_memory_is_sent_only_if_the_plan_uses_it(
-    is_shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("uses", "is_sent"),
+    [({}, False), ({"shared_allreduce": True}, True), ({"meter": True}, True), ({"metric": "x(.)"}, False)],
+)
+def test_the_package_of_a_rank_is_sent_only_if_the_run_uses_it(
+    uses: dict[str, Any], is_sent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("__init__.py", "other.py", "notes.txt"):
         (tmp_path / name).write_text(name)
     monkeypatch.setattr("ipexctl.jobs.submit.start._IN_RANK_SOURCE", tmp_path)
     pool = FakeSessionPool()
-    assert begin(pool, shared_allreduce=is_shared) is None
-    names = ("__init__.py", "other.py") if is_shared else ()
+    assert begin(pool, **uses) is None
+    names = ("__init__.py", "other.py") if is_sent else ()
     expected = {f"shim/ipexctl_inrank/{name}": name.encode() for name in names}
     for node in pool.nodes.values():
         assert {name: content for name, content in node.files.items() if "inrank" in name} == expected
         (upload,) = [script for script in node.scripts if "tar -x" in script]
-        assert ("shim/ipexctl_inrank/__pycache__" in upload) == is_shared, "bytecode of ranks is private"
+        assert ("shim/ipexctl_inrank/__pycache__" in upload) == is_sent, "bytecode of ranks is private"
 
 
-def test_the_package_for_shared_memory_is_the_one_that_the_hooks_import() -> None:
+def test_the_package_of_a_rank_is_the_one_that_the_hooks_import() -> None:
     names = {file.name for file in in_rank_files()}
-    assert {f"shim/{rank_hooks.PACKAGE}/{name}.py" for name in ("__init__", "ddp", "channel")} <= names
+    assert {f"shim/{rank_hooks.PACKAGE}/{name}.py" for name in ("__init__", "ddp", "channel", "meter")} <= names
     assert all(name.endswith(".py") for name in names)
 
 

@@ -198,16 +198,17 @@ def test_figures_are_those_of_the_last_minute_and_at_the_end_of_the_whole_traini
     rank = RankThroughput()
     for number in range(RECENT):
         rank.add(steady(number, 10, 80.0))
-    for number in range(RECENT):
+    for number in range(RECENT, 2 * RECENT):
         rank.add(steady(number, 20))
+    rank.add(steady(RECENT, 99))  # again, after a reconnect
     assert rank.now(is_over=False) == Throughput(2.0, 16.0, pytest.approx(0.2), "dataloader")
     assert rank.now(is_over=True) == Throughput(1.5, 12.0, pytest.approx(0.2), "dataloader")
 
 
 def test_idle_time_counts_between_steps_and_not_behind_the_last_one() -> None:
-    rank, idle = RankThroughput(), StepWindow(0, 10.0, 0, 0.0)
-    for window in (steady(0), idle, steady(2), idle, idle):
-        rank.add(window)
+    rank = RankThroughput()
+    for number in range(5):
+        rank.add(steady(number) if number in (0, 2) else StepWindow(number, 10.0, 0, 0.0))
     assert rank.now(is_over=True) == Throughput(
         pytest.approx(4 / 3), pytest.approx(32 / 3), pytest.approx(0.2), "dataloader"
     )
