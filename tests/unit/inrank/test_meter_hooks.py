@@ -1,0 +1,177 @@
+"""The step meter from the hooks of a rank to its ring, with stand-ins for torch and IPEX in a Python of its own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ipexctl
+from ipexctl.node.run.meter_reader import MeterReader, StepRecord
+
+PACKAGE = Path(ipexctl.__file__).parent
+TORCH = """\
+import types
+__version__ = "2.13.0+cpu"
+grad = compiling = False
+compiler = types.SimpleNamespace(is_compiling=lambda: compiling)
+def is_grad_enabled():
+    return not grad
+import torch.optim.optimizer
+import torch.utils.data.dataloader
+"""
+OPTIMIZER = """\
+before, after = [], []
+register_optimizer_step_pre_hook, register_optimizer_step_post_hook = before.append, after.append
+class Adam:
+    def step(self):
+        for hook in before: hook(self, (), {})
+        for hook in after: hook(self, (), {})
+"""
+LOADER = """\
+class Tensor:
+    def __init__(self, *shape): self.shape = shape
+class _BaseDataLoaderIter:
+    _auto_collation = True
+    def __init__(self, count, size): self.count, self.size = count, size
+    def __iter__(self): return self
+    def __next__(self):
+        if not self.count: raise StopIteration
+        self.count -= 1
+        return {"x": Tensor(self.size, 3)}
+class Iter(_BaseDataLoaderIter): pass
+"""
+FUSED = """\
+from torch.optim.optimizer import Adam
+def adam_step(self, closure=None): return "fused"
+OPTIMIZER_FUSED_STEP_MAPPING_CPU = {Adam: adam_step}
+"""
+FILES = {
+    "torch/__init__.py": TORCH,
+    "torch/optim/__init__.py": "",
+    "torch/optim/optimizer.py": OPTIMIZER,
+    "torch/utils/__init__.py": "",
+    "torch/utils/data/__init__.py": "",
+    "torch/utils/data/dataloader.py": LOADER,
+    "intel_extension_for_pytorch/__init__.py": "from .optim import _optimizer_utils",
+    "intel_extension_for_pytorch/optim/__init__.py": "",
+    "intel_extension_for_pytorch/optim/_optimizer_utils.py": FUSED,
+}
+TRAIN = """\
+import os, sys, time, torch
+from torch.optim.optimizer import Adam
+from torch.utils.data.dataloader import Iter
+optimizer = Adam()
+def train(count, size=8):
+    for batch in Iter(count, size):
+        optimizer.step()
+        time.sleep(0.021)
+"""
+
+
+@pytest.fixture
+def ring() -> Iterator[MeterReader]:
+    reader = MeterReader.create()
+    assert reader is not None
+    yield reader
+    reader.close()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    shim = tmp_path / "shim"
+    shutil.copytree(PACKAGE / "inrank", shim / "ipexctl_inrank", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(PACKAGE / "node/run/sitecustomize.py", shim)
+    shutil.copy(PACKAGE / "node/run/rank_hooks.py", shim / "ipexctl_shim.py")
+    return tmp_path
+
+
+def run(site: Path, ring: MeterReader | None, script: str) -> list[StepRecord]:
+    variables = {"IPEXCTL_METER": ring.path} if ring is not None else {}
+    done = subprocess.run(
+        [sys.executable, "-c", TRAIN + script],
+        env={"PYTHONPATH": f"{site}/shim:{site}", **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return ring.read() if ring is not None else []
+
+
+def test_steps_samples_and_processor_time_of_a_training(site: Path, ring: MeterReader) -> None:
+    records = run(site, ring, "train(5)")
+    assert [(record.steps, record.samples, record.flags) for record in records] == [(n, 8 * n, 0) for n in range(1, 6)]
+    assert all(record.cpu > 0 and record.wait > 0 for record in records)
+
+
+def test_without_the_variable_nothing_is_loaded(site: Path) -> None:
+    run(site, None, "train(2); assert not [name for name in sys.modules if 'ipexctl' in name]")
+
+
+def test_faster_steps_share_a_record(site: Path, ring: MeterReader) -> None:
+    records = run(site, ring, "for _ in range(5000): optimizer.step()\ntime.sleep(0.03); optimizer.step()")
+    assert records[-1].steps == 5001
+    assert len(records) < 1000
+
+
+def test_batches_without_gradients_are_no_samples(site: Path, ring: MeterReader) -> None:
+    evaluate = "torch.grad = True; list(Iter(9, 64)); torch.grad = False\n"
+    assert run(site, ring, f"train(2); {evaluate}train(2)")[-1].samples == 32
+
+
+def test_a_compiled_step_is_not_traced(site: Path, ring: MeterReader) -> None:
+    assert run(site, ring, "torch.compiling = True; train(2); torch.compiling = False; train(1)")[-1].steps == 1
+
+
+def test_fused_steps_of_ipex_are_counted(site: Path, ring: MeterReader) -> None:
+    script = """
+import types
+import intel_extension_for_pytorch.optim._optimizer_utils as utils
+optimizer.step = types.MethodType(utils.OPTIMIZER_FUSED_STEP_MAPPING_CPU[Adam], optimizer)
+assert optimizer.step() == "fused"
+time.sleep(0.021)
+train(2)
+"""
+    assert [record.steps for record in run(site, ring, script)] == [1, 2, 3]
+
+
+def test_a_child_that_inherits_no_descriptors_is_metered_and_a_forked_one_is_not(site: Path, ring: MeterReader) -> None:
+    script = """
+if len(sys.argv) == 1:
+    import subprocess
+    subprocess.run([sys.executable, "-c", open("/proc/self/cmdline").read().split(chr(0))[2], "child"], check=True)
+else:
+    train(2)
+    if not os.fork():
+        train(3)
+        os._exit(0)
+    os.wait()
+    train(1)
+"""
+    assert [record.steps for record in run(site, ring, script)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "breaks",
+    [
+        "import ipexctl_inrank.meter as m; m.meter().counter.after_step = None",
+        "import ipexctl_inrank.meter as m; m.meter().counter.on_batch = None",
+        "import ipexctl_inrank.meter as m; m.meter()._path = '/nowhere'",
+    ],
+)
+def test_no_error_reaches_the_script(site: Path, ring: MeterReader, breaks: str) -> None:
+    assert run(site, ring, f"{breaks}; train(3); print('end')") == []
+
+
+def test_a_package_that_fails_leaves_the_script_alone(site: Path, ring: MeterReader) -> None:
+    (site / "shim/ipexctl_inrank/meter.py").write_text("raise ImportError")
+    assert run(site, ring, "train(2)") == []
