@@ -245,6 +245,7 @@ class EventsView:
             "epoch": epoch and float(epoch),
             "epochs": epochs and float(epochs),
             "speed": self._figures.speed or None,
+            "throughput": status.throughput and status.throughput._asdict(),
         }
         self._print("figures", _finite(fields))
         first = status.first_failure

@@ -28,7 +28,7 @@ from ipexctl.text import counted, printable, readable
 from ipexctl.ui.run.figures import sparkline
 from ipexctl.ui.run.keys import HELP
 from ipexctl.ui.run.state import LogLine, Row, RunState, newest, shown_rows
-from ipexctl.ui.run.summary import duration, state_counts
+from ipexctl.ui.run.summary import duration, state_counts, throughput_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -178,6 +178,8 @@ def _progress(state: RunState, width: int) -> RenderableType | None:
             add(Text(f"{100 * done // total}%"))
     if figures.speed and (width >= _PROGRESS_FROM or not cells):
         add(Text(figures.speed, "dim"))
+    elif measured := throughput_text(state.status.throughput):
+        add(Text(measured, "dim"))
     if not cells:
         return None
     grid.add_row(*cells)

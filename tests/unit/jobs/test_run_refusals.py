@@ -248,6 +248,14 @@ def test_fix_repeats_the_host_options() -> None:
     assert said.with_call_options(NO_OPTIONS).fix == said.fix
 
 
+@pytest.mark.parametrize("pattern", ["", "samples/s", "(", r"(\d+)/(\d+)", "(" * 200 + "x" + ")" * 200])
+def test_a_metric_without_exactly_one_group_is_refused(pattern: str) -> None:
+    with pytest.raises(UserError) as caught:
+        check_request(RunRequest("script", ("train.py",), LaunchOptions(), metric=pattern))
+    assert missing(caught.value.fix, "--metric") == []
+    check_request(RunRequest("script", ("train.py",), LaunchOptions(), metric=r"samples/s: (\S+)"))
+
+
 @pytest.mark.parametrize(
     "path", ["/", "..", "../..", ".", "a//b", "//a", "a/../b", "a\nb", "~/x", ".ipexctl", "a/.ipexctl"]
 )

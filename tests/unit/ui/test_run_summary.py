@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.node.common.records import Failure, RankStatus, RunStatus
-from ipexctl.ui.run.summary import end_lines
+from ipexctl.node.common.records import Failure, RankStatus, RunStatus, Throughput, read_status
+from ipexctl.ui.run.summary import end_lines, summary_fields, throughput_text
 from message_data import missing
 
 
@@ -40,3 +40,34 @@ def test_summary_of_a_successful_run_has_restarts_and_missing_output() -> None:
     first, second = end_lines(status, 0)
     assert missing(first, "run1 3 2") == []
     assert missing(second, "1,234 0,2") == []
+
+
+@pytest.mark.parametrize(
+    ("throughput", "data"),
+    [
+        (Throughput(3.214, 410.42, 0.043, "dataloader"), "3.21 410 DataLoader 4"),
+        (Throughput(3.214, 41042.2, None, "dataloader"), "3.21 41042 DataLoader"),
+        (Throughput(None, 0.5, None, "metric"), "0.5 --metric"),
+        (Throughput(3.2, None, None, "steps"), "3.2 steps/s"),
+    ],
+)
+def test_throughput_says_what_was_measured(throughput: Throughput, data: str) -> None:
+    text = throughput_text(throughput)
+    assert missing(text, data) == []
+    assert ("samples" in text) == (throughput.samples_per_s is not None)
+    assert ("waiting" in text) == (throughput.data_wait is not None)
+    status = RunStatus("run1", "ok", world_size=2, throughput=throughput)
+    assert text in "\n".join(end_lines(status, 0))
+    assert summary_fields(None, status, 0, 1.0)["throughput"] == throughput._asdict()
+
+
+def test_throughput_is_in_the_record_of_a_run_and_may_be_missing() -> None:
+    measured = Throughput(3.2, 410.0, 0.05, "dataloader")
+    status = RunStatus(
+        "run1", "ok", ranks=(RankStatus(0, "a", throughput=measured), RankStatus(1, "a")), throughput=measured
+    )
+    read = read_status(status.to_json())
+    assert (read.throughput, read.ranks[0].throughput, read.ranks[1].throughput) == (measured, measured, None)
+    assert read_status({"id": "run1", "throughput": 7}).throughput is None
+    assert summary_fields(None, None, 1, 1.0)["throughput"] is None
+    assert throughput_text(None) == ""
