@@ -11,6 +11,7 @@ it.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -166,8 +167,6 @@ def check_request(request: RunRequest) -> None:
 
 def metric_problem(pattern: str) -> str:
     """Why a pattern can't find a number in the output; empty if it can."""
-    import re  # few calls have one
-
     try:
         groups = re.compile(pattern).groups
     except (re.error, RecursionError, OverflowError) as error:
