@@ -105,10 +105,11 @@ class WindowMaker:
     def close_last(self, now: float) -> list[StepWindow]:
         """Also the one that has not ended: the command has exited."""
         windows = self.close_windows(now)
-        if self._start is not None and self._records:
+        # Until the last step: behind it, the script may have saved its model.
+        ends = [record.wall / _NANO for record in self._records[-1:]] + [at for at, _ in self._metrics[-1:]]
+        if self._start is not None and ends:
             begun = self._start + self._number * WINDOW
-            last = self._records[-1].wall / _NANO  # behind the last step it may have saved its model
-            windows.append(self._close(last, max(0.001, last - begun)))
+            windows.append(self._close(max(ends), max(0.001, max(ends) - begun)))
         return windows
 
     def _close(self, end: float, seconds: float) -> StepWindow:

@@ -111,6 +111,13 @@ def test_last_window_ends_with_the_last_step() -> None:
     assert [(window.seconds, window.steps) for window in found] == [(10, 20), (pytest.approx(4), 8)]
 
 
+def test_last_window_has_a_metric_without_steps() -> None:
+    maker = WindowMaker(has_metric=True)
+    maker.add_metric(1000, 50.0)
+    maker.add_metric(1004, 70.0)
+    assert maker.close_last(1009) == [StepWindow(0, 4.0, 0, 280.0, by_metric=True)]
+
+
 def test_a_script_without_steps_has_no_windows() -> None:
     maker = WindowMaker()
     assert maker.close_windows(1e6) == maker.close_last(1e6) == []
