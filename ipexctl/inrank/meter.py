@@ -138,11 +138,16 @@ class Meter:
         self._ring: RingWriter | None = None
         self._before = Totals(0)
         self._written_at = 0
-        os.register_at_fork(after_in_child=self.turn_off)
+        os.register_at_fork(after_in_child=self._leave_ring)
 
     def turn_off(self) -> None:
-        """In a forked child, whose parent has the ring, and after an error."""
+        """After an error, or where another process has the ring."""
         self.is_on = False
+
+    def _leave_ring(self) -> None:
+        """In a forked child, if its parent has the ring; else the child may be the one that trains."""
+        if self._ring is not None:
+            self.turn_off()
 
     def before_step(self) -> None:
         self.counter.before_step()

@@ -26,6 +26,7 @@ WORDS = 8
 RECORD_SIZE = 8 * WORDS
 RING_SIZE = SLOTS * RECORD_SIZE
 SALT = 0x69706578_6D657472
+LINK = "/memfd:ipexctl-meter"
 MASK = (1 << 64) - 1
 _RECORD = struct.Struct("@8Q")
 _BODY = struct.Struct("@7Q")
@@ -58,6 +59,9 @@ class RingWriter:
     """The ring, mapped and locked by this process. Forked children must not write to it."""
 
     def __init__(self, path: str) -> None:
+        # In a container with process numbers of its own, the path may be that of another file.
+        if not os.readlink(path).startswith(LINK):
+            raise RingError("the path of the step meter is that of another file")
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             if os.fstat(self._file).st_size != RING_SIZE:

@@ -7,6 +7,7 @@ if two readings of it agree and its check word fits, so that none is taken that 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import struct
 from typing import NamedTuple
@@ -17,6 +18,8 @@ RING_SIZE = SLOTS * RECORD_SIZE
 SALT = 0x69706578_6D657472
 _RECORD = struct.Struct("@8Q")
 NAME = "ipexctl-meter"
+_MEMFD_CREATE = {"x86_64": 319, "aarch64": 279}
+_CLOEXEC = 1
 
 
 class StepRecord(NamedTuple):
@@ -42,9 +45,8 @@ class MeterReader:
     @classmethod
     def create(cls) -> MeterReader | None:
         """A new ring; None where there is no room for one, or no way to make a file without a name."""
-        try:
-            number = os.memfd_create(NAME)
-        except (AttributeError, OSError):  # Pythons built for an old glibc have no memfd_create
+        number = _create_memfd()
+        if number < 0:
             return None
         try:
             os.fchmod(number, 0o600)
@@ -78,6 +80,17 @@ class MeterReader:
 
     def close(self) -> None:
         os.close(self.number)
+
+
+def _create_memfd() -> int:
+    """A descriptor; -1 if there is none to be had."""
+    call = _MEMFD_CREATE.get(os.uname().machine)
+    if call is None:
+        return -1
+    # Pythons built for an old glibc, as conda's, have no os.memfd_create.
+    libc = ctypes.CDLL(None)
+    libc.syscall.restype = ctypes.c_long
+    return int(libc.syscall(ctypes.c_long(call), ctypes.c_char_p(NAME.encode()), ctypes.c_long(_CLOEXEC)))
 
 
 def _is_whole(fields: tuple[int, ...]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,7 @@ from ipexctl.inrank.meter import (
     size_of,
     watch_fused_steps,
 )
-from ipexctl.inrank.meter_ring import RING_SIZE, SLOTS, RingError, RingWriter, Totals
+from ipexctl.inrank.meter_ring import LINK, RING_SIZE, SLOTS, RingError, RingWriter, Totals
 from ipexctl.node.run import meter_reader
 
 THREAD, TRAIN, EVALUATION = 1, 10, 20
@@ -201,6 +202,22 @@ def test_second_process_has_no_ring_until_the_first_ends_and_then_goes_on(ring: 
     assert second.before == Totals(1, 2, 3, 4, 5)
     second.write(Totals(9, 9, 9, 9, 9))
     assert [record.steps for record in ring.read()] == [3, 9]
+
+
+def test_another_file_at_the_path_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(bytes(RING_SIZE))
+    with open(tmp_path / "data", "rb") as file, pytest.raises(RingError):
+        RingWriter(f"/proc/self/fd/{file.fileno()}")
+    own = Meter(str(tmp_path / "data"))
+    own.before_step()
+    own.after_step(Optimizer())
+    assert not own.is_on
+    assert (tmp_path / "data").read_bytes() == bytes(RING_SIZE)
+
+
+def test_ring_is_not_inherited(ring: meter_reader.MeterReader) -> None:
+    assert not os.get_inheritable(ring.number)
+    assert os.readlink(ring.path).startswith(LINK)
 
 
 def test_a_file_of_another_size_is_no_ring(ring: meter_reader.MeterReader) -> None:

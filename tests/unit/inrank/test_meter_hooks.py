@@ -160,6 +160,16 @@ else:
     assert [record.steps for record in run(site, ring, script)] == [1, 2, 3]
 
 
+def test_a_forked_child_is_metered_if_its_parent_has_not_stepped(site: Path, ring: MeterReader) -> None:
+    script = """
+if not os.fork():
+    train(3)
+    os._exit(0)
+os.wait()
+"""
+    assert [record.steps for record in run(site, ring, script)] == [1, 2, 3]
+
+
 @pytest.mark.parametrize(
     "breaks",
     [
