@@ -30,6 +30,7 @@ from ipexctl.node.uninstall.replies import HomeEntry, HomeReply
 
 OUTPUT_DIRECTORIES = ("ranks", "spill")
 """The directories of a run with the output of its ranks."""
+STEPS_SUFFIX = b".steps"
 EMPTIED = ("agent", "checkpoints", "code", "envs", "results", "runs", "tmp", "wheels")
 """The directories of a home from which `remove` removes."""
 KINDS = {"wheels": "wheels", "agent": "agent", "checkpoints": "checkpoints", "temporary": "tmp"}
@@ -120,9 +121,14 @@ class RunPart(Part):
         return liveness_of(stored.status, time.time() - stored.written, REPORT_LIMITS)
 
     def results(self) -> list[bytes]:
-        """The output of its ranks."""
+        """The output of its ranks; windows of the step meter are ipexctl's own."""
         directories = [self.path + b"/" + encode_name(name) for name in OUTPUT_DIRECTORIES]
-        return [path for directory in directories for path in files_below(directory) if os.lstat(path).st_size]
+        paths = [path for directory in directories for path in files_below(directory)]
+        return [
+            path
+            for path in paths
+            if not path.endswith((STEPS_SUFFIX, STEPS_SUFFIX + b".part")) and os.lstat(path).st_size
+        ]
 
 
 class ResultsPart(Part):
