@@ -230,6 +230,8 @@ class RankThroughput:
         self._next = 0
         """The number of the next window; one that comes a second time, after a reconnect, has a lower one."""
         self._recent: deque[StepWindow] = deque(maxlen=RECENT)
+        self._of_recent: Throughput | None = None
+        """Made once a window, as the status is written more often."""
         self._whole = _Sum()
         self._idle: list[StepWindow] = []
         """Windows since the last step: they count when another step follows, and not at the end of the training."""
@@ -239,6 +241,10 @@ class RankThroughput:
             return
         self._next = window.number + 1
         self._recent.append(window)
+        recent = _Sum()
+        for entry in self._recent:
+            recent.add(entry)
+        self._of_recent = recent.result()
         if not window.steps and not window.samples:
             self._idle = [*self._idle, window][-MOST_AT_ONCE:]
             return
@@ -248,12 +254,7 @@ class RankThroughput:
 
     def now(self, *, is_over: bool) -> Throughput | None:
         """Of the last minute, or of the whole attempt from its first step to its last."""
-        if is_over:
-            return self._whole.result()
-        recent = _Sum()
-        for window in self._recent:
-            recent.add(window)
-        return recent.result()
+        return self._whole.result() if is_over else self._of_recent
 
 
 class _Sum:
