@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+import sys
 from typing import NamedTuple
 
 SLOTS = 1024
@@ -63,6 +64,8 @@ class MeterReader:
 
     def read(self) -> list[StepRecord]:
         try:
+            if not self._has_next():
+                return []
             first = os.pread(self.number, RING_SIZE, 0)
             again = os.pread(self.number, RING_SIZE, 0)
         except OSError:
@@ -77,6 +80,11 @@ class MeterReader:
         }
         self._last = max(found, default=self._last)
         return [found[number] for number in sorted(found)]
+
+    def _has_next(self) -> bool:
+        """Whether the place of the next record has a newer one than all that were read: most scripts have no steps."""
+        data = os.pread(self.number, 8, self._last % SLOTS * RECORD_SIZE)
+        return int.from_bytes(data, sys.byteorder) > self._last
 
     def close(self) -> None:
         os.close(self.number)

@@ -7,8 +7,8 @@ In come the records of a rank's ring and the time, in the rank wrapper (`WindowM
 - The first record is where counting begins: imports, compilation and the first step are in no window.
 - A step belongs to the window in which it ends. Its data wait and its processor time are those of its whole length,
   which may have begun in an earlier window.
-- Samples are None where they can't be known, and then no figure is made from a part of them. All ranks with steps must
-  know theirs, or the run has none: accelerate's dispatching loader reads for all ranks in one of them.
+- Samples are None where they can't be known. A rank has a figure if they are known for all but MOST_UNKNOWN of the
+  time, and the run if all its ranks have one: accelerate's dispatching loader reads for all ranks in one of them.
 - Steps of a run are those of its median rank, samples are the sum of the ranks. A value that the script prints
   (--metric) is taken as the run's, from the lowest rank that prints one.
 """
@@ -33,6 +33,7 @@ RECENT = 6
 """Windows that the figures of a run in progress are from."""
 CAPACITY = 8640
 """Windows of a rank that are kept, 24 hours of them. When they are full, each two become one of twice the length."""
+MOST_UNKNOWN = 0.05
 ENTRY_SIZE = 8
 _ENTRY = struct.Struct("<HHHBB")
 _KNOWN, _WITH_SAMPLES, _WITH_CORES, _BY_METRIC = 1, 2, 4, 8
@@ -259,9 +260,8 @@ class RankThroughput:
 
 class _Sum:
     def __init__(self) -> None:
-        self.seconds = self.sample_seconds = self.samples = self.wait = 0.0
+        self.seconds = self.unknown_seconds = self.sample_seconds = self.samples = self.wait = 0.0
         self.steps = self.wait_steps = 0
-        self.is_known = True
         self.by_metric = False
 
     def add(self, window: StepWindow) -> None:
@@ -272,7 +272,7 @@ class _Sum:
             self.samples += window.samples
             self.sample_seconds += window.seconds
         elif not window.by_metric:
-            self.is_known = False
+            self.unknown_seconds += window.seconds
         if window.data_wait is not None and window.steps:
             self.wait += window.data_wait * window.steps
             self.wait_steps += window.steps
@@ -280,12 +280,13 @@ class _Sum:
     def result(self) -> Throughput | None:
         if not self.steps and not self.samples:
             return None
-        is_known = self.is_known and self.samples > 0
+        is_known = self.samples > 0 and self.unknown_seconds <= MOST_UNKNOWN * self.seconds
+        is_wait_known = self.wait_steps > 0 and self.steps - self.wait_steps <= MOST_UNKNOWN * self.steps
         source = "metric" if self.by_metric and is_known else "dataloader" if is_known else "steps"
         return Throughput(
             steps_per_s=self.steps / self.seconds if self.steps else None,
             samples_per_s=self.samples / self.sample_seconds if is_known else None,
-            data_wait=self.wait / self.wait_steps if self.wait_steps and self.wait_steps == self.steps else None,
+            data_wait=self.wait / self.wait_steps if is_wait_known else None,
             source=source,
         )
 

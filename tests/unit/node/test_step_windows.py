@@ -227,11 +227,17 @@ def test_a_rank_without_steps_has_no_figures() -> None:
     assert rank.now(is_over=False) is rank.now(is_over=True) is None
 
 
-def test_samples_that_are_unknown_in_one_window_are_unknown_in_all() -> None:
+@pytest.mark.parametrize(
+    ("count", "figures"),
+    [(19, Throughput(2.0, 16.0, pytest.approx(0.2), "dataloader")), (18, Throughput(2.0, None, None, "steps"))],
+)
+def test_samples_may_be_unknown_in_one_window_of_twenty(count: int, figures: Throughput) -> None:
     rank = RankThroughput()
-    rank.add(steady(0))
-    rank.add(steady(1, samples=None, wait=None))
-    assert rank.now(is_over=True) == Throughput(2.0, None, None, "steps")
+    for number in range(count):
+        rank.add(steady(number))
+    rank.add(steady(count, samples=None, wait=None))
+    assert rank.now(is_over=True) == figures
+    assert rank.now(is_over=False) == Throughput(2.0, None, None, "steps")
 
 
 KNOWN, OTHER = Throughput(2.0, 16.0, 0.2, "dataloader"), Throughput(1.0, 8.0, 0.4, "dataloader")
