@@ -91,7 +91,7 @@ class MeterReader:
 
 
 def _create_memfd() -> int:
-    """A descriptor; -1 if there is none to be had."""
+    """A descriptor, or -1."""
     call = _MEMFD_CREATE.get(os.uname().machine)
     if call is None:
         return -1

@@ -48,25 +48,10 @@ HARMLESS = frozenset(
         "connect_timeout",
     }
     | {"cpu", "data", "detach", "diff", "dry_run", "env", "everything", "exclude", "exclusive", "follow", "forks"}
-    | {"gather"}
+    | {"gather", "meter", "metric"}
     | {"hang_after", "host", "hostfile", "hosts", "identity", "iface", "image", "install", "internal", "ipex", "lab"}
-    | {"launcher", "limit", "list_tasks", "live", "master_port", "max_restarts", "meter", "metric", "mpirun_hostfile"}
-    | {
-        "n",
-        "names",
-        "network",
-        "no_color",
-        "offline",
-        "omp",
-        "oneccl",
-        "plain",
-        "port",
-        "ppn",
-        "quiet",
-        "rank",
-        "ranks",
-        "require",
-    }
+    | {"launcher", "limit", "list_tasks", "live", "master_port", "max_restarts", "mpirun_hostfile", "n", "names"}
+    | {"network", "no_color", "offline", "omp", "oneccl", "plain", "port", "ppn", "quiet", "rank", "ranks", "require"}
     | {"require_oneccl", "running", "shared_home", "skip_tags", "smoke", "stack", "start_at", "stderr", "step", "sync"}
     | {"syntax_check", "tags", "time_limit", "timeout", "torch", "upgrade", "user", "verbose", "verify"}
     | {"grep", "newest", "nice", "on_hang", "reconnect", "results", "tail", "timestamps", "wait"}
