@@ -258,7 +258,7 @@ def test_fused_steps_of_ipex_count(ring: meter_reader.MeterReader, monkeypatch: 
     module.OPTIMIZER_FUSED_STEP_MAPPING_CPU = {Optimizer: adam_step}  # type: ignore[attr-defined]
     module.OPTIMIZER_FUSED_STEP_MAPPING_XPU = {Optimizer: adam_step}  # type: ignore[attr-defined]
     watch_fused_steps(module)
-    tables = module.OPTIMIZER_FUSED_STEP_MAPPING_CPU, module.OPTIMIZER_FUSED_STEP_MAPPING_XPU  # type: ignore[attr-defined]
+    tables = module.OPTIMIZER_FUSED_STEP_MAPPING_CPU, module.OPTIMIZER_FUSED_STEP_MAPPING_XPU
     assert tables[0][Optimizer] is tables[1][Optimizer]
     assert tables[0][Optimizer].__doc__ == "Fused."
     assert tables[0][Optimizer](Optimizer(), closure=3) == "loss 3"

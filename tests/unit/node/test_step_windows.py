@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from ipexctl.node.common.records import Throughput
@@ -23,6 +25,9 @@ from ipexctl.node.run.step_windows import (
     run_throughput,
     stored,
 )
+
+approx: Any = pytest.approx
+"""In place of a number in a tuple."""
 
 SECOND = 1_000_000_000
 
@@ -59,8 +64,8 @@ def test_windows_of_a_steady_training() -> None:
     assert [(window.number, window.seconds, window.steps, window.samples) for window in found] == [
         (number, 10.0, 20, 160.0) for number in range(3)
     ]
-    assert [window.data_wait for window in found] == pytest.approx([0.2] * 3)
-    assert [window.cores for window in found] == pytest.approx([3.0] * 3)
+    assert [window.data_wait for window in found] == approx([0.2] * 3)
+    assert [window.cores for window in found] == approx([3.0] * 3)
 
 
 @pytest.mark.parametrize(("now", "count"), [(1009.9, 0), (1010.0, 1), (1019.9, 1), (1020.0, 2)])
@@ -94,8 +99,8 @@ def test_steps_longer_than_a_window() -> None:
     found = windows_of(records, 1050)
     assert [window.steps for window in found] == [0, 0, 1, 0, 1]
     assert [window.samples for window in found] == [0, 0, 4, 0, 4]
-    assert [window.data_wait for window in found] == pytest.approx([None, None, 0.2, None, 0.2])
-    assert [window.cores for window in found] == pytest.approx([None, None, 2.0, None, 2.0])
+    assert [window.data_wait for window in found] == approx([None, None, 0.2, None, 0.2])
+    assert [window.cores for window in found] == approx([None, None, 2.0, None, 2.0])
 
 
 @pytest.mark.parametrize("more", [0, 1, 1000])
@@ -108,7 +113,7 @@ def test_last_window_ends_with_the_last_step() -> None:
     maker = WindowMaker()
     maker.add(training(1000, 14))
     found = maker.close_last(1017)
-    assert [(window.seconds, window.steps) for window in found] == [(10, 20), (pytest.approx(4), 8)]
+    assert [(window.seconds, window.steps) for window in found] == [(10, 20), (approx(4), 8)]
 
 
 def test_last_window_has_a_metric_without_steps() -> None:
@@ -144,7 +149,7 @@ def test_metric_replaces_samples_and_needs_no_steps() -> None:
 def test_numbers_are_kept_to_a_part_in_five_thousand(value: float) -> None:
     window = decode(encode(StoredWindow(value, value, 0.125, value)))
     assert window is not None
-    assert [window.steps_per_s, window.samples_per_s, window.cores] == pytest.approx([value] * 3, rel=2e-4)
+    assert [window.steps_per_s, window.samples_per_s, window.cores] == approx([value] * 3, rel=2e-4)
     assert window.data_wait == 0.125
 
 
@@ -152,7 +157,7 @@ def test_numbers_are_kept_to_a_part_in_five_thousand(value: float) -> None:
 def test_numbers_outside_the_range_are_the_nearest_inside(value: float, kept: float) -> None:
     window = decode(encode(StoredWindow(value)))
     assert window is not None
-    assert window.steps_per_s == pytest.approx(kept, rel=1e-3)
+    assert window.steps_per_s == approx(kept, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +181,7 @@ def test_what_is_not_known_stays_so(window: StoredWindow | None) -> None:
     [
         (None, None, None),
         (None, StoredWindow(2.0), StoredWindow(2.0)),
-        (StoredWindow(2, 8, 0.2, 3), StoredWindow(4, 16, 0.4, 5), StoredWindow(3, 12, pytest.approx(0.3), 4)),
+        (StoredWindow(2, 8, 0.2, 3), StoredWindow(4, 16, 0.4, 5), StoredWindow(3, 12, approx(0.3), 4)),
         (StoredWindow(2, 8, 0.2, 3), StoredWindow(4, None, None, 5), StoredWindow(3, None, None, 4)),
         (StoredWindow(2, 8, 0.2, 3), StoredWindow(0, 0), StoredWindow(1, 4, 0.2, 3)),
         (StoredWindow(2, 8, by_metric=True), StoredWindow(2, by_metric=True), StoredWindow(2, 8, by_metric=True)),
@@ -192,7 +197,7 @@ def test_an_odd_number_of_windows_is_merged() -> None:
     entries = [encode(StoredWindow(float(rate))) for rate in (1, 3, 8)]
     merged = merge_pairs(b"".join(entries))
     assert [decode(merged[at : at + 8]) for at in (0, 8)] == [
-        StoredWindow(pytest.approx(2, rel=1e-3)),
+        StoredWindow(approx(2, rel=1e-3)),
         StoredWindow(8.0),
     ]
 
@@ -208,17 +213,15 @@ def test_figures_are_those_of_the_last_minute_and_at_the_end_of_the_whole_traini
     for number in range(RECENT, 2 * RECENT):
         rank.add(steady(number, 20))
     rank.add(steady(RECENT, 99))  # again, after a reconnect
-    assert rank.now(is_over=False) == Throughput(2.0, 16.0, pytest.approx(0.2), "dataloader")
-    assert rank.now(is_over=True) == Throughput(1.5, 12.0, pytest.approx(0.2), "dataloader")
+    assert rank.now(is_over=False) == Throughput(2.0, 16.0, approx(0.2), "dataloader")
+    assert rank.now(is_over=True) == Throughput(1.5, 12.0, approx(0.2), "dataloader")
 
 
 def test_idle_time_counts_between_steps_and_not_behind_the_last_one() -> None:
     rank = RankThroughput()
     for number in range(5):
         rank.add(steady(number) if number in (0, 2) else StepWindow(number, 10.0, 0, 0.0))
-    assert rank.now(is_over=True) == Throughput(
-        pytest.approx(4 / 3), pytest.approx(32 / 3), pytest.approx(0.2), "dataloader"
-    )
+    assert rank.now(is_over=True) == Throughput(approx(4 / 3), approx(32 / 3), approx(0.2), "dataloader")
 
 
 def test_a_rank_without_steps_has_no_figures() -> None:
@@ -229,7 +232,7 @@ def test_a_rank_without_steps_has_no_figures() -> None:
 
 @pytest.mark.parametrize(
     ("count", "figures"),
-    [(19, Throughput(2.0, 16.0, pytest.approx(0.2), "dataloader")), (18, Throughput(2.0, None, None, "steps"))],
+    [(19, Throughput(2.0, 16.0, approx(0.2), "dataloader")), (18, Throughput(2.0, None, None, "steps"))],
 )
 def test_samples_may_be_unknown_in_one_window_of_twenty(count: int, figures: Throughput) -> None:
     rank = RankThroughput()
@@ -250,7 +253,7 @@ STEPS = Throughput(2.0, None, None, "steps")
         ([], None),
         ([None, None], None),
         ([KNOWN], KNOWN),
-        ([KNOWN, OTHER], Throughput(1.5, 24.0, pytest.approx(0.3), "dataloader")),
+        ([KNOWN, OTHER], Throughput(1.5, 24.0, approx(0.3), "dataloader")),
         ([KNOWN, STEPS], STEPS),
         ([KNOWN, None], STEPS),
         (

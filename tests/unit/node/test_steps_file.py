@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ipexctl.node.run.step_windows import CAPACITY, StepWindow, StoredWindow
 from ipexctl.node.run.steps_file import HEADER_SIZE, StepsWriter, read_steps
+
+approx: Any = pytest.approx
+"""In place of a number in a tuple."""
 
 DAY, WEEK = 8640, 7 * 8640
 
@@ -58,7 +62,7 @@ def test_64_ranks_take_at_most_5_megabytes_in_a_day_and_in_a_month(path: Path, d
     assert 64 * path.stat().st_size <= 5e6
     found = read_steps(str(path))
     assert found is not None
-    assert found.seconds * len(found.windows) == pytest.approx(days * 86400, rel=0.02)
+    assert found.seconds * len(found.windows) == approx(days * 86400, rel=0.02)
 
 
 @pytest.mark.parametrize(("count", "seconds", "entries"), [(DAY, 10, DAY), (DAY + 1, 20, DAY // 2 + 1)])
@@ -77,7 +81,7 @@ def test_windows_that_share_an_entry_are_averaged(path: Path) -> None:
         writer.add(window(number, steps), 10 * number + 10, 0)
     found = read_steps(str(path))
     assert found is not None
-    assert found.windows[DAY // 2 + 1] == StoredWindow(pytest.approx(2.0, rel=1e-3), 8.0, 0.25, 2.0)
+    assert found.windows[DAY // 2 + 1] == StoredWindow(approx(2.0, rel=1e-3), 8.0, 0.25, 2.0)
 
 
 def test_windows_of_a_rank_that_was_cut_off_are_unknown_and_may_arrive_late_or_twice(path: Path) -> None:
