@@ -58,6 +58,8 @@ class RunSnapshot:
     """Rank → when its command ended, in the last attempt."""
     restarts: tuple[str, ...] = ()
     """Why each attempt before the last ended."""
+    events: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
+    """The events of all attempts, oldest first; of too many, the first and the last."""
     supervise: tuple[str, ...] = ()
     dump: Dump | None = None
     """The newest stack dump, of whatever time."""
@@ -117,6 +119,7 @@ def read_snapshot(
         boot=as_number(document.get("boot")),
         ended_at={int(rank): at for rank, at in exits if rank is not None and at is not None},
         restarts=_restarts(status, events),
+        events=tuple(events),
         supervise=as_lines(document.get("supervise")),
         dump=dump,
         failed_notify=_failed_notify(document.get("notify")),

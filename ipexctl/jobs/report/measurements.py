@@ -1,0 +1,235 @@
+"""What was measured in a run, and its reduction to the columns of a drawing. Pure.
+
+In: for each rank the windows of its step meter, for each host the windows of its figures, each of about 10 s. Out: a
+`RankGrid` (rank x column) and `HostCurves`, with so few columns that a page stays small however long the run was. The
+rules: a window counts in each column by the part of it that lies there, so that no column is empty between two windows
+and a rate is seconds-weighted; a column without a window has no value, which is another thing than zero; what a record
+lacks is None. This module is the one place that knows how windows arrive: `NO_MEASUREMENTS` is a run without any.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+MAX_COLUMNS: Final = 240
+MAX_CELLS: Final = 120_000
+"""Of all ranks: with more ranks, a rank has fewer columns."""
+MAX_POINTS: Final = 24_000
+"""Of all curves of all hosts."""
+_MIN_COLUMNS: Final = 60
+
+
+class Window(NamedTuple):
+    """What one rank did in a few seconds."""
+
+    start: float
+    """Seconds since the epoch, by the clock of node0."""
+    seconds: float
+    steps: int
+    samples: int | None
+    """None where they cannot be known."""
+    data_wait: float
+    """Seconds spent waiting for data."""
+    cpu: float
+    """Seconds of CPU time."""
+
+
+class HostWindow(NamedTuple):
+    """What was noted about one host in a few seconds. None: not known there."""
+
+    start: float
+    seconds: float
+    cpu: float | None = None
+    """Cores in use."""
+    memory: float | None = None
+    """Bytes in use."""
+    received: float | None = None
+    """Bytes."""
+    sent: float | None = None
+    """Bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurements:
+    """All windows of a run. The windows of a rank or host are in the order of their time."""
+
+    ranks: Mapping[int, Sequence[Window]] = field(default_factory=dict, hash=False)
+    hosts: Mapping[str, Sequence[HostWindow]] = field(default_factory=dict, hash=False)
+    losses: tuple[tuple[float, float], ...] = ()
+    """Time and value, as a rank printed them."""
+    source: str = ""
+    """How samples were counted, for people."""
+
+
+NO_MEASUREMENTS: Final = Measurements()
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of all drawings over time."""
+
+    start: float
+    width: float
+    """Seconds."""
+    count: int
+
+    @property
+    def span(self) -> float:
+        return self.width * self.count
+
+
+@dataclass(frozen=True, slots=True)
+class RankRow:
+    """One rank: totals, and a value for each column."""
+
+    rank: int
+    host: str
+    steps: int
+    seconds: float
+    samples: int | None
+    data_wait: float
+    cpu: float
+    cores: tuple[float | None, ...]
+    """Cores in use."""
+    waits: tuple[float | None, ...]
+    """Share of the time spent waiting for data."""
+    steps_per_s: tuple[float | None, ...]
+    samples_per_s: tuple[float | None, ...]
+    """Empty if samples are not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankGrid:
+    """All ranks that were measured, those of a host together."""
+
+    columns: Columns
+    rows: tuple[RankRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostCurves:
+    """The curves of one host; an empty one was not measured."""
+
+    host: str
+    columns: Columns
+    cpu: tuple[float | None, ...] = ()
+    memory: tuple[float | None, ...] = ()
+    network: tuple[float | None, ...] = ()
+    """Bytes a second, received and sent."""
+
+
+def columns_for(start: float, end: float, window: float, limit: int) -> Columns:
+    """At most `limit` columns, none narrower than a window."""
+    span = max(end - start, window, 1e-3)
+    count = max(1, min(limit, int(span / max(window, 1e-3))))
+    return Columns(start, span / count, count)
+
+
+def rank_columns(ranks: int) -> int:
+    """How many columns each of so many ranks may have."""
+    return max(_MIN_COLUMNS, min(MAX_COLUMNS, MAX_CELLS // max(1, ranks)))
+
+
+def host_columns(hosts: int) -> int:
+    return max(20, min(MAX_COLUMNS, MAX_POINTS // (3 * max(1, hosts))))
+
+
+def rank_grid(measured: Measurements, hosts: Mapping[int, str], start: float, end: float) -> RankGrid | None:
+    """None if no rank was measured. `hosts`: the host of each rank, in the order of the hosts."""
+    known = [(rank, host) for rank, host in hosts.items() if measured.ranks.get(rank)]
+    if not known:
+        return None
+    order = {host: place for place, host in reversed(list(enumerate(hosts.values())))}
+    known.sort(key=lambda entry: (order[entry[1]], entry[0]))
+    window = max(measured.ranks[known[0][0]][0].seconds, 0.1)
+    columns = columns_for(start, end, window, rank_columns(len(known)))
+    return RankGrid(columns, tuple(_rank_row(rank, host, measured.ranks[rank], columns) for rank, host in known))
+
+
+def _rank_row(rank: int, host: str, windows: Sequence[Window], columns: Columns) -> RankRow:
+    start, width, last = columns.start, columns.width, columns.count - 1
+    seconds, steps, samples, waits, cpu = ([0.0] * columns.count for _ in range(5))
+    has_samples = all(window.samples is not None for window in windows)
+    for begin, length, done, sampled, waited, used in windows:
+        if length <= 0:
+            continue
+        first = int((begin - start) / width)
+        final = int((begin + length - start) / width)
+        if final < 0 or first > last:
+            continue
+        if first == final:
+            seconds[first] += length
+            steps[first] += done
+            samples[first] += sampled or 0
+            waits[first] += waited
+            cpu[first] += used
+            continue
+        for column in range(max(first, 0), min(final, last) + 1):
+            left = start + column * width
+            part = (min(begin + length, left + width) - max(begin, left)) / length
+            seconds[column] += part * length
+            steps[column] += part * done
+            samples[column] += part * (sampled or 0)
+            waits[column] += part * waited
+            cpu[column] += part * used
+    return RankRow(
+        rank=rank,
+        host=host,
+        steps=sum(window.steps for window in windows),
+        seconds=sum(window.seconds for window in windows),
+        samples=sum(window.samples or 0 for window in windows) if has_samples else None,
+        data_wait=sum(window.data_wait for window in windows),
+        cpu=sum(window.cpu for window in windows),
+        cores=_rates(cpu, seconds),
+        waits=_rates(waits, seconds),
+        steps_per_s=_rates(steps, seconds),
+        samples_per_s=_rates(samples, seconds) if has_samples else (),
+    )
+
+
+def _rates(amounts: Sequence[float], seconds: Sequence[float]) -> tuple[float | None, ...]:
+    return tuple(amount / time if time > 0 else None for amount, time in zip(amounts, seconds, strict=True))
+
+
+def host_curves(measured: Measurements, hosts: Iterable[str], start: float, end: float) -> tuple[HostCurves, ...]:
+    """The curves of each host that was measured, in the order of `hosts`."""
+    known = [host for host in dict.fromkeys(hosts) if measured.hosts.get(host)]
+    if not known:
+        return ()
+    window = max(measured.hosts[known[0]][0].seconds, 0.1)
+    columns = columns_for(start, end, window, host_columns(len(known)))
+    return tuple(_host_curves(host, measured.hosts[host], columns) for host in known)
+
+
+def _host_curves(host: str, windows: Sequence[HostWindow], columns: Columns) -> HostCurves:
+    cpu = _means(((w.start, w.seconds, w.cpu) for w in windows), columns)
+    memory = _means(((w.start, w.seconds, w.memory) for w in windows), columns)
+    rates = ((w.start, w.seconds, _network_rate(w)) for w in windows)
+    return HostCurves(host, columns, cpu, memory, _means(rates, columns))
+
+
+def _network_rate(window: HostWindow) -> float | None:
+    if window.received is None or window.sent is None or window.seconds <= 0:
+        return None
+    return (window.received + window.sent) / window.seconds
+
+
+def _means(values: Iterable[tuple[float, float, float | None]], columns: Columns) -> tuple[float | None, ...]:
+    """The mean of a value in each column, weighted by time; empty if it was never known."""
+    weights, sums = [0.0] * columns.count, [0.0] * columns.count
+    for begin, length, value in values:
+        if value is None or length <= 0:
+            continue
+        first = max(0, int((begin - columns.start) / columns.width))
+        final = min(columns.count - 1, int((begin + length - columns.start) / columns.width))
+        for column in range(first, final + 1):
+            left = columns.start + column * columns.width
+            part = min(begin + length, left + columns.width) - max(begin, left)
+            if part > 0:
+                weights[column] += part
+                sums[column] += part * value
+    return _rates(sums, weights) if any(weights) else ()
