@@ -1,0 +1,419 @@
+"""The drawings over time: phases, curves, the grid of ranks, the figures of hosts; each with its table.
+
+In: values of `jobs/report/`. Out: SVG whose texts are escaped. All drawings have the same left and right edge, so that
+one moment stands at one place on the whole page; each is complete without the script, which finds in `data-` attributes
+only numbers and letters that this module has made. A curve is one path, and a level of the grid is one path for all
+ranks: that keeps the page of a thousand ranks small.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.ui.report.markup import Markup, element, escaped, joined, path_data, short
+from ipexctl.ui.report.scales import clock_text, number_text, shortened, time_ticks, value_ticks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from ipexctl.jobs.report.measurements import HostCurves, RankGrid, RankRow
+    from ipexctl.jobs.report.page import Curve, Phase, PhaseKind
+
+LEFT, RIGHT, WIDTH = 118, 944, 960
+"""The edges of every drawing over time, in units of its view box."""
+PLOT: Final = RIGHT - LEFT
+_AXIS: Final = 26
+_CURVE_HEIGHT: Final = 150
+_TABLE_ROWS: Final = 24
+_DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_"
+_NONE: Final = "."
+WORK_LEVELS: Final = 5
+WAIT_LEVELS: Final = 3
+_WAITS_FROM: Final = 0.1
+"""The share of waiting from which a cell shows it in place of work."""
+_NAMES: Final[dict[PhaseKind, str]] = {
+    "start": "Start",
+    "import": "Import, first step",
+    "steps": "Steps",
+    "script": "Script",
+    "silent": "No output",
+    "restart": "Restart",
+    "end": "End",
+}
+
+
+def figure(number: int, title: str, drawing: Markup, table: Markup, note: Markup | None = None) -> Markup:
+    """A drawing with its heading, its readout and its table."""
+    heading = element("h2", escaped(title), id=f"t{number}")
+    readout = element("p", class_="readout")
+    behind = element("details", element("summary", escaped(f"Table: {title}")), scrolled(table, title))
+    return element(
+        "section", heading, note or joined(), drawing, readout, behind, class_="figure", aria_labelledby=f"t{number}"
+    )
+
+
+def scrolled(content: Markup, title: str) -> Markup:
+    """A part that scrolls by itself, also with the keys."""
+    return element("div", content, class_="scroll", tabindex="0", role="region", aria_label=title)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], name: str) -> Markup:
+    """A table; its first column heads the rows."""
+    top = element("tr", *(element("th", escaped(cell), scope="col") for cell in head))
+    body = (
+        element("tr", element("th", escaped(row[0]), scope="row"), *(element("td", escaped(c)) for c in row[1:]))
+        for row in rows
+    )
+    return element("table", element("caption", escaped(name)), element("thead", top), element("tbody", *body))
+
+
+def _svg(height: float, label: str, *children: Markup, **data: str | float) -> Markup:
+    box = f"0 0 {WIDTH} {short(height)}"
+    return element("svg", *children, viewBox=box, role="img", aria_label=label, tabindex="0", class_="chart", **data)
+
+
+def _plot(top: float, height: float, *children: Markup) -> Markup:
+    """The part of a drawing that the script zooms; its own units are those of the page."""
+    box = f"{LEFT} 0 {PLOT} {short(height)}"
+    attributes = {"preserveAspectRatio": "none", "class_": "plot", "viewBox": box}
+    return element("svg", *children, x=LEFT, y=top, width=PLOT, height=height, **attributes)
+
+
+def _time_axis(span: float, top: float, bottom: float) -> Markup:
+    """Vertical lines and their times below the plot; the script writes them anew after a zoom."""
+    marks = []
+    for at, label in time_ticks(span):
+        x = LEFT + at / span * PLOT
+        marks.append(element("path", d=path_data(f"M{short(x)} {short(top)}V{short(bottom)}"), class_="grid"))
+        anchor = "end" if x > RIGHT - 20 else "middle"
+        marks.append(element("text", escaped(label), x=x, y=bottom + 16.0, text_anchor=anchor))
+    return element("g", *marks, class_="times", data_top=top, data_bottom=bottom)
+
+
+def _value_axis(ticks: Sequence[float], top: float, bottom: float, unit: str) -> Markup:
+    parts = []
+    for tick in ticks:
+        y = bottom - tick / ticks[-1] * (bottom - top)
+        parts.append(element("path", d=path_data(f"M{LEFT} {short(y)}H{RIGHT}"), class_="grid"))
+        parts.append(element("text", escaped(number_text(tick)), x=LEFT - 8, y=y + 4.0, text_anchor="end"))
+    middle = (top + bottom) / 2
+    turned = f"rotate(-90 44 {short(middle)})"
+    parts.append(element("text", escaped(unit), x=44, y=middle, text_anchor="middle", transform=turned, class_="unit"))
+    return joined(*parts)
+
+
+def phases(number: int, parts: Sequence[Phase], span: float) -> Markup:
+    """A bar of the phases, one after the other, with restarts as marks and silence below."""
+    bar, height, shapes = 24.0, 58.0, []
+    for phase in parts:
+        x, width = LEFT + phase.begin / span * PLOT, (phase.end - phase.begin) / span * PLOT
+        if phase.kind == "restart":
+            shapes.append(element("path", d=path_data(f"M{short(x)} 2V40"), class_="p-restart"))
+            continue
+        y, tall = (bar + 8, 6.0) if phase.kind == "silent" else (4.0, bar)
+        shapes.append(element("rect", x=x, y=y, width=max(width, 1.0), height=tall, class_=f"p-{phase.kind}"))
+        label = _NAMES[phase.kind]
+        if phase.kind != "silent" and width > 7.0 * len(label):
+            style = f"in-{phase.kind}"
+            shapes.append(
+                element("text", escaped(label), x=x + width / 2, y=bar - 3.0, text_anchor="middle", class_=style)
+            )
+    drawing = _svg(height + 8, "Phases of the run", *shapes, _time_axis(span, 42.0, 46.0))
+    keys = [(f"p-{kind}", _NAMES[kind]) for kind in _NAMES if any(phase.kind == kind for phase in parts)]
+    rows = [
+        (_NAMES[phase.kind], clock_text(phase.begin), clock_text(phase.end - phase.begin), phase.text)
+        for phase in parts
+    ]
+    behind = table(("Phase", "Begins", "Lasts", "What happens"), rows, "Phases")
+    return figure(number, "Phases", drawing, behind, legend(keys))
+
+
+def legend(keys: Sequence[tuple[str, str]]) -> Markup:
+    """The names of colours: a swatch has a class of our style."""
+    swatch = (
+        element(
+            "li",
+            element("svg", element("rect", width=14, height=14, class_=style), viewBox="0 0 14 14", aria_hidden="true"),
+            escaped(label),
+        )
+        for style, label in keys
+    )
+    return element("ul", *swatch, class_="legend")
+
+
+def line_path(values: Sequence[float | None], most: float, height: float) -> str:
+    """A line with gaps where there is no value; its points are at the middle of their columns."""
+    step, words, drawing = PLOT / len(values), [], False
+    for column, value in enumerate(values):
+        if value is None:
+            drawing = False
+            continue
+        x, y = LEFT + (column + 0.5) * step, height - min(value / most, 1.0) * height
+        words.append(f"{'L' if drawing else 'M'}{short(x)} {short(y)}")
+        alone = column + 1 == len(values) or values[column + 1] is None
+        if not drawing and alone:
+            words.append("h.1")
+        drawing = True
+    return path_data("".join(words))
+
+
+def band_path(low: Sequence[float | None], high: Sequence[float | None], most: float, height: float) -> str:
+    """The area between two curves, in the parts where both have values."""
+    words, step = [], PLOT / max(1, len(low))
+    for part in _runs(low, high):
+        points = [(column, high[column] or 0.0) for column in part]
+        points += [(column, low[column] or 0.0) for column in reversed(part)]
+        places = (f"{short(LEFT + (c + 0.5) * step)} {short(height - min(v / most, 1.0) * height)}" for c, v in points)
+        words.append(f"M{'L'.join(places)}Z")
+    return path_data("".join(words))
+
+
+def _runs(low: Sequence[float | None], high: Sequence[float | None]) -> Iterator[list[int]]:
+    part: list[int] = []
+    for column, (one, two) in enumerate(zip(low, high, strict=True)):
+        if one is not None and two is not None:
+            part.append(column)
+        elif part:
+            yield part
+            part = []
+    if part:
+        yield part
+
+
+def curve(number: int, shown: Curve, span: float) -> Markup:
+    """One curve with its axes."""
+    known = [value for value in (*shown.values, *shown.high) if value is not None]
+    ticks = value_ticks(max(known, default=0.0))
+    most, top, bottom = ticks[-1], 8.0, 8.0 + _CURVE_HEIGHT
+    shapes = []
+    if shown.low:
+        area = band_path(shown.low, shown.high, most, _CURVE_HEIGHT)
+        shapes.append(element("path", d=area, class_="band"))
+    shapes.append(element("path", d=line_path(shown.values, most, _CURVE_HEIGHT), class_="line"))
+    drawing = _svg(
+        bottom + _AXIS,
+        f"{shown.title} over time, in {shown.unit or 'no unit'}",
+        _value_axis(ticks, top, bottom, shown.unit),
+        _time_axis(span, top, bottom),
+        _plot(top, _CURVE_HEIGHT, *shapes),
+        data_span=span,
+        data_values=",".join("" if value is None else number_text(value) for value in shown.values),
+        data_unit=shown.unit,
+    )
+    return figure(number, shown.title, drawing, _curve_table(shown), _mean(shown))
+
+
+def _mean(shown: Curve) -> Markup:
+    known = [value for value in shown.values if value is not None]
+    if not known:
+        return Markup("")
+    unit = f" {shown.unit}" if shown.unit else ""
+    words = f"median {number_text(statistics.median(known))}{unit}, last {number_text(known[-1])}{unit}"
+    return element("p", escaped(words), class_="note")
+
+
+def _curve_table(shown: Curve) -> Markup:
+    """Means of at most `_TABLE_ROWS` parts of the time."""
+    size = -(-len(shown.values) // _TABLE_ROWS)
+    rows = []
+    for at in range(0, len(shown.values), size):
+        known = [value for value in shown.values[at : at + size] if value is not None]
+        cell = number_text(statistics.fmean(known)) if known else "-"
+        rows.append((clock_text(at * shown.columns.width), cell))
+    return table(("From", f"{shown.unit or 'value'}, mean"), rows, shown.title)
+
+
+def grid(number: int, ranks: RankGrid, span: float) -> Markup:
+    """A row for each rank, a cell for each column: work in blue, waiting for data in orange, grey without a step."""
+    places, height_in_rows = _places(ranks.rows)
+    row_height = min(14.0, max(1.0, 460 / height_in_rows))
+    top, height = 8.0, row_height * height_in_rows
+    most = _busiest(ranks.rows)
+    cells = _cells(ranks.rows, places, most)
+    scale = f"translate({LEFT} {short(row_height / 2)}) scale({PLOT / ranks.columns.count:.4f} {row_height:.4f})"
+    paths = (element("path", d=path_data("".join(words)), class_=style) for style, words in cells.items() if words)
+    shapes = element("g", *paths, transform=scale, class_="cells")
+    drawing = _svg(
+        top + height + _AXIS,
+        "Work and waiting of each rank over time",
+        _host_names(ranks.rows, places, top, row_height),
+        _plot(top, height, shapes),
+        _time_axis(span, top + height, top + height + 4),
+        data_span=span,
+        data_most=f"{most:.3f}",
+        data_rows=" ".join(map(str, places)),
+        data_height=f"{row_height:.4f}",
+        data_cells=" ".join(_encoded(row, most) for row in ranks.rows),
+    )
+    keys = [
+        ("w0", "little work"),
+        (f"w{WORK_LEVELS // 2}", "work"),
+        (f"w{WORK_LEVELS - 1}", f"{number_text(most)} cores in use, or more"),
+        ("d0", "waits for data, from 10 %"),
+        (f"d{WAIT_LEVELS - 1}", "from 70 %"),
+        ("idle", "no step ended"),
+    ]
+    title = "Work and waiting of each rank"
+    return figure(number, title, drawing, _rank_table(ranks.rows), legend(keys))
+
+
+def _places(rows: Sequence[RankRow]) -> tuple[list[int], int]:
+    """The line of each rank. A free line separates hosts that have several ranks."""
+    hosts = len({row.host for row in rows})
+    is_spaced = 1 < hosts <= len(rows) // 2
+    places, at = [], 0
+    for before, row in zip((None, *rows), rows, strict=False):
+        if before is not None and before.host != row.host and is_spaced:
+            at += 1
+        places.append(at)
+        at += 1
+    return places, at
+
+
+def _busiest(rows: Sequence[RankRow]) -> float:
+    """The cores in use that only a fiftieth of the cells exceeds."""
+    used = sorted(cores for row in rows for cores in row.cores if cores is not None)
+    return max(used[int(0.98 * (len(used) - 1))] if used else 0.0, 0.1)
+
+
+def _cells(rows: Sequence[RankRow], places: Sequence[int], most: float) -> dict[str, list[str]]:
+    """Class → the pieces of its path: runs of equal cells, as horizontal lines one unit wide."""
+    styles = [f"w{n}" for n in range(WORK_LEVELS)] + [f"d{n}" for n in range(WAIT_LEVELS)] + ["idle"]
+    paths: list[list[str]] = [[] for _ in styles]
+    ends = [0] * len(styles)
+    for place, row in zip(places, rows, strict=True):
+        last, begin = -1, 0
+        fresh = [True] * len(styles)
+        levels = [*_levels(row, most), -1]
+        for column, level in enumerate(levels):
+            if level == last:
+                continue
+            if last >= 0:
+                move = f"M{begin} {place}" if fresh[last] else f"m{begin - ends[last]} 0"
+                paths[last].append(f"{move}h{column - begin}")
+                fresh[last], ends[last] = False, column
+            last, begin = level, column
+    return dict(zip(styles, paths, strict=True))
+
+
+def _levels(row: RankRow, most: float) -> Iterator[int]:
+    idle = WORK_LEVELS + WAIT_LEVELS
+    for cores, waits, steps in zip(row.cores, row.waits, row.steps_per_s, strict=True):
+        if cores is None or waits is None:
+            yield -1
+        elif waits >= _WAITS_FROM:
+            yield WORK_LEVELS + (2 if waits >= 0.7 else 1 if waits >= 0.4 else 0)
+        elif not steps:
+            yield idle
+        else:
+            yield min(WORK_LEVELS - 1, int(cores / most * WORK_LEVELS))
+
+
+def _encoded(row: RankRow, most: float) -> str:
+    """Two letters for each cell: cores in use and the share of waiting, each in 64 steps."""
+    letters = []
+    for cores, waits in zip(row.cores, row.waits, strict=True):
+        if cores is None or waits is None:
+            letters.append(_NONE + _NONE)
+        else:
+            used, share = min(63, round(cores / most * 63)), min(63, max(0, round(waits * 63)))
+            letters.append(_DIGITS[used] + _DIGITS[share])
+    return "".join(letters)
+
+
+def _host_names(rows: Sequence[RankRow], places: Sequence[int], top: float, row_height: float) -> Markup:
+    """The name of each host beside its ranks, as far as there is room."""
+    spans: dict[str, tuple[int, int]] = {}
+    for row, place in zip(rows, places, strict=True):
+        spans[row.host] = (spans.get(row.host, (place, 0))[0], place)
+    names, free = [], 0.0
+    for host, (first, last) in spans.items():
+        y = top + (first + last + 1) / 2 * row_height
+        if y - 5.5 < free:
+            continue
+        free = y + 5.5
+        names.append(element("text", escaped(shortened(host, 17)), x=LEFT - 8, y=y + 4, text_anchor="end"))
+    return joined(*names)
+
+
+def _rank_table(rows: Sequence[RankRow]) -> Markup:
+    def rate(amount: float | None, seconds: float) -> str:
+        return number_text(amount / seconds) if amount is not None and seconds > 0 else "-"
+
+    cells = (
+        (
+            str(row.rank),
+            row.host,
+            str(row.steps),
+            rate(row.steps, row.seconds),
+            rate(row.samples, row.seconds),
+            rate(row.cpu, row.seconds),
+            f"{100 * row.data_wait / row.seconds:.0f} %" if row.seconds > 0 else "-",
+        )
+        for row in rows
+    )
+    head = ("Rank", "Host", "Steps", "Steps/s", "Samples/s", "Cores in use", "Waits for data")
+    return table(head, cells, "Ranks")
+
+
+def hosts(number: int, curves: Sequence[HostCurves], span: float) -> Markup:
+    """Three small curves for each host, on scales that all hosts share."""
+    measures = (
+        ("CPU, cores in use", [shown.cpu for shown in curves]),
+        ("Memory, bytes", [shown.memory for shown in curves]),
+        ("Network, bytes/s", [shown.network for shown in curves]),
+    )
+    gap, row, top = 22.0, 34.0, 26.0
+    width = (PLOT - 2 * gap) / 3
+    shapes = []
+    for place, (label, all_values) in enumerate(measures):
+        left = LEFT + place * (width + gap)
+        known = [value for values in all_values for value in values if value is not None]
+        most = value_ticks(max(known, default=0.0))[-1]
+        words = f"{label}: 0 to {number_text(most)}" if known else f"{label}: not measured"
+        shapes.append(element("text", escaped(words), x=left, y=14, class_="unit"))
+        for line, values in enumerate(all_values):
+            base = top + (line + 1) * row - 6
+            shapes.append(element("path", d=path_data(f"M{short(left)} {short(base)}h{short(width)}"), class_="grid"))
+            if values:
+                words = _small_path(values, most, left, width, base, row - 10)
+                shapes.append(element("path", d=words, class_=f"line m{place}"))
+    for line, shown in enumerate(curves):
+        y = top + (line + 1) * row - 14
+        shapes.append(element("text", escaped(shortened(shown.host, 17)), x=LEFT - 8, y=y, text_anchor="end"))
+    bottom = top + len(curves) * row
+    for place in range(3):
+        left = LEFT + place * (width + gap)
+        shapes.append(element("text", escaped("0"), x=left, y=bottom + 12))
+        shapes.append(element("text", escaped(clock_text(span)), x=left + width, y=bottom + 12, text_anchor="end"))
+    box = f"0 0 {WIDTH} {short(bottom + 18)}"
+    drawing = element("svg", *shapes, viewBox=box, role="img", aria_label="CPU, memory and network of each host")
+    return figure(number, "Hosts", drawing, _host_table(curves))
+
+
+def _small_path(
+    values: Sequence[float | None], most: float, left: float, width: float, base: float, height: float
+) -> str:
+    step, words, drawing = width / len(values), [], False
+    for column, value in enumerate(values):
+        if value is None:
+            drawing = False
+            continue
+        x, y = left + (column + 0.5) * step, base - min(value / most, 1.0) * height
+        words.append(f"{'L' if drawing else 'M'}{short(x)} {short(y)}")
+        drawing = True
+    return path_data("".join(words))
+
+
+def _host_table(curves: Sequence[HostCurves]) -> Markup:
+    def mean_and_most(values: Sequence[float | None]) -> tuple[str, str]:
+        known = [value for value in values if value is not None]
+        return (number_text(statistics.fmean(known)), number_text(max(known))) if known else ("-", "-")
+
+    rows = (
+        (shown.host, *(cell for values in (shown.cpu, shown.memory, shown.network) for cell in mean_and_most(values)))
+        for shown in curves
+    )
+    head = ("Host", "Cores, mean", "most", "Memory, mean", "most", "Network/s, mean", "most")
+    return table(head, rows, "Hosts")

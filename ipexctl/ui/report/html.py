@@ -1,0 +1,194 @@
+"""The page of a run as one HTML file.
+
+In: a `ReportPage`; out: the text of the file. The order is that of a reader's questions: how it ended and what to type,
+what ran where, how fast, which rank waited, the hosts, the phases, the plan, the last lines, the stacks. The rules: the
+file asks for nothing (`default-src 'none'`, and the hashes of its own style and script), every text of a host stands
+between tags and is escaped, none becomes a link, a hidden value is not in the file.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.text import counted
+from ipexctl.ui.report import drawings
+from ipexctl.ui.report.assets import SCRIPT, STYLE
+from ipexctl.ui.report.markup import Markup, element, escaped, joined
+from ipexctl.ui.report.scales import number_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ipexctl.jobs.report.comparison import Change, Comparison
+    from ipexctl.jobs.report.page import ReportPage, SettingRow
+
+_STATES: Final = {
+    "ok": "✓ ended well",
+    "failed": "✕ failed",
+    "lost": "✕ lost",
+    "stopped": "■ stopped",
+    "running": "▶ running",
+    "starting": "▶ starting",
+}
+_STREAMS: Final = {"stdout": "stdout", "stderr": "stderr", "mpirun": "mpirun.log", "supervisor": "supervise.log"}
+_KEYS: Final = "Keys on a drawing: ← → move the cursor, ↑ ↓ choose a rank, + and - zoom, Esc shows all. Drag to zoom."
+_MAX_LINE: Final = 4000
+
+
+def page_html(page: ReportPage) -> str:
+    """The whole file."""
+    sections = [_ending(page), _facts(page)]
+    if page.comparison is not None:
+        sections.append(_comparison(page.comparison))
+    sections += _drawings(page)
+    sections += [_plan(page), _last_lines(page), _stacks(page), _missing(page)]
+    policy = f"default-src 'none'; style-src '{_hash(STYLE)}'; script-src '{_hash(SCRIPT)}'"
+    head = element(
+        "head",
+        Markup('<meta charset="utf-8">'),
+        Markup(
+            f"<meta http-equiv=\"Content-Security-Policy\" content=\"{policy}; base-uri 'none'; form-action 'none'\">"
+        ),
+        Markup('<meta name="viewport" content="width=device-width,initial-scale=1">'),
+        Markup('<meta name="color-scheme" content="light dark"><meta name="referrer" content="no-referrer">'),
+        element("title", escaped(f"Run {page.run}")),
+        element("style", Markup(STYLE)),
+    )
+    body = element("body", element("main", *sections), element("script", Markup(SCRIPT)))
+    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _ending(page: ReportPage) -> Markup:
+    """How it ended, and what to type."""
+    style = page.state if page.state in _STATES else "unknown"
+    state = element("span", escaped(_STATES.get(page.state, f"? {page.state}")), class_=f"state {style}")
+    parts = [element("h1", escaped(page.headline)), element("p", state, escaped(f"Run {page.run}"), class_="run")]
+    if page.cause:
+        parts.append(element("p", escaped(f"Cause: {page.cause}"), class_="cause"))
+        parts += [element("p", escaped(fix)) for fix in page.fixes]
+    parts += [element("p", escaped(sentence)) for sentence in page.others]
+    parts += [element("p", escaped(note), class_="note") for note in page.notes]
+    if page.commands:
+        lines = Markup("\n".join(escaped(command) for command in page.commands))
+        parts += [element("h2", escaped("Type next")), element("pre", lines)]
+    return element("header", *parts)
+
+
+def _section(title: str, *content: Markup, is_long: bool = False) -> Markup:
+    heading = element("h2", escaped(title))
+    return element("section", heading, *content, class_="long") if is_long else element("section", heading, *content)
+
+
+def _facts(page: ReportPage) -> Markup:
+    if not page.facts:
+        return joined()
+    entries = (joined(element("dt", escaped(f.label)), element("dd", escaped(f.value))) for f in page.facts)
+    return _section("What ran", element("dl", *entries))
+
+
+def _drawings(page: ReportPage) -> Iterator[Markup]:
+    span = page.span
+    number = 0
+    for curve in (page.throughput, page.loss):
+        if curve is not None:
+            number += 1
+            yield drawings.curve(number, curve, span)
+    if page.grid is not None:
+        number += 1
+        yield drawings.grid(number, page.grid, span)
+    if number:
+        yield element("p", escaped(_KEYS), class_="keys", hidden="hidden")
+    if page.hosts:
+        number += 1
+        yield drawings.hosts(number, page.hosts, span)
+    if page.phases:
+        yield drawings.phases(number + 1, page.phases, span)
+
+
+def _plan(page: ReportPage) -> Markup:
+    """The variables with their reasons."""
+    if not page.settings:
+        return joined()
+    head = element("tr", *(element("th", escaped(cell), scope="col") for cell in ("Variable", "Value", "Where", "Why")))
+    body = element("tbody", *map(_setting, page.settings))
+    rows = element("table", element("thead", head), body)
+    more = (
+        element("p", escaped(f"{counted(page.more_settings, 'more row')} in plan.json"))
+        if page.more_settings
+        else joined()
+    )
+    return _section("Plan", rows, more, is_long=True)
+
+
+def _setting(row: SettingRow) -> Markup:
+    if row.is_hidden:
+        value = element("td", escaped("not shown"), class_="hidden")
+    elif row.value is None:
+        value = element("td", escaped("removed"), class_="hidden")
+    else:
+        value = element("td", escaped(row.value[:_MAX_LINE]))
+    name = element("th", escaped(row.name), scope="row")
+    return element(
+        "tr", name, value, element("td", escaped(row.where or "all ranks")), element("td", escaped(row.reason))
+    )
+
+
+def _last_lines(page: ReportPage) -> Markup:
+    if not page.lines:
+        return joined()
+    parts: list[Markup] = []
+    for stream, label in _STREAMS.items():
+        lines = [escaped(line.text.expandtabs(8)[:_MAX_LINE]) for line in page.lines if line.stream == stream]
+        if lines:
+            parts += [element("h3", escaped(f"{page.whose}: {label}")), element("pre", Markup("\n".join(lines)))]
+    return _section("Last lines", *parts, is_long=True)
+
+
+def _stacks(page: ReportPage) -> Markup:
+    if not page.stacks:
+        return joined()
+    parts = []
+    for stack in page.stacks:
+        text = element("pre", Markup("\n".join(map(escaped, stack.lines))))
+        parts.append(element("details", element("summary", escaped(stack.title)), text))
+    return _section("Stacks, the innermost call first", *parts, is_long=True)
+
+
+def _missing(page: ReportPage) -> Markup:
+    if not page.missing:
+        return joined()
+    return _section("Not in this record", element("ul", *(element("li", escaped(part)) for part in page.missing)))
+
+
+def _comparison(comparison: Comparison) -> Markup:
+    parts = [element("p", escaped(_change_sentence(comparison.change)))]
+    if comparison.settings:
+        rows = [
+            (
+                setting.name,
+                "-" if setting.before is None else setting.before,
+                "-" if setting.after is None else setting.after,
+            )
+            for setting in comparison.settings
+        ]
+        parts.append(drawings.table(("Setting", comparison.other, "This run"), rows, "Settings that differ"))
+    else:
+        parts.append(element("p", escaped("No setting differs.")))
+    return _section(f"Compared with {comparison.other}", *parts, is_long=True)
+
+
+def _change_sentence(change: Change | None) -> str:
+    if change is None:
+        return "Throughput cannot be compared: both runs need measured steps in the same unit."
+    speeds = f"{number_text(change.before)} before, {number_text(change.after)} {change.unit} now"
+    sentence = f"Throughput changed by {100 * change.ratio:+.1f} % ({speeds})"
+    if change.low is None or change.high is None:
+        return f"{sentence}. A run is too short for an interval."
+    bounds = f"between {100 * change.low:+.1f} % and {100 * change.high:+.1f} %"
+    return f"{sentence}, {bounds} with 95 % confidence for these two starts; two starts of one program differ, too."

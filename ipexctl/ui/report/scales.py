@@ -1,0 +1,65 @@
+"""Axes: where their marks are, and how numbers and times are written. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+_TIME_STEPS: Final = (
+    *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200),
+    *(86400, 172800, 432000, 864000, 1728000, 4320000),
+)
+_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+_PREFIXES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def time_ticks(span: float, most: int = 8) -> list[tuple[float, str]]:
+    """Marks from 0 to the span, all in one unit."""
+    step = next((step for step in _TIME_STEPS if span / step <= most), span / most)
+    divisor, unit = next(((size, name) for size, name in _UNITS if step >= size), (1, "s"))
+    marks = [number * step for number in range(int(span / step + 1e-9) + 1)]
+    return [(at, f"{number_text(at / divisor)} {unit}" if at else "0") for at in marks]
+
+
+def value_ticks(most: float, count: int = 4) -> list[float]:
+    """Round marks from 0 to at least `most`."""
+    if not math.isfinite(most) or most <= 0:
+        return [0.0, 1.0]
+    raw = most / count
+    size = 10.0 ** math.floor(math.log10(raw))
+    step = next(factor * size for factor in (1, 2, 2.5, 5, 10) if factor * size >= raw * (1 - 1e-9))
+    return [number * step for number in range(math.ceil(most / step - 1e-9) + 1)]
+
+
+def number_text(value: float) -> str:
+    """Three digits: `0.125`, `3.2`, `410`, `12.5k`."""
+    if not math.isfinite(value):
+        return "?"
+    for size, prefix in _PREFIXES:
+        if abs(value) >= size * 0.9995:
+            return f"{_digits(value / size)}{prefix}"
+    return _digits(value)
+
+
+def _digits(value: float) -> str:
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:.0f}"
+
+
+def clock_text(seconds: float) -> str:
+    """`45 s`, `12:05 min`, `3:05 h`, `2 d 4 h`: a time since the start."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02} min"
+    if whole < 86400:
+        return f"{whole // 3600}:{whole // 60 % 60:02} h"
+    return f"{whole // 86400} d {whole // 3600 % 24} h"
+
+
+def shortened(name: str, most: int) -> str:
+    """A long name keeps its two ends."""
+    if len(name) <= most:
+        return name
+    half = (most - 1) // 2
+    return f"{name[: most - 1 - half]}…{name[-half:]}"
