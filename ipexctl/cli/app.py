@@ -40,6 +40,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "wait": "Wait until runs are over, without touching them.",
         "logs": "Print the output of a run's ranks.",
         "why": "Explain why a run ended: the likely cause and the fix.",
+        "report": "Write one HTML page that shows a run.",
         "dump": "Show the Python stack of every rank of a run.",
         "stop": "Stop a run on every node.",
         "fetch": "Fetch checkpoints, logs and other files of a run or a host.",

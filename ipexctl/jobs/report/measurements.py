@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-MAX_COLUMNS: Final = 240
+MAX_COLUMNS: Final = 400
 MAX_CELLS: Final = 120_000
 """Of all ranks: with more ranks, a rank has fewer columns."""
 MAX_POINTS: Final = 24_000

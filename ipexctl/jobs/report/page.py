@@ -120,15 +120,35 @@ class ReportPage:
         return max([*ends, self.grid.columns.span if self.grid is not None else 0.0, 1.0])
 
 
+def page_without_record(record: RunRecord, diagnosis: Diagnosis) -> ReportPage:
+    """The page of a run of which only the registry of the control machine is left."""
+    facts = [
+        Fact("Script", record.script),
+        Fact(
+            "Hosts",
+            f"{counted(record.world_size, 'rank')} on {counted(len(record.hosts), 'host')}: {fold(record.hosts)}",
+        ),
+        Fact("Started", format_clock(record.started, "%Y-%m-%d %H:%M:%S")),
+    ]
+    return ReportPage(
+        run=record.id,
+        state=diagnosis.state,
+        headline=diagnosis.headline,
+        commands=diagnosis.next,
+        notes=diagnosis.notes,
+        facts=tuple(facts),
+        missing=("everything else: the record of the run is on node0 alone",),
+    )
+
+
 def report_page(
     record: RunRecord,
     snapshot: RunSnapshot,
     diagnosis: Diagnosis,
     plan: Mapping[str, Any],
     measured: Measurements = NO_MEASUREMENTS,
-    comparison: Comparison | None = None,
 ) -> ReportPage:
-    """Decide what the page shows. `plan`: the document of plan.json, empty if it is not there."""
+    """Decide what the page shows. `plan`: the document of plan.json, or as much of it as there is."""
     status = snapshot.status
     start = status.started or record.started
     end = max(start, status.ended or snapshot.now or start)
@@ -159,7 +179,6 @@ def report_page(
         whose=diagnosis.whose,
         stacks=_stacks(dump) if dump is not None else (),
         missing=tuple(_missing(grid, curves, settings)),
-        comparison=comparison,
     )
 
 

@@ -50,6 +50,8 @@ class WhyResult:
     """3 where node0 can't be reached and its copy here doesn't say how the run ended; 1 where node0 doesn't know."""
     failed_call: FailedCall | None = None
     """The last call of `ipexctl run`, if it was made after this run and began none."""
+    snapshot: RunSnapshot | None = None
+    """The record that was diagnosed; None if there was none."""
 
 
 def why(
@@ -70,7 +72,8 @@ def why(
         raise
     except HostError as error:
         return _with_call_options(_from_copy(record, runs, error, cancel))
-    return _with_call_options(WhyResult(record, _diagnose_with_copy(snapshot, record, runs, cancel)))
+    diagnosis = _diagnose_with_copy(snapshot, record, runs, cancel)
+    return _with_call_options(WhyResult(record, diagnosis, snapshot=snapshot))
 
 
 def _with_fresh_dump(
@@ -183,8 +186,10 @@ def _from_copy(record: RunRecord, runs: Path, error: HostError, cancel: Cancel) 
         return WhyResult(
             record,
             replace(diagnosis, notes=(*diagnosis.notes, f"{away}; this is from the copy on the control machine")),
+            snapshot=snapshot,
         )
-    return WhyResult(record, _unknown(record, snapshot, away, error.advice), 3 if is_away else 1)
+    unknown = _unknown(record, snapshot, away, error.advice)
+    return WhyResult(record, unknown, 3 if is_away else 1, snapshot=snapshot)
 
 
 def _unknown(record: RunRecord, snapshot: RunSnapshot | None, away: str, fix: str) -> Diagnosis:
