@@ -138,15 +138,17 @@ def test_a_hidden_value_is_not_in_the_file() -> None:
     assert "HF_TOKEN" in document
 
 
-@pytest.mark.parametrize(("ranks", "seconds", "most"), [(64, 86400, 500_000), (1024, 3600, 2_000_000)])
+@pytest.mark.parametrize(
+    ("ranks", "seconds", "most"),
+    [(64, 86400, 500_000), (64, 4000, 500_000), (1024, 3600, 2_000_000), (1024, 1170, 2_000_000)],
+)
 def test_the_page_of_a_large_run_is_small_and_soon_made(ranks: int, seconds: int, most: int) -> None:
     measured = measurements(ranks, seconds)
     begin = time.process_time()
     document = page_html(measured_page(ranks, seconds, measured))
     took = time.process_time() - begin
-    print(len(document.encode()), took)
     assert len(document.encode()) <= most
-    assert took < 6.0  # 2 s on a machine that does nothing else
+    assert took < 4.0  # of the processor; 2 s where it does nothing else
 
 
 def test_every_drawing_has_a_table_and_a_name() -> None:
