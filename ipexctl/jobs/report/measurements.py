@@ -29,13 +29,13 @@ class Window(NamedTuple):
     start: float
     """Seconds since the epoch, by the clock of node0."""
     seconds: float
-    steps: int
-    samples: int | None
+    steps: float
+    samples: float | None = None
     """None where they cannot be known."""
-    data_wait: float
-    """Seconds spent waiting for data."""
-    cpu: float
-    """Seconds of CPU time."""
+    data_wait: float | None = None
+    """Seconds spent waiting for data; None without a step or a DataLoader."""
+    cpu: float | None = None
+    """Seconds of CPU time; None without a step."""
 
 
 class HostWindow(NamedTuple):
@@ -61,8 +61,8 @@ class Measurements:
     hosts: Mapping[str, Sequence[HostWindow]] = field(default_factory=dict, hash=False)
     losses: tuple[tuple[float, float], ...] = ()
     """Time and value, as a rank printed them."""
-    source: str = ""
-    """How samples were counted, for people."""
+    is_metric: bool = False
+    """The samples are values that a rank printed, of the whole run: they are not summed over the ranks."""
 
 
 NO_MEASUREMENTS: Final = Measurements()
@@ -88,11 +88,12 @@ class RankRow:
 
     rank: int
     host: str
-    steps: int
+    steps: float
     seconds: float
-    samples: int | None
-    data_wait: float
-    cpu: float
+    samples: float | None
+    mean_wait: float | None
+    """Share of the time spent waiting for data, where it is known."""
+    mean_cores: float | None
     cores: tuple[float | None, ...]
     """Cores in use."""
     waits: tuple[float | None, ...]
@@ -152,47 +153,52 @@ def rank_grid(measured: Measurements, hosts: Mapping[int, str], start: float, en
 
 def _rank_row(rank: int, host: str, windows: Sequence[Window], columns: Columns) -> RankRow:
     start, width, last = columns.start, columns.width, columns.count - 1
-    seconds, steps, samples, waits, cpu = ([0.0] * columns.count for _ in range(5))
-    has_samples = all(window.samples is not None for window in windows)
+    seconds, steps, samples = ([0.0] * columns.count for _ in range(3))
+    waits, wait_seconds, cpu, cpu_seconds = ([0.0] * columns.count for _ in range(4))
     for begin, length, done, sampled, waited, used in windows:
         if length <= 0:
             continue
-        first = int((begin - start) / width)
-        final = int((begin + length - start) / width)
-        if final < 0 or first > last:
-            continue
-        if first == final:
-            seconds[first] += length
-            steps[first] += done
-            samples[first] += sampled or 0
-            waits[first] += waited
-            cpu[first] += used
-            continue
-        for column in range(max(first, 0), min(final, last) + 1):
-            left = start + column * width
-            part = (min(begin + length, left + width) - max(begin, left)) / length
-            seconds[column] += part * length
-            steps[column] += part * done
-            samples[column] += part * (sampled or 0)
-            waits[column] += part * waited
-            cpu[column] += part * used
+        first = max(0, int((begin - start) / width))
+        final = min(last, int((begin + length - start) / width))
+        for column in range(first, final + 1):
+            share = 1.0
+            if first != final or begin < start:
+                left = start + column * width
+                share = (min(begin + length, left + width) - max(begin, left)) / length
+                if share <= 0:
+                    continue
+            part = share * length
+            seconds[column] += part
+            steps[column] += share * done
+            samples[column] += share * (sampled or 0.0)
+            if waited is not None:
+                waits[column] += share * waited
+                wait_seconds[column] += part
+            if used is not None:
+                cpu[column] += share * used
+                cpu_seconds[column] += part
+    has_samples = all(window.samples is not None or not window.steps for window in windows)
     return RankRow(
         rank=rank,
         host=host,
         steps=sum(window.steps for window in windows),
         seconds=sum(window.seconds for window in windows),
-        samples=sum(window.samples or 0 for window in windows) if has_samples else None,
-        data_wait=sum(window.data_wait for window in windows),
-        cpu=sum(window.cpu for window in windows),
-        cores=_rates(cpu, seconds),
-        waits=_rates(waits, seconds),
+        samples=sum(window.samples or 0.0 for window in windows) if has_samples else None,
+        mean_wait=_rate(sum(waits), sum(wait_seconds)),
+        mean_cores=_rate(sum(cpu), sum(cpu_seconds)),
+        cores=_rates(cpu, cpu_seconds),
+        waits=_rates(waits, wait_seconds),
         steps_per_s=_rates(steps, seconds),
         samples_per_s=_rates(samples, seconds) if has_samples else (),
     )
 
 
+def _rate(amount: float, seconds: float) -> float | None:
+    return amount / seconds if seconds > 0 else None
+
+
 def _rates(amounts: Sequence[float], seconds: Sequence[float]) -> tuple[float | None, ...]:
-    return tuple(amount / time if time > 0 else None for amount, time in zip(amounts, seconds, strict=True))
+    return tuple(map(_rate, amounts, seconds))
 
 
 def host_curves(measured: Measurements, hosts: Iterable[str], start: float, end: float) -> tuple[HostCurves, ...]:

@@ -168,7 +168,7 @@ def report_page(
         notes=diagnosis.notes,
         others=tuple(other.sentence for other in diagnosis.others),
         facts=tuple(_facts(record, snapshot, plan)),
-        throughput=throughput_of(grid) if grid is not None else None,
+        throughput=throughput_of(grid, is_metric=measured.is_metric) if grid is not None else None,
         loss=_loss(measured, grid, start, end),
         grid=grid,
         hosts=curves,
@@ -214,8 +214,14 @@ def _facts(record: RunRecord, snapshot: RunSnapshot, plan: Mapping[str, Any]) ->
         yield Fact("Restarts", f"{status.attempt} of at most {status.restarts}")
 
 
-def throughput_of(grid: RankGrid) -> Curve | None:
-    """Samples a second of all ranks where they are known, else steps a second with the range of the ranks."""
+def throughput_of(grid: RankGrid, *, is_metric: bool = False) -> Curve | None:
+    """Samples a second of all ranks where they are known, else steps a second with the range of the ranks.
+
+    With `is_metric`, they are those that the lowest rank printed.
+    """
+    printed = min((row for row in grid.rows if row.samples), key=lambda row: row.rank, default=None)
+    if is_metric and printed is not None:
+        return Curve("Throughput, as the script prints it", "samples/s", printed.samples_per_s, grid.columns)
     if not any(row.steps for row in grid.rows):
         return None
     columns = range(grid.columns.count)

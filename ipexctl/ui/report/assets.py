@@ -103,9 +103,9 @@ return when+(v?v+" "+c.d.unit:"not measured")}
 const line=c.cells[row];if(!line)return"";
 const n=line.length/2,i=2*Math.min(n-1,Math.floor(at/span*n)),name=c.names[row].children;
 const who=when+"rank "+name[0].textContent+" on "+name[1].textContent+": ";
-if(line[i]===".")return who+"not measured";
-const cores=D.indexOf(line[i])/63*c.d.most,wait=Math.round(D.indexOf(line[i+1])/63*100);
-return who+cores.toPrecision(2)+" cores in use, "+wait+" % of the time waiting for data"};
+const parts=[];if(line[i]!==".")parts.push((D.indexOf(line[i])/63*c.d.most).toPrecision(2)+" cores in use");
+if(line[i+1]!==".")parts.push(Math.round(D.indexOf(line[i+1])/63*100)+" % of the time waiting for data");
+return who+(parts.join(", ")||"no step")};
 const show=()=>{for(const c of charts){if(at===null){c.cursor.removeAttribute("d");c.out.textContent="";continue}
 const x=L+(at-from)/(to-from)*P;
 c.cursor.setAttribute("d","M"+x.toFixed(1)+" 8V"+c.times.dataset.bottom);c.out.textContent=words(c)}};

@@ -298,28 +298,29 @@ def _cells(rows: Sequence[RankRow], places: Sequence[int], most: float) -> dict[
 
 
 def _levels(row: RankRow, most: float) -> Iterator[int]:
-    idle = WORK_LEVELS + WAIT_LEVELS
     for cores, waits, steps in zip(row.cores, row.waits, row.steps_per_s, strict=True):
-        if cores is None or waits is None:
+        if steps is None:
             yield -1
-        elif waits >= _WAITS_FROM:
+        elif waits is not None and waits >= _WAITS_FROM:
             yield WORK_LEVELS + (2 if waits >= 0.7 else 1 if waits >= 0.4 else 0)
         elif not steps:
-            yield idle
+            yield WORK_LEVELS + WAIT_LEVELS
+        elif cores is None:
+            yield -1
         else:
             yield min(WORK_LEVELS - 1, int(cores / most * WORK_LEVELS))
 
 
 def _encoded(row: RankRow, most: float) -> str:
-    """Two letters for each cell: cores in use and the share of waiting, each in 64 steps."""
-    letters = []
-    for cores, waits in zip(row.cores, row.waits, strict=True):
-        if cores is None or waits is None:
-            letters.append(_NONE + _NONE)
-        else:
-            used, share = min(63, round(cores / most * 63)), min(63, max(0, round(waits * 63)))
-            letters.append(_DIGITS[used] + _DIGITS[share])
-    return "".join(letters)
+    """Two letters for each cell: cores in use and the share of waiting, each in 64 steps; `.` is not known."""
+    return "".join(
+        _letter(None if cores is None else cores / most) + _letter(waits)
+        for cores, waits in zip(row.cores, row.waits, strict=True)
+    )
+
+
+def _letter(share: float | None) -> str:
+    return _NONE if share is None else _DIGITS[min(63, max(0, round(share * 63)))]
 
 
 def _host_names(rows: Sequence[RankRow], places: Sequence[int], top: float, row_height: float) -> Markup:
@@ -345,11 +346,11 @@ def _rank_table(rows: Sequence[RankRow]) -> Markup:
         (
             str(row.rank),
             row.host,
-            str(row.steps),
+            number_text(row.steps),
             rate(row.steps, row.seconds),
             rate(row.samples, row.seconds),
-            rate(row.cpu, row.seconds),
-            f"{100 * row.data_wait / row.seconds:.0f} %" if row.seconds > 0 else "-",
+            "-" if row.mean_cores is None else number_text(row.mean_cores),
+            "-" if row.mean_wait is None else f"{100 * row.mean_wait:.0f} %",
         )
         for row in rows
     )
