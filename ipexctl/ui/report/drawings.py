@@ -12,7 +12,7 @@ import statistics
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.ui.report.markup import Markup, element, escaped, joined, path_data, short
-from ipexctl.ui.report.scales import clock_text, number_text, shortened, time_ticks, value_ticks
+from ipexctl.ui.report.scales import clock_text, host_labels, number_text, quantity, time_ticks, value_ticks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -25,11 +25,14 @@ LEFT, RIGHT, WIDTH = 118, 944, 960
 PLOT: Final = RIGHT - LEFT
 _AXIS: Final = 26
 _CURVE_HEIGHT: Final = 150
+_FEW_HOSTS: Final = 16
 _TABLE_ROWS: Final = 24
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_"
 _NONE: Final = "."
 WORK_LEVELS: Final = 5
 WAIT_LEVELS: Final = 3
+_NUMBERED_ROW: Final = 11.5
+"""The least height of a row that has the number of its rank."""
 _WAITS_FROM: Final = 0.1
 """The share of waiting from which a cell shows it in place of work."""
 _NAMES: Final[dict[PhaseKind, str]] = {
@@ -249,7 +252,7 @@ def grid(number: int, ranks: RankGrid, span: float) -> Markup:
     keys = [
         ("w0", "little work"),
         (f"w{WORK_LEVELS // 2}", "work"),
-        (f"w{WORK_LEVELS - 1}", f"{number_text(most)} cores in use, or more"),
+        (f"w{WORK_LEVELS - 1}", f"{quantity(most, 'cores')} in use, or more"),
         ("d0", "waits for data, from 10 %"),
         (f"d{WAIT_LEVELS - 1}", "from 70 %"),
         ("idle", "no step ended"),
@@ -324,17 +327,24 @@ def _letter(share: float | None) -> str:
 
 
 def _host_names(rows: Sequence[RankRow], places: Sequence[int], top: float, row_height: float) -> Markup:
-    """The name of each host beside its ranks, as far as there is room."""
+    """The name of each host beside its ranks, as far as there is room, and the numbers of ranks in high rows."""
+    has_numbers = row_height >= _NUMBERED_ROW
+    edge = LEFT - 8 - (26 if has_numbers else 0)
+    labels = host_labels((row.host for row in rows), 12 if has_numbers else 17)
     spans: dict[str, tuple[int, int]] = {}
     for row, place in zip(rows, places, strict=True):
         spans[row.host] = (spans.get(row.host, (place, 0))[0], place)
     names, free = [], 0.0
+    if has_numbers:
+        for row, place in zip(rows, places, strict=True):
+            y = top + (place + 0.5) * row_height + 4
+            names.append(element("text", escaped(str(row.rank)), x=LEFT - 6, y=y, text_anchor="end"))
     for host, (first, last) in spans.items():
         y = top + (first + last + 1) / 2 * row_height
         if y - 5.5 < free:
             continue
         free = y + 5.5
-        names.append(element("text", escaped(shortened(host, 17)), x=LEFT - 8, y=y + 4, text_anchor="end"))
+        names.append(element("text", escaped(labels[host]), x=edge, y=y + 4, text_anchor="end"))
     return joined(*names)
 
 
@@ -361,18 +371,19 @@ def _rank_table(rows: Sequence[RankRow]) -> Markup:
 def hosts(number: int, curves: Sequence[HostCurves], span: float) -> Markup:
     """Three small curves for each host, on scales that all hosts share."""
     measures = (
-        ("CPU, cores in use", [shown.cpu for shown in curves]),
-        ("Memory, bytes", [shown.memory for shown in curves]),
-        ("Network, bytes/s", [shown.network for shown in curves]),
+        ("CPU", "cores", [shown.cpu for shown in curves]),
+        ("Memory", "B", [shown.memory for shown in curves]),
+        ("Network", "B/s", [shown.network for shown in curves]),
     )
-    gap, row, top = 22.0, 34.0, 26.0
+    gap, row, top = 22.0, 34.0 if len(curves) <= _FEW_HOSTS else 22.0, 26.0
+    labels = host_labels((shown.host for shown in curves), 17)
     width = (PLOT - 2 * gap) / 3
     shapes = []
-    for place, (label, all_values) in enumerate(measures):
+    for place, (label, unit, all_values) in enumerate(measures):
         left = LEFT + place * (width + gap)
         known = [value for values in all_values for value in values if value is not None]
         most = value_ticks(max(known, default=0.0))[-1]
-        words = f"{label}: 0 to {number_text(most)}" if known else f"{label}: not measured"
+        words = f"{label}: 0 to {quantity(most, unit)}" if known else f"{label}: not measured"
         shapes.append(element("text", escaped(words), x=left, y=14, class_="unit"))
         for line, values in enumerate(all_values):
             base = top + (line + 1) * row - 6
@@ -382,7 +393,7 @@ def hosts(number: int, curves: Sequence[HostCurves], span: float) -> Markup:
                 shapes.append(element("path", d=words, class_=f"line m{place}"))
     for line, shown in enumerate(curves):
         y = top + (line + 1) * row - 14
-        shapes.append(element("text", escaped(shortened(shown.host, 17)), x=LEFT - 8, y=y, text_anchor="end"))
+        shapes.append(element("text", escaped(labels[shown.host]), x=LEFT - 8, y=y, text_anchor="end"))
     bottom = top + len(curves) * row
     for place in range(3):
         left = LEFT + place * (width + gap)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _TIME_STEPS: Final = (
     *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200),
@@ -33,12 +36,23 @@ def value_ticks(most: float, count: int = 4) -> list[float]:
 
 def number_text(value: float) -> str:
     """Three digits: `0.125`, `3.2`, `410`, `12.5k`."""
+    digits, prefix = _scaled(value)
+    return f"{digits}{prefix}"
+
+
+def quantity(value: float, unit: str) -> str:
+    """`40 cores`, `300 GB`, `1.2 GB/s`."""
+    digits, prefix = _scaled(value)
+    return f"{digits} {prefix}{unit}"
+
+
+def _scaled(value: float) -> tuple[str, str]:
     if not math.isfinite(value):
-        return "?"
+        return "?", ""
     for size, prefix in _PREFIXES:
         if abs(value) >= size * 0.9995:
-            return f"{_digits(value / size)}{prefix}"
-    return _digits(value)
+            return _digits(value / size), prefix
+    return _digits(value), ""
 
 
 def _digits(value: float) -> str:
@@ -63,3 +77,11 @@ def shortened(name: str, most: int) -> str:
         return name
     half = (most - 1) // 2
     return f"{name[: most - 1 - half]}…{name[-half:]}"
+
+
+def host_labels(hosts: Iterable[str], most: int) -> dict[str, str]:
+    """Name → label: without the domain that all share, and shortened; an address stays whole."""
+    names = list(dict.fromkeys(hosts))
+    domains = {name.partition(".")[2] for name in names}
+    is_shared = len(domains) == 1 and not any(name.replace(".", "").isdigit() for name in names)
+    return {name: shortened(name.partition(".")[0] if is_shared else name, most) for name in names}

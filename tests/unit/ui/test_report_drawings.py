@@ -15,7 +15,15 @@ from ipexctl.jobs.report.page import Phase
 from ipexctl.ui.report.drawings import LEFT, RIGHT, WIDTH, band_path, grid, line_path, phases
 from ipexctl.ui.report.html import page_html
 from ipexctl.ui.report.markup import path_data
-from ipexctl.ui.report.scales import clock_text, number_text, shortened, time_ticks, value_ticks
+from ipexctl.ui.report.scales import (
+    clock_text,
+    host_labels,
+    number_text,
+    quantity,
+    shortened,
+    time_ticks,
+    value_ticks,
+)
 
 _LETTER = 6.4
 """About the mean width of a letter of 11.5 px."""
@@ -166,3 +174,13 @@ def test_phases_are_at_their_time_on_the_common_axis() -> None:
     rects = re.findall(r'<rect x="([\d.]+)" y="4" width="([\d.]+)"', drawn)
     assert [float(x) for x, _ in rects] == pytest.approx([LEFT, LEFT + (RIGHT - LEFT) / 4], abs=0.1)
     assert sum(float(width) for _, width in rects) == pytest.approx(RIGHT - LEFT, abs=0.2)
+
+
+def test_hosts_are_labelled_without_the_domain_that_all_share() -> None:
+    assert host_labels(["a.example.com", "b.example.com"], 17) == {"a.example.com": "a", "b.example.com": "b"}
+    assert host_labels(["a.x.org", "a.y.org"], 17) == {"a.x.org": "a.x.org", "a.y.org": "a.y.org"}
+    assert host_labels(["10.0.0.1"], 17) == {"10.0.0.1": "10.0.0.1"}
+
+
+def test_a_quantity_has_its_unit() -> None:
+    assert [quantity(3e11, "B"), quantity(40, "cores"), quantity(0, "B/s")] == ["300 GB", "40 cores", "0 B/s"]
