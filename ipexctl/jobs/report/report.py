@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ipexctl.jobs.report.comparison import compare
+from ipexctl.jobs.report.losses import read_losses
+from ipexctl.jobs.report.measurements import Measurements
 from ipexctl.jobs.report.page import page_without_record, report_page
 from ipexctl.node.common.files import read_json
 
@@ -24,7 +26,13 @@ def page_of(answer: WhyResult, runs: Path) -> ReportPage:
     snapshot = answer.snapshot
     if snapshot is None:
         return page_without_record(answer.record, answer.diagnosis)
-    return report_page(answer.record, snapshot, answer.diagnosis, _plan(snapshot, runs / answer.record.id))
+    copy = runs / answer.record.id
+    return report_page(answer.record, snapshot, answer.diagnosis, _plan(snapshot, copy), read_measurements(copy))
+
+
+def read_measurements(copy: Path) -> Measurements:
+    """What was measured in a run, as far as its copy on the control machine has it."""
+    return Measurements(losses=read_losses(copy))
 
 
 def compared(page: ReportPage, other: ReportPage) -> ReportPage:

@@ -1,0 +1,79 @@
+"""The loss that a script prints, with the time at which node0 received each line, from the copy of a run.
+
+`find_losses` is pure; `read_losses` reads the output of rank 0, which prints the loss in nearly all scripts. A loss of
+an evaluation is another curve and does not count. Output that is too long is read from its beginning.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.node.common.frames import SUFFIXES
+from ipexctl.node.run.output_times import TimesReader
+from ipexctl.text import without_colors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from ipexctl.node.common.frames import StreamName
+
+MAX_BYTES: Final = 32 << 20
+MAX_LOSSES: Final = 100_000
+_MAX_LINE: Final = 2000
+_LOSS: Final = re.compile(
+    r"(?:^|(?<![A-Za-z0-9_./-]))(?:train(?:ing)?[_ /])?loss['\"]?\s{0,4}[:=]?\s{0,4}"
+    r"(?P<value>[+-]?(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})(?:e[+-]?\d{1,3})?)(?![\w.%])",
+    re.IGNORECASE,
+)
+"""`loss: 0.25`, `loss=0.25`, `'loss': 0.25`, `train_loss 2.5e-1`."""
+_EVALUATION: Final = re.compile(r"\b(?:eval|val|valid|validation|test)(?:ing|uation)?\b", re.IGNORECASE)
+
+
+def find_losses(lines: Iterable[tuple[float, str]]) -> tuple[tuple[float, float], ...]:
+    """Time and value of each line with a loss."""
+    found: list[tuple[float, float]] = []
+    for at, line in lines:
+        text = without_colors(line[:_MAX_LINE])
+        match = _LOSS.search(text)
+        if match is None or _EVALUATION.search(text[: match.start()]):
+            continue
+        value = float(match["value"])
+        if math.isfinite(value) and len(found) < MAX_LOSSES:
+            found.append((at, value))
+    return tuple(found)
+
+
+def read_losses(copy: Path) -> tuple[tuple[float, float], ...]:
+    """The losses that rank 0 printed, by the copy of a run; none if there is no copy."""
+    times = TimesReader(str(copy / "output.times"), 2)
+    if not times.exists:
+        return ()
+    ends: dict[StreamName, list[tuple[float, int]]] = {}
+    for at, (rank, stream), end in times.entries():
+        if rank == 0:
+            ends.setdefault(stream, []).append((at, end))
+    for stream, steps in ends.items():
+        try:
+            with (copy / "ranks" / f"0000.{SUFFIXES[stream]}").open("rb") as file:
+                data = file.read(MAX_BYTES)
+        except OSError:
+            continue
+        if found := find_losses(timed_lines(data, steps)):
+            return found
+    return ()
+
+
+def timed_lines(data: bytes, steps: Iterable[tuple[float, int]]) -> Iterator[tuple[float, str]]:
+    """The lines, each with the time at which its end was received. `steps`: time, and the size of the output then."""
+    begin = 0
+    for at, end in steps:
+        last = max(data.rfind(b"\n", begin, end), data.rfind(b"\r", begin, end)) + 1
+        if last <= begin:
+            continue
+        for line in re.split(rb"[\r\n]+", data[begin:last]):
+            if line:
+                yield at, line.decode(errors="replace")
+        begin = last
