@@ -122,14 +122,12 @@ class ReportPage:
 
 def page_without_record(record: RunRecord, diagnosis: Diagnosis) -> ReportPage:
     """The page of a run of which only the registry of the control machine is left."""
-    facts = [
-        Fact("Script", record.script),
-        Fact(
-            "Hosts",
-            f"{counted(record.world_size, 'rank')} on {counted(len(record.hosts), 'host')}: {fold(record.hosts)}",
-        ),
-        Fact("Started", format_clock(record.started, "%Y-%m-%d %H:%M:%S")),
-    ]
+    facts = [Fact("Script", record.script)]
+    if record.hosts:
+        ranks = counted(record.world_size, "rank")
+        facts.append(Fact("Hosts", f"{ranks} on {counted(len(record.hosts), 'host')}: {fold(record.hosts)}"))
+    if record.started:
+        facts.append(Fact("Started", format_clock(record.started, "%Y-%m-%d %H:%M:%S")))
     return ReportPage(
         run=record.id,
         state=diagnosis.state,
