@@ -8,6 +8,7 @@ hosts sent them, and the drawing escapes them; times are of node0's clock.
 
 from __future__ import annotations
 
+import re
 import statistics
 from dataclasses import dataclass
 from itertools import pairwise
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
 MAX_SETTINGS: Final = 300
 _MAX_GROUPS: Final = 64
 _MAX_FRAMES: Final = 60
+_CREDENTIAL: Final = re.compile(
+    r"(?:^|_)(?:API_?KEYS?|ACCESS_KEYS?|AUTH|CREDENTIALS?|KEY|PASS|PASSWD|PASSWORD|SECRETS?|TOKENS?)(?:_|$)",
+    re.IGNORECASE,
+)
+"""Names of variables whose values are left out, however they were set: a page is made to be passed on."""
 PhaseKind = Literal["start", "import", "steps", "script", "silent", "restart", "end"]
 
 
@@ -293,7 +299,7 @@ def _settings(plan: Mapping[str, Any]) -> Iterator[SettingRow]:
         name, value = entry.get("name"), entry.get("value")
         if not isinstance(name, str):
             continue
-        hidden = entry.get("secret") is True
+        hidden = entry.get("secret") is True or _CREDENTIAL.search(name) is not None
         shown = "" if hidden else value if isinstance(value, str) else None
         groups.setdefault((name, shown, str(entry.get("reason") or ""), hidden), []).append(entry)
     for (name, shown, reason, hidden), entries in groups.items():

@@ -172,3 +172,22 @@ def test_a_printed_throughput_is_that_of_the_run_and_is_not_summed() -> None:
     again = made(measured=Measurements({0: windows, 1: windows}, is_metric=True)).throughput
     assert again is not None
     assert set(again.values) == {8.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "is_hidden"),
+    [
+        ("HF_TOKEN", True),
+        ("WANDB_API_KEY", True),
+        ("AWS_SECRET_ACCESS_KEY", True),
+        ("db_password", True),
+        ("TOKENIZERS_PARALLELISM", False),
+        ("PWD", False),
+        ("KEYBOARD", False),
+        ("OMP_NUM_THREADS", False),
+    ],
+)
+def test_a_credential_that_the_call_wrote_out_is_hidden(name: str, is_hidden: bool) -> None:
+    page = made({"settings": [{"name": name, "value": "hunter2", "reason": "set by -x"}]})
+    assert [row.is_hidden for row in page.settings] == [is_hidden]
+    assert ("hunter2" in repr(page)) != is_hidden
