@@ -86,7 +86,9 @@ def _change(after: Curve | None, before: Curve | None) -> Change | None:
         return None
     mean, old = statistics.fmean(now), statistics.fmean(then)
     bounds = _interval(now, then)
-    return Change(after.unit, old, mean, *((None, None) if bounds is None else (b / old for b in bounds)))
+    if bounds is None:
+        return Change(after.unit, old, mean, None, None)
+    return Change(after.unit, old, mean, bounds[0] / old, bounds[1] / old)
 
 
 def _parts(values: Sequence[float | None]) -> list[float]:

@@ -10,7 +10,7 @@ lacks is None. This module is the one place that knows how windows arrive: `NO_M
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -66,6 +66,37 @@ class Measurements:
 
 
 NO_MEASUREMENTS: Final = Measurements()
+
+
+class Rates(Protocol):
+    """A window as the record of a run keeps it."""
+
+    @property
+    def steps_per_s(self) -> float: ...
+    @property
+    def samples_per_s(self) -> float | None: ...
+    @property
+    def data_wait(self) -> float | None:
+        """Share of the time."""
+
+    @property
+    def cores(self) -> float | None: ...
+
+
+def windows_of(started: float, seconds: float, rates: Iterable[Rates | None]) -> tuple[Window, ...]:
+    """The windows of a rank, which follow one another without a gap; None: nothing is known of that one."""
+    return tuple(
+        Window(
+            started + number * seconds,
+            seconds,
+            rate.steps_per_s * seconds,
+            None if rate.samples_per_s is None else rate.samples_per_s * seconds,
+            None if rate.data_wait is None else rate.data_wait * seconds,
+            None if rate.cores is None else rate.cores * seconds,
+        )
+        for number, rate in enumerate(rates)
+        if rate is not None
+    )
 
 
 @dataclass(frozen=True, slots=True)

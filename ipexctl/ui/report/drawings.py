@@ -97,7 +97,7 @@ def _time_axis(span: float, top: float, bottom: float) -> Markup:
 def _value_axis(ticks: Sequence[float], top: float, bottom: float, unit: str) -> Markup:
     parts = []
     for tick in ticks:
-        y = bottom - tick / ticks[-1] * (bottom - top)
+        y = bottom - (tick - ticks[0]) / (ticks[-1] - ticks[0]) * (bottom - top)
         parts.append(element("path", d=path_data(f"M{LEFT} {short(y)}H{RIGHT}"), class_="grid"))
         parts.append(element("text", escaped(number_text(tick)), x=LEFT - 8, y=y + 4.0, text_anchor="end"))
     middle = (top + bottom) / 2
@@ -145,14 +145,14 @@ def legend(keys: Sequence[tuple[str, str]]) -> Markup:
     return element("ul", *swatch, class_="legend")
 
 
-def line_path(values: Sequence[float | None], most: float, height: float) -> str:
+def line_path(values: Sequence[float | None], most: float, height: float, least: float = 0.0) -> str:
     """A line with gaps where there is no value; its points are at the middle of their columns."""
     step, words, drawing = PLOT / len(values), [], False
     for column, value in enumerate(values):
         if value is None:
             drawing = False
             continue
-        x, y = LEFT + (column + 0.5) * step, height - min(value / most, 1.0) * height
+        x, y = LEFT + (column + 0.5) * step, height - _share(value, least, most) * height
         words.append(f"{'L' if drawing else 'M'}{short(x)} {short(y)}")
         alone = column + 1 == len(values) or values[column + 1] is None
         if not drawing and alone:
@@ -161,13 +161,19 @@ def line_path(values: Sequence[float | None], most: float, height: float) -> str
     return path_data("".join(words))
 
 
+def _share(value: float, least: float, most: float) -> float:
+    return min(1.0, max(0.0, (value - least) / (most - least)))
+
+
 def band_path(low: Sequence[float | None], high: Sequence[float | None], most: float, height: float) -> str:
     """The area between two curves, in the parts where both have values."""
     words, step = [], PLOT / max(1, len(low))
     for part in _runs(low, high):
         points = [(column, high[column] or 0.0) for column in part]
         points += [(column, low[column] or 0.0) for column in reversed(part)]
-        places = (f"{short(LEFT + (c + 0.5) * step)} {short(height - min(v / most, 1.0) * height)}" for c, v in points)
+        places = (
+            f"{short(LEFT + (c + 0.5) * step)} {short(height - _share(v, 0.0, most) * height)}" for c, v in points
+        )
         words.append(f"M{'L'.join(places)}Z")
     return path_data("".join(words))
 
@@ -187,13 +193,13 @@ def _runs(low: Sequence[float | None], high: Sequence[float | None]) -> Iterator
 def curve(number: int, shown: Curve, span: float) -> Markup:
     """One curve with its axes."""
     known = [value for value in (*shown.values, *shown.high) if value is not None]
-    ticks = value_ticks(max(known, default=0.0))
+    ticks = value_ticks(max(known, default=0.0), min(known, default=0.0))
     most, top, bottom = ticks[-1], 8.0, 8.0 + _CURVE_HEIGHT
     shapes = []
     if shown.low:
         area = band_path(shown.low, shown.high, most, _CURVE_HEIGHT)
         shapes.append(element("path", d=area, class_="band"))
-    shapes.append(element("path", d=line_path(shown.values, most, _CURVE_HEIGHT), class_="line"))
+    shapes.append(element("path", d=line_path(shown.values, most, _CURVE_HEIGHT, ticks[0]), class_="line"))
     drawing = _svg(
         bottom + _AXIS,
         f"{shown.title} over time, in {shown.unit or 'no unit'}",
@@ -412,7 +418,7 @@ def _small_path(
         if value is None:
             drawing = False
             continue
-        x, y = left + (column + 0.5) * step, base - min(value / most, 1.0) * height
+        x, y = left + (column + 0.5) * step, base - _share(value, 0.0, most) * height
         words.append(f"{'L' if drawing else 'M'}{short(x)} {short(y)}")
         drawing = True
     return path_data("".join(words))

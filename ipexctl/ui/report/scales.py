@@ -24,14 +24,16 @@ def time_ticks(span: float, most: int = 8) -> list[tuple[float, str]]:
     return [(at, f"{number_text(at / divisor)} {unit}" if at else "0") for at in marks]
 
 
-def value_ticks(most: float, count: int = 4) -> list[float]:
-    """Round marks from 0 to at least `most`."""
-    if not math.isfinite(most) or most <= 0:
+def value_ticks(most: float, least: float = 0.0, count: int = 4) -> list[float]:
+    """Round marks from 0, or from below `least` if that is negative, to at least `most`."""
+    most, least = max(most, 0.0), min(least, 0.0)
+    if not math.isfinite(most - least) or most - least < 1e-300:
         return [0.0, 1.0]
-    raw = most / count
+    raw = (most - least) / count
     size = 10.0 ** math.floor(math.log10(raw))
-    step = next(factor * size for factor in (1, 2, 2.5, 5, 10) if factor * size >= raw * (1 - 1e-9))
-    return [number * step for number in range(math.ceil(most / step - 1e-9) + 1)]
+    step = next(factor * size for factor in (1, 2, 2.5, 5, 10, 20) if factor * size >= raw * (1 - 1e-9))
+    first, last = math.floor(least / step + 1e-9), math.ceil(most / step - 1e-9)
+    return [number * step for number in range(first, last + 1)]
 
 
 def number_text(value: float) -> str:
@@ -61,7 +63,7 @@ def _digits(value: float) -> str:
 
 def clock_text(seconds: float) -> str:
     """`45 s`, `12:05 min`, `3:05 h`, `2 d 4 h`: a time since the start."""
-    whole = round(seconds)
+    whole = round(min(max(seconds, 0.0), 1e12))
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:

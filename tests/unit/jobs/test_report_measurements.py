@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 
 from ipexctl.jobs.report.measurements import (
@@ -15,6 +17,7 @@ from ipexctl.jobs.report.measurements import (
     host_curves,
     rank_columns,
     rank_grid,
+    windows_of,
 )
 
 
@@ -107,3 +110,15 @@ def test_a_window_without_a_step_does_not_make_samples_unknown() -> None:
     grid = rank_grid(Measurements({0: idle}), {0: "a"}, 1000.0, 1030.0)
     assert grid is not None
     assert grid.rows[0].samples_per_s == (6.4, 6.4, 0.0)
+
+
+class Kept(NamedTuple):
+    steps_per_s: float
+    samples_per_s: float | None = None
+    data_wait: float | None = None
+    cores: float | None = None
+
+
+def test_windows_of_rates_are_at_their_time() -> None:
+    made = windows_of(1000.0, 20.0, [Kept(2.0, 8.0, 0.25, 4.0), None, Kept(0.0)])
+    assert made == (Window(1000.0, 20.0, 40.0, 160.0, 5.0, 80.0), Window(1040.0, 20.0, 0.0))

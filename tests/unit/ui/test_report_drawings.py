@@ -184,3 +184,9 @@ def test_hosts_are_labelled_without_the_domain_that_all_share() -> None:
 
 def test_a_quantity_has_its_unit() -> None:
     assert [quantity(3e11, "B"), quantity(40, "cores"), quantity(0, "B/s")] == ["300 GB", "40 cores", "0 B/s"]
+
+
+def test_negative_values_have_their_marks_below_zero() -> None:
+    assert value_ticks(1.0, -3.0) == [-3, -2, -1, 0, 1]
+    assert value_ticks(-1.0, -4.0) == [-4, -3, -2, -1, 0]
+    assert line_path((-4.0, 0.0), 0.0, 100, -4.0).endswith(" 0")
