@@ -1,1 +1,1 @@
-"""What the page of `ipexctl report` shows, decided from the record of a run; `ui/report/` draws it."""
+"""The contents of the page of `ipexctl report`, decided from the record of a run; `ui/report/` draws it."""

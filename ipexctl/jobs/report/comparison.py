@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.jobs.report.page import Curve, ReportPage
+    from ipexctl.jobs.report.page import ReportPage, TimeCurve
 
 PARTS: Final = 10
 MIN_PARTS: Final = 5
@@ -50,7 +50,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RunComparison:
     other: str
     """The id of the run with which this one is compared."""
     settings: tuple[ChangedSetting, ...]
@@ -58,12 +58,12 @@ class Comparison:
     """None if both were not measured in the same unit."""
 
 
-def compare(page: ReportPage, other: ReportPage) -> Comparison:
+def compare(page: ReportPage, other: ReportPage) -> RunComparison:
     """How `page` differs from `other`."""
     after, before = _shown_settings(page), _shown_settings(other)
     names = [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]
     settings = tuple(ChangedSetting(name, before.get(name), after.get(name)) for name in names)
-    return Comparison(other.run, settings, _change(page.throughput, other.throughput))
+    return RunComparison(other.run, settings, _change(page.throughput, other.throughput))
 
 
 def _shown_settings(page: ReportPage) -> dict[str, str]:
@@ -78,7 +78,7 @@ def _shown_settings(page: ReportPage) -> dict[str, str]:
     return {name: ", ".join(found) for name, found in values.items()}
 
 
-def _change(after: Curve | None, before: Curve | None) -> Change | None:
+def _change(after: TimeCurve | None, before: TimeCurve | None) -> Change | None:
     if after is None or before is None or after.unit != before.unit:
         return None
     now, then = _parts(after.values), _parts(before.values)

@@ -1,4 +1,4 @@
-"""What was measured in a run, and its reduction to the columns of a drawing. Pure.
+"""The measurements of a run, and their reduction to the columns of a drawing. Pure.
 
 In: for each rank the windows of its step meter, for each host the windows of its figures, each of about 10 s. Out: a
 `RankGrid` (rank x column) and `HostCurves`, with so few columns that a page stays small however long the run was. The

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ipexctl.jobs.dump import Dump
     from ipexctl.jobs.registry import RunRecord
-    from ipexctl.jobs.report.comparison import Comparison
+    from ipexctl.jobs.report.comparison import RunComparison
     from ipexctl.jobs.report.measurements import Columns, HostCurves, Measurements, RankGrid
     from ipexctl.jobs.why.diagnosis import Diagnosis, Line
     from ipexctl.jobs.why.run_snapshot import RunSnapshot
@@ -48,7 +48,7 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class RunPhase:
     """A part of the run's time."""
 
     kind: PhaseKind
@@ -80,7 +80,7 @@ class StackText:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class TimeCurve:
     """One value for each column; `low` and `high` are of the slowest and the fastest rank."""
 
     title: str
@@ -105,11 +105,11 @@ class ReportPage:
     notes: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
-    throughput: Curve | None = None
-    loss: Curve | None = None
+    throughput: TimeCurve | None = None
+    loss: TimeCurve | None = None
     grid: RankGrid | None = None
     hosts: tuple[HostCurves, ...] = ()
-    phases: tuple[Phase, ...] = ()
+    phases: tuple[RunPhase, ...] = ()
     settings: tuple[SettingRow, ...] = ()
     more_settings: int = 0
     """Rows that are left out."""
@@ -117,32 +117,13 @@ class ReportPage:
     whose: str = ""
     stacks: tuple[StackText, ...] = ()
     missing: tuple[str, ...] = ()
-    comparison: Comparison | None = None
+    comparison: RunComparison | None = None
 
     @property
     def span(self) -> float:
         """Seconds that the drawings cover."""
         ends = [phase.end for phase in self.phases]
         return max([*ends, self.grid.columns.span if self.grid is not None else 0.0, 1.0])
-
-
-def page_without_record(record: RunRecord, diagnosis: Diagnosis) -> ReportPage:
-    """The page of a run of which only the registry of the control machine is left."""
-    facts = [Fact("Script", record.script)]
-    if record.hosts:
-        ranks = counted(record.world_size, "rank")
-        facts.append(Fact("Hosts", f"{ranks} on {counted(len(record.hosts), 'host')}: {fold(record.hosts)}"))
-    if record.started:
-        facts.append(Fact("Started", format_clock(record.started, "%Y-%m-%d %H:%M:%S")))
-    return ReportPage(
-        run=record.id,
-        state=diagnosis.state,
-        headline=diagnosis.headline,
-        commands=diagnosis.next,
-        notes=diagnosis.notes,
-        facts=tuple(facts),
-        missing=("everything else: the record of the run is on node0 alone",),
-    )
 
 
 def report_page(
@@ -218,23 +199,23 @@ def _facts(record: RunRecord, snapshot: RunSnapshot, plan: Mapping[str, Any]) ->
         yield Fact("Restarts", f"{status.attempt} of at most {status.restarts}")
 
 
-def throughput_of(grid: RankGrid, *, is_metric: bool = False) -> Curve | None:
+def throughput_of(grid: RankGrid, *, is_metric: bool = False) -> TimeCurve | None:
     """Samples a second of all ranks where they are known, else steps a second with the range of the ranks.
 
     With `is_metric`, they are those that the lowest rank printed.
     """
     printed = min((row for row in grid.rows if row.samples), key=lambda row: row.rank, default=None)
     if is_metric and printed is not None:
-        return Curve("Throughput, as the script prints it", "samples/s", printed.samples_per_s, grid.columns)
+        return TimeCurve("Throughput, as the script prints it", "samples/s", printed.samples_per_s, grid.columns)
     if not any(row.steps for row in grid.rows):
         return None
     columns = range(grid.columns.count)
     if all(row.samples_per_s for row in grid.rows) and any(row.samples for row in grid.rows):
         total = [[r for row in grid.rows if (r := row.samples_per_s[column]) is not None] for column in columns]
         values = tuple(sum(rates) if rates else None for rates in total)
-        return Curve("Throughput of all ranks", "samples/s", values, grid.columns)
+        return TimeCurve("Throughput of all ranks", "samples/s", values, grid.columns)
     rates = [[r for row in grid.rows if (r := row.steps_per_s[column]) is not None] for column in columns]
-    return Curve(
+    return TimeCurve(
         "Throughput of a rank: median, and the range from the slowest to the fastest",
         "steps/s",
         tuple(statistics.median(each) if each else None for each in rates),
@@ -244,7 +225,7 @@ def throughput_of(grid: RankGrid, *, is_metric: bool = False) -> Curve | None:
     )
 
 
-def _loss(measured: Measurements, grid: RankGrid | None, start: float, end: float) -> Curve | None:
+def _loss(measured: Measurements, grid: RankGrid | None, start: float, end: float) -> TimeCurve | None:
     """The mean of the printed values in each column."""
     points = [(at, value) for at, value in measured.losses if start <= at <= end]
     if len(points) < 2:
@@ -256,10 +237,10 @@ def _loss(measured: Measurements, grid: RankGrid | None, start: float, end: floa
         sums[column] += value
         counts[column] += 1
     means = tuple(total / count if count else None for total, count in zip(sums, counts, strict=True))
-    return Curve("Loss", "", means, columns)
+    return TimeCurve("Loss", "", means, columns)
 
 
-def _phases(snapshot: RunSnapshot, measured: Measurements, start: float, end: float) -> Iterator[Phase]:
+def _phases(snapshot: RunSnapshot, measured: Measurements, start: float, end: float) -> Iterator[RunPhase]:
     """The phases of each attempt, one after the other; and the last silence, which is among them."""
     ends = [attempt.ended for attempt in snapshot.status.attempts if attempt.ended is not None]
     borders = [start, *(min(max(at, start), end) for at in ends), end]
@@ -272,24 +253,26 @@ def _phases(snapshot: RunSnapshot, measured: Measurements, start: float, end: fl
     for number, (begin, over) in enumerate(pairwise(borders)):
         if number:
             reason = snapshot.restarts[number - 1] if number <= len(snapshot.restarts) else ""
-            yield Phase("restart", begin - start, begin - start, f"restart {number}{f': {reason}' if reason else ''}")
+            yield RunPhase(
+                "restart", begin - start, begin - start, f"restart {number}{f': {reason}' if reason else ''}"
+            )
         at = begin
         first_start = next((time for time in begun if begin <= time <= over), None)
         first_step = next((time for time in stepping if begin <= time <= over), None)
         if first_start is not None:
-            yield Phase("start", at - start, first_start - start, "the ranks are started")
+            yield RunPhase("start", at - start, first_start - start, "the ranks are started")
             at = first_start
         if first_step is None:
-            yield Phase("script", at - start, over - start, "the script runs")
+            yield RunPhase("script", at - start, over - start, "the script runs")
             continue
-        yield Phase("import", at - start, max(at, first_step) - start, "import and the first step")
+        yield RunPhase("import", at - start, max(at, first_step) - start, "import and the first step")
         done = over if number < len(borders) - 2 else min(over, max(last_step, first_step))
-        yield Phase("steps", max(at, first_step) - start, done - start, "steps")
+        yield RunPhase("steps", max(at, first_step) - start, done - start, "steps")
         if over > done:
-            yield Phase("end", done - start, over - start, "after the last step")
+            yield RunPhase("end", done - start, over - start, "after the last step")
     silent = snapshot.status.silent
     if silent is not None and start <= silent.since < end:
-        yield Phase("silent", silent.since - start, end - start, "no rank printed anything")
+        yield RunPhase("silent", silent.since - start, end - start, "no rank printed anything")
 
 
 def _settings(plan: Mapping[str, Any]) -> Iterator[SettingRow]:

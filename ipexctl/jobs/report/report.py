@@ -5,18 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.report.comparison import compare
 from ipexctl.jobs.report.losses import read_losses
 from ipexctl.jobs.report.measurements import Measurements
-from ipexctl.jobs.report.page import page_without_record, report_page
+from ipexctl.jobs.report.page import Fact, ReportPage, report_page
 from ipexctl.node.common.files import read_json
+from ipexctl.text import counted, format_clock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
     from typing import Any
 
-    from ipexctl.jobs.report.page import ReportPage
+    from ipexctl.jobs.registry import RunRecord
+    from ipexctl.jobs.why.diagnosis import Diagnosis
     from ipexctl.jobs.why.run_snapshot import RunSnapshot
     from ipexctl.jobs.why.why import WhyResult
 
@@ -33,6 +36,25 @@ def page_of(answer: WhyResult, runs: Path) -> ReportPage:
 def read_measurements(copy: Path) -> Measurements:
     """What was measured in a run, as far as its copy on the control machine has it."""
     return Measurements(losses=read_losses(copy))
+
+
+def page_without_record(record: RunRecord, diagnosis: Diagnosis) -> ReportPage:
+    """The page of a run of which only the registry of the control machine is left."""
+    facts = [Fact("Script", record.script)]
+    if record.hosts:
+        ranks = counted(record.world_size, "rank")
+        facts.append(Fact("Hosts", f"{ranks} on {counted(len(record.hosts), 'host')}: {fold(record.hosts)}"))
+    if record.started:
+        facts.append(Fact("Started", format_clock(record.started, "%Y-%m-%d %H:%M:%S")))
+    return ReportPage(
+        run=record.id,
+        state=diagnosis.state,
+        headline=diagnosis.headline,
+        commands=diagnosis.next,
+        notes=diagnosis.notes,
+        facts=tuple(facts),
+        missing=("everything else: the record of the run is on node0 alone",),
+    )
 
 
 def compared(page: ReportPage, other: ReportPage) -> ReportPage:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from ipexctl.jobs.report.measurements import HostCurves, RankGrid, RankRow
-    from ipexctl.jobs.report.page import Curve, Phase, PhaseKind
+    from ipexctl.jobs.report.page import PhaseKind, RunPhase, TimeCurve
 
 LEFT, RIGHT, WIDTH = 118, 944, 960
 """The edges of every drawing over time, in units of its view box."""
@@ -106,7 +106,7 @@ def _value_axis(ticks: Sequence[float], top: float, bottom: float, unit: str) ->
     return joined(*parts)
 
 
-def phases(number: int, parts: Sequence[Phase], span: float) -> Markup:
+def phases(number: int, parts: Sequence[RunPhase], span: float) -> Markup:
     """A bar of the phases, one after the other, with restarts as marks and silence below."""
     bar, height, shapes = 24.0, 58.0, []
     for phase in parts:
@@ -190,7 +190,7 @@ def _runs(low: Sequence[float | None], high: Sequence[float | None]) -> Iterator
         yield part
 
 
-def curve(number: int, shown: Curve, span: float) -> Markup:
+def curve(number: int, shown: TimeCurve, span: float) -> Markup:
     """One curve with its axes."""
     known = [value for value in (*shown.values, *shown.high) if value is not None]
     ticks = value_ticks(max(known, default=0.0), min(known, default=0.0))
@@ -213,7 +213,7 @@ def curve(number: int, shown: Curve, span: float) -> Markup:
     return figure(number, shown.title, drawing, _curve_table(shown), _mean(shown))
 
 
-def _mean(shown: Curve) -> Markup:
+def _mean(shown: TimeCurve) -> Markup:
     known = [value for value in shown.values if value is not None]
     if not known:
         return Markup("")
@@ -222,7 +222,7 @@ def _mean(shown: Curve) -> Markup:
     return element("p", escaped(words), class_="note")
 
 
-def _curve_table(shown: Curve) -> Markup:
+def _curve_table(shown: TimeCurve) -> Markup:
     """Means of at most `_TABLE_ROWS` parts of the time."""
     size = -(-len(shown.values) // _TABLE_ROWS)
     rows = []

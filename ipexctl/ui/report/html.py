@@ -21,7 +21,7 @@ from ipexctl.ui.report.scales import number_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ipexctl.jobs.report.comparison import Change, Comparison
+    from ipexctl.jobs.report.comparison import Change, RunComparison
     from ipexctl.jobs.report.page import ReportPage, SettingRow
 
 _STATES: Final = {
@@ -166,7 +166,7 @@ def _missing(page: ReportPage) -> Markup:
     return _section("Not in this record", element("ul", *(element("li", escaped(part)) for part in page.missing)))
 
 
-def _comparison(comparison: Comparison) -> Markup:
+def _comparison(comparison: RunComparison) -> Markup:
     parts = [element("p", escaped(_change_sentence(comparison.change)))]
     if comparison.settings:
         rows = [

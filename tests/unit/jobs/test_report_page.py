@@ -12,7 +12,8 @@ from ipexctl.hosts.host import Host
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.jobs.report.comparison import compare
 from ipexctl.jobs.report.measurements import Columns, Measurements, Window
-from ipexctl.jobs.report.page import Curve, ReportPage, page_without_record, report_page
+from ipexctl.jobs.report.page import ReportPage, TimeCurve, report_page
+from ipexctl.jobs.report.report import page_without_record
 from ipexctl.jobs.why.diagnosis import diagnose
 from ipexctl.jobs.why.run_snapshot import read_snapshot
 
@@ -125,8 +126,8 @@ def test_a_run_of_the_registry_alone_has_a_page() -> None:
     assert page.missing
 
 
-def curve(values: list[float], unit: str = "steps/s") -> Curve:
-    return Curve("", unit, tuple(values), Columns(0, 10, len(values)))
+def curve(values: list[float], unit: str = "steps/s") -> TimeCurve:
+    return TimeCurve("", unit, tuple(values), Columns(0, 10, len(values)))
 
 
 def page_with(values: list[float], unit: str = "steps/s") -> ReportPage:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from ipexctl.jobs.report.measurements import HostWindow, Measurements, Window, host_curves, rank_grid
-from ipexctl.jobs.report.page import Fact, Phase, ReportPage, SettingRow, StackText, throughput_of
+from ipexctl.jobs.report.page import Fact, ReportPage, RunPhase, SettingRow, StackText, throughput_of
 from ipexctl.jobs.why.diagnosis import Line
 
 START = 1_700_000_000.0
@@ -40,7 +40,7 @@ def measured_page(ranks: int, seconds: float, measured: Measurements) -> ReportP
         throughput=throughput_of(grid),
         grid=grid,
         hosts=host_curves(measured, hosts.values(), START, START + seconds),
-        phases=(Phase("start", 0.0, 4.0, "the ranks are started"), Phase("steps", 4.0, seconds, "steps")),
+        phases=(RunPhase("start", 0.0, 4.0, "the ranks are started"), RunPhase("steps", 4.0, seconds, "steps")),
     )
 
 
@@ -56,7 +56,7 @@ def page(text: str = "x", **more: object) -> ReportPage:
         "notes": (text,),
         "others": (text,),
         "facts": (Fact("Script", text), Fact("Commit", text)),
-        "phases": (Phase("script", 0.0, 60.0, text), Phase("restart", 60.0, 60.0, text)),
+        "phases": (RunPhase("script", 0.0, 60.0, text), RunPhase("restart", 60.0, 60.0, text)),
         "settings": (SettingRow(text, text, text, text), SettingRow("TOKEN", "", "asked", "", is_hidden=True)),
         "lines": (Line("stderr", text), Line("stdout", text)),
         "whose": text,

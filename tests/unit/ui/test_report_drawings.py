@@ -11,7 +11,7 @@ import pytest
 from report_samples import measured_page, measurements
 
 from ipexctl.jobs.report.measurements import Columns, RankGrid, RankRow
-from ipexctl.jobs.report.page import Phase
+from ipexctl.jobs.report.page import RunPhase
 from ipexctl.ui.report.drawings import LEFT, RIGHT, WIDTH, band_path, grid, line_path, phases
 from ipexctl.ui.report.html import page_html
 from ipexctl.ui.report.markup import path_data
@@ -170,7 +170,7 @@ def test_the_grid_shows_waiting_work_idleness_and_what_is_not_known() -> None:
 
 
 def test_phases_are_at_their_time_on_the_common_axis() -> None:
-    drawn = phases(1, (Phase("start", 0, 25, ""), Phase("steps", 25, 100, "")), 100)
+    drawn = phases(1, (RunPhase("start", 0, 25, ""), RunPhase("steps", 25, 100, "")), 100)
     rects = re.findall(r'<rect x="([\d.]+)" y="4" width="([\d.]+)"', drawn)
     assert [float(x) for x, _ in rects] == pytest.approx([LEFT, LEFT + (RIGHT - LEFT) / 4], abs=0.1)
     assert sum(float(width) for _, width in rects) == pytest.approx(RIGHT - LEFT, abs=0.2)

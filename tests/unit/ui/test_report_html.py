@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 import pytest
 from report_samples import START, measured_page, measurements, page
 
-from ipexctl.jobs.report.comparison import ChangedSetting, Comparison
+from ipexctl.jobs.report.comparison import ChangedSetting, RunComparison
 from ipexctl.jobs.report.measurements import Measurements, Window, host_curves, rank_grid
 from ipexctl.jobs.report.page import ReportPage, SettingRow
 from ipexctl.ui.report.assets import MAX_SCRIPT, SCRIPT, STYLE
@@ -83,7 +83,7 @@ class Skeleton(HTMLParser):
 
 def attacked(text: str) -> ReportPage:
     measured = Measurements({0: [Window(START, 10.0, 1, None, 0.0, 1.0)] * 3})
-    comparison = Comparison(text, (ChangedSetting(text, text, None),), None)
+    comparison = RunComparison(text, (ChangedSetting(text, text, None),), None)
     curves = host_curves(measurements(1, 60), ["node-000.example.com"], START, START + 60)
     return page(
         text,
