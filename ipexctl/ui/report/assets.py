@@ -43,9 +43,10 @@ dl{display:grid;grid-template-columns:max-content 1fr;gap:3px 22px;margin:0}dt{c
 dd{margin:0;overflow-wrap:anywhere}ul{margin:4px 0;padding-left:20px}
 .legend{display:flex;flex-wrap:wrap;gap:2px 18px;list-style:none;padding:0;color:var(--soft)}
 .legend li{display:flex;align-items:center;gap:6px}.legend svg{width:12px;height:12px;flex:none}
-svg{display:block;width:100%;height:auto;overflow:visible}svg.plot{overflow:hidden}
+section>svg{display:block;width:100%;height:auto;overflow:visible}svg.plot{overflow:hidden}
 svg text{fill:var(--soft);font-size:11.5px;font-variant-numeric:tabular-nums}
-svg.chart{cursor:crosshair;touch-action:pan-y}:focus-visible{outline:2px solid var(--line);outline-offset:3px}
+svg.chart{cursor:crosshair;touch-action:pan-y;user-select:none}
+:focus-visible{outline:2px solid var(--line);outline-offset:3px}
 .grid{stroke:var(--rule);stroke-width:1;fill:none}.line{fill:none;stroke:var(--line);stroke-width:1.7;
 stroke-linejoin:round;vector-effect:non-scaling-stroke}.band{fill:var(--w1);opacity:.65}
 .cursor{stroke:var(--ink);stroke-width:1;stroke-dasharray:3 2;fill:none;pointer-events:none}

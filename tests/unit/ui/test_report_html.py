@@ -7,6 +7,7 @@ import hashlib
 import re
 import time
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import pytest
 from report_samples import START, measured_page, measurements, page
@@ -162,3 +163,35 @@ def test_every_drawing_has_a_table_and_a_name() -> None:
 def test_a_page_without_any_figures_is_whole() -> None:
     found = Skeleton(page_html(ReportPage("r", "unknown", "the outcome is not known"))).found
     assert [tag for tag, _ in found if tag in ("h1", "svg", "table")] == ["h1"]
+
+
+def test_no_rule_gives_a_drawing_inside_another_one_a_size() -> None:
+    assert re.search(r"(?:^|[},])\s*svg\s*\{[^}]*(?:width|height)", STYLE) is None
+
+
+def luminance(color: str) -> float:
+    digits = "".join(digit * 2 for digit in color) if len(color) == 3 else color
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, two: str) -> float:
+    low, high = sorted((luminance(one), luminance(two)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["light", "dark", "paper"])
+def test_texts_can_be_read_and_levels_grow_away_from_the_background(place: int) -> None:
+    sets = [dict(re.findall(r"--(\w+):#([0-9a-f]+)", part)) for part in re.findall(r":root\{([^}]*)\}", STYLE)]
+    assert len(sets) == 3
+    colors = sets[place]
+    for text, behind in (
+        *(("ink", "bg"), ("soft", "bg"), ("ink", "box"), ("bad", "bg"), ("line", "bg")),
+        *(("on4", "w4"), ("ink", "w1"), ("ink", "idle")),
+    ):
+        assert contrast(colors[text], colors[behind]) >= 4.5, (text, behind)
+    for levels in (("w0", "w1", "w2", "w3", "w4"), ("d0", "d1", "d2")):
+        away = [contrast(colors[level], colors["bg"]) for level in levels]
+        assert away == sorted(away)
+        assert all(after / before >= 1.2 for before, after in pairwise(away))
