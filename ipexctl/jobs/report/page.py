@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 import statistics
+from bisect import bisect_left
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ipexctl.hosts.nodeset import fold
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.dump import Dump
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.jobs.report.comparison import RunComparison
-    from ipexctl.jobs.report.measurements import Columns, HostCurves, Measurements, RankGrid
+    from ipexctl.jobs.report.measurements import Columns, HostCurves, Measurements, RankGrid, Window
     from ipexctl.jobs.why.diagnosis import Diagnosis, Line
     from ipexctl.jobs.why.run_snapshot import RunSnapshot
 
@@ -243,13 +244,10 @@ def _loss(measured: Measurements, grid: RankGrid | None, start: float, end: floa
 def _phases(snapshot: RunSnapshot, measured: Measurements, start: float, end: float) -> Iterator[RunPhase]:
     """The phases of each attempt, one after the other; and the last silence, which is among them."""
     ends = [attempt.ended for attempt in snapshot.status.attempts if attempt.ended is not None]
-    borders = [start, *(min(max(at, start), end) for at in ends), end]
-    stepping = sorted(w.start for windows in measured.ranks.values() for w in windows[:2000] if w.steps)
+    borders = [start, *sorted(min(max(at, start), end) for at in ends), end]
     begun = sorted(
         at for event in snapshot.events if event.get("event") == "start" and (at := as_number(event.get("at")))
     )
-    latest = {rank: windows[-1] for rank, windows in measured.ranks.items() if windows}
-    last_step = max((w.start + w.seconds for w in latest.values()), default=0.0)
     for number, (begin, over) in enumerate(pairwise(borders)):
         if number:
             reason = snapshot.restarts[number - 1] if number <= len(snapshot.restarts) else ""
@@ -258,21 +256,40 @@ def _phases(snapshot: RunSnapshot, measured: Measurements, start: float, end: fl
             )
         at = begin
         first_start = next((time for time in begun if begin <= time <= over), None)
-        first_step = next((time for time in stepping if begin <= time <= over), None)
+        steps = _steps_between(measured, begin, over)
         if first_start is not None:
             yield RunPhase("start", at - start, first_start - start, "the ranks are started")
             at = first_start
-        if first_step is None:
+        if steps is None:
             yield RunPhase("script", at - start, over - start, "the script runs")
             continue
-        yield RunPhase("import", at - start, max(at, first_step) - start, "import and the first step")
-        done = over if number < len(borders) - 2 else min(over, max(last_step, first_step))
-        yield RunPhase("steps", max(at, first_step) - start, done - start, "steps")
-        if over > done:
-            yield RunPhase("end", done - start, over - start, "after the last step")
+        first_step = min(over, max(at, steps[0]))
+        last_step = max(first_step, min(over, steps[1]))
+        yield RunPhase("import", at - start, first_step - start, "import and the first step")
+        yield RunPhase("steps", first_step - start, last_step - start, "steps")
+        if over > last_step:
+            yield RunPhase("end", last_step - start, over - start, "after the last step")
     silent = snapshot.status.silent
     if silent is not None and start <= silent.since < end:
         yield RunPhase("silent", silent.since - start, end - start, "no rank printed anything")
+
+
+def _steps_between(measured: Measurements, begin: float, end: float) -> tuple[float, float] | None:
+    """From when to when windows with steps are, of whatever rank; None without any."""
+    firsts, lasts = [], []
+    for windows in measured.ranks.values():
+        low = bisect_left(windows, begin, key=_start_of)
+        high = bisect_left(windows, end, key=_start_of)
+        first = next((window for window in islice(windows, low, high) if window.steps), None)
+        last = next((windows[at] for at in range(high - 1, low - 1, -1) if windows[at].steps), None)
+        if first is not None and last is not None:
+            firsts.append(first.start)
+            lasts.append(last.start + last.seconds)
+    return (min(firsts), max(lasts)) if firsts else None
+
+
+def _start_of(window: Window) -> float:
+    return window.start
 
 
 def _settings(plan: Mapping[str, Any]) -> Iterator[SettingRow]:

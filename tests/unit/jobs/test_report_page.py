@@ -192,3 +192,20 @@ def test_a_credential_that_the_call_wrote_out_is_hidden(name: str, is_hidden: bo
     page = made({"settings": [{"name": name, "value": "hunter2", "reason": "set by -x"}]})
     assert [row.is_hidden for row in page.settings] == [is_hidden]
     assert ("hunter2" in repr(page)) != is_hidden
+
+
+def test_each_attempt_has_its_own_import_and_steps() -> None:
+    early = [Window(1000.0 + n / 1000, 0.001, 1) for n in range(1000, 3000)]
+    late = [Window(1008.0 + n, 1.0, 1) for n in range(3)]
+    attempts = [{"attempt": 0, "reason": "lost", "ended": 1006.0}]
+    measured = Measurements({0: early + late})
+    phases = made(measured=measured, status={"attempts": attempts, "attempt": 1}).phases
+    assert [(phase.kind, round(phase.begin, 3), round(phase.end, 3)) for phase in phases] == [
+        ("import", 0, 1),
+        ("steps", 1, 3),
+        ("end", 3, 6),
+        ("restart", 6, 6),
+        ("import", 6, 8),
+        ("steps", 8, 11),
+        ("end", 11, 13),
+    ]

@@ -60,4 +60,5 @@ def test_a_damaged_record_gives_a_page(status: dict[str, Any]) -> None:
     drawn = page_html(report_page(RECORD, snapshot, diagnose(snapshot), {})).partition("<body>")[2]
     assert "<h1>" in drawn
     assert '="nan' not in drawn
+    assert 'width="-' not in drawn
     assert "inf" not in drawn.partition("<script>")[0]
