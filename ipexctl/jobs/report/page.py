@@ -265,7 +265,8 @@ def _phases(snapshot: RunSnapshot, measured: Measurements, start: float, end: fl
             continue
         first_step = min(over, max(at, steps[0]))
         last_step = max(first_step, min(over, steps[1]))
-        yield RunPhase("import", at - start, first_step - start, "import and the first step")
+        if first_step > at:
+            yield RunPhase("import", at - start, first_step - start, "import and the first step")
         yield RunPhase("steps", first_step - start, last_step - start, "steps")
         if over > last_step:
             yield RunPhase("end", last_step - start, over - start, "after the last step")
