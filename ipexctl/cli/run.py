@@ -25,6 +25,7 @@ import typer
 from ipexctl.cli.launch_options import LaunchCall, LaunchLine, ScriptCommand, plan_or_exit, read_launch_call
 from ipexctl.cli.notify import check_notify, notify_of_run
 from ipexctl.cli.options import PACKAGES, REQUIREMENTS, SUMMARY, Output, PlanOutput, ViewOptions, command, flag, option
+from ipexctl.cli.report_file import check_report, write_report_of_run
 from ipexctl.cli.summary_file import check_summary, write_summary, write_summary_of_run
 from ipexctl.errors import UserError
 from ipexctl.text import counted
@@ -66,6 +67,7 @@ def run_command(
     detach: bool = flag("--detach", "Start the run and return immediately."),
     dry_run: bool = flag("--dry-run", "Print ranks, variables with their reasons and the mpirun line; start nothing."),
     summary: Path | None = SUMMARY,
+    report: Path | None = option("--report FILE", "Write one HTML page that shows the run to FILE at its end."),
     notify: str = option(
         "--notify CMD", "Line for sh to run once at the end of the run, with the outcome as JSON on stdin.", ""
     ),
@@ -89,6 +91,7 @@ def run_command(
     if line.launch.run.python is not None and (packages or requirements):
         raise UserError("--with and -r change an environment, and --python is never changed", fix="remove --python")
     _refuse_ignored_options(line, view, install=install, detach=detach, dry_run=dry_run, summary=summary)
+    check_report(report, detach=detach, dry_run=dry_run)
     check_notify(notify)
     launch_call = read_launch_call(ctx, line, parse_ranks(ranks))
     called.begin_events(view, launch_call.request.ranks, quiet=output.quiet)
@@ -164,11 +167,12 @@ def run_command(
     if code not in NO_CLEANUP:
         with session_pool(targets) as (pool, _):
             pipeline.remove_job_files(hosts, submitted.record, pool)
-    if summary is not None and not write_summary_of_run(
-        summary, submitted.record, code, called.seconds, submitted.plan.other_runs
-    ):
-        code = code or 1
-    raise typer.Exit(code)
+    written = [
+        summary is None
+        or write_summary_of_run(summary, submitted.record, code, called.seconds, submitted.plan.other_runs),
+        report is None or write_report_of_run(report, submitted.record, output),
+    ]
+    raise typer.Exit(code or (0 if all(written) else 1))
 
 
 class StartNotes:

@@ -37,6 +37,7 @@ _PURPOSES: Final = {
     "dump": "see where each rank is: ",
     "attach": "watch it: ",
     "stop": "end it, only if it hangs: ",
+    "report": "see it on one page: ",
 }
 _CONFIDENCE_LABELS: Final = {"likely": "likely cause", "possible": "possible cause"}
 

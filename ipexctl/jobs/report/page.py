@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import re
 import statistics
-from bisect import bisect_left
 from dataclasses import dataclass
-from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.ranks import describe_ranks
 from ipexctl.jobs.report.measurements import MAX_COLUMNS, NO_MEASUREMENTS, columns_for, host_curves, rank_grid
-from ipexctl.node.common.records import as_dict, as_list, as_number
+from ipexctl.jobs.report.phases import before_start, find_phases
+from ipexctl.node.common.records import as_dict, as_list
 from ipexctl.text import counted, format_clock, rough_duration
 
 if TYPE_CHECKING:
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
     from ipexctl.jobs.dump import Dump
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.jobs.report.comparison import RunComparison
-    from ipexctl.jobs.report.measurements import Columns, HostCurves, Measurements, RankGrid, Window
+    from ipexctl.jobs.report.measurements import Columns, HostCurves, Measurements, RankGrid
+    from ipexctl.jobs.report.phases import RunPhase
     from ipexctl.jobs.why.diagnosis import Diagnosis, Line
     from ipexctl.jobs.why.run_snapshot import RunSnapshot
 
@@ -39,24 +39,12 @@ _CREDENTIAL: Final = re.compile(
     re.IGNORECASE,
 )
 """Names of variables whose values are left out, however they were set: a page is made to be passed on."""
-PhaseKind = Literal["start", "import", "steps", "script", "silent", "restart", "end"]
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
     label: str
     value: str
-
-
-@dataclass(frozen=True, slots=True)
-class RunPhase:
-    """A part of the run's time."""
-
-    kind: PhaseKind
-    begin: float
-    """Seconds since the start."""
-    end: float
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +88,7 @@ class ReportPage:
     state: str
     headline: str
     cause: str = ""
+    confidence: str = "likely"
     fixes: tuple[str, ...] = ()
     commands: tuple[str, ...] = ()
     """To type next."""
@@ -136,7 +125,8 @@ def report_page(
 ) -> ReportPage:
     """Decide what the page shows. `plan`: the document of plan.json, or as much of it as there is."""
     status = snapshot.status
-    start = status.started or record.started
+    before = before_start(plan)
+    start = (status.started or record.started) - sum(before.values())
     end = max(start, status.ended or snapshot.now or start)
     hosts = {row.rank: row.host for row in status.ranks}
     grid = rank_grid(measured, hosts, start, end)
@@ -149,8 +139,9 @@ def report_page(
         state=diagnosis.state,
         headline=diagnosis.headline,
         cause=cause.sentence if cause is not None else "",
+        confidence=cause.confidence if cause is not None else "likely",
         fixes=tuple(cause.fix.split("; ")) if cause is not None and cause.fix else (),
-        commands=diagnosis.next,
+        commands=tuple(command for command in diagnosis.next if not command.startswith("ipexctl report ")),
         notes=diagnosis.notes,
         others=tuple(other.sentence for other in diagnosis.others),
         facts=tuple(_facts(record, snapshot, plan)),
@@ -158,7 +149,7 @@ def report_page(
         loss=_loss(measured, grid, start, end),
         grid=grid,
         hosts=curves,
-        phases=tuple(_phases(snapshot, measured, start, end)),
+        phases=tuple(find_phases(snapshot, measured, before, start, end)),
         settings=settings[:MAX_SETTINGS],
         more_settings=max(0, len(settings) - MAX_SETTINGS),
         lines=diagnosis.lines,
@@ -194,8 +185,10 @@ def _facts(record: RunRecord, snapshot: RunSnapshot, plan: Mapping[str, Any]) ->
     for label, key in (("Stack", "stack"), ("Backend", "backend"), ("MPI", "flavor"), ("Data type", "dtype_hint")):
         if isinstance(value := plan.get(key), str) and value:
             yield Fact(label, value)
-    if isinstance(commit := plan.get("commit"), str) and commit:
-        yield Fact("Commit", commit)
+    commit = as_dict(plan.get("commit"))
+    if isinstance(name := commit.get("hash"), str) and name:
+        branch = commit.get("branch")
+        yield Fact("Commit", f"{name[:12]} ({branch})" if isinstance(branch, str) and branch else name[:12])
     if status.attempt:
         yield Fact("Restarts", f"{status.attempt} of at most {status.restarts}")
 
@@ -239,58 +232,6 @@ def _loss(measured: Measurements, grid: RankGrid | None, start: float, end: floa
         counts[column] += 1
     means = tuple(total / count if count else None for total, count in zip(sums, counts, strict=True))
     return TimeCurve("Loss", "", means, columns)
-
-
-def _phases(snapshot: RunSnapshot, measured: Measurements, start: float, end: float) -> Iterator[RunPhase]:
-    """The phases of each attempt, one after the other; and the last silence, which is among them."""
-    ends = [attempt.ended for attempt in snapshot.status.attempts if attempt.ended is not None]
-    borders = [start, *sorted(min(max(at, start), end) for at in ends), end]
-    begun = sorted(
-        at for event in snapshot.events if event.get("event") == "start" and (at := as_number(event.get("at")))
-    )
-    for number, (begin, over) in enumerate(pairwise(borders)):
-        if number:
-            reason = snapshot.restarts[number - 1] if number <= len(snapshot.restarts) else ""
-            yield RunPhase(
-                "restart", begin - start, begin - start, f"restart {number}{f': {reason}' if reason else ''}"
-            )
-        at = begin
-        first_start = next((time for time in begun if begin <= time <= over), None)
-        steps = _steps_between(measured, begin, over)
-        if first_start is not None:
-            yield RunPhase("start", at - start, first_start - start, "the ranks are started")
-            at = first_start
-        if steps is None:
-            yield RunPhase("script", at - start, over - start, "the script runs")
-            continue
-        first_step = min(over, max(at, steps[0]))
-        last_step = max(first_step, min(over, steps[1]))
-        if first_step > at:
-            yield RunPhase("import", at - start, first_step - start, "import and the first step")
-        yield RunPhase("steps", first_step - start, last_step - start, "steps")
-        if over > last_step:
-            yield RunPhase("end", last_step - start, over - start, "after the last step")
-    silent = snapshot.status.silent
-    if silent is not None and start <= silent.since < end:
-        yield RunPhase("silent", silent.since - start, end - start, "no rank printed anything")
-
-
-def _steps_between(measured: Measurements, begin: float, end: float) -> tuple[float, float] | None:
-    """From when to when windows with steps are, of whatever rank; None without any."""
-    firsts, lasts = [], []
-    for windows in measured.ranks.values():
-        low = bisect_left(windows, begin, key=_start_of)
-        high = bisect_left(windows, end, key=_start_of)
-        first = next((window for window in islice(windows, low, high) if window.steps), None)
-        last = next((windows[at] for at in range(high - 1, low - 1, -1) if windows[at].steps), None)
-        if first is not None and last is not None:
-            firsts.append(first.start)
-            lasts.append(last.start + last.seconds)
-    return (min(firsts), max(lasts)) if firsts else None
-
-
-def _start_of(window: Window) -> float:
-    return window.start
 
 
 def _settings(plan: Mapping[str, Any]) -> Iterator[SettingRow]:

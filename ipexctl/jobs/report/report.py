@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.report.comparison import compare
 from ipexctl.jobs.report.losses import read_losses
 from ipexctl.jobs.report.measurements import Measurements
 from ipexctl.jobs.report.page import Fact, ReportPage, report_page
+from ipexctl.jobs.why.why import why
 from ipexctl.node.common.files import read_json
 from ipexctl.text import counted, format_clock
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
     from typing import Any
 
@@ -22,10 +23,25 @@ if TYPE_CHECKING:
     from ipexctl.jobs.why.diagnosis import Diagnosis
     from ipexctl.jobs.why.run_snapshot import RunSnapshot
     from ipexctl.jobs.why.why import WhyResult
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.session import Session
+
+
+class RunReport(NamedTuple):
+    page: ReportPage
+    exit_code: int
+    """That of `why`."""
+
+
+def report_of(
+    record: RunRecord, open_session: Callable[[], Session], runs: Path, cancel: Cancel, *, timeout: float
+) -> RunReport:
+    """Query node0; if it can't be reached, read the copy in `runs`, the registry's directory."""
+    answer = why(record, open_session, runs, cancel, timeout=timeout)
+    return RunReport(page_of(answer, runs), answer.exit_code)
 
 
 def page_of(answer: WhyResult, runs: Path) -> ReportPage:
-    """`runs`: the registry's directory, where the copies of runs are."""
     snapshot = answer.snapshot
     if snapshot is None:
         return page_without_record(answer.record, answer.diagnosis)

@@ -28,6 +28,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.local_copy import read_final_status
 from ipexctl.jobs.registry import RunRecord, RunRegistry, abandoned_runs, clear_pending, mark_pending, new_id
 from ipexctl.jobs.retention import RetentionLimits, prune_local, read_limits
+from ipexctl.jobs.submit.commit import find_commit
 from ipexctl.jobs.submit.context import RunContext, gather
 from ipexctl.jobs.submit.exclusive import Claim, hold_hosts, refusal
 from ipexctl.jobs.submit.preflight.before_install import likely_nodes
@@ -135,7 +136,7 @@ def plan_run(
             plan = make_plan(context, request, project, run)
             for text in _script_notes(context, plan, request, project):
                 note(text)
-            tree = _upload(query, project, context, notify)
+            tree, _ = _upload(query, project, context, notify)
             plan = replace(plan, notes=(*notes_on(plan.other_runs, time.time()), *plan.notes))
             return PlannedRun(_plan_in(tree, plan, project), context)
     except StartError as error:
@@ -168,6 +169,7 @@ def submit_run(
         if claim is not None and claim.has_waited:
             reading, probed = None, ()  # the project and the hosts may have changed since
         with mark_pending(registry.directory, run, undo.unreached), undo:
+            began = time.monotonic()
             reading = reading or start_reading(request, project, notify)
             query = _begin_query(call, reading, run, undo)
             context = gather(hosts, request, pool, unsynced=project.executed_path(request), probed=probed)
@@ -183,13 +185,14 @@ def submit_run(
             record = run_record(run, context, plan, request, pool.connector.options, call_options)
             launch = _begin_launch(call, record, context, plan, retention, registry, undo)
 
-            tree = _upload(query, project, context, notify, preflight)
+            tree, upload_seconds = _upload(query, project, context, notify, preflight)
             check_data(hosts, request, project.root, tree, pool)
             _note_other_generations(call, tree, registry)
             plan = _plan_in(tree, plan, project)
             record = replace(record, cwd=plan.cwd)
             registry.save(record)
-            document = plan_document(context, plan, request)
+            before = {"checks": time.monotonic() - began - upload_seconds, "sync": upload_seconds}
+            document = plan_document(context, plan, request, find_commit(project.root), before)
             launch.upload_jobs(partial(job_of, plan, _secrets(request)), document)
 
             connectivity = preflight.result()
@@ -449,15 +452,17 @@ def _upload(
     context: RunContext,
     notify: Callable[[str], None],
     preflight: Future[ConnectivityRecord | None] | None = None,
-) -> str:
-    """Upload what the hosts lack of the project, if preflight has passed. Returns the path of the tree."""
+) -> tuple[str, float]:
+    """Upload what the hosts lack of the project, if preflight has passed. Returns the path of the tree, and seconds."""
     if query is None:
-        return str(project.root)
+        return str(project.root), 0.0
     sync = query.result()
     if sync.needs_upload and preflight is not None:
         preflight.result()
     sync.facts.update(context.facts)
+    began = time.monotonic()
     report = sync.upload()
+    seconds = time.monotonic() - began
     failed = [host for host in report.hosts if host.status in ("failed", "unreachable")]
     if failed:
         first = failed[0]
@@ -477,7 +482,7 @@ def _upload(
         sent, names = max(host.files_sent for host in changed), fold(host.host.name for host in changed)
         notify(f"{report.root}: {sent} of {files} uploaded to {names}, {report.seconds:.1f} s")
     path = report.path or next((host.path for host in report.hosts if host.path), None)
-    return path or f"{context.home}/code/{report.project}"
+    return path or f"{context.home}/code/{report.project}", seconds
 
 
 def _note_other_generations(call: _Call, tree: str, registry: RunRegistry) -> None:

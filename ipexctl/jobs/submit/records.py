@@ -19,9 +19,12 @@ from ipexctl.node.common.job import Master, Notification, RankPlacement, StartRe
 from ipexctl.node.common.limits import NOTIFY, NOTIFY_CLAIM
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ipexctl.call_options import CallOptions
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.retention import RetentionLimits
+    from ipexctl.jobs.submit.commit import Commit
     from ipexctl.jobs.submit.context import RunContext
     from ipexctl.jobs.submit.request import RunRequest
     from ipexctl.remote.connector import ConnectOptions
@@ -106,11 +109,14 @@ def _notification(record: RunRecord, request: RunRequest) -> Notification:
     return Notification(request.notify, record.hosts, NOTIFY_CLAIM if request.is_followed else 0.0, NOTIFY)
 
 
-def plan_document(context: RunContext, plan: LaunchPlan, request: RunRequest) -> str:
-    """The text of plan.json."""
+def plan_document(
+    context: RunContext, plan: LaunchPlan, request: RunRequest, commit: Commit | None, before: Mapping[str, float]
+) -> str:
+    """The text of plan.json. `before`: seconds that each step before the start took."""
     install = install_command(context.env_records(plan.env), request.env) if plan.env else ""
     packages = sorted(map(normalised, context.env.packages)) if plan.env else []
-    return json.dumps({**to_json(plan), "install": install, "packages": packages}, indent=1)
+    more = {"install": install, "packages": packages, "commit": commit and commit._asdict(), "before_start": before}
+    return json.dumps({**to_json(plan), **more}, indent=1)
 
 
 def logind_notes(context: RunContext) -> tuple[str, ...]:

@@ -43,7 +43,10 @@ MAX_LINE = 2000
 MAX_EVENTS = 400
 PLAN_FIELDS = (
     *("backend", "flavor", "python", "command", "cwd", "env", "dtype_hint", "install", "packages", "master_port"),
+    *("stack", "commit", "before_start"),
 )
+MAX_SETTINGS = 2000
+"""Of the plan; those of single ranks come last."""
 FAILED_STATES = ("failed", "lost")
 
 
@@ -90,7 +93,9 @@ def plan_of(path: str) -> Json:
         hosts = plan.get("hosts") or ()
         tiers = {host["name"]: host.get("tier") for host in hosts}
         shares = {host["name"]: [len(host.get("ranks") or ()), host.get("cores") or 0] for host in hosts}
-        return {"tiers": tiers, "shares": shares, **{name: plan.get(name) for name in PLAN_FIELDS}}
+        settings = (plan.get("settings") or [])[:MAX_SETTINGS]
+        fields = {name: plan.get(name) for name in PLAN_FIELDS}
+        return {"tiers": tiers, "shares": shares, "settings": settings, **fields}
     except (AttributeError, KeyError, TypeError):
         return {}
 

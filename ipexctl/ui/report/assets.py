@@ -42,8 +42,9 @@ margin:6px 0;padding:9px 12px;white-space:pre-wrap;overflow-wrap:anywhere}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:3px 22px;margin:0}dt{color:var(--soft)}
 dd{margin:0;overflow-wrap:anywhere}ul{margin:4px 0;padding-left:20px}
 .legend{display:flex;flex-wrap:wrap;gap:2px 18px;list-style:none;padding:0;color:var(--soft)}
-.legend li{display:flex;align-items:center;gap:6px}.legend svg{width:12px;height:12px;flex:none}
-section>svg{display:block;width:100%;height:auto;overflow:visible}svg.plot{overflow:hidden}
+.legend li{display:flex;align-items:center;gap:6px}.legend svg,.key svg{width:12px;height:12px;flex:none}
+.key svg{margin-right:8px;vertical-align:-1px}.key{white-space:nowrap}.fixes{margin:6px 0}
+.wide>svg{display:block;width:100%;height:auto;overflow:visible}svg.plot{overflow:hidden}
 svg text{fill:var(--soft);font-size:11.5px;font-variant-numeric:tabular-nums}
 svg.chart{cursor:crosshair;touch-action:pan-y;user-select:none}
 :focus-visible{outline:2px solid var(--line);outline-offset:3px}
@@ -56,16 +57,21 @@ stroke-linejoin:round;vector-effect:non-scaling-stroke}.band{fill:var(--w1);opac
 .cells .idle{stroke:var(--idle)}
 rect.w0{fill:var(--w0)}rect.w2{fill:var(--w2)}rect.w4{fill:var(--w4)}rect.d0{fill:var(--d0)}rect.d2{fill:var(--d2)}
 rect.idle{fill:var(--idle)}
-.p-start{fill:var(--idle)}.p-import{fill:var(--w1)}.p-steps,.p-script{fill:var(--w4)}.p-end{fill:var(--idle)}
-.p-silent{fill:var(--d1)}.p-restart{stroke:var(--bad);stroke-width:2.5;fill:var(--bad)}
+.p-checks,.p-start,.p-end{fill:var(--idle)}.p-sync,.p-import{fill:var(--w1)}.p-warm-up{fill:var(--w2)}
+.p-steps,.p-script{fill:var(--w4)}.p-checkpoint{fill:var(--d0)}.p-silent{fill:var(--d1)}
+rect.p-checks,rect.p-sync,rect.p-start,rect.p-import,rect.p-warm-up,rect.p-steps,rect.p-script,rect.p-end{
+stroke:var(--bg);stroke-width:.7}
+.p-restart{stroke:var(--bad);stroke-width:2.5;fill:var(--bad)}
 svg text.in-steps,svg text.in-script{fill:var(--on4)}
-svg text.in-start,svg text.in-import,svg text.in-end{fill:var(--ink)}
+svg text.in-checks,svg text.in-sync,svg text.in-start,svg text.in-import,svg text.in-end{fill:var(--ink)}
 table{border-collapse:collapse;width:100%;font-size:.92em}caption{text-align:left;color:var(--soft);padding:4px 0}
 th,td{text-align:left;vertical-align:top;padding:3px 14px 3px 0;border-bottom:1px solid var(--rule);
 overflow-wrap:anywhere}
 thead th{color:var(--soft);font-weight:600}tbody th{font-weight:500}
 .scroll{max-height:420px;overflow:auto}summary{cursor:pointer;color:var(--soft)}
 .hidden{color:var(--soft);font-style:italic}.keys{color:var(--soft);font-size:.92em}
+@media screen and (max-width:760px){body{padding:16px 16px 48px}.wide{overflow-x:auto}.wide>svg{min-width:700px}
+svg text{font-size:13.5px}dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:6px}}
 """.strip()
 
 SCRIPT: Final = r"""

@@ -12,13 +12,22 @@ import statistics
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.ui.report.markup import Markup, element, escaped, joined, path_data, short
-from ipexctl.ui.report.scales import clock_text, host_labels, number_text, quantity, time_ticks, value_ticks
+from ipexctl.ui.report.scales import (
+    clock_text,
+    duration_text,
+    host_labels,
+    number_text,
+    quantity,
+    time_ticks,
+    value_ticks,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from ipexctl.jobs.report.measurements import HostCurves, RankGrid, RankRow
-    from ipexctl.jobs.report.page import PhaseKind, RunPhase, TimeCurve
+    from ipexctl.jobs.report.page import TimeCurve
+    from ipexctl.jobs.report.phases import PhaseKind, RunPhase
 
 LEFT, RIGHT, WIDTH = 118, 944, 960
 """The edges of every drawing over time, in units of its view box."""
@@ -36,8 +45,12 @@ _NUMBERED_ROW: Final = 11.5
 _WAITS_FROM: Final = 0.1
 """The share of waiting from which a cell shows it in place of work."""
 _NAMES: Final[dict[PhaseKind, str]] = {
+    "checks": "Checks",
+    "sync": "Sync",
     "start": "Start",
+    "checkpoint": "Checkpoint",
     "import": "Import, first step",
+    "warm-up": "Warm-up",
     "steps": "Steps",
     "script": "Script",
     "silent": "No output",
@@ -46,13 +59,18 @@ _NAMES: Final[dict[PhaseKind, str]] = {
 }
 
 
+_UNLABELLED: Final[tuple[PhaseKind, ...]] = ("silent", "warm-up", "checkpoint")
+"""On their colours a text has too little contrast."""
+
+
 def figure(number: int, title: str, drawing: Markup, table: Markup, note: Markup | None = None) -> Markup:
     """A drawing with its heading, its readout and its table."""
     heading = element("h2", escaped(title), id=f"t{number}")
     readout = element("p", class_="readout")
     behind = element("details", element("summary", escaped(f"Table: {title}")), scrolled(table, title))
+    wide = element("div", drawing, class_="wide")  # scrolls on a narrow screen, where its texts would be too small
     return element(
-        "section", heading, note or joined(), drawing, readout, behind, class_="figure", aria_labelledby=f"t{number}"
+        "section", heading, note or joined(), wide, readout, behind, class_="figure", aria_labelledby=f"t{number}"
     )
 
 
@@ -108,7 +126,7 @@ def _value_axis(ticks: Sequence[float], top: float, bottom: float, unit: str) ->
 
 def phases(number: int, parts: Sequence[RunPhase], span: float) -> Markup:
     """A bar of the phases, one after the other, with restarts as marks and silence below."""
-    bar, height, shapes = 24.0, 58.0, []
+    bar, shapes = 24.0, []
     for phase in parts:
         x, width = LEFT + phase.begin / span * PLOT, (phase.end - phase.begin) / span * PLOT
         if phase.kind == "restart":
@@ -117,32 +135,40 @@ def phases(number: int, parts: Sequence[RunPhase], span: float) -> Markup:
         y, tall = (bar + 8, 6.0) if phase.kind == "silent" else (4.0, bar)
         shapes.append(element("rect", x=x, y=y, width=max(width, 1.0), height=tall, class_=f"p-{phase.kind}"))
         label = _NAMES[phase.kind]
-        if phase.kind != "silent" and width > 7.0 * len(label):
+        if phase.kind not in _UNLABELLED and width > 7.0 * len(label):
             style = f"in-{phase.kind}"
             shapes.append(
                 element("text", escaped(label), x=x + width / 2, y=bar - 3.0, text_anchor="middle", class_=style)
             )
-    drawing = _svg(height + 8, "Phases of the run", *shapes, _time_axis(span, 42.0, 46.0))
-    keys = [(f"p-{kind}", _NAMES[kind]) for kind in _NAMES if any(phase.kind == kind for phase in parts)]
-    rows = [
-        (_NAMES[phase.kind], clock_text(phase.begin), clock_text(phase.end - phase.begin), phase.text)
+    drawing = _svg(66.0, "Phases of the run", *shapes, _time_axis(span, 42.0, 46.0))
+    heading = element("h2", escaped("Phases"), id=f"t{number}")
+    wide = element("div", drawing, class_="wide")
+    return element("section", heading, wide, _phase_table(parts), class_="long", aria_labelledby=f"t{number}")
+
+
+def _phase_table(parts: Sequence[RunPhase]) -> Markup:
+    """The phases with their colours, which is the legend of the bar, too."""
+    head = (element("th", escaped(cell), scope="col") for cell in ("Phase", "Begins", "Lasts", "What happens"))
+    body = (
+        element(
+            "tr",
+            element("th", _swatch(f"p-{phase.kind}"), escaped(_NAMES[phase.kind]), scope="row", class_="key"),
+            element("td", escaped(clock_text(phase.begin))),
+            element("td", escaped("" if phase.kind == "restart" else duration_text(phase.end - phase.begin))),
+            element("td", escaped(phase.text)),
+        )
         for phase in parts
-    ]
-    behind = table(("Phase", "Begins", "Lasts", "What happens"), rows, "Phases")
-    return figure(number, "Phases", drawing, behind, legend(keys))
+    )
+    return element("table", element("thead", element("tr", *head)), element("tbody", *body), class_="phases")
+
+
+def _swatch(style: str) -> Markup:
+    return element("svg", element("rect", width=14, height=14, class_=style), viewBox="0 0 14 14", aria_hidden="true")
 
 
 def legend(keys: Sequence[tuple[str, str]]) -> Markup:
     """The names of colours: a swatch has a class of our style."""
-    swatch = (
-        element(
-            "li",
-            element("svg", element("rect", width=14, height=14, class_=style), viewBox="0 0 14 14", aria_hidden="true"),
-            escaped(label),
-        )
-        for style, label in keys
-    )
-    return element("ul", *swatch, class_="legend")
+    return element("ul", *(element("li", _swatch(style), escaped(label)) for style, label in keys), class_="legend")
 
 
 def line_path(values: Sequence[float | None], most: float, height: float, least: float = 0.0) -> str:
@@ -404,9 +430,11 @@ def hosts(number: int, curves: Sequence[HostCurves], span: float) -> Markup:
     for place in range(3):
         left = LEFT + place * (width + gap)
         shapes.append(element("text", escaped("0"), x=left, y=bottom + 12))
-        shapes.append(element("text", escaped(clock_text(span)), x=left + width, y=bottom + 12, text_anchor="end"))
+        shapes.append(element("text", escaped(duration_text(span)), x=left + width, y=bottom + 12, text_anchor="end"))
     box = f"0 0 {WIDTH} {short(bottom + 18)}"
-    drawing = element("svg", *shapes, viewBox=box, role="img", aria_label="CPU, memory and network of each host")
+    drawing = element(
+        "svg", *shapes, viewBox=box, role="img", aria_label="CPU, memory and network of each host", tabindex="0"
+    )
     return figure(number, "Hosts", drawing, _host_table(curves))
 
 

@@ -70,8 +70,10 @@ def _ending(page: ReportPage) -> Markup:
     state = element("span", escaped(_STATES.get(page.state, f"? {page.state}")), class_=f"state {style}")
     parts = [element("h1", escaped(page.headline)), element("p", state, escaped(f"Run {page.run}"), class_="run")]
     if page.cause:
-        parts.append(element("p", escaped(f"Cause: {page.cause}"), class_="cause"))
-        parts += [element("p", escaped(fix)) for fix in page.fixes]
+        label = "Possible cause" if page.confidence == "possible" else "Likely cause"
+        parts.append(element("p", escaped(f"{label}: {page.cause}"), class_="cause"))
+        if page.fixes:
+            parts.append(element("ul", *(element("li", escaped(fix)) for fix in page.fixes), class_="fixes"))
     parts += [element("p", escaped(sentence)) for sentence in page.others]
     parts += [element("p", escaped(note), class_="note") for note in page.notes]
     if page.commands:

@@ -73,6 +73,14 @@ def clock_text(seconds: float) -> str:
     return f"{whole // 86400} d {whole // 3600 % 24} h"
 
 
+def duration_text(seconds: float) -> str:
+    """`0.4 s`, `45 s`, `12 min`, `12:05 min`: how long something lasts."""
+    if 0 <= seconds < 9.95:
+        return f"{seconds:.1f} s"
+    text = clock_text(seconds)
+    return text.replace(":00 ", " ") if ":00 " in text else text
+
+
 def shortened(name: str, most: int) -> str:
     """A long name keeps its two ends."""
     if len(name) <= most:

@@ -209,3 +209,42 @@ def test_each_attempt_has_its_own_import_and_steps() -> None:
         ("steps", 8, 11),
         ("end", 11, 13),
     ]
+
+
+def test_checks_and_sync_are_before_the_start_and_the_commit_is_named() -> None:
+    plan = {"before_start": {"checks": 2.0, "sync": 1.5}, "commit": {"hash": "0123456789abcdef", "branch": "main"}}
+    page = made(plan)
+    assert [(phase.kind, phase.begin, phase.end) for phase in page.phases] == [
+        ("checks", 0.0, 2.0),
+        ("sync", 2.0, 3.5),
+        ("script", 3.5, 16.5),
+    ]
+    assert page.span == 16.5
+    assert {fact.label: fact.value for fact in page.facts}["Commit"] == "0123456789ab (main)"
+
+
+@pytest.mark.parametrize("before", [None, 3, {"checks": -1.0, "sync": 1e9}, {"checks": "x", "sync": 0}])
+def test_a_damaged_time_before_the_start_does_not_count(before: object) -> None:
+    assert [phase.kind for phase in made({"before_start": before}).phases] == ["script"]
+
+
+def test_steps_below_the_usual_speed_are_the_warm_up() -> None:
+    for first, kinds in ((0.9, ["steps", "end"]), (0.5, ["warm-up", "steps", "end"])):
+        windows = [Window(1000.0 + n, 1.0, first if n < 3 else 1.0) for n in range(12)]
+        phases = made(measured=Measurements({0: windows})).phases
+        assert [phase.kind for phase in phases] == kinds
+        assert phases[-2].begin == (0 if first == 0.9 else 3)
+
+
+def test_an_exchange_of_checkpoints_is_a_phase() -> None:
+    events = [
+        {"event": "connected", "at": 1001.0},
+        {"event": "connected", "at": 1002.0},
+        {"event": "checkpoint", "at": 1004.0},
+        {"event": "start", "at": 1005.0},
+    ]
+    assert [(phase.kind, phase.begin, phase.end) for phase in made(events=events).phases] == [
+        ("start", 0.0, 2.0),
+        ("checkpoint", 2.0, 5.0),
+        ("script", 5.0, 13.0),
+    ]

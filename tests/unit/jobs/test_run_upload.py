@@ -59,13 +59,14 @@ def test_nothing_is_uploaded_after_a_failed_preflight() -> None:
 def test_a_complete_tree_does_not_wait_for_the_preflight() -> None:
     notes: list[str] = []
     still_running: Future[Any] = Future()
-    tree = _upload(done(Sync(needs_upload=False)), PROJECT, CONTEXT, notes.append, still_running)
+    tree, seconds = _upload(done(Sync(needs_upload=False)), PROJECT, CONTEXT, notes.append, still_running)
     assert tree == "/there/project"
+    assert 0 <= seconds < 10
     assert notes == ["note: NOTE"]
 
 
 def test_project_without_sync_keeps_its_local_path() -> None:
-    assert _upload(None, PROJECT, None, print) == "/here/project"  # type: ignore[arg-type]
+    assert _upload(None, PROJECT, None, print) == ("/here/project", 0.0)  # type: ignore[arg-type]
 
 
 def test_restarts_on_hosts_without_a_shared_home_are_warned_of() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 from ipexctl.jobs.report.measurements import HostWindow, Measurements, Window, host_curves, rank_grid
-from ipexctl.jobs.report.page import Fact, ReportPage, RunPhase, SettingRow, StackText, throughput_of
+from ipexctl.jobs.report.page import Fact, ReportPage, SettingRow, StackText, throughput_of
+from ipexctl.jobs.report.phases import RunPhase
 from ipexctl.jobs.why.diagnosis import Line
 
 START = 1_700_000_000.0

@@ -11,7 +11,7 @@ import pytest
 from report_samples import measured_page, measurements
 
 from ipexctl.jobs.report.measurements import Columns, RankGrid, RankRow
-from ipexctl.jobs.report.page import RunPhase
+from ipexctl.jobs.report.phases import RunPhase
 from ipexctl.ui.report.drawings import LEFT, RIGHT, WIDTH, band_path, grid, line_path, phases
 from ipexctl.ui.report.html import page_html
 from ipexctl.ui.report.markup import path_data

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.jobs.report.commit import Commit, read_commit
+from ipexctl.jobs.submit.commit import Commit, find_commit, read_commit
 
 HASH = "0123456789abcdef0123456789abcdef01234567"
 
@@ -77,3 +77,14 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     os.mkfifo(tmp_path / ".git/HEAD")
     assert read_commit(tmp_path) is None
+
+
+def test_a_project_below_the_repository(tmp_path: Path) -> None:
+    project = repository(tmp_path, f"{HASH}\n") / "a/b"
+    project.mkdir(parents=True)
+    assert find_commit(project) == Commit(HASH)
+
+
+def test_the_nearest_repository_counts_even_if_it_has_no_commit(tmp_path: Path) -> None:
+    inner = repository(repository(tmp_path, f"{HASH}\n") / "inner", "ref: refs/heads/new\n")
+    assert find_commit(inner) is None

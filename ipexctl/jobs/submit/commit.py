@@ -20,8 +20,20 @@ class Commit(NamedTuple):
     """Empty if no branch is checked out."""
 
 
+def find_commit(project: Path) -> Commit | None:
+    """The commit of the repository that has this directory, or None."""
+    return next((read_commit(place) for place in (project, *project.parents) if _is_there(place / ".git")), None)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def read_commit(root: Path) -> Commit | None:
-    """The commit that is checked out in this directory, or None."""
+    """The commit that is checked out in the directory with `.git`, or None."""
     directory = _git_directory(root / ".git")
     if directory is None:
         return None
