@@ -78,6 +78,7 @@ _ALTERNATIVES: Final = (
     {"env", "python", "setup"},
     {"plain", "live", "events"},
     {"detach", "summary"},
+    {"detach", "report"},
     {"rank", "host"},
 )
 """Options of which one sets aside the defaults of the others, in commands that have all of them."""
@@ -107,7 +108,7 @@ REFUSED: Final[Mapping[str, tuple[str, str]]] = {
     **dict.fromkeys(("cwd", "env_file", "include", "stdin"), (_ANY, _SENDS)),
     "export": ("[^=]*", _SENDS),
     "checkpoint": (r"[/~].*|(.*/)?\.\.(/.*)?", _SENDS),
-    **dict.fromkeys(("summary", "download_only", "homes", "users"), (_ANY, _WRITES)),
+    **dict.fromkeys(("summary", "report", "page_file", "download_only", "homes", "users"), (_ANY, _WRITES)),
     "force": (_ANY, _REPLACES),
     **dict.fromkeys(("prune", "remove", "remove_all", "revoke", "with_results", "yes"), (_ANY, _DELETES)),
 }

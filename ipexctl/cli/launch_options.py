@@ -49,7 +49,7 @@ _OTHER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Communication": ("iface",),
     "Project files": (),
     "Watching": (
-        *("ranks", "plain", "live", "events", "reconnect", "detach", "summary"),
+        *("ranks", "plain", "live", "events", "reconnect", "detach", "summary", "report"),
         *("json", "quiet", "verbose", "no_color"),
     ),
     "Ending": ("notify",),

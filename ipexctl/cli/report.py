@@ -15,7 +15,9 @@ from ipexctl.errors import UserError
 def report_command(
     *,
     run: str = RUN,
-    file: Path | None = option("--output -o FILE", "The file to write (default: report-RUN.html in this directory)."),
+    page_file: Path | None = option(
+        "--output -o FILE", "The file to write (default: report-RUN.html in this directory)."
+    ),
     compare: str | None = option(
         "--compare RUN",
         "Show what differs from another run, and the change of throughput.",
@@ -44,7 +46,7 @@ def report_command(
     registry = RunRegistry()
     record = registry.find(run)
     other = registry.find(compare) if compare is not None else None
-    path = file or Path(f"report-{record.id}.html")
+    path = page_file or Path(f"report-{record.id}.html")
     check_file("-o", path)
     report = make_report(record, registry, timeout, output)
     page = report.page

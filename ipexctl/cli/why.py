@@ -27,7 +27,7 @@ def why_command(
     from ipexctl.cli.hosts import check_seconds, open_pool
     from ipexctl.cli.run_hosts import run_options
     from ipexctl.jobs.registry import RunRegistry, read_failed_call
-    from ipexctl.jobs.why.why import mention_failed_call, why
+    from ipexctl.jobs.why.why import mention_failed_call, mention_page, why
     from ipexctl.ui.why import as_json, show
 
     check_seconds("--timeout", timeout)
@@ -39,5 +39,6 @@ def why_command(
         report = why(record, connect, registry.directory, pool.cancel, timeout=seconds)
     if run == "last":
         report = mention_failed_call(report, read_failed_call(registry.directory))
+    report = mention_page(report)
     output.print_report(report, as_json, show)
     raise typer.Exit(report.exit_code)

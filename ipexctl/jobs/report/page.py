@@ -141,7 +141,7 @@ def report_page(
         cause=cause.sentence if cause is not None else "",
         confidence=cause.confidence if cause is not None else "likely",
         fixes=tuple(cause.fix.split("; ")) if cause is not None and cause.fix else (),
-        commands=tuple(command for command in diagnosis.next if not command.startswith("ipexctl report ")),
+        commands=diagnosis.next,
         notes=diagnosis.notes,
         others=tuple(other.sentence for other in diagnosis.others),
         facts=tuple(_facts(record, snapshot, plan)),

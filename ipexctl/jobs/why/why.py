@@ -100,11 +100,17 @@ def mention_failed_call(answer: WhyResult, failed: FailedCall | None) -> WhyResu
     return replace(answer, failed_call=failed)
 
 
+def mention_page(answer: WhyResult) -> WhyResult:
+    """Add the command that shows the run on one page, if there is a record to show."""
+    if answer.snapshot is None:
+        return answer
+    command = answer.record.call_options.apply(f"ipexctl report {answer.record.id}")
+    return replace(answer, diagnosis=replace(answer.diagnosis, next=(*answer.diagnosis.next, command)))
+
+
 def _with_call_options(answer: WhyResult) -> WhyResult:
-    """Commands to type next have the options of the call that started the run; the last one shows all of the run."""
+    """Commands to type next get the options of the call that started the run."""
     diagnosis, options = answer.diagnosis, answer.record.call_options
-    if answer.snapshot is not None:
-        diagnosis = replace(diagnosis, next=(*diagnosis.next, f"ipexctl report {answer.record.id}"))
     cause = diagnosis.cause and replace(diagnosis.cause, fix=options.apply(diagnosis.cause.fix))
     after = tuple(map(options.apply, diagnosis.next))
     return replace(answer, diagnosis=replace(diagnosis, cause=cause, next=after))

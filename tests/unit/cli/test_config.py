@@ -45,6 +45,7 @@ HARMLESS = frozenset(
         "bind",
         "ccl_workers",
         "check",
+        "compare",
         "connect_timeout",
     }
     | {"cpu", "data", "detach", "diff", "dry_run", "env", "everything", "exclude", "exclusive", "follow", "forks"}
@@ -285,6 +286,8 @@ def test_every_command_takes_defaults() -> None:
         ("run", "include = ['.env']"),
         ("run", "cwd = '/etc'"),
         ("run", "summary = '/home/me/.bashrc'"),
+        ("run", "report = '/home/me/.bashrc'"),
+        ("report", "output = '/home/me/.bashrc'"),
         ("run", "module = 'x'"),
         ("run", "notify = 'touch ran'"),
         ("exec", "shell = 'touch ran'"),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.skipif(chromium.PROGRAM is None, reason="chromium is not installed")
-AXE = os.environ.get("AXE_CORE", "")
+AXE = os.environ.get("IPEXCTL_TESTS_AXE", "")
 """The path of axe.min.js from npm's package axe-core."""
 
 
@@ -100,7 +100,7 @@ def test_the_mouse_shows_the_values_of_a_rank(tab: chromium.Page, run_page: Path
     assert "node-000.example.com" in shown
 
 
-@pytest.mark.skipif(not AXE, reason="AXE_CORE names no axe.min.js of npm's axe-core")
+@pytest.mark.skipif(not AXE, reason="IPEXCTL_TESTS_AXE names no axe.min.js of npm's axe-core")
 @pytest.mark.parametrize("is_dark", [False, True])
 @pytest.mark.parametrize("width", [1400, 400])
 def test_axe_finds_nothing(tab: chromium.Page, run_page: Path, width: int, *, is_dark: bool) -> None:
