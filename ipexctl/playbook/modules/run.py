@@ -110,7 +110,7 @@ def _plan_only(
         # With --check, files that an earlier task would create are missing: not a failure of the playbook.
         return Result(status, f"not run: --check ({planned.reason})", data=_NOT_RUN, not_run=True)
     ranks = planned.plan.world_size
-    message = f"not run: --check; it would be {ranks} ranks"
+    message = f"not run: --check; it would be {counted(ranks, 'rank')}"
     return Result(status, message, data={**_NOT_RUN, "world_size": ranks}, not_run=True)
 
 
