@@ -192,7 +192,8 @@ class Round:
         said = json.loads(self.place.call("why", self.run, "--json").out)
         cause = said["first_failure"] or {}
         for name in ("rank", "kind", "signal", "exit_code", "host"):
-            assert (cause.get(name) or None) == first.get(name), f"why says {name} {cause.get(name)}: {first}"
+            value = None if cause.get(name) == "" else cause.get(name)
+            assert value == first.get(name), f"why says {name} {value}: {first}"
         assert said["state"] == expected.state, f"why says {said['state']}"
         assert expected.words in json.dumps(said["lines"]), f"why does not show {expected.words!r}: {said['lines']}"
         if self.fault == "stop, hang":
