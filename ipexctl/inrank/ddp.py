@@ -210,7 +210,8 @@ def _patch_registration() -> None:
         self._check_comm_hook(hook)
         _replace(own, state, hook)
         self.logger._set_comm_hook_name(hook.__qualname__)
-        self._comm_hooks.append((hook, state))
+        if hasattr(self, "_comm_hooks"):  # from torch 2.3 on
+            self._comm_hooks.append((hook, state))
 
     @functools.wraps(register_builtin)
     def _register_builtin_comm_hook(self: Any, comm_hook_type: Any) -> None:

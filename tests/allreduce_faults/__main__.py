@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -25,6 +26,11 @@ from .rounds import FAULTS, FAULTS_BETWEEN, choose, play_round
 def say(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
+
+
+def leave(number: int, _frame: object) -> None:
+    """End the round's processes and the lab before the program ends."""
+    sys.exit(128 + number)
 
 
 def main() -> int:
@@ -41,6 +47,8 @@ def main() -> int:
     faults = [name for name in (*FAULTS, *(FAULTS_BETWEEN if options.lab else ())) if options.only in name]
     if not faults:
         parser.error(f"no fault {options.only!r}: {', '.join((*FAULTS, *FAULTS_BETWEEN))}")
+    for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(sign, leave)
     base = Path(tempfile.mkdtemp(prefix="allreduce-faults-"))
     say(f"seed {options.seed}; the calls' output is in {base}")
     numbers = [options.round] if options.round else range(1, options.count + 1)
