@@ -139,6 +139,8 @@ def reason_against(model: Any, group: Any) -> str:
         return "there is one rank"
     if not isinstance(_backend(group), getattr(dist, "ProcessGroupGloo", ())):
         return "the process group's backend is not gloo"
+    if missing := _missing_name(model):
+        return f"torch {torch.__version__} has no {missing}"
     config = sys.modules.get("torch._dynamo.config")
     reasons = (
         (getattr(model, "device_type", "cpu") != "cpu", "the model is not on the CPU"),
@@ -151,6 +153,19 @@ def reason_against(model: Any, group: Any) -> str:
         (_gradient_bytes(model) < CROSSOVER, f"the model has less than {CROSSOVER >> 10} KB of gradients"),
     )
     return next((reason for is_against, reason in reasons if is_against), "")
+
+
+def _missing_name(model: Any) -> str:
+    """A name of torch that is used in the script's own calls, where its lack would be an error; empty if all exist."""
+    needed = (
+        (DistributedDataParallel, ("register_comm_hook", "_register_builtin_comm_hook", "_check_comm_hook")),
+        (DistributedDataParallel, ("_match_all_reduce_for_bwd_pass",)),
+        (dist, ("_register_comm_hook", "BuiltinCommHookType", "GradBucket")),
+        (getattr(dist, "GradBucket", None), ("buffer", "index", "is_last")),
+        (model, ("reducer", "_module_parameters")),
+        (getattr(model, "logger", None), ("_set_comm_hook_name",)),
+    )
+    return next((name for owner, names in needed for name in names if not hasattr(owner, name)), "")
 
 
 def _version() -> tuple[int, ...]:
@@ -210,7 +225,7 @@ def _patch_registration() -> None:
         self._check_comm_hook(hook)
         _replace(own, state, hook)
         self.logger._set_comm_hook_name(hook.__qualname__)
-        if hasattr(self, "_comm_hooks"):  # from torch 2.3 on
+        if hasattr(self, "_comm_hooks"):  # not in torch 2.1
             self._comm_hooks.append((hook, state))
 
     @functools.wraps(register_builtin)

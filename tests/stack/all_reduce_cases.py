@@ -164,6 +164,18 @@ def compiled() -> Any:
     return train(torch.compile(DistributedDataParallel(make()), backend="aot_eager"))
 
 
+def without_a_name() -> Any:
+    """Of a torch that has dropped what the hook needs."""
+    name = "_match_all_reduce_for_bwd_pass"
+    method = getattr(DistributedDataParallel, name)
+    delattr(DistributedDataParallel, name)
+    try:
+        model = DistributedDataParallel(make())
+    finally:
+        setattr(DistributedDataParallel, name, method)
+    return train(model)
+
+
 def in_subgroup() -> Any:
     return train(DistributedDataParallel(make(), process_group=dist.new_group([0, 1])))
 
@@ -202,6 +214,7 @@ CASES = {
     "copied": copied,
     "compiled": compiled,
     "sparse": lambda: train(DistributedDataParallel(make(sparse=True))),
+    "name missing": without_a_name,
     "subgroup": in_subgroup,
     "small model": lambda: train(DistributedDataParallel(torch.nn.Linear(64, 8))),  # less than 4 KB
     "group anew": group_made_anew,
