@@ -12,7 +12,7 @@ import shlex
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
 import typer
 
@@ -39,6 +39,7 @@ export_command = typer.Typer(
     add_completion=False,
 )
 SCHEMA = "ipexctl.export/1"
+IMAGE: Final = "my-training-image"
 SETTINGS: Final = {"allow_interspersed_args": False}
 
 
@@ -103,7 +104,7 @@ def mpijob(
     image: str = option(
         "--image NAME",
         "Image with the environment, project, mpirun and sshd (default: {default}).",
-        "my-training-image",
+        IMAGE,
     ),
     line: LaunchLine,
 ) -> None:
@@ -114,17 +115,35 @@ def mpijob(
     """
     from ipexctl.export.mpijob import to_mpijob
 
-    if not image or any(character.isspace() for character in image):
-        raise UserError(f"--image {quoted(image)} is no image's name", fix="such as registry/me/train:1")
+    _check_image(image)
     call, planned = _plan(ctx, line)
-    cpus = [planned.context.facts[host.name].cpu for host in planned.plan.hosts]
-    threads = max((cpu.threads // cpu.cores for cpu in cpus if cpu.threads and cpu.cores), default=1)
-    memories = [planned.context.facts[host.name].memory for host in planned.plan.hosts]
-    memory = min((size for found in memories if (size := found.limit or found.total)), default=None)
-    restarts = call.request.max_restarts
     exported = to_mpijob(
-        planned.plan, _job_name(call), image, threads_per_core=threads, memory=memory, restarts=restarts
+        planned.plan, _job_name(call), image, restarts=call.request.max_restarts, **_pod_resources(planned)
     )
+    _print(exported, line.output, _lost(ctx, call, planned.plan))
+
+
+@subcommand(export_command, "trainjob", cls=ScriptCommand, context_settings=SETTINGS)
+def trainjob(
+    *,
+    ctx: typer.Context,
+    image: str = option(
+        "--image NAME",
+        "Image with the environment, project and torchrun (default: {default}).",
+        IMAGE,
+    ),
+    line: LaunchLine,
+) -> None:
+    """Print a TrainJob of Kubeflow Trainer v2, with torchrun and gloo.
+
+    \b
+    Example: ipexctl export trainjob -H hostfile --backend gloo --image me/img train.py > job.yaml
+    """
+    from ipexctl.export.trainjob import to_trainjob
+
+    _check_image(image)
+    call, planned = _plan(ctx, line)
+    exported = to_trainjob(planned.plan, _job_name(call), image, **_pod_resources(planned))
     _print(exported, line.output, _lost(ctx, call, planned.plan))
 
 
@@ -180,6 +199,27 @@ def _plan(ctx: typer.Context, line: LaunchLine) -> tuple[LaunchCall, PlannedRun]
     call = read_launch_call(ctx, line)
     with session_pool(line.targets, line.output) as (pool, interrupt):
         return call, plan_or_exit(call, line.output, pool, interrupt, run="by-hand", schema=SCHEMA)
+
+
+class _Resources(TypedDict):
+    """What a pod with one host's ranks asks for."""
+
+    threads_per_core: int
+    memory: int | None
+
+
+def _pod_resources(planned: PlannedRun) -> _Resources:
+    facts = [planned.context.facts[host.name] for host in planned.plan.hosts]
+    threads = max(
+        (found.cpu.threads // found.cpu.cores for found in facts if found.cpu.threads and found.cpu.cores), default=1
+    )
+    sizes = [size for found in facts if (size := found.memory.limit or found.memory.total)]
+    return {"threads_per_core": threads, "memory": min(sizes, default=None)}
+
+
+def _check_image(image: str) -> None:
+    if not image or any(character.isspace() for character in image):
+        raise UserError(f"--image {quoted(image)} is no image's name", fix="such as registry/me/train:1")
 
 
 def _job_name(call: LaunchCall) -> str:

@@ -17,7 +17,7 @@ from ipexctl.sync.options import SyncOptions
 _ENVIRONMENT, _PROJECT, _ENDING = "Environment", "Project files", "Ending"
 _SHARED_HOSTS = "Ranks and cores"
 _WATCHING = "Watching"
-_EVERY_EXPORT = ("accelerate", "mpijob", "shell", "slurm")
+_EVERY_EXPORT = ("accelerate", "mpijob", "shell", "slurm", "trainjob")
 
 
 # Without eq and repr, which the requests made from it have: it is made at each start.
@@ -36,7 +36,7 @@ class RunOptions(SyncOptions):
         "File on every host to source in bash before mpirun and each rank.",
         panel=_ENVIRONMENT,
         kind="path",
-        lost_in=("accelerate", "mpijob"),
+        lost_in=("accelerate", "mpijob", "trainjob"),
         consequence="source it before",
     )
     cwd: Path | None = declare("--cwd DIR", "Project directory (default: found from SCRIPT upward).", panel=_PROJECT)
@@ -49,7 +49,7 @@ class RunOptions(SyncOptions):
         0,
         panel=_ENDING,
         least=0,
-        lost_in=("accelerate", "shell", "slurm"),
+        lost_in=("accelerate", "shell", "slurm", "trainjob"),
         consequence="nothing begins it again",
     )
     checkpoint: str | None = declare(

@@ -7,75 +7,21 @@ import subprocess
 from dataclasses import replace
 from typing import Any
 
-import jsonschema
 import pytest
-import yaml
+from custom_resources import checked
 from launch_helpers import IPEX, cpu, machine, plan
 
-from ipexctl.export.mpijob import label, to_mpijob
+from ipexctl.export.kubernetes import label
+from ipexctl.export.mpijob import to_mpijob
 from ipexctl.launch.plan import LaunchFlavor, LaunchPlan
 from ipexctl.launch.request import Export
 from message_data import missing
 
 TWO = (machine(cpu(4), 1), machine(cpu(4), 2))
-NAME = {"type": "string", "pattern": r"^[a-z]([-a-z0-9]*[a-z0-9])?\Z", "maxLength": 63 - len("-worker-9999")}
-"""The workers' service and pods are named after it: DNS-1035."""
-
-
-def closed(*required: str, **properties: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
-
-
-WORDS = {"type": "array", "items": {"type": "string"}}
-CONTAINER = closed(
-    "name",
-    "image",
-    name=NAME,
-    image={"type": "string"},
-    command=WORDS,
-    resources=closed(
-        "limits",
-        limits=closed(
-            "cpu",
-            cpu={"type": "integer", "minimum": 1},
-            memory={"type": "string", "pattern": r"^[1-9][0-9]*Gi\Z"},
-        ),
-    ),
-)
-REPLICAS = closed(
-    "replicas",
-    "template",
-    replicas={"type": "integer", "minimum": 1},
-    template=closed("spec", spec=closed("containers", containers={"type": "array", "items": CONTAINER, "minItems": 1})),
-)
-SCHEMA = closed(
-    "apiVersion",
-    "kind",
-    "metadata",
-    "spec",
-    apiVersion={"const": "kubeflow.org/v2beta1"},
-    kind={"const": "MPIJob"},
-    metadata=closed("name", name=NAME),
-    spec=closed(
-        "mpiReplicaSpecs",
-        "slotsPerWorker",
-        slotsPerWorker={"type": "integer", "minimum": 1},
-        mpiImplementation={"enum": ["OpenMPI", "Intel", "MPICH"]},
-        runPolicy=closed(
-            cleanPodPolicy={"enum": ["None", "Running", "All"]},
-            activeDeadlineSeconds={"type": "integer", "minimum": 0},
-            backoffLimit={"type": "integer", "minimum": 0},
-        ),
-        mpiReplicaSpecs=closed("Launcher", "Worker", Launcher=REPLICAS, Worker=REPLICAS),
-    ),
-)
-"""The fields of mpi-operator 0.8.0's v2beta1 that an export uses; no others are allowed."""
 
 
 def job_of(made: LaunchPlan, name: str = "train", **more: Any) -> dict[str, Any]:
-    job: dict[str, Any] = yaml.safe_load(to_mpijob(made, name, "me/train", **more).text)
-    jsonschema.validate(job, SCHEMA)
-    return job
+    return checked("mpijob", to_mpijob(made, name, "me/train", **more).text)
 
 
 def script_of(job: dict[str, Any]) -> str:
@@ -139,6 +85,12 @@ def test_paths_of_the_hosts_are_left_out_of_the_job() -> None:
 def test_names_become_valid_kubernetes_names(name: str, label_: str) -> None:
     assert label(name) == label_
     assert job_of(plan(TWO[0], mpi="intel"), name)["metadata"] == {"name": label_}
+
+
+def test_kubernetes_does_not_replace_variables_in_the_words_of_the_call() -> None:
+    words = ("python", "train.py", "$(HOME)", "a$$b", "$plain")
+    script = script_of(job_of(replace(plan(*TWO), command=words)))
+    assert shlex.split(script, comments=True)[-3:] == ["$$(HOME)", "a$$$$b", "$$plain"]
 
 
 def test_secrets_are_left_out_of_the_job() -> None:
