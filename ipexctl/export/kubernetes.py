@@ -1,4 +1,4 @@
-"""What the exports for Kubernetes share: names, resources, variables that a pod can have, YAML. Pure.
+"""Shared by the exports for Kubernetes: names, resources, variables that a pod can have, YAML. Pure.
 
 In come the plan and facts of its hosts; out go values for a manifest. What belongs to single machines cannot move:
 interfaces, affinities and paths of the environment are left out and listed in notes, as pods have others.
@@ -45,7 +45,7 @@ def limits_of(plan: LaunchPlan, threads_per_core: int, memory: int | None) -> di
 
 
 def to_give(limits: dict[str, int | str]) -> str:
-    """What a node of the cluster needs for a pod, in the sentence at the top of a manifest."""
+    """The resources that a node of the cluster needs for a pod, in the sentence at the top of a manifest."""
     return f"a node with {' and '.join(f'{value} of {name}' for name, value in limits.items())} to give"
 
 
@@ -61,9 +61,11 @@ def pod_variables(plan: LaunchPlan, *, without: Sequence[str] = ()) -> dict[str,
 
 def settings_left_out(plan: LaunchPlan, *, without: Sequence[str] = ()) -> tuple[str, ...]:
     """Notes about the variables that are not in a manifest; the caller has its own notes about some."""
-    told = {*HOST_SETTINGS, *without}
-    in_image = [setting.name for setting in plan.settings if _is_image_path(plan, setting) and setting.name not in told]
-    differing = [name for name in differing_settings(plan) if name not in {*told, *in_image}]
+    noted = {*HOST_SETTINGS, *without}
+    in_image = [
+        setting.name for setting in plan.settings if _is_image_path(plan, setting) and setting.name not in noted
+    ]
+    differing = [name for name in differing_settings(plan) if name not in {*noted, *in_image}]
     of_hosts = [name for name in HOST_SETTINGS if name not in without]
     return (
         *omitted(plan, of_hosts, "left out, they belong to the machines of this plan and not to pods"),
