@@ -1,19 +1,23 @@
-"""Adding up a tensor over the ranks of one host, in shared memory, and over hosts where there are several.
+"""Adding up tensors over the ranks of one host, in shared memory, and over hosts where there are several.
 
 In comes a flat tensor, and a factor by which each rank's values are multiplied first; the sum is written into the same
-tensor. Each rank adds up one part of each piece, its shard:
+tensor. It goes through in pieces, of each of which every rank adds up one part, its shard:
 
-    1. it writes the shards of the others, multiplied, into its own segment, and counts up PROGRESS
-    2. it waits for all ranks, adds up its shard in the order of the ranks, leaves the sum in its segment, counts up
-    3. it waits for all ranks, and copies the sums of the others
+    1. it writes the shards of the others, multiplied, into a free slot of its own segment, and counts up WRITTEN
+    2. once all ranks have: it adds up its shard in the order of the ranks, leaves the sum in its slot, counts up SUMMED
+    3. once all ranks have: it copies the sums of the others, and counts up COPIED; once all have, its slot is free
 
-A small piece takes one step less: each rank writes all of it, waits, and adds up all of it in the same order. Pieces
-use the slots of a segment in turn. A rank writes to a slot again only after all ranks have counted up for a later
-piece, which they do after they have read everything of the piece before. The rule: the same bits on each rank.
+A small piece, and each with two ranks, takes one step less: each rank writes all of it, and adds up all of it in the
+same order.
 
-With several hosts, the ranks of all hosts with the same place add up their shards over a group of gloo between steps 2
-and 3. Meanwhile the next pieces take steps 1 and 2, also those of later buckets; the last bucket of a backward pass
-waits for all. When a piece is finished depends on the sizes of buckets alone, so that all ranks count up in one order.
+`start` takes step 1 for all pieces of a tensor, and step 2 and 3 of any tensor as far as the others have come, without
+waiting for them: backward goes on meanwhile. It waits if no slot is free. `finish`, at the last bucket of a backward
+pass, waits for all. With several hosts, the ranks of all hosts with the same place add up their shards over a group of
+gloo before they count up SUMMED; that goes on meanwhile, too.
+
+The rules: the same bits on each rank. Each counter goes through the pieces in their order, so that gloo's calls have
+the same order on all hosts; between the counters, each rank has an order of its own. A rank has left `start` without
+the others only if these can, too, with what it has done: it may wait for them elsewhere.
 """
 
 from __future__ import annotations
@@ -26,8 +30,8 @@ from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, Sequence
 import torch
 
 from .layout import pieces, shard_bounds
-from .segment import HEADER
-from .waiting import MASK, Waiter
+from .segment import COPIED, HEADER, MOST_PIECES, SUMMED, WRITTEN
+from .waiting import HALF, MASK, Waiter
 
 if TYPE_CHECKING:
     from .segment import Segment
@@ -37,12 +41,16 @@ PIECE = 2 << 20
 """Bytes of a piece on one host: what is written stays in the processor's caches until the others read it."""
 PIECE_BETWEEN = 16 << 20
 """Bytes of a piece with several hosts: the network takes longer than the memory, and each message takes a while."""
-SLOTS, SLOTS_BETWEEN = 2, 4
+SPACE = 64 << 20
+"""Bytes of all slots: two buckets of DDP, so that a rank that is ahead by one of them does not wait."""
 WHOLE = 512 << 10
-"""Bytes, divided by the number of ranks, up to which each rank adds up all of a piece: 256 KB with two."""
-SEGMENT_SIZE = HEADER + SLOTS_BETWEEN * PIECE_BETWEEN
+"""Bytes, divided by the number of ranks, up to which each rank adds up all of a piece.
+
+Two ranks always do: they move as many bytes as with shards, and wait once less.
+"""
+SEGMENT_SIZE = HEADER + SPACE
 """Pages that no rank touches take no memory."""
-MAX_PLANS = 64
+MAX_PLANS, MAX_VIEWS = 64, 4096
 DTYPES = (
     torch.float32,
     torch.float64,
@@ -57,32 +65,31 @@ DTYPES = (
 
 
 class _Piece(NamedTuple):
-    """A piece of a bucket with the parts of the segments' slots for it."""
+    """Bounds of a piece, and of the ranks' shards in it, all in elements of the bucket."""
 
     start: int
     end: int
     is_whole: bool
-    own: slice
-    """The own shard, in the bucket."""
-    written: Sequence[tuple[slice, Any]]
-    """Parts of the bucket, and of the own segment, for shards of others."""
-    result: Any
-    terms: Sequence[Any]
-    """Of each rank of the host, what it has written for the own shard; the own one is None in a piece with shards."""
-    sums: Sequence[tuple[slice, Any]]
-    """Parts of the bucket, and of the others' segments that hold their sums."""
+    shards: Sequence[tuple[int, int]]
+    """In the order of the ranks; empty in a piece that each rank adds up as a whole."""
 
 
-class _Pending(NamedTuple):
-    """A piece whose shards are on their way between hosts."""
+class _Pending:
+    """A piece that this rank has written and not copied yet."""
 
-    owner: Any
-    """The model."""
-    piece: _Piece
-    tensor: Any
-    work: Any
-    future: Any
-    """Of the bucket, with its last piece; otherwise None."""
+    __slots__ = ("factor", "future", "number", "owner", "piece", "result", "target", "tensor", "work")
+
+    def __init__(self, owner: Any, piece: _Piece, tensor: Any, factor: float | None, number: int) -> None:
+        self.owner = owner
+        """The model."""
+        self.piece, self.tensor, self.factor = piece, tensor, factor
+        self.number, self.target = number, (number + 1) & MASK
+        self.future: Any = None
+        """Of the bucket, with its last piece."""
+        self.result: Any = None
+        """The own shard's sum, in the own segment."""
+        self.work: Any = None
+        """What adds it up between hosts."""
 
 
 class Channel:
@@ -93,50 +100,52 @@ class Channel:
     ) -> None:
         self._between = between
         """The backend of the ranks of all hosts with this place; None with one host."""
-        self._pending: deque[_Pending] = deque()
-        self._piece_size, self._slots = (PIECE, SLOTS) if between is None else (PIECE_BETWEEN, SLOTS_BETWEEN)
+        self._piece_size = PIECE if between is None else PIECE_BETWEEN
+        slots = min(SPACE // self._piece_size, MOST_PIECES)
         self.place, self.size = place, len(segments)
         self._segments = segments
         self._own = segments[place]
         self.waiter = Waiter(self._own, segments, peers, timeout)
-        self.count = 0
-        self._slot = 0
-        self._plans: dict[tuple[Any, int, int], list[_Piece]] = {}
+        self._number = 0
+        """Of the next piece; it starts again after 32 bits, as the counters do."""
+        self._to_add: deque[_Pending] = deque()
+        self._to_send: deque[_Pending] = deque()
+        self._to_copy: deque[_Pending] = deque()
+        """Pieces that wait for step 2, for other hosts, and for step 3."""
+        self._used: deque[tuple[int, int]] = deque()
+        """Slots that other ranks may still read, with the number that their COPIED has to reach."""
+        self._free = list(range(slots))[::-1]
+        """The last one is taken: the one that the caches are most likely to hold."""
+        self._plans: dict[tuple[Any, int], list[_Piece]] = {}
+        self._views: dict[tuple[int, int, Any, int, int], Any] = {}
         self._lock = threading.Lock()
         self._is_interrupted = False
 
-    def all_reduce(self, tensor: Any, factor: float | None) -> None:
-        """Add up a flat, contiguous tensor over the ranks of the host."""
-        with self._whole(), torch.no_grad():
-            plan = self._plan(tensor.dtype, tensor.numel())
-            self._own.checks[self._slot & 1] = tensor.numel() << 8 | DTYPES.index(tensor.dtype)
-            for number, piece in enumerate(plan):
-                if piece.is_whole:
-                    self._add_whole(piece, tensor, factor, is_first=number == 0)
-                else:
-                    self._add_shards(piece, tensor, factor, is_first=number == 0)
-                self._slot = (self._slot + 1) % self._slots
+    def start(self, owner: Any, tensor: Any, factor: float | None, future: Any) -> None:
+        """Begin to add up a flat, contiguous tensor; the future gets it once it is finished, by `finish` at the latest.
 
-    def start(self, owner: Any, tensor: Any, factor: float, future: Any) -> None:
-        """Add up a tensor over all hosts; the future gets it once it is finished, at `finish` at the latest."""
+        Nobody else may write to the tensor until then.
+        """
         with self._whole(), torch.no_grad():
-            plan = self._plan(tensor.dtype, tensor.numel())
+            plan, pending = self._plan(tensor.dtype, tensor.numel()), None
             for number, piece in enumerate(plan):
-                if len(self._pending) == self._slots - 1:
-                    self._finish_piece()
-                self._own.checks[self._slot & 1] = tensor.numel() << 8 | DTYPES.index(tensor.dtype)
-                self._add_own_shard(piece, tensor, factor, is_first=number == 0)
-                work = None if piece.own.start == piece.own.stop else self._between.allreduce([piece.result])
-                is_last = number == len(plan) - 1
-                self._pending.append(_Pending(owner, piece, tensor, work, future if is_last else None))
-                self._slot = (self._slot + 1) % self._slots
+                self._advance()
+                slot = self._free_slot(len(plan) - number)
+                pending = self._write(piece, slot, _Pending(owner, piece, tensor, factor, self._number))
+            if pending is None:
+                future.set_result(tensor)
+                return
+            pending.future = future
+            self._advance()
 
     def finish(self) -> None:
         """Wait for all that was started."""
-        if self._pending:
+        if self._oldest():
             with self._whole(), torch.no_grad():
-                while self._pending:
-                    self._finish_piece()
+                self._advance()
+                while self._oldest():
+                    self._wait(self._number)
+                    self._advance()
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
@@ -153,111 +162,188 @@ class Channel:
 
     def discard(self, owner: Any) -> None:
         """Forget the tensors of that model's last backward pass, if it raised an error: they have new values."""
-        if self._pending:
-            for number, pending in enumerate(self._pending):
+        for queue in (self._to_add, self._to_send, self._to_copy):
+            for pending in queue:
                 if pending.owner is owner:
-                    self._pending[number] = pending._replace(tensor=None, future=None)
+                    pending.tensor = pending.future = None
 
-    def _finish_piece(self) -> None:
-        pending = self._pending.popleft()
-        piece, tensor = pending.piece, pending.tensor
-        if pending.work is not None:
+    def _advance(self) -> None:
+        """Take all steps for which no other rank is missing; the oldest pieces first, which the caches still hold."""
+        have_reached = self.waiter.have_reached
+        while True:
+            if self._to_copy and (self._to_copy[0].piece.is_whole or have_reached(SUMMED, self._to_copy[0].target)):
+                self._copy(self._to_copy.popleft())
+            elif self._to_send and self._to_send[0].work.is_completed():
+                self._receive(self._to_send.popleft())
+            elif self._to_add and have_reached(WRITTEN, self._to_add[0].target):
+                self._add(self._to_add.popleft())
+            else:
+                return
+
+    def _oldest(self) -> deque[_Pending]:
+        """The queue of the oldest pieces."""
+        return self._to_copy or self._to_send or self._to_add
+
+    def _wait(self, until: int) -> None:
+        """Wait for what half of the oldest pieces need for their next step, but for none after `until`.
+
+        `_advance` takes the step. A sleep for each piece would take longer than its copies where others use the cores.
+        """
+        queue = self._oldest()
+        pending = queue[min(len(queue) // 2, (until - queue[0].target) & MASK)]
+        if queue is self._to_send:
             pending.work.wait()
-        self.waiter.wait_for_all(self._signal())
+        else:
+            self.waiter.wait_for_all(SUMMED if queue is self._to_copy else WRITTEN, pending.target)
+
+    def _free_slot(self, needed: int) -> int:
+        """A slot, of which the tensor needs that many still.
+
+        It waits for no more than those: a rank that has written all of the tensor may have left, and has freed them.
+        """
+        used, until = self._used, None
+        while True:
+            while used and self.waiter.have_reached(COPIED, used[0][1]):
+                self._free.append(used.popleft()[0])
+            if self._free:
+                return self._free.pop()
+            if until is None:
+                until = used[min(needed - 1, len(used) // 4)][1]
+            oldest = self._oldest()
+            if oldest and (until - oldest[0].target) & MASK < HALF:
+                self._wait(until)
+                self._advance()
+            else:
+                self.waiter.wait_for_all(COPIED, until)
+
+    def _write(self, piece: _Piece, slot: int, pending: _Pending) -> _Pending:
+        """Step 1."""
+        tensor, factor, dtype, number = pending.tensor, pending.factor, pending.tensor.dtype, pending.number
+        self._number = pending.target
+        self._used.append((slot, pending.target))
+        self._own.pieces[number % MOST_PIECES] = (piece.end - piece.start) << 16 | DTYPES.index(dtype) << 8 | slot
+        place, start, end = self.place, piece.start, piece.end
+        if piece.is_whole:
+            _scale(tensor[start:end], factor, self._view(place, slot, dtype, 0, end - start))
+        else:
+            low, high = piece.shards[place]
+            for first, last in ((start, low), (high, end)):
+                if first < last:
+                    _scale(tensor[first:last], factor, self._view(place, slot, dtype, first - start, last - start))
+            pending.result = self._view(place, slot, dtype, low - start, high - start)
+        self.waiter.count_up(WRITTEN, pending.target)
+        self._to_add.append(pending)
+        return pending
+
+    def _add(self, pending: _Pending) -> None:
+        """Step 2."""
+        slots = self._slots(pending.number)
+        piece, tensor, place = pending.piece, pending.tensor, self.place
+        start, end = piece.start, piece.end
+        if piece.is_whole:
+            if tensor is not None:
+                views = [self._view(rank, slot, tensor.dtype, 0, end - start) for rank, slot in enumerate(slots)]
+                _add_in_order(views, tensor[start:end])
+            self._own.counters[SUMMED][0] = pending.target  # nobody waits for it
+            self._to_copy.append(pending)  # as COPIED goes through all pieces in their order
+            return
+        low, high = piece.shards[place]
+        if tensor is not None and low < high:
+            own = tensor[low:high]
+            if pending.factor is not None:
+                own.mul_(pending.factor)  # rounded as the others' terms: a fused multiply-add has other bits
+            views = [
+                own if rank == place else self._view(rank, slot, tensor.dtype, low - start, high - start)
+                for rank, slot in enumerate(slots)
+            ]
+            _add_in_order(views, pending.result)
+        if self._between is None:
+            self.waiter.count_up(SUMMED, pending.target)
+            self._to_copy.append(pending)
+            if tensor is not None:
+                tensor[low:high].copy_(pending.result)
+        else:
+            pending.work = self._between.allreduce([pending.result]) if low < high else _Nothing
+            self._to_send.append(pending)
+
+    def _receive(self, pending: _Pending) -> None:
+        """The own shard is added up over all hosts."""
+        pending.work.wait()
+        self.waiter.count_up(SUMMED, pending.target)
+        self._to_copy.append(pending)
+        low, high = pending.piece.shards[self.place]
+        if pending.tensor is not None:
+            pending.tensor[low:high].copy_(pending.result)
+
+    def _copy(self, pending: _Pending) -> None:
+        """Step 3."""
+        tensor, start = pending.tensor, pending.piece.start
         if tensor is not None:
-            tensor[piece.own].copy_(piece.result)
-            for part, source in piece.sums:
-                tensor[part].copy_(source)
+            slots = self._slots(pending.number)
+            for rank, (low, high) in enumerate(pending.piece.shards):
+                if rank != self.place and low < high:
+                    tensor[low:high].copy_(self._view(rank, slots[rank], tensor.dtype, low - start, high - start))
+        self.waiter.count_up(COPIED, pending.target)
         if pending.future is not None:
-            pending.future.set_result(tensor)
+            pending.future.set_result(pending.tensor)
 
-    def _signal(self) -> int:
-        self.count = count = (self.count + 1) & MASK
-        self._own.progress[0] = count
-        self._own.wake()
-        return count
+    def _slots(self, number: int) -> list[int]:
+        """Each rank's slot for that piece, which all have written.
 
-    def _add_shards(self, piece: _Piece, tensor: Any, factor: float | None, *, is_first: bool) -> None:
-        self._add_own_shard(piece, tensor, factor, is_first=is_first)
-        count = self._signal()
-        tensor[piece.own].copy_(piece.result)
-        self.waiter.wait_for_all(count)
-        for part, source in piece.sums:
-            tensor[part].copy_(source)
-
-    def _add_own_shard(self, piece: _Piece, tensor: Any, factor: float | None, *, is_first: bool) -> None:
-        for part, target in piece.written:
-            _scale(tensor[part], factor, target)
-        self.waiter.wait_for_all(self._signal())
-        if is_first:
-            self._check()
-        own = tensor[piece.own]
-        if factor is not None:
-            own.mul_(factor)  # rounded as the others' terms are: a fused multiply-add has other bits, if it underflows
-        _add_in_order(piece.terms, own, piece.result)
-
-    def _add_whole(self, piece: _Piece, tensor: Any, factor: float | None, *, is_first: bool) -> None:
-        part, target = piece.written[0]
-        own = tensor[part]
-        _scale(own, factor, target)
-        self.waiter.wait_for_all(self._signal())
-        if is_first:
-            self._check()
-        terms = piece.terms
-        torch.add(terms[0], terms[1], out=own)
-        for term in terms[2:]:
-            own.add_(term)
-
-    def _check(self) -> None:
-        """Raise an error if the ranks are about to add up different tensors, as of models that differ."""
-        slot = self._slot & 1
-        own = self._own.checks[slot]
-        for segment in self._segments:
-            if segment.checks[slot] != own:
+        Raises an error if the ranks are about to add up different tensors, as of models that differ.
+        """
+        words = [segment.pieces[number % MOST_PIECES] for segment in self._segments]
+        own = words[self.place] >> 8
+        for word in words:
+            if word >> 8 != own:
                 raise RuntimeError("the ranks of this host add up gradients of different sizes or types")
+        return [word & 0xFF for word in words]
+
+    def _view(self, rank: int, slot: int, dtype: Any, low: int, high: int) -> Any:
+        """Elements of a slot as a tensor."""
+        key = rank, slot, dtype, low, high
+        view = self._views.get(key)
+        if view is None:
+            if len(self._views) >= MAX_VIEWS:
+                self._views.clear()
+            start, size = HEADER + slot * self._piece_size, _item_size(dtype)
+            memory = self._segments[rank].bytes[start + low * size : start + high * size]
+            view = torch.frombuffer(memory, dtype=dtype) if low < high else torch.empty(0, dtype=dtype)
+            self._views[key] = view
+        return view
 
     def _plan(self, dtype: Any, elements: int) -> list[_Piece]:
-        key = dtype, elements, self._slot
-        plan = self._plans.get(key)
+        plan = self._plans.get((dtype, elements))
         if plan is None:
             while len(self._plans) >= MAX_PLANS:
                 del self._plans[next(iter(self._plans))]
-            plan = self._plans[key] = self._make_plan(dtype, elements)
+            size = _item_size(dtype)
+            plan = [self._piece(start, end, size) for start, end in pieces(elements, size, self._piece_size)]
+            self._plans[dtype, elements] = plan
         return plan
 
-    def _make_plan(self, dtype: Any, elements: int) -> list[_Piece]:
-        size = dtype.itemsize if hasattr(dtype, "itemsize") else torch.empty((), dtype=dtype).element_size()
-        plan, slot = [], self._slot
-        for start, end in pieces(elements, size, self._piece_size):
-            views = [self._view(segment, slot, dtype, end - start, size) for segment in self._segments]
-            plan.append(self._piece(start, end, size, views))
-            slot = (slot + 1) % self._slots
-        return plan
+    def _piece(self, start: int, end: int, size: int) -> _Piece:
+        elements = end - start
+        if self._between is None and (self.size == 2 or elements * size * self.size <= WHOLE):
+            return _Piece(start, end, True, ())
+        bounds = [start + bound for bound in shard_bounds(elements, self.size, size)]
+        return _Piece(start, end, False, list(zip(bounds[:-1], bounds[1:])))
 
-    def _view(self, segment: Segment, slot: int, dtype: Any, elements: int, size: int) -> Any:
-        start = HEADER + slot * self._piece_size
-        return torch.frombuffer(segment.bytes[start : start + elements * size], dtype=dtype)
 
-    def _piece(self, start: int, end: int, size: int, views: list[Any]) -> _Piece:
-        elements, place = end - start, self.place
-        whole = slice(start, end)
-        if elements * size * self.size <= WHOLE and self._between is None:
-            return _Piece(start, end, True, whole, [(whole, views[place])], None, views, ())
-        bounds = shard_bounds(elements, self.size, size)
-        low, high = bounds[place], bounds[place + 1]
-        written = [
-            (slice(start + first, start + last), views[place][first:last])
-            for first, last in ((0, low), (high, elements))
-            if first < last
-        ]
-        terms = [None if number == place else view[low:high] for number, view in enumerate(views)]
-        sums = [
-            (slice(start + first, start + last), view[first:last])
-            for number, (view, first, last) in enumerate(zip(views, bounds[:-1], bounds[1:]))
-            if number != place and first < last
-        ]
-        own = slice(start + low, start + high)
-        return _Piece(start, end, False, own, written, views[place][low:high], terms, sums)
+class _Nothing:
+    """The work between hosts for a shard without elements."""
+
+    @staticmethod
+    def is_completed() -> bool:
+        return True
+
+    @staticmethod
+    def wait() -> None:
+        return
+
+
+def _item_size(dtype: Any) -> int:
+    return int(dtype.itemsize) if hasattr(dtype, "itemsize") else torch.empty((), dtype=dtype).element_size()
 
 
 def _scale(source: Any, factor: float | None, target: Any) -> None:
@@ -267,9 +353,9 @@ def _scale(source: Any, factor: float | None, target: Any) -> None:
         torch.mul(source, factor, out=target)
 
 
-def _add_in_order(terms: Sequence[Any], own: Any, result: Any) -> None:
-    """The sum over ranks, in their order; `own` stands for the term that is None."""
-    first, second, *more = (own if term is None else term for term in terms)
+def _add_in_order(terms: Sequence[Any], result: Any) -> None:
+    """The sum over ranks, in their order."""
+    first, second, *more = terms
     torch.add(first, second, out=result)
     for term in more:
         result.add_(term)

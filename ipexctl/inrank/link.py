@@ -49,15 +49,14 @@ class SharedLink:
         return CROSSOVER if len(self.hosts) == 1 else CROSSOVER_BETWEEN
 
     def all_reduce(self, owner: Any, tensor: Any, factor: float) -> Any:
-        """A future of a flat tensor, which is the sum over all ranks, each rank's values multiplied by the factor."""
+        """A future of a flat tensor, which is the sum over all ranks, each rank's values multiplied by the factor.
+
+        It is there after `channel.finish` at the latest.
+        """
         global buckets
         buckets += 1
         future: Any = torch.futures.Future()
-        if len(self.hosts) > 1:
-            self.channel.start(owner, tensor, factor, future)
-        else:
-            self.channel.all_reduce(tensor, factor)
-            future.set_result(tensor)
+        self.channel.start(owner, tensor, factor, future)
         return future
 
 

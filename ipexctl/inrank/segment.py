@@ -5,15 +5,18 @@ which is 64 MB in a container. A rank that can open `/proc/PID/fd/NUMBER` of ano
 same host, in the same PID namespace, of the same user. The rank keeps the descriptor of its own: `process_stacks.py`
 reads WAITS_FOR there.
 
-    bytes 0 to 127     PROGRESS: 32 bits, the futex on which others wait; written by the segment's own rank alone
-    bytes 128 to 255   WAITS_FOR: 32 bits, the number of the rank that its rank waits for, and 1; 0: for none
-    bytes 256 to 383   CHECKS: 64 bits for each slot, the size and type of what the rank adds up there
-    bytes 384 to 415   the nonce
-    from byte 4096     the slots
+    byte 0      WRITTEN: 32 bits, how many pieces the rank has written for others; a futex on which they wait
+    byte 128    WAITS_FOR: 32 bits, the number of the rank that its rank waits for, and 1; 0: for none
+    byte 256    SUMMED: as WRITTEN, of pieces whose own shard is added up
+    byte 384    the nonce, 32 bytes
+    byte 512    COPIED: likewise, of pieces of which the rank reads nothing any more
+    byte 640    AWAITED: 64 bits, what the rank sleeps for: of which rank, which counter, and the number; 0: for nothing
+    byte 1024   PIECES: 64 bits for each of the last 64 pieces, its size and type, and its slot
+    byte 4096   the slots
 
-Each word has one writer and a cache line of its own, and is stored by one aligned instruction. On x86-64, stores become
-visible in the order in which they are made, and loads are made in order, so that a rank that reads a new PROGRESS also
-reads what was written before it.
+Each word is written by the segment's own rank alone, by one aligned instruction; the counters have cache lines of their
+own. On x86-64, stores become visible in the order in which they are made, after earlier loads, and loads are made in
+order, so that a rank that reads a new counter also reads what was written before it.
 """
 
 from __future__ import annotations
@@ -24,8 +27,13 @@ import os
 import platform
 import weakref
 
-PROGRESS, WAITS_FOR, CHECKS, NONCE = 0, 128, 256, 384
+WAITS_FOR, NONCE, AWAITED, PIECES = 128, 384, 640, 1024
+COUNTERS = (0, 256, 512)
+WRITTEN, SUMMED, COPIED = 0, 1, 2
+"""Numbers of the counters."""
 NONCE_SIZE = 32
+MOST_PIECES = 64
+"""Those that a rank has under way at a time: no more than it has slots."""
 HEADER = 4096
 NAME = "ipexctl-allreduce"
 _MADV_DONTFORK = 10
@@ -95,10 +103,11 @@ class Segment:
         if _libc.madvise(self._address, size, _MADV_DONTFORK):
             raise _failed("madvise")
         self.bytes = memoryview(array).cast("B")
-        self.progress = self.bytes[PROGRESS : PROGRESS + 4].cast("I")
+        self.counters = [self.bytes[at : at + 4].cast("I") for at in COUNTERS]
         self.waits_for = self.bytes[WAITS_FOR : WAITS_FOR + 4].cast("I")
-        self.checks = self.bytes[CHECKS : CHECKS + 16].cast("Q")
-        self._futex = ctypes.c_void_p(self._address + PROGRESS)
+        self.awaited = self.bytes[AWAITED : AWAITED + 8].cast("Q")
+        self.pieces = self.bytes[PIECES : PIECES + 8 * MOST_PIECES].cast("Q")
+        self._futexes = [ctypes.c_void_p(self._address + at) for at in COUNTERS]
 
     @property
     def nonce(self) -> bytes:
@@ -108,11 +117,12 @@ class Segment:
     def nonce(self, value: bytes) -> None:
         self.bytes[NONCE : NONCE + NONCE_SIZE] = value
 
-    def wake(self) -> None:
-        """Wake the ranks that sleep until PROGRESS changes."""
-        _libc.syscall(_NUMBER, self._futex, _WAKE, _EVERYONE, _NOTHING, _NOTHING, _NOTHING)
+    def wake(self, counter: int) -> None:
+        """Wake the ranks that sleep until the counter changes."""
+        _libc.syscall(_NUMBER, self._futexes[counter], _WAKE, _EVERYONE, _NOTHING, _NOTHING, _NOTHING)
 
-    def sleep(self, value: int, seconds: float) -> None:
-        """Sleep while PROGRESS has that value, at most that long; also returns on a signal."""
+    def sleep(self, counter: int, value: int, seconds: float) -> None:
+        """Sleep while the counter has that value, at most that long; also returns on a signal."""
         until = _Timespec(int(seconds), int(seconds % 1 * 1e9))
-        _libc.syscall(_NUMBER, self._futex, _WAIT, ctypes.c_ulong(value), ctypes.byref(until), _NOTHING, _NOTHING)
+        futex = self._futexes[counter]
+        _libc.syscall(_NUMBER, futex, _WAIT, ctypes.c_ulong(value), ctypes.byref(until), _NOTHING, _NOTHING)

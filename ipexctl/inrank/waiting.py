@@ -1,14 +1,17 @@
 """Waiting for other ranks of the host: a short spin, then a futex that sleeps at most a second at a time.
 
-In comes a number that another rank's PROGRESS must reach; `wait` returns once it has. A rank that has ended raises a
-RuntimeError, with gloo's words, as does one that lets this rank wait longer than its process group's timeout. The rule:
-a rank that waits leaves its core to the others, and signal handlers of the script run.
+In comes a number that a counter of the others must reach; `wait_for_all` returns once they have. A rank that has ended
+raises a RuntimeError, with gloo's words, as does one that lets this rank wait longer than its process group's timeout.
+The rule: a rank that waits leaves its core to the others, and signal handlers of the script run.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple, Sequence
+
+from .segment import COUNTERS
 
 if TYPE_CHECKING:
     from .segment import Segment
@@ -44,6 +47,11 @@ def is_alive(peer: Peer) -> bool:
     return started == peer.started and state not in ("", "Z", "X")
 
 
+def awaited_key(place: int, counter: int) -> int:
+    """The upper half of AWAITED."""
+    return (place + 1) << 8 | counter
+
+
 class Waiter:
     """Waits for the ranks of one host."""
 
@@ -51,32 +59,54 @@ class Waiter:
         self.timeout = timeout
         self.spins = SPINS
         self.own, self._segments, self._peers = own, segments, peers
-        self._words = [segment.progress for segment in segments]
+        self._barrier = threading.Lock()
+        place = segments.index(own)
+        self._keys = [awaited_key(place, counter) for counter in range(len(COUNTERS))]
+        self._counters = list(zip(*(segment.counters for segment in segments)))
 
-    def wait_for_all(self, target: int) -> None:
-        """Wait until each rank of the host has reached that number."""
-        for number, word in enumerate(self._words):
+    def count_up(self, counter: int, number: int) -> None:
+        """Set a counter of this rank, and wake those that wait for this number; others would only sleep again."""
+        self.own.counters[counter][0] = number
+        with self._barrier:  # its atomic instruction lets no load pass the store, nor does that of the rank that waits
+            pass
+        for segment in self._segments:
+            awaited = segment.awaited[0]
+            if awaited and awaited >> 32 == self._keys[counter] and (number - awaited) & MASK < HALF:
+                self.own.wake(counter)
+                return
+
+    def have_reached(self, counter: int, target: int) -> bool:
+        """Whether each rank of the host has; it does not wait."""
+        return all((word[0] - target) & MASK < HALF for word in self._counters[counter])
+
+    def wait_for_all(self, counter: int, target: int) -> None:
+        """Wait until the counter of each rank of the host has reached that number."""
+        for number, word in enumerate(self._counters[counter]):
             if (word[0] - target) & MASK >= HALF:
-                self._wait(number, target)
+                self._wait(number, counter, target)
 
-    def _wait(self, number: int, target: int) -> None:
-        word = self._words[number]
+    def _wait(self, number: int, counter: int, target: int) -> None:
+        word = self._counters[counter][number]
         for _ in range(self.spins):
             if (word[0] - target) & MASK < HALF:
                 return
-        self.wait_in_all_reduce(number, target)
+        self.wait_in_all_reduce(number, counter, target)
 
-    def wait_in_all_reduce(self, number: int, target: int) -> None:
+    def wait_in_all_reduce(self, number: int, counter: int, target: int) -> None:
         """Sleep until that rank of the host has reached the number."""
-        word, segment, peer = self._words[number], self._segments[number], self._peers[number]
+        segment, peer = self._segments[number], self._peers[number]
+        word = segment.counters[counter]
         begun, pause = time.monotonic(), SLEEP
         self.own.waits_for[0] = peer.rank + 1
+        self.own.awaited[0] = awaited_key(number, counter) << 32 | target
+        with self._barrier:
+            pass
         try:
             while True:
                 value = word[0]
                 if (value - target) & MASK < HALF:
                     return
-                segment.sleep(value, pause)
+                segment.sleep(counter, value, pause)
                 waited = time.monotonic() - begun
                 if waited < pause:
                     continue
@@ -89,4 +119,4 @@ class Waiter:
                         f"Timed out waiting {self.timeout * 1000:.0f}ms for rank {peer.rank} in all-reduce"
                     )
         finally:
-            self.own.waits_for[0] = 0
+            self.own.awaited[0] = self.own.waits_for[0] = 0

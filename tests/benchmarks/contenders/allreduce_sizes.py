@@ -35,7 +35,10 @@ def planned() -> Callable[[torch.Tensor], None]:
         if tensor.nbytes < ddp.CROSSOVER:
             dist.all_reduce(tensor)
         else:
-            ddp._connected.link.all_reduce(model, tensor, factor).wait()
+            link = ddp._connected.link
+            future = link.all_reduce(model, tensor, factor)
+            link.channel.finish()
+            future.wait()
 
     return reduce
 
