@@ -43,7 +43,9 @@ count(range({COUNTED // 2}, {COUNTED}))
 """The example, in which every rank prints."""
 
 
-ALL_REDUCE_CASES = Path(__file__).with_name("all_reduce_cases.py")
+ALL_REDUCE_CASES, ALL_REDUCE_PIECES = (
+    Path(__file__).with_name(name) for name in ("all_reduce_cases.py", "all_reduce_pieces.py")
+)
 TWO_RANKS = """\
 export MASTER_ADDR=127.0.0.1 MASTER_PORT=29533 WORLD_SIZE=2 OMP_NUM_THREADS=1 PYTHONPATH=shim IPEXCTL_ALLREDUCE={mode}
 cd ~/of-all-reduce
@@ -51,6 +53,15 @@ RANK=1 LOCAL_RANK=1 {python} {script} >{mode}.1 2>&1 &
 RANK=0 LOCAL_RANK=0 {python} {script} >{mode}.0 2>&1
 wait
 cat {mode}.*
+"""
+SOME_RANKS = """\
+export MASTER_ADDR=127.0.0.1 MASTER_PORT=29534 WORLD_SIZE={ranks} OMP_NUM_THREADS=1 PYTHONPATH=shim
+cd ~/of-all-reduce
+for rank in $(seq {ranks}); do
+    RANK=$((rank - 1)) timeout 100 {python} {script} >pieces.$rank 2>&1 &
+done
+wait
+cat pieces.*
 """
 LEFT_TO_GLOO = {
     *("hook", "hook later", "builtin hook", "join, other divisor", "sparse", "name missing", "subgroup", "small model")
@@ -171,18 +182,32 @@ def test_losses_of_a_slurm_job_equal_those_of_one_process(
     assert losses(said) == pytest.approx(single_process_losses, abs=0.0015)
 
 
-def test_gradients_added_up_in_shared_memory_have_the_bits_of_gloo(training: Training) -> None:
-    """However a script trains: two ranks of one host hold the same parameters, on each rank and with either way."""
-    host = training.lab.hosts[0]
+def send_all_reduce(training: Training) -> None:
+    """The hooks of a run and the scripts, to the first host."""
     packed = io.BytesIO()
     run, package = (Path(inrank.__file__).parents[depth] for depth in (1, 0))
     with tarfile.open(fileobj=packed, mode="w") as archive:
         archive.add(run / "node/run/sitecustomize.py", "shim/sitecustomize.py")
         archive.add(run / "node/run/rank_hooks.py", "shim/ipexctl_shim.py")
         archive.add(package, "shim/ipexctl_inrank")
-        archive.add(ALL_REDUCE_CASES, ALL_REDUCE_CASES.name)
-    unpack = [*ssh_argv(host), "mkdir -p ~/of-all-reduce && tar -C ~/of-all-reduce -xf -"]
+        for script in (ALL_REDUCE_CASES, ALL_REDUCE_PIECES):
+            archive.add(script, script.name)
+    unpack = [*ssh_argv(training.lab.hosts[0]), "mkdir -p ~/of-all-reduce && tar -C ~/of-all-reduce -xf -"]
     subprocess.run(unpack, input=packed.getvalue(), check=True, timeout=20)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_tensors_are_added_up_with_few_slots_and_ranks_that_pause(training: Training, ranks: int) -> None:
+    send_all_reduce(training)
+    script = SOME_RANKS.format(ranks=ranks, python=training.python, script=ALL_REDUCE_PIECES.name)
+    output = on_host(training.lab.hosts[0], script, timeout=120)
+    assert output.splitlines().count("right") == ranks, output
+
+
+def test_gradients_added_up_in_shared_memory_have_the_bits_of_gloo(training: Training) -> None:
+    """However a script trains: two ranks of one host hold the same parameters, on each rank and with either way."""
+    host = training.lab.hosts[0]
+    send_all_reduce(training)
     found: dict[str, dict[str, set[str]]] = {}
     buckets: dict[str, int] = {}
     for mode in ("shared", "backend"):
