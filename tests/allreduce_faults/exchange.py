@@ -9,14 +9,27 @@ victim raises an exception in its forward or its backward pass, or ends itself w
 from __future__ import annotations
 
 import sys
+import threading
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
+begun = threading.Event()
+
+
+def say_that_it_begins() -> None:
+    """A supervisor that waits for output is not to take a slow import for a hang."""
+    while not begun.wait(1.0):
+        print("not begun", flush=True)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=say_that_it_begins, daemon=True).start()
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 NUMBERS = 512 << 10
 LAST = 1000.0
@@ -62,6 +75,7 @@ def main() -> None:
         loss.backward()
         mean = float(network.parts[0].grad[0])
         if step % EVERY == 0 or step == WARM_UP:
+            begun.set()
             print("step", step, flush=True)
         if mean > LAST / 100:
             break

@@ -29,7 +29,7 @@ WITHIN: Final = 15.0
 FIRST: Final = 6
 """The first step at which a rank fails by itself; before it, DDP's ranks agree on its buckets over gloo."""
 LAST: Final = 400
-HANG_AFTER: Final = 12
+HANG_AFTER: Final = 8
 BURNED: Final = 0.15
 """Seconds of processor time that a rank may take in each second in which it waits."""
 

@@ -12,6 +12,7 @@ import copy
 import hashlib
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -160,8 +161,12 @@ def copied() -> Any:
     return train(copy.deepcopy(model), 1)
 
 
-def compiled() -> Any:
-    return train(torch.compile(DistributedDataParallel(make()), backend="aot_eager"))
+def compiled(backend: str) -> Any:
+    return train(torch.compile(DistributedDataParallel(make()), backend=backend))
+
+
+def compiled_inside(backend: str) -> Any:
+    return train(DistributedDataParallel(torch.compile(make(), backend=backend)))
 
 
 def without_a_name() -> Any:
@@ -190,7 +195,7 @@ def group_made_anew() -> Any:
     return train(DistributedDataParallel(make()))
 
 
-CASES = {
+CASES: dict[str, Callable[[], Any]] = {
     "float32": lambda: dtype_case(torch.float32),
     "float64": lambda: dtype_case(torch.float64),
     "bfloat16": lambda: dtype_case(torch.bfloat16),
@@ -212,7 +217,8 @@ CASES = {
     "spawn": lambda: with_workers("spawn"),
     "raised": raised_between,
     "copied": copied,
-    "compiled": compiled,
+    "compiled": lambda: compiled("aot_eager"),
+    "compiled inside": lambda: compiled_inside("aot_eager"),
     "sparse": lambda: train(DistributedDataParallel(make(sparse=True))),
     "name missing": without_a_name,
     "subgroup": in_subgroup,
@@ -220,13 +226,20 @@ CASES = {
     "group anew": group_made_anew,
 }
 
+CASES_BY_NAME: dict[str, Callable[[], Any]] = {
+    **CASES,
+    "inductor": lambda: compiled("inductor"),
+    "inductor inside": lambda: compiled_inside("inductor"),
+}
+"""Those that are also called by their name alone, as they need g++ and take minutes."""
+
 
 def main() -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(7)
     for name in sys.argv[1:] or CASES:
         before = buckets()
-        after = digest(CASES[name]())
+        after = digest(CASES_BY_NAME[name]())
         line = json.dumps({"case": name, "digest": after, "buckets": buckets() - before})
         sys.stdout.write(f"{line}\n")  # in one write: the ranks share a pipe
         sys.stdout.flush()
