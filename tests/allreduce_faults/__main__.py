@@ -19,8 +19,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from faults.rounds import choose
+
 from .place import on_lab, on_this_machine
-from .rounds import FAULTS, FAULTS_BETWEEN, choose, play_round
+from .rounds import FAULTS, FAULTS_BETWEEN, play_round
 
 
 def say(text: str) -> None:

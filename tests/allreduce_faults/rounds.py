@@ -1,8 +1,9 @@
 """A round: ranks add gradients up, one of them is met by a fault, and all that is reported and left is compared.
 
-`choose` decides a round from its seed and number. A fault is a function of `FAULTS` or `FAULTS_BETWEEN`, which injects
-it and returns how the run must end: with whose failure, of which kind, and within which time. A round raises a
-WrongReport if the record, `why` or the exit code differs, or if a process, memory or a file is left.
+A round's fault, ranks and moment follow from a seed and its number. A fault is a function of `FAULTS` or
+`FAULTS_BETWEEN`, which injects it and returns how the run must end: with whose failure, of which kind, and within which
+time. A round raises a WrongReport if the record, `why` or the exit code differs, or if a process, memory or a file is
+left.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from itertools import count
 from typing import Any, Final
 
 from agent_helpers import wait_until
@@ -328,16 +328,6 @@ FAULTS_BETWEEN: Final[dict[str, Callable[[Round], Expected]]] = {
     "sshd killed": _sshd_killed,
 }
 """Of hosts, in a lab alone."""
-
-
-def choose(faults: Sequence[str], seed: int, number: int) -> str:
-    """The fault of a round, counted from 1; all come before any comes again."""
-    for turn in count():
-        order = random.Random(f"{seed}/{turn}").sample(faults, len(faults))
-        if number <= len(order):
-            return order[number - 1]
-        number -= len(order)
-    raise AssertionError
 
 
 def play_round(place: Place, fault: str, seed: int, number: int) -> Played:

@@ -8,7 +8,7 @@ import time
 import traceback
 from dataclasses import asdict, dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from .fault_cases import FAULT_CASES, FaultCase
 from .play import FaultRound, WrongReport
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .stage import FaultLab
 
 Case = FaultCase | TransferCase
+Chosen = TypeVar("Chosen")
 _UNREADABLE: Final = (OSError, LookupError, StopIteration, ValueError, subprocess.SubprocessError)
 
 
@@ -50,7 +51,7 @@ def all_cases(only: str, *, has_memory: bool) -> list[Case]:
     return [case for case in found if has_memory or not (isinstance(case, FaultCase) and case.needs_memory)]
 
 
-def choose(cases: Sequence[Case], seed: int, number: int) -> Case:
+def choose(cases: Sequence[Chosen], seed: int, number: int) -> Chosen:
     """The case of a round, counted from 1; all cases come before any comes again."""
     for turn in count():
         order = random.Random(f"{seed}/{turn}").sample(cases, len(cases))
