@@ -17,7 +17,7 @@ pytest_plugins = ["run_fixtures"]
 EXCHANGES = """
 import os, sys, time
 sys.path.insert(0, os.environ["PYTHONPATH"].partition(":")[0])  # the run's hooks are imported from there, and hide it
-from ipexctl_inrank.segment import HEADER, Segment, create_memfd
+from ipexctl_inrank.segment import HEADER, WRITTEN, Segment, create_memfd
 from ipexctl_inrank.waiting import MASK, Peer, Waiter, read_state
 
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -33,14 +33,12 @@ for peer in range(size):
     peers.append(Peer(peer, pid, started))
     opened = number if peer == rank else os.open(f"/proc/{pid}/fd/{theirs}", os.O_RDWR)
     segments.append(Segment(opened, HEADER))
-own, count = segments[rank], 0
-waiter = Waiter(own, segments, peers, 600.0)
+count, waiter = 0, Waiter(segments[rank], segments, peers, 600.0)
 print("here", flush=True)
 while True:
     count = (count + 1) & MASK
-    own.progress[0] = count
-    own.wake()
-    waiter.wait_for_all(count)
+    waiter.count_up(WRITTEN, count)
+    waiter.wait_for_all(WRITTEN, count)
     time.sleep(0.001)
 """
 
