@@ -43,6 +43,13 @@ while True:
 """
 
 
+def awaited_by(run: Run, rank: int) -> int | None:
+    """For which rank that one waits, as a dump says it."""
+    found = dump(LocalSession(HERE), run.record, [rank])
+    assert isinstance(found, Dump)
+    return found.ranks[0].processes[0].waits_for
+
+
 def test_rank_that_died_first_is_blamed_and_not_the_one_that_waited_for_it(make: Callable[..., Run]) -> None:
     """The wrapper of the rank that is killed stands still until the other rank has raised its error."""
     run = make(EXCHANGES)
@@ -55,9 +62,7 @@ def test_rank_that_died_first_is_blamed_and_not_the_one_that_waited_for_it(make:
     run.wait_for_all(b"here")
     victim = run.status["ranks"][1]
     os.kill(victim["pid"], signal.SIGSTOP)
-    found = dump(LocalSession(HERE), run.record, None)
-    assert isinstance(found, Dump)
-    assert [rank.processes[0].waits_for for rank in found.ranks] == [1, None]
+    run.wait_until(lambda: awaited_by(run, 0) == 1)
     os.kill(victim["wrapper"], signal.SIGSTOP)
     try:
         os.kill(victim["pid"], signal.SIGKILL)
