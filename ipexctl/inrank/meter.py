@@ -38,6 +38,8 @@ PREFETCHED, MIXED, UNSIZED = 1, 2, 4
 DEPTH, ITEMS = 4, 16
 """How deep, and in how many items of a batch, the first tensor is looked for."""
 MOST_ITERATORS = 64
+WAITING = f"{__package__}.waiting"
+"""The module of the all-reduce in shared memory that counts its waiting, if the rank has imported it."""
 
 
 def size_of(batch: Any, depth: int = DEPTH) -> int | None:
@@ -180,13 +182,17 @@ class Meter:
             return
         self._written_at = now
         counter, before = self.counter, self._before
-        cpu = before.cpu + time.process_time_ns()
-        steps, samples, wait = (
-            before.steps + counter.steps,
-            before.samples + counter.samples,
-            before.wait + counter.wait,
+        waiting = sys.modules.get(WAITING)
+        self._ring.write(
+            Totals(
+                now,
+                before.steps + counter.steps,
+                before.samples + counter.samples,
+                before.wait + counter.wait,
+                before.reduce + (waiting.slept[0] if waiting is not None else 0),
+                threading.get_native_id() << 32 | counter.flags,
+            )
         )
-        self._ring.write(Totals(now, cpu, steps, samples, wait, counter.flags))
         counter.flags = 0
 
 

@@ -5,12 +5,13 @@ since the meter began; out goes a record of 64 bytes, in the next of SLOTS place
 the process that holds its lock; a record is never changed, only replaced by a newer one; totals go on from the newest
 record when another process takes over, so that a record that was missed costs resolution and no step.
 
-    8 words of 64 bits in the machine's order: NUMBER, WALL, CPU, STEPS, SAMPLES, WAIT, FLAGS, CHECK
+    8 words of 64 bits in the machine's order: NUMBER, WALL, STEPS, SAMPLES, WAIT, REDUCE, FLAGS, CHECK
 
-NUMBER counts the records from 1; a record's place is (NUMBER - 1) % SLOTS. WALL is CLOCK_MONOTONIC in nanoseconds, CPU
-the time of the rank's process, WAIT the time spent waiting for data. CHECK is the exclusive or of the other words and
-of SALT. The writer clears NUMBER, writes the other words, then NUMBER: x86-64 shows stores to others in this order, and
-a reader that meets a record halfway sees NUMBER 0, two different readings, or a CHECK that does not fit.
+NUMBER counts the records from 1; a record's place is (NUMBER - 1) % SLOTS. WALL is CLOCK_MONOTONIC in nanoseconds, WAIT
+the time spent waiting for data, REDUCE that for other ranks in the all-reduce in shared memory. FLAGS has why samples
+can't be known since the record before, and in its upper half the thread that stepped. CHECK is the exclusive or of the
+other words and of SALT. The writer clears NUMBER, writes the other words, then NUMBER: x86-64 shows stores to others in
+this order, and a reader that meets a record halfway sees NUMBER 0, two different readings, or a CHECK that is wrong.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ _BODY = struct.Struct("@7Q")
 
 
 class Totals(NamedTuple):
-    """One record: times in nanoseconds; all but `wall` are sums since the meter began."""
+    """One record: times in nanoseconds; all but `wall` and `flags` are sums since the meter began."""
 
     wall: int
-    cpu: int = 0
     steps: int = 0
     samples: int = 0
     wait: int = 0
+    reduce: int = 0
     flags: int = 0
-    """Why samples can't be known since the record before; `meter.py` has the bits."""
+    """Not a sum. `meter.py` has the bits of the lower half."""
 
 
 class RingError(Exception):

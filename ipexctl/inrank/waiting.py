@@ -21,6 +21,8 @@ SPINS = 600
 """Readings of the word before a rank sleeps: about 40 µs, as long as waking it takes."""
 SLEEP = 1.0
 """Seconds of a sleep, after which the other rank is looked at."""
+slept = [0]
+"""Nanoseconds of sleep in this process, for the step meter."""
 
 
 class Peer(NamedTuple):
@@ -120,3 +122,4 @@ class Waiter:
                     )
         finally:
             self.own.awaited[0] = self.own.waits_for[0] = 0
+            slept[0] += int((time.monotonic() - begun) * 1e9)

@@ -9,15 +9,16 @@ import pytest
 from run_helpers import Run, runs_in
 
 import ipexctl
-from ipexctl.node.run.steps_file import read_steps
+from ipexctl.node.run.window_file import read_host_windows, read_rank_windows
 
 TRAIN = f"""
-import os, sys, time
+import os, sys, threading, time
 sys.path.insert(0, {str(Path(ipexctl.__file__).parents[1])!r})
 from ipexctl.inrank.meter_ring import RingWriter, Totals
+thread = threading.get_native_id() << 32
 ring, begun = RingWriter(os.environ["IPEXCTL_METER"]), time.monotonic_ns()
 for step in range(1, 22):
-    ring.write(Totals(begun + step * 50_000_000, step * 100_000_000, step, 8 * step, step * 5_000_000))
+    ring.write(Totals(begun + step * 50_000_000, step, 8 * step, step * 5_000_000, step * 10_000_000, thread))
 print("samples/s: 77", flush=True)
 time.sleep(1.1)
 """
@@ -40,9 +41,12 @@ def test_steps_of_a_rank_are_in_status_and_record(make: Callable[..., Run]) -> N
         "data_wait": pytest.approx(0.1),
         "source": "dataloader",
     }
-    record = read_steps(str(run.rundir / "ranks/0000.steps"))
+    record = read_rank_windows(str(run.rundir / "ranks/0000.meter"))
     assert record is not None
-    assert [window and window.cores for window in record.windows] == [pytest.approx(2.0, rel=1e-3)]
+    (window,) = record.windows
+    assert window is not None
+    assert [window.data_wait, window.reduce_wait] == pytest.approx([0.1, 0.2])
+    assert read_host_windows(str(run.rundir / "ranks/0000.host")) is not None
 
 
 def test_metric_is_read_from_the_output_without_the_meter(make: Callable[..., Run]) -> None:
@@ -55,4 +59,4 @@ def test_without_both_nothing_is_measured(make: Callable[..., Run]) -> None:
     run = make("import os\nprint('samples/s: 77', 'IPEXCTL_METER' in os.environ)").start()
     assert run.wait()["throughput"] is None
     assert run.output() == b"samples/s: 77 False\n"
-    assert not list((run.rundir / "ranks").glob("*.steps"))
+    assert sorted(path.suffix for path in (run.rundir / "ranks").iterdir()) == [".err", ".out"]

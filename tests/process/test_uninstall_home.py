@@ -54,7 +54,7 @@ def make_run(home: Path, name: str, status: dict[str, Any] | None) -> Path:
     rundir = home / "runs" / name
     (rundir / "ranks").mkdir(parents=True)
     (rundir / "ranks/0000.out").write_text("loss 0.1\n")
-    (rundir / "ranks/0000.steps").write_bytes(b"ipexstp1")
+    (rundir / "ranks/0000.meter").write_bytes(b"ipexrnk1")
     (rundir / "ranks/0000.err").touch()
     (rundir / "agent.zip").touch()
     if status is not None:

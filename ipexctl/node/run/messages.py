@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Callable, Dict, Mapping, NamedTuple, TypeVar, 
 from ipexctl.node.common.frames import FrameError, decode_json
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder, check_type, decode, decode_natural
 from ipexctl.node.common.records import Detail, OutOfMemory
+from ipexctl.node.run.host_notes import HostWindow
 from ipexctl.node.run.step_windows import StepWindow
 
 if TYPE_CHECKING:
@@ -150,6 +151,7 @@ Message = Union[
     Reconnecting,
     End,
     StepWindow,
+    HostWindow,
 ]
 
 
@@ -166,7 +168,8 @@ MESSAGES: Mapping[str, Callable[..., Message]] = {
     "rewound": Rewound,
     "reconnecting": Reconnecting,
     "end": End,
-    "steps": StepWindow,
+    "window": StepWindow,
+    "host": HostWindow,
 }
 
 

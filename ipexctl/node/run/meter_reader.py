@@ -24,16 +24,25 @@ _CLOEXEC = 1
 
 
 class StepRecord(NamedTuple):
-    """Times in nanoseconds; all but `wall` are sums since the meter began."""
+    """Times in nanoseconds; sums since the meter began, but for `wall` and `flags`."""
 
     wall: int
     """Of CLOCK_MONOTONIC, as `time.monotonic` has it."""
-    cpu: int
     steps: int
     samples: int
     wait: int
+    reduce: int
     flags: int
-    """Not 0: the samples since the record before can't be known."""
+
+    @property
+    def unknown(self) -> int:
+        """Not 0: the samples since the record before can't be known."""
+        return self.flags & 0xFFFFFFFF
+
+    @property
+    def thread(self) -> int:
+        """The thread that stepped."""
+        return self.flags >> 32
 
 
 class MeterReader:

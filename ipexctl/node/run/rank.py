@@ -44,7 +44,7 @@ from ipexctl.node.common.link import ready
 from ipexctl.node.common.records import DETAIL_MARK, Detail
 from ipexctl.node.run import output_buffer, process_stacks, processes, rank_env, supervisor_client
 from ipexctl.node.run.oom import OutOfMemoryWatch
-from ipexctl.node.run.step_meter import StepMeter
+from ipexctl.node.run.rank_meter import HostPlan, RankMeter
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -107,10 +107,16 @@ class CommandWatch:
     """What is seen of the processes of a running command: their figures, their files, and how memory ran out."""
 
     def __init__(self, pid: int) -> None:
+        self._pid = pid
         self._usage = processes.Usage(pid)
         self._openmp_files = processes.OpenmpFiles()
         self._openmp_files.update(self._usage.pids)
         self._oom = OutOfMemoryWatch(pid)
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes of the command that were measured last, and first itself."""
+        return [self._pid, *(self._usage.pids - {self._pid})]
 
     def measure(self) -> tuple[float, int]:
         """CPU and memory."""
@@ -140,7 +146,7 @@ class Rank:
         self.supervisor_address = addresses[-1]
         self.guard = processes.Guard()
         self.stacks = process_stacks.ProcessStacks(job.rundir, job.command)
-        self.meter = StepMeter(is_on=job.meter, metric=job.metric)
+        self.meter = RankMeter(is_on=job.meter, metric=job.metric, host=host_plan(job, rank))
         process = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "instance": os.urandom(16).hex()}
         self.identity: Json = {**process, "attempt": None}
         self.client = supervisor_client.SupervisorClient(addresses, job.token, self.identity, self.resume)
@@ -160,7 +166,7 @@ class Rank:
         self.exit: Json | None = None
         """The message about its exit, from the phase EXITED on."""
         self.kill_at = self.drain_until = float("inf")
-        self.beat_at = 0.0
+        self.beat_at = self.poll_at = 0.0
         self.has_killed = False
         """The wrapper has sent SIGKILL."""
         self.end_sent = False
@@ -304,6 +310,7 @@ class Rank:
             self.guard.watch(self.child.pid)
             self.stacks.watch(self.child.pid)
             self.watch = CommandWatch(self.child.pid)
+            self.meter.start(self.child.pid, time.monotonic())
             assert self.child.stdout is not None
             assert self.child.stderr is not None
             pipes: list[IO[bytes]] = [self.child.stdout, self.child.stderr]
@@ -356,10 +363,10 @@ class Rank:
             self.client.send_message("exit", **self.exit)
 
     def send_windows(self) -> None:
-        """Send what the step meter has measured, before the exit: it belongs to this attempt."""
+        """Send what the meter has measured, before the exit: it belongs to this attempt."""
         if self.client.is_up:
-            for fields in self.meter.take():
-                self.client.send_message("steps", **fields)
+            for kind, fields in self.meter.take():
+                self.client.send_message(kind, **fields)
 
     def step(self, wake: int) -> None:
         now = time.monotonic()
@@ -368,7 +375,7 @@ class Rank:
         if self.is_over:
             return
         is_quiet = self.client.is_up and self.exit is None and not self.stacks.is_busy
-        latest = self.beat_at if is_quiet else now + 0.5
+        latest = min(self.beat_at, self.meter.next_end) if is_quiet else now + 0.5
         wait = min(max(0.0, at - now) for at in (self.kill_at, self.drain_until, self.beat_at, latest))
         waits = [stream.read_at - now for stream in self.streams if stream.open]
         self.exchange(wake, max(0.0, min([wait, *(seconds for seconds in waits if seconds > 0)])))
@@ -416,11 +423,12 @@ class Rank:
             state, waits = processes.process_state(self.child.pid) if self.child and self.exit is None else (None, None)
             figures = {"cpu": round(cpu, 1), "rss": rss, "process": state, "waits_in": waits}
             self.client.send_message("beat", ends=self.ends(), **figures)
-            if self.exit is None:
-                self.meter.poll(now)
-            self.send_windows()
             if self.watch is not None:
                 self.watch.check_memory(now)
+        if self.watch is not None and self.exit is None and now >= min(self.poll_at, self.meter.next_end):
+            self.poll_at = now + BEAT_INTERVAL
+            self.meter.poll(self.watch.pids, now)
+            self.send_windows()
         if now - self.client.last_received > self.patience(now) and not self.is_lost:
             self.give_up(self.client.why)
         if self.phase is Phase.WAITING and self.checkpoint_port is None:
@@ -536,6 +544,17 @@ class Rank:
         if self.child is not None and self.exit is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.child.pid, number)
+
+
+def host_plan(job: JobRecord, rank: int) -> HostPlan | None:
+    """For the lowest rank of its host, which makes the notes of that host."""
+    host = job.ranks[rank].host
+    ranks = {number: plan for number, plan in job.ranks.items() if plan.host == host}
+    if rank != min(ranks):
+        return None
+    variables = {**job.variables, **job.ranks[rank].variables}
+    cores = sorted({core for plan in ranks.values() for core in plan.cores})
+    return HostPlan(cores, variables.get("GLOO_SOCKET_IFNAME") or "")
 
 
 def print_error(text: str, detail: Detail | None = None) -> None:

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
     from ipexctl.node.common.handshake import ServerHandshake
     from ipexctl.node.common.job import RankPlacement
-    from ipexctl.node.run.recorder import OutputFile
-    from ipexctl.node.run.steps_file import StepsWriter
+    from ipexctl.node.run.recorder import OutputFile, WindowFiles
 
 SUSPENDED = 5.0
 """Seconds between two checks after which this process was itself suspended: then the ranks do not count as silent."""
@@ -45,9 +44,9 @@ CLOSED_BY_PEER = ("the other side closed the connection", os.strerror(errno.ECON
 class RankConnection:
     """One rank: its connection, its output files and its status."""
 
-    def __init__(self, placement: RankPlacement, sinks: dict[str, OutputFile], steps: StepsWriter) -> None:
+    def __init__(self, placement: RankPlacement, sinks: dict[str, OutputFile], windows: WindowFiles) -> None:
         self.rank, self.host, self.store = placement
-        self.sinks, self.steps = sinks, steps
+        self.sinks, self.windows = sinks, windows
         self.reset()
 
     def reset(self) -> None:
@@ -71,7 +70,7 @@ class RankConnection:
         self.ends: messages.Ends = {}
         """As last reported."""
         self.throughput = RankThroughput()
-        self.steps.begin_attempt()
+        self.windows.begin_attempt()
         self.acknowledged = 0
         """Bytes of both streams, in the last acknowledgement."""
         self.malformed = 0

@@ -1,4 +1,4 @@
-"""Writes the record of a run on node0: output, its times and notes, windows of steps, status.json and events.jsonl.
+"""Writes the record of a run on node0: output, its times and notes, windows, status.json and events.jsonl.
 
 It decides nothing: in come the ranks' chunks with their offsets, notes, windows, events and the status; out go files
 below the run's directory, which followers read while they grow. The rules: output is written once and in order,
@@ -24,8 +24,9 @@ from ipexctl.node.common.records import RankStatus, RunStatus
 from ipexctl.node.run.output_notes import NotesWriter, note_line
 from ipexctl.node.run.output_times import TimesWriter
 from ipexctl.node.run.step_windows import run_throughput
-from ipexctl.node.run.steps_file import StepsWriter
 from ipexctl.node.run.unstored_output import Held, UnstoredOutput
+from ipexctl.node.run.window_codec import HOST_WINDOWS, RANK_WINDOWS
+from ipexctl.node.run.window_file import HOST_SUFFIX, RANK_SUFFIX, WindowWriter
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -188,6 +189,22 @@ class OutputFile:
         os.close(self._number)
 
 
+class WindowFiles:
+    """The windows of one rank, and those of its host if this rank makes its notes."""
+
+    def __init__(self, path: str) -> None:
+        self.of_rank = WindowWriter(f"{path}{RANK_SUFFIX}", RANK_WINDOWS)
+        self.of_host = WindowWriter(f"{path}{HOST_SUFFIX}", HOST_WINDOWS)
+
+    def begin_attempt(self) -> None:
+        self.of_rank.begin_attempt()
+        self.of_host.begin_attempt()
+
+    def close(self) -> None:
+        self.of_rank.close()
+        self.of_host.close()
+
+
 class Recorder:
     """The record in the run's directory: `status` without its ranks, which `ranks` adds when it is saved."""
 
@@ -229,8 +246,8 @@ class Recorder:
         self.files += sinks.values()
         return sinks
 
-    def steps(self, rank: int) -> StepsWriter:
-        return StepsWriter(self.path("ranks", f"{rank:04}.steps"))
+    def windows(self, rank: int) -> WindowFiles:
+        return WindowFiles(self.path("ranks", f"{rank:04}"))
 
     @property
     def holds_output(self) -> bool:

@@ -37,6 +37,7 @@ from ipexctl.node.common.link import ready
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.common.records import FINAL, Detail, Mpirun, split_details
 from ipexctl.node.run import messages, recorder, stack_dumps, stall_detector, verdict
+from ipexctl.node.run.host_notes import HostWindow
 from ipexctl.node.run.master_port import PortError, check_master_port
 from ipexctl.node.run.mpirun import MpirunProcess
 from ipexctl.node.run.rank_connections import RankConnection, RankConnections
@@ -81,7 +82,7 @@ class Supervisor:
         """Runs before the commands of an attempt start."""
         for placement in start.ranks:
             sinks = self.record.sinks(placement.rank, placement.host)
-            self.peers.add(RankConnection(placement, sinks, self.record.steps(placement.rank)))
+            self.peers.add(RankConnection(placement, sinks, self.record.windows(placement.rank)))
         self.ranks = list(self.peers.all.values())
         self.record.ranks = lambda: [peer.count() for peer in self.ranks]
         self.dumps = stack_dumps.StackDumps(self.record.path("stacks"), self.peers)
@@ -100,7 +101,8 @@ class Supervisor:
             messages.Stacks: self.dumps.on_message,
             messages.End: lambda peer, message: self.on_end(peer, message.ends),
             messages.Malformed: self.on_malformed,
-            StepWindow: self.on_steps,
+            StepWindow: self.on_window,
+            HostWindow: self.on_host_window,
         }
         self.process: MpirunProcess | None = None
         self.signals: list[int] = []
@@ -225,11 +227,15 @@ class Supervisor:
         self.peers.acknowledge(peer)
         self.record.is_unsaved = True
 
-    def on_steps(self, peer: RankConnection, window: StepWindow) -> None:
+    def on_window(self, peer: RankConnection, window: StepWindow) -> None:
         if window.is_possible:
             peer.throughput.add(window)
-            peer.steps.add(window, time.monotonic(), time.time())
+            peer.windows.of_rank.add(window.number, window.rates(), time.monotonic(), time.time())
             self.record.is_unsaved = True
+
+    def on_host_window(self, peer: RankConnection, window: HostWindow) -> None:
+        if window.is_possible:
+            peer.windows.of_host.add(window.number, window.rates, time.monotonic(), time.time(), window.iface)
 
     def on_connected(self, peer: RankConnection, message: messages.Connected) -> None:
         event = "connected" if message.is_new else "reconnected"
@@ -526,7 +532,7 @@ class Supervisor:
                 except OSError as error:  # NFS may report only here that the disk or the quota is full
                     reason = error.strerror or str(error)
                     self.record.event("output-lost", rank=peer.rank, host=peer.host, stream=name, reason=reason)
-            peer.steps.close()
+            peer.windows.close()
         self.record.times.close()
         self.record.notes.close()
         if self.process is not None:

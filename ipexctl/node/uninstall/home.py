@@ -26,11 +26,12 @@ from ipexctl.node.files.tree import ProjectTree
 from ipexctl.node.files.tree_upload import Plan
 from ipexctl.node.run.retention import runs_with_processes
 from ipexctl.node.run.status_file import NoRecord, read_document
+from ipexctl.node.run.window_file import HOST_SUFFIX, RANK_SUFFIX
 from ipexctl.node.uninstall.replies import HomeEntry, HomeReply
 
 OUTPUT_DIRECTORIES = ("ranks", "spill")
 """The directories of a run with the output of its ranks."""
-STEPS_SUFFIX = b".steps"
+WINDOW_SUFFIXES = tuple(encode_name(suffix) + part for suffix in (RANK_SUFFIX, HOST_SUFFIX) for part in (b"", b".part"))
 EMPTIED = ("agent", "checkpoints", "code", "envs", "results", "runs", "tmp", "wheels")
 """The directories of a home from which `remove` removes."""
 KINDS = {"wheels": "wheels", "agent": "agent", "checkpoints": "checkpoints", "temporary": "tmp"}
@@ -121,14 +122,10 @@ class RunPart(Part):
         return liveness_of(stored.status, time.time() - stored.written, REPORT_LIMITS)
 
     def results(self) -> list[bytes]:
-        """The output of its ranks; windows of the step meter are ipexctl's own."""
+        """The output of its ranks; windows of its meter are ipexctl's own."""
         directories = [self.path + b"/" + encode_name(name) for name in OUTPUT_DIRECTORIES]
         paths = [path for directory in directories for path in files_below(directory)]
-        return [
-            path
-            for path in paths
-            if not path.endswith((STEPS_SUFFIX, STEPS_SUFFIX + b".part")) and os.lstat(path).st_size
-        ]
+        return [path for path in paths if not path.endswith(WINDOW_SUFFIXES) and os.lstat(path).st_size]
 
 
 class ResultsPart(Part):

@@ -107,10 +107,12 @@ def run(site: Path, ring: MeterReader | None, script: str) -> list[StepRecord]:
     return ring.read() if ring is not None else []
 
 
-def test_steps_samples_and_processor_time_of_a_training(site: Path, ring: MeterReader) -> None:
+def test_steps_samples_and_thread_of_a_training(site: Path, ring: MeterReader) -> None:
     records = run(site, ring, "train(5)")
-    assert [(record.steps, record.samples, record.flags) for record in records] == [(n, 8 * n, 0) for n in range(1, 6)]
-    assert all(record.cpu > 0 and record.wait > 0 for record in records)
+    assert [(record.steps, record.samples, record.unknown) for record in records] == [
+        (n, 8 * n, 0) for n in range(1, 6)
+    ]
+    assert all(record.thread > 0 and record.wait > 0 for record in records)
 
 
 def test_without_the_variable_nothing_is_loaded(site: Path) -> None:

@@ -8,23 +8,16 @@ import pytest
 
 from ipexctl.node.common.records import Throughput
 from ipexctl.node.run.meter_reader import StepRecord
+from ipexctl.node.run.rank_notes import RankNotes
 from ipexctl.node.run.step_windows import (
-    CAPACITY,
-    ENTRY_SIZE,
     MOST_AT_ONCE,
-    NOTHING_KNOWN,
     RECENT,
     RankThroughput,
     StepWindow,
-    StoredWindow,
     WindowMaker,
-    decode,
-    encode,
-    merge,
-    merge_pairs,
     run_throughput,
-    stored,
 )
+from ipexctl.node.run.window_codec import RankRates
 
 approx: Any = pytest.approx
 """In place of a number in a tuple."""
@@ -32,29 +25,33 @@ approx: Any = pytest.approx
 SECOND = 1_000_000_000
 
 
+THREAD = 77
+
+
 def record(
-    at: float, steps: int, *, samples: int = 0, wait: float = 0.0, cpu: float = 0.0, flags: int = 0
+    at: float, steps: int, *, samples: int = 0, wait: float = 0.0, reduce: float = 0.0, flags: int = 0
 ) -> StepRecord:
-    return StepRecord(int(at * SECOND), int(cpu * SECOND), steps, samples, int(wait * SECOND), flags)
+    waits = int(wait * SECOND), int(reduce * SECOND)
+    return StepRecord(int(at * SECOND), steps, samples, *waits, THREAD << 32 | flags)
 
 
 def training(start: float, seconds: int, *, flags_at: int = -1) -> list[StepRecord]:
-    """Two steps a second, of 8 samples each, a fifth of the time for data, three cores."""
+    """Two steps a second, of 8 samples each, a fifth of the time for data, a tenth for others."""
     return [
         record(
             start + number / 2,
             number + 1,
             samples=8 * number,
             wait=number / 10,
-            cpu=1.5 * number,
+            reduce=number / 20,
             flags=int(number == flags_at),
         )
         for number in range(2 * seconds + 1)
     ]
 
 
-def windows_of(records: list[StepRecord], now: float) -> list[StepWindow]:
-    maker = WindowMaker()
+def windows_of(records: list[StepRecord], now: float, start: float = 1000) -> list[StepWindow]:
+    maker = WindowMaker(start)
     maker.add(records)
     return maker.close_windows(now)
 
@@ -65,7 +62,8 @@ def test_windows_of_a_steady_training() -> None:
         (number, 10.0, 20, 160.0) for number in range(3)
     ]
     assert [window.data_wait for window in found] == approx([0.2] * 3)
-    assert [window.cores for window in found] == approx([3.0] * 3)
+    assert [window.reduce_wait for window in found] == approx([0.1] * 3)
+    assert [window.step_seconds for window in found] == [10.0] * 3
 
 
 @pytest.mark.parametrize(("now", "count"), [(1009.9, 0), (1010.0, 1), (1019.9, 1), (1020.0, 2)])
@@ -74,7 +72,7 @@ def test_a_window_is_closed_when_it_has_ended(now: float, count: int) -> None:
 
 
 def test_how_often_the_ring_is_read_changes_nothing() -> None:
-    records, maker, found = training(1000, 60), WindowMaker(), []
+    records, maker, found = training(1000, 60), WindowMaker(1000), []
     for now in range(1000, 1062, 4):
         maker.add([record for record in records if (now - 4) * SECOND < record.wall <= now * SECOND])
         found += maker.close_windows(now)
@@ -95,12 +93,12 @@ def test_steps_without_a_loader_have_no_samples() -> None:
 
 
 def test_steps_longer_than_a_window() -> None:
-    records = [record(1000 + 25 * n, n + 1, samples=4 * n, wait=5 * n, cpu=50 * n) for n in range(3)]
+    records = [record(1000 + 25 * n, n + 1, samples=4 * n, wait=5 * n, reduce=2.5 * n) for n in range(3)]
     found = windows_of(records, 1050)
     assert [window.steps for window in found] == [0, 0, 1, 0, 1]
     assert [window.samples for window in found] == [0, 0, 4, 0, 4]
     assert [window.data_wait for window in found] == approx([None, None, 0.2, None, 0.2])
-    assert [window.cores for window in found] == approx([None, None, 2.0, None, 2.0])
+    assert [window.reduce_wait for window in found] == approx([None, None, 0.1, None, 0.1])
 
 
 @pytest.mark.parametrize("more", [0, 1, 1000])
@@ -109,23 +107,54 @@ def test_after_a_long_pause_the_older_windows_are_left_out(more: int) -> None:
     assert (len(found), found[0].number) == (MOST_AT_ONCE, more)
 
 
-def test_last_window_ends_with_the_last_step() -> None:
-    maker = WindowMaker()
+@pytest.mark.parametrize(
+    ("begin", "step_seconds"), [(1000.0, [10, 10, 10]), (1004.0, [6, 10, 10]), (1012.0, [0, 8, 10]), (1030.0, [0] * 3)]
+)
+def test_steps_are_counted_from_the_first_record_on(begin: float, step_seconds: list[float]) -> None:
+    found = windows_of(training(begin, int(1030 - begin)), 1030)
+    assert [window.step_seconds for window in found] == step_seconds
+    assert [window.seconds for window in found] == [10] * 3
+    assert [window.rates().steps_per_s for window in found] == [2.0 * bool(seconds) for seconds in step_seconds]
+
+
+def test_in_the_last_window_steps_are_counted_until_the_last_one() -> None:
+    maker = WindowMaker(1000)
     maker.add(training(1000, 14))
     found = maker.close_last(1017)
-    assert [(window.seconds, window.steps) for window in found] == [(10, 20), (approx(4), 8)]
+    assert [(window.seconds, window.step_seconds, window.steps) for window in found] == [
+        (10, 10, 20),
+        (7, approx(4), 8),
+    ]
+
+
+def test_a_training_within_one_window() -> None:
+    maker = WindowMaker(1000)
+    maker.add(training(1003, 4))
+    (window,) = maker.close_last(1009)
+    assert (window.seconds, window.step_seconds, window.steps) == (9, 4, 8)
 
 
 def test_last_window_has_a_metric_without_steps() -> None:
-    maker = WindowMaker(has_metric=True)
+    maker = WindowMaker(1000, has_metric=True)
     maker.add_metric(1000, 50.0)
     maker.add_metric(1004, 70.0)
-    assert maker.close_last(1009) == [StepWindow(0, 4.0, 0, 280.0, by_metric=True)]
+    assert maker.close_last(1009) == [StepWindow(0, 9.0, samples=630.0, by_metric=True)]
 
 
-def test_a_script_without_steps_has_no_windows() -> None:
-    maker = WindowMaker()
-    assert maker.close_windows(1e6) == maker.close_last(1e6) == []
+def test_a_script_without_steps_has_windows_without_them() -> None:
+    found = WindowMaker(1000).close_last(1015)
+    assert [(window.number, window.seconds, window.steps, window.step_seconds) for window in found] == [
+        (0, 10, 0, 0),
+        (1, 5, 0, 0),
+    ]
+
+
+def test_the_thread_that_steps_and_the_next_end_are_known() -> None:
+    maker = WindowMaker(1000)
+    assert (maker.thread, maker.next_end) == (0, 1010)
+    maker.add(training(1000, 1))
+    maker.close_windows(1012)
+    assert (maker.thread, maker.next_end) == (THREAD, 1020)
 
 
 def test_records_that_go_back_are_left_out() -> None:
@@ -136,7 +165,7 @@ def test_records_that_go_back_are_left_out() -> None:
 
 
 def test_metric_replaces_samples_and_needs_no_steps() -> None:
-    maker = WindowMaker(has_metric=True)
+    maker = WindowMaker(1000, has_metric=True)
     maker.add_metric(1000, 50.0)
     maker.add_metric(1004, 70.0)
     maker.add_metric(1015, 80.0)
@@ -145,65 +174,8 @@ def test_metric_replaces_samples_and_needs_no_steps() -> None:
     assert all(window.by_metric and not window.steps for window in found)
 
 
-@pytest.mark.parametrize("value", [0.001, 0.1, 1.0, 3.21, 410.0, 65_504.0, 1e6, 4e6])
-def test_numbers_are_kept_to_a_part_in_five_thousand(value: float) -> None:
-    window = decode(encode(StoredWindow(value, value, 0.125, value)))
-    assert window is not None
-    assert [window.steps_per_s, window.samples_per_s, window.cores] == approx([value] * 3, rel=2e-4)
-    assert window.data_wait == 0.125
-
-
-@pytest.mark.parametrize(("value", "kept"), [(0.0, 0.0), (1e-9, 2**-10), (1e99, 2**22)])
-def test_numbers_outside_the_range_are_the_nearest_inside(value: float, kept: float) -> None:
-    window = decode(encode(StoredWindow(value)))
-    assert window is not None
-    assert window.steps_per_s == approx(kept, rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    "window",
-    [
-        None,
-        StoredWindow(0.0),
-        StoredWindow(0.0, 0.0),
-        StoredWindow(0.0, None, 0.0, 0.0),
-        StoredWindow(1.0, 1.0, 1.0, 1.0, True),
-    ],
-)
-def test_what_is_not_known_stays_so(window: StoredWindow | None) -> None:
-    assert len(encode(window)) == ENTRY_SIZE
-    assert decode(encode(window)) == window
-    assert (encode(window) == NOTHING_KNOWN) == (window is None)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "merged"),
-    [
-        (None, None, None),
-        (None, StoredWindow(2.0), StoredWindow(2.0)),
-        (StoredWindow(2, 8, 0.2, 3), StoredWindow(4, 16, 0.4, 5), StoredWindow(3, 12, approx(0.3), 4)),
-        (StoredWindow(2, 8, 0.2, 3), StoredWindow(4, None, None, 5), StoredWindow(3, None, None, 4)),
-        (StoredWindow(2, 8, 0.2, 3), StoredWindow(0, 0), StoredWindow(1, 4, 0.2, 3)),
-        (StoredWindow(2, 8, by_metric=True), StoredWindow(2, by_metric=True), StoredWindow(2, 8, by_metric=True)),
-    ],
-)
-def test_two_windows_become_one(
-    first: StoredWindow | None, second: StoredWindow | None, merged: StoredWindow | None
-) -> None:
-    assert merge([first, second]) == merged
-
-
-def test_an_odd_number_of_windows_is_merged() -> None:
-    entries = [encode(StoredWindow(float(rate))) for rate in (1, 3, 8)]
-    merged = merge_pairs(b"".join(entries))
-    assert [decode(merged[at : at + 8]) for at in (0, 8)] == [
-        StoredWindow(approx(2, rel=1e-3)),
-        StoredWindow(8.0),
-    ]
-
-
 def steady(number: int, steps: int = 20, samples: float | None = 160.0, wait: float | None = 0.2) -> StepWindow:
-    return StepWindow(number, 10.0, steps, samples, wait, 3.0)
+    return StepWindow(number, 10.0, steps, 10.0, samples, wait)
 
 
 def test_figures_are_those_of_the_last_minute_and_at_the_end_of_the_whole_training() -> None:
@@ -220,13 +192,13 @@ def test_figures_are_those_of_the_last_minute_and_at_the_end_of_the_whole_traini
 def test_idle_time_counts_between_steps_and_not_behind_the_last_one() -> None:
     rank = RankThroughput()
     for number in range(5):
-        rank.add(steady(number) if number in (0, 2) else StepWindow(number, 10.0, 0, 0.0))
+        rank.add(steady(number) if number in (0, 2) else StepWindow(number, 10.0, 0, 10.0, 0.0))
     assert rank.now(is_over=True) == Throughput(approx(4 / 3), approx(32 / 3), approx(0.2), "dataloader")
 
 
 def test_a_rank_without_steps_has_no_figures() -> None:
     rank = RankThroughput()
-    rank.add(StepWindow(0, 10.0, 0, 0.0))
+    rank.add(StepWindow(0, 10.0, 0, 0.0, 0.0))
     assert rank.now(is_over=False) is rank.now(is_over=True) is None
 
 
@@ -267,6 +239,8 @@ def test_figures_of_a_run(ranks: list[Throughput | None], run: Throughput | None
     assert run_throughput(ranks) == run
 
 
-def test_stored_window_has_rates() -> None:
-    assert stored(StepWindow(0, 4.0, 8, 64.0, 0.2, 3.0)) == StoredWindow(2.0, 16.0, 0.2, 3.0)
-    assert CAPACITY * 10 == 24 * 3600
+def test_rates_of_a_window() -> None:
+    window = StepWindow(0, 10.0, 8, 4.0, 64.0, 0.2, 0.1, notes=RankNotes(cores=3.0, rss=5.0))
+    assert window.rates() == RankRates(2.0, 16.0, 0.2, reduce_wait=0.1, cores=3.0, rss=5.0)
+    assert window._replace(by_metric=True).rates().samples_per_s == 6.4
+    assert StepWindow(0, 10.0, samples=0.0).rates() == RankRates(0.0)

@@ -1,0 +1,159 @@
+"""The meter in the rank wrapper: the ring for the command, values in its output, notes, and windows for the supervisor.
+
+In come the command's environment, output and processes, and the time; out go messages `window`, and `host` from one
+rank of each host. The rules: without the meter and without --metric nothing is made and nothing is read; a window is
+sent once the supervisor can be reached, and those of the last minute again after a reconnect, because a message may be
+lost with its connection.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple, Sequence, Union
+
+from ipexctl.node.common.json_records import as_json
+from ipexctl.node.run.host_notes import HostProbe, HostWindow
+from ipexctl.node.run.meter_reader import MeterReader
+from ipexctl.node.run.rank_notes import RankProbe
+from ipexctl.node.run.step_windows import RECENT, StepWindow, WindowMaker
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
+
+VARIABLE = "IPEXCTL_METER"
+MOST_UNSENT = 360
+"""Windows that are held while the supervisor can't be reached: an hour."""
+MAX_LINE = 4096
+Window = Union[StepWindow, HostWindow]
+
+
+class HostPlan(NamedTuple):
+    """What the notes of a host need to know of the plan."""
+
+    cores: Sequence[int]
+    """Of all its ranks."""
+    iface: str
+    """Of the ranks' connections; empty if the plan names none."""
+
+
+class MetricReader:
+    """Finds the newest value that a pattern has in a stream of output."""
+
+    def __init__(self, pattern: str) -> None:
+        import re  # few runs have a pattern
+
+        self._pattern = re.compile(pattern)
+        self._rest = b""
+
+    def read(self, data: bytes) -> float | None:
+        """The value of the last line with one: that of the first group. A progress bar ends its lines with \\r."""
+        lines = (self._rest + data).replace(b"\r", b"\n").split(b"\n")
+        self._rest = lines.pop()[-MAX_LINE:]
+        for line in reversed(lines):
+            found = self._pattern.search(line[:MAX_LINE].decode(errors="replace"))
+            value = _as_number(found[1] if found is not None and found.re.groups else "")
+            if value is not None:
+                return value
+        return None
+
+
+def _as_number(text: str | None) -> float | None:
+    try:
+        value = float((text or "").replace(",", ""))  # 1,234.5
+    except ValueError:
+        return None
+    return value if 0 <= value < float("inf") else None
+
+
+class RankMeter:
+    """The meter of one command."""
+
+    def __init__(self, *, is_on: bool, metric: str = "", host: HostPlan | None = None) -> None:
+        """`host` is for the rank that makes the notes of its host."""
+        self._is_on = is_on
+        self._has_metric = bool(metric)
+        self._reader = MeterReader.create() if is_on else None
+        self._metrics = {stream: MetricReader(metric) for stream in ("out", "err")} if metric else {}
+        self._windows: WindowMaker | None = None
+        """None before the command is started."""
+        self._host = host
+        self._probe: RankProbe | None = None
+        self._host_probe: HostProbe | None = None
+        self._unsent: deque[Window] = deque(maxlen=MOST_UNSENT)
+        self._sent: deque[Window] = deque(maxlen=RECENT if host is None else 2 * RECENT)
+
+    @property
+    def next_end(self) -> float:
+        """When the current window ends."""
+        return self._windows.next_end if self._windows is not None else float("inf")
+
+    def prepare(self, environ: dict[str, str]) -> dict[str, str]:
+        """The environment by which the hooks of the command find the ring."""
+        return environ if self._reader is None else {**environ, VARIABLE: self._reader.path}
+
+    def start(self, pid: int, now: float) -> None:
+        """The command has been started."""
+        if self._is_on or self._has_metric:
+            self._windows = WindowMaker(now, has_metric=self._has_metric)
+        if self._is_on:
+            self._probe = RankProbe(now)
+        if self._is_on and self._host is not None:
+            self._host_probe = HostProbe(self._host.cores, self._host.iface, now)
+            self._host_probe.take(pid, now)
+
+    def read_output(self, stream: str, data: bytes, now: float) -> None:
+        reader = self._metrics.get(stream)
+        value = reader.read(data) if reader is not None else None
+        if value is not None and self._windows is not None:
+            self._windows.add_metric(now, value)
+
+    def poll(self, pids: Sequence[int], now: float) -> None:
+        """Read the ring, and the command's processes: at least every 20 seconds, or records are missed.
+
+        The first pid is that of the command.
+        """
+        if self._windows is None:
+            return
+        if self._reader is not None:
+            self._windows.add(self._reader.read())
+        if self._probe is not None:
+            self._probe.update(pids, self._windows.thread, now)
+        closed = self._windows.close_windows(now)
+        if closed:
+            self._add(closed)
+            self._note_host(closed[-1], pids[0], now)
+
+    def finish(self, now: float) -> None:
+        """The command has exited."""
+        if self._reader is not None:
+            if self._windows is not None:
+                self._windows.add(self._reader.read())
+            self._reader.close()
+            self._reader = None
+        if self._windows is not None:
+            closed = self._windows.close_last(now)
+            self._add(closed)
+            self._note_host(closed[-1], 0, now)
+            self._windows = None
+
+    def _add(self, closed: Sequence[StepWindow]) -> None:
+        notes = self._probe.take() if self._probe is not None else None
+        self._unsent.extend(window._replace(notes=notes) for window in closed)
+
+    def _note_host(self, window: StepWindow, pid: int, now: float) -> None:
+        if self._host_probe is not None:
+            rates = self._host_probe.take(pid, now)
+            if rates is not None:
+                self._unsent.append(HostWindow(window.number, window.seconds, rates, self._host_probe.iface))
+
+    def take(self) -> list[tuple[str, Json]]:
+        """The messages to send now: type and fields."""
+        windows = list(self._unsent)
+        self._unsent.clear()
+        self._sent.extend(windows)
+        return [("host" if isinstance(window, HostWindow) else "window", as_json(window)) for window in windows]
+
+    def rewind(self) -> None:
+        """Send the last ones again: the connection was lost."""
+        self._unsent.extendleft(reversed(self._sent))
+        self._sent.clear()

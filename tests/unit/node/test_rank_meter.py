@@ -1,0 +1,177 @@
+"""The step meter between a rank's command and the supervisor: values in the output, and what is sent when."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import pytest
+
+from ipexctl.inrank.meter_ring import RingWriter, Totals
+from ipexctl.node.common.frames import FrameError
+from ipexctl.node.common.json_records import as_json
+from ipexctl.node.run import messages, meter_reader
+from ipexctl.node.run.host_notes import HostWindow
+from ipexctl.node.run.rank_meter import MOST_UNSENT, VARIABLE, HostPlan, MetricReader, RankMeter
+from ipexctl.node.run.rank_notes import RankNotes
+from ipexctl.node.run.step_windows import RECENT, StepWindow
+from ipexctl.node.run.window_codec import HostRates
+
+SECOND = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("pieces", "values"),
+    [
+        ([b"samples/s: 410.5\n"], [410.5]),
+        ([b"samples/s: 41", b"0.5\nsamples/s: 7"], [None, 410.5]),
+        ([b"samples/s: 1\nsamples/s: 2\nother\n"], [2.0]),
+        ([b" 5%|# | samples/s: 3\r 6%|# | samples/s: 4\r"], [4.0]),
+        ([b"samples/s: 1,234.5\n"], [1234.5]),
+        ([b"samples/s: fast\n", b"samples/s: nan\n", b"samples/s: -1\n", b"samples/s: inf\n"], [None] * 4),
+        ([b"\xffsamples/s: 5\n"], [5.0]),
+        ([b"x" * 10_000, b"samples/s: 5\n"], [None, None]),
+    ],
+)
+def test_metric_is_the_newest_value_in_whole_lines(pieces: list[bytes], values: list[float | None]) -> None:
+    reader = MetricReader(r"samples/s: (\S+)")
+    assert [reader.read(piece) for piece in pieces] == values
+
+
+def test_a_metric_that_matches_nothing_in_its_group_is_none() -> None:
+    assert MetricReader(r"samples/s: (\d+)?").read(b"samples/s: \n") is None
+
+
+def write_steps(environ: dict[str, str], seconds: int) -> None:
+    writer = RingWriter(environ[VARIABLE])
+    for number in range(seconds + 1):
+        writer.write(Totals((1000 + number) * SECOND, number + 1, 4 * number))
+    writer.close()
+
+
+PIDS = [os.getpid()]
+
+
+def started(*, is_on: bool = True, metric: str = "", host: HostPlan | None = None, seconds: int = 0) -> RankMeter:
+    meter = RankMeter(is_on=is_on, metric=metric, host=host)
+    environ = meter.prepare({"A": "1"})
+    if seconds:
+        write_steps(environ, seconds)
+    meter.start(PIDS[0], 1000.0)
+    return meter
+
+
+def numbers(meter: RankMeter, kind: str = "window") -> list[int]:
+    return [fields["number"] for found, fields in meter.take() if found == kind]
+
+
+def test_windows_are_sent_once_and_those_of_the_last_minute_again_after_a_reconnect() -> None:
+    meter = started(seconds=100)
+    meter.poll(PIDS, 1095.0)
+    assert numbers(meter) == list(range(9))
+    assert meter.take() == []
+    meter.poll(PIDS, 1100.0)
+    meter.rewind()
+    assert numbers(meter) == list(range(9 - RECENT, 10))
+    meter.finish(1101.0)
+    assert numbers(meter) == [10]
+
+
+def test_windows_are_held_while_the_supervisor_cannot_be_reached() -> None:
+    meter = started(seconds=1)
+    for now in range(1000, 1000 + 10 * (MOST_UNSENT + 5), 10):
+        meter.poll(PIDS, now + 10.0)
+    assert numbers(meter) == list(range(5, MOST_UNSENT + 5))
+
+
+def test_without_the_meter_nothing_is_made() -> None:
+    before = os.listdir("/proc/self/fd")
+    meter = started(is_on=False, host=HostPlan((), ""))
+    assert meter.prepare({"A": "1"}) == {"A": "1"}
+    meter.poll(PIDS, 1e6)
+    meter.finish(1e6)
+    assert (meter.take(), meter.next_end) == ([], float("inf"))
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_metric_needs_no_meter() -> None:
+    meter = started(is_on=False, metric=r"speed (\d+)")
+    meter.read_output("out", b"speed 50\n", 1000.0)
+    meter.read_output("err", b"speed 70\n", 1004.0)
+    meter.poll(PIDS, 1010.0)
+    ((kind, fields),) = meter.take()
+    assert (kind, fields["samples"], fields["by_metric"], fields["notes"]) == ("window", 700.0, True, None)
+
+
+def test_a_command_without_steps_has_windows_with_notes() -> None:
+    meter = started()
+    meter.poll(PIDS, 1004.0)
+    assert meter.take() == []
+    assert meter.next_end == 1010.0
+    meter.poll(PIDS, 1010.0)
+    ((_, fields),) = meter.take()
+    assert (fields["steps"], fields["step_seconds"]) == (0, 0.0)
+    assert fields["notes"]["rss"] > 1e6
+    assert fields["notes"]["main_cpu"] is None
+
+
+def test_a_short_command_has_the_notes_of_its_last_reading() -> None:
+    meter = started()
+    meter.poll(PIDS, 1004.0)
+    meter.finish(1006.0)
+    ((_, fields),) = meter.take()
+    assert (fields["seconds"], fields["notes"]["rss"] > 0) == (6.0, True)
+
+
+def test_one_rank_of_a_host_makes_its_notes() -> None:
+    meter = started(host=HostPlan((0,), "lo"))
+    time.sleep(0.1)  # the kernel counts processor time in hundredths of a second
+    meter.poll(PIDS, 1010.0)
+    (fields,) = [fields for kind, fields in meter.take() if kind == "host"]
+    assert (fields["number"], fields["iface"]) == (0, "lo")
+    assert 0 <= fields["rates"]["busy"] <= 1
+    assert fields["rates"]["memory_used"] > 0
+
+
+WINDOW = StepWindow(3, 10.0, 20, 10.0, 160.0, 0.2, 0.1, notes=RankNotes(cores=3.0))
+HOST = HostWindow(3, 10.0, HostRates(busy=0.5, load=2.0), "eth0")
+
+
+@pytest.mark.parametrize(("kind", "window"), [("window", WINDOW), ("host", HOST)])
+def test_a_window_is_a_message(kind: str, window: StepWindow | HostWindow) -> None:
+    assert messages.read_message(json.dumps({"t": kind, **as_json(window)}).encode()) == window
+    assert window.is_possible
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"number": -1},
+        {"steps": 1.5},
+        {"seconds": "x"},
+        {"samples": float("nan")},
+        {"number": None},
+        {"notes": {"cores": -1.0}},
+        {"notes": [1.0]},
+    ],
+)
+def test_a_malformed_window_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(FrameError):
+        messages.read_message(json.dumps({"t": "window", **as_json(WINDOW), **change}).encode())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "step_seconds", "is_possible"),
+    [(0.0, 0.0, False), (0.001, 0.0, True), (20.0, 20.0, True), (20.1, 0.0, False), (10.0, 10.1, False)],
+)
+def test_a_window_has_a_possible_length(seconds: float, step_seconds: float, is_possible: bool) -> None:
+    assert StepWindow(0, seconds, 1, step_seconds).is_possible == is_possible
+
+
+def test_layout_of_the_ring_is_the_same_on_both_sides() -> None:
+    from ipexctl.inrank import meter_ring
+
+    for name in ("SLOTS", "RECORD_SIZE", "RING_SIZE", "SALT"):
+        assert getattr(meter_ring, name) == getattr(meter_reader, name)
+    assert meter_ring.Totals._fields == meter_reader.StepRecord._fields

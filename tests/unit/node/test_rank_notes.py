@@ -1,0 +1,188 @@
+"""Notes of a rank's processes: what is read of /proc, and what its kernel does not tell."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.node.run.rank_notes import MAX_LOOKS, RankNotes, RankProbe
+
+approx: Any = pytest.approx
+"""In place of a number in a tuple."""
+PID, MAIN, BACKWARD, OTHER, CHILD = 10, 10, 12, 13, 20
+TICKS, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+
+
+class Proc:
+    """A directory as /proc, with one process, its thread of backward, and a child."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.write("sys/kernel/task_delayacct", "1\n")
+
+    def write(self, path: str, text: str) -> None:
+        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.root / path).write_text(text)
+
+    def process(self, pid: int, *, cpu: float, pages: int = 100, faults: int = 0, read: int = 0) -> None:
+        fields = ["S", *["0"] * 8, str(faults), "0", str(int(cpu * TICKS)), "0", *["0"] * 8, str(pages)]
+        self.write(f"{pid}/stat", f"{pid} (a) b) {' '.join(fields)}\n")
+        self.write(f"{pid}/io", f"rchar: 9\nread_bytes: {read}\nwrite_bytes: {2 * read}\ncancelled_write_bytes: 0\n")
+
+    def thread(self, thread: int, *, cpu: float, queue: float, delay: float = 0, switches: int = 0, name: str) -> None:
+        path = f"{PID}/task/{thread}"
+        self.write(f"{path}/comm", f"{name}\n")
+        self.write(f"{path}/schedstat", f"{int(cpu * 1e9)} {int(queue * 1e9)} 7\n")
+        self.write(f"{path}/stat", f"{thread} (x) S {' '.join(['0'] * 38)} {int(delay * TICKS)} 0\n")
+        text = f"voluntary_ctxt_switches:\t{switches}\nnonvoluntary_ctxt_switches:\t{2 * switches}\n"
+        self.write(f"{path}/status", text)
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Proc:
+    found = Proc(tmp_path)
+    found.process(PID, cpu=100)
+    found.thread(MAIN, cpu=50, queue=5, name="python")
+    found.thread(BACKWARD, cpu=20, queue=2, name="pt_autograd_0")
+    return found
+
+
+def probe_of(proc: Proc) -> RankProbe:
+    probe = RankProbe(1000.0, str(proc.root))
+    probe.update([PID], MAIN, 1010.0)
+    probe.take()
+    return probe
+
+
+def go_on(proc: Proc) -> None:
+    proc.process(PID, cpu=130, pages=300, faults=40, read=5000)
+    proc.thread(MAIN, cpu=54, queue=6, delay=2, switches=70, name="python")
+    proc.thread(BACKWARD, cpu=23, queue=2.5, name="pt_autograd_0")
+
+
+def test_rates_between_two_readings(proc: Proc) -> None:
+    probe = probe_of(proc)
+    go_on(proc)
+    probe.update([PID], MAIN, 1020.0)
+    assert probe.take() == RankNotes(
+        cores=3.0,
+        rss=300 * PAGE,
+        main_cpu=approx(0.4),
+        main_queue=approx(0.1),
+        backward_cpu=approx(0.3),
+        backward_queue=approx(0.05),
+        io_wait=approx(0.2),
+        read_per_s=500.0,
+        write_per_s=1000.0,
+        switches_per_s=7.0,
+        forced_switches_per_s=14.0,
+        major_faults_per_s=4.0,
+    )
+
+
+def test_what_the_thread_used_before_its_first_step_is_in_no_window(proc: Proc) -> None:
+    probe = RankProbe(1000.0, str(proc.root))
+    probe.update([PID], 0, 1010.0)
+    probe.take()
+    go_on(proc)
+    probe.update([PID], MAIN, 1020.0)
+    first = probe.take()
+    assert first is not None
+    assert first.main_cpu == approx(0.4)
+    proc.thread(OTHER, cpu=500, queue=500, name="python")
+    shares = []
+    for number in range(2):
+        probe.update([PID], OTHER, 1030.0 + number)
+        notes = probe.take()
+        assert notes is not None
+        shares.append(notes.main_cpu)
+    assert shares == [None, 0.0]
+
+
+def test_without_a_new_reading_there_is_no_note(proc: Proc) -> None:
+    probe = probe_of(proc)
+    assert probe.take() is None
+    probe.update([], MAIN, 1020.0)  # the processes are gone
+    assert probe.take() is None
+
+
+def test_a_child_counts_from_its_start_and_one_that_ended_takes_nothing_away(proc: Proc) -> None:
+    probe = probe_of(proc)
+    proc.process(CHILD, cpu=10, pages=50)
+    probe.update([PID, CHILD], MAIN, 1020.0)
+    first = probe.take()
+    probe.update([PID], MAIN, 1030.0)
+    second = probe.take()
+    assert first is not None
+    assert second is not None
+    assert (first.cores, first.rss) == (1.0, 150 * PAGE)
+    assert (second.cores, second.rss) == (0.0, 100 * PAGE)
+
+
+@pytest.mark.parametrize("thread", [0, 99])
+def test_a_thread_that_is_none_of_the_rank_is_not_read(proc: Proc, thread: int) -> None:
+    probe = RankProbe(1000.0, str(proc.root))
+    probe.update([PID], thread, 1010.0)
+    notes = probe.take()
+    assert notes is not None
+    assert (notes.main_cpu, notes.main_queue, notes.switches_per_s, notes.cores) == (None, None, None, 10.0)
+
+
+@pytest.mark.parametrize(("accounting", "io_wait"), [("1\n", 0.0), ("0\n", None), (None, 0.0)])
+def test_delays_of_disks_are_unknown_where_the_kernel_does_not_account_for_them(
+    proc: Proc, accounting: str | None, io_wait: float | None
+) -> None:
+    path = proc.root / "sys/kernel/task_delayacct"
+    path.unlink() if accounting is None else path.write_text(accounting)
+    probe = probe_of(proc)
+    probe.update([PID], MAIN, 1020.0)
+    notes = probe.take()
+    assert notes is not None
+    assert notes.io_wait == io_wait
+
+
+def test_a_thread_of_backward_may_get_its_name_late_and_names_are_read_twice(proc: Proc) -> None:
+    proc.thread(BACKWARD, cpu=20, queue=2, name="python")
+    probe = probe_of(proc)
+    proc.thread(BACKWARD, cpu=21, queue=2, name="pt_autograd_0")
+    for at in range(MAX_LOOKS):
+        probe.update([PID], MAIN, 1020.0 + at)
+    notes = probe.take()
+    assert notes is not None
+    assert notes.backward_cpu is not None
+
+
+def test_what_cannot_be_read_is_unknown(proc: Proc) -> None:
+    (proc.root / f"{PID}/io").unlink()
+    (proc.root / f"{PID}/task/{MAIN}/schedstat").write_text("")
+    probe = probe_of(proc)
+    probe.update([PID], MAIN, 1020.0)
+    notes = probe.take()
+    assert notes is not None
+    assert (notes.read_per_s, notes.main_cpu, notes.main_queue) == (None, None, None)
+
+
+def test_a_real_thread_that_computes_and_one_that_sleeps() -> None:
+    until = time.monotonic() + 0.3
+    probe = RankProbe(time.monotonic())
+    probe.update([os.getpid()], threading.get_native_id(), time.monotonic())
+    probe.take()
+    while time.monotonic() < until:
+        pass
+    probe.update([os.getpid()], threading.get_native_id(), time.monotonic())
+    busy = probe.take()
+    time.sleep(0.2)
+    probe.update([os.getpid()], threading.get_native_id(), time.monotonic())
+    idle = probe.take()
+    assert busy is not None
+    assert idle is not None
+    assert busy.main_cpu is not None
+    assert busy.main_queue is not None
+    assert idle.main_cpu is not None
+    assert busy.main_cpu + busy.main_queue > 0.7
+    assert idle.main_cpu < 0.3

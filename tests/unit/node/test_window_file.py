@@ -1,0 +1,133 @@
+"""The record of a rank's windows: at their place in time, bounded, and whole whatever arrives."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.node.run.window_codec import HOST_WINDOWS, RANK_WINDOWS, HostRates, RankRates
+from ipexctl.node.run.window_file import WindowWriter, max_size, read_host_windows, read_rank_windows
+
+approx: Any = pytest.approx
+"""In place of a number in a tuple."""
+
+FULL, DAY = RANK_WINDOWS.capacity, 8640
+RATES = RankRates(1.0, 8.0, 0.25, cores=2.0)
+
+
+def writer_of(path: Path) -> WindowWriter[RankRates]:
+    return WindowWriter(str(path), RANK_WINDOWS)
+
+
+def write(writer: WindowWriter[RankRates], numbers: range, *, start: float = 0.0) -> None:
+    for number in numbers:
+        now = start + (number + 1) * 10
+        writer.add(number, RATES, now, 1e9 + now)
+
+
+def known(path: Path) -> list[int]:
+    found = read_rank_windows(str(path))
+    assert found is not None
+    return [place for place, entry in enumerate(found.windows) if entry is not None]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "0000.meter"
+
+
+def test_windows_are_read_as_they_were_written(path: Path) -> None:
+    write(writer_of(path), range(3))
+    found = read_rank_windows(str(path))
+    assert found is not None
+    assert (found.started, found.seconds) == (1e9, 10.0)
+    assert found.windows == (RATES,) * 3
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_rank_without_windows_has_no_file(path: Path) -> None:
+    writer_of(path).close()
+    assert read_rank_windows(str(path)) is None
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("days", [1, 30])
+def test_64_ranks_take_at_most_5_megabytes_in_a_day_and_in_a_month(path: Path, days: int) -> None:
+    writer, host = writer_of(path), WindowWriter(str(path.with_suffix(".host")), HOST_WINDOWS)
+    for number in range(0, days * DAY, 1 if days == 1 else 7):
+        now = 10.0 * (number + 1)
+        writer.add(number, RATES, now, now)
+        host.add(number, HostRates(0.5, 2.0), now, now, "eth0")
+    found, of_host = read_rank_windows(str(path)), read_host_windows(str(path.with_suffix(".host")))
+    assert found is not None
+    assert of_host is not None
+    for windows in (found, of_host):
+        assert windows.seconds * len(windows.windows) == approx(days * 86400, rel=0.02)
+    assert (of_host.iface, of_host.windows[0]) == ("eth0", HostRates(0.5, 2.0))
+    assert path.stat().st_size <= max_size(RANK_WINDOWS)
+    assert path.with_suffix(".host").stat().st_size <= max_size(HOST_WINDOWS)
+    assert 64 * (max_size(RANK_WINDOWS) + max_size(HOST_WINDOWS)) <= 5e6
+
+
+@pytest.mark.parametrize(("count", "seconds", "entries"), [(FULL, 10, FULL), (FULL + 1, 20, FULL // 2 + 1)])
+def test_each_two_windows_become_one_when_the_file_is_full(path: Path, count: int, seconds: int, entries: int) -> None:
+    write(writer_of(path), range(count))
+    found = read_rank_windows(str(path))
+    assert found is not None
+    assert (found.seconds, len(found.windows)) == (seconds, entries)
+    assert set(found.windows) == {RATES}
+
+
+def test_windows_that_share_an_entry_are_averaged(path: Path) -> None:
+    writer = writer_of(path)
+    write(writer, range(0, FULL + 1, FULL // 10))
+    for number, steps in ((FULL + 2, 1.0), (FULL + 3, 3.0), (FULL + 3, 3.0), (FULL + 1, 9.0)):
+        writer.add(number, RATES._replace(steps_per_s=steps), 10 * number + 10, 0)
+    found = read_rank_windows(str(path))
+    assert found is not None
+    assert found.windows[FULL // 2 + 1] == RATES._replace(steps_per_s=approx(2.0, rel=1e-3))
+
+
+def test_windows_of_a_rank_that_was_cut_off_are_unknown_and_may_arrive_late_or_twice(path: Path) -> None:
+    writer = writer_of(path)
+    for number in (0, 1, 4, 2, 4):
+        writer.add(number, RATES, 10 * number + 10, 1e9)
+    assert known(path) == [0, 1, 2, 4]
+
+
+@pytest.mark.parametrize(("start", "place"), [(30.0, 3), (44.0, 4), (46.0, 5), (0.0, 0)])
+def test_the_next_attempt_is_at_its_place_in_time(path: Path, start: float, place: int) -> None:
+    writer = writer_of(path)
+    write(writer, range(2))
+    writer.begin_attempt()
+    write(writer, range(2), start=start)
+    assert known(path) == sorted({0, 1, place, place + 1})
+
+
+def test_a_full_disk_leaves_windows_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = writer_of(path)
+    write(writer, range(1))
+
+    def refuse(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "pwrite", refuse)
+        write(writer, range(1, 3))
+    write(writer, range(3, 4))
+    assert known(path) == [0, 3]
+
+
+@pytest.mark.parametrize("data", [b"", b"short", b"ipexrnk9" + bytes(60), bytes(100)])
+def test_a_damaged_file_is_none(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+    assert read_rank_windows(str(path)) is None
+
+
+def test_a_part_of_an_entry_is_left_out(path: Path) -> None:
+    write(writer_of(path), range(2))
+    path.write_bytes(path.read_bytes()[:-3])
+    assert known(path) == [0]
