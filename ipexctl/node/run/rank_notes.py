@@ -88,10 +88,8 @@ class RankProbe:
         sums: dict[str, float] = {}
         for pid, values in after.processes.items():
             _add(sums, values, before.processes.get(pid, {}))
-        main, backward = (
-            _between(before, after, [after.main] if after.main else []),
-            _between(before, after, [number for _, number in self._backward if number != after.main]),
-        )
+        main = _between(before, after, [after.main] if after.main in before.threads else [])
+        backward = _between(before, after, [number for _, number in self._backward if number != after.main])
 
         def rate(values: Mapping[str, float], name: str) -> float | None:
             return values[name] / seconds if name in values else None
