@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from ipexctl.node.common.frames import CompressedFrameReader, OutputPart, decode_json, decode_output
+from ipexctl.node.common.frames import WINDOWS, CompressedFrameReader, OutputPart, decode_json, decode_output
 from ipexctl.node.common.home import MARK
 from ipexctl.node.run.follow import FollowRequest
 from ipexctl.remote.node_call import agent_zip
@@ -80,6 +80,7 @@ def follow_request(home: Path | str, run: str, **changes: Any) -> FollowRequest:
         "grep": "",
         "exact": False,
         "figures": 0.0,
+        "windows": False,
     }
     return cast("FollowRequest", {**request, **changes})
 
@@ -122,7 +123,7 @@ def wait_until(
 
 
 def read_events(number: int) -> Iterator[OutputPart | dict[str, Any]]:
-    """Output and messages as they come, then the last line."""
+    """Output and messages as they come, without files of windows, then the last line."""
     line = b""
     while not line.endswith(b"\n") and (more := os.read(number, 1)):
         line += more
@@ -132,7 +133,8 @@ def read_events(number: int) -> Iterator[OutputPart | dict[str, Any]]:
     frames = CompressedFrameReader()
     while not frames.is_over and (data := os.read(number, 65536)):
         for kind, payload in frames.feed(data):
-            yield decode_json(payload) if kind == b"J" else decode_output(kind, payload)
+            if kind != WINDOWS:
+                yield decode_json(payload) if kind == b"J" else decode_output(kind, payload)
     rest = frames.rest
     while data := os.read(number, 65536):
         rest += data

@@ -24,8 +24,10 @@ from ipexctl.errors import UserError
 from ipexctl.jobs.node0 import call_on_node0, open_copy
 from ipexctl.jobs.old_notes import OldNotes
 from ipexctl.jobs.reconnect import Absence, silence_limit
+from ipexctl.jobs.windows import check_windows
 from ipexctl.node.common.frames import (
     SUFFIXES,
+    WINDOWS,
     Chunk,
     Frame,
     FrameError,
@@ -210,6 +212,7 @@ class Follower:
                 "streams": [SUFFIXES[stream] for stream in self._lines.streams],
                 "follow": to_the_end,
                 "figures": self._figures,
+                "windows": self._copy is not None,
             }
             last = self._call(session, request)
         status = self._on_status(last.record("status"))
@@ -246,6 +249,11 @@ class Follower:
 
     def _on_frame(self, frame: Frame) -> None:
         kind, payload = frame
+        if kind == WINDOWS:
+            if self._copy is not None:
+                self._copy.write_windows(check_windows(self._record.world_size, payload))
+                self._check_copy()
+            return
         if kind != b"J":
             self._on_output(decode_output(kind, payload)._replace(at=self._received_at))
             return

@@ -1,6 +1,7 @@
 """The copy of a run on the control machine, written while it is followed: node0 may be gone, or prune the run.
 
     RUNS/ID/ranks/NNNN.out, NNNN.err    the output of the ranks, byte for byte
+    RUNS/ID/ranks/NNNN.meter, NNNN.host the windows of ranks and hosts, at the end of the run (`jobs/windows.py`)
     RUNS/ID/output.times                when node0 received which of it
     RUNS/ID/output.notes                which lines of it are ipexctl's
     RUNS/ID/stacks/dump-last.json       the last stack dump of a silent run that node0 sent
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.node.common.files import make_private_directory, read_json, write_atomically, write_json_atomically
-from ipexctl.node.common.frames import SUFFIXES, Note, OutputPart
+from ipexctl.node.common.frames import SUFFIXES, Note, OutputPart, WindowsFile
 from ipexctl.node.common.records import FINAL, RunStatus, read_status
 from ipexctl.node.run.output_notes import NotesWriter
 from ipexctl.node.run.output_times import TimesWriter
@@ -101,6 +102,16 @@ class LocalCopy:
         try:
             make_private_directory(self.directory / "stacks")
             write_json_atomically(dump_path(str(self.directory / "stacks"), "last"), document, durable=False)
+        except OSError as error:
+            self._give_up(error)
+
+    def write_windows(self, file: WindowsFile) -> None:
+        """Write the windows of a rank or its host."""
+        if self.error is not None:
+            return
+        try:
+            make_private_directory(self.directory / "ranks")
+            write_atomically(self.directory / "ranks" / f"{file.rank:04}{file.suffix}", file.data, durable=False)
         except OSError as error:
             self._give_up(error)
 

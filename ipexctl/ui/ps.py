@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.text import counted, format_clock, printable, readable
 from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.results import host_json, value_json
-from ipexctl.ui.run.summary import duration, end_lines
+from ipexctl.ui.run.summary import duration, end_lines, short_throughput
 from ipexctl.ui.table import fitting_layout, folded_hosts, print_lines, show_table
 
 if TYPE_CHECKING:
@@ -36,6 +36,9 @@ _LAYOUTS: Final = (
 )
 """Columns for ever narrower terminals; what has no column is below the row. An id begins with the script, and has the
 day and time of its start."""
+_WITH_THROUGHPUT: Final = tuple(
+    (*layout[: layout.index("took") + 1], "throughput", *layout[layout.index("took") + 1 :]) for layout in _LAYOUTS[:3]
+)
 _OF_RANK = ("rank", "host", "state", "pid", "cpu", "rss", "exit_code", "signal", "out_lines", "err_lines", "lost")
 
 
@@ -80,7 +83,8 @@ def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_c
     now = time.time()
     if runs:
         rows = [_row(run, now) for run in runs]
-        layout = fitting_layout(_LAYOUTS, rows)
+        is_measured = any(row["throughput"] for row in rows)
+        layout = fitting_layout(_WITH_THROUGHPUT + _LAYOUTS if is_measured else _LAYOUTS, rows)
         notes = [_note(row, layout) for row in rows]
         show_table(layout, [[row[name] for name in layout] for row in rows], notes=notes, no_color=no_color)
     elif not quiet:
@@ -92,6 +96,7 @@ def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_c
 
 def _note(row: Mapping[str, str], layout: Sequence[str]) -> str:
     parts = [] if "hosts" in layout else [f"{counted(int(row['ranks']), 'rank')} on {row['hosts']}"]
+    parts += [row["throughput"]] if row["throughput"] and "throughput" not in layout else []
     parts += [row["ended by"]] if row["ended by"] and "ended by" not in layout else []
     return "; ".join(parts)
 
@@ -117,6 +122,7 @@ def _row(run: KnownRun, now: float) -> dict[str, str]:
         "hosts": folded_hosts(record.hosts),
         "started": format_clock(started, day) if started else "?",
         "took": took,
+        "throughput": short_throughput(status.throughput if status is not None else None),
         "ended by": ended_by,
     }
 

@@ -17,6 +17,7 @@ from ipexctl.text import printable
 from ipexctl.ui.messages import paint, wants_color
 from ipexctl.ui.paragraph import wrapped
 from ipexctl.ui.results import value_json
+from ipexctl.ui.run.summary import throughput_text
 from ipexctl.ui.table import print_lines
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def as_json(answer: WhyResult) -> dict[str, Any]:
         "lines": value_json(diagnosis.lines),
         "others": value_json(diagnosis.others),
         "notes": value_json(diagnosis.notes),
+        "throughput": diagnosis.throughput and diagnosis.throughput._asdict(),
         "output_lost": lost._asdict() if (lost := diagnosis.output_lost) else None,
         "next": list(diagnosis.next),
     }
@@ -103,8 +105,7 @@ def lines_of(answer: WhyResult, columns: int = 0, *, colors: bool = False) -> It
     if answer.failed_call is not None:
         yield from _failed_call(answer.failed_call, columns, colors=colors)
         yield from ("", "the run before it:")
-    for line in _folded(diagnosis.headline, columns, ""):
-        yield paint(line, "1", on=colors)
+    yield from _headline(diagnosis, columns, colors=colors)
     yield from _last_lines(diagnosis.lines, diagnosis.whose, columns, colors=colors)
     if diagnosis.others or diagnosis.notes:
         yield ""
@@ -130,6 +131,13 @@ def lines_of(answer: WhyResult, columns: int = 0, *, colors: bool = False) -> It
             # A stop among other commands is no step that follows them.
             purpose = _PURPOSES.get(command.split()[1], "") if len(commands) > 1 else ""
             yield f"{'      ' if index else 'next: '}{purpose}{printable(command)}"
+
+
+def _headline(diagnosis: Diagnosis, columns: int, *, colors: bool) -> Iterator[str]:
+    for line in _folded(diagnosis.headline, columns, ""):
+        yield paint(line, "1", on=colors)
+    if measured := throughput_text(diagnosis.throughput):
+        yield from _folded(f"measured: {measured}", columns, "")
 
 
 def _failed_call(failed: FailedCall, columns: int, *, colors: bool) -> Iterator[str]:

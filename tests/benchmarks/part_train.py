@@ -22,9 +22,11 @@ from .rig import CONTENDERS, HERE, Rig, ipexctl
 OURS, BY_HAND = "ipexctl run", "the same line by hand (export shell)"
 MPIRUN, TORCHRUN, ACCELERATE = "mpirun (Intel MPI)", "torchrun", "accelerate launch (its mpirun)"
 OTHERS: Final = (MPIRUN, TORCHRUN, ACCELERATE)
+NO_METER = "ipexctl run --no-meter"
 SHARED, BACKEND = "ipexctl run --allreduce shared", "ipexctl run --allreduce backend"
 OF_IPEXCTL: Final[Mapping[str, tuple[str, ...]]] = {
     OURS: (),
+    NO_METER: ("--no-meter",),
     SHARED: ("--allreduce", "shared"),
     BACKEND: ("--allreduce", "backend"),
 }
@@ -178,7 +180,7 @@ def prepare_place(rig: Rig) -> Place:
     return place
 
 
-def _contender(rig: Rig, place: Place, words: tuple[str, ...], ranks: int, name: str) -> Contender:
+def contender_of(rig: Rig, place: Place, words: tuple[str, ...], ranks: int, name: str) -> Contender:
     where, count = str(place.project), str(ranks)
     options = ("--hosts", "localhost", "--home", str(place.home), "-n", count, "--cwd", where)
     script = (f"{where}/{words[0]}", *words[1:])
@@ -235,7 +237,7 @@ def _round(
         for number, name in enumerate(names):
             steps = directory / f"steps-{number}"
             words = (LAUNCHER, str(steps), workload.script.name, *workload.options)
-            contender = _contender(rig, place, words, ranks, name)
+            contender = contender_of(rig, place, words, ranks, name)
             trainings[name] = stack.enter_context(stopped_after(contender, rig.env, steps, workload.warm_up, LAUNCHER))
         in_turns(names, turns, lambda name: trainings[name].run_for(workload.turn))
         shares = [trainings[OURS].launcher_share(UNDISTURBED)] if share else []

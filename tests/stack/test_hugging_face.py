@@ -182,10 +182,14 @@ def test_trainer_example_trains_with_old_and_new_flags(
 ) -> None:
     """Nodes have no way to the hub. The bindings of oneCCL are on no index: what is missing is one sentence."""
     steps = ("--max_steps", "12", "--logging_steps", "2", "--learning_rate", "2e-3")
-    ran = hosts.run(env, "-n", "2", "--ppn", "1", "trainer_bert.py", *words, *steps)
+    summary = hosts.project / f"{env}.json"
+    ran = hosts.run(env, "-n", "2", "--ppn", "1", "--summary", summary, "trainer_bert.py", *words, *steps)
     lines = by_rank(ran.out)[0]
     assert tuple(line for line in lines if line.startswith("--")) == said
     losses = trainer_losses(lines)
     assert len(losses) == 6
     assert losses[-1] < losses[0], "it learns nothing"
     assert any(line.startswith("ranks: 2, over gloo; accuracy ") for line in lines)
+    measured = json.loads(summary.read_text())["throughput"]
+    assert measured["source"] == "dataloader"
+    assert measured["samples_per_s"] / measured["steps_per_s"] == pytest.approx(32, rel=0.1)

@@ -46,6 +46,16 @@ count(range({COUNTED // 2}, {COUNTED}))
 ALL_REDUCE_CASES, ALL_REDUCE_PIECES = (
     Path(__file__).with_name(name) for name in ("all_reduce_cases.py", "all_reduce_pieces.py")
 )
+METER_CASES = Path(__file__).with_name("meter_cases.py")
+COUNTED_CASE = {"steps": 6, "samples": 24, "unknown": 0, "is_on": True}
+OTHER_CASES = {
+    "accumulation_of_two": {"samples": 48},
+    "amp_with_one_skipped_step": {"samples": 28},
+    "compiled_step": {"steps": 0, "samples": 0},
+    "stream_without_batches": {"samples": 0, "unknown": 4},
+    "without_loader": {"samples": 0},
+}
+"""What differs from COUNTED_CASE."""
 TWO_RANKS = """\
 export MASTER_ADDR=127.0.0.1 MASTER_PORT=29533 WORLD_SIZE=2 OMP_NUM_THREADS=1 PYTHONPATH=shim IPEXCTL_ALLREDUCE={mode}
 cd ~/of-all-reduce
@@ -223,3 +233,13 @@ def test_gradients_added_up_in_shared_memory_have_the_bits_of_gloo(training: Tra
         found, 1
     )
     assert {case for case, count in buckets.items() if not count} == LEFT_TO_GLOO
+
+
+def test_steps_and_samples_are_counted_however_a_script_trains(training: Training) -> None:
+    (training.project / METER_CASES.name).write_bytes(METER_CASES.read_bytes())
+    ran = training.call("run", "-n", 2, "--ppn", "2", METER_CASES.name)
+    assert ran.rc == 0, ran.err + ran.out
+    for lines in by_rank(ran.out).values():
+        rows = {row.pop("case"): row for row in map(json.loads, lines)}
+        assert rows == {case: {**COUNTED_CASE, **OTHER_CASES.get(case, {})} for case in rows}
+        assert len(rows) == 17

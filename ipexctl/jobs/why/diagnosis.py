@@ -19,7 +19,7 @@ from ipexctl.jobs.stall_report import describe_silent
 from ipexctl.jobs.why.cause import choose_cause, choose_hang_cause, find_first_failure, find_hang
 from ipexctl.known_errors.match import Cause, RankOutput, bare, cause_of, shortened
 from ipexctl.known_errors.table import known_errors
-from ipexctl.node.common.records import Failure, LostOutput, RankStatus, SilentRank
+from ipexctl.node.common.records import Failure, LostOutput, RankStatus, SilentRank, Throughput
 from ipexctl.node.run.verdict import describe_exit, signal_name
 from ipexctl.text import counted, format_clock, rough_duration
 
@@ -76,6 +76,7 @@ class Diagnosis:
     output_lost: LostOutput | None = None
     hang: Hang | None = None
     """Who waited for whom, if the run hung and its stacks show it."""
+    throughput: Throughput | None = None
 
 
 def diagnose(snapshot: RunSnapshot) -> Diagnosis:
@@ -89,7 +90,9 @@ def diagnose(snapshot: RunSnapshot) -> Diagnosis:
     verdict = by_state.get(snapshot.status.state, _running)(snapshot)
     status = snapshot.status
     hang = find_hang(snapshot, find_first_failure(snapshot))
-    return replace(verdict, started=status.started, output_lost=status.output_lost, hang=hang)
+    return replace(
+        verdict, started=status.started, output_lost=status.output_lost, hang=hang, throughput=status.throughput
+    )
 
 
 def _failed(snapshot: RunSnapshot) -> Diagnosis:

@@ -7,6 +7,7 @@ and the other way round; nothing here reads a file or a socket. The kinds:
     O, E  a chunk of stdout or stderr: the rank (4 bytes), the chunk's offset in the stream (8 bytes), then the bytes
           unchanged
     N     a note: a line that ipexctl has put into the output of a rank (`node/run/output_notes.py`), as JSON
+    W     a file of windows: the rank (4 bytes), the file's suffix (8 bytes, zeros behind it), then the content
 
 Only ipexctl makes notes: no bytes that a script prints become a frame of another kind than `O` and `E`. Frames are read
 from other hosts, so their size is bounded, and every payload is checked.
@@ -26,6 +27,7 @@ MAX_FRAME = 2 << 20
 """Maximum bytes of a payload."""
 HEAD = struct.Struct("!Ic")
 _CHUNK_HEAD = struct.Struct("!IQ")
+_WINDOWS_HEAD = struct.Struct("!I8s")
 _INFLATED = 1 << 20
 """Bytes that are decompressed at once, however far they were compressed."""
 _COMPRESSED_TOGETHER = 1 << 18
@@ -34,7 +36,7 @@ Frame = Tuple[bytes, bytes]
 StreamName = Literal["stdout", "stderr"]
 SUFFIXES: dict[StreamName, str] = {"stdout": "out", "stderr": "err"}
 """StreamName → the suffix of its file, and its name in messages."""
-NOTE = b"N"
+NOTE, WINDOWS = b"N", b"W"
 _KINDS: dict[StreamName, bytes] = {"stdout": b"O", "stderr": b"E"}
 _STREAMS: dict[bytes, StreamName] = {b"O": "stdout", b"E": "stderr"}
 
@@ -150,6 +152,26 @@ def decode_note(payload: bytes) -> Note:
 
 def decode_output(kind: bytes, payload: bytes) -> OutputPart:
     return decode_note(payload) if kind == NOTE else decode_chunk(kind, payload)
+
+
+class WindowsFile(NamedTuple):
+    """A file of windows of a rank (`node/run/window_file.py`)."""
+
+    rank: int
+    suffix: str
+    data: bytes
+
+
+def encode_windows(file: WindowsFile) -> bytes:
+    head = HEAD.pack(_WINDOWS_HEAD.size + len(file.data), WINDOWS)
+    return head + _WINDOWS_HEAD.pack(file.rank, file.suffix.encode()) + file.data
+
+
+def decode_windows(payload: bytes) -> WindowsFile:
+    if len(payload) < _WINDOWS_HEAD.size:
+        raise FrameError("a file of windows of another shape")
+    rank, suffix = _WINDOWS_HEAD.unpack_from(payload)
+    return WindowsFile(rank, suffix.rstrip(b"\0").decode(errors="replace"), payload[_WINDOWS_HEAD.size :])
 
 
 class FrameReader:

@@ -36,6 +36,8 @@ LIST_CHUNK_SIZE = 1 << 14
 MAX_NAMES = 6
 STATE_DIRECTORY = b".ipexctl"
 RECORD_FILES = ("status.json", "events.jsonl", "plan.json", "mpirun.log", "supervise.log")
+_OF_RANKS = (b".out", b".err", b".meter", b".host")
+"""The output of a rank, and its windows (`node/run/window_file.py`)."""
 CLOCK_TOLERANCE = 2.0
 """Seconds by which the clock of the control machine may be ahead of this host's."""
 NamedPath = Tuple[bytes, bytes]
@@ -198,7 +200,7 @@ def list_run(listing: Listing, run: RunFiles) -> tuple[bytes, bool]:
         listing.note(top + b"/record", "it isn't there any more", warning=True)
     record = [(encode_name(name), rundir + b"/" + encode_name(name)) for name in RECORD_FILES]
     with contextlib.suppress(OSError):
-        names = sorted(name for name in os.listdir(rundir + b"/ranks") if name.endswith((b".out", b".err")))
+        names = sorted(name for name in os.listdir(rundir + b"/ranks") if name.endswith(_OF_RANKS))
         record += [(b"ranks/" + name, rundir + b"/ranks/" + name) for name in names]
     for name, path in record:
         if os.path.isfile(path):

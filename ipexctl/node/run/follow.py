@@ -2,7 +2,8 @@
 
 A FollowRequest is answered with frames: chunks of output, notes, and the messages {"status"}, {"at": the time of the
 output that follows}, the dump that --on-hang has taken (`stack_dumps.encode_dump`) and {}, which only shows that the
-run is followed; then {"event": "done", "status"}.
+run is followed; once it has ended the windows of its ranks and hosts (`windows.py`), to a caller that keeps them; then
+{"event": "done", "status"}.
 
 It decides in which order output is sent, and when a status is worth sending. The rules: the run does not know its
 followers, which only read its directory; one that finds the supervisor dead records that (`status_file.py`). Every byte
@@ -32,6 +33,7 @@ from ipexctl.node.common.frames import (
     encode_chunk,
     encode_json,
     encode_note,
+    encode_windows,
 )
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.run.output_filter import OutputFilter, start_of_last_lines
@@ -40,6 +42,7 @@ from ipexctl.node.run.output_times import OutputKey, TimesReader
 from ipexctl.node.run.stack_dumps import encode_dump
 from ipexctl.node.run.status_file import StoredStatus, read_status_file
 from ipexctl.node.run.unstored_output import UnstoredReader
+from ipexctl.node.run.windows import windows_of
 
 READ_INTERVAL = 0.03
 """Seconds between two reads while output arrives often, or before the first output."""
@@ -83,6 +86,8 @@ class FollowRequest(RunReference):
     """The order of the output is exact, however much there is."""
     figures: float
     """Seconds between two statuses where only figures change."""
+    windows: bool
+    """The caller keeps a copy of the run, with its windows."""
 
 
 class FollowedFile:
@@ -362,7 +367,11 @@ def follow(request: FollowRequest, _: object) -> Json:
             sender.send_all(is_final=False)
         statuses = StatusWatcher(rundir, request["figures"])
         changes = ChangeSignal(rundir, is_local=first.status.supervisor.is_of_this_machine)
-        return {"status": forward_run(output, sender, statuses, changes, writer)}
+        last = forward_run(output, sender, statuses, changes, writer)
+        for file in windows_of(rundir) if request["windows"] else ():
+            writer.send(encode_windows(file))
+            sender.tick(time.monotonic())
+        return {"status": last}
 
 
 def forward_run(

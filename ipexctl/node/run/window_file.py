@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from typing import Generic, NamedTuple
+from typing import Any, Generic, Mapping, NamedTuple
 
 from ipexctl.node.common.files import open_private, remove_file
 from ipexctl.node.run.window_codec import HOST_WINDOWS, RANK_WINDOWS, HostRates, RankRates, Rates, WindowKind
@@ -145,6 +145,18 @@ def _content(kind: WindowKind[Rates], data: bytes) -> _Content | None:
 def max_size(kind: WindowKind[Rates]) -> int:
     """Bytes of a file at most."""
     return HEADER_SIZE + kind.capacity * kind.size
+
+
+KINDS: Mapping[str, WindowKind[Any]] = {RANK_SUFFIX: RANK_WINDOWS, HOST_SUFFIX: HOST_WINDOWS}
+
+
+def thinned(kind: WindowKind[Rates], data: bytes, step: int) -> bytes:
+    """The content of a file with every so-manieth window alone, which then stands for so many."""
+    content = _content(kind, data)
+    if content is None or step < 2:
+        return data
+    header = _HEADER.pack(kind.magic, content.started, content.seconds * step, content.label.encode())
+    return header + b"".join(content.entries[::step])
 
 
 def decode_rank_windows(data: bytes) -> RankWindows | None:

@@ -66,6 +66,15 @@ def throughput_text(throughput: Throughput | None) -> str:
     return ", ".join(parts)
 
 
+def short_throughput(throughput: Throughput | None) -> str:
+    """`410 samples/s`, or `3.2 steps/s` where samples are not known."""
+    if throughput is None:
+        return ""
+    if throughput.samples_per_s is not None:
+        return f"{_rate(throughput.samples_per_s)} samples/s"
+    return "" if throughput.steps_per_s is None else f"{throughput.steps_per_s:.3g} steps/s"
+
+
 def _rate(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
 

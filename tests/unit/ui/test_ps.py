@@ -9,7 +9,7 @@ import pytest
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.ps import KnownRun
 from ipexctl.jobs.registry import RunRecord
-from ipexctl.node.common.records import Failure, RunStatus
+from ipexctl.node.common.records import Failure, RunStatus, Throughput
 from ipexctl.ui.ps import show
 from message_data import missing
 
@@ -57,6 +57,24 @@ def test_ps_table_fits_the_width_with_complete_ids(
     assert all(run.record.id in out for run in runs)
     words = " ".join(out.split())
     assert words.count("rank 3 on ") == words.count("[1-64]") == 40
+
+
+@pytest.mark.parametrize("columns", [80, 140, 300])
+def test_ps_shows_throughput_in_a_column_or_below_the_row(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    run = known_run(1, "node{}", "train")
+    assert run.status is not None
+    measured = Throughput(3.25, 410.0, 0.1, "dataloader")
+    by_steps = replace(run, status=run.status._replace(throughput=Throughput(3.25, None, None, "steps")))
+    show([run, replace(run, status=run.status._replace(throughput=measured)), by_steps])
+    out = capsys.readouterr().out
+    assert out.count("410 samples/s") == out.count("3.25 steps/s") == 1
+    assert ("throughput" in out.splitlines()[0].lower()) == (columns > 80)
+    assert max(map(len, out.splitlines())) <= columns
+    show([run])
+    assert "throughput" not in capsys.readouterr().out.lower()
 
 
 def test_ps_counts_hosts_whose_names_do_not_fold(
