@@ -1,4 +1,4 @@
-"""What was measured of a rank or a host in a window, as rates, and as an entry of fixed size in the record. Pure.
+"""The rates of a rank or a host in a window, and an entry of fixed size for them in the record. Pure.
 
 In come `RankRates` and `HostRates`; out go entries for `window_file.py`, and windows that were merged because the file
 was full. The rules: None is what can't be known there, and is another thing than zero; an entry of zeros is a window of
