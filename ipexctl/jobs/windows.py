@@ -1,7 +1,7 @@
 """The windows of a run: what its ranks and hosts did in each ten seconds, from node0 or from the copy on this machine.
 
-In come frames of `node/run/windows.py`, or files of the local copy; out comes a `RunWindows`. What arrives is checked:
-a rank that the run does not have ends the call, and a file that is damaged is left out.
+In come frames of `node/run/window_file.py`, or files of the local copy; out comes a `RunWindows`. A rank that the run
+does not have ends the call, and a file that is damaged is left out.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def fetch_windows(session: Session, record: RunRecord, cancel: Cancel, *, timeou
         files.append(check_windows(record.world_size, payload))
 
     request: RunReference = {"home": record.home, "id": record.id}
-    call_on_node0(session, record, "run.windows", "read", request, timeout=timeout, on_frame=on_frame, cancel=cancel)
+    call_on_node0(
+        session, record, "run.window_file", "read", request, timeout=timeout, on_frame=on_frame, cancel=cancel
+    )
     return run_windows(files)
 
 

@@ -2,7 +2,7 @@
 
 A FollowRequest is answered with frames: chunks of output, notes, and the messages {"status"}, {"at": the time of the
 output that follows}, the dump that --on-hang has taken (`stack_dumps.encode_dump`) and {}, which only shows that the
-run is followed; once it has ended the windows of its ranks and hosts (`windows.py`), to a caller that keeps them; then
+run is followed; at the end the windows of its ranks and hosts (`window_file.py`), to a caller that keeps them; then
 {"event": "done", "status"}.
 
 It decides in which order output is sent, and when a status is worth sending. The rules: the run does not know its
@@ -42,7 +42,7 @@ from ipexctl.node.run.output_times import OutputKey, TimesReader
 from ipexctl.node.run.stack_dumps import encode_dump
 from ipexctl.node.run.status_file import StoredStatus, read_status_file
 from ipexctl.node.run.unstored_output import UnstoredReader
-from ipexctl.node.run.windows import windows_of
+from ipexctl.node.run.window_file import windows_of
 
 READ_INTERVAL = 0.03
 """Seconds between two reads while output arrives often, or before the first output."""

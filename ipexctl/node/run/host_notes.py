@@ -24,7 +24,7 @@ _PARTS = re.compile(r"^(loop|ram|zram|dm-|md|fd|sr)")
 FIELD_DECODERS: dict[str, FieldDecoder] = {**NATURAL}
 
 
-class HostWindow(NamedTuple):
+class HostNotes(NamedTuple):
     """The message `host`."""
 
     number: int

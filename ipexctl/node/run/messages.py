@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Callable, Dict, Mapping, NamedTuple, TypeVar, 
 from ipexctl.node.common.frames import FrameError, decode_json
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder, check_type, decode, decode_natural
 from ipexctl.node.common.records import Detail, OutOfMemory
-from ipexctl.node.run.host_notes import HostWindow
+from ipexctl.node.run.host_notes import HostNotes
 from ipexctl.node.run.step_windows import StepWindow
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ Message = Union[
     Reconnecting,
     End,
     StepWindow,
-    HostWindow,
+    HostNotes,
 ]
 
 
@@ -169,7 +169,7 @@ MESSAGES: Mapping[str, Callable[..., Message]] = {
     "reconnecting": Reconnecting,
     "end": End,
     "window": StepWindow,
-    "host": HostWindow,
+    "host": HostNotes,
 }
 
 

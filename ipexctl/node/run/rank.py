@@ -44,7 +44,7 @@ from ipexctl.node.common.link import ready
 from ipexctl.node.common.records import DETAIL_MARK, Detail
 from ipexctl.node.run import output_buffer, process_stacks, processes, rank_env, supervisor_client
 from ipexctl.node.run.oom import OutOfMemoryWatch
-from ipexctl.node.run.rank_meter import HostPlan, RankMeter
+from ipexctl.node.run.rank_meter import MeteredHost, RankMeter
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -546,7 +546,7 @@ class Rank:
                 os.kill(self.child.pid, number)
 
 
-def host_plan(job: JobRecord, rank: int) -> HostPlan | None:
+def host_plan(job: JobRecord, rank: int) -> MeteredHost | None:
     """For the lowest rank of its host, which makes the notes of that host."""
     host = job.ranks[rank].host
     ranks = {number: plan for number, plan in job.ranks.items() if plan.host == host}
@@ -554,7 +554,7 @@ def host_plan(job: JobRecord, rank: int) -> HostPlan | None:
         return None
     variables = {**job.variables, **job.ranks[rank].variables}
     cores = sorted({core for plan in ranks.values() for core in plan.cores})
-    return HostPlan(cores, variables.get("GLOO_SOCKET_IFNAME") or "")
+    return MeteredHost(cores, variables.get("GLOO_SOCKET_IFNAME") or "")
 
 
 def print_error(text: str, detail: Detail | None = None) -> None:

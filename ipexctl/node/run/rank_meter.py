@@ -8,11 +8,12 @@ lost with its connection.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, Sequence, Union
 
 from ipexctl.node.common.json_records import as_json
-from ipexctl.node.run.host_notes import HostProbe, HostWindow
+from ipexctl.node.run.host_notes import HostNotes, HostProbe
 from ipexctl.node.run.meter_reader import MeterReader
 from ipexctl.node.run.rank_notes import RankProbe
 from ipexctl.node.run.step_windows import RECENT, StepWindow, WindowMaker
@@ -24,10 +25,10 @@ VARIABLE = "IPEXCTL_METER"
 MOST_UNSENT = 360
 """Windows that are held while the supervisor can't be reached: an hour."""
 MAX_LINE = 4096
-Window = Union[StepWindow, HostWindow]
+Window = Union[StepWindow, HostNotes]
 
 
-class HostPlan(NamedTuple):
+class MeteredHost(NamedTuple):
     """What the notes of a host need to know of the plan."""
 
     cores: Sequence[int]
@@ -40,8 +41,6 @@ class MetricReader:
     """Finds the newest value that a pattern has in a stream of output."""
 
     def __init__(self, pattern: str) -> None:
-        import re  # few runs have a pattern
-
         self._pattern = re.compile(pattern)
         self._rest = b""
 
@@ -68,7 +67,7 @@ def _as_number(text: str | None) -> float | None:
 class RankMeter:
     """The meter of one command."""
 
-    def __init__(self, *, is_on: bool, metric: str = "", host: HostPlan | None = None) -> None:
+    def __init__(self, *, is_on: bool, metric: str = "", host: MeteredHost | None = None) -> None:
         """`host` is for the rank that makes the notes of its host."""
         self._is_on = is_on
         self._has_metric = bool(metric)
@@ -144,14 +143,14 @@ class RankMeter:
         if self._host_probe is not None:
             rates = self._host_probe.take(pid, now)
             if rates is not None:
-                self._unsent.append(HostWindow(window.number, window.seconds, rates, self._host_probe.iface))
+                self._unsent.append(HostNotes(window.number, window.seconds, rates, self._host_probe.iface))
 
     def take(self) -> list[tuple[str, Json]]:
         """The messages to send now: type and fields."""
         windows = list(self._unsent)
         self._unsent.clear()
         self._sent.extend(windows)
-        return [("host" if isinstance(window, HostWindow) else "window", as_json(window)) for window in windows]
+        return [("host" if isinstance(window, HostNotes) else "window", as_json(window)) for window in windows]
 
     def rewind(self) -> None:
         """Send the last ones again: the connection was lost."""

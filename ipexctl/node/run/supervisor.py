@@ -37,7 +37,7 @@ from ipexctl.node.common.link import ready
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.common.records import FINAL, Detail, Mpirun, split_details
 from ipexctl.node.run import messages, recorder, stack_dumps, stall_detector, verdict
-from ipexctl.node.run.host_notes import HostWindow
+from ipexctl.node.run.host_notes import HostNotes
 from ipexctl.node.run.master_port import PortError, check_master_port
 from ipexctl.node.run.mpirun import MpirunProcess
 from ipexctl.node.run.rank_connections import RankConnection, RankConnections
@@ -102,7 +102,7 @@ class Supervisor:
             messages.End: lambda peer, message: self.on_end(peer, message.ends),
             messages.Malformed: self.on_malformed,
             StepWindow: self.on_window,
-            HostWindow: self.on_host_window,
+            HostNotes: self.on_host_window,
         }
         self.process: MpirunProcess | None = None
         self.signals: list[int] = []
@@ -233,7 +233,7 @@ class Supervisor:
             peer.windows.of_rank.add(window.number, window.rates(), time.monotonic(), time.time())
             self.record.is_unsaved = True
 
-    def on_host_window(self, peer: RankConnection, window: HostWindow) -> None:
+    def on_host_window(self, peer: RankConnection, window: HostNotes) -> None:
         if window.is_possible:
             peer.windows.of_host.add(window.number, window.rates, time.monotonic(), time.time(), window.iface)
 

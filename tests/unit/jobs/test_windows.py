@@ -15,8 +15,7 @@ from ipexctl.jobs.registry import RunRecord
 from ipexctl.jobs.windows import RunWindows, fetch_windows, read_copied_windows
 from ipexctl.node.common.frames import CompressedFrameWriter, WindowsFile, encode_json, encode_windows
 from ipexctl.node.run.window_codec import HOST_WINDOWS, RANK_WINDOWS, HostRates, RankRates
-from ipexctl.node.run.window_file import HostWindows, RankWindows, WindowWriter, max_size
-from ipexctl.node.run.windows import windows_of
+from ipexctl.node.run.window_file import HostWindows, RankWindows, WindowWriter, max_size, windows_of
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ipexctl.node.run.host_notes import MAX_PROCESSORS, HostProbe, HostWindow
+from ipexctl.node.run.host_notes import MAX_PROCESSORS, HostNotes, HostProbe
 from ipexctl.node.run.window_codec import HostRates
 
 approx: Any = pytest.approx
@@ -162,4 +162,4 @@ def test_this_host() -> None:
 
 @pytest.mark.parametrize(("seconds", "is_possible"), [(0.0, False), (0.001, True), (20.0, True), (20.1, False)])
 def test_a_window_has_a_possible_length(seconds: float, is_possible: bool) -> None:
-    assert HostWindow(0, seconds, NOTHING).is_possible == is_possible
+    assert HostNotes(0, seconds, NOTHING).is_possible == is_possible

@@ -12,8 +12,8 @@ from ipexctl.inrank.meter_ring import RingWriter, Totals
 from ipexctl.node.common.frames import FrameError
 from ipexctl.node.common.json_records import as_json
 from ipexctl.node.run import messages, meter_reader
-from ipexctl.node.run.host_notes import HostWindow
-from ipexctl.node.run.rank_meter import MOST_UNSENT, VARIABLE, HostPlan, MetricReader, RankMeter
+from ipexctl.node.run.host_notes import HostNotes
+from ipexctl.node.run.rank_meter import MOST_UNSENT, VARIABLE, MeteredHost, MetricReader, RankMeter
 from ipexctl.node.run.rank_notes import RankNotes
 from ipexctl.node.run.step_windows import RECENT, StepWindow
 from ipexctl.node.run.window_codec import HostRates
@@ -53,7 +53,7 @@ def write_steps(environ: dict[str, str], seconds: int) -> None:
 PIDS = [os.getpid()]
 
 
-def started(*, is_on: bool = True, metric: str = "", host: HostPlan | None = None, seconds: int = 0) -> RankMeter:
+def started(*, is_on: bool = True, metric: str = "", host: MeteredHost | None = None, seconds: int = 0) -> RankMeter:
     meter = RankMeter(is_on=is_on, metric=metric, host=host)
     environ = meter.prepare({"A": "1"})
     if seconds:
@@ -87,7 +87,7 @@ def test_windows_are_held_while_the_supervisor_cannot_be_reached() -> None:
 
 def test_without_the_meter_nothing_is_made() -> None:
     before = os.listdir("/proc/self/fd")
-    meter = started(is_on=False, host=HostPlan((), ""))
+    meter = started(is_on=False, host=MeteredHost((), ""))
     assert meter.prepare({"A": "1"}) == {"A": "1"}
     meter.poll(PIDS, 1e6)
     meter.finish(1e6)
@@ -125,7 +125,7 @@ def test_a_short_command_has_the_notes_of_its_last_reading() -> None:
 
 
 def test_one_rank_of_a_host_makes_its_notes() -> None:
-    meter = started(host=HostPlan((0,), "lo"))
+    meter = started(host=MeteredHost((0,), "lo"))
     time.sleep(0.1)  # the kernel counts processor time in hundredths of a second
     meter.poll(PIDS, 1010.0)
     (fields,) = [fields for kind, fields in meter.take() if kind == "host"]
@@ -135,11 +135,11 @@ def test_one_rank_of_a_host_makes_its_notes() -> None:
 
 
 WINDOW = StepWindow(3, 10.0, 20, 10.0, 160.0, 0.2, 0.1, notes=RankNotes(cores=3.0))
-HOST = HostWindow(3, 10.0, HostRates(busy=0.5, load=2.0), "eth0")
+HOST = HostNotes(3, 10.0, HostRates(busy=0.5, load=2.0), "eth0")
 
 
 @pytest.mark.parametrize(("kind", "window"), [("window", WINDOW), ("host", HOST)])
-def test_a_window_is_a_message(kind: str, window: StepWindow | HostWindow) -> None:
+def test_a_window_is_a_message(kind: str, window: StepWindow | HostNotes) -> None:
     assert messages.read_message(json.dumps({"t": kind, **as_json(window)}).encode()) == window
     assert window.is_possible
 
