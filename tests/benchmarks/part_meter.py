@@ -43,9 +43,9 @@ def measure(rig: Rig) -> Report:
     in_steps = costs[SHARED] * 1e-6 * rate
     in_programs = max(0.0, shares[OURS] - shares[NO_METER]) / RANKS
     rows = (
-        ("a step with a batch, µs", *(f"{median(steps[name]):.1f}" for name in INTERVALS)),
+        ("a step with a batch, CPU µs", *(f"{median(steps[name]):.1f}" for name in INTERVALS)),
         ("the meter's part of it, µs", "", f"{costs[SHARED]:.1f}", f"{costs[EACH]:.1f}"),
-        (f"`{IMPORT}`, ms", f"{loads[WITHOUT] * 1e3:.0f}", f"{loads[SHARED] * 1e3:.0f}", ""),
+        (f"`{IMPORT}`, CPU ms", f"{loads[WITHOUT] * 1e3:.0f}", f"{loads[SHARED] * 1e3:.0f}", ""),
         (
             f"our programs, {RANKS} ranks, of one processor",
             f"{shares[NO_METER]:.2%}",
@@ -93,7 +93,7 @@ def _ring() -> MeterReader:
 
 
 def _step(rig: Rig, place: Place, shim: Path, name: str) -> float:
-    """Microseconds."""
+    """Microseconds of processor."""
     ring = _ring()
     try:
         script = str(CONTENDERS / "metered_steps.py")
@@ -109,10 +109,10 @@ def _step(rig: Rig, place: Place, shim: Path, name: str) -> float:
 
 
 def _import(rig: Rig, place: Place, shim: Path, name: str) -> float:
-    """Seconds of a process."""
+    """Seconds of processor of a process."""
     ring = _ring()
     try:
-        return spend(_contender(place, shim, name, ring, "-c", IMPORT), rig.env).wall
+        return spend(_contender(place, shim, name, ring, "-c", IMPORT), rig.env).cpu
     finally:
         ring.close()
 

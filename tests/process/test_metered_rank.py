@@ -9,6 +9,9 @@ import pytest
 from run_helpers import Run, runs_in
 
 import ipexctl
+from agent_helpers import follow_request
+from env_helpers import start
+from ipexctl.node.common.frames import WINDOWS, CompressedFrameReader, decode_windows
 from ipexctl.node.run.window_file import read_host_windows, read_rank_windows
 
 TRAIN = f"""
@@ -47,6 +50,21 @@ def test_steps_of_a_rank_are_in_status_and_record(make: Callable[..., Run]) -> N
     assert window is not None
     assert [window.data_wait, window.reduce_wait] == pytest.approx([0.1, 0.2])
     assert read_host_windows(str(run.rundir / "ranks/0000.host")) is not None
+
+
+def test_windows_are_sent_to_a_follower_and_on_request(make: Callable[..., Run]) -> None:
+    run = make(TRAIN, meter=True).start()
+    run.wait()
+    request = {"home": str(run.home), "id": run.id}
+    follow = {**follow_request(run.home, run.id), "windows": True}
+    for command, action, asked in (("run.window_file", "read", request), ("run.follow", "follow", follow)):
+        with start(command, action, asked) as process:
+            assert process.stdout is not None
+            data = process.stdout.read()
+        stream = CompressedFrameReader()
+        files = [decode_windows(payload) for kind, payload in stream.feed(data.partition(b"\n")[2]) if kind == WINDOWS]
+        assert [(file.rank, file.suffix) for file in files] == [(0, ".host"), (0, ".meter")]
+        assert files[1].data == (run.rundir / "ranks/0000.meter").read_bytes()
 
 
 def test_metric_is_read_from_the_output_without_the_meter(make: Callable[..., Run]) -> None:

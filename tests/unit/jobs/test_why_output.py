@@ -11,6 +11,7 @@ from why_helpers import FAILED, NO_MODULE, STOPPED, answer, judged
 
 from ipexctl.jobs.registry import FailedCall, read_failed_call, save_failed_call
 from ipexctl.jobs.why.why import WhyResult, mention_failed_call
+from ipexctl.node.common.records import Throughput
 from ipexctl.ui.why import as_json, lines_of
 from message_data import missing
 
@@ -55,6 +56,14 @@ def test_json_has_the_documented_fields() -> None:
     well = as_json(answer(judged([({"state": "ok"}, "")], state="ok", first=None)))
     assert well["first_failure"] is None
     assert well["cause"] is None
+
+
+def test_throughput_is_below_the_headline_and_in_the_json() -> None:
+    verdict = replace(judged([(FAILED, NO_MODULE)]), throughput=Throughput(3.25, 410.0, 0.1, "dataloader"))
+    lines = list(lines_of(answer(verdict), 80))
+    assert missing(lines[1], "3.25 steps/s 410 samples/s 10 %") == []
+    assert as_json(answer(verdict))["throughput"]["samples_per_s"] == 410.0
+    assert as_json(answer(judged([(FAILED, NO_MODULE)])))["throughput"] is None
 
 
 def test_printed_file_name_is_quoted_in_the_command() -> None:

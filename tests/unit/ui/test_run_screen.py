@@ -14,7 +14,7 @@ from rich.segment import Segment
 from ipexctl.jobs.follow import RunEnded, RunUpdate
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.node.common.frames import Chunk
-from ipexctl.node.common.records import Failure, RankStatus, RunStatus, State
+from ipexctl.node.common.records import Failure, RankStatus, RunStatus, State, Throughput
 from ipexctl.remote.progress import Notice
 from ipexctl.ui.run.frame import Frame
 from ipexctl.ui.run.keys import Controls
@@ -250,6 +250,16 @@ def test_header_shows_the_loss_curve_and_the_step() -> None:
     line = plain(screen, 60)[3]
     assert "step 9/100" in line
     assert "▁" not in line
+
+
+def test_header_shows_measured_throughput_in_place_of_the_scripts_own_speed() -> None:
+    measured = status(2)._replace(throughput=Throughput(3.25, 410.0, 0.1, "dataloader"))
+    assert missing(plain(RunState(measured))[2], "3.25 steps/s 410 samples/s 10 %") == []
+    screen = RunState(measured)
+    screen.feed(Chunk(0, "stdout", b"step 9/100 77.5 it/s\n"))
+    text = "\n".join(plain(screen, 160))
+    assert "410 samples/s" in text
+    assert "77.5 it/s" not in text.splitlines()[2]
 
 
 def test_control_sequences_of_ranks_are_removed() -> None:
