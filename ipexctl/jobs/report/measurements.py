@@ -10,10 +10,10 @@ lacks is None. This module is the one place that knows how windows arrive: `NO_M
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 MAX_COLUMNS: Final = 400
 MAX_CELLS: Final = 120_000
@@ -32,25 +32,30 @@ class Window(NamedTuple):
     steps: float
     samples: float | None = None
     """None where they cannot be known."""
-    data_wait: float | None = None
-    """Seconds spent waiting for data; None without a step or a DataLoader."""
+    waited: float | None = None
+    """Seconds spent waiting for data, or for other ranks in the shared all-reduce; None where neither is measured."""
     cpu: float | None = None
-    """Seconds of CPU time; None without a step."""
+    """Seconds of CPU time."""
 
 
 class HostWindow(NamedTuple):
-    """What was noted about one host in a few seconds. None: not known there."""
+    """What was noted about one host in a few seconds, as `HostRates` of the record has it. None: not known there."""
 
     start: float
     seconds: float
-    cpu: float | None = None
-    """Cores in use."""
-    memory: float | None = None
-    """Bytes in use."""
-    received: float | None = None
+    busy: float | None = None
+    """The part of all processors' time in use."""
+    memory_used: float | None = None
     """Bytes."""
-    sent: float | None = None
-    """Bytes."""
+    received_per_s: float | None = None
+    sent_per_s: float | None = None
+    cpu_pressure: float | None = None
+    memory_pressure: float | None = None
+    io_pressure: float | None = None
+    steal: float | None = None
+    throttled: float | None = None
+    swap_per_s: float | None = None
+    retransmits_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ NO_MEASUREMENTS: Final = Measurements()
 
 
 class Rates(Protocol):
-    """A window as the record of a run keeps it."""
+    """A window of a rank as the record of a run keeps it."""
 
     @property
     def steps_per_s(self) -> float: ...
@@ -80,7 +85,35 @@ class Rates(Protocol):
         """Share of the time."""
 
     @property
+    def reduce_wait(self) -> float | None:
+        """Share of the time."""
+
+    @property
     def cores(self) -> float | None: ...
+
+
+class WindowRecord(Protocol):
+    """The windows of a rank or a host, which follow one another without a gap; None: nothing is known of that one."""
+
+    @property
+    def started(self) -> float: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def windows(self) -> Sequence[Any]: ...
+
+
+def measurements_of(
+    ranks: Mapping[int, WindowRecord], hosts: Mapping[str, WindowRecord], losses: tuple[tuple[float, float], ...]
+) -> Measurements:
+    """From the windows of the record."""
+    by_metric = any(rates is not None and rates.by_metric for record in ranks.values() for rates in record.windows)
+    return Measurements(
+        {rank: windows_of(record.started, record.seconds, record.windows) for rank, record in ranks.items()},
+        {host: host_windows_of(record.started, record.seconds, record.windows) for host, record in hosts.items()},
+        losses,
+        is_metric=by_metric,
+    )
 
 
 def windows_of(started: float, seconds: float, rates: Iterable[Rates | None]) -> tuple[Window, ...]:
@@ -91,9 +124,25 @@ def windows_of(started: float, seconds: float, rates: Iterable[Rates | None]) ->
             seconds,
             rate.steps_per_s * seconds,
             None if rate.samples_per_s is None else rate.samples_per_s * seconds,
-            None if rate.data_wait is None else rate.data_wait * seconds,
+            _waited(rate, seconds),
             None if rate.cores is None else rate.cores * seconds,
         )
+        for number, rate in enumerate(rates)
+        if rate is not None
+    )
+
+
+def _waited(rate: Rates, seconds: float) -> float | None:
+    if rate.data_wait is None and rate.reduce_wait is None:
+        return None
+    return min(1.0, (rate.data_wait or 0.0) + (rate.reduce_wait or 0.0)) * seconds
+
+
+def host_windows_of(started: float, seconds: float, rates: Iterable[object]) -> tuple[HostWindow, ...]:
+    """The same for a host."""
+    names = HostWindow._fields[2:]
+    return tuple(
+        HostWindow(started + number * seconds, seconds, *(getattr(rate, name) for name in names))
         for number, rate in enumerate(rates)
         if rate is not None
     )
@@ -123,12 +172,12 @@ class RankRow:
     seconds: float
     samples: float | None
     mean_wait: float | None
-    """Share of the time spent waiting for data, where it is known."""
+    """Share of the time spent waiting, where it is known."""
     mean_cores: float | None
     cores: tuple[float | None, ...]
     """Cores in use."""
     waits: tuple[float | None, ...]
-    """Share of the time spent waiting for data."""
+    """Share of the time spent waiting."""
     steps_per_s: tuple[float | None, ...]
     samples_per_s: tuple[float | None, ...]
     """Empty if samples are not known."""
@@ -142,6 +191,26 @@ class RankGrid:
     rows: tuple[RankRow, ...]
 
 
+SignKind = Literal[
+    "cpu_pressure", "memory_pressure", "io_pressure", "steal", "throttled", "swap_per_s", "retransmits_per_s"
+]
+SIGNS: Final[Mapping[SignKind, float]] = {
+    "memory_pressure": 0.05,
+    "swap_per_s": 1e6,
+    "steal": 0.05,
+    "throttled": 0.05,
+    "io_pressure": 0.2,
+    "cpu_pressure": 0.3,
+    "retransmits_per_s": 10.0,
+}
+"""What slows a host down, and the mean over the run from which the page names it."""
+
+
+class HostSign(NamedTuple):
+    kind: SignKind
+    mean: float
+
+
 @dataclass(frozen=True, slots=True)
 class HostCurves:
     """The curves of one host; an empty one was not measured."""
@@ -149,9 +218,11 @@ class HostCurves:
     host: str
     columns: Columns
     cpu: tuple[float | None, ...] = ()
+    """The part of all processors in use."""
     memory: tuple[float | None, ...] = ()
     network: tuple[float | None, ...] = ()
     """Bytes a second, received and sent."""
+    signs: tuple[HostSign, ...] = ()
 
 
 def columns_for(start: float, end: float, window: float, limit: int) -> Columns:
@@ -243,16 +314,23 @@ def host_curves(measured: Measurements, hosts: Iterable[str], start: float, end:
 
 
 def _host_curves(host: str, windows: Sequence[HostWindow], columns: Columns) -> HostCurves:
-    cpu = _means(((w.start, w.seconds, w.cpu) for w in windows), columns)
-    memory = _means(((w.start, w.seconds, w.memory) for w in windows), columns)
+    cpu = _means(((w.start, w.seconds, w.busy) for w in windows), columns)
+    memory = _means(((w.start, w.seconds, w.memory_used) for w in windows), columns)
     rates = ((w.start, w.seconds, _network_rate(w)) for w in windows)
-    return HostCurves(host, columns, cpu, memory, _means(rates, columns))
+    return HostCurves(host, columns, cpu, memory, _means(rates, columns), tuple(_signs(windows)))
+
+
+def _signs(windows: Sequence[HostWindow]) -> Iterator[HostSign]:
+    for kind, least in SIGNS.items():
+        known = [value for window in windows if (value := getattr(window, kind)) is not None]
+        if known and (mean := sum(known) / len(known)) >= least:
+            yield HostSign(kind, mean)
 
 
 def _network_rate(window: HostWindow) -> float | None:
-    if window.received is None or window.sent is None or window.seconds <= 0:
+    if window.received_per_s is None or window.sent_per_s is None:
         return None
-    return (window.received + window.sent) / window.seconds
+    return window.received_per_s + window.sent_per_s
 
 
 def _means(values: Iterable[tuple[float, float, float | None]], columns: Columns) -> tuple[float | None, ...]:

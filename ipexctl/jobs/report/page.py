@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.nodeset import fold
@@ -30,8 +30,11 @@ if TYPE_CHECKING:
     from ipexctl.jobs.report.phases import RunPhase
     from ipexctl.jobs.why.diagnosis import Diagnosis, Line
     from ipexctl.jobs.why.run_snapshot import RunSnapshot
+    from ipexctl.node.common.records import Throughput
 
 MAX_SETTINGS: Final = 300
+_FEW_VALUES: Final = 2
+"""More values of a variable, each for some ranks, are one row."""
 _MAX_GROUPS: Final = 64
 _MAX_FRAMES: Final = 60
 _CREDENTIAL: Final = re.compile(
@@ -95,6 +98,8 @@ class ReportPage:
     notes: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
+    measured: Throughput | None = None
+    """Of the whole run."""
     throughput: TimeCurve | None = None
     loss: TimeCurve | None = None
     grid: RankGrid | None = None
@@ -145,6 +150,7 @@ def report_page(
         notes=diagnosis.notes,
         others=tuple(other.sentence for other in diagnosis.others),
         facts=tuple(_facts(record, snapshot, plan)),
+        measured=status.throughput,
         throughput=throughput_of(grid, is_metric=measured.is_metric) if grid is not None else None,
         loss=_loss(measured, grid, start, end),
         grid=grid,
@@ -235,7 +241,24 @@ def _loss(measured: Measurements, grid: RankGrid | None, start: float, end: floa
 
 
 def _settings(plan: Mapping[str, Any]) -> Iterator[SettingRow]:
-    """Variables with equal values and reasons are one row."""
+    """Variables with equal values and reasons are one row; so are those removed for one reason, and those of ranks."""
+    rows: dict[tuple[str, str, str], list[SettingRow]] = {}
+    for row in _equal_settings(plan):
+        is_own = row.value is not None and row.where.startswith("rank")
+        key = ("", row.reason, row.where) if row.value is None else (row.name, row.reason, "" if is_own else row.where)
+        rows.setdefault(key, []).append(row)
+    for (name, reason, _), found in rows.items():
+        first = found[0]
+        if first.value is None:
+            yield replace(first, name=", ".join(dict.fromkeys(row.name for row in found)))
+        elif len(found) > _FEW_VALUES:
+            values = list(dict.fromkeys(row.value or "" for row in found))
+            yield SettingRow(name, f"{values[0]} … {values[-1]}", reason, f"{len(values)} values, by rank")
+        else:
+            yield from found
+
+
+def _equal_settings(plan: Mapping[str, Any]) -> Iterator[SettingRow]:
     groups: dict[tuple[str, str | None, str, bool], list[Mapping[str, Any]]] = {}
     for entry in map(as_dict, as_list(plan.get("settings"))):
         name, value = entry.get("name"), entry.get("value")
@@ -244,8 +267,8 @@ def _settings(plan: Mapping[str, Any]) -> Iterator[SettingRow]:
         hidden = entry.get("secret") is True or _CREDENTIAL.search(name) is not None
         shown = "" if hidden else value if isinstance(value, str) else None
         groups.setdefault((name, shown, str(entry.get("reason") or ""), hidden), []).append(entry)
-    for (name, shown, reason, hidden), entries in groups.items():
-        yield SettingRow(name, shown, reason, _where(entries), hidden)
+    for (name, shown, reason, hidden), found in groups.items():
+        yield SettingRow(name, shown, reason, _where(found), hidden)
 
 
 def _where(entries: Iterable[Mapping[str, Any]]) -> str:

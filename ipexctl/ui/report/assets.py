@@ -68,6 +68,9 @@ table{border-collapse:collapse;width:100%;font-size:.92em}caption{text-align:lef
 th,td{text-align:left;vertical-align:top;padding:3px 14px 3px 0;border-bottom:1px solid var(--rule);
 overflow-wrap:anywhere}
 thead th{color:var(--soft);font-weight:600}tbody th{font-weight:500}
+.plan{table-layout:fixed}.plan th:first-child{width:27%}.plan th:nth-child(2){width:30%}
+.phases th:nth-child(2),.phases th:nth-child(3){width:12%}.signs{color:var(--bad)}
+.phases{margin-top:6px}
 .scroll{max-height:420px;overflow:auto}summary{cursor:pointer;color:var(--soft)}
 .hidden{color:var(--soft);font-style:italic}.keys{color:var(--soft);font-size:.92em}
 @media screen and (max-width:760px){body{padding:16px 16px 48px}.wide{overflow-x:auto}.wide>svg{min-width:700px}
@@ -111,7 +114,7 @@ const line=c.cells[row];if(!line)return"";
 const n=line.length/2,i=2*Math.min(n-1,Math.floor(at/span*n)),name=c.names[row].children;
 const who=when+"rank "+name[0].textContent+" on "+name[1].textContent+": ";
 const parts=[];if(line[i]!==".")parts.push((D.indexOf(line[i])/63*c.d.most).toPrecision(2)+" cores in use");
-if(line[i+1]!==".")parts.push(Math.round(D.indexOf(line[i+1])/63*100)+" % of the time waiting for data");
+if(line[i+1]!==".")parts.push(Math.round(D.indexOf(line[i+1])/63*100)+" % of the time waiting");
 return who+(parts.join(", ")||"no step")};
 const show=()=>{for(const c of charts){if(at===null){c.cursor.removeAttribute("d");c.out.textContent="";continue}
 const x=L+(at-from)/(to-from)*P;

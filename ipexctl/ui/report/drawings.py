@@ -11,6 +11,7 @@ from __future__ import annotations
 import statistics
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.text import counted
 from ipexctl.ui.report.markup import Markup, element, escaped, joined, path_data, short
 from ipexctl.ui.report.scales import (
     clock_text,
@@ -25,7 +26,7 @@ from ipexctl.ui.report.scales import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ipexctl.jobs.report.measurements import HostCurves, RankGrid, RankRow
+    from ipexctl.jobs.report.measurements import HostCurves, HostSign, RankGrid, RankRow, SignKind
     from ipexctl.jobs.report.page import TimeCurve
     from ipexctl.jobs.report.phases import PhaseKind, RunPhase
 
@@ -36,6 +37,7 @@ _AXIS: Final = 26
 _CURVE_HEIGHT: Final = 150
 _FEW_HOSTS: Final = 16
 _TABLE_ROWS: Final = 24
+_MOST_SIGNS: Final = 12
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_"
 _NONE: Final = "."
 WORK_LEVELS: Final = 5
@@ -260,7 +262,7 @@ def _curve_table(shown: TimeCurve) -> Markup:
 
 
 def grid(number: int, ranks: RankGrid, span: float) -> Markup:
-    """A row for each rank, a cell for each column: work in blue, waiting for data in orange, grey without a step."""
+    """A row for each rank, a cell for each column: work in blue, waiting in orange, grey without a step."""
     places, height_in_rows = _places(ranks.rows)
     row_height = min(14.0, max(1.0, 460 / height_in_rows))
     top, height = 8.0, row_height * height_in_rows
@@ -285,7 +287,7 @@ def grid(number: int, ranks: RankGrid, span: float) -> Markup:
         ("w0", "little work"),
         (f"w{WORK_LEVELS // 2}", "work"),
         (f"w{WORK_LEVELS - 1}", f"{quantity(most, 'cores')} in use, or more"),
-        ("d0", "waits for data, from 10 %"),
+        ("d0", "waits for data, or in the shared all-reduce: from 10 %"),
         (f"d{WAIT_LEVELS - 1}", "from 70 %"),
         ("idle", "no step ended"),
     ]
@@ -396,14 +398,14 @@ def _rank_table(rows: Sequence[RankRow]) -> Markup:
         )
         for row in rows
     )
-    head = ("Rank", "Host", "Steps", "Steps/s", "Samples/s", "Cores in use", "Waits for data")
+    head = ("Rank", "Host", "Steps", "Steps/s", "Samples/s", "Cores in use", "Waits")
     return table(head, cells, "Ranks")
 
 
 def hosts(number: int, curves: Sequence[HostCurves], span: float) -> Markup:
     """Three small curves for each host, on scales that all hosts share."""
-    measures = (
-        ("CPU", "cores", [shown.cpu for shown in curves]),
+    measures: tuple[tuple[str, str, list[Sequence[float | None]]], ...] = (
+        ("CPU", "%", [_percent(shown.cpu) for shown in curves]),
         ("Memory", "B", [shown.memory for shown in curves]),
         ("Network", "B/s", [shown.network for shown in curves]),
     )
@@ -414,7 +416,7 @@ def hosts(number: int, curves: Sequence[HostCurves], span: float) -> Markup:
     for place, (label, unit, all_values) in enumerate(measures):
         left = LEFT + place * (width + gap)
         known = [value for values in all_values for value in values if value is not None]
-        most = value_ticks(max(known, default=0.0))[-1]
+        most = 100.0 if unit == "%" else value_ticks(max(known, default=0.0))[-1]
         words = f"{label}: 0 to {quantity(most, unit)}" if known else f"{label}: not measured"
         shapes.append(element("text", escaped(words), x=left, y=14, class_="unit"))
         for line, values in enumerate(all_values):
@@ -435,7 +437,33 @@ def hosts(number: int, curves: Sequence[HostCurves], span: float) -> Markup:
     drawing = element(
         "svg", *shapes, viewBox=box, role="img", aria_label="CPU, memory and network of each host", tabindex="0"
     )
-    return figure(number, "Hosts", drawing, _host_table(curves))
+    return figure(number, "Hosts", drawing, _host_table(curves), _signs(curves))
+
+
+def _percent(shares: Sequence[float | None]) -> list[float | None]:
+    return [None if share is None else 100 * share for share in shares]
+
+
+def _signs(curves: Sequence[HostCurves]) -> Markup | None:
+    """What slowed hosts down, in a line for each of them."""
+    rows = [f"{shown.host}: {', '.join(map(_sign_text, shown.signs))}" for shown in curves if shown.signs]
+    if len(rows) > _MOST_SIGNS:
+        rows[_MOST_SIGNS:] = [f"… {counted(len(rows) - _MOST_SIGNS, 'more host')}"]
+    return element("ul", *(element("li", escaped(row)) for row in rows), class_="signs") if rows else None
+
+
+def _sign_text(sign: HostSign) -> str:
+    part = f"{100 * sign.mean:.0f} %"
+    texts: dict[SignKind, str] = {
+        "memory_pressure": f"processes waited for memory {part} of the time",
+        "swap_per_s": f"{quantity(sign.mean, 'B/s')} were swapped",
+        "steal": f"the hypervisor gave {part} of the processor time to other machines",
+        "throttled": f"the ranks used up their share of the processors in {part} of the time",
+        "io_pressure": f"processes waited for disks {part} of the time",
+        "cpu_pressure": f"processes waited for a processor {part} of the time",
+        "retransmits_per_s": f"{number_text(sign.mean)} TCP segments/s were sent again",
+    }
+    return texts[sign.kind]
 
 
 def _small_path(
@@ -458,8 +486,12 @@ def _host_table(curves: Sequence[HostCurves]) -> Markup:
         return (number_text(statistics.fmean(known)), number_text(max(known))) if known else ("-", "-")
 
     rows = (
-        (shown.host, *(cell for values in (shown.cpu, shown.memory, shown.network) for cell in mean_and_most(values)))
+        (
+            shown.host,
+            *mean_and_most(_percent(shown.cpu)),
+            *(cell for values in (shown.memory, shown.network) for cell in mean_and_most(values)),
+        )
         for shown in curves
     )
-    head = ("Host", "Cores, mean", "most", "Memory, mean", "most", "Network/s, mean", "most")
+    head = ("Host", "CPU %, mean", "most", "Memory, mean", "most", "Network/s, mean", "most")
     return table(head, rows, "Hosts")

@@ -12,11 +12,13 @@ import base64
 import hashlib
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.jobs.report.page import Fact
 from ipexctl.text import counted
 from ipexctl.ui.report import drawings
 from ipexctl.ui.report.assets import SCRIPT, STYLE
 from ipexctl.ui.report.markup import Markup, element, escaped, joined
 from ipexctl.ui.report.scales import number_text
+from ipexctl.ui.run.summary import throughput_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +37,8 @@ _STATES: Final = {
 _STREAMS: Final = {"stdout": "stdout", "stderr": "stderr", "mpirun": "mpirun.log", "supervisor": "supervise.log"}
 _KEYS: Final = "Keys on a drawing: ← → move the cursor, ↑ ↓ choose a rank, + and - zoom, Esc shows all. Drag to zoom."
 _MAX_LINE: Final = 4000
+_SPEED_PLACE: Final = 4
+"""After script, hosts, start and duration."""
 
 
 def page_html(page: ReportPage) -> str:
@@ -90,7 +94,10 @@ def _section(title: str, *content: Markup, is_long: bool = False) -> Markup:
 def _facts(page: ReportPage) -> Markup:
     if not page.facts:
         return joined()
-    entries = (joined(element("dt", escaped(f.label)), element("dd", escaped(f.value))) for f in page.facts)
+    shown = [*page.facts]
+    if speed := throughput_text(page.measured):
+        shown.insert(_SPEED_PLACE, Fact("Throughput", speed))
+    entries = (joined(element("dt", escaped(f.label)), element("dd", escaped(f.value))) for f in shown)
     return _section("What ran", element("dl", *entries))
 
 
@@ -117,9 +124,9 @@ def _plan(page: ReportPage) -> Markup:
     """The variables with their reasons."""
     if not page.settings:
         return joined()
-    head = element("tr", *(element("th", escaped(cell), scope="col") for cell in ("Variable", "Value", "Where", "Why")))
+    head = element("tr", *(element("th", escaped(cell), scope="col") for cell in ("Variable", "Value", "Why")))
     body = element("tbody", *map(_setting, page.settings))
-    rows = element("table", element("thead", head), body)
+    rows = element("table", element("thead", head), body, class_="plan")
     more = (
         element("p", escaped(f"{counted(page.more_settings, 'more row')} in plan.json"))
         if page.more_settings
@@ -130,15 +137,14 @@ def _plan(page: ReportPage) -> Markup:
 
 def _setting(row: SettingRow) -> Markup:
     if row.is_hidden:
-        value = element("td", escaped("not shown"), class_="hidden")
+        value = element("span", escaped("not shown"), class_="hidden")
     elif row.value is None:
-        value = element("td", escaped("removed"), class_="hidden")
+        value = element("span", escaped("removed"), class_="hidden")
     else:
-        value = element("td", escaped(row.value[:_MAX_LINE]))
+        value = escaped(row.value[:_MAX_LINE])
+    where = element("div", escaped(row.where), class_="note") if row.where else joined()
     name = element("th", escaped(row.name), scope="row")
-    return element(
-        "tr", name, value, element("td", escaped(row.where or "all ranks")), element("td", escaped(row.reason))
-    )
+    return element("tr", name, element("td", value, where), element("td", escaped(row.reason)))
 
 
 def _last_lines(page: ReportPage) -> Markup:

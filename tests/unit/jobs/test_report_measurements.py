@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -15,6 +16,7 @@ from ipexctl.jobs.report.measurements import (
     Window,
     columns_for,
     host_curves,
+    measurements_of,
     rank_columns,
     rank_grid,
     windows_of,
@@ -91,9 +93,9 @@ def test_a_run_without_windows_has_no_grid_and_no_curves() -> None:
 
 
 def test_a_figure_that_a_host_lacks_is_empty_and_no_zero() -> None:
-    measured = Measurements(hosts={"a": [HostWindow(1000.0, 10.0, cpu=4.0), HostWindow(1010.0, 10.0, cpu=6.0)]})
+    measured = Measurements(hosts={"a": [HostWindow(1000.0, 10.0, busy=0.4), HostWindow(1010.0, 10.0, busy=0.6)]})
     (curves,) = host_curves(measured, ["a", "b"], 1000.0, 1020.0)
-    assert (curves.cpu, curves.memory, curves.network) == ((4.0, 6.0), (), ())
+    assert (curves.cpu, curves.memory, curves.network) == ((0.4, 0.6), (), ())
 
 
 def test_waiting_and_work_that_are_not_known_are_no_zeros() -> None:
@@ -116,9 +118,34 @@ class Kept(NamedTuple):
     steps_per_s: float
     samples_per_s: float | None = None
     data_wait: float | None = None
+    reduce_wait: float | None = None
     cores: float | None = None
+    by_metric: bool = False
 
 
 def test_windows_of_rates_are_at_their_time() -> None:
-    made = windows_of(1000.0, 20.0, [Kept(2.0, 8.0, 0.25, 4.0), None, Kept(0.0)])
+    made = windows_of(1000.0, 20.0, [Kept(2.0, 8.0, 0.15, 0.1, 4.0), None, Kept(0.0)])
     assert made == (Window(1000.0, 20.0, 40.0, 160.0, 5.0, 80.0), Window(1040.0, 20.0, 0.0))
+
+
+def test_a_host_is_named_from_a_limit_on() -> None:
+    for steal, kinds in ((0.04, []), (0.06, ["steal"])):
+        windows = [HostWindow(1000.0 + 10 * n, 10.0, steal=steal, memory_pressure=0.01) for n in range(3)]
+        (curves,) = host_curves(Measurements(hosts={"a": windows}), ["a"], 1000.0, 1030.0)
+        assert [sign.kind for sign in curves.signs] == kinds
+
+
+class Stored(NamedTuple):
+    started: float
+    seconds: float
+    windows: Sequence[Any]
+
+
+def test_windows_of_the_record_become_measurements() -> None:
+    host = HostWindow(0.0, 0.0, busy=0.5, steal=0.1)
+    rank = Kept(2.0, 8.0, 0.1, None, 4.0)
+    made = measurements_of({3: Stored(1000.0, 10.0, (rank, None))}, {"a": Stored(990.0, 20.0, (None, host))}, ())
+    assert made.ranks == {3: (Window(1000.0, 10.0, 20.0, 80.0, 1.0, 40.0),)}
+    assert made.hosts["a"] == (HostWindow(1010.0, 20.0, busy=0.5, steal=0.1),)
+    assert not made.is_metric
+    assert measurements_of({0: Stored(0.0, 10.0, (rank._replace(by_metric=True),))}, {}, ()).is_metric

@@ -22,7 +22,7 @@ def measurements(ranks: int, seconds: float, ranks_per_host: int = 8, *, seed: i
     }
     hosts = {
         f"node-{number:03}.example.com": [
-            HostWindow(at, 10.0, 40 * noise.random(), 3e11 * noise.random(), 1e9 * noise.random(), 1e9) for at in starts
+            HostWindow(at, 10.0, noise.random(), 3e11 * noise.random(), 1e8 * noise.random(), 1e8) for at in starts
         ]
         for number in range(-(-ranks // ranks_per_host))
     }
