@@ -154,6 +154,11 @@ SCENES = (
     ),
     Scene("docs/oneccl.md", REAL_CCL, before={0: ("mkdir ~/wheels && cp $BINDINGS/*.whl ~/wheels/", SHORT)}),
     Scene(
+        "docs/report.md",
+        CLUSTER,
+        before={0: (TRAIN, uses("train.py", as_name="infer.py"), "ipexctl run train.py", "ipexctl run infer.py")},
+    ),
+    Scene(
         "docs/run.md",
         CLUSTER,
         hosts=4,

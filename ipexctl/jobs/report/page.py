@@ -18,7 +18,7 @@ from ipexctl.jobs.ranks import describe_ranks
 from ipexctl.jobs.report.measurements import MAX_COLUMNS, NO_MEASUREMENTS, columns_for, host_curves, rank_grid
 from ipexctl.jobs.report.phases import before_start, find_phases
 from ipexctl.node.common.records import as_dict, as_list
-from ipexctl.text import counted, format_clock, rough_duration
+from ipexctl.text import counted, format_clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -98,6 +98,8 @@ class ReportPage:
     notes: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
+    took: float | None = None
+    """Seconds from the start of mpirun to the end."""
     measured: Throughput | None = None
     """Of the whole run."""
     throughput: TimeCurve | None = None
@@ -150,6 +152,7 @@ def report_page(
         notes=diagnosis.notes,
         others=tuple(other.sentence for other in diagnosis.others),
         facts=tuple(_facts(record, snapshot, plan)),
+        took=snapshot.took,
         measured=status.throughput,
         throughput=throughput_of(grid, is_metric=measured.is_metric) if grid is not None else None,
         loss=_loss(measured, grid, start, end),
@@ -182,8 +185,6 @@ def _facts(record: RunRecord, snapshot: RunSnapshot, plan: Mapping[str, Any]) ->
     yield Fact("Hosts", f"{ranks} on {counted(len(names), 'host')}: {fold(names)}")
     if started := status.started or record.started:
         yield Fact("Started", format_clock(started, "%Y-%m-%d %H:%M:%S"))
-    if snapshot.took is not None:
-        yield Fact("Duration", rough_duration(snapshot.took))
     if status.exit_code is not None:
         yield Fact("Exit code", str(status.exit_code))
     if environment := status.env or record.env:

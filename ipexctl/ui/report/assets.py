@@ -34,7 +34,8 @@ h2{font-size:1.1em;margin:0 0 6px}h3{font-size:1em;margin:14px 0 4px}
 section,header{margin:0 0 34px}p{margin:4px 0;overflow-wrap:anywhere}
 .run{color:var(--soft);margin:0 0 10px}.state{display:inline-block;border:1.5px solid;border-radius:4px;
 font-weight:600;padding:0 9px;margin-right:10px}.failed,.lost{color:var(--bad)}.ok,.running,.starting{color:var(--line)}
-.cause{font-weight:600;margin-top:14px}.note,.readout{color:var(--soft)}.readout{min-height:1.5em}
+.why{border-left:3px solid var(--bad);margin:14px 0;padding:2px 0 2px 14px}.cause{font-weight:600;margin:0}
+header h2{margin-top:16px}.note,.readout{color:var(--soft)}.readout{min-height:1.5em}
 .note,.readout,td{font-variant-numeric:tabular-nums}
 pre{background:var(--box);border:1px solid var(--rule);border-radius:6px;
 font:13px/1.45 ui-monospace,"DejaVu Sans Mono",monospace;
@@ -72,7 +73,7 @@ thead th{color:var(--soft);font-weight:600}tbody th{font-weight:500}
 .phases th:nth-child(2),.phases th:nth-child(3){width:12%}.signs{color:var(--bad)}
 .phases{margin-top:6px}
 .scroll{max-height:420px;overflow:auto}summary{cursor:pointer;color:var(--soft)}
-.hidden{color:var(--soft);font-style:italic}.keys{color:var(--soft);font-size:.92em}
+.hidden{color:var(--soft);font-style:italic}.keys{color:var(--soft);font-size:.92em;margin:-22px 0 30px}
 @media screen and (max-width:760px){body{padding:16px 16px 48px}.wide{overflow-x:auto}.wide>svg{min-width:700px}
 svg text{font-size:13.5px}dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:6px}}
 """.strip()

@@ -264,7 +264,7 @@ def _curve_table(shown: TimeCurve) -> Markup:
 def grid(number: int, ranks: RankGrid, span: float) -> Markup:
     """A row for each rank, a cell for each column: work in blue, waiting in orange, grey without a step."""
     places, height_in_rows = _places(ranks.rows)
-    row_height = min(14.0, max(1.0, 460 / height_in_rows))
+    row_height = min(18.0, max(1.0, 460 / height_in_rows))
     top, height = 8.0, row_height * height_in_rows
     most = _busiest(ranks.rows)
     cells = _cells(ranks.rows, places, most)

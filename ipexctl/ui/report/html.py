@@ -17,7 +17,7 @@ from ipexctl.text import counted
 from ipexctl.ui.report import drawings
 from ipexctl.ui.report.assets import SCRIPT, STYLE
 from ipexctl.ui.report.markup import Markup, element, escaped, joined
-from ipexctl.ui.report.scales import number_text
+from ipexctl.ui.report.scales import duration_text, number_text
 from ipexctl.ui.run.summary import throughput_text
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ _STATES: Final = {
 _STREAMS: Final = {"stdout": "stdout", "stderr": "stderr", "mpirun": "mpirun.log", "supervisor": "supervise.log"}
 _KEYS: Final = "Keys on a drawing: ← → move the cursor, ↑ ↓ choose a rank, + and - zoom, Esc shows all. Drag to zoom."
 _MAX_LINE: Final = 4000
-_SPEED_PLACE: Final = 4
-"""After script, hosts, start and duration."""
+_FIGURES_AT: Final = 3
+"""After script, hosts and start."""
 
 
 def page_html(page: ReportPage) -> str:
@@ -75,9 +75,10 @@ def _ending(page: ReportPage) -> Markup:
     parts = [element("h1", escaped(page.headline)), element("p", state, escaped(f"Run {page.run}"), class_="run")]
     if page.cause:
         label = "Possible cause" if page.confidence == "possible" else "Likely cause"
-        parts.append(element("p", escaped(f"{label}: {page.cause}"), class_="cause"))
+        cause = [element("p", escaped(f"{label}: {page.cause}"), class_="cause")]
         if page.fixes:
-            parts.append(element("ul", *(element("li", escaped(fix)) for fix in page.fixes), class_="fixes"))
+            cause.append(element("ul", *(element("li", escaped(fix)) for fix in page.fixes), class_="fixes"))
+        parts.append(element("div", *cause, class_="why"))
     parts += [element("p", escaped(sentence)) for sentence in page.others]
     parts += [element("p", escaped(note), class_="note") for note in page.notes]
     if page.commands:
@@ -94,9 +95,10 @@ def _section(title: str, *content: Markup, is_long: bool = False) -> Markup:
 def _facts(page: ReportPage) -> Markup:
     if not page.facts:
         return joined()
-    shown = [*page.facts]
-    if speed := throughput_text(page.measured):
-        shown.insert(_SPEED_PLACE, Fact("Throughput", speed))
+    figures = [Fact("Throughput", speed)] if (speed := throughput_text(page.measured)) else []
+    if page.took is not None:
+        figures.insert(0, Fact("Duration", duration_text(page.took)))
+    shown = [*page.facts[:_FIGURES_AT], *figures, *page.facts[_FIGURES_AT:]]
     entries = (joined(element("dt", escaped(f.label)), element("dd", escaped(f.value))) for f in shown)
     return _section("What ran", element("dl", *entries))
 
