@@ -170,7 +170,9 @@ def report_page(
 
 def _missing(grid: RankGrid | None, hosts: Sequence[HostCurves], settings: Sequence[SettingRow]) -> Iterator[str]:
     if grid is None:
-        yield "throughput, and work and waiting of each rank: the record has no measured steps"
+        yield "throughput, and work and waiting of each rank: the record has no figures of ranks"
+    elif not any(row.steps for row in grid.rows):
+        yield "throughput: no rank has called the step of a torch optimizer"
     if not hosts:
         yield "CPU, memory and network of each host: the record has no figures of hosts"
     if not settings:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.report.comparison import compare
 from ipexctl.jobs.report.losses import read_losses
-from ipexctl.jobs.report.measurements import Measurements
+from ipexctl.jobs.report.measurements import measurements_of
 from ipexctl.jobs.report.page import Fact, ReportPage, report_page
 from ipexctl.jobs.why.why import why
+from ipexctl.jobs.windows import fetch_windows, read_copied_windows
 from ipexctl.node.common.files import read_json
+from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.text import counted, format_clock
 
 if TYPE_CHECKING:
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.jobs.why.diagnosis import Diagnosis
     from ipexctl.jobs.why.run_snapshot import RunSnapshot
-    from ipexctl.jobs.why.why import WhyResult
+    from ipexctl.jobs.windows import RunWindows
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
 
@@ -38,20 +41,30 @@ def report_of(
 ) -> RunReport:
     """Query node0; if it can't be reached, read the copy in `runs`, the registry's directory."""
     answer = why(record, open_session, runs, cancel, timeout=timeout)
-    return RunReport(page_of(answer, runs), answer.exit_code)
-
-
-def page_of(answer: WhyResult, runs: Path) -> ReportPage:
-    snapshot = answer.snapshot
+    copy, snapshot = runs / record.id, answer.snapshot
     if snapshot is None:
-        return page_without_record(answer.record, answer.diagnosis)
-    copy = runs / answer.record.id
-    return report_page(answer.record, snapshot, answer.diagnosis, _plan(snapshot, copy), read_measurements(copy))
+        return RunReport(page_without_record(answer.record, answer.diagnosis), answer.exit_code)
+    windows = None if answer.is_copy else _fetched(record, open_session, cancel, timeout)
+    if windows is None:
+        windows = read_copied_windows(copy)
+    names = {row.rank: row.host for row in snapshot.status.ranks}
+    hosts = {names[rank]: found for rank, found in windows.hosts.items() if rank in names}
+    measured = measurements_of(windows.ranks, hosts, read_losses(copy))
+    page = report_page(answer.record, snapshot, answer.diagnosis, _plan(snapshot, copy), measured)
+    return RunReport(page, answer.exit_code)
 
 
-def read_measurements(copy: Path) -> Measurements:
-    """What was measured in a run, as far as its copy on the control machine has it."""
-    return Measurements(losses=read_losses(copy))
+def _fetched(
+    record: RunRecord, open_session: Callable[[], Session], cancel: Cancel, timeout: float
+) -> RunWindows | None:
+    """The windows on node0; None if it can't be reached any more: the page may lack its drawings then."""
+    try:
+        with closing(open_session()) as session:
+            return fetch_windows(session, record, cancel, timeout=timeout)
+    except Cancelled:
+        raise
+    except HostError:
+        return None
 
 
 def page_without_record(record: RunRecord, diagnosis: Diagnosis) -> ReportPage:

@@ -52,6 +52,8 @@ class WhyResult:
     """The last call of `ipexctl run`, if it was made after this run and began none."""
     snapshot: RunSnapshot | None = None
     """The record that was diagnosed; None if there was none."""
+    is_copy: bool = False
+    """The snapshot is that of the copy on the control machine."""
 
 
 def why(
@@ -195,9 +197,10 @@ def _from_copy(record: RunRecord, runs: Path, error: HostError, cancel: Cancel) 
             record,
             replace(diagnosis, notes=(*diagnosis.notes, f"{away}; this is from the copy on the control machine")),
             snapshot=snapshot,
+            is_copy=True,
         )
     unknown = _unknown(record, snapshot, away, error.advice)
-    return WhyResult(record, unknown, 3 if is_away else 1, snapshot=snapshot)
+    return WhyResult(record, unknown, 3 if is_away else 1, snapshot=snapshot, is_copy=True)
 
 
 def _unknown(record: RunRecord, snapshot: RunSnapshot | None, away: str, fix: str) -> Diagnosis:

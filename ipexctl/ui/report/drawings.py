@@ -335,12 +335,13 @@ def _cells(rows: Sequence[RankRow], places: Sequence[int], most: float) -> dict[
 
 
 def _levels(row: RankRow, most: float) -> Iterator[int]:
+    """The style of each cell; a rank that never steps has no time without steps."""
     for cores, waits, steps in zip(row.cores, row.waits, row.steps_per_s, strict=True):
         if steps is None:
             yield -1
         elif waits is not None and waits >= _WAITS_FROM:
             yield WORK_LEVELS + (2 if waits >= 0.7 else 1 if waits >= 0.4 else 0)
-        elif not steps:
+        elif not steps and row.steps:
             yield WORK_LEVELS + WAIT_LEVELS
         elif cores is None:
             yield -1
