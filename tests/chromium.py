@@ -2,10 +2,15 @@
 
 `Page` says what a browser did with a file: messages of its console, requests, what a script answers, a picture. It
 starts with a profile of its own, without network, and ends with the `with` block.
+
+    python tests/chromium.py run.html docs/pictures/report.png --until Plan
+
+makes a picture of a page for the docs, down to that heading.
 """
 
 from __future__ import annotations
 
+import argparse
 import base64
 import json
 import os
@@ -126,9 +131,13 @@ class Page:
         pressed = {"button": "left", "clickCount": 1} if kind != "mouseMoved" else {}
         self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **pressed)
 
-    def screenshot(self, path: Path) -> None:
-        """The whole page as PNG."""
-        data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)["data"]
+    def screenshot(self, path: Path, height: float | None = None) -> None:
+        """The whole page as PNG, or its beginning."""
+        more: dict[str, Any] = {}
+        if height is not None:
+            width = self.run("document.documentElement.clientWidth")
+            more["clip"] = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+        data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, **more)["data"]
         path.write_bytes(base64.b64decode(data))
 
     def pdf(self, path: Path) -> None:
@@ -161,3 +170,21 @@ def browser() -> Iterator[Page]:
                 process.wait()
             os.close(to_write)
             os.close(from_read)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("page", type=Path)
+    parser.add_argument("picture", type=Path)
+    parser.add_argument("--until", default="", metavar="HEADING")
+    parser.add_argument("--width", type=int, default=1000)
+    args = parser.parse_args()
+    with browser() as page:
+        page.open(args.page, args.width)
+        place = f"[...document.querySelectorAll('h2')].find(e => e.textContent === {json.dumps(args.until)})"
+        top = page.run(f"{place}?.getBoundingClientRect().top")
+        page.screenshot(args.picture, None if top is None else top - 8)
+
+
+if __name__ == "__main__":
+    main()

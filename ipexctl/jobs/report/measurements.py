@@ -36,6 +36,8 @@ class Window(NamedTuple):
     """Seconds spent waiting for data, or for other ranks in the shared all-reduce; None where neither is measured."""
     cpu: float | None = None
     """Seconds of CPU time."""
+    memory: float | None = None
+    """Bytes of the rank's processes."""
 
 
 class HostWindow(NamedTuple):
@@ -90,6 +92,8 @@ class Rates(Protocol):
 
     @property
     def cores(self) -> float | None: ...
+    @property
+    def rss(self) -> float | None: ...
 
 
 class WindowRecord(Protocol):
@@ -126,6 +130,7 @@ def windows_of(started: float, seconds: float, rates: Iterable[Rates | None]) ->
             None if rate.samples_per_s is None else rate.samples_per_s * seconds,
             _waited(rate, seconds),
             None if rate.cores is None else rate.cores * seconds,
+            rate.rss,
         )
         for number, rate in enumerate(rates)
         if rate is not None
@@ -174,6 +179,8 @@ class RankRow:
     mean_wait: float | None
     """Share of the time spent waiting, where it is known."""
     mean_cores: float | None
+    most_memory: float | None
+    """Bytes."""
     cores: tuple[float | None, ...]
     """Cores in use."""
     waits: tuple[float | None, ...]
@@ -220,6 +227,8 @@ class HostCurves:
     cpu: tuple[float | None, ...] = ()
     """The part of all processors in use."""
     memory: tuple[float | None, ...] = ()
+    rank_memory: tuple[float | None, ...] = ()
+    """The sum of the host's ranks."""
     network: tuple[float | None, ...] = ()
     """Bytes a second, received and sent."""
     signs: tuple[HostSign, ...] = ()
@@ -257,7 +266,7 @@ def _rank_row(rank: int, host: str, windows: Sequence[Window], columns: Columns)
     start, width, last = columns.start, columns.width, columns.count - 1
     seconds, steps, samples = ([0.0] * columns.count for _ in range(3))
     waits, wait_seconds, cpu, cpu_seconds = ([0.0] * columns.count for _ in range(4))
-    for begin, length, done, sampled, waited, used in windows:
+    for begin, length, done, sampled, waited, used, _ in windows:
         if length <= 0:
             continue
         first = max(0, int((begin - start) / width))
@@ -288,6 +297,7 @@ def _rank_row(rank: int, host: str, windows: Sequence[Window], columns: Columns)
         samples=sum(window.samples or 0.0 for window in windows) if has_samples else None,
         mean_wait=_rate(sum(waits), sum(wait_seconds)),
         mean_cores=_rate(sum(cpu), sum(cpu_seconds)),
+        most_memory=max((window.memory for window in windows if window.memory is not None), default=None),
         cores=_rates(cpu, cpu_seconds),
         waits=_rates(waits, wait_seconds),
         steps_per_s=_rates(steps, seconds),
@@ -303,21 +313,32 @@ def _rates(amounts: Sequence[float], seconds: Sequence[float]) -> tuple[float | 
     return tuple(map(_rate, amounts, seconds))
 
 
-def host_curves(measured: Measurements, hosts: Iterable[str], start: float, end: float) -> tuple[HostCurves, ...]:
-    """The curves of each host that was measured, in the order of `hosts`."""
-    known = [host for host in dict.fromkeys(hosts) if measured.hosts.get(host)]
+def host_curves(measured: Measurements, hosts: Mapping[int, str], start: float, end: float) -> tuple[HostCurves, ...]:
+    """The curves of each host that was measured, in the order of `hosts`, which has the host of each rank."""
+    known = [host for host in dict.fromkeys(hosts.values()) if measured.hosts.get(host)]
     if not known:
         return ()
     window = max(measured.hosts[known[0]][0].seconds, 0.1)
     columns = columns_for(start, end, window, host_columns(len(known)))
-    return tuple(_host_curves(host, measured.hosts[host], columns) for host in known)
+    ranks: dict[str, list[Sequence[Window]]] = {host: [] for host in known}
+    for rank, host in hosts.items():
+        if host in ranks and rank in measured.ranks:
+            ranks[host].append(measured.ranks[rank])
+    return tuple(_host_curves(host, measured.hosts[host], ranks[host], columns) for host in known)
 
 
-def _host_curves(host: str, windows: Sequence[HostWindow], columns: Columns) -> HostCurves:
+def _host_curves(
+    host: str, windows: Sequence[HostWindow], ranks: Iterable[Sequence[Window]], columns: Columns
+) -> HostCurves:
     cpu = _means(((w.start, w.seconds, w.busy) for w in windows), columns)
     memory = _means(((w.start, w.seconds, w.memory_used) for w in windows), columns)
     rates = ((w.start, w.seconds, _network_rate(w)) for w in windows)
-    return HostCurves(host, columns, cpu, memory, _means(rates, columns), tuple(_signs(windows)))
+    own = [found for each in ranks if (found := _means(((w.start, w.seconds, w.memory) for w in each), columns))]
+    rank_memory = tuple(
+        sum(known) if (known := [value for value in column if value is not None]) else None
+        for column in zip(*own, strict=True)
+    )
+    return HostCurves(host, columns, cpu, memory, rank_memory, _means(rates, columns), tuple(_signs(windows)))
 
 
 def _signs(windows: Sequence[HostWindow]) -> Iterator[HostSign]:

@@ -137,7 +137,7 @@ def report_page(
     end = max(start, status.ended or snapshot.now or start)
     hosts = {row.rank: row.host for row in status.ranks}
     grid = rank_grid(measured, hosts, start, end)
-    curves = host_curves(measured, hosts.values(), start, end)
+    curves = host_curves(measured, hosts, start, end)
     settings = tuple(_settings(plan))
     dump = snapshot.current_dump
     cause = diagnosis.cause

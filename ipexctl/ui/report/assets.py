@@ -23,6 +23,7 @@ STYLE: Final = """
 --w0:#deebf7;--w1:#b3d1ea;--w2:#6baed6;--w3:#2f7fbc;--w4:#08468b;--d0:#fdc38d;--d1:#f07818;--d2:#9c3404;
 --idle:#c8ccd1;--line:#08468b;--bad:#a4260a;--on4:#fff}
 body{font-size:10pt;max-width:none!important;padding:0!important}.readout,.figure details,.keys{display:none}
+svg text{font-size:13.5px!important}
 section{break-inside:avoid}section.long{break-inside:auto}h2{break-after:avoid}tr{break-inside:avoid}
 .scroll{max-height:none!important}svg{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 @page{size:A4;margin:14mm}
@@ -49,7 +50,7 @@ dd{margin:0;overflow-wrap:anywhere}ul{margin:4px 0;padding-left:20px}
 svg text{fill:var(--soft);font-size:11.5px;font-variant-numeric:tabular-nums}
 svg.chart{cursor:crosshair;touch-action:pan-y;user-select:none}
 :focus-visible{outline:2px solid var(--line);outline-offset:3px}
-.grid{stroke:var(--rule);stroke-width:1;fill:none}.line{fill:none;stroke:var(--line);stroke-width:1.7;
+.line.whole{stroke:var(--soft);stroke-width:1}.grid{stroke:var(--rule);stroke-width:1;fill:none}.line{fill:none;stroke:var(--line);stroke-width:1.7;
 stroke-linejoin:round;vector-effect:non-scaling-stroke}.band{fill:var(--w1);opacity:.65}
 .cursor{stroke:var(--ink);stroke-width:1;stroke-dasharray:3 2;fill:none;pointer-events:none}
 .cells path{fill:none;stroke-width:.92}
@@ -75,6 +76,7 @@ thead th{color:var(--soft);font-weight:600}tbody th{font-weight:500}
 .scroll{max-height:420px;overflow:auto}summary{cursor:pointer;color:var(--soft)}
 .hidden{color:var(--soft);font-style:italic}.keys{color:var(--soft);font-size:.92em;margin:-22px 0 30px}
 @media screen and (max-width:760px){body{padding:16px 16px 48px}.wide{overflow-x:auto}.wide>svg{min-width:700px}
+.wide>table{min-width:620px}
 svg text{font-size:13.5px}dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:6px}}
 """.strip()
 

@@ -9,7 +9,7 @@ ranks: that keeps the page of a thousand ranks small.
 from __future__ import annotations
 
 import statistics
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.text import counted
 from ipexctl.ui.report.markup import Markup, element, escaped, joined, path_data, short
@@ -70,10 +70,15 @@ def figure(number: int, title: str, drawing: Markup, table: Markup, note: Markup
     heading = element("h2", escaped(title), id=f"t{number}")
     readout = element("p", class_="readout")
     behind = element("details", element("summary", escaped(f"Table: {title}")), scrolled(table, title))
-    wide = element("div", drawing, class_="wide")  # scrolls on a narrow screen, where its texts would be too small
+    shown = element("div", drawing, class_="wide")  # scrolls on a narrow screen, where its texts would be too small
     return element(
-        "section", heading, note or joined(), wide, readout, behind, class_="figure", aria_labelledby=f"t{number}"
+        "section", heading, note or joined(), shown, readout, behind, class_="figure", aria_labelledby=f"t{number}"
     )
+
+
+def wide(content: Markup, title: str) -> Markup:
+    """A table that scrolls sideways on a narrow screen, also with the keys."""
+    return element("div", content, class_="wide", tabindex="0", role="region", aria_label=title)
 
 
 def scrolled(content: Markup, title: str) -> Markup:
@@ -144,8 +149,8 @@ def phases(number: int, parts: Sequence[RunPhase], span: float) -> Markup:
             )
     drawing = _svg(66.0, "Phases of the run", *shapes, _time_axis(span, 42.0, 46.0))
     heading = element("h2", escaped("Phases"), id=f"t{number}")
-    wide = element("div", drawing, class_="wide")
-    return element("section", heading, wide, _phase_table(parts), class_="long", aria_labelledby=f"t{number}")
+    shown = element("div", drawing, class_="wide")
+    return element("section", heading, shown, _phase_table(parts), class_="long", aria_labelledby=f"t{number}")
 
 
 def _phase_table(parts: Sequence[RunPhase]) -> Markup:
@@ -161,7 +166,9 @@ def _phase_table(parts: Sequence[RunPhase]) -> Markup:
         )
         for phase in parts
     )
-    return element("table", element("thead", element("tr", *head)), element("tbody", *body), class_="phases")
+    return wide(
+        element("table", element("thead", element("tr", *head)), element("tbody", *body), class_="phases"), "Phases"
+    )
 
 
 def _swatch(style: str) -> Markup:
@@ -396,36 +403,52 @@ def _rank_table(rows: Sequence[RankRow]) -> Markup:
             rate(row.samples, row.seconds),
             "-" if row.mean_cores is None else number_text(row.mean_cores),
             "-" if row.mean_wait is None else f"{100 * row.mean_wait:.0f} %",
+            "-" if row.most_memory is None else quantity(row.most_memory, "B"),
         )
         for row in rows
     )
-    head = ("Rank", "Host", "Steps", "Steps/s", "Samples/s", "Cores in use", "Waits")
+    head = ("Rank", "Host", "Steps", "Steps/s", "Samples/s", "Cores in use", "Waits", "Memory, most")
     return table(head, cells, "Ranks")
+
+
+class _Measure(NamedTuple):
+    """What is drawn of all hosts in one column: a line for each, and another one behind it."""
+
+    label: str
+    unit: str
+    values: Sequence[Sequence[float | None]]
+    behind: Sequence[Sequence[float | None]] = ()
 
 
 def hosts(number: int, curves: Sequence[HostCurves], span: float) -> Markup:
     """Three small curves for each host, on scales that all hosts share."""
-    measures: tuple[tuple[str, str, list[Sequence[float | None]]], ...] = (
-        ("CPU", "%", [_percent(shown.cpu) for shown in curves]),
-        ("Memory", "B", [shown.memory for shown in curves]),
-        ("Network", "B/s", [shown.network for shown in curves]),
+    has_ranks = any(shown.rank_memory for shown in curves)
+    whole = [shown.memory for shown in curves]
+    measures = (
+        _Measure("CPU", "%", [_percent(shown.cpu) for shown in curves]),
+        _Measure("Memory: ranks, grey: host", "B", [shown.rank_memory for shown in curves], whole)
+        if has_ranks
+        else _Measure("Memory", "B", whole),
+        _Measure("Network", "B/s", [shown.network for shown in curves]),
     )
     gap, row, top = 22.0, 34.0 if len(curves) <= _FEW_HOSTS else 22.0, 26.0
     labels = host_labels((shown.host for shown in curves), 17)
     width = (PLOT - 2 * gap) / 3
     shapes = []
-    for place, (label, unit, all_values) in enumerate(measures):
+    for place, measure in enumerate(measures):
         left = LEFT + place * (width + gap)
+        all_values = (*measure.values, *measure.behind)
         known = [value for values in all_values for value in values if value is not None]
-        most = 100.0 if unit == "%" else value_ticks(max(known, default=0.0))[-1]
-        words = f"{label}: 0 to {quantity(most, unit)}" if known else f"{label}: not measured"
+        most = 100.0 if measure.unit == "%" else value_ticks(max(known, default=0.0))[-1]
+        words = f"{measure.label}, 0 to {quantity(most, measure.unit)}" if known else f"{measure.label}: not measured"
         shapes.append(element("text", escaped(words), x=left, y=14, class_="unit"))
-        for line, values in enumerate(all_values):
+        for line in range(len(curves)):
             base = top + (line + 1) * row - 6
             shapes.append(element("path", d=path_data(f"M{short(left)} {short(base)}h{short(width)}"), class_="grid"))
-            if values:
-                words = _small_path(values, most, left, width, base, row - 10)
-                shapes.append(element("path", d=words, class_=f"line m{place}"))
+            for lines, style in ((measure.behind, "line whole"), (measure.values, f"line m{place}")):
+                if lines and lines[line]:
+                    words = _small_path(lines[line], most, left, width, base, row - 10)
+                    shapes.append(element("path", d=words, class_=style))
     for line, shown in enumerate(curves):
         y = top + (line + 1) * row - 14
         shapes.append(element("text", escaped(labels[shown.host]), x=LEFT - 8, y=y, text_anchor="end"))

@@ -128,7 +128,7 @@ def _plan(page: ReportPage) -> Markup:
         return joined()
     head = element("tr", *(element("th", escaped(cell), scope="col") for cell in ("Variable", "Value", "Why")))
     body = element("tbody", *map(_setting, page.settings))
-    rows = element("table", element("thead", head), body, class_="plan")
+    rows = drawings.wide(element("table", element("thead", head), body, class_="plan"), "Plan")
     more = (
         element("p", escaped(f"{counted(page.more_settings, 'more row')} in plan.json"))
         if page.more_settings

@@ -89,12 +89,12 @@ def test_ranks_of_a_host_stand_together_in_the_order_of_the_hosts() -> None:
 
 def test_a_run_without_windows_has_no_grid_and_no_curves() -> None:
     assert rank_grid(Measurements(), {0: "a"}, 0.0, 10.0) is None
-    assert host_curves(Measurements(), ["a"], 0.0, 10.0) == ()
+    assert host_curves(Measurements(), {0: "a"}, 0.0, 10.0) == ()
 
 
 def test_a_figure_that_a_host_lacks_is_empty_and_no_zero() -> None:
     measured = Measurements(hosts={"a": [HostWindow(1000.0, 10.0, busy=0.4), HostWindow(1010.0, 10.0, busy=0.6)]})
-    (curves,) = host_curves(measured, ["a", "b"], 1000.0, 1020.0)
+    (curves,) = host_curves(measured, {0: "a", 1: "b"}, 1000.0, 1020.0)
     assert (curves.cpu, curves.memory, curves.network) == ((0.4, 0.6), (), ())
 
 
@@ -120,6 +120,7 @@ class Kept(NamedTuple):
     data_wait: float | None = None
     reduce_wait: float | None = None
     cores: float | None = None
+    rss: float | None = None
     by_metric: bool = False
 
 
@@ -131,7 +132,7 @@ def test_windows_of_rates_are_at_their_time() -> None:
 def test_a_host_is_named_from_a_limit_on() -> None:
     for steal, kinds in ((0.04, []), (0.06, ["steal"])):
         windows = [HostWindow(1000.0 + 10 * n, 10.0, steal=steal, memory_pressure=0.01) for n in range(3)]
-        (curves,) = host_curves(Measurements(hosts={"a": windows}), ["a"], 1000.0, 1030.0)
+        (curves,) = host_curves(Measurements(hosts={"a": windows}), {0: "a"}, 1000.0, 1030.0)
         assert [sign.kind for sign in curves.signs] == kinds
 
 
@@ -149,3 +150,15 @@ def test_windows_of_the_record_become_measurements() -> None:
     assert made.hosts["a"] == (HostWindow(1010.0, 20.0, busy=0.5, steal=0.1),)
     assert not made.is_metric
     assert measurements_of({0: Stored(0.0, 10.0, (rank._replace(by_metric=True),))}, {}, ()).is_metric
+
+
+def test_the_memory_of_a_hosts_ranks_is_summed() -> None:
+    ranks = {
+        0: [Window(1000.0, 10.0, 1, memory=2.0), Window(1010.0, 10.0, 1, memory=4.0)],
+        1: [Window(1010.0, 10.0, 1, memory=8.0)],
+        2: [Window(1000.0, 20.0, 1, memory=100.0)],
+    }
+    hosts = {"a": [HostWindow(1000.0, 10.0, memory_used=50.0), HostWindow(1010.0, 10.0, memory_used=60.0)]}
+    (curves,) = host_curves(Measurements(ranks, hosts), {0: "a", 1: "a", 2: "b"}, 1000.0, 1020.0)
+    assert curves.rank_memory == (2.0, 12.0)
+    assert curves.memory == (50.0, 60.0)

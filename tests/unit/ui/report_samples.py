@@ -40,7 +40,7 @@ def measured_page(ranks: int, seconds: float, measured: Measurements) -> ReportP
     return page(
         throughput=throughput_of(grid),
         grid=grid,
-        hosts=host_curves(measured, hosts.values(), START, START + seconds),
+        hosts=host_curves(measured, hosts, START, START + seconds),
         phases=(RunPhase("start", 0.0, 4.0, "the ranks are started"), RunPhase("steps", 4.0, seconds, "steps")),
     )
 
