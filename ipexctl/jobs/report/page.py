@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 MAX_SETTINGS: Final = 300
 _FEW_VALUES: Final = 2
 """More values of a variable, each for some ranks, are one row."""
+_BRIDGED: Final = 5
 _MAX_GROUPS: Final = 64
 _MAX_FRAMES: Final = 60
 _CREDENTIAL: Final = re.compile(
@@ -79,6 +80,8 @@ class TimeCurve:
     unit: str
     values: tuple[float | None, ...]
     columns: Columns
+    bridged: int = 0
+    """So many columns without a value are no gap: what is printed now and then."""
     low: tuple[float | None, ...] = ()
     high: tuple[float | None, ...] = ()
 
@@ -223,6 +226,7 @@ def throughput_of(grid: RankGrid, *, is_metric: bool = False) -> TimeCurve | Non
         "steps/s",
         tuple(statistics.median(each) if each else None for each in rates),
         grid.columns,
+        0,
         tuple(min(each, default=None) for each in rates),
         tuple(max(each, default=None) for each in rates),
     )
@@ -240,7 +244,7 @@ def _loss(measured: Measurements, grid: RankGrid | None, start: float, end: floa
         sums[column] += value
         counts[column] += 1
     means = tuple(total / count if count else None for total, count in zip(sums, counts, strict=True))
-    return TimeCurve("Loss", "", means, columns)
+    return TimeCurve("Loss", "", means, columns, _BRIDGED)
 
 
 def _settings(plan: Mapping[str, Any]) -> Iterator[SettingRow]:

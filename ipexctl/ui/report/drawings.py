@@ -167,7 +167,8 @@ def _phase_table(parts: Sequence[RunPhase]) -> Markup:
         for phase in parts
     )
     return wide(
-        element("table", element("thead", element("tr", *head)), element("tbody", *body), class_="phases"), "Phases"
+        element("table", element("thead", element("tr", *head)), element("tbody", *body), class_="phases"),
+        "Table of the phases",
     )
 
 
@@ -180,13 +181,19 @@ def legend(keys: Sequence[tuple[str, str]]) -> Markup:
     return element("ul", *(element("li", _swatch(style), escaped(label)) for style, label in keys), class_="legend")
 
 
-def line_path(values: Sequence[float | None], most: float, height: float, least: float = 0.0) -> str:
-    """A line with gaps where there is no value; its points are at the middle of their columns."""
+def line_path(values: Sequence[float | None], most: float, height: float, least: float = 0.0, bridged: int = 0) -> str:
+    """A line with gaps where there is no value; its points are at the middle of their columns.
+
+    `bridged`: so many columns without a value are no gap.
+    """
     step, words, drawing = PLOT / len(values), [], False
+    missing = 0
     for column, value in enumerate(values):
         if value is None:
-            drawing = False
+            missing += 1
+            drawing = drawing and missing <= bridged
             continue
+        missing = 0
         x, y = LEFT + (column + 0.5) * step, height - _share(value, least, most) * height
         words.append(f"{'L' if drawing else 'M'}{short(x)} {short(y)}")
         alone = column + 1 == len(values) or values[column + 1] is None
@@ -234,7 +241,9 @@ def curve(number: int, shown: TimeCurve, span: float) -> Markup:
     if shown.low:
         area = band_path(shown.low, shown.high, most, _CURVE_HEIGHT)
         shapes.append(element("path", d=area, class_="band"))
-    shapes.append(element("path", d=line_path(shown.values, most, _CURVE_HEIGHT, ticks[0]), class_="line"))
+    shapes.append(
+        element("path", d=line_path(shown.values, most, _CURVE_HEIGHT, ticks[0], shown.bridged), class_="line")
+    )
     drawing = _svg(
         bottom + _AXIS,
         f"{shown.title} over time, in {shown.unit or 'no unit'}",
@@ -293,7 +302,7 @@ def grid(number: int, ranks: RankGrid, span: float) -> Markup:
     keys = [
         ("w0", "little work"),
         (f"w{WORK_LEVELS // 2}", "work"),
-        (f"w{WORK_LEVELS - 1}", f"{quantity(most, 'cores')} in use, or more"),
+        (f"w{WORK_LEVELS - 1}", f"{most:.2g} cores in use, or more"),
         ("d0", "waits for data, or in the shared all-reduce: from 10 %"),
         (f"d{WAIT_LEVELS - 1}", "from 70 %"),
         ("idle", "no step ended"),

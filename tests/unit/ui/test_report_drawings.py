@@ -163,7 +163,7 @@ def test_the_data_of_a_path_is_numbers_and_commands() -> None:
 
 def test_the_grid_shows_waiting_work_idleness_and_what_is_not_known() -> None:
     waits = (0.0, 0.09, 0.1, 0.4, 0.7, None, None)
-    row = RankRow(0, "a", 5, 70.0, None, 0.2, 4.0, (4.0,) * 6 + (None,), waits, (1.0,) * 5 + (0.0, None), ())
+    row = RankRow(0, "a", 5, 70.0, None, 0.2, 4.0, None, (4.0,) * 6 + (None,), waits, (1.0,) * 5 + (0.0, None), ())
     drawn = grid(1, RankGrid(Columns(0, 10, 7), (row,)), 70.0)
     cells = {style: path for path, style in re.findall(r'<path d="([^"]*)" class="(w\d|d\d|idle)">', drawn)}
     assert cells == {"w4": "M0 0h2", "d0": "M2 0h1", "d1": "M3 0h1", "d2": "M4 0h1", "idle": "M5 0h1"}
@@ -190,3 +190,8 @@ def test_negative_values_have_their_marks_below_zero() -> None:
     assert value_ticks(1.0, -3.0) == [-3, -2, -1, 0, 1]
     assert value_ticks(-1.0, -4.0) == [-4, -3, -2, -1, 0]
     assert line_path((-4.0, 0.0), 0.0, 100, -4.0).endswith(" 0")
+
+
+def test_what_is_printed_now_and_then_is_one_line_but_a_long_silence_is_a_gap() -> None:
+    assert line_path((1.0, None, None, 2.0), 2.0, 100, bridged=2).count("M") == 1
+    assert line_path((1.0, None, None, 2.0), 2.0, 100, bridged=1).count("M") == 2
