@@ -3,9 +3,9 @@
 `Page` says what a browser did with a file: messages of its console, requests, what a script answers, a picture. It
 starts with a profile of its own, without network, and ends with the `with` block.
 
-    python tests/chromium.py run.html docs/pictures/report.png --until Plan
+    python tests/chromium.py run.html docs/pictures/report.png 'Throughput of all ranks' Plan
 
-makes a picture of a page for the docs, down to that heading.
+makes a picture of a page for the docs, from the first heading to the second.
 """
 
 from __future__ import annotations
@@ -131,12 +131,12 @@ class Page:
         pressed = {"button": "left", "clickCount": 1} if kind != "mouseMoved" else {}
         self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **pressed)
 
-    def screenshot(self, path: Path, height: float | None = None) -> None:
-        """The whole page as PNG, or its beginning."""
+    def screenshot(self, path: Path, top: float = 0.0, bottom: float | None = None) -> None:
+        """The whole page as PNG, or a part of its height."""
         more: dict[str, Any] = {}
-        if height is not None:
+        if bottom is not None:
             width = self.run("document.documentElement.clientWidth")
-            more["clip"] = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+            more["clip"] = {"x": 0, "y": top, "width": width, "height": bottom - top, "scale": 1}
         data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, **more)["data"]
         path.write_bytes(base64.b64decode(data))
 
@@ -176,14 +176,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("page", type=Path)
     parser.add_argument("picture", type=Path)
-    parser.add_argument("--until", default="", metavar="HEADING")
+    parser.add_argument("first")
+    parser.add_argument("last")
     parser.add_argument("--width", type=int, default=1000)
     args = parser.parse_args()
     with browser() as page:
         page.open(args.page, args.width)
-        place = f"[...document.querySelectorAll('h2')].find(e => e.textContent === {json.dumps(args.until)})"
-        top = page.run(f"{place}?.getBoundingClientRect().top")
-        page.screenshot(args.picture, None if top is None else top - 8)
+        find = "[...document.querySelectorAll('h2')].find(e => e.textContent === {}).getBoundingClientRect().top - 12"
+        page.screenshot(args.picture, *(page.run(find.format(json.dumps(name))) for name in (args.first, args.last)))
 
 
 if __name__ == "__main__":
