@@ -92,10 +92,12 @@ def _change(after: TimeCurve | None, before: TimeCurve | None) -> Change | None:
 
 
 def _parts(values: Sequence[float | None]) -> list[float]:
-    """Means of equal parts of the time with steps, without the warm-up."""
+    """Means of equal parts of the time from the first to the last step, without the warm-up."""
     known = [value for value in values if value is not None]
-    while known and known[-1] == 0:
-        known.pop()
+    with_steps = [place for place, value in enumerate(known) if value]
+    if not with_steps:
+        return []
+    known = known[with_steps[0] : with_steps[-1] + 1]
     known = known[math.ceil(len(known) * _WARM_UP) :]
     size = max(1, len(known) // PARTS)
     return [statistics.fmean(known[at : at + size]) for at in range(0, len(known) - size + 1, size)]

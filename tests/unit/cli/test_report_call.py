@@ -86,3 +86,17 @@ def test_what_cannot_be_written_is_refused(account: dict[str, str], args: tuple[
     assert done.returncode == 2
     assert reason in done.stderr
     assert not list(Path(account["HOME"]).glob("*.html"))
+
+
+@pytest.mark.parametrize("option", ["--detach", "--dry-run"])
+def test_a_run_that_is_not_followed_writes_no_page(option: str, account: dict[str, str]) -> None:
+    argv = (sys.executable, "-m", "ipexctl", "run", option, "--report", "run.html", "train.py")
+    done = run_program(*argv, stdin=subprocess.DEVNULL, cwd=account["HOME"], env=account)
+    assert done.returncode == 2
+    assert "ipexctl report RUN" in done.stderr
+
+
+def test_why_names_the_page(account: dict[str, str]) -> None:
+    argv = (sys.executable, "-m", "ipexctl", "why", RUN, "--json")
+    done = run_program(*argv, stdin=subprocess.DEVNULL, cwd=account["HOME"], env=account)
+    assert json.loads(done.stdout)["next"][-1] == f"ipexctl report {RUN}"

@@ -151,6 +151,14 @@ def test_a_short_run_has_no_interval() -> None:
         assert (change.low is not None) == has_interval
 
 
+def test_imports_before_the_first_step_do_not_count_as_slow() -> None:
+    quick, slow = [1.0, 1.01] * 30, [0.0] * 40 + [1.0, 1.01] * 30 + [0.0] * 5
+    change = compare(page_with(quick), page_with(slow)).change
+    assert change is not None
+    assert change.ratio == pytest.approx(0.0, abs=0.01)
+    assert compare(page_with(quick), page_with([0.0] * 40)).change is None
+
+
 def test_different_units_are_not_compared() -> None:
     assert compare(page_with([1.0] * 60), page_with([1.0] * 60, "samples/s")).change is None
     assert compare(made(), made()).change is None
