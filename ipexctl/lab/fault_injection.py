@@ -74,17 +74,23 @@ def break_host(host: LabHost, fault: str, args: Sequence[str] = ()) -> LabHost:
             return current
         if definition.name in current.faults:
             lab, current = _mend(lab, current, definition)
-        # Recorded first, so that `mend` can undo it after a crash.
-        broken = replace(current, faults={**current.faults, definition.name: values})
-        state.save(lab.with_host(broken))
-        try:
-            _run_scripts(definition, "break", values, broken)
-        except BaseException as error:
-            _mend(lab, broken, definition)
-            if isinstance(error, system.CommandError):
-                raise UserError(f"{definition.name} could not be put on {host.name}: {error}") from error
-            raise
-        return broken
+        return inject(lab, current, definition, values).host(current.name) or current
+
+
+def inject(lab: Lab, host: LabHost, definition: Fault, values: tuple[str, ...] = ()) -> Lab:
+    """The lab with a fault on a host that does not have it; the caller holds the lab's lock."""
+    # Recorded first, so that `mend` can undo it after a crash.
+    broken = replace(host, faults={**host.faults, definition.name: values})
+    lab = lab.with_host(broken)
+    state.save(lab)
+    try:
+        _run_scripts(definition, "break", values, broken)
+    except BaseException as error:
+        _mend(lab, broken, definition)
+        if isinstance(error, system.CommandError):
+            raise UserError(f"{definition.name} could not be put on {host.name}: {error}") from error
+        raise
+    return lab
 
 
 def mend_host(host: LabHost, fault: str | None = None) -> LabHost:

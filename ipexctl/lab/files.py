@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def hostfile(lab: Lab) -> str:
-    """One line for each node. Paths are relative to the hostfile, so the directory can be moved."""
+    """One line for each node that ssh reaches. Paths are relative to the hostfile, so the directory can be moved."""
     lines = []
-    for host in lab.hosts:
+    for host in lab.hosts[:1] if lab.slurm else lab.hosts:
         internal = f" internal={host.internal}" if host.internal else ""
         options = f"address={host.address} user={host.user} identity=key known_hosts=known_hosts{internal}"
         lines.append(f"{host.name} {f'user={host.user} ssh_config=ssh_config' if host.behind_bastion else options}")

@@ -7,6 +7,9 @@
 # COSTUME the directory of its CPU profile, or empty
 # SHELF   the directory of all labs, hidden from the host
 # INIT    init.sh, which this script executes at its end
+# A host of a Slurm lab also gets:
+# PACKAGES       a directory with Debian packages that this machine lacks, or empty
+# PYTHON         the interpreter of ipexctl, or empty; SITE its packages; PACKAGE ipexctl, where it is not among these
 set -eu
 umask 022
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -20,6 +23,9 @@ disk=$STATE/disk root=$STATE/root
     mount -t tmpfs -o mode=755 ipexctl-lab "$disk"
 mkdir -p "$disk/upper" "$disk/work"
 mount -t overlay -o "lowerdir=/,upperdir=$disk/upper,workdir=$disk/work" overlay "$root"
+for package in ${PACKAGES:+"$PACKAGES"/*.deb}; do
+    dpkg-deb --fsys-tarfile "$package" | tar -xf - --keep-directory-symlink -C "$root"
+done
 
 # The host has this machine's system files, but not its users' files: homes, projects, host keys and other labs
 # are hidden, and every top-level directory outside the system starts empty.
@@ -95,6 +101,21 @@ if [ -n "$COSTUME" ]; then
             mount -o bind,ro "$COSTUME/system/$subject" "$root/sys/devices/system/$subject"
     done
     [ ! -d "$COSTUME/bin" ] || cp "$COSTUME/bin/"* "$root/usr/local/bin/"
+fi
+
+# ipexctl itself, as an environment of its own beside the machine's Python.
+if [ -n "${PYTHON:-}" ]; then
+    env=$root/opt/ipexctl
+    mkdir -p "$env/bin" "$env/lib/${SITE_PARENT:?}/site-packages"
+    printf 'home = %s\n' "${PYTHON%/*}" >"$env/pyvenv.cfg"
+    ln -s "$PYTHON" "$env/bin/python"
+    mount -o bind,ro "$SITE" "$env/lib/$SITE_PARENT/site-packages"
+    if [ -n "$PACKAGE" ]; then
+        mkdir -p "$root$PACKAGE"
+        mount -o bind,ro "$PACKAGE" "$root$PACKAGE"
+    fi
+    printf '#!/bin/sh\nexec /opt/ipexctl/bin/python -m ipexctl "$@"\n' >"$root/usr/local/bin/ipexctl"
+    chmod 755 "$root/usr/local/bin/ipexctl"
 fi
 
 cp "$INIT" "$root/sbin/lab-init"

@@ -52,6 +52,8 @@ class LabSpec:
     """Login accounts of the hosts; may be `root`."""
     homes: tuple[str, ...] = (LAB_HOMES,)
     """Parent directories of the accounts' homes."""
+    slurm: bool = False
+    """A Slurm: the first host is its controller and login host, the others are compute nodes without sshd."""
     temporary: bool = False
     """It belongs to the process that makes it: when that has ended, anybody's `down` may remove the lab."""
 
@@ -62,6 +64,8 @@ def check(spec: LabSpec) -> None:
         raise UserError(f"a lab has 1 to {MAX_HOSTS} hosts, not {spec.hosts}", fix="--hosts 3")
     if spec.name is not None:
         check_name(spec.name)
+    if spec.slurm:
+        _check_slurm(spec)
     for cpu in spec.cpus:
         find_cpu_profile(cpu)
     if not spec.users or not spec.homes:
@@ -79,6 +83,18 @@ def check(spec: LabSpec) -> None:
             raise UserError(f"{home!r} cannot hold homes", fix="an absolute path such as /home or /scratch")
         if home.split("/")[1] in _SYSTEM_DIRECTORIES:
             raise UserError(f"{home!r} cannot hold homes: the system lives there", fix="/home, /scratch, /data …")
+
+
+def _check_slurm(spec: LabSpec) -> None:
+    if spec.hosts < 2:
+        raise UserError(
+            "a lab with Slurm has two hosts or more: the first is the login host, the others compute", fix="--hosts 3"
+        )
+    if spec.bastion or not spec.names:
+        option = "--bastion" if spec.bastion else "--no-names"
+        raise UserError(f"--slurm and {option}: the daemons of Slurm find one another by name", fix=f"without {option}")
+    if len(set(spec.users)) > 1 or len(set(spec.homes)) > 1:
+        raise UserError("all hosts of a Slurm have the same account and home", fix="one name each for --users, --homes")
 
 
 _SYSTEM_DIRECTORIES = frozenset(
@@ -175,6 +191,7 @@ def plan_lab(spec: LabSpec, name: str, block: int) -> Lab:
         bastion=bastion,
         shared_home=spec.shared_home,
         names=spec.names,
+        slurm=spec.slurm,
         temporary=spec.temporary,
     )
 

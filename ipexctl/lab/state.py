@@ -83,6 +83,8 @@ class Lab:
     bastion: LabHost | None = None
     shared_home: bool = False
     names: bool = True
+    slurm: bool = False
+    """The first host is the controller and login host of a Slurm, the others are its compute nodes."""
     ready: bool = False
     """False until it is completely made, and again when its removal begins."""
     maker: ProcessIdentity | None = None

@@ -76,7 +76,7 @@ class CommandError(Exception):
     """A program of this machine failed; the message holds its output."""
 
 
-def run(argv: Sequence[str], *, stdin: str = "") -> str:
+def run(argv: Sequence[str], *, stdin: str = "", timeout: float = 30) -> str:
     """Run a program and return its stdout; raises CommandError if its exit code is not 0.
 
     It ends with this process: an `ip -batch` of a killed `up` would go on beside the `down` that removes the remains.
@@ -89,7 +89,7 @@ def run(argv: Sequence[str], *, stdin: str = "") -> str:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=30,
+            timeout=timeout,
             env=environment,
             check=False,
             preexec_fn=end_with_parent(signal.SIGKILL),
@@ -198,14 +198,14 @@ def kill_all(names: Collection[str]) -> bool:
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def in_host(host: LabHost, script: str, args: Sequence[str] = ()) -> str:
+def in_host(host: LabHost, script: str, args: Sequence[str] = (), *, timeout: float = 30) -> str:
     """Run a script as root of the host; raises CommandError with its output if it fails."""
     pid = init_of(host.netns)
     if pid is None:
         raise UserError(f"{host.name} is not running: its first process is gone", fix=f"ipexctl lab down {host.lab}")
     enter = ["nsenter", "-t", str(pid), "-m", "-u", "-i", "-n", "-p", "-r", "-w", "--"]
     environment = ["env", "-i", _PATH, "LANG=C.UTF-8", "HOME=/root", f"LOGIN={host.user}", f"HOME_DIR={host.home}"]
-    return run([*enter, *environment, "/bin/sh", "-c", script, "sh", *args])
+    return run([*enter, *environment, "/bin/sh", "-c", script, "sh", *args], timeout=timeout)
 
 
 def at_switch(netns: str, script: str, args: Sequence[str] = ()) -> str:

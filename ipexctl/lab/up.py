@@ -1,8 +1,9 @@
 """Make a lab: record the plan, then network, disks and hosts; remove everything on failure.
 
-In comes a `LabSpec`; out goes a `Lab` whose hosts all answer with sshd's banner. The record is written before anything
-is made, so that `down` finds the rest after a crash; a failure or a signal removes all at once, and a second signal is
-ignored meanwhile. Hosts start in parallel, each as no child of this process: Ctrl-C must not reach them.
+In comes a `LabSpec`; out goes a `Lab` whose hosts all answer with sshd's banner; only then compute nodes of a Slurm
+lose their sshd. The record is written before anything is made, so that `down` finds the rest after a crash; a failure
+or a signal removes all at once, and a second signal is ignored meanwhile. Hosts start in parallel, each as no child of
+this process: Ctrl-C must not reach them.
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
-from ipexctl.lab import cpu_files, disk, files, network, state, system
+from ipexctl.lab import cpu_files, disk, files, network, slurm, state, system
 from ipexctl.lab.down import known_labs, remove
+from ipexctl.lab.fault_injection import inject
+from ipexctl.lab.faults import find_fault
 from ipexctl.lab.plan import LabSpec, check, free_block, free_name, plan_lab
 from ipexctl.lab.state import Lab, LabHost, lab_lock, machine_lock
 from ipexctl.limits import LAB_HOST_START
 from ipexctl.node.common.processes import own_identity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 
 _NODE_SCRIPT: Final = Path(__file__).with_name("node.sh")
@@ -100,11 +103,12 @@ def _make(lab: Lab) -> Lab:
     lab.inventory.write_text(files.inventory(lab))
     shared = disk.make_shared_home(lab) if lab.shared_home else None
     cpu_files.write_profiles(lab)
+    of_slurm = slurm.prepare(lab) if lab.slurm else None
     banner = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=False, timeout=10).stderr
     openssh = files.openssh_version(banner)
     pool, starts = ThreadPoolExecutor(_PARALLEL_STARTS), _Starts()
     try:
-        futures = [pool.submit(starts.call, _start, lab, host, shared, openssh, v6=v6) for host in lab.nodes]
+        futures = [pool.submit(starts.call, _start, lab, host, shared, openssh, of_slurm, v6=v6) for host in lab.nodes]
         for future in as_completed(futures):
             future.result()
     finally:
@@ -114,6 +118,10 @@ def _make(lab: Lab) -> Lab:
     disk.unmount_shared_home(lab)
     keys = {host.name: (host.dir / "etc/ssh/ssh_host_ed25519_key.pub").read_text() for host in lab.nodes}
     lab.known_hosts.write_text(files.known_hosts(lab, keys))
+    if lab.slurm:
+        slurm.start(lab)
+        for host in lab.hosts[1:]:
+            lab = inject(lab, host, find_fault("sshd-dead"))
     ready_lab = replace(lab, ready=True)
     state.save(ready_lab)
     return ready_lab
@@ -157,12 +165,13 @@ def _start(
     host: LabHost,
     shared: Path | None,
     openssh: tuple[int, int],
+    of_slurm: slurm.HostParts | None,
     *,
     v6: bool,
     is_closed: Callable[[], bool],
 ) -> None:
     """Write a host's files, start it, and wait until its sshd replies."""
-    _write_host(lab, host, openssh, v6=v6)
+    _write_host(lab, host, openssh, of_slurm.files if of_slurm else {}, v6=v6)
     disk.make_image(host)
     environment = {
         "PATH": f"{system.SBIN}:/usr/local/bin:/usr/bin:/bin",
@@ -175,6 +184,7 @@ def _start(
         "COSTUME": str(cpu_files.profile_directory(lab, host.cpu_profile)) if host.cpu_profile else "",
         "SHELF": str(state.LABS.parent),
         "INIT": str(_NODE_SCRIPT.with_name("init.sh")),
+        **(of_slurm.environment if of_slurm else {}),
     }
     # setsid --fork: the host is no child of this process, so Ctrl-C does not reach it.
     argv = ["setsid", "--fork", "ip", "netns", "exec", host.netns, "unshare", "--fork", "--pid", "--uts", "--ipc"]
@@ -207,7 +217,7 @@ def _first_line(argv: list[str], environment: dict[str, str], errors: IO[str], *
     return line
 
 
-def _write_host(lab: Lab, host: LabHost, openssh: tuple[int, int], *, v6: bool) -> None:
+def _write_host(lab: Lab, host: LabHost, openssh: tuple[int, int], more: Mapping[str, str], *, v6: bool) -> None:
     etc_directory = host.dir / "etc"
     for directory in (etc_directory / "ssh", host.dir / "disk", host.dir / "root"):
         directory.mkdir(parents=True)
@@ -222,8 +232,10 @@ def _write_host(lab: Lab, host: LabHost, openssh: tuple[int, int], *, v6: bool) 
         "resolv.conf": files.RESOLV_CONF,
         "nsswitch.conf": files.NSSWITCH,
         "ssh/sshd_config": files.sshd_config(openssh),
+        **more,
     }
     for name, text in texts.items():
+        (etc_directory / name).parent.mkdir(exist_ok=True)
         (etc_directory / name).write_text(text)
     _keygen(etc_directory / "ssh/ssh_host_ed25519_key", host.name)
     (host.dir / "net").write_text(network.host_network(host, v6=v6))

@@ -36,7 +36,12 @@ def show_lab(lab: Lab, *, json: bool, quiet: bool) -> None:
         print_message(f"lab {lab.name}: {counted(len(lab.hosts), 'host')} up{behind}")
         for label, path in _paths(lab).items():
             print_message(f"  {label:<12} {path}")
-        print_message(f"next: ipexctl exec -H {shlex.quote(str(lab.hostfile))} -- hostname")
+        if lab.slurm:
+            first, *others = (host.name for host in lab.hosts)
+            print_message(f"  {'Slurm':<12} {first} for logins, {fold(others)} to compute, without sshd")
+            print_message(f"next: ipexctl lab ssh {lab.name}/{first} salloc -N {len(others)} ipexctl exec -- hostname")
+        else:
+            print_message(f"next: ipexctl exec -H {shlex.quote(str(lab.hostfile))} -- hostname")
     sys.stdout.write(f"{lab.hostfile}\n")
     sys.stdout.flush()
 

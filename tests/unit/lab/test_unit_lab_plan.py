@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ipexctl.errors import UserError
-from ipexctl.lab import LabSpec, network, state
+from ipexctl.lab import LabSpec, files, network, slurm, state
 from ipexctl.lab.down import labs_of, mounts_below
 from ipexctl.lab.fault_injection import find_host, pick_host
 from ipexctl.lab.plan import PREFIX, PREFIX_V6, check, free_block, free_name, ipv6, plan_lab
@@ -207,3 +207,29 @@ def test_missing_requirements_are_reported_in_one_sentence(
     assert bool(said[0]) == ((platform, uid, programs) != ("linux", 0, PROGRAMS))
     assert "\n" not in said[0]
     assert data_missing(said[1], fix) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "fix"),
+    [
+        (LabSpec(hosts=1, slurm=True), "--hosts"),
+        (LabSpec(slurm=True, bastion=True), "--bastion"),
+        (LabSpec(slurm=True, names=False), "--no-names"),
+        (LabSpec(slurm=True, users=("alice", "bob")), "--users"),
+        (LabSpec(slurm=True, homes=("/home", "/scratch")), "--homes"),
+    ],
+)
+def test_what_slurm_cannot_work_with_is_refused(spec: LabSpec, fix: str) -> None:
+    with pytest.raises(UserError) as refused:
+        check(spec)
+    assert data_missing(refused.value.fix or "", fix) == []
+
+
+def test_the_first_host_of_a_slurm_is_for_logins_and_the_others_compute() -> None:
+    check(LabSpec(hosts=2, slurm=True))
+    lab = plan_lab(LabSpec(hosts=3, slurm=True), "lab", 2)
+    lines = slurm.configuration(lab, 4).splitlines()
+    assert "SlurmctldHost=node1" in lines
+    assert any(line.startswith("NodeName=node2,node3 CPUs=4 ") for line in lines)
+    assert files.hostfile(lab).split()[0] == "node1"
+    assert len(files.hostfile(lab).splitlines()) == 1, "sshd runs on no other host"
