@@ -52,7 +52,7 @@ def examine(targets: Targets, home: Home, output: Output, **checks: Any) -> Doct
     hosts = choose_hosts(targets)
     home_on_hosts = check_home(home)
     started = time.monotonic()
-    with session_pool(targets, output) as (pool, interrupt):
+    with session_pool(targets, output, hosts=hosts, quiet=output.quiet) as (pool, interrupt):
         probed = gather_facts(hosts, pool, home=home_on_hosts, timeout=targets.timeout)
         answers = run_in_background(lambda: list(probed), "facts")
         pool.connector.load(hosts)

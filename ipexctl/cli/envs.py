@@ -56,7 +56,7 @@ def envs_command(
         check_env_name(name)
     home_dir = check_home(home)
     hosts = choose_hosts(targets)
-    with session_pool(targets, output) as (pool, interrupt):
+    with session_pool(targets, output, hosts=hosts, quiet=output.quiet) as (pool, interrupt):
         if remove:
             report = envs.remove_envs(hosts, pool, remove, home=home_dir, timeout=targets.timeout)
         elif prune:

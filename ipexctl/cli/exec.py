@@ -46,7 +46,7 @@ def exec_command(
     started = time.monotonic()
     problems = FailureReport(call_options(targets, home))
     results = {}
-    with session_pool(targets, output) as (pool, interrupt):
+    with session_pool(targets, output, hosts=hosts, quiet=output.quiet) as (pool, interrupt):
         is_collected = output.json or gather
         output_view = CollectedOutput() if is_collected else LiveOutput(pool.cancel, no_color=output.no_color)
         for done in execute(

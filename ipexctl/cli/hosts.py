@@ -9,16 +9,18 @@ its hosts, but not a default that every command reads from the same file.
 from __future__ import annotations
 
 import os
+import shutil
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ipexctl.call_options import CallOptions, option_text
 from ipexctl.cli.interrupt import Interrupt, cancelling
 from ipexctl.errors import UserError
 from ipexctl.hosts.home import home_on_nodes
 from ipexctl.hosts.select import HostRequest, Selection, overridden, select_hosts
+from ipexctl.option_defaults import TRANSPORT
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector, OnStep
 from ipexctl.remote.control_machine import with_own_address
@@ -27,7 +29,7 @@ from ipexctl.text import expanded, printable
 from ipexctl.ui.messages import print_message
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from ipexctl.cli.options import Home, Output, Targets
     from ipexctl.hosts.host import Host
@@ -89,6 +91,7 @@ def host_options(targets: Targets, home: Home | None = None, hostfile: Path | No
         ("--ssh-config", targets.ssh_config, "ssh_config"),
         ("--known-hosts", targets.known_hosts, "known_hosts"),
         ("--host-keys", targets.host_keys, "host_keys"),
+        ("--transport", targets.transport if targets.transport != TRANSPORT else None, "transport"),
         ("--home", home and home.home, "home"),
         ("--iface", home and home.iface, "iface"),
     )
@@ -148,9 +151,12 @@ def check_home(home: Home) -> str:
     return home_on_nodes(home.home, os.environ)
 
 
-def connect_options(targets: Targets, output: Output | None = None) -> ConnectOptions:
+def connect_options(
+    targets: Targets, output: Output | None = None, transport: Literal["ssh", "srun"] = "ssh"
+) -> ConnectOptions:
     """The connection options; with `output`, remote steps are printed for -v."""
     return ConnectOptions(
+        transport=transport,
         connect_timeout=targets.connect_timeout,
         host_keys=targets.host_keys,
         on_step=step_printer(output),
@@ -159,10 +165,31 @@ def connect_options(targets: Targets, output: Output | None = None) -> ConnectOp
 
 
 def session_pool(
-    targets: Targets, output: Output | None = None
+    targets: Targets, output: Output | None = None, *, hosts: Sequence[Host] | None = None, quiet: bool = False
 ) -> AbstractContextManager[tuple[SessionPool, Interrupt]]:
-    """Sessions to the hosts of this call; the first signal cancels all steps on them."""
-    return open_pool(connect_options(targets, output), targets.forks)
+    """Sessions to the hosts of this call; the first signal cancels all steps on them.
+
+    `hosts`: those of a command that needs no ssh between them, and so works over srun, too.
+    """
+    return open_pool(connect_options(targets, output, _transport(targets, hosts, quiet=quiet)), targets.forks)
+
+
+def _transport(targets: Targets, hosts: Sequence[Host] | None, *, quiet: bool) -> Literal["ssh", "srun"]:
+    """The way to these hosts; one that auto has chosen is said."""
+    if hosts is None:
+        if targets.transport == "srun":
+            raise UserError(
+                "--transport srun is for doctor, exec, sync, push, install, envs, versions, uninstall; this uses ssh",
+                fix="without --transport",
+            )
+        return "ssh"
+    from ipexctl.hosts.allocation import choose_transport
+
+    transport = choose_transport(targets.transport, hosts, os.environ, has_srun=shutil.which("srun") is not None)
+    if transport == "srun" and targets.transport == "auto" and not quiet:
+        job = os.environ.get("SLURM_JOB_ID") or os.environ.get("SLURM_JOBID") or ""
+        print_message(f"over srun, in Slurm job {printable(job)} (--transport ssh logs in instead)")
+    return transport
 
 
 @contextmanager

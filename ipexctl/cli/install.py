@@ -47,7 +47,10 @@ def install_command(
 
     home_dir = check_home(home)
     hosts = () if download_only is not None and not targets.names_hosts else choose_hosts(targets)
-    with session_pool(targets, output if output.verbose > 1 else None) as (pool, interrupt):
+    with session_pool(targets, output if output.verbose > 1 else None, hosts=hosts, quiet=output.quiet) as (
+        pool,
+        interrupt,
+    ):
         pool.warm(hosts)  # they are connected while modules are imported
         from ipexctl.stack.install import install
         from ipexctl.stack.install_context import install_request

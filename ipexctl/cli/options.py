@@ -24,7 +24,7 @@ from ipexctl.cli import complete
 from ipexctl.cli.defaults import CLUSTER, SHARED_GROUPS, ConfiguredCommand, Defaults, defaults_of
 from ipexctl.errors import UserError
 from ipexctl.option_declaration import declaration_of, with_default
-from ipexctl.option_defaults import CONNECT_SECONDS, FORKS, RECONNECT_SECONDS
+from ipexctl.option_defaults import CONNECT_SECONDS, FORKS, RECONNECT_SECONDS, TRANSPORT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -126,6 +126,11 @@ class Targets:
     )
     host_keys: HostKeyPolicy | None = option(
         "--host-keys", "Host key policy (default: from the ssh config, else strict)."
+    )
+    transport: Literal["auto", "ssh", "srun"] = option(
+        "--transport",
+        "Way to the hosts: ssh, or srun within an allocation of Slurm; auto takes srun there (default: {default}).",
+        TRANSPORT,
     )
     connect_timeout: float = option(
         "--connect-timeout S", "Seconds to connect and log in to a host (default: {default}).", CONNECT_SECONDS, min=0.1

@@ -39,7 +39,10 @@ def push_command(
     home_dir = check_home(home)
     targets = targets if target.hosts is None else _with_hosts(targets, target.hosts)
     hosts = choose_hosts(targets)
-    with session_pool(targets, output if output.verbose > 1 else None) as (pool, interrupt):
+    with session_pool(targets, output if output.verbose > 1 else None, hosts=hosts, quiet=output.quiet) as (
+        pool,
+        interrupt,
+    ):
         pool.warm(hosts)  # they are connected while SRC is read
         from ipexctl.remote.progress import BytesMoved
         from ipexctl.sync.push import PushOptions, push

@@ -39,7 +39,10 @@ def sync_command(
     home_dir = check_home(home)
     root = find_root(None, directory, current_directory())
     selection = select(targets, root)
-    with session_pool(targets, output if output.verbose > 1 else None) as (pool, interrupt):
+    with session_pool(targets, output if output.verbose > 1 else None, hosts=selection.hosts, quiet=output.quiet) as (
+        pool,
+        interrupt,
+    ):
         pool.warm(selection.hosts)  # they are connected while modules are imported and the project is read
         from ipexctl.hosts.host import private_keys
         from ipexctl.jobs.registry import RunRegistry, abandoned_runs

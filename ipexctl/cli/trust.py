@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ipexctl.cli.options import Home, Output, Targets, command, flag
+from ipexctl.errors import UserError
 
 
 @command()
@@ -31,6 +32,12 @@ def trust_command(
 
     home_dir = check_home(home)
     hosts = choose_hosts(targets)
+    if targets.transport == "srun":
+        raise UserError(
+            "trust is not needed over srun: Slurm starts what runs on the nodes of an allocation, and no host logs in "
+            "to another",
+            fix="leave it out; without --transport srun it is set up over ssh",
+        )
     options = setup.TrustOptions(home_dir, home.iface, targets.timeout, dry_run)
     with session_pool(targets, output) as (pool, interrupt):
         report = (setup.revoke if revoke else setup.trust)(hosts, pool, options)

@@ -45,7 +45,7 @@ def uninstall_command(
         )
     options = UninstallOptions(home_dir, with_results, targets.timeout, selection)
     if dry_run or not yes:
-        with session_pool(targets, output) as (pool, interrupt):
+        with session_pool(targets, output, hosts=hosts, quiet=output.quiet) as (pool, interrupt):
             report = survey(hosts, pool, options, dry_run=dry_run)
         output.print_report(call.in_report(report), as_json, show)
         if dry_run or interrupt.code is not None or report.control.has_failed or not report.has_changes:
@@ -53,7 +53,7 @@ def uninstall_command(
         if not confirm(report):
             output.print_note("nothing was removed")
             raise typer.Exit(1)
-    with session_pool(targets, output) as (pool, interrupt):
+    with session_pool(targets, output, hosts=hosts, quiet=output.quiet) as (pool, interrupt):
         report = uninstall(hosts, pool, options)
     output.print_report(call.in_report(report), as_json, show)
     raise interrupt.or_exit(report.exit_code)

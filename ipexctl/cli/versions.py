@@ -44,7 +44,7 @@ def versions_command(
 
         hosts = choose_hosts(targets)
         home_dir = check_home(home)
-        with session_pool(targets, output) as (pool, interrupt):
+        with session_pool(targets, output, hosts=hosts, quiet=output.quiet) as (pool, interrupt):
             report = versions_for(hosts, request, rows, pool, home=home_dir, timeout=targets.timeout)
         if interrupt.code is not None:
             raise Interrupted(interrupt.code)

@@ -1,21 +1,25 @@
-"""The hosts of a Slurm or PBS allocation, from the environment only; neither system is queried."""
+"""The hosts of a Slurm or PBS allocation, and whether Slurm's srun is the way to them.
+
+In come the variables of the call; out go the hosts, the allocation's name for messages, and the transport. Neither
+system is queried. srun is chosen only where nothing in the call or a hostfile says how to log in.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.detect import read_hosts_file
-from ipexctl.hosts.host import Host
+from ipexctl.hosts.host import Host, ssh_options
 from ipexctl.hosts.names import WordError, check_host, quoted
 from ipexctl.hosts.nodeset import MAX_HOSTS, expand
 from ipexctl.hosts.source import naming
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _TASKS = re.compile(r"([1-9][0-9]{0,4})(?:\(x([1-9][0-9]{0,5})\))?")
 _TASK_REQUESTS: Final = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE")
@@ -25,6 +29,35 @@ _FIX_NAME_HOSTS: Final = "name the hosts yourself: --hosts SPEC, or -H FILE"
 def allocated_hosts(environ: Mapping[str, str]) -> tuple[tuple[Host, ...], str] | None:
     """The hosts of the current allocation and its name, or None outside an allocation."""
     return _slurm(environ) or _pbs(environ)
+
+
+def choose_transport(
+    wanted: Literal["auto", "ssh", "srun"], hosts: Sequence[Host], environ: Mapping[str, str], *, has_srun: bool
+) -> Literal["ssh", "srun"]:
+    """The way to the hosts of a call. Inside an allocation of Slurm it is srun, unless the call says how to log in."""
+    if wanted == "ssh":
+        return "ssh"
+    job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
+    nodes = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST") or ""
+    try:
+        names = frozenset(expand(nodes)) if nodes else frozenset()
+    except WordError:
+        names = frozenset()
+    others = [host.name for host in hosts if host.name not in names and host.address != "localhost"]
+    if wanted == "auto":
+        is_over_srun = job and names and has_srun and not others and not any(map(ssh_options, hosts))
+        return "srun" if is_over_srun else "ssh"
+    if not (job and names):
+        raise UserError("--transport srun is for an allocation of Slurm, and this call is in none", fix="salloc -N 2 …")
+    if not has_srun:
+        raise UserError("--transport srun: there is no srun on PATH", fix="load Slurm's module, or --transport ssh")
+    if others:
+        names_of_others = ", ".join(map(printable, others))
+        raise UserError(
+            f"--transport srun: not in the allocation of Slurm job {printable(job)}: {names_of_others}",
+            fix="without --hosts and -H, all nodes of the allocation are taken; or --transport ssh",
+        )
+    return "srun"
 
 
 def read_tasks(text: str) -> list[int]:

@@ -1,8 +1,8 @@
 """Open sessions on hosts, with the connection options of the command and the data that all sessions share.
 
-In comes a host; out goes a session, local if the host is this machine, else over ssh, or a HostError. `ssh -G` of the
-user's own ssh answers how to log in; then comes TCP or the way through a bastion, then the handshake. One deadline,
-that of --connect-timeout, covers all of it.
+In comes a host; out goes a session, local if the host is this machine, else over ssh or srun, or a HostError. For ssh,
+`ssh -G` of the user's own ssh answers how to log in; then comes TCP or the way through a bastion, then the handshake.
+One deadline, that of --connect-timeout, covers all of it.
 
 Known hosts, keys and logins at bastions are read or made once for all hosts, and paramiko, which takes long to import,
 is imported while `ssh -G` runs.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.option_defaults import CONNECT_SECONDS
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.command import Command
     from ipexctl.remote.host_keys import HostKeys, Policy
     from ipexctl.remote.session import Session
+    from ipexctl.remote.srun import StepServer
     from ipexctl.remote.ssh import SshSession
 
 OnStep: TypeAlias = "Callable[[Host, Command | None, float], None]"
@@ -51,6 +52,8 @@ class ConnectOptions(NamedTuple):
     on_step: OnStep | None = None
     on_warning: Callable[[str], None] | None = None
     """Called once for each option of the ssh config that ipexctl does not support."""
+    transport: Literal["ssh", "srun"] = "ssh"
+    """The way to hosts other than the control machine."""
 
 
 class Connector:
@@ -65,6 +68,7 @@ class Connector:
         self._lock = threading.Lock()
         self._imported: Future[None] | None = None
         self._keys: tuple[HostKeys, KeyRing] | None = None
+        self._steps: StepServer | None = None
 
     def _import(self) -> Future[None]:
         """Import the modules for ssh, once, in a thread."""
@@ -84,7 +88,7 @@ class Connector:
 
     def load(self, hosts: Sequence[Host]) -> None:
         """Import the modules that sessions on these hosts need, before the caller imports others at the same time."""
-        if not all(is_this_machine(host) for host in hosts):
+        if self.options.transport == "ssh" and not all(is_this_machine(host) for host in hosts):
             self._import().result()
 
     def open(self, host: Host, cancel: Cancel) -> Session:
@@ -98,12 +102,22 @@ class Connector:
             from ipexctl.remote.local import LocalSession
 
             session = LocalSession(host)
+        elif self.options.transport == "srun":
+            session = self._over_srun(host, cancel)
         else:
             session = self._over_ssh(host, cancel)
         if on_step := self.options.on_step:
             on_step(host, None, time.monotonic() - started)
             session.on_command = partial(on_step, host)
         return session
+
+    def _over_srun(self, host: Host, cancel: Cancel) -> Session:
+        from ipexctl.remote.srun import SrunSession, StepServer
+
+        with self._lock:
+            if self._steps is None:
+                self._steps = StepServer()
+        return SrunSession(host, self._steps, Deadline(self.options.connect_timeout, cancel))
 
     def _over_ssh(self, host: Host, cancel: Cancel) -> SshSession:
         deadline = Deadline(self.options.connect_timeout, cancel)
@@ -137,3 +151,5 @@ class Connector:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.jumps.close()
+        if self._steps is not None:
+            self._steps.close()

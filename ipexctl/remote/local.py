@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import end_session_script
 from ipexctl.remote.outcome import Cancelled, HostError
-from ipexctl.remote.session import OVERTIME, Ended, Session, copy_stdin, timed_out
+from ipexctl.remote.session import OVERTIME, Ended, Session, Wakeup, copy_stdin, timed_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +47,7 @@ class LocalSession(Session):
     ) -> Ended:
         process = _start(command, stdin)
         try:
-            with _Wakeup() as wakeup, deadline.cancel.waking(wakeup.wake):
+            with Wakeup() as wakeup, deadline.cancel.waking(wakeup.wake):
                 return _follow(process, sink, wakeup, deadline)
         except BaseException:
             _end_processes(process)
@@ -93,23 +93,8 @@ def _copy_stdin(source: Readable, target: IO[bytes]) -> None:
     copy_stdin(source, send, target.close, (OSError,))
 
 
-class _Wakeup:
-    """A pipe that ends a wait on file descriptors from another thread."""
-
-    def __enter__(self) -> _Wakeup:
-        self.reader, self._writer = os.pipe()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self.reader)
-        os.close(self._writer)
-
-    def wake(self) -> None:
-        os.write(self._writer, b"x")
-
-
 def _follow(
-    process: subprocess.Popen[bytes], sink: Callable[[StreamName, bytes], None], wakeup: _Wakeup, deadline: Deadline
+    process: subprocess.Popen[bytes], sink: Callable[[StreamName, bytes], None], wakeup: Wakeup, deadline: Deadline
 ) -> Ended:
     assert process.stdout is not None
     assert process.stderr is not None

@@ -8,6 +8,7 @@ Output that is collected is bounded (16 MB), as a login script may print without
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -158,6 +159,21 @@ class _WatchedStdin:
         data = self._stdin.read(size)
         self._deadline.restart()
         return data
+
+
+class Wakeup:
+    """A pipe that ends a wait on file descriptors from another thread."""
+
+    def __enter__(self) -> Wakeup:
+        self.reader, self._writer = os.pipe()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.reader)
+        os.close(self._writer)
+
+    def wake(self) -> None:
+        os.write(self._writer, b"x")
 
 
 def timed_out(deadline: Deadline) -> TimedOut:

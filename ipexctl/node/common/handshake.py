@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
 RANKS, CHECKPOINT_EXCHANGE, CHECKPOINT_FILES = "ranks", "checkpoint exchange", "checkpoint files"
-FILES, LINK_SPEED = "files", "link speed"
+FILES, LINK_SPEED, STEP = "files", "link speed", "step"
 """Kinds of ports: each derives its own key."""
 MAX_FRAME = 4096
 """Bytes of a message of the handshake."""

@@ -53,8 +53,20 @@ HARMLESS = frozenset(
     | {"hang_after", "host", "hostfile", "hosts", "identity", "iface", "image", "install", "internal", "ipex", "lab"}
     | {"launcher", "limit", "list_tasks", "live", "master_port", "max_restarts", "mpirun_hostfile", "n", "names"}
     | {"network", "no_color", "offline", "omp", "oneccl", "plain", "port", "ppn", "quiet", "rank", "ranks", "require"}
-    | {"require_oneccl", "running", "shared_home", "skip_tags", "smoke", "stack", "start_at", "stderr", "step", "sync"}
-    | {"syntax_check", "tags", "time_limit", "timeout", "torch", "upgrade", "user", "verbose", "verify"}
+    | {
+        "require_oneccl",
+        "running",
+        "shared_home",
+        "skip_tags",
+        "slurm",
+        "smoke",
+        "stack",
+        "start_at",
+        "stderr",
+        "step",
+        "sync",
+    }
+    | {"syntax_check", "tags", "time_limit", "timeout", "torch", "transport", "upgrade", "user", "verbose", "verify"}
     | {"grep", "newest", "nice", "on_hang", "reconnect", "results", "tail", "timestamps", "wait"}
 )
 """Parameters that a project's file may set: they run no program, send and write no file, and weaken no check."""

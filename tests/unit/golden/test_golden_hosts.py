@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import test_hosts_inventory_yaml as yaml
 import test_hosts_limit as limit
 import test_hosts_nodeset as nodeset
 import test_hosts_select as select
-from ipexctl.hosts.allocation import allocated_hosts
+from ipexctl.hosts.allocation import allocated_hosts, choose_transport
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.hostfile import read_host_list, read_hostfile
 from ipexctl.hosts.inventory_files import read_inventory_ini, read_inventory_yaml
@@ -79,6 +80,10 @@ def sources(tmp_path: Path) -> list[Case]:
         *(refusal(f"source {environ}", chosen, request, environ, at=tmp_path) for request, environ, _ in rows),
         refusal("step of a job", allocated_hosts, {"SLURM_JOB_NODELIST": "n[1-2]", **of_step}),
         refusal("srun", allocated_hosts, {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_STEP_NUM_TASKS": "4"}),
+        *(
+            refusal(f"--transport srun {named}", partial(choose_transport, has_srun=has_srun), "srun", hosts, environ)
+            for hosts, environ, has_srun, named in rows_of(select.test_srun_that_cannot_be_is_refused)
+        ),
         refusal("an empty PBS file", allocated_hosts, {"PBS_NODEFILE": str(tmp_path / "empty")}, at=tmp_path),
     ]
 

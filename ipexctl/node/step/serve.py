@@ -1,0 +1,293 @@
+"""The node's end of a session over srun: it runs commands of the control machine within one step of Slurm.
+
+srun's own streams pass 5 MB/s, in messages of 1024 bytes, and there are three of them. So they carry only what starts
+and ends commands: lines of JSON on stdin, events on stdout. Each command has a TCP connection of its own, made from
+here to the port of the control machine that the request names, as the nodes of an allocation can reach srun there, too;
+both ends prove the token of the request. On it come the script and then its stdin, and go its output and its end.
+
+    stdin   {"call": ID}  {"end": ID, "grace": SECONDS}      stdout  ready; call-failed, ended {"call": ID, …}
+    a call  J {"script", "stdin"}, I bytes (none: its end)            O, E bytes; J {"code"} or {"signal"} at the end
+
+A command runs as over ssh: in the account's home, in a session of its own, whose id is how its processes are found.
+When stdin ends or a call's connection breaks, nobody waits for an answer: all processes of the commands are ended. So
+they are at SIGTERM, which Slurm sends before SIGKILL: without cgroups it would lose the processes of a killed parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+from ipexctl.node.common.answer import emit
+from ipexctl.node.common.authenticated_socket import ConnectError, connect, send_line
+from ipexctl.node.common.frames import HEAD, FrameError, FrameReader, decode_json, encode_json
+from ipexctl.node.common.handshake import STEP
+from ipexctl.node.common.processes import all_processes
+
+if TYPE_CHECKING:
+    import socket
+
+    from ipexctl.node.common.answer import Json
+
+STDIN, STDOUT, STDERR, MESSAGE = b"I", b"O", b"E", b"J"
+"""The kinds of frames of a call."""
+GRACE = 2.0
+"""Seconds between TERM and KILL for commands whose control machine has left."""
+_READ = 1 << 18
+_POLL = 0.05
+_SHOWN_BY = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST")
+"""Variables of a step with the address of the machine where srun was called."""
+
+
+class ControlPort(NamedTuple):
+    """The control machine's port, and what proves both ends."""
+
+    address: str
+    port: int
+    token: str
+
+
+def main(action: str) -> int:
+    del action
+    stdin = open(0, "rb", buffering=1 << 16, closefd=False)  # noqa: SIM115  # read until the end
+    request = json.loads(stdin.readline())
+    address = next((value for name in _SHOWN_BY if (value := os.environ.get(name))), request["address"])
+    server = _CommandTable(ControlPort(address, request["port"], request["token"]), request["environment"])
+
+    def end(number: int, _: object) -> None:
+        server.end_all()
+        os._exit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, end)
+    emit("ready")
+    for line in stdin:
+        server.handle(json.loads(line))
+    server.end_all()
+    return 0
+
+
+class _CommandTable:
+    """The commands that run in this step, by the id that the control machine gave them."""
+
+    def __init__(self, target: ControlPort, variables: dict[str, str]) -> None:
+        self._target = target
+        self._environment = environment(dict(os.environ), variables)
+        self._lock = threading.Lock()
+        self._calls: dict[str, _StepCommand] = {}
+
+    def handle(self, message: Json) -> None:
+        if "call" in message:
+            name = str(message["call"])
+            call = _StepCommand(name, self._target, self._environment)
+            with self._lock:
+                self._calls[name] = call
+            threading.Thread(target=self._run, args=(name, call), daemon=True).start()
+        elif "end" in message:
+            threading.Thread(target=self._end, args=(str(message["end"]), message["grace"]), daemon=True).start()
+
+    def end_all(self) -> None:
+        """End what still runs, all at once."""
+        with self._lock:
+            calls = list(self._calls.values())
+        threads = [threading.Thread(target=call.end, args=(GRACE,), daemon=True) for call in calls]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _run(self, name: str, call: _StepCommand) -> None:
+        try:
+            call.run()
+        except (OSError, FrameError) as error:
+            with contextlib.suppress(OSError):
+                emit("call-failed", call=name, reason=str(getattr(error, "strerror", None) or error))
+        finally:
+            call.await_end()
+            with self._lock:
+                self._calls.pop(name, None)
+
+    def _end(self, name: str, grace: float) -> None:
+        with self._lock:
+            call = self._calls.get(name)
+        left = call.end(grace) if call is not None else 0
+        with contextlib.suppress(OSError):
+            emit("ended", call=name, left=left)
+
+
+class _StepCommand:
+    """One command."""
+
+    def __init__(self, name: str, target: ControlPort, environment: dict[str, str]) -> None:
+        self._name = name
+        self._target = target
+        self._environment = environment
+        self._starting = threading.Lock()
+        self._ending = threading.Lock()
+        self._sending = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_ended = False
+        """Its end was asked for, perhaps before its start."""
+        self._is_over = False
+
+    def run(self) -> None:
+        """Run the command to its end; raises an OSError or a FrameError if there is no connection."""
+        target = self._target
+        try:
+            conn = connect(target.address, target.port, target.token, STEP)
+        except ConnectError as error:
+            place = f"{target.address} port {target.port}"
+            raise OSError(f"it cannot connect to the control machine, {place}: {error}") from None
+        with conn:
+            send_line(conn, {"call": self._name})
+            reader = _FrameSource(conn)
+            kind, payload = reader.next()
+            if kind != MESSAGE:
+                raise FrameError("a call without its command")
+            request = decode_json(payload)
+            try:
+                process = self._start(request)
+            except OSError as error:
+                self._send(conn, encode_json({"failed": error.strerror or str(error)}))
+                return
+            if process is None:
+                return
+            feeder = threading.Thread(target=self._feed, args=(reader, process), daemon=True)
+            feeder.start()
+            streams = ((process.stdout, STDOUT), (process.stderr, STDERR))
+            threads = [threading.Thread(target=self._copy, args=(conn, *stream), daemon=True) for stream in streams]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            code = process.wait()
+            self._is_over = True
+            with contextlib.suppress(OSError):
+                self._send(conn, encode_json({"signal": -code} if code < 0 else {"code": code}))
+
+    def _start(self, request: Json) -> subprocess.Popen[bytes] | None:
+        """Start the command; None if it was ended before."""
+        script = str(request["script"]).encode("utf-8", "surrogateescape")
+        with self._starting:
+            if self._is_ended:
+                return None
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", script],
+                stdin=subprocess.PIPE if request.get("stdin") else subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=_home(),
+                env=self._environment,
+                start_new_session=True,
+            )
+        return self._process
+
+    def _feed(self, reader: _FrameSource, process: subprocess.Popen[bytes]) -> None:
+        """Copy stdin. The end of the connection before that of the command means that nobody waits for it."""
+        stdin = process.stdin
+        try:
+            while True:
+                kind, payload = reader.next()
+                if kind != STDIN or stdin is None:
+                    continue
+                with contextlib.suppress(OSError, ValueError):  # a command may stop to read
+                    if payload:
+                        stdin.write(payload)
+                        stdin.flush()
+                    else:
+                        stdin.close()
+        except (OSError, FrameError):
+            if not self._is_over:
+                self.end(GRACE)
+
+    def _copy(self, conn: socket.socket, stream: IO[bytes], kind: bytes) -> None:
+        descriptor = stream.fileno()
+        with contextlib.suppress(OSError):
+            while True:
+                data = os.read(descriptor, _READ)
+                if not data:
+                    return
+                self._send(conn, HEAD.pack(len(data), kind) + data)
+        # The control machine has closed the connection: drain the rest, so that the command does not block.
+        with contextlib.suppress(OSError):
+            while os.read(descriptor, _READ):
+                pass
+
+    def _send(self, conn: socket.socket, data: bytes) -> None:
+        with self._sending:
+            conn.sendall(data)
+
+    def end(self, grace: float) -> int:
+        """End every process of the command's session, TERM first; the number that survives."""
+        with self._ending:
+            with self._starting:
+                self._is_ended = True
+                process = self._process
+            return end_session(process.pid, grace) if process is not None else 0
+
+    def await_end(self) -> None:
+        """Wait for an `end` in another thread: the step must not end before its last signal."""
+        with self._ending:
+            pass
+
+
+class _FrameSource:
+    """Frames of a connection, one after the other."""
+
+    def __init__(self, conn: socket.socket) -> None:
+        self._conn = conn
+        self._reader = FrameReader()
+        self._frames: list[tuple[bytes, bytes]] = []
+
+    def next(self) -> tuple[bytes, bytes]:
+        """Raises an OSError at the end of the connection, and a FrameError for what is no frame."""
+        while not self._frames:
+            data = self._conn.recv(_READ)
+            if not data:
+                raise ConnectionError("the control machine has closed the connection")
+            self._frames = list(self._reader.feed(data))[::-1]
+        return self._frames.pop()
+
+
+def end_session(session: int, grace: float) -> int:
+    """End all processes of a session, TERM first and KILL after the grace time; the number that survives both."""
+
+    def alive() -> list[int]:
+        return [stat.pid for stat in all_processes() if stat.session == session and stat.is_alive]
+
+    for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, 1.0)):
+        until = time.monotonic() + seconds
+        left = alive()
+        for pid in left:
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
+        while left and time.monotonic() < until:
+            time.sleep(_POLL)
+            left = alive()
+        if not left:
+            return 0
+    return len(left)
+
+
+def environment(of_step: dict[str, str], of_job: dict[str, str]) -> dict[str, str]:
+    """The variables of a command: those of the control machine's call, which srun brings, without Slurm's of this step.
+
+    A command would take a rank or a number of tasks from them, and an srun in it its options.
+    """
+    kept = {name: value for name, value in of_step.items() if not name.startswith(OF_SLURM)}
+    return {**kept, **of_job}
+
+
+OF_SLURM = ("SLURM_", "SLURMD_", "SRUN_", "PMI_", "PMIX_")
+
+
+def _home() -> str:
+    home = Path.home()
+    return str(home) if home.is_dir() else "/"

@@ -1,0 +1,437 @@
+"""A session over srun: one step of Slurm on a node of the allocation, kept open for the call, in which commands run.
+
+In comes a host that is a node of the allocation; out goes a session like the one over ssh: the same commands, time
+limits and cancellation, and the same errors. `srun --overlap` starts the agent's `step.serve` there, which has the
+protocol; this is the control machine's end. The step has all CPUs and the memory of the job on that node, and takes
+none from other steps. Slurm accounts for what runs in it and ends it with the job.
+
+The step ends with srun's stdin, also when this process is killed: a closed pipe needs no cleanup. `StepServer` is the
+one port to which the commands' connections come, of all nodes of a call; clients prove its token (docs/security.md,
+"On the wire").
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import secrets
+import selectors
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections import deque
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from ipexctl.limits import CANCEL_CLEANUP, CANCEL_GRACE
+from ipexctl.node.common.authenticated_socket import REPLY_TIME, AuthenticatingServer, read_line
+from ipexctl.node.common.frames import HEAD, FrameError, FrameReader, decode_json, encode_json
+from ipexctl.node.common.handshake import STEP
+from ipexctl.node.step.serve import MESSAGE, OF_SLURM, STDERR, STDIN, STDOUT
+from ipexctl.remote.cancel import Deadline
+from ipexctl.remote.command import MAX_LINE
+from ipexctl.remote.fanout import run_in_background
+from ipexctl.remote.node_call import agent_and_request, agent_command
+from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
+from ipexctl.remote.session import OVERTIME, Ended, Session, Wakeup, copy_stdin, timed_out
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.node.common.answer import Json
+    from ipexctl.node.common.frames import StreamName
+    from ipexctl.remote.command import Command
+    from ipexctl.remote.session import Readable
+
+_NOT_OF_JOB: Final = ("SLURM_STEP", "SLURM_SRUN_", "SLURM_LAUNCH_", "SLURM_CPU_BIND", "SLURM_MEM_BIND", "SRUN_")
+_OF_ONE_TASK: Final = frozenset(
+    ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID", "SLURM_GTIDS", "SLURMD_NODENAME")
+)
+_OPTIONS_OF_SRUN: Final = frozenset(
+    (
+        *("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_CORE", "SLURM_NTASKS_PER_SOCKET"),
+        *("SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_THREADS_PER_CORE", "SLURM_HINT", "SLURM_DISTRIBUTION"),
+        *(
+            "SLURM_EXACT",
+            "SLURM_EXCLUSIVE",
+            "SLURM_WHOLE",
+            "SLURM_MEM_PER_CPU",
+            "SLURM_MEM_PER_NODE",
+            "SLURM_MULTI_PROG",
+        ),
+        *(
+            "SLURM_LABELIO",
+            "SLURM_UNBUFFEREDIO",
+            "SLURM_STDINMODE",
+            "SLURM_STDOUTMODE",
+            "SLURM_STDERRMODE",
+            "SLURM_WAIT",
+        ),
+        *(
+            "SLURM_PTY",
+            "SLURM_KILL_BAD_EXIT",
+            "SLURM_CPU_BIND",
+            "SLURM_MEM_BIND",
+            "SLURM_EXPORT_ENV",
+            "SLURM_TIMELIMIT",
+        ),
+    )
+)
+"""Variables by which srun takes other options than those of its line; most are those of the job's own script."""
+_CLOSE_TIME: Final = 5.0
+"""Seconds for a step to end after its stdin."""
+_SILENCE: Final = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
+"""A node that does not answer for 30 seconds is lost, as over ssh."""
+_READ: Final = 1 << 18
+_CONNECTION_ERRORS: Final = (OSError, FrameError)
+_WOKEN: Final = "woken"
+
+
+def variables_of_job(environ: Mapping[str, str]) -> dict[str, str]:
+    """Slurm's variables of the job, for commands: those of a step and of one task are not theirs."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name.startswith(OF_SLURM) and not name.startswith(_NOT_OF_JOB) and name not in _OF_ONE_TASK
+    }
+
+
+def srun_argv(node: str, script: str) -> list[str]:
+    """The line that starts a script on a node, in a step beside all others."""
+    options = ["--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--mem=0", "--cpu-bind=none"]
+    return ["srun", *options, "--export=ALL", "--quiet", "--job-name=ipexctl", "/bin/sh", "-c", script]
+
+
+class StepServer:
+    """The port of the control machine to which commands in steps connect, for all sessions of a call."""
+
+    def __init__(self) -> None:
+        self.token = secrets.token_hex(32)
+        self._waiting: dict[str, Callable[[socket.socket], None]] = {}
+        self._lock = threading.Lock()
+        self._server = _StepPort(self._on_connection, self.token)
+        self.port = self._server.port
+        reader, self._stop = os.pipe()
+        run_in_background(lambda: self._serve(reader), "steps")
+
+    def _serve(self, stop: int) -> None:
+        try:
+            self._server.run(stop)
+        finally:
+            os.close(stop)
+
+    @contextlib.contextmanager
+    def expecting(self, name: str, on_connection: Callable[[socket.socket], None]) -> Iterator[None]:
+        """Pass the connection of that command on, if it comes within the block."""
+        with self._lock:
+            self._waiting[name] = on_connection
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting.pop(name, None)
+
+    def _on_connection(self, name: str, conn: socket.socket) -> None:
+        with self._lock:
+            on_connection = self._waiting.pop(name, None)
+            if on_connection is not None:
+                on_connection(conn)
+                return
+        conn.close()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self._stop)
+
+
+class _StepPort(AuthenticatingServer):
+    def __init__(self, on_connection: Callable[[str, socket.socket], None], token: str) -> None:
+        try:
+            super().__init__("::", token, STEP)
+        except OSError:  # without IPv6
+            super().__init__("0.0.0.0", token, STEP)  # noqa: S104  # nodes come by any network; they prove the token
+        self._on_connection = on_connection
+
+    def handle(self, conn: socket.socket) -> None:
+        message = read_line(conn, time.monotonic() + REPLY_TIME, limit=256)
+        # Its own descriptor: that of `conn` is closed after this method.
+        own = socket.socket(fileno=os.dup(conn.fileno()))
+        own.setblocking(True)
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _SILENCE.items():
+            if hasattr(socket, option):
+                own.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        self._on_connection(str(message["call"]), own)
+
+
+class SrunSession(Session):
+    """One step on one node; each command runs in it, several at a time."""
+
+    server_key = None
+    has_proxy = True
+    """srun's end is waited for at the close."""
+
+    def __init__(self, host: Host, server: StepServer, deadline: Deadline) -> None:
+        """Start the step and wait until it takes commands; raises a HostError."""
+        self.host = host
+        self._server = server
+        self._name = secrets.token_hex(8)
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._count = 0
+        self._waiting: dict[str, queue.SimpleQueue[Any]] = {}
+        """What a command waits for: a connection, an event of the step, or None at the step's end."""
+        self._ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._errors: deque[str] = deque(maxlen=20)
+        self._is_over = False
+        try:
+            self._srun = self._start()
+        except OSError as error:
+            raise HostError(f"srun cannot be started: {error.strerror or error}", "--transport ssh") from None
+        self._threads = [
+            threading.Thread(target=work, args=(stream,), daemon=True)
+            for work, stream in ((self._read_events, self._srun.stdout), (self._read_errors, self._srun.stderr))
+        ]
+        for thread in self._threads:
+            thread.start()
+        try:
+            self._await_ready(deadline)
+        except BaseException:
+            self._kill()
+            raise
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        environ = {name: value for name, value in os.environ.items() if name not in _OPTIONS_OF_SRUN}
+        request = {
+            "address": socket.gethostname(),
+            "port": self._server.port,
+            "token": self._server.token,
+            "environment": variables_of_job(os.environ),
+        }
+        srun = subprocess.Popen(
+            srun_argv(self.host.name, agent_command("step.serve").script),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environ,
+            start_new_session=True,  # Ctrl-C is for this process, which ends the commands first
+        )
+        assert srun.stdin is not None
+        first = agent_and_request("step.serve", request)
+        threading.Thread(target=self._send_first, args=(srun.stdin, first), daemon=True).start()
+        return srun
+
+    @staticmethod
+    def _send_first(stdin: IO[bytes], data: bytes) -> None:
+        """In a thread: a step that waits for resources reads nothing."""
+        with contextlib.suppress(OSError, ValueError):
+            stdin.write(data)
+            stdin.flush()
+
+    def _await_ready(self, deadline: Deadline) -> None:
+        with deadline.cancel.waking(lambda: self._ready.put(_WOKEN)):
+            while True:
+                try:
+                    event = self._ready.get(timeout=deadline.left(3600.0))
+                except queue.Empty:
+                    event = _WOKEN
+                if deadline.cancelled:
+                    raise Cancelled("stopped before it began")
+                if event is None:
+                    raise self._lost("no step starts there")
+                if isinstance(event, dict) and event.get("event") == "failed":
+                    raise HostError(str(event.get("reason")), str(event.get("fix") or ""))
+                if isinstance(event, dict):
+                    return
+                if deadline.over:
+                    detail = f": {self._errors[-1]}" if self._errors else ""
+                    raise Unreachable(
+                        f"no step has started there within {deadline.seconds:g} s{detail}",
+                        f"sinfo -N -n {self.host.name} shows its state",
+                        option="--connect-timeout S waits longer",
+                    )
+
+    def _read_events(self, stream: IO[bytes]) -> None:
+        for line in stream:
+            with contextlib.suppress(ValueError, RecursionError):
+                event = json.loads(line)
+                if isinstance(event, dict):
+                    with self._lock:
+                        waiting = self._waiting.get(str(event.get("call")), self._ready)
+                    waiting.put(event)
+        with self._lock:
+            self._is_over = True
+            everyone = [self._ready, *self._waiting.values()]
+        for waiting in everyone:
+            waiting.put(None)
+
+    def _read_errors(self, stream: IO[bytes]) -> None:
+        for line in stream:
+            self._errors.append(line.decode("utf-8", "replace").strip()[:500])
+
+    def _lost(self, what: str) -> Unreachable:
+        self._threads[1].join(1.0)  # its last line says why
+        errors = [line for line in self._errors if line]
+        return Unreachable(
+            what + (f": {errors[-1]}" if errors else ""),
+            f"scontrol show job {os.environ.get('SLURM_JOB_ID', '')}; sinfo -N -n {self.host.name}",
+        )
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        stdin = self._srun.stdin
+        assert stdin is not None
+        try:
+            with self._writing:
+                stdin.write(json.dumps(message).encode() + b"\n")
+                stdin.flush()
+        except (OSError, ValueError):
+            raise self._lost("the step has ended") from None
+
+    def _run(
+        self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
+    ) -> Ended:
+        if len(command.script) > MAX_LINE:
+            size = len(command.script) // 1024
+            raise HostError(f"the command is {size} KiB long; a host takes 128", "put it into a file and push that")
+        with self._lock:
+            self._count += 1
+            name = f"{self._name}-{self._count}"
+            events: queue.SimpleQueue[Any] = queue.SimpleQueue()
+            self._waiting[name] = events
+            is_over = self._is_over
+        try:
+            if is_over:
+                raise self._lost("the step has ended")
+            with self._server.expecting(name, events.put):
+                self._send({"call": name})
+                with contextlib.ExitStack() as held:
+                    try:
+                        conn = held.enter_context(self._connection(events, deadline))
+                        return self._follow(conn, command, sink, stdin, deadline)
+                    except (Cancelled, TimedOut) as error:
+                        left = self._end(name, events)
+                        ended = type(error)(error.reason + left, error.advice, option=error.option)
+                        ended.left_running = bool(left)
+                        raise ended from None
+                    except HostError:
+                        raise
+                    except BaseException:
+                        self._end(name, events)
+                        raise
+        finally:
+            with self._lock:
+                self._waiting.pop(name, None)
+
+    def _connection(self, events: queue.SimpleQueue[Any], deadline: Deadline) -> socket.socket:
+        """The connection of a command."""
+        with deadline.cancel.waking(lambda: events.put(_WOKEN)):
+            while True:
+                try:
+                    event = events.get(timeout=deadline.left(3600.0))
+                except queue.Empty:
+                    event = _WOKEN
+                if isinstance(event, socket.socket):
+                    return event
+                if deadline.cancelled:
+                    raise Cancelled("stopped before it began")
+                if event is None:
+                    raise self._lost("the step has ended")
+                if isinstance(event, dict) and event.get("event") == "call-failed":
+                    raise HostError(str(event.get("reason")), "does a firewall keep nodes from ports of this machine?")
+                if deadline.over:
+                    raise timed_out(deadline)
+
+    def _follow(
+        self,
+        conn: socket.socket,
+        command: Command,
+        sink: Callable[[StreamName, bytes], None],
+        stdin: Readable | None,
+        deadline: Deadline,
+    ) -> Ended:
+        try:
+            conn.sendall(encode_json({"script": command.script, "stdin": stdin is not None}))
+        except OSError:
+            raise self._lost("the connection was lost") from None
+        if stdin is not None:
+            copy_stdin(stdin, lambda data: _send_stdin(conn, data), lambda: _send_stdin(conn, b""), (OSError,))
+        names: dict[bytes, StreamName] = {STDOUT: "stdout", STDERR: "stderr"}
+        reader = FrameReader()
+        overtime: Deadline | None = None
+        with Wakeup() as wakeup, deadline.cancel.waking(wakeup.wake), selectors.DefaultSelector() as selector:
+            selector.register(conn, selectors.EVENT_READ)
+            selector.register(wakeup.reader, selectors.EVENT_READ)
+            while True:
+                if deadline.cancelled:
+                    raise Cancelled("stopped")
+                overtime = (overtime or Deadline(OVERTIME)) if deadline.over else None
+                if overtime is not None and overtime.over:
+                    raise timed_out(deadline)
+                ready = selector.select((overtime or deadline).left())
+                if not any(key.fileobj is conn for key, _ in ready):
+                    continue
+                try:
+                    data = conn.recv(_READ)
+                    frames = list(reader.feed(data))
+                except _CONNECTION_ERRORS:
+                    data, frames = b"", []
+                for kind, payload in frames:
+                    if kind in names:
+                        sink(names[kind], payload)
+                    elif kind == MESSAGE:
+                        return _ended(decode_json(payload))
+                if not data:
+                    raise self._lost("the connection was lost")
+
+    def _end(self, name: str, events: queue.SimpleQueue[Any]) -> str:
+        """End the command's processes; returns the end of the error message if some survive."""
+        limit = Deadline(CANCEL_GRACE + CANCEL_CLEANUP)
+        with contextlib.suppress(HostError, queue.Empty):
+            self._send({"end": name, "grace": CANCEL_GRACE})
+            while True:
+                event = events.get(timeout=limit.left())
+                if event is None:  # Slurm ends what a step leaves
+                    return ""
+                if isinstance(event, socket.socket):
+                    event.close()
+                if isinstance(event, dict) and event.get("event") == "ended":
+                    left = event.get("left")
+                    return f"; {left} of its processes could not be ended" if left else ""
+        return "; its processes may still be running there"
+
+    def close(self) -> None:
+        """End the step, with all that still runs in it."""
+        with contextlib.suppress(OSError, ValueError):
+            assert self._srun.stdin is not None
+            self._srun.stdin.close()
+        try:
+            self._srun.wait(_CLOSE_TIME)
+        except subprocess.TimeoutExpired:
+            self._kill()
+
+    def _kill(self) -> None:
+        """End srun, and by it the step: at its first SIGTERM it ends the tasks and waits for them."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(OSError):
+                os.killpg(self._srun.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._srun.wait(2.0)
+                return
+
+
+def _send_stdin(conn: socket.socket, data: bytes) -> None:
+    conn.sendall(HEAD.pack(len(data), STDIN) + data)
+
+
+def _ended(message: Json) -> Ended:
+    if isinstance(number := message.get("signal"), int):
+        with contextlib.suppress(ValueError):
+            return Ended(128 + number, signal.Signals(number).name.removeprefix("SIG"))
+        return Ended(128 + number, str(number))
+    if isinstance(code := message.get("code"), int):
+        return Ended(code)
+    raise HostError(f"the command can't be started: {message.get('failed') or 'no reason is known'}")

@@ -1,0 +1,96 @@
+"""Commands inside an allocation of a real Slurm whose compute nodes have no sshd: over srun, and nobody is left."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import subprocess
+import time
+
+import pytest
+
+from agent_helpers import wait_until
+from cli_helpers import CommandResult
+from ipexctl.lab import Lab, LabSpec, ssh_argv
+from ipexctl.lab.system import in_host
+from lab_helpers import ask, listens
+from message_data import missing
+from slurm_helpers import NEEDS_SLURM
+
+LAB = LabSpec(hosts=3, slurm=True)
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(120), NEEDS_SLURM]
+SLEEP = "sleep 987654"
+
+
+def in_job(lab: Lab, words: str, *, timeout: float = 60) -> CommandResult:
+    """A line of ipexctl in an allocation of both nodes."""
+    return ask(lab.hosts[0], f"salloc --quiet -N2 sh -c {shlex.quote(words)}", timeout=timeout)
+
+
+def left(lab: Lab) -> list[str]:
+    """Processes of the account on the compute nodes."""
+    return [
+        line
+        for host in lab.hosts[1:]
+        for line in in_host(host, "ps -u ipex -o args= || :").splitlines()
+        if line.strip()
+    ]
+
+
+def test_compute_nodes_run_jobs_and_have_no_sshd(lab: Lab) -> None:
+    said = ask(lab.hosts[0], "srun -N2 -n2 hostname", timeout=30)
+    assert sorted(said.out.split()) == ["node2", "node3"], said.err
+    assert not listens(lab.hosts[0], "node2")
+    assert ask(lab.hosts[0], "cat /etc/munge/munge.key").rc != 0, "only Slurm may prove who calls"
+
+
+def test_exec_goes_over_srun_and_says_so(lab: Lab) -> None:
+    ran = in_job(lab, "ipexctl exec --json -- sh -c 'hostname; nproc; echo err >&2; exit 4'")
+    assert ran.rc == 1, ran.err
+    hosts = json.loads(ran.out)["hosts"]
+    assert [(host["stdout"].split()[0], host["stderr"], host["rc"]) for host in hosts] == [
+        ("node2", "err\n", 4),
+        ("node3", "err\n", 4),
+    ]
+    assert missing(ran.err, "srun Slurm --transport ssh") == []
+    assert in_job(lab, "ipexctl exec -q --transport ssh -- true").rc == 3
+    refused = ask(lab.hosts[0], "ipexctl exec --transport srun --hosts node2 -- true")
+    assert (refused.rc, missing(refused.err, "--transport srun salloc")) == (2, [])
+    needless = in_job(lab, "ipexctl trust --transport srun")
+    assert (needless.rc, missing(needless.err, "trust not needed srun")) == (2, [])
+
+
+def test_doctor_and_sync_work_without_ssh(lab: Lab) -> None:
+    ran = in_job(lab, "ipexctl doctor -q --json")
+    report = json.loads(ran.out)
+    assert [host["name"] for host in report["hosts"] if host["status"] != "unreachable"] == ["node2", "node3"], ran.err
+    assert all(host["facts"]["cpu"]["allowed"] for host in report["hosts"])
+    ask(lab.hosts[0], "mkdir -p project && cd project && touch pyproject.toml && head -c 20000000 /dev/urandom > data")
+    ran = in_job(
+        lab,
+        "cd project && ipexctl sync -q --allow-big && ipexctl exec -q --gather --shell 'md5sum .ipexctl/code/*/data'",
+    )
+    assert ran.rc == 0, ran.err + ran.out
+    (digest,) = {line.split()[0] for line in ran.out.splitlines() if "data" in line and len(line.split()[0]) == 32}
+    assert ask(lab.hosts[0], "md5sum project/data").out.split()[0] == digest
+
+
+@pytest.mark.parametrize("how", ["interrupt", "kill", "scancel"])
+def test_an_ended_call_leaves_nobody_on_the_nodes(lab: Lab, how: str) -> None:
+    words = f"ipexctl exec --shell \"trap '' TERM; {SLEEP}; {SLEEP}\""
+    line = f"salloc --quiet -N2 sh -c {shlex.quote(words)}"
+    login = subprocess.Popen([*ssh_argv(lab.hosts[0]), line], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    wait_until(lambda: sum(SLEEP in process for process in left(lab)) >= 2, 30, lambda: str(left(lab)))
+    (call,) = in_host(lab.hosts[0], "pgrep -u ipex -f '^/opt/ipexctl/bin/python -m ipexctl exec'").split()
+    if how == "scancel":
+        ask(lab.hosts[0], "scancel -u ipex")
+    else:
+        in_host(lab.hosts[0], f"kill -{'INT' if how == 'interrupt' else 'KILL'} {call}")
+    started = time.monotonic()
+    wait_until(lambda: left(lab) == [], 25, lambda: str(left(lab)))
+    assert time.monotonic() - started < 20
+    code = login.wait(20)
+    if how == "interrupt":
+        assert code == 128 + signal.SIGINT
+    wait_until(lambda: ask(lab.hosts[0], "squeue -h").out == "", 20)
