@@ -171,10 +171,10 @@ def session_pool(
 
     `hosts`: those of a command that needs no ssh between them, and so works over srun, too.
     """
-    return open_pool(connect_options(targets, output, _transport(targets, hosts, quiet=quiet)), targets.forks)
+    return open_pool(connect_options(targets, output, transport_to(targets, hosts, quiet=quiet)), targets.forks)
 
 
-def _transport(targets: Targets, hosts: Sequence[Host] | None, *, quiet: bool) -> Literal["ssh", "srun"]:
+def transport_to(targets: Targets, hosts: Sequence[Host] | None, *, quiet: bool) -> Literal["ssh", "srun"]:
     """The way to these hosts; one that auto has chosen is said."""
     if hosts is None:
         if targets.transport == "srun":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ipexctl.cli.options import Home, Output, Targets, command, flag
-from ipexctl.errors import UserError
 
 
 @command()
@@ -25,24 +24,23 @@ def trust_command(
     \b
     Example: ipexctl trust --hosts 'node[1-4]'
     """
-    from ipexctl.cli.hosts import call_options, check_home, choose_hosts, session_pool
+    from ipexctl.cli.hosts import call_options, check_home, choose_hosts, session_pool, transport_to
     from ipexctl.trust import setup
     from ipexctl.ui.messages import print_message
     from ipexctl.ui.trust import as_json, show
 
     home_dir = check_home(home)
     hosts = choose_hosts(targets)
-    if targets.transport == "srun":
-        raise UserError(
-            "trust is not needed over srun: Slurm starts what runs on the nodes of an allocation, and no host logs in "
-            "to another",
-            fix="leave it out; without --transport srun it is set up over ssh",
-        )
+    call = call_options(targets, home)
+    if targets.transport == "srun" and not revoke and transport_to(targets, hosts, quiet=True) == "srun":
+        note = "trust is not needed over srun, by which Slurm starts all on the nodes (run still uses ssh)"
+        results = tuple(setup.TrustResult(host, "ok") for host in hosts)
+        output.print_report(setup.TrustReport(results, 0.0, notes=(note,)), as_json, show, options=call.hosts)
+        return
     options = setup.TrustOptions(home_dir, home.iface, targets.timeout, dry_run)
     with session_pool(targets, output) as (pool, interrupt):
         report = (setup.revoke if revoke else setup.trust)(hosts, pool, options)
     if targets.host_keys == "off" and report.by == "config":
         print_message("note: with --host-keys off, the host keys on node0 are not verified")
-    call = call_options(targets, home)
     output.print_report(call.in_report(report), as_json, show, options=call.hosts)
     raise interrupt.or_exit(report.exit_code)

@@ -9,7 +9,8 @@
 # INIT    init.sh, which this script executes at its end
 # A host of a Slurm lab also gets:
 # PACKAGES       a directory with Debian packages that this machine lacks, or empty
-# PYTHON         the interpreter of ipexctl, or empty; SITE its packages; PACKAGE ipexctl, where it is not among these
+# PYTHON         the interpreter of ipexctl, or empty; SITE its packages; PACKAGE ipexctl, where it is not among these;
+#                UV the uv beside it, or empty
 set -eu
 umask 022
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -110,6 +111,10 @@ if [ -n "${PYTHON:-}" ]; then
     printf 'home = %s\n' "${PYTHON%/*}" >"$env/pyvenv.cfg"
     ln -s "$PYTHON" "$env/bin/python"
     mount -o bind,ro "$SITE" "$env/lib/$SITE_PARENT/site-packages"
+    if [ -n "$UV" ]; then
+        : >"$env/bin/uv"
+        mount -o bind,ro "$UV" "$env/bin/uv"
+    fi
     if [ -n "$PACKAGE" ]; then
         mkdir -p "$root$PACKAGE"
         mount -o bind,ro "$PACKAGE" "$root$PACKAGE"

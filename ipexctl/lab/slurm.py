@@ -58,6 +58,8 @@ def configuration(lab: Lab, cores: int) -> str:
         "SelectTypeParameters=CR_Core",
         # A CPU profile shows other cores than there are.
         "SlurmdParameters=config_overrides",
+        # As on clusters with a firewall, which lets nodes connect to these ports alone.
+        "SrunPortRange=61000-61999",
         "StateSaveLocation=/var/spool/slurmctld",
         "SlurmdSpoolDir=/var/spool/slurmd",
         "SlurmctldPidFile=/run/slurmctld.pid",
@@ -96,11 +98,11 @@ def prepare(lab: Lab) -> HostParts:
         "slurm/cgroup.conf": CGROUP_CONF,
         "munge/munge.key": secrets.token_hex(64),
     }
-    has_packages = _download_packages(packages)
+    has_packages = download_packages(packages)
     return HostParts(texts, {"PACKAGES": str(packages) if has_packages else "", **_own_python()})
 
 
-def _download_packages(directory: Path) -> bool:
+def download_packages(directory: Path) -> bool:
     """Download the programs of Slurm that the machine lacks, for the hosts; False if it has all."""
     absent = [name for name in PROGRAMS if system.find(name) is None]
     if not absent:
@@ -126,8 +128,10 @@ def _own_python() -> dict[str, str]:
     package, packages = Path(__file__).resolve().parents[1], Path(sysconfig.get_path("purelib")).resolve()
     if python is None or package.is_relative_to("/root"):
         return {}
+    uv = Path(sysconfig.get_path("scripts"), "uv")
     return {
         "PYTHON": str(python),
+        "UV": str(uv) if uv.is_file() else "",
         "SITE": str(packages),
         "SITE_PARENT": version,
         # An editable installation is found at its own path.

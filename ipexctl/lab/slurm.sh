@@ -5,10 +5,6 @@ show_log() { # log
     tail -n 3 "$1" >&2 2>/dev/null || :
     exit 1
 }
-# The packages make these links after their installation, which unpacking alone is not.
-daemon() { # name
-    if command -v "$1" >/dev/null; then "$1"; else "$1-wlm"; fi
-}
 case $1 in
 wait)
     tenths=$3
@@ -23,11 +19,15 @@ wait)
     chown -R root: /etc/munge /var/lib/munge /var/log/munge /run/munge
     chmod 700 /etc/munge /var/lib/munge /var/log/munge
     chmod 400 /etc/munge/munge.key
+    # The packages make these links after their installation; here they may have been unpacked only.
+    for name in slurmctld slurmd slurmstepd; do
+        [ -e "/usr/sbin/$name" ] || ln -sf "$name-wlm" "/usr/sbin/$name"
+    done
     # --force: as root, where the account munge is missing.
     munged --force >/dev/null 2>&1 </dev/null || show_log /var/log/munge/munged.log
     case $1 in
-    controller) daemon slurmctld >/dev/null 2>&1 </dev/null || show_log /var/log/slurmctld.log ;;
-    node) daemon slurmd >/dev/null 2>&1 </dev/null || show_log /var/log/slurmd.log ;;
+    controller) slurmctld >/dev/null 2>&1 </dev/null || show_log /var/log/slurmctld.log ;;
+    node) slurmd >/dev/null 2>&1 </dev/null || show_log /var/log/slurmd.log ;;
     esac
     ;;
 esac

@@ -112,11 +112,11 @@ class Connector:
         return session
 
     def _over_srun(self, host: Host, cancel: Cancel) -> Session:
-        from ipexctl.remote.srun import SrunSession, StepServer
+        from ipexctl.remote.srun import SrunSession, StepServer, srun_ports
 
         with self._lock:
             if self._steps is None:
-                self._steps = StepServer()
+                self._steps = StepServer(srun_ports())
         return SrunSession(host, self._steps, Deadline(self.options.connect_timeout, cancel))
 
     def _over_ssh(self, host: Host, cancel: Cancel) -> SshSession:

@@ -16,6 +16,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import secrets
 import selectors
 import signal
@@ -82,6 +83,15 @@ _OPTIONS_OF_SRUN: Final = frozenset(
     )
 )
 """Variables by which srun takes other options than those of its line; most are those of the job's own script."""
+_CONFIG_TIME: Final = 5.0
+"""Seconds for slurmctld to show its configuration."""
+_MOST_PORTS: Final = (1 << 16) - 1
+_TRIES: Final = 200
+"""Ports that are tried, of those that nodes can connect to."""
+_MAX_EVENT: Final = 1 << 16
+"""Bytes of an event of a step."""
+_MAX_EVENTS: Final = 100
+"""Events of a step that nobody has read yet: there are two for each command."""
 _CLOSE_TIME: Final = 5.0
 """Seconds for a step to end after its stdin."""
 _SILENCE: Final = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
@@ -109,11 +119,12 @@ def srun_argv(node: str, script: str) -> list[str]:
 class StepServer:
     """The port of the control machine to which commands in steps connect, for all sessions of a call."""
 
-    def __init__(self) -> None:
+    def __init__(self, ports: range | None = None) -> None:
+        """`ports`: those that nodes can connect to; None: any. Raises a HostError if none of them is free."""
         self.token = secrets.token_hex(32)
         self._waiting: dict[str, Callable[[socket.socket], None]] = {}
         self._lock = threading.Lock()
-        self._server = _StepPort(self._on_connection, self.token)
+        self._server = _open_port(self._on_connection, self.token, ports)
         self.port = self._server.port
         reader, self._stop = os.pipe()
         run_in_background(lambda: self._serve(reader), "steps")
@@ -148,12 +159,50 @@ class StepServer:
             os.close(self._stop)
 
 
+def srun_ports() -> range | None:
+    """The ports to which nodes of this cluster can connect, where its configuration limits those of srun."""
+    try:
+        shown = subprocess.run(
+            ["scontrol", "show", "config"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_CONFIG_TIME,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return read_port_range(shown.stdout)
+
+
+def read_port_range(config: str) -> range | None:
+    """SrunPortRange of `scontrol show config`; None if it is 0-0, which is any port."""
+    found = re.search(r"^SrunPortRange\s*=\s*(\d{1,5})-(\d{1,5})\s*$", config, re.MULTILINE)
+    if found is None or not 0 < int(found[1]) <= int(found[2]) <= _MOST_PORTS:
+        return None
+    return range(int(found[1]), int(found[2]) + 1)
+
+
+def _open_port(on_connection: Callable[[str, socket.socket], None], token: str, ports: range | None) -> _StepPort:
+    numbers = [0] if ports is None else secrets.SystemRandom().sample(ports, min(len(ports), _TRIES))
+    reason = ""
+    for number in numbers:
+        # Nodes come by any network, and prove the token; the second one is for machines without IPv6.
+        for address in ("::", "0.0.0.0"):  # noqa: S104
+            try:
+                return _StepPort(on_connection, address, token, number)
+            except OSError as error:
+                reason = error.strerror or str(error)
+    among = "" if ports is None else f" among {ports.start} to {ports.stop - 1}, SrunPortRange of slurm.conf"
+    raise HostError(f"no port is free for the nodes{among}: {reason}", "--transport ssh")
+
+
 class _StepPort(AuthenticatingServer):
-    def __init__(self, on_connection: Callable[[str, socket.socket], None], token: str) -> None:
-        try:
-            super().__init__("::", token, STEP)
-        except OSError:  # without IPv6
-            super().__init__("0.0.0.0", token, STEP)  # noqa: S104  # nodes come by any network; they prove the token
+    def __init__(
+        self, on_connection: Callable[[str, socket.socket], None], address: str, token: str, number: int
+    ) -> None:
+        super().__init__(address, token, STEP, number=number)
         self._on_connection = on_connection
 
     def handle(self, conn: socket.socket) -> None:
@@ -256,12 +305,14 @@ class SrunSession(Session):
                     )
 
     def _read_events(self, stream: IO[bytes]) -> None:
-        for line in stream:
+        for line in iter(lambda: stream.readline(_MAX_EVENT), b""):
             with contextlib.suppress(ValueError, RecursionError):
                 event = json.loads(line)
-                if isinstance(event, dict):
-                    with self._lock:
-                        waiting = self._waiting.get(str(event.get("call")), self._ready)
+                if not isinstance(event, dict):
+                    continue
+                with self._lock:
+                    waiting = self._waiting.get(str(event["call"])) if "call" in event else self._ready
+                if waiting is not None and waiting.qsize() < _MAX_EVENTS:
                     waiting.put(event)
         with self._lock:
             self._is_over = True
@@ -270,7 +321,7 @@ class SrunSession(Session):
             waiting.put(None)
 
     def _read_errors(self, stream: IO[bytes]) -> None:
-        for line in stream:
+        for line in iter(lambda: stream.readline(_MAX_EVENT), b""):
             self._errors.append(line.decode("utf-8", "replace").strip()[:500])
 
     def _lost(self, what: str) -> Unreachable:

@@ -22,7 +22,8 @@ from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.command import MAX_LINE, Command
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import capture
-from ipexctl.remote.srun import SrunSession, StepServer, srun_argv, variables_of_job
+from ipexctl.remote.srun import SrunSession, StepServer, read_port_range, srun_argv, variables_of_job
+from message_data import missing
 
 SLEEP_SECONDS = 10**6 + os.getpid()
 """A sleep time that identifies processes of this test."""
@@ -180,6 +181,30 @@ def test_a_step_that_does_not_start_in_time_is_unreachable(
 def test_a_command_that_no_host_takes_is_refused(session: SrunSession) -> None:
     with pytest.raises(HostError, match="KiB"):
         capture(session, Command.shell("x" * (MAX_LINE + 1)))
+
+
+@pytest.mark.parametrize(
+    ("shown", "ports"),
+    [
+        ("SlurmctldPort = 6817\nSrunPortRange           = 60001-63000\n", range(60001, 63001)),
+        ("SrunPortRange           = 60001-60001\n", range(60001, 60002)),
+        ("SrunPortRange           = 0-0\n", None),
+        ("SrunPortRange           = 60001-65536\n", None),
+        ("", None),
+    ],
+)
+def test_the_port_is_one_that_the_cluster_lets_nodes_reach(shown: str, ports: range | None) -> None:
+    assert read_port_range(shown) == ports
+
+
+def test_a_port_in_use_is_passed_over_and_the_last_one_is_named() -> None:
+    with socket.socket(socket.AF_INET6) as used:
+        used.bind(("::", 0))
+        used.listen()
+        port = used.getsockname()[1]
+        with pytest.raises(HostError) as full:
+            StepServer(range(port, port + 1))
+        assert missing(full.value.reason, f"{port} SrunPortRange") == []
 
 
 def test_strangers_at_the_port_get_no_command(server: StepServer, session: SrunSession) -> None:

@@ -46,13 +46,15 @@ class AnotherProgram(ConnectError):
 class AuthenticatingServer:
     """Handles each client that proves the token in a thread of its own."""
 
-    def __init__(self, bind: str, token: str, port: str, clients: int = 0, addresses: Iterable[str] = ()) -> None:
+    def __init__(
+        self, bind: str, token: str, port: str, clients: int = 0, addresses: Iterable[str] = (), number: int = 0
+    ) -> None:
         """Raises an OSError if nothing can listen on `bind`.
 
         `port`: its kind, for the handshake; `clients`: that many may connect at once; `addresses`: theirs, if they are
-        known.
+        known; `number`: that of the port, 0 for any.
         """
-        listening = sockets.listen(bind)
+        listening = sockets.listen(bind, number)
         self.port: int = listening.getsockname()[1]
         self._listener = Listener([listening], token, port, self._on_client, clients)
         self._listener.addresses.update(addresses)

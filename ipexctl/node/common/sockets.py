@@ -18,11 +18,13 @@ def resolve(address: str, port: int = 0) -> tuple[socket.AddressFamily, Any]:
     return family, socket_address
 
 
-def listen(address: str) -> socket.socket:
+def listen(address: str, port: int = 0) -> socket.socket:
     """A listener on that address alone; raises an OSError."""
-    family, socket_address = resolve(address)
+    family, socket_address = resolve(address, port)
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
+        if address == "::":  # every address of both families, whatever the default of this machine
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         listener.bind(socket_address)
         listener.listen(4096)  # every rank connects again while the supervisor waits for a disk
     except OSError:
