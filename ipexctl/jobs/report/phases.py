@@ -26,6 +26,8 @@ PhaseKind = Literal[
     "checks", "sync", "start", "checkpoint", "import", "warm-up", "steps", "script", "silent", "restart", "end"
 ]
 _MAX_BEFORE: Final = 7 * 86400.0
+_SHORTEST: Final = 0.05
+"""Seconds of a phase that is named."""
 _MIN_WARM: Final = 6
 """Windows without which no usual speed is known."""
 _WARM: Final = 0.9
@@ -69,7 +71,7 @@ def find_phases(
             yield RunPhase("restart", begin - start, begin - start, text)
         marks = [*_attempt(snapshot, measured, begin, over), (over, "end", "")]
         for (at, kind, text), (until, _, _) in pairwise(marks):
-            if until > at:
+            if until - at >= _SHORTEST:
                 yield RunPhase(kind, at - start, until - start, text)
     silent = snapshot.status.silent
     if silent is not None and origin <= silent.since < end:

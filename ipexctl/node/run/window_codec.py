@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import struct
-from typing import Any, Callable, Generic, Mapping, NamedTuple, Sequence, TypeVar
+from typing import Any, Callable, Dict, Generic, Mapping, NamedTuple, Sequence, TypeVar
 
 Rates = TypeVar("Rates", bound="RankRates | HostRates")
 
@@ -128,6 +128,18 @@ _SHARE = _Code("B", _encode_share, _decode_share)
 _FLAG = _Code("B", int, bool)
 
 
+class _Values(Dict[int, Any]):
+    """Code → value, of those that have occurred: a page decodes a quarter of a million windows."""
+
+    def __init__(self, code: _Code) -> None:
+        super().__init__()
+        self._code = code
+
+    def __missing__(self, code: int) -> Any:
+        value = self[code] = self._code.decode(code)
+        return value
+
+
 class WindowKind(Generic[Rates]):
     """How the windows of a kind are kept: an entry, a file's beginning, and how many."""
 
@@ -135,6 +147,7 @@ class WindowKind(Generic[Rates]):
         self.magic, self.capacity, self.size = magic, capacity, size
         self._rates: Callable[..., Rates] = rates
         self._codes = [codes[name] for name in rates._fields]
+        self._values = [_Values(code) for code in self._codes]
         packed = "<" + "".join(code.format for code in self._codes)
         self._entry = struct.Struct(f"{packed}{size - struct.calcsize(packed)}x")
 
@@ -147,7 +160,7 @@ class WindowKind(Generic[Rates]):
         """None if nothing is known of that window."""
         if not any(entry):
             return None
-        return self._rates(*(code.decode(value) for code, value in zip(self._codes, self._entry.unpack(entry))))
+        return self._rates(*(values[code] for values, code in zip(self._values, self._entry.unpack(entry))))
 
     def merge(self, windows: Sequence[Rates | None]) -> Rates | None:
         """One window in place of several of the same length, which follow each other."""
