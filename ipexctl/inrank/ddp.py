@@ -9,6 +9,7 @@ everything else is left to the process group's backend, with DDP's own arithmeti
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import weakref
 from typing import Any, Callable, NamedTuple
@@ -195,8 +196,10 @@ def _gradient_bytes(model: Any) -> int:
 
 
 def _report(reason: str) -> None:
-    """Say once, on rank 0, which way the gradients go."""
+    """Say once, on rank 0, which way the gradients go, if the call asks for shared memory."""
     global _has_reported
+    if os.environ.get("IPEXCTL_ALLREDUCE") != "shared":
+        return
     if _has_reported or not dist.is_initialized() or dist.get_rank() != 0:
         return
     _has_reported = True

@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from ipexctl.launch.plan import AllReduceReason, Backend
     from ipexctl.launch.request import LaunchRequest
 
-AUTO_TAKES_SHARED: Final = False
-"""Whether `--allreduce auto` takes shared memory where it can. Not yet: a transformer with 30 million parameters is to
-be 1.05 times as fast as under torchrun with the whole interval above 1.0, and was 1.052 (0.951 to 1.139) in fp32 and
-0.992 (0.718 to 1.123) in bf16; 25 MB are to take at most 0.45 times gloo's time, and took 0.489; docs/benchmarks.md."""
 OLDEST_TORCH: Final = (2, 1)
 """The oldest torch on which the code in `inrank/` is tested."""
 _SHIM: Final = "IPEXCTL_SHIM"
@@ -48,7 +44,7 @@ def choose_allreduce(request: LaunchRequest, nodes: Sequence[NodeLayout], backen
     crowded = tuple(node.name for node in nodes if node.count > node.cores.count)
     if crowded:
         return AllReduce("backend", "more-ranks-than-cores", crowded)
-    return AllReduce("shared", "possible") if AUTO_TAKES_SHARED else AllReduce("backend", "not-proved")
+    return AllReduce("shared", "possible")
 
 
 def _obstacle(
@@ -80,9 +76,13 @@ def _torch_version(request: LaunchRequest) -> tuple[int, int] | None:
 
 
 def settings(context: LaunchContext) -> Iterator[Setting]:
-    """The variable by which the hooks of a rank know of it; without it they leave torch alone."""
+    """The variable by which the hooks of a rank know of it; without it they leave torch alone.
+
+    Its value is that of the option: rank 0 prints what the ranks have decided only if the call asks for shared memory.
+    """
     if context.allreduce.mode == "shared":
-        yield Setting(ALLREDUCE, "shared", "ranks on one host add gradients up in shared memory (--allreduce)")
+        value = "shared" if context.allreduce.reason == "asked" else "auto"
+        yield Setting(ALLREDUCE, value, "ranks on one host add gradients up in shared memory (--allreduce)")
 
 
 def choice_text(context: LaunchContext) -> str | None:
@@ -108,7 +108,6 @@ def _reason_text(context: LaunchContext) -> str:
     hosts, needed = fold(found.hosts), "{}.{}".format(*OLDEST_TORCH)
     texts: dict[AllReduceReason, str] = {
         "possible": "ranks share a host, and each has a core",
-        "not-proved": "auto does not take shared memory yet; --allreduce shared does",
         "no-process-group": "there is no process group",
         "other-backend": "shared memory is for gloo alone",
         "one-rank-a-host": "no host has two ranks, so none can share memory with another",

@@ -22,7 +22,7 @@ Backend = Literal["ccl", "gloo", "mpi", "none"]
 """`none`: independent copies of the command, without rank variables and without an address to meet at."""
 
 AllReduceReason = Literal[
-    "asked", "possible", "not-proved", "no-process-group", "other-backend", "one-rank-a-host",
+    "asked", "possible", "no-process-group", "other-backend", "one-rank-a-host",
     "unequal-hosts", "hooks-off", "torch-unknown", "torch-too-old", "other-processor", "more-ranks-than-cores",
 ]  # fmt: skip
 """`asked`: --allreduce names this mode. `allreduce.py` has the sentences."""

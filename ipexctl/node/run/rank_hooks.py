@@ -4,7 +4,7 @@
 costs a millisecond.
 
     SIGNAL           writes all threads' stacks to an unnamed file, which `process_stacks.py` reads through /proc
-    $IPEXCTL_ALLREDUCE   `shared`: the first model with DDP imports `ipexctl_inrank` from the same directory
+    $IPEXCTL_ALLREDUCE   `shared` or `auto`: the first model with DDP imports `ipexctl_inrank` from the same directory
     $IPEXCTL_METER       the path of the step meter's ring: `import torch` imports `ipexctl_inrank` from there
     $IPEXCTL_NOTES   `NUMBER:INODE` of an inherited pipe: a line `PID CODE WORDS` goes there once an exception, or
                      sys.exit with a code other than 0, has reached the top. Children without the pipe write none.
@@ -188,7 +188,7 @@ def install_notes() -> None:
 
 def install_all_reduce() -> None:
     """Let the first model with DDP ask all ranks whether their gradients can be added up in shared memory."""
-    if os.environ.get("IPEXCTL_ALLREDUCE") == "shared":
+    if os.environ.get("IPEXCTL_ALLREDUCE") in ("shared", "auto"):
         call_after_import(DDP_MODULE, wrap_ddp)
 
 
@@ -271,7 +271,7 @@ def load_attach() -> Any:
     try:
         return load_in_rank("ddp").attach
     except Exception as error:  # noqa: BLE001  # the script trains without it
-        if os.environ.get("RANK") == "0":
+        if os.environ.get("RANK") == "0" and os.environ.get("IPEXCTL_ALLREDUCE") == "shared":
             print(f"ipexctl: all-reduce in shared memory is off: {describe(error)}", file=sys.stderr)  # noqa: T201
         return id
 

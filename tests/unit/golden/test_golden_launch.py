@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
-from unittest.mock import patch
 
 import test_accelerate as accelerate
 import test_rank_distribution as share
@@ -19,7 +18,6 @@ from ipexctl.export.mpijob import to_mpijob
 from ipexctl.export.trainjob import to_trainjob
 from ipexctl.facts.system import System
 from ipexctl.hosts.host import Host
-from ipexctl.launch import allreduce
 from ipexctl.launch.accelerate_config import remarks
 from ipexctl.launch.accelerate_env import misunderstandings
 from ipexctl.launch.overrides import check_options
@@ -115,8 +113,7 @@ def adding() -> list[Case]:
         ((one,), 2, {"exports": (Export("IPEXCTL_SHIM", "off"),)}),
     )
     asked = [plan(*machines, ppn=ppn, allreduce="shared", **options) for machines, ppn, options in scenes]
-    with patch.object(allreduce, "AUTO_TAKES_SHARED", new=True):
-        by_auto = [plan(one, two, ppn=2), plan(machine(cpu(2, threads=1)), ppn=3)]
+    by_auto = [plan(one, two, ppn=2), plan(machine(cpu(2, threads=1)), ppn=3)]
     refusal = check_options(LaunchOptions(exports=(Export("IPEXCTL_ALLREDUCE", "shared"),)))
     assert refusal is not None
     return [

@@ -14,7 +14,6 @@ from ipexctl.cli.export import _lost
 from ipexctl.export.common import common_settings
 from ipexctl.facts.system import Memory, System
 from ipexctl.jobs.submit.request import RunRequest
-from ipexctl.launch import allreduce
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.plan import AllReduce, LaunchPlan, to_json
 from ipexctl.launch.request import Export, LaunchOptions, RankEnv
@@ -79,27 +78,23 @@ def test_the_size_of_dev_shm_does_not_matter() -> None:
     assert found.allreduce.mode == "shared"
 
 
-@pytest.mark.parametrize("is_proved", [False, True])
-def test_auto_takes_shared_memory_only_once_that_is_proved(is_proved: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allreduce, "AUTO_TAKES_SHARED", is_proved)
-    found = plan(machine(FOUR, 1), ppn=2)
-    assert found.allreduce == (AllReduce("shared", "possible") if is_proved else AllReduce("backend", "not-proved"))
+def test_auto_takes_shared_memory_and_the_ranks_know_that_it_was_not_asked_for() -> None:
+    found, asked = plan(machine(FOUR, 1), ppn=2), plan(machine(FOUR, 1), ppn=2, allreduce="shared")
+    assert found.allreduce == AllReduce("shared", "possible")
     assert found.notes == plan(machine(FOUR, 1), ppn=2, allreduce="backend").notes
+    values = [{one.name: one.value for one in each.settings}["IPEXCTL_ALLREDUCE"] for each in (found, asked)]
+    assert values == ["auto", "shared"]
 
 
 @pytest.mark.parametrize(("ppn", "mode"), [(4, "shared"), (5, "backend")])
-def test_auto_stays_with_the_backend_for_more_ranks_than_cores(
-    ppn: int, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(allreduce, "AUTO_TAKES_SHARED", True)
+def test_auto_stays_with_the_backend_for_more_ranks_than_cores(ppn: int, mode: str) -> None:
     found = plan(machine(FOUR, 1), ppn=ppn)
     assert found.allreduce.mode == mode
     assert found.allreduce.hosts == (() if mode == "shared" else ("node1",))
     assert plan(machine(FOUR, 1), ppn=ppn, allreduce="shared").allreduce.mode == "shared"
 
 
-def test_the_backend_that_was_asked_for_is_the_plan_without_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allreduce, "AUTO_TAKES_SHARED", True)
+def test_the_backend_that_was_asked_for_is_the_plan_without_the_option() -> None:
     backend = plan(machine(TWO_NODES, 1), allreduce="backend")
     assert backend.allreduce == AllReduce("backend", "asked")
     shared = plan(machine(TWO_NODES, 1))
@@ -119,7 +114,8 @@ def test_the_plan_says_how_gradients_are_added_up_and_why() -> None:
         "all-reduce: shared memory on each host, gloo between hosts"
     )
     assert "between" not in line_of(plan(one, ppn=2, allreduce="shared"))
-    assert line_of(plan(one, ppn=2)).startswith("all-reduce: gloo")
+    assert line_of(plan(one, ppn=2)).startswith("all-reduce: shared memory: ")
+    assert line_of(plan(one, ppn=5)).startswith("all-reduce: gloo: ")
     assert not line_of(plan(one, ppn=2, env=IPEX))
     assert not line_of(plan(one, ppn=1))
     assert not line_of(plan(one, ppn=2, backend="none"))
@@ -143,7 +139,7 @@ def test_the_variable_cannot_be_exported() -> None:
     assert "--allreduce" in refusal.fix
 
 
-@pytest.mark.parametrize(("mode", "count"), [("shared", 1), ("backend", 0), ("auto", 0)])
+@pytest.mark.parametrize(("mode", "count"), [("shared", 1), ("backend", 0), ("auto", 1)])
 def test_an_export_says_that_it_cannot_use_shared_memory(mode: Any, count: int) -> None:
     options = LaunchOptions(ppn=2, allreduce=mode)
     call: Any = SimpleNamespace(request=RunRequest("script", ("train.py",), options))
