@@ -28,6 +28,8 @@ PS_ANSWER: Final = 30.0
 """For node0's answer to `ps`, which asks many of them."""
 WHY_ANSWER: Final = 60.0
 """For node0's answer to `why`, which reads the end of all output."""
+SLOW_ANSWER: Final = 60.0
+"""For the answers of node0 and of a suspect's host to `slow`."""
 STOP_ANSWER: Final = 60.0
 """For node0's answer to `stop` and `dump`, with the time that the ranks need."""
 STOP_WAIT: Final = 20.0

@@ -41,6 +41,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "logs": "Print the output of a run's ranks.",
         "why": "Explain why a run ended: the likely cause and the fix.",
         "report": "Write one HTML page that shows a run.",
+        "slow": "Name the slow rank of a run, with the cause and the cost.",
         "dump": "Show the Python stack of every rank of a run.",
         "stop": "Stop a run on every node.",
         "fetch": "Fetch checkpoints, logs and other files of a run or a host.",

@@ -19,6 +19,7 @@ from ipexctl.doctor.ports import Target, connect_order, parse_listener
 from ipexctl.doctor.script_dialog import ScriptDialog, open_sessions
 from ipexctl.facts.facts import Facts
 from ipexctl.node.common.records import as_number
+from ipexctl.peers import LOOK_AT_LINK, medians_of_others
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.node_call import agent_and_request, agent_command
 from ipexctl.remote.outcome import HostError
@@ -138,10 +139,9 @@ def behind(values: Mapping[str, float], least: float) -> dict[str, float]:
     """The hosts below that share of the median of all others, with their share; none if there are few others."""
     shares = {}
     if len(values) > PEERS:
-        for name, value in values.items():
-            usual = median(other for peer, other in values.items() if peer != name)
-            if usual > 0 and value < least * usual:
-                shares[name] = value / usual
+        for name, usual in medians_of_others(values).items():
+            if usual > 0 and values[name] < least * usual:
+                shares[name] = values[name] / usual
     return shares
 
 
@@ -181,8 +181,7 @@ def _slow_links(links: Sequence[LinkSmoke]) -> list[Finding]:
         f"The link from node0 to it is much slower than to the others ({details}; the others {usual / 1e9:.3g} Gbit/s)."
         " Gradients pass all hosts, so every step waits for this link."
     )
-    fix = "look at the link's speed and errors there (ethtool IFACE; ip -s link), at the cable and the switch's port"
-    return [Finding("smoke.slow_link", "warn", message, fix, tuple(slow))]
+    return [Finding("smoke.slow_link", "warn", message, LOOK_AT_LINK.format(there=" there"), tuple(slow))]
 
 
 def _summary(hosts: Sequence[HostSmoke], links: Sequence[LinkSmoke]) -> str:

@@ -13,11 +13,13 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.node.common.records import FINAL
 from ipexctl.text import printable
 from ipexctl.ui.messages import paint, wants_color
 from ipexctl.ui.paragraph import wrapped
 from ipexctl.ui.results import value_json
 from ipexctl.ui.run.summary import throughput_text
+from ipexctl.ui.slow import short_json, slow_line
 from ipexctl.ui.table import print_lines
 
 if TYPE_CHECKING:
@@ -67,6 +69,7 @@ def as_json(answer: WhyResult) -> dict[str, Any]:
         "others": value_json(diagnosis.others),
         "notes": value_json(diagnosis.notes),
         "throughput": diagnosis.throughput and diagnosis.throughput._asdict(),
+        "slow": short_json(answer.slow),
         "output_lost": lost._asdict() if (lost := diagnosis.output_lost) else None,
         "next": list(diagnosis.next),
     }
@@ -107,12 +110,14 @@ def lines_of(answer: WhyResult, columns: int = 0, *, colors: bool = False) -> It
         yield from ("", "the run before it:")
     yield from _headline(diagnosis, columns, colors=colors)
     yield from _last_lines(diagnosis.lines, diagnosis.whose, columns, colors=colors)
-    if diagnosis.others or diagnosis.notes:
+    slow = slow_line(answer.slow, answer.record.id, is_over=diagnosis.state in FINAL)
+    if diagnosis.others or diagnosis.notes or slow:
         yield ""
     for other in diagnosis.others:
         yield from _folded(other.sentence, columns, "")
     for note in diagnosis.notes:
         yield from _folded(note, columns, "")
+    yield from _folded(slow, columns, "") if slow else ()
     cause = diagnosis.cause
     if cause is not None:
         yield ""

@@ -19,6 +19,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.dump import Dump, DumpReceiver, dump
 from ipexctl.jobs.node0 import call_on_node0, open_copy
 from ipexctl.jobs.ranks import describe_ranks
+from ipexctl.jobs.slow.slow import judge_on_node0
 from ipexctl.jobs.why.diagnosis import Diagnosis, diagnose
 from ipexctl.jobs.why.run_snapshot import RunSnapshot, read_snapshot, with_copied_output
 from ipexctl.limits import DUMP_FRESH, WHY_ANSWER
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.jobs.registry import FailedCall, RunRecord
+    from ipexctl.jobs.slow.verdict import SlowVerdict
     from ipexctl.known_errors.match import Cause
     from ipexctl.node.run.run_snapshot import SnapshotRequest
     from ipexctl.remote.session import Session
@@ -48,6 +50,8 @@ class WhyResult:
     diagnosis: Diagnosis
     exit_code: int = 0
     """3 where node0 can't be reached and its copy here doesn't say how the run ended; 1 where node0 doesn't know."""
+    slow: SlowVerdict | None = None
+    """Its slow ranks, by its windows alone; None if node0 did not send any."""
     failed_call: FailedCall | None = None
     """The last call of `ipexctl run`, if it was made after this run and began none."""
     snapshot: RunSnapshot | None = None
@@ -70,12 +74,13 @@ def why(
             snapshot = _read_snapshot(session, record, timeout, cancel)
             if snapshot.status.state == "running":
                 snapshot = _with_fresh_dump(snapshot, session, record, timeout, cancel)
+            slow = judge_on_node0(session, record, snapshot.status, snapshot.context.plan, cancel)
     except Cancelled:
         raise
     except HostError as error:
         return _with_call_options(_from_copy(record, runs, error, cancel))
     diagnosis = _diagnose_with_copy(snapshot, record, runs, cancel)
-    return _with_call_options(WhyResult(record, diagnosis, snapshot=snapshot))
+    return _with_call_options(WhyResult(record, diagnosis, slow=slow, snapshot=snapshot))
 
 
 def _with_fresh_dump(

@@ -35,6 +35,8 @@ class ProcessStat(NamedTuple):
     """Kernel ticks since boot. A pid can be used again, but not with the same start."""
     rss: int
     """Bytes."""
+    processor: int = -1
+    """On which it ran last."""
 
     @property
     def is_alive(self) -> bool:
@@ -111,7 +113,8 @@ def read_stat(pid: int) -> ProcessStat:
         fields = data.rpartition(b")")[2].split()
         seconds = (int(fields[11]) + int(fields[12])) / _TICKS
         start, rss = int(fields[19]), int(fields[21]) * _PAGE
-        return ProcessStat(pid, fields[0].decode(), int(fields[1]), int(fields[3]), seconds, start, rss)
+        processor = int(fields[36]) if len(fields) > 36 else -1
+        return ProcessStat(pid, fields[0].decode(), int(fields[1]), int(fields[3]), seconds, start, rss, processor)
     except (ValueError, IndexError):
         raise ProcessLookupError(0, f"process {pid} has no status") from None
 

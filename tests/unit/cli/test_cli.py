@@ -182,7 +182,7 @@ def test_json_document_is_printed_after_an_interrupt(command: str, tmp_path: Pat
     assert (called.returncode, said["schema"], said["status"]) == (130, f"ipexctl.{command}/1", "interrupted")
 
 
-@pytest.mark.parametrize("command", ["stop", "attach", "why", "logs", "dump"])
+@pytest.mark.parametrize("command", ["stop", "attach", "why", "logs", "dump", "slow"])
 def test_run_argument_defaults_to_last_except_for_stop_and_attach(command: str, tmp_path: Path) -> None:
     registry = RunRegistry(tmp_path / "ipexctl/runs")
     for number, run in enumerate(("a-1120-100000-aaaa", "b-1120-110000-bbbb")):

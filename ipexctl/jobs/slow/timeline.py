@@ -1,0 +1,141 @@
+"""Puts the windows of all ranks and hosts on one clock, and joins them until each has enough steps. Pure.
+
+In: the windows of a run, which begin at another moment in each file. Out: rows of `JudgedWindow`, oldest first; a row
+ends where nothing is known of the ranks, as at a restart. The rules: a judged window has at least MIN_STEPS steps of
+the median rank, so that one long step decides nothing; the window in which steps begin is left out, as it has imports
+and compilation; one without any step is no training and is left out, unless steps are as rare as that; figures are
+means over the joined windows, and None where a part of them is not known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from ipexctl.node.run.window_codec import HostRates, RankRates
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from ipexctl.node.run.window_file import HostWindows, RankWindows
+
+MIN_STEPS: Final = 30
+RARE_STEPS: Final = 3.0
+"""Steps in a usual window, below which a window may have none while the ranks train."""
+Rates = TypeVar("Rates", RankRates, HostRates)
+RatesOut = TypeVar("RatesOut", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedWindow:
+    """Some seconds of training, with the mean figures of each rank and host that is known there."""
+
+    start: float
+    """Seconds since the epoch, by the clock of node0."""
+    seconds: float
+    """Of training: windows without a step between its parts do not count."""
+    steps: float
+    ranks: Mapping[int, RankRates] = field(hash=False)
+    hosts: Mapping[str, HostRates] = field(default_factory=dict, hash=False)
+    end: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    start: float
+    seconds: float
+    steps: float
+    ranks: Mapping[int, RankRates] = field(hash=False)
+    hosts: Mapping[str, HostRates] = field(hash=False)
+
+
+def judged_rows(ranks: Mapping[int, RankWindows], hosts: Mapping[str, HostWindows]) -> list[list[JudgedWindow]]:
+    """The windows that may be compared with one another, in rows without a gap."""
+    rows = [list(_joined(row)) for row in _rows(_slots(ranks, hosts))]
+    return [row for row in rows if row]
+
+
+def _slots(ranks: Mapping[int, RankWindows], hosts: Mapping[str, HostWindows]) -> Iterator[_Slot]:
+    known = [record for record in ranks.values() if record.windows]
+    if not known:
+        return
+    seconds = max(record.seconds for record in known)
+    start = max(record.started for record in known)
+    end = max(record.started + record.seconds * len(record.windows) for record in known)
+    for number in range(int((end - start) / seconds + 0.5)):
+        at = start + number * seconds
+        there = dict(_at(ranks, at, seconds))
+        steps = median(rates.steps_per_s for rates in there.values()) * seconds if there else 0.0
+        yield _Slot(at, seconds, steps, there, dict(_at(hosts, at, seconds)))
+
+
+class _Record(Protocol[RatesOut]):
+    """The windows of one rank or host, as its file has them."""
+
+    @property
+    def started(self) -> float: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def windows(self) -> Sequence[RatesOut | None]: ...
+
+
+def _at(records: Mapping[Any, _Record[Rates]], at: float, seconds: float) -> Iterator[tuple[Any, Rates]]:
+    """What each one did in the window that has most of these seconds."""
+    for key, record in records.items():
+        place = int((at + seconds / 2 - record.started) // record.seconds)
+        rates = record.windows[place] if 0 <= place < len(record.windows) else None
+        if rates is not None:
+            yield key, rates
+
+
+def _rows(slots: Iterable[_Slot]) -> Iterator[list[_Slot]]:
+    """The windows with steps, in rows; each row begins behind the window in which steps began."""
+    row: list[_Slot] = []
+    for slot in slots:
+        if slot.ranks:
+            row.append(slot)
+        elif row:
+            yield _training(row)
+            row = []
+    yield _training(row)
+
+
+def _training(row: Sequence[_Slot]) -> list[_Slot]:
+    steps = [slot.steps for slot in row if slot.steps > 0]
+    if not steps:
+        return []
+    begun = (number for number, slot in enumerate(row) if all(rates.steps_per_s > 0 for rates in slot.ranks.values()))
+    first = next(begun, len(row))  # also the rank that begins last has imports behind it then
+    last = max(number for number, slot in enumerate(row) if slot.steps > 0)
+    is_rare = median(steps) < RARE_STEPS
+    return [slot for slot in row[first + 1 : last + 1] if slot.steps > 0 or is_rare]
+
+
+def _joined(row: Iterable[_Slot]) -> Iterator[JudgedWindow]:
+    parts: list[_Slot] = []
+    for slot in row:
+        parts.append(slot)
+        steps = sum(part.steps for part in parts)
+        if steps >= MIN_STEPS - 1e-6:
+            ranks = mean_rates(RankRates, [part.ranks for part in parts])
+            hosts = mean_rates(HostRates, [part.hosts for part in parts])
+            yield JudgedWindow(
+                parts[0].start, sum(part.seconds for part in parts), steps, ranks, hosts, slot.start + slot.seconds
+            )
+            parts = []
+
+
+def mean_rates(kind: type[Rates], parts: Sequence[Mapping[Any, Rates]]) -> dict[Any, Rates]:
+    """The mean figures of each one that all parts have."""
+    if len(parts) == 1:
+        return dict(parts[0])
+    keys = [key for key in parts[0] if all(key in part for part in parts)]
+    return {key: kind(*map(_mean, zip(*(part[key] for part in parts), strict=True))) for key in keys}
+
+
+def _mean(values: tuple[Any, ...]) -> Any:
+    if None in values:
+        return None
+    return values[-1] if isinstance(values[-1], bool) else fmean(values)

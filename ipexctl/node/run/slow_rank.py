@@ -1,0 +1,225 @@
+"""Answers `slow`: what must be known of a run to judge its windows, and a look for a second at a slow rank's host.
+
+`setup` runs on node0. In: the id of a run; out: {"status": …, "backend": …, "allreduce": …}, the last
+two from its plan, and empty where the plan lacks them. `look` runs on the host of one rank. In: the pid of the rank's
+command; out: a `SuspectLook` from two readings of /proc and /sys: who else uses its cores, its limits, clock, memory.
+The rules: a look only reads, and is taken only of a rank that was found slow by its windows, as all processes of a host
+and numa_maps cost time; each part is bounded; a name that another process gave itself is cut, and made printable where
+it is shown; arguments of other processes are not read, as they may have secrets. Processes of other accounts may be
+invisible: what the kernel counted on the cores and no visible process explains is `unseen_share`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from typing import Any, Collection, Iterator, Mapping
+
+from ipexctl.node.common.answer import Action, AgentError, Json, answer
+from ipexctl.node.common.files import RunReference, read_json, rundir_of
+from ipexctl.node.common.processes import ProcessStat, all_processes, read_text
+from ipexctl.node.run.host_notes import HostProbe
+from ipexctl.node.run.replies import ProcessShare, SuspectLook
+from ipexctl.node.run.status_file import read_status_file
+
+LOOK = 1.0
+"""Seconds between the two readings."""
+MOST_OTHERS = 5
+LEAST_SHARE = 0.05
+"""Of a processor: less is no reason for a slow rank."""
+MOST_CANDIDATES = 40
+MOST_THREADS = 256
+MAX_NUMA_MAPS = 4 << 20
+"""Bytes: reading more keeps the rank from mapping memory for too long."""
+MAX_ENVIRON = 256 << 10
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def read_setup(request: RunReference, _: object) -> Json:
+    rundir = rundir_of(request)
+    document = read_status_file(rundir).document
+    return {"status": document, **plan_fields(read_json(os.path.join(rundir, "plan.json")))}
+
+
+def plan_fields(plan: Mapping[str, Any]) -> dict[str, str]:
+    backend, allreduce = plan.get("backend"), plan.get("allreduce")
+    mode: Any = allreduce.get("mode") if isinstance(allreduce, dict) else None
+    return {
+        "backend": backend if isinstance(backend, str) else "",
+        "allreduce": mode if isinstance(mode, str) else "",
+    }
+
+
+class LookRequest(RunReference):
+    pid: int
+    """The command of the rank, as in the status of the run."""
+
+
+def look(request: LookRequest, _: object) -> SuspectLook:
+    run, pid = request["id"], request["pid"]
+    if not _is_of_run(pid, run):
+        raise AgentError("the process of the rank is gone, or belongs to another run")
+    try:
+        cores = sorted(os.sched_getaffinity(pid))
+    except OSError:
+        raise AgentError("the process of the rank has ended") from None
+    probe, begun = HostProbe(cores, "", time.monotonic()), time.monotonic()
+    probe.take(pid, begun)
+    before, used_before = all_processes(), busy_seconds(read_text("/proc/stat"), cores)
+    time.sleep(LOOK)
+    after, used_after = all_processes(), busy_seconds(read_text("/proc/stat"), cores)
+    now = time.monotonic()
+    seconds, rates = now - begun, probe.take(pid, now)
+    shares = cpu_shares(before, after, seconds)
+    own = family(after, pid)
+    candidates = sorted((one for one in shares if one not in own | {os.getpid()}), key=lambda one: -shares[one])
+    others = tuple(_others(candidates, shares, frozenset(cores), run))
+    own_share = sum(shares.get(one, 0.0) for one in own)
+    used = None if used_before is None or used_after is None else (used_after - used_before) / seconds
+    seen = own_share + sum(process.share for process in others)
+    return SuspectLook(
+        seconds=seconds,
+        cores=tuple(cores),
+        own_share=own_share,
+        others=others[:MOST_OTHERS],
+        unseen_share=None if used is None else max(0.0, used - seen),
+        throttled=rates.throttled if rates is not None else None,
+        mhz=rates.mhz if rates is not None else None,
+        top_mhz=_top_mhz(cores[:1]),
+        hot=None if rates is None or rates.hot_per_s is None else round(rates.hot_per_s * seconds),
+        far_memory=far_memory(pid, cores),
+    )
+
+
+def family(stats: Collection[ProcessStat], pid: int) -> set[int]:
+    """A process and its descendants."""
+    found, size = {pid}, 0
+    while len(found) > size:
+        size = len(found)
+        found |= {stat.pid for stat in stats if stat.parent in found}
+    return found
+
+
+def cpu_shares(before: Collection[ProcessStat], after: Collection[ProcessStat], seconds: float) -> dict[int, float]:
+    """Processors that each process used between two readings; one that is new counts from its start."""
+    earlier = {(stat.pid, stat.start): stat.seconds for stat in before}
+    return {stat.pid: (stat.seconds - earlier.get((stat.pid, stat.start), 0.0)) / seconds for stat in after}
+
+
+def busy_seconds(text: str, cores: Collection[int]) -> float | None:
+    """The time for which these processors were in use since boot, from /proc/stat."""
+    names = {f"cpu{core}" for core in cores}
+    rows = [line.split() for line in text.splitlines() if line.split(" ", 1)[0] in names]
+    if not rows:
+        return None
+    # user, nice, system, irq and softirq: not idle, not iowait, not stolen.
+    return sum(int(row[place]) for row in rows for place in (1, 2, 3, 6, 7) if len(row) > place) / _TICKS
+
+
+def _others(
+    candidates: Collection[int], shares: Mapping[int, float], cores: frozenset[int], run: str
+) -> Iterator[ProcessShare]:
+    """Other processes that ran on these cores, the busiest first."""
+    for pid in list(candidates)[:MOST_CANDIDATES]:
+        if shares[pid] < LEAST_SHARE:
+            return
+        part = _part_on(pid, cores)
+        if part * shares[pid] >= LEAST_SHARE:
+            command = read_text(f"/proc/{pid}/comm").rstrip("\n")[:32]
+            yield ProcessShare(pid, command, _account(pid), part * shares[pid], _is_of_run(pid, run))
+
+
+def _part_on(pid: int, cores: frozenset[int]) -> float:
+    """The part of a process's recent work that was on these cores, by where its threads ran last."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")[:MOST_THREADS]
+    except OSError:
+        return 0.0
+    running, inside = 0, 0
+    for thread in threads:
+        fields = read_text(f"/proc/{pid}/task/{thread}/stat").rpartition(")")[2].split()
+        if len(fields) > 36 and (fields[0] == "R" or len(threads) == 1):
+            running += 1
+            inside += int(fields[36]) in cores
+    return inside / running if running else 0.0
+
+
+def _account(pid: int) -> str:
+    try:
+        number = os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return ""
+    try:
+        import pwd  # a host without one has no names
+
+        return pwd.getpwuid(number).pw_name
+    except (ImportError, KeyError):
+        return str(number)
+
+
+def _is_of_run(pid: int, run: str) -> bool:
+    """Whether it is a process of that run, as far as this account can see it."""
+    for name, pattern in (("environ", f"IPEXCTL_RUN={run}".encode()), ("cmdline", f"/runs/{run}/".encode())):
+        try:
+            with open(f"/proc/{pid}/{name}", "rb") as file:
+                data = file.read(MAX_ENVIRON)
+        except OSError:
+            continue
+        if pattern in (data.split(b"\0") if name == "environ" else data):
+            return True
+    return False
+
+
+def _top_mhz(cores: Collection[int], root: str = "") -> float | None:
+    for core in cores:
+        text = read_text(f"{root}/sys/devices/system/cpu/cpu{core}/cpufreq/cpuinfo_max_freq").strip()
+        if text.isdigit():
+            return int(text) / 1000
+    return None
+
+
+def far_memory(pid: int, cores: Collection[int], root: str = "") -> float | None:
+    """The part of a process's memory that is on other NUMA nodes than these cores; None with one node."""
+    nodes = _nodes_of(cores, root)
+    if not nodes or len(nodes[0]) < 2:
+        return None
+    try:
+        with open(f"{root}/proc/{pid}/numa_maps", encoding="utf-8", errors="replace") as file:
+            text = file.read(MAX_NUMA_MAPS)
+    except OSError:
+        return None
+    near, total = 0, 0
+    for line in text.splitlines():
+        found = re.search(r"kernelpagesize_kB=(\d+)", line)
+        for node, pages in re.findall(r" N(\d+)=(\d+)", line):
+            size = int(pages) * (int(found[1]) if found else 4)
+            total += size
+            near += size if int(node) in nodes[1] else 0
+    return 1.0 - near / total if total else None
+
+
+def _nodes_of(cores: Collection[int], root: str) -> tuple[set[int], set[int]] | None:
+    """All NUMA nodes, and those of these cores."""
+    top = f"{root}/sys/devices/system/node"
+    try:
+        names = [name for name in os.listdir(top) if re.fullmatch(r"node\d+", name)]
+    except OSError:
+        return None
+    every, own = set(), set()
+    for name in names:
+        every.add(int(name[4:]))
+        if set(cores) & set(parse_cpus(read_text(f"{top}/{name}/cpulist"))):
+            own.add(int(name[4:]))
+    return every, own
+
+
+def parse_cpus(text: str) -> Iterator[int]:
+    """The numbers of a list of the kernel, such as 0-3,8."""
+    for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
+        yield from range(int(first), int(last or first) + 1)
+
+
+def main(action: str) -> int:
+    actions: dict[str, Action] = {"setup": read_setup, "look": look}
+    return answer(actions[action])

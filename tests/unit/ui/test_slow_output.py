@@ -1,0 +1,77 @@
+"""The output of `ipexctl slow`: its JSON, what is safe to print, and what is safe to type."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from slow_helpers import CALM, HEALTHY, hog, judged
+
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.registry import RunRecord
+from ipexctl.jobs.slow.slow import SlowResult
+from ipexctl.jobs.slow.verdict import SlowVerdict
+from ipexctl.node.run.replies import ProcessShare, SuspectLook
+from ipexctl.ui.slow import as_json, lines_of, section_of, short_json, slow_line
+from message_data import missing
+
+HOST = Host(name="node1", address="10.0.0.1")
+RECORD = RunRecord("train-1", HOST, "/h", "/env/bin/python", script="my train.py", hosts=("node1", "node2"))
+QUEUED = HEALTHY._replace(main_cpu=0.5, main_queue=0.45)
+LOSSY = CALM._replace(sent_per_s=1.4e7, retransmits_per_s=500.0)
+
+
+def result(verdict: SlowVerdict) -> SlowResult:
+    return SlowResult(RECORD, verdict, "running")
+
+
+def test_json_has_the_promised_fields() -> None:
+    document = json.loads(json.dumps(as_json(result(judged(HEALTHY, QUEUED, looks={1: hog()})))))
+    assert document["schema"] == "ipexctl.slow/1"
+    (found,) = document["findings"]
+    assert {"rank", "host", "percent", "cause", "evidence", "fix"} <= found.keys()
+    assert (found["rank"], found["host"], found["cause"], found["confidence"]) == (
+        1,
+        "node2",
+        "other-process",
+        "likely",
+    )
+    assert found["evidence"]["look"]["others"][0]["pid"] == 4711
+    link = as_json(result(judged(HEALTHY, HEALTHY, hosts={"node1": CALM, "node2": LOSSY})))["links"][0]
+    assert (link["hosts"], link["cause"]) == (["node2"], "lost-segments")
+
+
+def test_names_that_processes_gave_themselves_are_made_printable() -> None:
+    evil = SuspectLook(1.0, (3,), 0.5, (ProcessShare(7, "\x1b[2Jls\n", "e\x07ve", 0.5),), 0.0)
+    verdict = judged(HEALTHY, QUEUED, looks={1: evil})
+    for text in ("\n".join(lines_of(result(verdict))), json.dumps(as_json(result(verdict)), ensure_ascii=False)):
+        assert "\x1b" not in text
+        assert "\x07" not in text
+
+
+@pytest.mark.parametrize("looks", [{}, {1: hog()}])
+def test_no_advice_ends_a_process(looks: dict[int, SuspectLook]) -> None:
+    verdict = judged(HEALTHY, QUEUED, looks=looks, hosts={"node1": CALM, "node2": LOSSY})
+    document = as_json(result(verdict))
+    for found in (*document["findings"], *document["links"]):
+        assert not re.search(r"\bp?kill(all)?\b|ipexctl stop", found["fix"])
+        assert "'my train.py'" in found["fix"] or "my train.py" not in found["fix"]
+
+
+def test_a_line_for_other_views() -> None:
+    verdict = judged(HEALTHY, QUEUED)
+    assert missing(slow_line(verdict, "train-1", is_over=False), "1 node2 ipexctl slow train-1") == []
+    assert short_json(verdict) == {"rank": 1, "host": "node2", "percent": 24.0, "cause": "contention"}
+    for nothing in (None, judged(HEALTHY, HEALTHY)):
+        assert slow_line(nothing, "train-1", is_over=True) == ""
+        assert short_json(nothing) is None
+
+
+def test_section_of_a_page() -> None:
+    section = section_of(RECORD, judged(HEALTHY, QUEUED, hosts={"node1": CALM, "node2": LOSSY}))
+    rank, link = section.entries
+    assert (rank.rank, rank.hosts, link.rank, link.hosts) == (1, ("node2",), None, ("node2",))
+    assert rank.start < rank.end
+    assert section_of(RECORD, judged(HEALTHY, HEALTHY)).entries == ()
+    assert section_of(RECORD, judged(HEALTHY, HEALTHY)).closing
