@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.report.comparison import RunComparison
     from ipexctl.jobs.report.measurements import Columns, HostCurves, Measurements, RankGrid
     from ipexctl.jobs.report.phases import RunPhase
+    from ipexctl.jobs.slow.verdict import SlowVerdict
     from ipexctl.jobs.why.diagnosis import Diagnosis, Line
     from ipexctl.jobs.why.run_snapshot import RunSnapshot
     from ipexctl.node.common.records import Throughput
@@ -118,6 +119,9 @@ class ReportPage:
     stacks: tuple[StackText, ...] = ()
     missing: tuple[str, ...] = ()
     comparison: RunComparison | None = None
+    record: RunRecord | None = None
+    """For the commands of the section on slow ranks."""
+    slow: SlowVerdict | None = None
 
     @property
     def span(self) -> float:

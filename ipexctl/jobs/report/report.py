@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,9 +11,8 @@ from ipexctl.jobs.report.losses import read_losses
 from ipexctl.jobs.report.measurements import measurements_of
 from ipexctl.jobs.report.page import Fact, ReportPage, report_page
 from ipexctl.jobs.why.why import why
-from ipexctl.jobs.windows import fetch_windows, read_copied_windows
+from ipexctl.jobs.windows import RunWindows
 from ipexctl.node.common.files import read_json
-from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.text import counted, format_clock
 
 if TYPE_CHECKING:
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.jobs.why.diagnosis import Diagnosis
     from ipexctl.jobs.why.run_snapshot import RunSnapshot
-    from ipexctl.jobs.windows import RunWindows
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
 
@@ -44,27 +41,12 @@ def report_of(
     copy, snapshot = runs / record.id, answer.snapshot
     if snapshot is None:
         return RunReport(page_without_record(answer.record, answer.diagnosis), answer.exit_code)
-    windows = None if answer.is_copy else _fetched(record, open_session, cancel, timeout)
-    if windows is None:
-        windows = read_copied_windows(copy)
+    windows = answer.windows or RunWindows()
     names = {row.rank: row.host for row in snapshot.status.ranks}
     hosts = {names[rank]: found for rank, found in windows.hosts.items() if rank in names}
     measured = measurements_of(windows.ranks, hosts, read_losses(copy))
     page = report_page(answer.record, snapshot, answer.diagnosis, _plan(snapshot, copy), measured)
-    return RunReport(page, answer.exit_code)
-
-
-def _fetched(
-    record: RunRecord, open_session: Callable[[], Session], cancel: Cancel, timeout: float
-) -> RunWindows | None:
-    """The windows on node0; None if it can't be reached any more: the page may lack its drawings then."""
-    try:
-        with closing(open_session()) as session:
-            return fetch_windows(session, record, cancel, timeout=timeout)
-    except Cancelled:
-        raise
-    except HostError:
-        return None
+    return RunReport(replace(page, slow=answer.slow, record=answer.record), answer.exit_code)
 
 
 def page_without_record(record: RunRecord, diagnosis: Diagnosis) -> ReportPage:

@@ -90,24 +90,13 @@ def suspect_of(verdict: SlowVerdict) -> SlowFinding | None:
 def judge_copy(directory: Path) -> tuple[RunStatus, SlowVerdict]:
     """The verdict by the copy on the control machine, without a call to any host."""
     status = read_status(read_json(directory / "status.json"))
-    plan = plan_fields(read_json(directory / "plan.json"))
-    setup = setup_of(status, plan["backend"], plan["allreduce"])
-    return status, judge(read_copied_windows(directory), setup)
+    return status, verdict_of(read_copied_windows(directory), status, read_json(directory / "plan.json"))
 
 
-def judge_on_node0(
-    session: Session, record: RunRecord, status: RunStatus, plan: Mapping[str, Any], cancel: Cancel
-) -> SlowVerdict | None:
-    """The verdict by the windows alone, beside another question to node0; None if it has no answer."""
+def verdict_of(windows: RunWindows, status: RunStatus, plan: Mapping[str, Any]) -> SlowVerdict:
+    """The verdict by windows alone; `plan` as in plan.json, or as much of it as there is."""
     fields = plan_fields(plan)
-    setup = setup_of(status, fields["backend"], fields["allreduce"])
-    try:
-        windows = fetch_windows(session, record, cancel, timeout=SLOW_ANSWER)
-    except Cancelled:
-        raise
-    except HostError:
-        return None
-    return judge(windows, setup)
+    return judge(windows, setup_of(status, fields["backend"], fields["allreduce"]))
 
 
 def _read_setup(session: Session, record: RunRecord, timeout: float, cancel: Cancel) -> tuple[RunStatus, RunSetup]:

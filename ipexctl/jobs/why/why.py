@@ -19,9 +19,10 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.dump import Dump, DumpReceiver, dump
 from ipexctl.jobs.node0 import call_on_node0, open_copy
 from ipexctl.jobs.ranks import describe_ranks
-from ipexctl.jobs.slow.slow import judge_on_node0
+from ipexctl.jobs.slow.slow import verdict_of
 from ipexctl.jobs.why.diagnosis import Diagnosis, diagnose
 from ipexctl.jobs.why.run_snapshot import RunSnapshot, read_snapshot, with_copied_output
+from ipexctl.jobs.windows import fetch_windows, read_copied_windows
 from ipexctl.limits import DUMP_FRESH, WHY_ANSWER
 from ipexctl.node.common.frames import Chunk, Frame, FrameError, decode_chunk, decode_json
 from ipexctl.node.common.records import FINAL, RunStatus
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from ipexctl.jobs.registry import FailedCall, RunRecord
     from ipexctl.jobs.slow.verdict import SlowVerdict
+    from ipexctl.jobs.windows import RunWindows
     from ipexctl.known_errors.match import Cause
     from ipexctl.node.run.run_snapshot import SnapshotRequest
     from ipexctl.remote.session import Session
@@ -50,12 +52,14 @@ class WhyResult:
     diagnosis: Diagnosis
     exit_code: int = 0
     """3 where node0 can't be reached and its copy here doesn't say how the run ended; 1 where node0 doesn't know."""
-    slow: SlowVerdict | None = None
-    """Its slow ranks, by its windows alone; None if node0 did not send any."""
     failed_call: FailedCall | None = None
     """The last call of `ipexctl run`, if it was made after this run and began none."""
     snapshot: RunSnapshot | None = None
     """The record that was diagnosed; None if there was none."""
+    windows: RunWindows | None = None
+    """None if node0 sent none."""
+    slow: SlowVerdict | None = None
+    """The slow ranks by these windows."""
     is_copy: bool = False
     """The snapshot is that of the copy on the control machine."""
 
@@ -74,13 +78,30 @@ def why(
             snapshot = _read_snapshot(session, record, timeout, cancel)
             if snapshot.status.state == "running":
                 snapshot = _with_fresh_dump(snapshot, session, record, timeout, cancel)
-            slow = judge_on_node0(session, record, snapshot.status, snapshot.context.plan, cancel)
+            windows = _read_windows(session, record, timeout, cancel)
     except Cancelled:
         raise
     except HostError as error:
         return _with_call_options(_from_copy(record, runs, error, cancel))
     diagnosis = _diagnose_with_copy(snapshot, record, runs, cancel)
-    return _with_call_options(WhyResult(record, diagnosis, slow=slow, snapshot=snapshot))
+    return _with_call_options(_with_windows(WhyResult(record, diagnosis, snapshot=snapshot), windows))
+
+
+def _read_windows(session: Session, record: RunRecord, timeout: float, cancel: Cancel) -> RunWindows | None:
+    """The windows of the run; without an answer, the diagnosis does without."""
+    try:
+        return fetch_windows(session, record, cancel, timeout=timeout)
+    except Cancelled:
+        raise
+    except HostError:
+        return None
+
+
+def _with_windows(answer: WhyResult, windows: RunWindows | None) -> WhyResult:
+    snapshot = answer.snapshot
+    if windows is None or snapshot is None:
+        return answer
+    return replace(answer, windows=windows, slow=verdict_of(windows, snapshot.status, snapshot.context.plan))
 
 
 def _with_fresh_dump(
@@ -198,12 +219,9 @@ def _from_copy(record: RunRecord, runs: Path, error: HostError, cancel: Cancel) 
         snapshot = None
     if snapshot is not None and snapshot.status.state in FINAL:
         diagnosis = diagnose(snapshot)
-        return WhyResult(
-            record,
-            replace(diagnosis, notes=(*diagnosis.notes, f"{away}; this is from the copy on the control machine")),
-            snapshot=snapshot,
-            is_copy=True,
-        )
+        notes = (*diagnosis.notes, f"{away}; this is from the copy on the control machine")
+        answer = WhyResult(record, replace(diagnosis, notes=notes), snapshot=snapshot, is_copy=True)
+        return _with_windows(answer, read_copied_windows(runs / record.id))
     unknown = _unknown(record, snapshot, away, error.advice)
     return WhyResult(record, unknown, 3 if is_away else 1, snapshot=snapshot, is_copy=True)
 

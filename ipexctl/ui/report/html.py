@@ -1,8 +1,8 @@
 """The page of a run as one HTML file.
 
 In: a `ReportPage`; out: the text of the file. The order is that of a reader's questions: how it ended and what to type,
-what ran where, how fast, which rank waited, the hosts, the phases, the plan, the last lines, the stacks. The rules: the
-file asks for nothing (`default-src 'none'`, and the hashes of its own style and script), every text of a host stands
+what ran where, which rank was slow, how fast, which rank waited, the hosts, the phases, the plan, the last lines, the
+stacks. The rules: the file asks for nothing (`default-src 'none'`, and the hashes of its own style and script), every text of a host stands
 between tags and is escaped, none becomes a link, a hidden value is not in the file.
 """
 
@@ -19,6 +19,7 @@ from ipexctl.ui.report.assets import SCRIPT, STYLE
 from ipexctl.ui.report.markup import Markup, element, escaped, joined
 from ipexctl.ui.report.scales import duration_text, number_text
 from ipexctl.ui.run.summary import throughput_text
+from ipexctl.ui.slow import section_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +47,7 @@ def page_html(page: ReportPage) -> str:
     sections = [_ending(page), _facts(page)]
     if page.comparison is not None:
         sections.append(_comparison(page.comparison))
+    sections.append(_slow(page))
     sections += _drawings(page)
     sections += [_plan(page), _last_lines(page), _stacks(page), _missing(page)]
     policy = f"default-src 'none'; style-src '{_hash(STYLE)}'; script-src '{_hash(SCRIPT)}'"
@@ -101,6 +103,20 @@ def _facts(page: ReportPage) -> Markup:
     shown = [*page.facts[:_FIGURES_AT], *figures, *page.facts[_FIGURES_AT:]]
     entries = (joined(element("dt", escaped(f.label)), element("dd", escaped(f.value))) for f in shown)
     return _section("What ran", element("dl", *entries))
+
+
+def _slow(page: ReportPage) -> Markup:
+    """The slow ranks and links, with what was judged; nothing for a run whose ranks could not be compared."""
+    if page.slow is None or page.record is None or (page.slow.unjudged and not page.slow.findings):
+        return joined()
+    section = section_of(page.record, page.slow)
+    parts = []
+    for entry in section.entries:
+        parts.append(element("p", escaped(entry.headline), class_="cause"))
+        parts += [element("p", escaped(text)) for text in (entry.cost, entry.reason) if text]
+        parts.append(element("ul", *(element("li", escaped(fix)) for fix in entry.fixes), class_="fixes"))
+    parts += [element("p", escaped(text), class_="note") for text in section.closing]
+    return _section("Slow ranks and links", *parts)
 
 
 def _drawings(page: ReportPage) -> Iterator[Markup]:
