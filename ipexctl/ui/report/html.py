@@ -2,8 +2,8 @@
 
 In: a `ReportPage`; out: the text of the file. The order is that of a reader's questions: how it ended and what to type,
 what ran where, which rank was slow, how fast, which rank waited, the hosts, the phases, the plan, the last lines, the
-stacks. The rules: the file asks for nothing (`default-src 'none'`, and the hashes of its own style and script), every text of a host stands
-between tags and is escaped, none becomes a link, a hidden value is not in the file.
+stacks. The rules: the file asks for nothing (`default-src 'none'`, and the hashes of its own style and script), every
+text of a host stands between tags and is escaped, none becomes a link, a hidden value is not in the file.
 """
 
 from __future__ import annotations
