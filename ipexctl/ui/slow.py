@@ -64,6 +64,7 @@ def as_json(result: SlowResult) -> dict[str, Any]:
         "run": {"id": record.id, "script": record.script, "state": result.state, "world_size": record.world_size},
         "findings": [_finding_json(found, record) for found in verdict.findings],
         "links": [_link_json(link, record) for link in verdict.links],
+        "crowded": value_json(verdict.crowded),
         "windows": verdict.windows,
         "seconds": round(verdict.seconds, 1),
         "waiting": verdict.waiting,
@@ -261,6 +262,13 @@ def _judgement(record: RunRecord, verdict: SlowVerdict) -> Iterator[str]:
         yield f"no rank of run {record.id} is slow in {judged}"
     if verdict.waiting == "spins" and not verdict.unjudged:
         yield _SPINS
+    for crowded in verdict.crowded:
+        yield (
+            f"processes of {crowded.host} wait for a processor {_percent(crowded.pressure)} of the time, those of the "
+            f"other hosts {_percent(crowded.usual)}: this may hold up OpenMP threads of its rank, which is in no own time"
+        )
+        see = f"ipexctl exec -l {shlex.quote(crowded.host)} -- top -b -n 1"
+        yield f"  see what runs there: {record.call_options.apply(see)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset
 
-WIDTH, HIDDEN, BATCH = 256, 1024, 32
+WIDTH, HIDDEN, BATCH = 256, 1024, 64
 RANK = int(os.environ["RANK"])
 ORDERS = Path(f"/tmp/slow-{RANK}")
 
@@ -36,10 +36,9 @@ class Samples(IterableDataset):  # type: ignore[type-arg]
     def __iter__(self) -> Iterator[torch.Tensor]:
         random = torch.Generator().manual_seed(RANK)
         while True:
-            for number in range(BATCH):
-                if number == 0 and (late := ordered("read")):
-                    time.sleep(late)  # as a file server that answers late
-                yield torch.randn(WIDTH, generator=random)
+            if late := ordered("read"):
+                time.sleep(late)  # as a file server that answers late
+            yield torch.randn(BATCH, WIDTH, generator=random)
 
 
 def main() -> None:
@@ -54,7 +53,7 @@ def main() -> None:
     model = DistributedDataParallel(network)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     block = torch.randn(256, 256)
-    for step, batch in enumerate(DataLoader(Samples(), batch_size=BATCH)):
+    for step, batch in enumerate(DataLoader(Samples(), batch_size=None)):
         until = time.thread_time() + ordered("work")
         while time.thread_time() < until:
             block @ block

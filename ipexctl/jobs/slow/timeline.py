@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ipexctl.node.run.window_file import HostWindows, RankWindows
 
 MIN_STEPS: Final = 30
+LATE: Final = 3
+"""Windows by which those of a rank that goes on may be late."""
 RARE_STEPS: Final = 3.0
 """Steps in a usual window, below which a window may have none while the ranks train."""
 Rates = TypeVar("Rates", RankRates, HostRates)
@@ -62,7 +64,9 @@ def _slots(ranks: Mapping[int, RankWindows], hosts: Mapping[str, HostWindows]) -
         return
     seconds = max(record.seconds for record in known)
     start = max(record.started for record in known)
-    end = max(record.started + record.seconds * len(record.windows) for record in known)
+    ends = [record.started + record.seconds * len(record.windows) for record in known]
+    # Of a live run, the newest windows of some ranks have not arrived: a slot without them would compare the others.
+    end = min(end for end in ends if end >= max(ends) - LATE * seconds)
     for number in range(int((end - start) / seconds + 0.5)):
         at = start + number * seconds
         there = dict(_at(ranks, at, seconds))

@@ -21,7 +21,7 @@ from ipexctl.jobs.slow.timeline import judged_rows
 from ipexctl.peers import medians_of_others
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from ipexctl.jobs.slow.own_time import Waiting
     from ipexctl.jobs.slow.timeline import JudgedWindow
@@ -33,6 +33,8 @@ MORE_OWN: Final = 0.05
 """Of a step: the own time above the median of the other ranks from which a rank is slow."""
 ALL_WAIT: Final = 0.1
 """Of a step: the wait for data from which all ranks wait for it, if half of them do."""
+MORE_PRESSURE: Final = 0.3
+"""By which the pressure on the processors of a host is above that of the others, if it is crowded."""
 TOGETHER: Final = 0.2
 """By which the steps of ranks in a window may differ, in parts of the median, if they step together."""
 Unjudged = Literal["", "no-windows", "too-short", "no-own-time", "independent", "not-together", "one-rank"]
@@ -69,10 +71,26 @@ class SlowFinding:
 
 
 @dataclass(frozen=True, slots=True)
+class CrowdedHost:
+    """A host on which processes wait for a processor more than on the others, and no rank of it is slow by own time.
+
+    The thread that steps sleeps while it waits for an OpenMP thread of its rank: that such a thread had to wait for its
+    processor is in no own time.
+    """
+
+    host: str
+    pressure: float
+    """The part of the time in which some process waited for a processor, in the last windows."""
+    usual: float
+    """The median of the other hosts."""
+
+
+@dataclass(frozen=True, slots=True)
 class SlowVerdict:
     findings: tuple[SlowFinding, ...] = ()
     """The one that costs most first; those that last before those that are over."""
     links: tuple[LinkFinding, ...] = ()
+    crowded: tuple[CrowdedHost, ...] = ()
     windows: int = 0
     """That were judged."""
     seconds: float = 0.0
@@ -105,7 +123,22 @@ def judge(windows: RunWindows, setup: RunSetup, looks: Mapping[int, SuspectLook]
     unjudged = _unjudged(judged, setup)
     slow = [] if unjudged else list(_slow_ranks(judged, setup, looks or {}))
     findings = sorted([*slow, *waits], key=lambda found: (not found.is_current, -found.cost_seconds))
-    return replace(verdict, findings=tuple(findings), links=links, unjudged=unjudged)
+    crowded = tuple(_crowded(rows[-1], {found.host for found in slow if found.is_current}))
+    return replace(verdict, findings=tuple(findings), links=links, crowded=crowded, unjudged=unjudged)
+
+
+def _crowded(row: Sequence[JudgedWindow], slow: Collection[str]) -> Iterator[CrowdedHost]:
+    if len(row) < ROW:
+        return
+    values: dict[str, list[float]] = {}
+    for window in row[-ROW:]:
+        for host, rates in window.hosts.items():
+            if rates.cpu_pressure is not None:
+                values.setdefault(host, []).append(rates.cpu_pressure)
+    pressures = {host: fmean(found) for host, found in values.items() if len(found) == ROW}
+    for host, usual in medians_of_others(pressures).items():
+        if host not in slow and pressures[host] - usual >= MORE_PRESSURE:
+            yield CrowdedHost(host, pressures[host], usual)
 
 
 def _without_windows(windows: RunWindows) -> Unjudged:

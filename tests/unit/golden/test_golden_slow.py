@@ -74,6 +74,11 @@ def whole_answers() -> list[Case]:
         "a lossy link": judged(HEALTHY, HEALTHY, hosts={"node1": CALM, "node2": lossy}),
         "a slow link": judged(half, half, hosts=named),
         "nothing slow": judged(HEALTHY, HEALTHY),
+        "a crowded host": judged(
+            HEALTHY,
+            HEALTHY,
+            hosts={"node1": CALM._replace(cpu_pressure=0.1), "node2": CALM._replace(cpu_pressure=0.9)},
+        ),
         "ranks that spin": judged(HEALTHY, HEALTHY, waiting="spins"),
     }
     cases = [Case(name, "\n".join(texts.lines_of(SlowResult(RECORD, verdict)))) for name, verdict in verdicts.items()]

@@ -98,6 +98,17 @@ def test_files_that_begin_at_different_times() -> None:
     assert only(judge(run, setup_of(2))).start == BEGIN + 41.0
 
 
+def test_newest_windows_of_one_rank_have_not_arrived() -> None:
+    fine, slow = [HEALTHY] * 6, steady(slower(0.2), 6)
+    for late in range(4):
+        run = run_of(ranks_of(fine[: 6 - late], slow))
+        assert judge(run, setup_of(2)).unjudged == ("too-short" if late == 3 else "")
+    found = only(judge(run_of(ranks_of(fine[:5], slow)), setup_of(2)))
+    assert (found.is_current, found.windows) == (True, 4)
+    longer = run_of(ranks_of([HEALTHY] * 20, [HEALTHY] * 20, [HEALTHY] * 20, steady(slower(0.2), 6)))
+    assert only(judge(longer, setup_of(4))).windows == 5  # that rank has ended long before
+
+
 def test_windows_of_different_length() -> None:
     joined = RankWindows(BEGIN, 20.0, tuple(steady(slower(0.2), 5)))
     run = RunWindows({0: RankWindows(BEGIN, 10.0, tuple([HEALTHY] * 10)), 1: joined}, {})
@@ -196,6 +207,16 @@ def test_all_ranks_wait_for_data() -> None:
     assert (found.rank, found.cause.kind, round(found.percent)) == (None, "all-wait-for-data", 11)
     assert judged(*[HEALTHY._replace(data_wait=0.09)] * 3).findings == ()
     assert only(judged(waits)).rank is None  # also of one rank alone
+
+
+def test_a_host_with_more_pressure_on_its_processors_is_named() -> None:
+    def crowded(pressure: float, *ranks: RankRates) -> list[str]:
+        hosts = {"node1": CALM._replace(cpu_pressure=0.1), "node2": CALM._replace(cpu_pressure=pressure)}
+        return [found.host for found in judged(*ranks, hosts=hosts).crowded]
+
+    assert crowded(0.41, HEALTHY, HEALTHY) == ["node2"]
+    assert crowded(0.39, HEALTHY, HEALTHY) == []
+    assert crowded(0.9, HEALTHY, slower(0.2)) == []  # that rank is named already
 
 
 def test_whole_runs_are_judged_quickly() -> None:
