@@ -265,7 +265,7 @@ def _judgement(record: RunRecord, verdict: SlowVerdict) -> Iterator[str]:
     for crowded in verdict.crowded:
         yield (
             f"processes of {crowded.host} wait for a processor {_percent(crowded.pressure)} of the time, those of the "
-            f"other hosts {_percent(crowded.usual)}: this may hold up OpenMP threads of its rank, which is in no own time"
+            f"other hosts {_percent(crowded.usual)}: that may hold up OpenMP threads, whose waiting is in no own time"
         )
         see = f"ipexctl exec -l {shlex.quote(crowded.host)} -- top -b -n 1"
         yield f"  see what runs there: {record.call_options.apply(see)}"

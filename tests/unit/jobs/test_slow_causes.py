@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from slow_helpers import CALM, HEALTHY, hog, judged, only
 
 from ipexctl.jobs.slow.causes import SIGNATURES, Evidence, SlowCause, find_cause, needs_look
+from ipexctl.node.run.host_notes import HostProbe
 from ipexctl.node.run.replies import ProcessShare, SuspectLook
+from ipexctl.node.run.window_codec import HostRates
 
 QUEUED = Evidence(0.9, 0.5, cpu_more=0.0, queue_more=0.4)
 COMPUTES = Evidence(0.9, 0.5, cpu_more=0.4, queue_more=0.0, usual_cpu=0.5)
@@ -142,3 +145,42 @@ def test_heat_and_a_lower_clock() -> None:
     assert only(judged(other, slow, hosts=hosts)).cause.kind == "clock"
     hosts["node2"] = hosts["node2"]._replace(hot_per_s=0.5)
     assert only(judged(other, slow, hosts=hosts)).cause.kind == "heat"
+
+
+def sys_tree(root: Path, throttled: int, khz: int) -> None:
+    """As recorded on a Xeon: what the kernel shows of each processor."""
+    for core in (0, 1):
+        place = root / f"sys/devices/system/cpu/cpu{core}"
+        for name, number in {
+            "thermal_throttle/core_throttle_count": throttled,
+            "thermal_throttle/package_throttle_count": throttled,
+            "cpufreq/scaling_cur_freq": khz,
+            "cpufreq/cpuinfo_max_freq": 3500000,
+        }.items():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_text(f"{number}\n")
+
+
+def probed(root: Path, throttled: int, khz: int) -> HostRates:
+    sys_tree(root, 17, khz)
+    (root / "proc").mkdir(exist_ok=True)
+    (root / "proc/loadavg").write_text("1.00 1.00 1.00 1/100 1\n")
+    probe = HostProbe([0, 1], "", 0.0, str(root))
+    probe.take(0, 0.0)
+    sys_tree(root, throttled, khz)
+    rates = probe.take(0, 10.0)
+    assert rates is not None
+    return rates
+
+
+def test_heat_by_the_files_of_the_kernel(tmp_path: Path) -> None:
+    """Recorded trees: no machine of these tests gets hot."""
+    slow, other = HEALTHY._replace(main_cpu=0.9), HEALTHY._replace(main_cpu=0.6)
+    for name in ("cool", "hot", "slower"):
+        (tmp_path / name).mkdir()
+    cool = probed(tmp_path / "cool", 17, 2_900_000)
+    hot = probed(tmp_path / "hot", 21, 1_900_000)
+    slower = probed(tmp_path / "slower", 17, 1_900_000)
+    assert only(judged(other, slow, hosts={"node1": cool, "node2": hot})).cause.kind == "heat"
+    assert only(judged(other, slow, hosts={"node1": cool, "node2": slower})).cause.kind == "clock"
+    assert only(judged(other, slow, hosts={"node1": cool, "node2": cool})).cause.kind == "work-or-bandwidth"
