@@ -177,19 +177,8 @@ class _Watching:
 
             cause = cause_from_copy(self._record, self._run_dir.parent)
             print_message("\n".join(cause_lines(run, cause)))
-        if ended is not None and ended.status is not None:
-            self._print_slow(run)
         self._check_output()
         return 0 if ended is None else ended.exit_code
-
-    def _print_slow(self, run: str) -> None:
-        """One line if a rank or a link was slow until the end, by the windows in the copy."""
-        from ipexctl.jobs.slow.slow import judge_copy
-        from ipexctl.ui.slow import slow_line
-
-        line = slow_line(judge_copy(self._run_dir)[1], run, is_over=True)
-        if line:
-            print_message(f"  {line}")
 
     def finish(self, code: int, reason: str, fix: str) -> None:
         """Tell the view how the call ends."""

@@ -38,7 +38,7 @@ class Samples(IterableDataset):  # type: ignore[type-arg]
         while True:
             if late := ordered("read"):
                 time.sleep(late)  # as a file server that answers late
-            yield torch.randn(BATCH, WIDTH, generator=random)
+            yield from torch.randn(BATCH, WIDTH, generator=random).unbind()
 
 
 def main() -> None:
@@ -53,7 +53,7 @@ def main() -> None:
     model = DistributedDataParallel(network)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     block = torch.randn(256, 256)
-    for step, batch in enumerate(DataLoader(Samples(), batch_size=None)):
+    for step, batch in enumerate(DataLoader(Samples(), batch_size=BATCH)):
         until = time.thread_time() + ordered("work")
         while time.thread_time() < until:
             block @ block
