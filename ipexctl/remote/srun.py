@@ -122,7 +122,7 @@ class StepServer:
     def __init__(self, ports: range | None = None) -> None:
         """`ports`: those that nodes can connect to; None: any. Raises a HostError if none of them is free."""
         self.token = secrets.token_hex(32)
-        self._waiting: dict[str, Callable[[socket.socket], None]] = {}
+        self._waiting: dict[str, Callable[[socket.socket], object]] = {}
         self._lock = threading.Lock()
         self._server = _open_port(self._on_connection, self.token, ports)
         self.port = self._server.port
@@ -136,7 +136,7 @@ class StepServer:
             os.close(stop)
 
     @contextlib.contextmanager
-    def expecting(self, name: str, on_connection: Callable[[socket.socket], None]) -> Iterator[None]:
+    def expecting(self, name: str, on_connection: Callable[[socket.socket], object]) -> Iterator[None]:
         """Pass the connection of that command on, if it comes within the block."""
         with self._lock:
             self._waiting[name] = on_connection
@@ -237,9 +237,13 @@ class SrunSession(Session):
         self._ready: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._errors: deque[str] = deque(maxlen=20)
         self._is_over = False
+        self._lifeline = contextlib.ExitStack()
+        """A connection from the step: its end is the session's, also where srun was killed."""
+        self._lifeline.enter_context(server.expecting(self._name, self._lifeline.enter_context))
         try:
             self._srun = self._start()
         except OSError as error:
+            self._lifeline.close()
             raise HostError(f"srun cannot be started: {error.strerror or error}", "--transport ssh") from None
         self._threads = [
             threading.Thread(target=work, args=(stream,), daemon=True)
@@ -250,6 +254,7 @@ class SrunSession(Session):
         try:
             self._await_ready(deadline)
         except BaseException:
+            self._lifeline.close()
             self._kill()
             raise
 
@@ -259,6 +264,7 @@ class SrunSession(Session):
             "address": socket.gethostname(),
             "port": self._server.port,
             "token": self._server.token,
+            "name": self._name,
             "environment": variables_of_job(os.environ),
         }
         srun = subprocess.Popen(
@@ -319,6 +325,7 @@ class SrunSession(Session):
             everyone = [self._ready, *self._waiting.values()]
         for waiting in everyone:
             waiting.put(None)
+        self._lifeline.close()
 
     def _read_errors(self, stream: IO[bytes]) -> None:
         for line in iter(lambda: stream.readline(_MAX_EVENT), b""):
@@ -456,6 +463,7 @@ class SrunSession(Session):
 
     def close(self) -> None:
         """End the step, with all that still runs in it."""
+        self._lifeline.close()
         with contextlib.suppress(OSError, ValueError):
             assert self._srun.stdin is not None
             self._srun.stdin.close()

@@ -150,6 +150,29 @@ def test_the_end_of_the_session_ends_commands_whose_answer_nobody_awaits(server:
     assert (sleepers(), [type(error) for error in errors]) in (([], [Unreachable]), ([], []))
 
 
+def test_a_killed_srun_is_a_lost_connection_and_ends_the_commands(server: StepServer, tmp_path: Path) -> None:
+    # Not by exec: as with Slurm, what runs on the node is no child that dies with srun.
+    (tmp_path / "srun").write_text(SRUN.replace('exec "$@"', 'exec 3<&0; setsid "$@" <&3 & wait'))
+    session = SrunSession(HOST, server, Deadline(20))
+    errors: list[HostError] = []
+
+    def run() -> None:
+        try:
+            capture(session, Command.shell(f"trap '' TERM; sleep {SLEEP_SECONDS}; sleep {SLEEP_SECONDS}"))
+        except HostError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    wait_until(lambda: bool(sleepers()))
+    session._srun.kill()
+    session._lifeline.close()  # the stand-in's child holds the pipe of events, which Slurm would close
+    wait_until(lambda: not sleepers())
+    thread.join(20)
+    assert {type(error) for error in errors} <= {Unreachable}
+    session.close()
+
+
 def test_a_step_that_ends_is_a_lost_connection(session: SrunSession) -> None:
     threading.Timer(0.5, session._srun.kill).start()
     with pytest.raises(Unreachable):

@@ -10,7 +10,8 @@ both ends prove the token of the request. On it come the script and then its std
 
 A command runs as over ssh: in the account's home, in a session of its own, whose id is how its processes are found.
 When stdin ends or a call's connection breaks, nobody waits for an answer: all processes of the commands are ended. So
-they are at SIGTERM, which Slurm sends before SIGKILL: without cgroups it would lose the processes of a killed parent.
+they are at the end of one more connection, which has no command and lasts as long as the session, also where srun was
+killed; and at SIGTERM, which Slurm sends before SIGKILL: without cgroups it loses the processes of a killed parent.
 """
 
 from __future__ import annotations
@@ -60,10 +61,26 @@ def main(action: str) -> int:
     request = json.loads(stdin.readline())
     address = next((value for name in _SHOWN_BY if (value := os.environ.get(name))), request["address"])
     server = _CommandTable(ControlPort(address, request["port"], request["token"]), request["environment"])
+    target = server.target
+    try:
+        lifeline = connect(target.address, target.port, target.token, STEP)
+        send_line(lifeline, {"call": request["name"]})
+    except OSError as error:
+        emit("failed", reason=unreached(target, error), fix="does a firewall keep nodes from ports of this machine?")
+        return 1
 
     def end(number: int, _: object) -> None:
         server.end_all()
         os._exit(128 + number)
+
+    def await_control() -> None:
+        with contextlib.suppress(OSError):
+            while lifeline.recv(1):
+                pass
+        server.end_all()
+        os._exit(0)
+
+    threading.Thread(target=await_control, daemon=True).start()
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, end)
@@ -78,7 +95,7 @@ class _CommandTable:
     """The commands that run in this step, by the id that the control machine gave them."""
 
     def __init__(self, target: ControlPort, variables: dict[str, str]) -> None:
-        self._target = target
+        self.target = target
         self._environment = environment(dict(os.environ), variables)
         self._lock = threading.Lock()
         self._calls: dict[str, _StepCommand] = {}
@@ -86,7 +103,7 @@ class _CommandTable:
     def handle(self, message: Json) -> None:
         if "call" in message:
             name = str(message["call"])
-            call = _StepCommand(name, self._target, self._environment)
+            call = _StepCommand(name, self.target, self._environment)
             with self._lock:
                 self._calls[name] = call
             threading.Thread(target=self._run, args=(name, call), daemon=True).start()
@@ -143,8 +160,7 @@ class _StepCommand:
         try:
             conn = connect(target.address, target.port, target.token, STEP)
         except ConnectError as error:
-            place = f"{target.address} port {target.port}"
-            raise OSError(f"it cannot connect to the control machine, {place}: {error}") from None
+            raise OSError(unreached(target, error)) from None
         with conn:
             send_line(conn, {"call": self._name})
             reader = _FrameSource(conn)
@@ -236,6 +252,10 @@ class _StepCommand:
         """Wait for an `end` in another thread: the step must not end before its last signal."""
         with self._ending:
             pass
+
+
+def unreached(target: ControlPort, error: OSError) -> str:
+    return f"it cannot connect to the control machine, {target.address} port {target.port}: {error}"
 
 
 class _FrameSource:
