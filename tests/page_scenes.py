@@ -23,7 +23,6 @@ REASONS = {
     "installs on this machine": "system packages, or a checkout's own environment",
     "runs these tests": "a test can't",
     "submits to Slurm": "tests/lab/test_export_slurm.py does, on a Slurm of its own",
-    "needs an allocation of Slurm": "tests/lab/test_slurm_session.py does, on a Slurm of its own",
     "downloads gigabytes": "IPEX, whose torch is the one with CUDA",
     "trains for minutes": "transformers and a model of theirs",
     "removes what other pages need": "tests/lab/test_uninstall.py does, on hosts of its own",
