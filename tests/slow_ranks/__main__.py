@@ -39,6 +39,8 @@ TRAINING: Final = Path(__file__).with_name("training.py")
 TORCH: Final = "2.13"
 WINDOWS: Final = 5
 """Of an injection: the verdict needs three whole ones, an injection begins in one, and takes a moment."""
+SLOWED: Final = 1.5
+"""By which a judged window may take longer while a rank is slowed: it has 30 steps."""
 RECOVERY: Final = 2
 WARM_UP: Final = 4
 RIGHT_PLACE, RIGHT_CAUSE = 19 / 20, 18 / 20
@@ -65,7 +67,7 @@ class Calls:
     """Calls of ipexctl, of this checkout or of a copy with shorter windows."""
 
     def __init__(self, base: Path, window: float) -> None:
-        self.window = window
+        self.window = self.pace = window
         self.env = {**package_environ(), "XDG_STATE_HOME": str(base / "state"), "PYTHONPATH": str(REPOSITORY)}
         if window != 10.0:
             package = base / "package"
@@ -113,7 +115,9 @@ def trained(calls: Calls, stage: Stage, base: Path) -> Iterator[None]:
     try:
         for _ in range(40):
             time.sleep(max(5.0, calls.window))
-            if calls.slow()["windows"] >= WARM_UP:
+            answer = calls.slow()
+            if answer["windows"] >= WARM_UP:
+                calls.pace = SLOWED * answer["seconds"] / answer["windows"]
                 break
         else:
             raise SystemExit("the training does not begin:\n" + calls.good("logs", "last"))
@@ -126,7 +130,7 @@ def play(calls: Calls, stage: Stage, injection: Injection, rank: int) -> Round:
     manager: Any = injection.inject(stage, rank)
     with manager:
         # One call alone: each is a program on node0 for a second, which is a load on the core of its rank.
-        time.sleep(WINDOWS * calls.window)
+        time.sleep(WINDOWS * calls.pace)
         answer = calls.slow()
     ranks = [found for found in answer["findings"] if found["current"] and found["rank"] is not None]
     links = [link for link in answer["links"] if link["current"]]
@@ -144,7 +148,7 @@ def play(calls: Calls, stage: Stage, injection: Injection, rank: int) -> Round:
     say(f"  {injection.name}, rank {rank} on {host}: {'; '.join(named) or 'nothing'}: {mark}")
     if not is_right:
         say(f"    {json.dumps({name: answer[name] for name in ('windows', 'waiting', 'unjudged', 'look_error')})}")
-    time.sleep(RECOVERY * calls.window)
+    time.sleep(RECOVERY * calls.pace)
     return Round(injection.name, is_right, has_cause)
 
 
