@@ -67,11 +67,13 @@ def read_project(
     secret_files: Sequence[Path] = (),
     home: str = "",
     allow_big: bool = False,
+    own_tree: str = "",
 ) -> Project:
     """Raises a UserError if it can't be read, is no project, or is too large for a call without `allow_big`.
 
     ipexctl's own directories below the root are left out, because their files change during the call. `home` is one of
     them, because this machine may be a node too. `secret_files` are left out as credentials.
+    `own_tree` is added to the name of its tree, for one that no other run shares.
     """
     root = real_path(root)
     if problem := root_problem(root):
@@ -92,7 +94,7 @@ def read_project(
     hashes = Hashes(cache / "hashes.json")
     manifest = manifest_of(scanned, hashes)
     credentials, fetched = tuple(sorted(scanned.credentials)), tuple(sorted(scanned.fetched))
-    return Project(root, name, manifest, cache, _notes(scanned), credentials, fetched, hashes.files_read)
+    return Project(root, name + own_tree, manifest, cache, _notes(scanned), credentials, fetched, hashes.files_read)
 
 
 def _own(root: Path, home: str) -> tuple[str, ...]:

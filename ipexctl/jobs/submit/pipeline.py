@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.local_copy import read_final_status
+from ipexctl.jobs.measured import notes_on as notes_on_measurement
 from ipexctl.jobs.registry import RunRecord, RunRegistry, abandoned_runs, clear_pending, mark_pending, new_id
 from ipexctl.jobs.retention import RetentionLimits, prune_local, read_limits
 from ipexctl.jobs.submit.commit import find_commit
@@ -136,6 +137,7 @@ def plan_run(
             plan = make_plan(context, request, project, run)
             for text in _script_notes(context, plan, request, project):
                 note(text)
+            plan = _with_measurement(call, context, plan)
             tree, _ = _upload(query, project, context, notify)
             plan = replace(plan, notes=(*notes_on(plan.other_runs, time.time()), *plan.notes))
             return PlannedRun(_plan_in(tree, plan, project), context)
@@ -178,6 +180,7 @@ def submit_run(
             _check_other_runs(call, plan, claim)
             for text in (*_restart_notes(context, plan, request), *_script_notes(context, plan, request, project)):
                 note(text)
+            plan = _with_measurement(call, context, plan)
 
             _refuse_bad_project(reading, wait_for_it=False)  # then the hosts need no check
             preflight = _begin_preflight(call, context, plan, undo)
@@ -266,6 +269,7 @@ def start_reading(
             secret_files=request.secret_files,
             home=request.home,
             allow_big=request.allow_big,
+            own_tree=request.own_tree,
         )
         check_synced_path(checkpoint, project, content.manifest)
         notify(describe_project(project, request, content.manifest.summary))
@@ -390,6 +394,16 @@ def _script_notes(
         trainer_note(uses_it=uses_it, argv=request.argv, packages=packages, ranks=ranks),
     )
     return tuple(note for note in notes if note)
+
+
+def _with_measurement(call: _Call, context: RunContext, plan: LaunchPlan) -> LaunchPlan:
+    """The plan with what `autotune` has measured of its settings; a note goes out if that is no longer what runs."""
+    if call.request.trial:
+        return plan
+    text, note = notes_on_measurement(plan, context, call.request, call.project)
+    if note:
+        call.note(note)
+    return replace(plan, choices=(*plan.choices, text)) if text else plan
 
 
 def _last_with_ipex(stacks: Sequence[str]) -> Mapping[str, str]:

@@ -102,6 +102,7 @@ def launch_spec(
         shared_allreduce=plan.allreduce.mode == "shared",
         meter=request.meter,
         metric=request.metric or "",
+        trial=request.trial,
     )
 
 

@@ -68,6 +68,10 @@ class RunRequest(RunOptions):
     """The command of --notify; it may have a token."""
     is_followed: bool = True
     """Whether this call follows the run."""
+    own_tree: str = ""
+    """Added to the name of the project's tree on the hosts; empty for the one that runs share."""
+    trial: bool = False
+    """Whether the rank wrappers measure its steps for `autotune`."""
     hosts_from: str = ""
     """The source of the hosts, for the message that names the project."""
 

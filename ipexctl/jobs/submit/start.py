@@ -101,6 +101,8 @@ class LaunchSpec:
     """Whether ranks count their steps and samples."""
     metric: str = ""
     """The pattern of --metric."""
+    trial: bool = False
+    """Whether the steps are measured for `autotune`."""
 
     @property
     def needs_in_rank(self) -> bool:
@@ -264,6 +266,7 @@ class Launch:
             checkpoint_is_found=spec.start.checkpoint_is_found,
             meter=spec.meter,
             metric=spec.metric,
+            trial=spec.trial,
             bytecode=spec.bytecode,
         )
         return json.dumps(job.to_json())

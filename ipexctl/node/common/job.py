@@ -76,6 +76,8 @@ class JobRecord(NamedTuple):
     options: ProcessOptions = ProcessOptions()
     meter: bool = False
     """Whether steps and samples are counted in the ranks' processes."""
+    trial: bool = False
+    """Whether the steps are measured for `autotune`."""
     metric: str = ""
     """A regular expression, whose first group is samples a second in a line of output; empty for none."""
 

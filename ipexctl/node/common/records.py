@@ -87,6 +87,24 @@ class Throughput(NamedTuple):
     """Where the samples are from: dataloader, or metric for the script's output; steps if they are not known."""
 
 
+class TrialFigures(NamedTuple):
+    """What a rank of a trial of `autotune` has measured so far; `node/run/trial_meter.py` has the rules."""
+
+    rate: float
+    """Steps a second of the measured part; with --metric, the mean of the printed values. 0.0: not known yet."""
+    steps: int
+    """In the measured part; with --metric, the number of values."""
+    samples_per_step: float | None
+    """None: not known."""
+    first_step: float
+    """Seconds of the rank's clock."""
+    since_step: float
+    """Seconds since the last step."""
+    is_warm: bool
+    is_done: bool
+    """Enough is measured, or it has taken long enough."""
+
+
 class RankStatus(NamedTuple):
     rank: int
     host: str
@@ -114,6 +132,7 @@ class RankStatus(NamedTuple):
     problem: Detail | None = None
     """Why its command could not be started."""
     throughput: Throughput | None = None
+    trial: TrialFigures | None = None
 
     def to_json(self) -> Json:
         fields = self._asdict()  # `as_json` takes three times as long, and a run may have thousands of ranks
@@ -122,6 +141,7 @@ class RankStatus(NamedTuple):
             "oom": self.oom and self.oom._asdict(),
             "problem": self.problem and self.problem._asdict(),
             "throughput": self.throughput and self.throughput._asdict(),
+            "trial": self.trial and self.trial._asdict(),
         }
         return {**fields, **records, "lines": lines}
 

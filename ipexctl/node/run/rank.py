@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 
 BEAT_INTERVAL = 4.0
 """Seconds between two messages with figures, which the supervisor answers: by these it sees that the rank lives."""
+TRIAL_BEAT_INTERVAL = 1.0
+"""The same in a trial of `autotune`, which ends as soon as enough is measured."""
 EXITED_BEAT_INTERVAL = 1.0
 """The same once the command has ended: a rank then soon gives up a supervisor that does not answer."""
 
@@ -146,7 +148,7 @@ class Rank:
         self.supervisor_address = addresses[-1]
         self.guard = processes.Guard()
         self.stacks = process_stacks.ProcessStacks(job.rundir, job.command)
-        self.meter = RankMeter(is_on=job.meter, metric=job.metric, host=host_plan(job, rank))
+        self.meter = RankMeter(is_on=job.meter, metric=job.metric, host=host_plan(job, rank), is_trial=job.trial)
         process = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "instance": os.urandom(16).hex()}
         self.identity: Json = {**process, "attempt": None}
         self.client = supervisor_client.SupervisorClient(addresses, job.token, self.identity, self.resume)
@@ -367,6 +369,9 @@ class Rank:
         if self.client.is_up:
             for kind, fields in self.meter.take():
                 self.client.send_message(kind, **fields)
+            trial = self.meter.trial_figures(time.monotonic())
+            if trial is not None:
+                self.client.send_message("trial", **trial)
 
     def step(self, wake: int) -> None:
         now = time.monotonic()
@@ -416,9 +421,13 @@ class Rank:
     def ends(self) -> Json:
         return {stream.name: stream.buffer.end for stream in self.streams}
 
+    @property
+    def beat_interval(self) -> float:
+        return TRIAL_BEAT_INTERVAL if self.job.trial else BEAT_INTERVAL
+
     def check_timeouts(self, now: float) -> None:
         if now >= self.beat_at:
-            self.beat_at = now + (BEAT_INTERVAL if self.exit is None else EXITED_BEAT_INTERVAL)
+            self.beat_at = now + (self.beat_interval if self.exit is None else EXITED_BEAT_INTERVAL)
             cpu, rss = self.measure()
             state, waits = processes.process_state(self.child.pid) if self.child and self.exit is None else (None, None)
             figures = {"cpu": round(cpu, 1), "rss": rss, "process": state, "waits_in": waits}
@@ -426,7 +435,7 @@ class Rank:
             if self.watch is not None:
                 self.watch.check_memory(now)
         if self.watch is not None and self.exit is None and now >= min(self.poll_at, self.meter.next_end):
-            self.poll_at = now + BEAT_INTERVAL
+            self.poll_at = now + self.beat_interval
             self.meter.poll(self.watch.pids, now)
             self.send_windows()
         if now - self.client.last_received > self.patience(now) and not self.is_lost:

@@ -17,6 +17,7 @@ from ipexctl.node.run.host_notes import HostNotes, HostProbe
 from ipexctl.node.run.meter_reader import MeterReader
 from ipexctl.node.run.rank_notes import RankProbe
 from ipexctl.node.run.step_windows import RECENT, StepWindow, WindowMaker
+from ipexctl.node.run.trial_meter import TrialMeter
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -67,8 +68,11 @@ def _as_number(text: str | None) -> float | None:
 class RankMeter:
     """The meter of one command."""
 
-    def __init__(self, *, is_on: bool, metric: str = "", host: MeteredHost | None = None) -> None:
-        """`host` is for the rank that makes the notes of its host."""
+    def __init__(
+        self, *, is_on: bool, metric: str = "", host: MeteredHost | None = None, is_trial: bool = False
+    ) -> None:
+        """`host` is for the rank that makes the notes of its host; a trial of `autotune` is measured step by step."""
+        self._trial = TrialMeter(has_metric=bool(metric)) if is_trial else None
         self._is_on = is_on
         self._has_metric = bool(metric)
         self._reader = MeterReader.create() if is_on else None
@@ -105,6 +109,8 @@ class RankMeter:
         value = reader.read(data) if reader is not None else None
         if value is not None and self._windows is not None:
             self._windows.add_metric(now, value)
+            if self._trial is not None:
+                self._trial.add_metric(now, value)
 
     def poll(self, pids: Sequence[int], now: float) -> None:
         """Read the ring, and the command's processes: at least every 20 seconds, or records are missed.
@@ -113,8 +119,7 @@ class RankMeter:
         """
         if self._windows is None:
             return
-        if self._reader is not None:
-            self._windows.add(self._reader.read())
+        self._read_ring(self._windows)
         if self._probe is not None:
             self._probe.update(pids, self._windows.thread, now)
         closed = self._windows.close_windows(now)
@@ -124,9 +129,9 @@ class RankMeter:
 
     def finish(self, now: float) -> None:
         """The command has exited."""
+        if self._windows is not None:
+            self._read_ring(self._windows)
         if self._reader is not None:
-            if self._windows is not None:
-                self._windows.add(self._reader.read())
             self._reader.close()
             self._reader = None
         if self._windows is not None:
@@ -134,6 +139,17 @@ class RankMeter:
             self._add(closed)
             self._note_host(closed[-1], 0, now)
             self._windows = None
+
+    def _read_ring(self, windows: WindowMaker) -> None:
+        records = self._reader.read() if self._reader is not None else []
+        windows.add(records)
+        if self._trial is not None:
+            self._trial.add(records)
+
+    def trial_figures(self, now: float) -> Json | None:
+        """Of a trial, from its first step on."""
+        figures = self._trial.figures(now) if self._trial is not None else None
+        return None if figures is None else figures._asdict()
 
     def _add(self, closed: Sequence[StepWindow]) -> None:
         notes = self._probe.take() if self._probe is not None else None

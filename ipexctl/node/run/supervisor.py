@@ -35,7 +35,7 @@ from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.limits import FULL_DISK_FLUSH, LAST_MESSAGES, RANK_EXIT, RANK_SILENCE, RANKS_BEGIN, TERM_GRACE
 from ipexctl.node.common.link import ready
 from ipexctl.node.common.processes import allow_many_files
-from ipexctl.node.common.records import FINAL, Detail, Mpirun, split_details
+from ipexctl.node.common.records import FINAL, Detail, Mpirun, TrialFigures, split_details
 from ipexctl.node.run import messages, recorder, stack_dumps, stall_detector, verdict
 from ipexctl.node.run.host_notes import HostNotes
 from ipexctl.node.run.master_port import PortError, check_master_port
@@ -103,6 +103,7 @@ class Supervisor:
             messages.Malformed: self.on_malformed,
             StepWindow: self.on_window,
             HostNotes: self.on_host_window,
+            TrialFigures: self.on_trial,
         }
         self.process: MpirunProcess | None = None
         self.signals: list[int] = []
@@ -236,6 +237,10 @@ class Supervisor:
     def on_host_window(self, peer: RankConnection, window: HostNotes) -> None:
         if window.is_possible:
             peer.windows.of_host.add(window.number, window.rates, time.monotonic(), time.time(), window.iface)
+
+    def on_trial(self, peer: RankConnection, figures: TrialFigures) -> None:
+        peer.status = peer.status._replace(trial=figures)
+        self.record.is_unsaved = True
 
     def on_connected(self, peer: RankConnection, message: messages.Connected) -> None:
         event = "connected" if message.is_new else "reconnected"

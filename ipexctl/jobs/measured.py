@@ -1,0 +1,151 @@
+"""Results of `autotune` for a project, kept for later plans: `measured.json` in the user's data directory.
+
+In come a gain that was shown and the plan; out come, for a later plan with the same settings, "measured on 2026-11-30:
+1.18x", and a note if the hosts, torch or the script are no longer those that were measured. The rules: the fingerprint
+has CPUs, NUMA nodes, number of hosts and ranks, torch and the hash of the script; nothing is said of a plan with other
+settings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.file_reader import SCRIPT, read_regular
+from ipexctl.node.common.files import make_private_directory, write_json_atomically
+from ipexctl.option_declaration import values_of
+from ipexctl.sync.root import owner_here, tree_name
+from ipexctl.text import join_words
+from ipexctl.user_directories import data_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from ipexctl.facts.facts import Facts
+    from ipexctl.jobs.submit.context import RunContext
+    from ipexctl.jobs.submit.project import ProjectLocation
+    from ipexctl.jobs.submit.request import RunRequest
+    from ipexctl.launch.plan import LaunchPlan
+
+SCHEMA: Final = "ipexctl.measured/1"
+NAME: Final = "measured.json"
+_PARTS: Final = {
+    "cpus": "the CPUs",
+    "numa": "the NUMA nodes",
+    "ranks": "hosts and ranks",
+    "torch": "torch",
+    "script": "the script",
+}
+
+
+def directory_of(root: Path) -> Path:
+    """The directory of the project's searches."""
+    return data_directory() / "autotune" / tree_name(root, owner_here())
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What a measurement depends on."""
+
+    cpus: str
+    numa: str
+    ranks: str
+    torch: str
+    script: str
+
+    def differences(self, other: Fingerprint) -> tuple[str, ...]:
+        return tuple(text for name, text in _PARTS.items() if getattr(self, name) != getattr(other, name))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A gain that was shown."""
+
+    date: str
+    ratio: float
+    low: float
+    high: float
+    settings: tuple[tuple[str, str], ...]
+    fingerprint: Fingerprint
+
+
+def fingerprint_of(
+    plan: LaunchPlan, facts: Mapping[str, Facts], packages: Mapping[str, str], script: str
+) -> Fingerprint:
+    """`script`: its text, or the words of a command."""
+    used = [facts[host.name].cpu for host in plan.hosts]
+    return Fingerprint(
+        cpus=",".join(sorted({f"{cpu.model_name} {cpu.allowed}" for cpu in used})),
+        numa=",".join(sorted({str(cpu.numa_nodes) for cpu in used})),
+        ranks=f"{len(plan.hosts)} {plan.world_size}",
+        torch=packages.get("torch", ""),
+        script=hashlib.sha256(script.encode("utf-8", "surrogateescape")).hexdigest()[:16],
+    )
+
+
+def script_text(project: ProjectLocation, request: RunRequest) -> str:
+    """The text of the script; of a module or a command its words."""
+    if request.kind == "script":
+        with contextlib.suppress(OSError):
+            return _text_of(project.root / project.subdirectory / project.command[0])
+    return " ".join(request.argv[:1])
+
+
+def _text_of(path: Path) -> str:
+    return read_regular(path, SCRIPT).decode(errors="replace")
+
+
+def notes_on(plan: LaunchPlan, context: RunContext, request: RunRequest, project: ProjectLocation) -> tuple[str, str]:
+    """What was measured of the settings, and a note if that is no longer what runs; empty if there is nothing."""
+    known = find(directory_of(project.root), request.script)
+    if known is None or not has_settings(request, known.settings):
+        return "", ""
+    now = fingerprint_of(plan, context.facts, context.env.packages, script_text(project, request))
+    text = f"measured on {known.date}: {known.ratio:.2f}x ({known.low:.2f} to {known.high:.2f}) by autotune"
+    changed = now.differences(known.fingerprint)
+    if not changed:
+        return text, ""
+    return text, (
+        f"these settings were measured on {known.date}, and {join_words(changed)} changed since: "
+        "ipexctl autotune measures them again"
+    )
+
+
+def has_settings(request: RunRequest, settings: Iterable[tuple[str, str]]) -> bool:
+    """Whether the request has these options and variables. Pure."""
+    variables = {f"x.{export.name}": export.value for export in request.options.exports if not export.secret}
+    options = {name: str(value) for name, value in values_of(request.options).items()}
+    values = {**options, **variables, "iface": request.iface}
+    return all(values.get(name) == value for name, value in settings)
+
+
+def save(directory: Path, script: str, measured: Measured) -> None:
+    """`script`: its name in the project. Raises an OSError."""
+    make_private_directory(directory)
+    known = _read_scripts(directory)
+    write_json_atomically(directory / NAME, {"schema": SCHEMA, "scripts": {**known, script: asdict(measured)}})
+
+
+def find(directory: Path, script: str) -> Measured | None:
+    """The result for a script; None if there is none, or it can't be read."""
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        fields: dict[str, Any] = dict(_read_scripts(directory)[script])
+        settings = tuple((str(name), str(value)) for name, value in fields.pop("settings"))
+        fingerprint = Fingerprint(**{name: str(value) for name, value in fields.pop("fingerprint").items()})
+        date = str(fields.pop("date"))
+        ratio, low, high = (float(fields[name]) for name in ("ratio", "low", "high"))
+        return Measured(date, ratio, low, high, settings, fingerprint)
+    return None
+
+
+def _read_scripts(directory: Path) -> dict[str, dict[str, Any]]:
+    try:
+        document = json.loads((directory / NAME).read_bytes())
+        scripts: dict[str, dict[str, Any]] = document["scripts"] if document["schema"] == SCHEMA else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return scripts
