@@ -106,6 +106,7 @@ SCENES = (
     Scene("CONTRIBUTING.md", PACKAGE),
     Scene("docs/accelerate.md", CLUSTER, before={0: PREPARED}),
     Scene("docs/allreduce.md", CLUSTER, frozenset({0}), before={0: (TRAIN,)}),
+    Scene("docs/autotune.md", CLUSTER, before={0: (TRAIN,)}),
     Scene("docs/config.md", CLUSTER, hosts=4, take={"ipexctl.toml": ("toml", 0)}, before={1: ("rm ipexctl.toml",)}),
     Scene("docs/doctor.md", CLUSTER, hosts=4),
     Scene(

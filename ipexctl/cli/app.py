@@ -34,6 +34,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "envs": "List, remove or verify the environments on every host.",
     },
     "Runs": {
+        "autotune": "Find the fastest settings of a run by short trials on its hosts.",
         "run": "Run a script on all hosts, one process per rank.",
         "ps": "List the runs started from the control machine and their states.",
         "attach": "Watch a run again until it ends.",

@@ -60,6 +60,8 @@ SHARED_GROUPS: Final[list[frozenset[str]]] = []
 _META: Final = "ipexctl.defaults"
 _FILES: Final = "ipexctl.config_files"
 CLUSTER: Final = "cluster"
+TABLES: Final = {"autotune": "run"}
+"""Commands that have their defaults from the table of another one."""
 CLUSTER_VARIABLE: Final = "IPEXCTL_CLUSTER"
 _VARIABLES: Final = (
     ("IPEXCTL_HOSTFILE", "hostfile"),
@@ -95,6 +97,7 @@ _NO_DEFAULTS: Final = {
 _SOURCES: Final = "decides where packages come from"
 _SENDS: Final = "can send files or secrets of this machine to the hosts"
 _WRITES: Final = "writes files on this machine"
+_TRIALS: Final = "lets trials write outside the project"
 _REPLACES: Final = "replaces files"
 _DELETES: Final = "deletes what the hosts have"
 _ANY: Final = ".*"
@@ -109,6 +112,8 @@ REFUSED: Final[Mapping[str, tuple[str, str]]] = {
     "export": ("[^=]*", _SENDS),
     "checkpoint": (r"[/~].*|(.*/)?\.\.(/.*)?", _SENDS),
     **dict.fromkeys(("summary", "report", "page_file", "download_only", "homes", "users"), (_ANY, _WRITES)),
+    "save": (_ANY, _WRITES),
+    "allow_path": (_ANY, _TRIALS),
     "force": (_ANY, _REPLACES),
     **dict.fromkeys(("prune", "remove", "remove_all", "revoke", "with_results", "yes"), (_ANY, _DELETES)),
 }
@@ -128,7 +133,12 @@ class ConfiguredCommand(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         params = ctx.params
-        is_shown = ctx.info_name == "run" or params.get("dry_run") or params.get("check") or params.get("verbose")
+        is_shown = (
+            ctx.info_name in ("run", "autotune")
+            or params.get("dry_run")
+            or params.get("check")
+            or params.get("verbose")
+        )
         if is_shown and not params.get("json") and not params.get("quiet") and (text := _origins(self, ctx)):
             from ipexctl.ui.messages import print_message
 
@@ -221,6 +231,10 @@ class CommandSpec(NamedTuple):
             ctx = ctx.parent
         if not names:
             return None
+        if names[-1] in TABLES:
+            from ipexctl.cli.app import load_command
+
+            return cls.in_table(TABLES[names[-1]], command, (*siblings, load_command(TABLES[names[-1]])))
         return cls.in_table(names[-1], command, siblings)
 
     @classmethod

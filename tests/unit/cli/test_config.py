@@ -43,6 +43,7 @@ HARMLESS = frozenset(
         "backend",
         "bastion",
         "bind",
+        "budget",
         "ccl_workers",
         "check",
         "compare",
@@ -67,7 +68,7 @@ HARMLESS = frozenset(
         "sync",
     }
     | {"syntax_check", "tags", "time_limit", "timeout", "torch", "transport", "upgrade", "user", "verbose", "verify"}
-    | {"grep", "newest", "nice", "on_hang", "reconnect", "results", "tail", "timestamps", "wait"}
+    | {"grep", "newest", "nice", "on_hang", "only", "reconnect", "results", "resume", "tail", "timestamps", "wait"}
 )
 """Parameters that a project's file may set: they run no program, send and write no file, and weaken no check."""
 NO_DEFAULTS = {"events", "json", "inventory", "cluster", "config"}

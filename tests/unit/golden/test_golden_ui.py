@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import test_autotune_output as tune
 import test_run_summary as summary
 import test_ui_install as install
 import test_unit_lab_condition as lab
@@ -17,6 +18,7 @@ from ipexctl.refusal import Refusal
 from ipexctl.stack.install_context import InstallReport
 from ipexctl.ui import install as install_ui
 from ipexctl.ui import ps
+from ipexctl.ui.autotune import show_result
 from ipexctl.ui.lab import condition_text
 from ipexctl.ui.run.keys import Controls
 from ipexctl.ui.run.state import RunState
@@ -56,6 +58,9 @@ def test_ui(capfd: pytest.CaptureFixture[str]) -> None:
         install_ui.show(report)
         out, err = capfd.readouterr()
         cases += [Case("install, stdout", out), Case("install, stderr", err)]
+    for name, result in tune.RESULTS.items():
+        show_result(result, "ipexctl run --omp 3 train.py")
+        cases.append(Case(f"autotune, {name}", capfd.readouterr().out))
     assert not (diff := golden_diff("ui", [*cases, *labs()])), diff
 
 
