@@ -24,7 +24,7 @@ from ipexctl.jobs.follow import Follower
 from ipexctl.jobs.local_copy import LocalCopy, remove_copy
 from ipexctl.jobs.registry import RunRegistry
 from ipexctl.jobs.stop import stop
-from ipexctl.jobs.submit.pipeline import submit_run
+from ipexctl.jobs.submit.pipeline import remove_job_files, submit_run
 from ipexctl.jobs.submit.request import RunRequest, StartFailure
 from ipexctl.jobs.submit.start import clean_up
 from ipexctl.jobs.why.why import cause_from_copy
@@ -35,6 +35,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 from ipexctl.sync.root import owner_here, tree_name
+from ipexctl.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -167,14 +168,14 @@ class _Watch:
 
 
 class StopCall:
-    """Stops the run once, in the background, over a connection of its own."""
+    """Stops the run in the background, over a connection of its own; again if that fails and it is asked again."""
 
     def __init__(self, record: RunRecord, pool: SessionPool) -> None:
         self._record, self._pool = record, pool
         self._call: Future[None] | None = None
 
     def request(self) -> None:
-        if self._call is None:
+        if self._call is None or (self._call.done() and self._call.exception() is not None):
             self._call = run_in_background(self._stop, "stop")
 
     def wait(self) -> None:
@@ -233,6 +234,7 @@ class TrialRunner:
                 self._make_sure(call, record)
             if is_first_plan and found is not None and found.rate is None:
                 self.failed_run = record.id
+                remove_job_files(self._hosts, record, self._pool)
             else:
                 self._remove_record(record)
 
@@ -297,5 +299,5 @@ def observation_of(figures: TrialFigures | None, lines: Sequence[str], failure: 
     if figures is None:
         return Observation(0.0, failure="it ended without a step of an optimizer that can be counted")
     if figures.steps < FEWEST_STEPS or not figures.rate:
-        return Observation(0.0, failure=f"only {figures.steps} steps could be measured")
+        return Observation(0.0, failure=f"only {counted(figures.steps, 'step')} could be measured")
     return Observation(0.0, figures.rate, figures.samples_per_step, find_losses(lines))
