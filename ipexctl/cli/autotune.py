@@ -77,7 +77,10 @@ def autotune_command(*, ctx: typer.Context, search: SearchOptions, line: LaunchL
     only = read_groups(search.only)
     launch_call = read_launch_call(ctx, line)
     if not launch_call.request.sync:
-        raise UserError("a trial needs a copy of the project of its own", fix="leave out --no-sync")
+        raise UserError(
+            "a trial needs a copy of the project of its own",
+            fix="leave out --no-sync, or `sync = false` of ipexctl.toml",
+        )
     for note in launch_call.notes:
         output.print_note(f"note: {note}")
     with session_pool(line.targets, output) as (pool, interrupt):

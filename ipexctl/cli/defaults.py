@@ -231,11 +231,16 @@ class CommandSpec(NamedTuple):
             ctx = ctx.parent
         if not names:
             return None
-        if names[-1] in TABLES:
+        return cls.of_command(names[-1], command, siblings)
+
+    @classmethod
+    def of_command(cls, name: str, command: TyperCommand, siblings: Iterable[TyperCommand] = ()) -> CommandSpec:
+        """`name`: of the command, or of the group that it is in with its siblings."""
+        if name in TABLES:
             from ipexctl.cli.app import load_command
 
-            return cls.in_table(TABLES[names[-1]], command, (*siblings, load_command(TABLES[names[-1]])))
-        return cls.in_table(names[-1], command, siblings)
+            siblings = (load_command(TABLES[name]),)
+        return cls.in_table(TABLES.get(name, name), command, siblings)
 
     @classmethod
     def in_table(cls, table: str, command: TyperCommand, siblings: Iterable[TyperCommand]) -> CommandSpec:
@@ -275,9 +280,9 @@ def command_specs(*names: str) -> Iterator[tuple[str, CommandSpec]]:
         command = load_command(name)
         below: Mapping[str, Any] = getattr(command, "commands", {})
         for label, leaf in below.items():
-            yield f"{name} {label}", CommandSpec.in_table(name, leaf, below.values())
+            yield f"{name} {label}", CommandSpec.of_command(name, leaf, below.values())
         if not below:
-            yield name, CommandSpec.in_table(name, command, ())
+            yield name, CommandSpec.of_command(name, command)
 
 
 @functools.cache
@@ -365,6 +370,9 @@ class _FileReader:
         options = {key: param for group in shared_options() for key, param in group.items()}
         values = {}
         for key, value in self._file.tables.items():
+            if key in TABLES and isinstance(value, dict):
+                self._add(key, "", f"{key} has its defaults from [{TABLES[key]}]", f"write them into [{TABLES[key]}]")
+                continue
             if (key in COMMANDS or key == CLUSTER) and isinstance(value, dict):
                 continue
             if isinstance(value, dict):

@@ -149,6 +149,14 @@ def test_values_of_every_type_are_read(project: Path) -> None:
     assert slurm.params["launcher"] == "srun"
 
 
+def test_autotune_has_the_defaults_of_run(project: Path) -> None:
+    (project / "ipexctl.toml").write_text("[run]\nomp = 3\nranks = '0'\ndetach = true\n")
+    assert parse("autotune", "train.py").params["omp"] == 3
+    (project / "ipexctl.toml").write_text("[autotune]\nomp = 3\n")
+    with pytest.raises(FileError):
+        parse("autotune", "train.py")
+
+
 def test_hosts_of_lab_up_ignore_the_shared_hosts_option(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_JOB_NODELIST", "a")
     for text, number in (("hosts = 'node1'\n", 3), ("hosts = 'node1'\n[lab]\nhosts = 5\n", 5)):
