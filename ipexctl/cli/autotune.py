@@ -25,6 +25,7 @@ from ipexctl.cli.launch_options import LaunchCall, LaunchLine, ScriptCommand, pl
 from ipexctl.cli.options import command, flag, option
 from ipexctl.errors import UserError
 from ipexctl.option_declaration import values_of
+from ipexctl.text import tilde_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -288,8 +289,11 @@ def _save(call: LaunchCall, planned: PlannedRun, best: LaunchPlan, result: Searc
     if not line.output.json:
         show_diff(before, text, path.name)
     mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
-    write_atomically(path, text.encode(), mode=mode)
-    measured.save(measured.directory_of(call.project.root), call.request.script, found)
+    try:
+        write_atomically(path.resolve(), text.encode(), mode=mode, is_of_user=True)
+        measured.save(measured.directory_of(call.project.root), call.request.script, found)
+    except OSError as error:
+        raise UserError(f"{tilde_path(path)} can't be written: {error.strerror}", fix="make room there") from None
 
 
 def _exit_code(result: SearchResult) -> int:
