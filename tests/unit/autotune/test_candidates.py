@@ -70,7 +70,9 @@ def test_backend_is_varied_where_there_is_a_choice() -> None:
     found = candidates("backend", machine(cpu(8)), ppn=2, env=IPEX)
     assert "--backend gloo --allreduce backend" in [" ".join(sorted_words(one)) for one in found]
     assert any("--ccl-workers 2" in one for one in found)
-    assert candidates("backend", machine(cpu(8)), ppn=2) == ["--allreduce shared --backend gloo"]
+    shared, backend = "--allreduce shared --backend gloo", "--allreduce backend --backend gloo"
+    assert candidates("backend", machine(cpu(8)), ppn=2, allreduce="backend") == [shared]
+    assert candidates("backend", machine(cpu(8)), ppn=2, allreduce="shared") == [backend]
 
 
 def sorted_words(text: str) -> list[str]:
