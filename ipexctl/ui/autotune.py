@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ipexctl.autotune.tuner import SearchResult
 
 SCHEMA: Final = "ipexctl.autotune/1"
+_LONGER: Final = "1h"
 TYPICAL_TRIAL: Final = 25.0
 """Seconds that a dry run counts with: a start, an import of torch, some steps."""
 _BAR: Final = 12
@@ -159,7 +160,10 @@ def _ending_lines(verdict: Verdict, progress: SearchProgress, best: str, failed_
     if verdict.ending == "no-candidates":
         return ["no setting that could be tried differs on these hosts"]
     shown = f"best {interval}" if found is not None else printable(verdict.reason) or "none was ahead"
-    return [f"no gain was shown: {tried} tried, {shown}"]
+    lines = [f"no gain was shown: {tried} tried, {shown}"]
+    if progress.is_cut:
+        lines += ["the budget was too short to compare all settings", f"  --budget {_LONGER}"]
+    return lines
 
 
 def result_json(result: SearchResult) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def ends() -> list[Case]:
     return [*cases, Case("live view, stopping", plain(screen)[-1]), Case("live view, filter", controls.error)]
 
 
-def test_ui(capfd: pytest.CaptureFixture[str]) -> None:
+def test_ui(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     cases = ends()
     for hidden in (0, 3):
         ps.show([], hidden=hidden)
@@ -58,6 +58,7 @@ def test_ui(capfd: pytest.CaptureFixture[str]) -> None:
         install_ui.show(report)
         out, err = capfd.readouterr()
         cases += [Case("install, stdout", out), Case("install, stderr", err)]
+    monkeypatch.setenv("COLUMNS", "140")
     for name, result in tune.RESULTS.items():
         show_result(result, "ipexctl run --omp 3 train.py")
         cases.append(Case(f"autotune, {name}", capfd.readouterr().out))
