@@ -235,22 +235,23 @@ def _report(
 def run_call(words: Sequence[str], trailing: int, settings: Settings, *, is_module: bool) -> str:
     """The words of this call as a call of `run` with these settings. Pure.
 
-    `trailing`: how many words belong to the script. The last one of two equal options counts.
+    `trailing`: how many words belong to the script. Options that the settings replace are left out.
     """
-    from ipexctl.autotune.apply import words_of
+    from ipexctl.autotune.apply import options_of, words_of
 
     options, script = list(words[: len(words) - trailing]), list(words[len(words) - trailing :])
     if options[-1:] == ["--"]:
         script.insert(0, options.pop())
     if is_module:
         options, script = options[:-2], [*options[-2:], *script]
+    left_out = (*_OWN_WITH_VALUE, *(f"--{name.replace('_', '-')}" for name in options_of(settings)))
     kept: list[str] = []
     while options:
         word = options.pop(0)
         name, equals, _ = word.partition("=")
-        if name in _OWN_WITH_VALUE and not equals and options:
+        if name in left_out and not equals and options:
             options.pop(0)
-        elif name not in (*_OWN_WITH_VALUE, *_OWN_FLAGS):
+        elif name not in (*left_out, *_OWN_FLAGS):
             kept.append(word)
     if "autotune" in kept:
         kept[kept.index("autotune")] = "run"

@@ -32,7 +32,7 @@ def test_groups() -> None:
     ("typed", "trailing", "call"),
     [
         ("autotune -H h --budget 5m train.py --only x", 3, "run -H h --omp 7 -x 'A=b c' train.py --only x"),
-        ("autotune --only=bind --save --omp 2 train.py", 1, "run --omp 2 --omp 7 -x 'A=b c' train.py"),
+        ("autotune --only=bind --save --omp 2 train.py", 1, "run --omp 7 -x 'A=b c' train.py"),
         ("autotune --json -m pkg.train -n 3", 2, "run --omp 7 -x 'A=b c' -m pkg.train -n 3"),
         ("autotune --resume -- ./start.sh", 1, "run --omp 7 -x 'A=b c' -- ./start.sh"),
     ],
