@@ -137,7 +137,7 @@ def trainjob(
     """Print a TrainJob of Kubeflow Trainer v2, with torchrun and gloo.
 
     \b
-    Example: ipexctl export trainjob -H hostfile --backend gloo --image me/img train.py > job.yaml
+    Example: ipexctl export trainjob -H hosts --image me/img train.py > job.yaml
     """
     from ipexctl.export.trainjob import to_trainjob
 

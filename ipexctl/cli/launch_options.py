@@ -55,6 +55,7 @@ _OTHER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Ending": ("notify",),
     "Connection": (
         "forks", "user", "port", "identity", "ssh_config", "known_hosts", "host_keys", "connect_timeout", "timeout",
+        "transport",
     ),
 }  # fmt: skip
 _DECLARED: Final = declared(RankOptions) | declared(RunOptions)

@@ -181,6 +181,8 @@ def test_run_module_has_the_options_of_the_run_command() -> None:
     of_call = {*PANELS["Where"], *PANELS["Watching"], *PANELS["Connection"], "dry_run", "iface"} - {
         "detach",
         "reconnect",
+        "meter",
+        "metric",
     }
     other = {"words", "install", "stack", "torch", "packages", "requirements", "export"}
     other |= {"env_file", "accelerate_config", "notify"}

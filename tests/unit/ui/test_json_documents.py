@@ -35,7 +35,7 @@ UNINSTALLED = UninstallResult(N1, "ok")
         (
             push.as_json(PushReport((PushResult(N1, "ok"),), 0.0, "/d", "d", 1, 2)),
             "source path files bytes force dry_run",
-            "path files_sent sent_bytes same differing replaced would_send",
+            "path files_sent sent_bytes same differing replaced refused would_send",
         ),
         (
             install.as_json(InstallReport((InstallResult(N1, "ok"),), 0.0)),
