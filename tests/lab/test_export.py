@@ -22,7 +22,10 @@ from lab_run_helpers import REPORT_SCRIPT, WAIT_SCRIPT, Cluster, rank_reports
 MPI_LAB = LabSpec(hosts=2, name=f"export-{os.getpid()}")
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(200)]
 
-RUN_ONLY_VARIABLES = ("IPEXCTL_RUN", "IPEXCTL_RUN_DIR", "IPEXCTL_NOTES", "RESTART_COUNT", "PYTHONPATH")
+RUN_ONLY_VARIABLES = (
+    *("IPEXCTL_RUN", "IPEXCTL_RUN_DIR", "IPEXCTL_NOTES", "IPEXCTL_METER", "IPEXCTL_ALLREDUCE"),
+    *("RESTART_COUNT", "PYTHONPATH"),
+)
 """Only ranks of `run` have these."""
 CALL_VARIABLES = ("MASTER_PORT", "PWD", "OLDPWD", "SHLVL", "_", "SSH_CLIENT", "SSH_CONNECTION", "LANG", "LC_CTYPE")
 """ssh may forward the locale of its caller."""

@@ -67,8 +67,11 @@ import json, os
 with open(f"/var/tmp/told-{os.environ['RANK']}.json", "w") as file:
     json.dump({"env": dict(os.environ), "cores": sorted(os.sched_getaffinity(0))}, file)
 """
-SLURM_VARIABLES = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "FI_TCP_IFACE", "MASTER_ADDR", "MASTER_PORT", "I_MPI_PIN")
-"""Values that depend on the nodes Slurm chooses, and on the program that binds ranks."""
+SLURM_VARIABLES = (
+    *("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "FI_TCP_IFACE", "MASTER_ADDR", "MASTER_PORT", "I_MPI_PIN"),
+    "IPEXCTL_ALLREDUCE",
+)
+"""Values that depend on the nodes Slurm chooses, and on the program that binds ranks; the last is for runs alone."""
 BOTH_LAUNCHERS = pytest.mark.parametrize("launcher", ["srun", "mpirun"])
 
 
