@@ -554,10 +554,13 @@ def hosts_with_job_files(record: RunRecord, ended: RunStatus | None) -> frozense
 
     Once a rank wrapper has reached the supervisor, it removes the file, also when it is cut off later: such a host is
     not contacted again, because connecting to it may take the whole timeout. A killed wrapper leaves the file for a
-    restart.
+    restart, and so do all wrappers of an attempt that was over when the run was stopped.
     """
     if ended is None:
         return frozenset(record.hosts)
     for_restart = ended.attempt < ended.restarts
-    left = {rank.host for rank in ended.ranks if rank.wrapper is None or (for_restart and rank.state == "lost")}
+    is_left = for_restart and ended.state == "stopped"
+    left = {
+        rank.host for rank in ended.ranks if is_left or rank.wrapper is None or (for_restart and rank.state == "lost")
+    }
     return frozenset(record.hosts) & left

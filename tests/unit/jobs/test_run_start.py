@@ -304,20 +304,22 @@ def test_the_supervisor_gets_a_scope_if_logind_ends_processes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("restarts", "wrappers", "hosts"),
+    ("state", "restarts", "wrappers", "hosts"),
     [
-        (0, {"a": 7, "b": 8}, set()),
-        (0, {"a": 7, "b": None}, {"b"}),
-        (1, {"a": 7, "b": 8}, {"b"}),
+        ("failed", 0, {"a": 7, "b": 8}, set()),
+        ("failed", 0, {"a": 7, "b": None}, {"b"}),
+        ("failed", 1, {"a": 7, "b": 8}, {"b"}),
+        ("stopped", 0, {"a": 7, "b": 8}, set()),
+        ("stopped", 1, {"a": 7, "b": 8}, {"a", "b"}),
     ],
 )
 def test_after_a_run_only_hosts_that_may_still_have_its_job_file_are_contacted(
-    restarts: int, wrappers: dict[str, int | None], hosts: set[str]
+    state: Any, restarts: int, wrappers: dict[str, int | None], hosts: set[str]
 ) -> None:
     """A host that was cut off during the run would take the whole connect timeout."""
     record = RunRecord("r", HOSTS[0], "/h", "python3", hosts=("a", "b"))
     ranks = (RankStatus(0, "a", "failed", wrapper=wrappers["a"]), RankStatus(1, "b", "lost", wrapper=wrappers["b"]))
-    assert hosts_with_job_files(record, RunStatus("r", "failed", restarts=restarts, ranks=ranks)) == hosts
+    assert hosts_with_job_files(record, RunStatus("r", state, restarts=restarts, ranks=ranks)) == hosts
     assert hosts_with_job_files(record, None) == {"a", "b"}
 
 
