@@ -62,6 +62,22 @@ def sleepers() -> list[str]:
     return [line[0] for line in lines if len(line) == 3 and f"sleep {SLEEP_SECONDS}" in line[2] and line[1][0] != "Z"]
 
 
+def begin_to_sleep(session: SrunSession) -> tuple[threading.Thread, list[HostError]]:
+    """A command that ignores SIGTERM, once it runs; the list gets its error."""
+    errors: list[HostError] = []
+
+    def run() -> None:
+        try:
+            capture(session, Command.shell(f"trap '' TERM; sleep {SLEEP_SECONDS}; sleep {SLEEP_SECONDS}"))
+        except HostError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    wait_until(lambda: bool(sleepers()))
+    return thread, errors
+
+
 def test_streams_exit_code_and_home_are_as_over_ssh(session: SrunSession) -> None:
     result = capture(session, Command.shell("pwd; echo err >&2; exit 7"))
     assert (result.stdout, result.stderr) == (f"{Path.home()}\n".encode(), b"err\n")
@@ -134,17 +150,7 @@ def test_a_time_limit_ends_the_command_and_keeps_its_output(session: SrunSession
 
 def test_the_end_of_the_session_ends_commands_whose_answer_nobody_awaits(server: StepServer) -> None:
     session = SrunSession(HOST, server, Deadline(20))
-    errors: list[HostError] = []
-
-    def run() -> None:
-        try:
-            capture(session, Command.shell(f"trap '' TERM; sleep {SLEEP_SECONDS}; sleep {SLEEP_SECONDS}"))
-        except HostError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    wait_until(lambda: bool(sleepers()))
+    thread, errors = begin_to_sleep(session)
     session.close()
     thread.join(20)
     assert (sleepers(), [type(error) for error in errors]) in (([], [Unreachable]), ([], []))
@@ -154,17 +160,7 @@ def test_a_killed_srun_is_a_lost_connection_and_ends_the_commands(server: StepSe
     # Not by exec: as with Slurm, what runs on the node is no child that dies with srun.
     (tmp_path / "srun").write_text(SRUN.replace('exec "$@"', 'exec 3<&0; setsid "$@" <&3 & wait'))
     session = SrunSession(HOST, server, Deadline(20))
-    errors: list[HostError] = []
-
-    def run() -> None:
-        try:
-            capture(session, Command.shell(f"trap '' TERM; sleep {SLEEP_SECONDS}; sleep {SLEEP_SECONDS}"))
-        except HostError as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    wait_until(lambda: bool(sleepers()))
+    thread, errors = begin_to_sleep(session)
     session._srun.kill()
     session._lifeline.close()  # the stand-in's child holds the pipe of events, which Slurm would close
     wait_until(lambda: not sleepers())

@@ -10,10 +10,13 @@ lacks is None. This module is the one place that knows how windows arrive: `NO_M
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from ipexctl.node.run.window_codec import HostRates, RankRates
+    from ipexctl.node.run.window_file import HostWindows, RankWindows
 
 MAX_COLUMNS: Final = 400
 MAX_CELLS: Final = 120_000
@@ -41,23 +44,11 @@ class Window(NamedTuple):
 
 
 class HostWindow(NamedTuple):
-    """What was noted about one host in a few seconds, as `HostRates` of the record has it. None: not known there."""
+    """What was noted about one host in a few seconds."""
 
     start: float
     seconds: float
-    busy: float | None = None
-    """The part of all processors' time in use."""
-    memory_used: float | None = None
-    """Bytes."""
-    received_per_s: float | None = None
-    sent_per_s: float | None = None
-    cpu_pressure: float | None = None
-    memory_pressure: float | None = None
-    io_pressure: float | None = None
-    steal: float | None = None
-    throttled: float | None = None
-    swap_per_s: float | None = None
-    retransmits_per_s: float | None = None
+    rates: HostRates
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,40 +66,8 @@ class Measurements:
 NO_MEASUREMENTS: Final = Measurements()
 
 
-class Rates(Protocol):
-    """A window of a rank as the record of a run keeps it."""
-
-    @property
-    def steps_per_s(self) -> float: ...
-    @property
-    def samples_per_s(self) -> float | None: ...
-    @property
-    def data_wait(self) -> float | None:
-        """Share of the time."""
-
-    @property
-    def reduce_wait(self) -> float | None:
-        """Share of the time."""
-
-    @property
-    def cores(self) -> float | None: ...
-    @property
-    def rss(self) -> float | None: ...
-
-
-class WindowRecord(Protocol):
-    """The windows of a rank or a host, which follow one another without a gap; None: nothing is known of that one."""
-
-    @property
-    def started(self) -> float: ...
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def windows(self) -> Sequence[Any]: ...
-
-
 def measurements_of(
-    ranks: Mapping[int, WindowRecord], hosts: Mapping[str, WindowRecord], losses: tuple[tuple[float, float], ...]
+    ranks: Mapping[int, RankWindows], hosts: Mapping[str, HostWindows], losses: tuple[tuple[float, float], ...]
 ) -> Measurements:
     """From the windows of the record."""
     by_metric = any(rates is not None and rates.by_metric for record in ranks.values() for rates in record.windows)
@@ -120,7 +79,7 @@ def measurements_of(
     )
 
 
-def windows_of(started: float, seconds: float, rates: Iterable[Rates | None]) -> tuple[Window, ...]:
+def windows_of(started: float, seconds: float, rates: Iterable[RankRates | None]) -> tuple[Window, ...]:
     """The windows of a rank, which follow one another without a gap; None: nothing is known of that one."""
     return tuple(
         Window(
@@ -137,19 +96,16 @@ def windows_of(started: float, seconds: float, rates: Iterable[Rates | None]) ->
     )
 
 
-def _waited(rate: Rates, seconds: float) -> float | None:
+def _waited(rate: RankRates, seconds: float) -> float | None:
     if rate.data_wait is None and rate.reduce_wait is None:
         return None
     return min(1.0, (rate.data_wait or 0.0) + (rate.reduce_wait or 0.0)) * seconds
 
 
-def host_windows_of(started: float, seconds: float, rates: Iterable[object]) -> tuple[HostWindow, ...]:
+def host_windows_of(started: float, seconds: float, rates: Iterable[HostRates | None]) -> tuple[HostWindow, ...]:
     """The same for a host."""
-    names = HostWindow._fields[2:]
     return tuple(
-        HostWindow(started + number * seconds, seconds, *(getattr(rate, name) for name in names))
-        for number, rate in enumerate(rates)
-        if rate is not None
+        HostWindow(started + number * seconds, seconds, rate) for number, rate in enumerate(rates) if rate is not None
     )
 
 
@@ -330,9 +286,9 @@ def host_curves(measured: Measurements, hosts: Mapping[int, str], start: float, 
 def _host_curves(
     host: str, windows: Sequence[HostWindow], ranks: Iterable[Sequence[Window]], columns: Columns
 ) -> HostCurves:
-    cpu = _means(((w.start, w.seconds, w.busy) for w in windows), columns)
-    memory = _means(((w.start, w.seconds, w.memory_used) for w in windows), columns)
-    rates = ((w.start, w.seconds, _network_rate(w)) for w in windows)
+    cpu = _means(((w.start, w.seconds, w.rates.busy) for w in windows), columns)
+    memory = _means(((w.start, w.seconds, w.rates.memory_used) for w in windows), columns)
+    rates = ((w.start, w.seconds, _network_rate(w.rates)) for w in windows)
     own = [found for each in ranks if (found := _means(((w.start, w.seconds, w.memory) for w in each), columns))]
     rank_memory = tuple(
         sum(known) if (known := [value for value in column if value is not None]) else None
@@ -343,15 +299,15 @@ def _host_curves(
 
 def _signs(windows: Sequence[HostWindow]) -> Iterator[HostSign]:
     for kind, least in SIGNS.items():
-        known = [value for window in windows if (value := getattr(window, kind)) is not None]
+        known = [value for window in windows if (value := getattr(window.rates, kind)) is not None]
         if known and (mean := sum(known) / len(known)) >= least:
             yield HostSign(kind, mean)
 
 
-def _network_rate(window: HostWindow) -> float | None:
-    if window.received_per_s is None or window.sent_per_s is None:
+def _network_rate(rates: HostRates) -> float | None:
+    if rates.received_per_s is None or rates.sent_per_s is None:
         return None
-    return window.received_per_s + window.sent_per_s
+    return rates.received_per_s + rates.sent_per_s
 
 
 def _means(values: Iterable[tuple[float, float, float | None]], columns: Columns) -> tuple[float | None, ...]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
-
 import pytest
 
 from ipexctl.jobs.report.measurements import (
@@ -21,6 +18,8 @@ from ipexctl.jobs.report.measurements import (
     rank_grid,
     windows_of,
 )
+from ipexctl.node.run.window_codec import HostRates, RankRates
+from ipexctl.node.run.window_file import HostWindows, RankWindows
 
 
 def windows(count: int, *, start: float = 1000.0, samples: int | None = 64, wait: float = 1.0) -> list[Window]:
@@ -93,7 +92,9 @@ def test_a_run_without_windows_has_no_grid_and_no_curves() -> None:
 
 
 def test_a_figure_that_a_host_lacks_is_empty_and_no_zero() -> None:
-    measured = Measurements(hosts={"a": [HostWindow(1000.0, 10.0, busy=0.4), HostWindow(1010.0, 10.0, busy=0.6)]})
+    measured = Measurements(
+        hosts={"a": [HostWindow(1000.0 + 10 * n, 10.0, HostRates(busy=busy)) for n, busy in enumerate((0.4, 0.6))]}
+    )
     (curves,) = host_curves(measured, {0: "a", 1: "b"}, 1000.0, 1020.0)
     assert (curves.cpu, curves.memory, curves.network) == ((0.4, 0.6), (), ())
 
@@ -114,42 +115,27 @@ def test_a_window_without_a_step_does_not_make_samples_unknown() -> None:
     assert grid.rows[0].samples_per_s == (6.4, 6.4, 0.0)
 
 
-class Kept(NamedTuple):
-    steps_per_s: float
-    samples_per_s: float | None = None
-    data_wait: float | None = None
-    reduce_wait: float | None = None
-    cores: float | None = None
-    rss: float | None = None
-    by_metric: bool = False
-
-
 def test_windows_of_rates_are_at_their_time() -> None:
-    made = windows_of(1000.0, 20.0, [Kept(2.0, 8.0, 0.15, 0.1, 4.0), None, Kept(0.0)])
+    made = windows_of(1000.0, 20.0, [RankRates(2.0, 8.0, 0.15, reduce_wait=0.1, cores=4.0), None, RankRates(0.0)])
     assert made == (Window(1000.0, 20.0, 40.0, 160.0, 5.0, 80.0), Window(1040.0, 20.0, 0.0))
 
 
 def test_a_host_is_named_from_a_limit_on() -> None:
     for steal, kinds in ((0.04, []), (0.06, ["steal"])):
-        windows = [HostWindow(1000.0 + 10 * n, 10.0, steal=steal, memory_pressure=0.01) for n in range(3)]
+        windows = [HostWindow(1000.0 + 10 * n, 10.0, HostRates(steal=steal, memory_pressure=0.01)) for n in range(3)]
         (curves,) = host_curves(Measurements(hosts={"a": windows}), {0: "a"}, 1000.0, 1030.0)
         assert [sign.kind for sign in curves.signs] == kinds
 
 
-class Stored(NamedTuple):
-    started: float
-    seconds: float
-    windows: Sequence[Any]
-
-
 def test_windows_of_the_record_become_measurements() -> None:
-    host = HostWindow(0.0, 0.0, busy=0.5, steal=0.1)
-    rank = Kept(2.0, 8.0, 0.1, None, 4.0)
-    made = measurements_of({3: Stored(1000.0, 10.0, (rank, None))}, {"a": Stored(990.0, 20.0, (None, host))}, ())
+    host = HostRates(busy=0.5, steal=0.1)
+    rank = RankRates(2.0, 8.0, 0.1, cores=4.0)
+    ranks, hosts = {3: RankWindows(1000.0, 10.0, (rank, None))}, {"a": HostWindows(990.0, 20.0, (None, host))}
+    made = measurements_of(ranks, hosts, ())
     assert made.ranks == {3: (Window(1000.0, 10.0, 20.0, 80.0, 1.0, 40.0),)}
-    assert made.hosts["a"] == (HostWindow(1010.0, 20.0, busy=0.5, steal=0.1),)
+    assert made.hosts["a"] == (HostWindow(1010.0, 20.0, host),)
     assert not made.is_metric
-    assert measurements_of({0: Stored(0.0, 10.0, (rank._replace(by_metric=True),))}, {}, ()).is_metric
+    assert measurements_of({0: RankWindows(0.0, 10.0, (rank._replace(by_metric=True),))}, {}, ()).is_metric
 
 
 def test_the_memory_of_a_hosts_ranks_is_summed() -> None:
@@ -158,7 +144,9 @@ def test_the_memory_of_a_hosts_ranks_is_summed() -> None:
         1: [Window(1010.0, 10.0, 1, memory=8.0)],
         2: [Window(1000.0, 20.0, 1, memory=100.0)],
     }
-    hosts = {"a": [HostWindow(1000.0, 10.0, memory_used=50.0), HostWindow(1010.0, 10.0, memory_used=60.0)]}
+    hosts = {
+        "a": [HostWindow(1000.0 + 10 * n, 10.0, HostRates(memory_used=used)) for n, used in enumerate((50.0, 60.0))]
+    }
     (curves,) = host_curves(Measurements(ranks, hosts), {0: "a", 1: "a", 2: "b"}, 1000.0, 1020.0)
     assert curves.rank_memory == (2.0, 12.0)
     assert curves.memory == (50.0, 60.0)

@@ -8,6 +8,7 @@ from ipexctl.jobs.report.measurements import HostWindow, Measurements, Window, h
 from ipexctl.jobs.report.page import Fact, ReportPage, SettingRow, StackText, throughput_of
 from ipexctl.jobs.report.phases import RunPhase
 from ipexctl.jobs.why.diagnosis import Line
+from ipexctl.node.run.window_codec import HostRates
 
 START = 1_700_000_000.0
 
@@ -22,7 +23,17 @@ def measurements(ranks: int, seconds: float, ranks_per_host: int = 8, *, seed: i
     }
     hosts = {
         f"node-{number:03}.example.com": [
-            HostWindow(at, 10.0, noise.random(), 3e11 * noise.random(), 1e8 * noise.random(), 1e8) for at in starts
+            HostWindow(
+                at,
+                10.0,
+                HostRates(
+                    noise.random(),
+                    memory_used=3e11 * noise.random(),
+                    received_per_s=1e8 * noise.random(),
+                    sent_per_s=1e8,
+                ),
+            )
+            for at in starts
         ]
         for number in range(-(-ranks // ranks_per_host))
     }
