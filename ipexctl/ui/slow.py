@@ -1,4 +1,4 @@
-"""Output of `ipexctl slow` as text or JSON, and its one line for the live view, `ps` and `why`.
+"""Output of `ipexctl slow` as text or JSON, its one line for `why`, and its section of the page.
 
 In: a `SlowResult`; out: for each slow rank and each slow link what it costs, the cause with the figures behind it, and
 what to type. The rules: a sentence says how sure it is; a command only looks, or starts the next run in another way,
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.nodeset import fold
+from ipexctl.node.common.records import FINAL
 from ipexctl.peers import LOOK_AT_LINK
 from ipexctl.text import counted, format_clock, printable, rough_duration
 from ipexctl.ui.messages import paint, wants_color
@@ -40,7 +41,7 @@ _NOT_JUDGED: Final = {
         "steps of torch's optimizers are counted unless the run has --no-meter: docs/run.md says how",
     ),
     "too-short": (
-        "there are too few steps yet",
+        "it has too few steps",
         "a verdict needs three windows in a row of at least 10 s and 30 steps; once more later: ipexctl slow {run}",
     ),
     "no-own-time": (
@@ -51,6 +52,14 @@ _NOT_JUDGED: Final = {
     "not-together": ("its ranks do not step together", "compare their throughput: ipexctl ps --json"),
     "one-rank": ("it has one rank, which waits for nobody", "see where it is: ipexctl dump {run}"),
 }
+_FIX_WHEN_OVER: Final = {
+    "too-short": (
+        "a verdict needs three windows in a row of at least 10 s and 30 steps; its throughput: ipexctl why {run}"
+    ),
+    "no-own-time": "its throughput: ipexctl why {run}",
+    "one-rank": "its throughput: ipexctl why {run}",
+}
+"""What to type instead where the run is over."""
 _SPINS: Final = (
     "ranks that wait under oneCCL and MPI use their processor, too: of a slow rank only the wait for a processor and "
     "for data is seen, and not more work or a slow processor"
@@ -247,14 +256,16 @@ def _closing(result: SlowResult) -> Iterator[str]:
         if not result.from_copy:
             yield from [f"  {result.error.advice}"] if result.error.advice else []
             return
-    yield from _judgement(record, verdict)
+    yield from _judgement(record, verdict, is_over=result.state in FINAL)
     if result.look_error:
         yield f"{result.look_error}; so it is not known who uses its cores"
 
 
-def _judgement(record: RunRecord, verdict: SlowVerdict) -> Iterator[str]:
+def _judgement(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) -> Iterator[str]:
     if verdict.unjudged:
         reason, fix = _NOT_JUDGED[verdict.unjudged]
+        if is_over:
+            fix = _FIX_WHEN_OVER.get(verdict.unjudged, fix)
         yield f"the ranks of run {record.id} cannot be compared: {reason}"
         yield f"  {fix.format(run=record.id)}"
     elif not verdict.findings and not verdict.links:
@@ -294,7 +305,7 @@ class SlowSection:
     """What was judged, and what could not be."""
 
 
-def section_of(record: RunRecord, verdict: SlowVerdict) -> SlowSection:
+def section_of(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) -> SlowSection:
     entries = [
         SlowEntry(
             sentence_of(found),
@@ -321,7 +332,7 @@ def section_of(record: RunRecord, verdict: SlowVerdict) -> SlowSection:
         )
         for link in verdict.links
     ]
-    return SlowSection(tuple(entries), tuple(line.strip() for line in _judgement(record, verdict)))
+    return SlowSection(tuple(entries), tuple(line.strip() for line in _judgement(record, verdict, is_over=is_over)))
 
 
 def slow_line(verdict: SlowVerdict | None, run: str, *, is_over: bool) -> str:

@@ -13,6 +13,7 @@ import hashlib
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.jobs.report.page import Fact
+from ipexctl.node.common.records import FINAL
 from ipexctl.text import counted
 from ipexctl.ui.report import drawings
 from ipexctl.ui.report.assets import SCRIPT, STYLE
@@ -109,7 +110,7 @@ def _slow(page: ReportPage) -> Markup:
     """The slow ranks and links, with what was judged; nothing for a run whose ranks could not be compared."""
     if page.slow is None or page.record is None or (page.slow.unjudged and not page.slow.findings):
         return joined()
-    section = section_of(page.record, page.slow)
+    section = section_of(page.record, page.slow, is_over=page.state in FINAL)
     parts = []
     for entry in section.entries:
         parts.append(element("p", escaped(entry.headline), class_="cause"))

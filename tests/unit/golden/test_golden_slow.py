@@ -85,6 +85,8 @@ def whole_answers() -> list[Case]:
     for unjudged in get_args(Unjudged):
         result = SlowResult(RECORD, SlowVerdict(unjudged=unjudged, windows=5, seconds=50.0))
         cases.append(Case(f"no verdict, {unjudged or 'but one'}", "\n".join(texts.lines_of(result))))
+        ended = texts.lines_of(replace(result, state="ok"))
+        cases.append(Case(f"no verdict of a run that is over, {unjudged or 'but one'}", "\n".join(ended)))
     away = SlowResult(RECORD, SlowVerdict(unjudged="no-windows"), error=Unreachable("it is down", "look at it"))
     copied = SlowResult(RECORD, judged(HEALTHY, HEALTHY), error=Unreachable("it is down"), from_copy=True)
     failed = SlowResult(RECORD, judged(HEALTHY, queued), look_error="node2: it is down")

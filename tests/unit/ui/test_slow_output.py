@@ -69,9 +69,9 @@ def test_a_line_for_other_views() -> None:
 
 
 def test_section_of_a_page() -> None:
-    section = section_of(RECORD, judged(HEALTHY, QUEUED, hosts={"node1": CALM, "node2": LOSSY}))
+    section = section_of(RECORD, judged(HEALTHY, QUEUED, hosts={"node1": CALM, "node2": LOSSY}), is_over=True)
     rank, link = section.entries
     assert (rank.rank, rank.hosts, link.rank, link.hosts) == (1, ("node2",), None, ("node2",))
     assert rank.start < rank.end
-    assert section_of(RECORD, judged(HEALTHY, HEALTHY)).entries == ()
-    assert section_of(RECORD, judged(HEALTHY, HEALTHY)).closing
+    assert section_of(RECORD, judged(HEALTHY, HEALTHY), is_over=True).entries == ()
+    assert section_of(RECORD, judged(HEALTHY, HEALTHY), is_over=True).closing
