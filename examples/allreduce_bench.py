@@ -1,4 +1,4 @@
-"""How long ranks take to exchange gradients: in shared memory beside gloo, from 16 KB to 256 MB. Prints a table.
+"""The time in which ranks exchange gradients: in shared memory beside gloo, from 16 KB to 256 MB. Prints a table.
 
     ipexctl run --allreduce shared -n 2 examples/allreduce_bench.py             # this machine
     ipexctl run --allreduce shared -H hostfile --ppn 8 examples/allreduce_bench.py --largest 64

@@ -66,7 +66,7 @@ def configuration(lab: Lab, cores: int) -> str:
         "SlurmdPidFile=/run/slurmd.pid",
         "SlurmctldLogFile=/var/log/slurmctld.log",
         "SlurmdLogFile=/var/log/slurmd.log",
-        # Slurm's own are 30 and 300 seconds, which is long for whoever waits.
+        # Slurm's own are 30 and 300 seconds, which is long for a user who waits.
         "KillWait=5",
         "SlurmdTimeout=30",
         "ReturnToService=2",

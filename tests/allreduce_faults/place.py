@@ -1,4 +1,4 @@
-"""Where rounds are played: this machine with a Python that has torch, or two hosts of a lab with one environment.
+"""The places of rounds: this machine with a Python that has torch, or two hosts of a lab with one environment.
 
 This machine sees the processes of both, those of a lab under other numbers than their hosts do. So ranks are found by
 the id of their run, and whatever a run leaves is found in one place.

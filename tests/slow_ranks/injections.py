@@ -1,4 +1,4 @@
-"""What slows a rank or a link on purpose, and the verdicts that are right then."""
+"""Ways to slow a rank or a link on purpose, and the verdicts that are right then."""
 
 from __future__ import annotations
 

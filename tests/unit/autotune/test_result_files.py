@@ -1,4 +1,4 @@
-"""What stays of a search: trials for --resume, lines in ipexctl.toml, paths that trials may not write."""
+"""The files of a search: trials for --resume, lines in ipexctl.toml, paths that trials may not write."""
 
 from __future__ import annotations
 

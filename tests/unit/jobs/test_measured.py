@@ -1,4 +1,4 @@
-"""What later plans say of a gain that autotune has shown."""
+"""The lines of later plans about a gain that autotune has shown."""
 
 from __future__ import annotations
 

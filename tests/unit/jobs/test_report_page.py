@@ -1,4 +1,4 @@
-"""What the page of a run says, and what it does without a part of the record."""
+"""The page of a run, also without a part of the record."""
 
 from __future__ import annotations
 

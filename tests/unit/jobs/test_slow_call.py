@@ -1,4 +1,4 @@
-"""What `slow` asks of hosts, and what becomes of hosts that do not answer."""
+"""The questions of `slow` to hosts, and hosts that do not answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How windows are kept: to what precision, what is not known, and what becomes of two that share an entry."""
+"""Windows in their file: the precision, figures that are not known, and two windows that share an entry."""
 
 from __future__ import annotations
 
