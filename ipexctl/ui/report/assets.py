@@ -63,6 +63,7 @@ rect.idle{fill:var(--idle)}
 .p-steps,.p-script{fill:var(--w4)}.p-checkpoint{fill:var(--d0)}.p-silent{fill:var(--d1)}
 rect.p-checks,rect.p-sync,rect.p-start,rect.p-import,rect.p-warm-up,rect.p-steps,rect.p-script,rect.p-end{
 stroke:var(--bg);stroke-width:.7}
+.again{stroke:var(--bad);stroke-width:1.5;stroke-dasharray:4 3;vector-effect:non-scaling-stroke}
 .p-restart{stroke:var(--bad);stroke-width:2.5;fill:var(--bad)}
 svg text.in-steps,svg text.in-script{fill:var(--on4)}
 svg text.in-checks,svg text.in-sync,svg text.in-start,svg text.in-import,svg text.in-end{fill:var(--ink)}

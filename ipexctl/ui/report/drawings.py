@@ -57,7 +57,7 @@ _NAMES: Final[dict[PhaseKind, str]] = {
     "script": "Script",
     "silent": "No output",
     "restart": "Restart",
-    "end": "End",
+    "end": "After the steps",
 }
 
 
@@ -106,6 +106,13 @@ def _plot(top: float, height: float, *children: Markup) -> Markup:
     box = f"{LEFT} 0 {PLOT} {short(height)}"
     attributes = {"preserveAspectRatio": "none", "class_": "plot", "viewBox": box}
     return element("svg", *children, x=LEFT, y=top, width=PLOT, height=height, **attributes)
+
+
+def _restarts(seconds: Sequence[float], span: float, height: float) -> Iterator[Markup]:
+    """A line for each restart, which moves with the plot."""
+    for at in seconds:
+        path = path_data(f"M{short(LEFT + at / span * PLOT)} 0V{short(height)}")
+        yield element("path", element("title", escaped("restart")), d=path, class_="again")
 
 
 def _time_axis(span: float, top: float, bottom: float) -> Markup:
@@ -232,7 +239,7 @@ def _runs(low: Sequence[float | None], high: Sequence[float | None]) -> Iterator
         yield part
 
 
-def curve(number: int, shown: TimeCurve, span: float) -> Markup:
+def curve(number: int, shown: TimeCurve, span: float, restarts: Sequence[float] = ()) -> Markup:
     """One curve with its axes."""
     known = [value for value in (*shown.values, *shown.high) if value is not None]
     ticks = value_ticks(max(known, default=0.0), min(known, default=0.0))
@@ -249,7 +256,7 @@ def curve(number: int, shown: TimeCurve, span: float) -> Markup:
         f"{shown.title} over time, in {shown.unit or 'no unit'}",
         _value_axis(ticks, top, bottom, shown.unit),
         _time_axis(span, top, bottom),
-        _plot(top, _CURVE_HEIGHT, *shapes),
+        _plot(top, _CURVE_HEIGHT, *shapes, *_restarts(restarts, span, _CURVE_HEIGHT)),
         data_span=span,
         data_values=",".join("" if value is None else number_text(value) for value in shown.values),
         data_unit=shown.unit,
@@ -277,7 +284,7 @@ def _curve_table(shown: TimeCurve) -> Markup:
     return table(("From", f"{shown.unit or 'value'}, mean"), rows, shown.title)
 
 
-def grid(number: int, ranks: RankGrid, span: float) -> Markup:
+def grid(number: int, ranks: RankGrid, span: float, restarts: Sequence[float] = ()) -> Markup:
     """A row for each rank, a cell for each column: work in blue, waiting in orange, grey without a step."""
     places, height_in_rows = _places(ranks.rows)
     row_height = min(18.0, max(1.0, 460 / height_in_rows))
@@ -291,7 +298,7 @@ def grid(number: int, ranks: RankGrid, span: float) -> Markup:
         top + height + _AXIS,
         "Work and waiting of each rank over time",
         _host_names(ranks.rows, places, top, row_height),
-        _plot(top, height, shapes),
+        _plot(top, height, shapes, *_restarts(restarts, span, height)),
         _time_axis(span, top + height, top + height + 4),
         data_span=span,
         data_most=f"{most:.3f}",
@@ -299,10 +306,11 @@ def grid(number: int, ranks: RankGrid, span: float) -> Markup:
         data_height=f"{row_height:.4f}",
         data_cells=" ".join(_encoded(row, most) for row in ranks.rows),
     )
+    middle = WORK_LEVELS // 2
     keys = [
-        ("w0", "little work"),
-        (f"w{WORK_LEVELS // 2}", "work"),
-        (f"w{WORK_LEVELS - 1}", f"{most:.2g} cores in use, or more"),
+        ("w0", f"below {most / WORK_LEVELS:.2g} cores in use"),
+        (f"w{middle}", f"from {most * middle / WORK_LEVELS:.2g}"),
+        (f"w{WORK_LEVELS - 1}", f"from {most * (WORK_LEVELS - 1) / WORK_LEVELS:.2g}"),
         ("d0", "waits for data, or in the shared all-reduce: from 10 %"),
         (f"d{WAIT_LEVELS - 1}", "from 70 %"),
         ("idle", "no step ended"),
@@ -478,11 +486,33 @@ def _percent(shares: Sequence[float | None]) -> list[float | None]:
 
 
 def _signs(curves: Sequence[HostCurves]) -> Markup | None:
-    """What slowed hosts down, in a line for each of them."""
-    rows = [f"{shown.host}: {', '.join(map(_sign_text, shown.signs))}" for shown in curves if shown.signs]
+    """What slowed hosts down, in a line for each of them; what sets no host apart is one line for all."""
+    shared = _shared_signs(curves)
+    parts = []
+    if shared:
+        words = f"on each host: {', '.join(map(_sign_text, shared))}, or more"
+        parts.append(element("p", escaped(words), class_="note"))
+    kinds = {sign.kind for sign in shared}
+    own = ((shown.host, [_sign_text(sign) for sign in shown.signs if sign.kind not in kinds]) for shown in curves)
+    rows = [f"{host}: {', '.join(texts)}" for host, texts in own if texts]
     if len(rows) > _MOST_SIGNS:
         rows[_MOST_SIGNS:] = [f"… {counted(len(rows) - _MOST_SIGNS, 'more host')}"]
-    return element("ul", *(element("li", escaped(row)) for row in rows), class_="signs") if rows else None
+    if rows:
+        parts.append(element("ul", *(element("li", escaped(row)) for row in rows), class_="signs"))
+    return joined(*parts) if parts else None
+
+
+def _shared_signs(curves: Sequence[HostCurves]) -> list[HostSign]:
+    """The least of each sign that all of several hosts have, none of them more than twice as much as another."""
+    found: dict[SignKind, list[HostSign]] = {}
+    for sign in (sign for shown in curves for sign in shown.signs):
+        found.setdefault(sign.kind, []).append(sign)
+    least = {kind: min(signs, key=lambda sign: sign.mean) for kind, signs in found.items()}
+    return [
+        sign
+        for kind, sign in least.items()
+        if len(found[kind]) == len(curves) > 1 and all(each.mean <= 2 * sign.mean for each in found[kind])
+    ]
 
 
 def _sign_text(sign: HostSign) -> str:

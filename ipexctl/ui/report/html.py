@@ -1,9 +1,10 @@
 """The page of a run as one HTML file.
 
-In: a `ReportPage`; out: the text of the file. The order is that of a reader's questions: how it ended and what to type,
-what ran where, which rank was slow, how fast, which rank waited, the hosts, the phases, the plan, the last lines, the
-stacks. The rules: the file asks for nothing (`default-src 'none'`, and the hashes of its own style and script), every
-text of a host stands between tags and is escaped, none becomes a link, a hidden value is not in the file.
+In: a `ReportPage`; out: the text of the file. The order is that of a reader's questions: how it ended and what to
+type, its last lines, the stacks of a hang, what ran where, which rank was slow, how fast, which rank waited, the
+hosts, the phases, and the plan, folded up. The rules: the file asks for nothing (`default-src 'none'`, and the hashes
+of its own style and script), every text of a host stands between tags and is escaped, none becomes a link, a hidden
+value is not in the file.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ _FIGURES_AT: Final = 3
 
 def page_html(page: ReportPage) -> str:
     """The whole file."""
-    sections = [_ending(page), _facts(page)]
+    sections = [_ending(page), _last_lines(page), _stacks(page), _facts(page)]
     if page.comparison is not None:
         sections.append(_comparison(page.comparison))
     sections.append(_slow(page))
     sections += _drawings(page)
-    sections += [_plan(page), _last_lines(page), _stacks(page), _missing(page)]
+    sections += [_plan(page), _missing(page)]
     policy = f"default-src 'none'; style-src '{_hash(STYLE)}'; script-src '{_hash(SCRIPT)}'"
     head = element(
         "head",
@@ -86,7 +87,7 @@ def _ending(page: ReportPage) -> Markup:
     parts += [element("p", escaped(note), class_="note") for note in page.notes]
     if page.commands:
         lines = Markup("\n".join(escaped(command) for command in page.commands))
-        parts += [element("h2", escaped("Type next")), element("pre", lines)]
+        parts += [element("h2", escaped("Its output" if page.fixes else "Type next")), element("pre", lines)]
     return element("header", *parts)
 
 
@@ -122,14 +123,15 @@ def _slow(page: ReportPage) -> Markup:
 
 def _drawings(page: ReportPage) -> Iterator[Markup]:
     span = page.span
+    restarts = [phase.begin for phase in page.phases if phase.kind == "restart"]
     number = 0
     for curve in (page.throughput, page.loss):
         if curve is not None:
             number += 1
-            yield drawings.curve(number, curve, span)
+            yield drawings.curve(number, curve, span, restarts)
     if page.grid is not None:
         number += 1
-        yield drawings.grid(number, page.grid, span)
+        yield drawings.grid(number, page.grid, span, restarts)
     if number:
         yield element("p", escaped(_KEYS), class_="keys", hidden="hidden")
     if page.hosts:
@@ -151,7 +153,10 @@ def _plan(page: ReportPage) -> Markup:
         if page.more_settings
         else joined()
     )
-    return _section("Plan", rows, more, is_long=True)
+    summary = element(
+        "summary", escaped(f"{counted(len(page.settings), 'setting')} of the ranks, each with its reason")
+    )
+    return _section("Plan", element("details", summary, rows, more), is_long=True)
 
 
 def _setting(row: SettingRow) -> Markup:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import combinations
 from typing import NamedTuple
@@ -10,9 +11,9 @@ from typing import NamedTuple
 import pytest
 from report_samples import measured_page, measurements
 
-from ipexctl.jobs.report.measurements import Columns, RankGrid, RankRow
+from ipexctl.jobs.report.measurements import Columns, HostCurves, HostSign, RankGrid, RankRow
 from ipexctl.jobs.report.phases import RunPhase
-from ipexctl.ui.report.drawings import LEFT, RIGHT, WIDTH, band_path, grid, line_path, phases
+from ipexctl.ui.report.drawings import LEFT, RIGHT, WIDTH, band_path, grid, hosts, line_path, phases
 from ipexctl.ui.report.html import page_html
 from ipexctl.ui.report.markup import path_data
 from ipexctl.ui.report.scales import (
@@ -195,3 +196,26 @@ def test_negative_values_have_their_marks_below_zero() -> None:
 def test_what_is_printed_now_and_then_is_one_line_but_a_long_silence_is_a_gap() -> None:
     assert line_path((1.0, None, None, 2.0), 2.0, 100, bridged=2).count("M") == 1
     assert line_path((1.0, None, None, 2.0), 2.0, 100, bridged=1).count("M") == 2
+
+
+def host(name: str, *signs: HostSign) -> HostCurves:
+    return HostCurves(name, Columns(0, 100, 1), (0.5,), (1.0,), (), (1.0,), signs)
+
+
+@pytest.mark.parametrize(("other", "is_shared"), [(0.4, True), (0.8, True), (0.81, False)])
+def test_what_slows_all_hosts_alike_marks_none_of_them(other: float, is_shared: bool) -> None:
+    drawn = hosts(1, (host("a", HostSign("cpu_pressure", 0.4)), host("b", HostSign("cpu_pressure", other))), 100)
+    assert ("on each host: processes waited for a processor 40 % of the time, or more" in drawn) is is_shared
+    assert ("<li>b: processes waited" in drawn) is not is_shared
+
+
+def test_one_host_alone_has_its_own_line() -> None:
+    assert "<li>a: processes waited" in hosts(1, (host("a", HostSign("cpu_pressure", 0.4)),), 100)
+
+
+def test_restarts_are_marked_in_curves_and_in_the_grid() -> None:
+    page = measured_page(2, 300, measurements(2, 300))
+    marked = replace(page, phases=(*page.phases, RunPhase("restart", 150.0, 150.0, "restart 1")))
+    middle = f'd="M{(LEFT + RIGHT) // 2} 0V'
+    assert page_html(page).count(middle) == 0
+    assert page_html(marked).count(middle) == 2
