@@ -165,13 +165,22 @@ def connect_options(
 
 
 def session_pool(
-    targets: Targets, output: Output | None = None, *, hosts: Sequence[Host] | None = None, quiet: bool = False
+    targets: Targets,
+    output: Output | None = None,
+    *,
+    hosts: Sequence[Host] | None = None,
+    quiet: bool = False,
+    starts_run: bool = False,
 ) -> AbstractContextManager[tuple[SessionPool, Interrupt]]:
     """Sessions to the hosts of this call; the first signal cancels all steps on them.
 
-    `hosts`: those of a command that needs no ssh between them, and so works over srun, too.
+    `hosts`: those of a command that needs no ssh between them, and so works over srun, too. `starts_run`: the first of
+    them is node0 of a run that outlives the call.
     """
-    return open_pool(connect_options(targets, output, transport_to(targets, hosts, quiet=quiet)), targets.forks)
+    options = connect_options(targets, output, transport_to(targets, hosts, quiet=quiet))
+    if starts_run and hosts:
+        options = options._replace(stays_on=hosts[0].name)
+    return open_pool(options, targets.forks)
 
 
 def transport_to(targets: Targets, hosts: Sequence[Host] | None, *, quiet: bool) -> Literal["ssh", "srun"]:
@@ -179,7 +188,7 @@ def transport_to(targets: Targets, hosts: Sequence[Host] | None, *, quiet: bool)
     if hosts is None:
         if targets.transport == "srun":
             raise UserError(
-                "--transport srun is for doctor, exec, sync, push, install, envs, versions, uninstall; this uses ssh",
+                "--transport srun is not for this command, which uses ssh",
                 fix="without --transport",
             )
         return "ssh"

@@ -101,7 +101,7 @@ def run_command(
     for note in launch_call.notes:
         output.print_note(f"note: {note}")
     # Signals are handled to the end: a Ctrl-C between the start of a run and the first follow stops that run.
-    with session_pool(targets, output) as (pool, interrupt):
+    with session_pool(targets, output, hosts=hosts, quiet=output.quiet, starts_run=True) as (pool, interrupt):
         pool.warm(hosts)
         from ipexctl.jobs.submit import pipeline  # imported while the hosts are connected
         from ipexctl.jobs.submit.request import StartFailure
@@ -165,7 +165,7 @@ def run_command(
         )
     notify_of_run(notify, submitted.record, code, called.seconds)
     if code not in NO_CLEANUP:
-        with session_pool(targets) as (pool, _):
+        with session_pool(targets, hosts=hosts, quiet=True) as (pool, _):
             pipeline.remove_job_files(hosts, submitted.record, pool)
     written = [
         summary is None

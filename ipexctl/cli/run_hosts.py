@@ -27,7 +27,10 @@ def run_options(record: RunRecord, output: Output | None = None) -> ConnectOptio
     from ipexctl.cli.hosts import step_printer
 
     policy: Any = record.host_keys
-    return ConnectOptions(record.connect_timeout, policy, step_printer(output), print_message)
+    transport: Any = "srun" if record.transport == "srun" else "ssh"
+    return ConnectOptions(
+        record.connect_timeout, policy, step_printer(output), print_message, transport, job=record.job
+    )
 
 
 def connector_of(record: RunRecord, output: Output | None = None) -> Connector:

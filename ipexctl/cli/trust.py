@@ -33,7 +33,7 @@ def trust_command(
     hosts = choose_hosts(targets)
     call = call_options(targets, home)
     if targets.transport == "srun" and not revoke and transport_to(targets, hosts, quiet=True) == "srun":
-        note = "trust is not needed over srun, by which Slurm starts all on the nodes (run still uses ssh)"
+        note = "trust is not needed over srun, by which Slurm starts all on the nodes"
         results = tuple(setup.TrustResult(host, "ok") for host in hosts)
         output.print_report(setup.TrustReport(results, 0.0, notes=(note,)), as_json, show, options=call.hosts)
         return

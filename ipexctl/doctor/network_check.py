@@ -26,12 +26,12 @@ from ipexctl.doctor.logins import (
     slow_login_finding,
     unknown_state,
 )
-from ipexctl.doctor.script_dialog import ScriptDialog, on_hosts, open_sessions, results_until
 from ipexctl.limits import CHECKED_CONNECTION, NETWORK_CHECK
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import script_command
 from ipexctl.remote.outcome import HostError, TimedOut
+from ipexctl.remote.script_dialog import ScriptDialog, on_hosts, open_sessions, results_until
 from ipexctl.trust.config import ssh_names_for
 from ipexctl.trust.host_steps import HostSteps
 from ipexctl.trust.login_errors import explain

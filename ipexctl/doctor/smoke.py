@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
 from ipexctl.doctor.finding import Finding, merge_findings
 from ipexctl.doctor.ports import Target, connect_order, parse_listener
-from ipexctl.doctor.script_dialog import ScriptDialog, open_sessions
 from ipexctl.facts.facts import Facts
 from ipexctl.node.common.records import as_number
 from ipexctl.peers import LOOK_AT_LINK, medians_of_others
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.node_call import agent_and_request, agent_command
 from ipexctl.remote.outcome import HostError
+from ipexctl.remote.script_dialog import ScriptDialog, open_sessions
 from ipexctl.text import printable
 
 if TYPE_CHECKING:

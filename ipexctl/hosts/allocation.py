@@ -31,6 +31,12 @@ def allocated_hosts(environ: Mapping[str, str]) -> tuple[tuple[Host, ...], str] 
     return _slurm(environ) or _pbs(environ)
 
 
+def job_number(environ: Mapping[str, str]) -> str:
+    """The number of the Slurm job of this call; empty outside one."""
+    number = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""
+    return number if number.isascii() and number.isdigit() else ""
+
+
 def choose_transport(
     wanted: Literal["auto", "ssh", "srun"], hosts: Sequence[Host], environ: Mapping[str, str], *, has_srun: bool
 ) -> Literal["ssh", "srun"]:

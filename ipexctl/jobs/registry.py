@@ -20,17 +20,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.call_options import CallOptions
 from ipexctl.errors import UserError
+from ipexctl.hosts.allocation import job_number
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import make_private_directory, write_atomically, write_json_atomically
 from ipexctl.node.common.processes import ProcessIdentity, own_identity
 from ipexctl.option_defaults import CONNECT_SECONDS
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
-from ipexctl.text import expanded
+from ipexctl.text import expanded, printable
 from ipexctl.user_directories import state_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 SCHEMA: Final = "ipexctl.record/1"
 _NOT_IN_IDS: Final = re.compile(r"[^A-Za-z0-9_]+")
@@ -66,6 +67,10 @@ class RunRecord:
     """The options that chose its hosts, for commands to type next."""
     again_run: str = ""
     """Those of `run` that chose its environment."""
+    transport: str = "ssh"
+    """The way to its nodes: ssh, or srun within the Slurm job `job`."""
+    job: str = ""
+    """The number of the Slurm job in which it runs; empty outside one."""
 
     @property
     def call_options(self) -> CallOptions:
@@ -80,6 +85,17 @@ def new_id(script: str, now: float) -> str:
     """Such as `train_digits-1120-132512-9f3a`: the script's name, the time, and a random part."""
     stem = _NOT_IN_IDS.sub("_", Path(script).name.removesuffix(".py")).strip("_")[:24] or "run"
     return f"{stem}-{time.strftime('%m%d-%H%M%S', time.localtime(now))}-{secrets.token_hex(2)}"
+
+
+_ID: Final = re.compile(r"[A-Za-z0-9_]{1,24}-[0-9]{4}-[0-9]{6}-[0-9a-f]{4}")
+
+
+def given_id(environ: Mapping[str, str]) -> str:
+    """The id that a job's script gives its run (IPEXCTL_RUN_ID), by which it is known outside; empty: none is given."""
+    given = environ.get("IPEXCTL_RUN_ID", "") if job_number(environ) else ""
+    if given and not _ID.fullmatch(given):
+        raise UserError(f"$IPEXCTL_RUN_ID is no id of a run: {printable(given)[:80]}", fix="unset IPEXCTL_RUN_ID")
+    return given
 
 
 @dataclass(frozen=True, slots=True)

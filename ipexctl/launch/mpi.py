@@ -3,8 +3,8 @@
 In: the facts of the hosts, the environment and `--mpi`; out: a `Launcher` with the reason, or a Refusal with what to
 type. The rules: it must be at one path on all hosts, because node0 starts its daemons by that path; wheels of several
 MPIs in one environment overwrite each other's programs, so there Intel's goes before MPICH's, and Open MPI's counts
-only alone; a single rank on node0 needs none. For Intel MPI and MPICH the program is mpiexec.hydra: Intel's mpirun is a
-shell script, and signals to it reach no rank.
+only alone; a single rank on node0 needs none, nor do ranks over gloo on nodes of Slurm, which its srun starts. For
+Intel MPI and MPICH the program is mpiexec.hydra: Intel's mpirun is a shell script, and signals to it reach no rank.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NAMES: Final[dict[LaunchFlavor, str]] = {"intel": "Intel MPI", "openmpi": "Open 
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """An MPI to start ranks with."""
+    """An MPI to start ranks with, or Slurm's srun."""
 
     flavor: LaunchFlavor
     path: str
@@ -52,6 +52,8 @@ def find_launcher(
     choice = request.options.mpi
     if world_size == 1 and names[0] == request.node0.name and choice == "auto" and backend != "mpi":
         return Launcher("none", request.env.python, True, "a single rank needs no mpirun; --mpi takes one")
+    if request.transport == "srun" and choice == "auto" and len(names) > 1 and backend not in ("ccl", "mpi"):
+        return Launcher("srun", "srun", True, "ranks over gloo need no MPI, and within Slurm's job it starts them")
     if "/" in choice:
         return _named(request, choice)
     for launcher in (*_of_env(request), *_of_hosts(request, names)):

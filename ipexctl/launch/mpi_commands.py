@@ -31,6 +31,15 @@ _SSH: Final = """\
 [ "$1" != -q ] || shift
 exec {command} "$@"
 """
+_SRUN_AS_SSH: Final = """\
+#!/bin/sh
+# In place of the ssh of mpirun on node0: its daemons are started in steps of Slurm's job.
+while case $1 in -*) ;; *) false ;; esac; do shift; done
+node=$1
+shift
+exec srun --overlap --nodes=1 --ntasks=1 --nodelist="$node" --mem=0 --cpu-bind=none --mpi=none --export=ALL \\
+    --quiet --job-name=ipexctl /bin/sh -c "$*"
+"""
 
 
 def argv(context: LaunchContext, launcher: Launcher) -> tuple[str, ...]:
@@ -39,8 +48,27 @@ def argv(context: LaunchContext, launcher: Launcher) -> tuple[str, ...]:
     rank = (request.env.python, "-IS", f"{request.rundir}/agent.zip", "run.rank", f"{request.rundir}/job.json")
     if launcher.flavor == "none":
         return rank
+    if launcher.flavor == "srun":
+        return (launcher.path, *_srun(context), *rank)
     line = {"intel": _intel, "openmpi": _openmpi, "mpich": _mpich}[launcher.flavor]
     return (launcher.path, *line(context, launcher), "-n", str(context.world_size), *rank)
+
+
+def _srun(context: LaunchContext) -> tuple[str, ...]:
+    """One step beside all others, with the memory of the job. It binds nothing: the wrappers do, by the plan.
+
+    Not --cpus-per-task: it implies --exact, and the step would have only CPUs that Slurm chooses, fewer than the plan's
+    where they don't divide evenly. So it has all CPUs of the job, which are those that the plan was made of.
+    """
+    options = (
+        *("--overlap", f"--nodes={len(context.nodes)}", f"--ntasks={context.world_size}"),
+        # Rank N is on line N of the file, in whichever order Slurm has the nodes.
+        *("--distribution=arbitrary", f"--nodelist={_hostfile(context)}", "--mem=0", "--cpu-bind=none", "--mpi=none"),
+        # The supervisor ends the other ranks when one fails, and not before their last lines have come.
+        *("--kill-on-bad-exit=0", "--wait=0", "--input=none", "--export=ALL", "--quiet", "--job-name=ipexctl"),
+    )
+    crowded = any(node.count > node.cores.count for node in context.nodes)
+    return (*options, "--overcommit") if crowded else options
 
 
 def _intel(context: LaunchContext, _: Launcher) -> tuple[str, ...]:
@@ -78,10 +106,13 @@ def _openmpi(context: LaunchContext, launcher: Launcher) -> tuple[str, ...]:
     is_old = (launcher.version or "5").startswith(("1.", "2.", "3.", "4."))
     # Without it a scheduler's allocation overrides the hostfile.
     parameters = {"plm": "rsh" if is_old else "ssh", "ras": "^slurm"}
-    # Not ssh.sh: Open MPI's daemons look for it on every node. No tree: only node0 can log into the others.
-    ssh, *arguments = _ssh_argv(context)
-    plm = "plm_rsh" if is_old else "plm_ssh"
-    parameters |= {f"{plm}_agent": ssh, f"{plm}_args": " ".join(arguments), f"{plm}_no_tree_spawn": "1"}
+    if is_over_srun(context):
+        parameters["plm"] = "slurm"
+    else:
+        # Not ssh.sh: Open MPI's daemons look for it on every node. No tree: only node0 can log into the others.
+        ssh, *arguments = _ssh_argv(context)
+        plm = "plm_rsh" if is_old else "plm_ssh"
+        parameters |= {f"{plm}_agent": ssh, f"{plm}_args": " ".join(arguments), f"{plm}_no_tree_spawn": "1"}
     if iface := common_iface(context):
         parameters["oob_tcp_if_include" if is_old else "prte_if_include"] = iface
     for name, value in parameters.items():
@@ -89,11 +120,19 @@ def _openmpi(context: LaunchContext, launcher: Launcher) -> tuple[str, ...]:
     return tuple(line)
 
 
+def is_over_srun(context: LaunchContext) -> bool:
+    """Whether the daemons of an mpirun are started in steps of Slurm's job."""
+    return context.request.transport == "srun" and not context.alone
+
+
 def launcher_env(context: LaunchContext, launcher: Launcher) -> Iterator[Setting]:
     """The environment of mpirun, otherwise a clean one: an old PMI_RANK or SLURM_NODELIST would mislead it."""
-    if launcher.flavor == "none":
+    if launcher.flavor in ("none", "srun"):
         return
     overrides = tuple(for_launcher(context))
+    if is_over_srun(context) and launcher.flavor == "openmpi":
+        yield Setting("SLURM_OVERLAP", "1", "its step takes nothing from others, and waits for none")
+        yield Setting("SLURM_CPU_BIND", "none", "its daemons use all CPUs of the job, and ipexctl binds the ranks")
     if launcher.flavor == "intel":
         overridden = {setting.name for setting in overrides}
         yield from (setting for setting in _intel_env(context, launcher) if setting.name not in overridden)
@@ -128,7 +167,9 @@ def _intel_env(context: LaunchContext, launcher: Launcher) -> Iterator[Setting]:
 
 
 def hostfile(context: LaunchContext) -> str:
-    """The hostfile of mpirun: each host with its planned ranks."""
+    """The hostfile of mpirun: each host with its planned ranks; that of srun: the host of each rank."""
+    if context.flavor == "srun":
+        return "".join(f"{node.name}\n" * node.count for node in context.nodes)
     form = "{} slots={}\n" if context.flavor == "openmpi" else "{}:{}\n"
     return "".join(form.format(node.ssh_name, node.count) for node in context.nodes)
 
@@ -137,8 +178,9 @@ def files(context: LaunchContext) -> tuple[LaunchFile, ...]:
     if context.flavor == "none":
         return ()
     result = [LaunchFile("hostfile", 0o600, hostfile(context))]
-    if not context.alone and context.flavor != "openmpi":
-        result.append(LaunchFile("ssh.sh", 0o700, _SSH.format(command=shlex.join(_ssh_argv(context)))))
+    if not context.alone and context.flavor not in ("openmpi", "srun"):
+        script = _SRUN_AS_SSH if is_over_srun(context) else _SSH.format(command=shlex.join(_ssh_argv(context)))
+        result.append(LaunchFile("ssh.sh", 0o700, script))
     return tuple(result)
 
 

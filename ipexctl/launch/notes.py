@@ -61,6 +61,8 @@ def plan_notes(context: LaunchContext, distribution: RankDistribution, launcher:
 
 
 def _starter(launcher: Launcher) -> str:
+    if launcher.flavor == "srun":
+        return "started by Slurm's srun"
     return f"started by {NAMES[launcher.flavor]}" if launcher.flavor != "none" else "started directly"
 
 

@@ -16,8 +16,8 @@ from ipexctl.launch.other_runs import OtherRun, other_runs_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LaunchFlavor = Literal["intel", "openmpi", "mpich", "none"]
-"""`none`: a single rank, which the supervisor starts without an mpirun."""
+LaunchFlavor = Literal["intel", "openmpi", "mpich", "srun", "none"]
+"""`srun`: Slurm starts the ranks, without an MPI. `none`: a single rank, which the supervisor starts itself."""
 Backend = Literal["ccl", "gloo", "mpi", "none"]
 """`none`: independent copies of the command, without rank variables and without an address to meet at."""
 

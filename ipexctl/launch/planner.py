@@ -170,7 +170,7 @@ def _check_names(context: LaunchContext) -> Refusal | None:
             "--home DIR with a path without spaces, or --mpi intel",
         )
     ipv6 = [node for node in context.nodes if ":" in node.ssh_name]
-    if not ipv6:
+    if not ipv6 or context.flavor == "srun":
         return None
     return Refusal(
         f"mpirun can't use {ipv6[0].ssh_name}: it reads an IPv6 address in its list of hosts as a host and a count",

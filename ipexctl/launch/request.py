@@ -105,6 +105,8 @@ class LaunchRequest:
     options: LaunchOptions = field(default_factory=LaunchOptions)
     mpi_seen: Mpi | None = None
     """The MPI at `--mpi PATH`, if the facts don't have it."""
+    transport: Literal["ssh", "srun"] = "ssh"
+    """The way from node0 to the other hosts; srun within an allocation of Slurm."""
 
     @property
     def node0(self) -> Host:

@@ -54,6 +54,10 @@ class ConnectOptions(NamedTuple):
     """Called once for each option of the ssh config that ipexctl does not support."""
     transport: Literal["ssh", "srun"] = "ssh"
     """The way to hosts other than the control machine."""
+    job: str = ""
+    """The Slurm job whose nodes are reached by srun; empty for that of the call."""
+    stays_on: str = ""
+    """The host on which a run is started over srun: its supervisor outlives the session."""
 
 
 class Connector:
@@ -117,7 +121,9 @@ class Connector:
         with self._lock:
             if self._steps is None:
                 self._steps = StepServer(srun_ports())
-        return SrunSession(host, self._steps, Deadline(self.options.connect_timeout, cancel))
+        options = self.options
+        deadline = Deadline(options.connect_timeout, cancel)
+        return SrunSession(host, self._steps, deadline, job=options.job, stays=options.stays_on == host.name)
 
     def _over_ssh(self, host: Host, cancel: Cancel) -> SshSession:
         deadline = Deadline(self.options.connect_timeout, cancel)

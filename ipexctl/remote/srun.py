@@ -5,7 +5,8 @@ limits and cancellation, and the same errors. `srun --overlap` starts the agent'
 protocol; this is the control machine's end. The step has all CPUs and the memory of the job on that node, and takes
 none from other steps. Slurm accounts for what runs in it and ends it with the job.
 
-The step ends with srun's stdin, also when this process is killed: a closed pipe needs no cleanup. `StepServer` is the
+The step ends with srun's stdin, also when this process is killed: a closed pipe needs no cleanup. Only a session that
+stays leaves its step to the supervisor of a run, which goes on after the call. `StepServer` is the
 one port to which the commands' connections come, of all nodes of a call; clients prove its token (docs/security.md,
 "On the wire").
 """
@@ -31,7 +32,8 @@ from ipexctl.limits import CANCEL_CLEANUP, CANCEL_GRACE
 from ipexctl.node.common.authenticated_socket import REPLY_TIME, AuthenticatingServer, read_line
 from ipexctl.node.common.frames import HEAD, FrameError, FrameReader, decode_json, encode_json
 from ipexctl.node.common.handshake import STEP
-from ipexctl.node.step.serve import MESSAGE, OF_SLURM, STDERR, STDIN, STDOUT
+from ipexctl.node.common.slurm import environment_of_srun, variables_of_job
+from ipexctl.node.step.serve import MESSAGE, STDERR, STDIN, STDOUT
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import MAX_LINE
 from ipexctl.remote.fanout import run_in_background
@@ -48,41 +50,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.command import Command
     from ipexctl.remote.session import Readable
 
-_NOT_OF_JOB: Final = ("SLURM_STEP", "SLURM_SRUN_", "SLURM_LAUNCH_", "SLURM_CPU_BIND", "SLURM_MEM_BIND", "SRUN_")
-_OF_ONE_TASK: Final = frozenset(
-    ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID", "SLURM_GTIDS", "SLURMD_NODENAME")
-)
-_OPTIONS_OF_SRUN: Final = frozenset(
-    (
-        *("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE", "SLURM_NTASKS_PER_CORE", "SLURM_NTASKS_PER_SOCKET"),
-        *("SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_THREADS_PER_CORE", "SLURM_HINT", "SLURM_DISTRIBUTION"),
-        *(
-            "SLURM_EXACT",
-            "SLURM_EXCLUSIVE",
-            "SLURM_WHOLE",
-            "SLURM_MEM_PER_CPU",
-            "SLURM_MEM_PER_NODE",
-            "SLURM_MULTI_PROG",
-        ),
-        *(
-            "SLURM_LABELIO",
-            "SLURM_UNBUFFEREDIO",
-            "SLURM_STDINMODE",
-            "SLURM_STDOUTMODE",
-            "SLURM_STDERRMODE",
-            "SLURM_WAIT",
-        ),
-        *(
-            "SLURM_PTY",
-            "SLURM_KILL_BAD_EXIT",
-            "SLURM_CPU_BIND",
-            "SLURM_MEM_BIND",
-            "SLURM_EXPORT_ENV",
-            "SLURM_TIMELIMIT",
-        ),
-    )
-)
-"""Variables by which srun takes other options than those of its line; most are those of the job's own script."""
 _CONFIG_TIME: Final = 5.0
 """Seconds for slurmctld to show its configuration."""
 _MOST_PORTS: Final = (1 << 16) - 1
@@ -101,18 +68,10 @@ _CONNECTION_ERRORS: Final = (OSError, FrameError)
 _WOKEN: Final = "woken"
 
 
-def variables_of_job(environ: Mapping[str, str]) -> dict[str, str]:
-    """Slurm's variables of the job, for commands: those of a step and of one task are not theirs."""
-    return {
-        name: value
-        for name, value in environ.items()
-        if name.startswith(OF_SLURM) and not name.startswith(_NOT_OF_JOB) and name not in _OF_ONE_TASK
-    }
-
-
-def srun_argv(node: str, script: str) -> list[str]:
-    """The line that starts a script on a node, in a step beside all others."""
+def srun_argv(node: str, script: str, job: str = "") -> list[str]:
+    """The line that starts a script on a node, in a step beside all others. `job`: its number (default: the call's)."""
     options = ["--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--mem=0", "--cpu-bind=none"]
+    options += [f"--jobid={job}"] if job else []
     return ["srun", *options, "--export=ALL", "--quiet", "--job-name=ipexctl", "/bin/sh", "-c", script]
 
 
@@ -224,9 +183,16 @@ class SrunSession(Session):
     has_proxy = True
     """srun's end is waited for at the close."""
 
-    def __init__(self, host: Host, server: StepServer, deadline: Deadline) -> None:
-        """Start the step and wait until it takes commands; raises a HostError."""
+    def __init__(
+        self, host: Host, server: StepServer, deadline: Deadline, *, job: str = "", stays: bool = False
+    ) -> None:
+        """Start the step and wait until it takes commands; raises a HostError.
+
+        `job`: the number of the job, where the call is not in it. `stays`: the step lasts as long as a daemon that a
+        command has started in it, as Slurm ends with a step all that it has started.
+        """
         self.host = host
+        self._job, self._stays = job, stays
         self._server = server
         self._name = secrets.token_hex(8)
         self._lock = threading.Lock()
@@ -259,16 +225,17 @@ class SrunSession(Session):
             raise
 
     def _start(self) -> subprocess.Popen[bytes]:
-        environ = {name: value for name, value in os.environ.items() if name not in _OPTIONS_OF_SRUN}
+        environ = environment_of_srun(os.environ)
         request = {
             "address": socket.gethostname(),
             "port": self._server.port,
             "token": self._server.token,
             "name": self._name,
-            "environment": variables_of_job(os.environ),
+            "environment": {**variables_of_job(os.environ), **({"SLURM_JOB_ID": self._job} if self._job else {})},
+            "stays": self._stays,
         }
         srun = subprocess.Popen(
-            srun_argv(self.host.name, agent_command("step.serve").script),
+            srun_argv(self.host.name, agent_command("step.serve").script, self._job),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -336,7 +303,7 @@ class SrunSession(Session):
         errors = [line for line in self._errors if line]
         return Unreachable(
             what + (f": {errors[-1]}" if errors else ""),
-            f"scontrol show job {os.environ.get('SLURM_JOB_ID', '')}; sinfo -N -n {self.host.name}",
+            f"scontrol show job {self._job or os.environ.get('SLURM_JOB_ID', '')}; sinfo -N -n {self.host.name}",
         )
 
     def _send(self, message: Mapping[str, Any]) -> None:
@@ -462,11 +429,13 @@ class SrunSession(Session):
         return "; its processes may still be running there"
 
     def close(self) -> None:
-        """End the step, with all that still runs in it."""
+        """End the step, with all that still runs in it; one that stays ends its commands, and goes on for daemons."""
         self._lifeline.close()
         with contextlib.suppress(OSError, ValueError):
             assert self._srun.stdin is not None
             self._srun.stdin.close()
+        if self._stays:  # it ends by itself, when nothing is left that has to go on
+            return
         try:
             self._srun.wait(_CLOSE_TIME)
         except subprocess.TimeoutExpired:

@@ -33,6 +33,7 @@ _STARTER: Final = {
     "intel": "Intel MPI",
     "openmpi": "Open MPI",
     "mpich": "MPICH",
+    "srun": "Slurm's srun",
     "none": "ipexctl itself",
 }
 _MOST_RANKS: Final = 8

@@ -90,6 +90,33 @@ def test_install_works_without_ssh(lab: Lab, tmp_path: Path) -> None:
     assert [(host["name"], host["status"]) for host in report["hosts"]] == [("node2", "changed"), ("node3", "changed")]
 
 
+RANK_SCRIPT = """\
+import os, socket, sys, time
+print(socket.gethostname(), os.environ["RANK"], os.environ["LOCAL_RANK"], os.environ["WORLD_SIZE"], flush=True)
+if sys.argv[1] == "badly" and os.environ["RANK"] == "1":
+    sys.exit(7)
+time.sleep(float(sys.argv[2]))
+"""
+RUN = "cd project && ipexctl run --python /usr/bin/python3"
+
+
+def test_a_run_over_srun_survives_its_call_and_a_failed_rank_is_blamed(lab: Lab) -> None:
+    ask(
+        lab.hosts[0], f"mkdir -p project && cd project && touch pyproject.toml && echo {shlex.quote(RANK_SCRIPT)} >s.py"
+    )
+    words = f"{RUN} -q s.py badly 30; echo rc $?; IPEXCTL_RUN_ID=s-0102-030405-abcd ipexctl run --detach -q"
+    words += " --python /usr/bin/python3 -n 3 s.py well 4; ipexctl attach s-0102; echo rc $?; squeue -h -s"
+    ran = in_job(lab, words)
+    assert missing(ran.err, "rank 1 node3 exit code 7") == []
+    first, _, second = ran.out.partition("rc 7\n")
+    assert sorted(first.splitlines()) == ["[0] node2 0 0 2", "[1] node3 1 0 2"]
+    lines = second.splitlines()
+    assert lines[0] == "s-0102-030405-abcd"
+    assert sorted(lines[1:4]) == ["[0] node2 0 0 3", "[1] node2 1 1 3", "[2] node3 2 0 3"]
+    assert lines[4] == "rc 0"
+    assert not any(".ipexctl" in line for line in left(lab))
+
+
 @pytest.mark.parametrize("how", ["interrupt", "kill", "scancel"])
 def test_an_ended_call_leaves_nobody_on_the_nodes(lab: Lab, how: str) -> None:
     words = f"ipexctl exec --shell \"trap '' TERM; {SLEEP}; {SLEEP}\""

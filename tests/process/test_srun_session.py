@@ -17,12 +17,13 @@ import pytest
 from agent_helpers import wait_until
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import StreamName
+from ipexctl.node.common.slurm import variables_of_job
 from ipexctl.node.step.serve import environment
 from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.command import MAX_LINE, Command
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import capture
-from ipexctl.remote.srun import SrunSession, StepServer, read_port_range, srun_argv, variables_of_job
+from ipexctl.remote.srun import SrunSession, StepServer, read_port_range, srun_argv
 from message_data import missing
 
 SLEEP_SECONDS = 10**6 + os.getpid()
@@ -154,6 +155,20 @@ def test_the_end_of_the_session_ends_commands_whose_answer_nobody_awaits(server:
     session.close()
     thread.join(20)
     assert (sleepers(), [type(error) for error in errors]) in (([], [Unreachable]), ([], []))
+
+
+def test_a_step_that_stays_ends_its_commands_and_lasts_as_long_as_their_daemon(server: StepServer) -> None:
+    session = SrunSession(HOST, server, Deadline(20), stays=True)
+    thread, _ = begin_to_sleep(session)
+    daemon = f"(setsid sh -c 'sleep 2.5; : {SLEEP_SECONDS}' >/dev/null 2>&1 </dev/null &)"
+    assert capture(session, Command.shell(daemon)).ended.ok
+    started = time.monotonic()
+    session.close()
+    assert time.monotonic() - started < 1.5, "the call does not wait"
+    thread.join(20)
+    assert sleepers() == []
+    assert session._srun.poll() is None
+    assert session._srun.wait(10) == 0
 
 
 def test_a_killed_srun_is_a_lost_connection_and_ends_the_commands(server: StepServer, tmp_path: Path) -> None:

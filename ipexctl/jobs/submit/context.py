@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.facts.internal import addresses_among
+from ipexctl.hosts.allocation import job_number
 from ipexctl.hosts.home import check_same_home
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.submit.preflight.connectivity import Node0Files, read_node0
@@ -59,10 +60,15 @@ class RunContext:
     """The path of trust's ssh config on node0, if it has all hosts."""
     notes: tuple[str, ...] = ()
     node0: Node0Files = field(default_factory=Node0Files)
+    transport: Literal["ssh", "srun"] = "ssh"
+    """The way to the hosts, and from node0 to the others."""
+    job: str = ""
+    """The number of the Slurm job of which the hosts are nodes, as far as is known; empty outside one."""
 
     @property
     def ssh_names(self) -> dict[str, str]:
-        return ssh_names_for(self.hosts, self.addresses)
+        """Host → its name for ssh on node0; over srun each has the name of its node."""
+        return {} if self.transport == "srun" else ssh_names_for(self.hosts, self.addresses)
 
     @property
     def stores(self) -> dict[str, str]:
@@ -121,10 +127,15 @@ def gather(
         files = node0_files.result()
     except HostError as error:
         raise StartError(StartFailure.of_host(node0.name, error)) from None
-    ssh_config = config_in(home, files.ssh_config, [host.name for host in others]) if others else None
+    transport = pool.connector.options.transport
+    is_over_ssh = others and transport == "ssh"
+    ssh_config = config_in(home, files.ssh_config, [host.name for host in others]) if is_over_ssh else None
     # An installed environment has the variables of its own setvars.sh.
     setup = request.setup or (None if "CCL_ROOT" in env.variables else checked.setvars)
-    return RunContext(tuple(hosts), facts, addresses, home, env, checked.mpi, setup, ssh_config, notes, files)
+    job = job_number(os.environ) if transport == "srun" else ""
+    return RunContext(
+        tuple(hosts), facts, addresses, home, env, checked.mpi, setup, ssh_config, notes, files, transport, job
+    )
 
 
 def _common_python(facts: Mapping[str, Facts]) -> str:

@@ -27,7 +27,7 @@ from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.local_copy import read_final_status
 from ipexctl.jobs.measured import notes_on as notes_on_measurement
-from ipexctl.jobs.registry import RunRecord, RunRegistry, abandoned_runs, clear_pending, mark_pending, new_id
+from ipexctl.jobs.registry import RunRecord, RunRegistry, abandoned_runs, clear_pending, given_id, mark_pending, new_id
 from ipexctl.jobs.retention import RetentionLimits, prune_local, read_limits
 from ipexctl.jobs.submit.commit import find_commit
 from ipexctl.jobs.submit.context import RunContext, gather
@@ -163,7 +163,10 @@ def submit_run(
     line. `probed`: the facts, if they were gathered just before.
     """
     call = _Call(hosts, request, pool, project, notify, note)
-    run, registry, undo = new_id(request.script, time.time()), RunRegistry(), _Undo()
+    registry, undo = RunRegistry(), _Undo()
+    run = given_id(os.environ)
+    if not run or registry.knows(run):  # another run of the same job
+        run = new_id(request.script, time.time())
     retention = read_limits(os.environ)
     _note_secret_files(request)
     try:
@@ -349,6 +352,7 @@ def make_plan(context: RunContext, request: RunRequest, project: ProjectLocation
             ssh_config=context.ssh_config,
             options=options,
             mpi_seen=context.mpi,
+            transport=context.transport,
         )
     )
     if isinstance(plan, Refusal):

@@ -59,6 +59,8 @@ def run_record(
         cwd=plan.cwd,
         again=call.hosts,
         again_run=call.run,
+        transport=connect.transport,
+        job=context.job,
     )
 
 
@@ -73,6 +75,7 @@ def launch_spec(
     start = StartRequest(
         argv=tuple(plan.argv),
         by_mpirun=plan.flavor != "none",
+        by_slurm=context.transport == "srun",
         ranks=tuple(RankPlacement(rank.rank, rank.host, stores[rank.host]) for rank in plan.ranks),
         world_size=plan.world_size,
         nodes=len(plan.hosts),

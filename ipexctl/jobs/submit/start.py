@@ -228,7 +228,10 @@ class Launch:
             self._cancel.throw()
         wait((self._supervisor,))
         firsts = [group[0] for group in (self._node0, *self._others)]
-        return clean_up(firsts, f"rm -rf {shlex.quote(self._record.rundir)}", self._pool)
+        rundir = shlex.quote(self._record.rundir)
+        # `slurm` is of the job that starts this run, and tells why it did not start.
+        keep = f"find {rundir} -mindepth 1 -maxdepth 1 ! -name slurm -exec rm -rf {{}} +"
+        return clean_up(firsts, f"if [ -d {rundir}/slurm ]; then {keep}; else rm -rf {rundir}; fi", self._pool)
 
     def _call_supervisor(self) -> Reply:
         """Unpack node0's files and start the supervisor; returns when `follow` or `leave` ends it."""

@@ -153,6 +153,8 @@ class StartRequest(NamedTuple):
     env: str = ""
     by_mpirun: bool = True
     """False for a single rank whose wrapper the supervisor starts itself."""
+    by_slurm: bool = False
+    """Whether it starts other hosts' ranks through Slurm, and so needs the variables of the job."""
     variables: Mapping[str, str | None] = {}
     """Of mpirun."""
     setup: str | None = None

@@ -19,6 +19,7 @@ from typing import Any, Callable, Iterator, NamedTuple
 _TICKS = os.sysconf("SC_CLK_TCK")
 _DAY = 86400.0
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_PR_SET_CHILD_SUBREAPER = 36
 _PDEATHSIG = 1
 
 
@@ -209,6 +210,12 @@ def _prctl() -> Any:
         return ctypes.CDLL(None).prctl
     except (ImportError, OSError, AttributeError):  # a Python without ctypes, or no Linux
         return None
+
+
+def adopt_descendants() -> bool:
+    """Become the parent of each descendant whose own parent ends; False where the kernel lacks that."""
+    prctl = _prctl()
+    return prctl is not None and prctl(_PR_SET_CHILD_SUBREAPER, 1) == 0
 
 
 def end_with_parent(number: int) -> Callable[[], None]:

@@ -103,7 +103,12 @@ class NodeCheck:
             result, text = ports.connect(self.node["address"], port, self.token, seconds)
         if result == "ok":
             return NodeResult("ok")
-        return NodeResult(direction, f"{_PROBLEMS.get(result) or text} on port {port}")
+        return NodeResult(direction, problem(result, text, port))
+
+
+def problem(kind: str, text: str, port: int) -> str:
+    """Why a connection failed, by the kind of its result in `ports`."""
+    return f"{_PROBLEMS.get(kind) or text} on port {port}"
 
 
 def read_events(stdout: Iterable[bytes]) -> Iterator[Json]:

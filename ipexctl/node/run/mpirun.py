@@ -1,4 +1,4 @@
-"""Starts mpirun in a process group and an environment of its own, and ends it with all its processes.
+"""Starts mpirun, or Slurm's srun, in a process group and an environment of its own, and ends it with all its processes.
 
 In comes the `StartRequest`; mpirun's output goes to RUNDIR/mpirun.log. `supervisor.py` decides when mpirun has to end.
 """
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ipexctl.node.common.environ import account_variables, set_variables, source_setup
 from ipexctl.node.common.limits import MPIRUN_EXIT
 from ipexctl.node.common.processes import all_processes, end_with_parent
+from ipexctl.node.common.slurm import environment_of_srun, variables_of_job
 
 if TYPE_CHECKING:
     from ipexctl.node.common.job import StartRequest
@@ -97,6 +98,8 @@ class MpirunProcess:
 def _environment(start: StartRequest) -> dict[str, str]:
     """A minimal environment, because hydra passes all of it on to every rank."""
     environ = {name: value for name, value in os.environ.items() if name in INHERITED or name.startswith("LC_")}
+    if start.by_slurm:
+        environ.update(environment_of_srun(variables_of_job(os.environ)))
     environ.update(account_variables())
     if start.setup:
         environ = source_setup(start.setup, environ)

@@ -1,4 +1,4 @@
-"""The number of a rank, as set by mpirun, and the environment of its command."""
+"""The number of a rank, as set by mpirun or srun, and the environment of its command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ RANKS = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK",
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS")
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK")
 LAUNCHER_PREFIXES = ("TORCHELASTIC_", "GROUP_", "ROLE_")
-MPI_PREFIXES = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "MV2_COMM_WORLD_", "MPI_LOCAL", "HYDI_", "PRTE_")
+TASK_OF_SLURM = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_GTIDS", "SLURM_STEP_")
+MPI_PREFIXES = (
+    *("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "OMPI_UNIVERSE_", "MV2_COMM_WORLD_", "MPI_LOCAL", "HYDI_", "PRTE_"),
+    *TASK_OF_SLURM,
+)
 """Scripts take a rank and a number of ranks from them, and would wait for the others in a process group."""
 PLANNED_ALONE = ("IPEXCTL_ALLREDUCE", "IPEXCTL_METER")
 """Variables that only a plan or the wrapper sets: of a login or another run, they ask for files that this run lacks."""

@@ -70,7 +70,8 @@ class Supervisor:
         self.created_at = time.monotonic()
         self.checked_at = 0.0
         self.record = recorder.Recorder(request.rundir, recorder.first_status(request, start))
-        self.verdict = verdict.RunVerdict(self.record, self.stop_all, by_mpirun=start.by_mpirun)
+        launcher = launcher_name(start) if start.by_mpirun else ""
+        self.verdict = verdict.RunVerdict(self.record, self.stop_all, launcher)
         self.peers = RankConnections(request.token, listeners, self.on_message)
         self.peers.setup_time = RANKS_BEGIN if start.setup else RANK_SILENCE
         self.peers.welcome = lambda: {
@@ -181,7 +182,7 @@ class Supervisor:
 
     @property
     def started_program(self) -> str:
-        return "mpirun" if self.plan.by_mpirun else "the rank"
+        return launcher_name(self.plan) if self.plan.by_mpirun else "the rank"
 
     def run(self) -> None:
         while True:
@@ -575,6 +576,11 @@ class Supervisor:
             notify.start_notify(notify.NotifyRequest(self.rundir, command, text, claim_after, timeout))
         except OSError as error:
             self.record.event("not-notified", reason=error.strerror or str(error))
+
+
+def launcher_name(start: StartRequest) -> str:
+    """The program that starts the ranks, for messages."""
+    return "srun" if os.path.basename(start.argv[0]) == "srun" else "mpirun"
 
 
 def daemonize(log_path: str) -> Callable[[Json], None] | str:

@@ -66,14 +66,14 @@ class Ending(NamedTuple):
 class RunVerdict:
     """`ending` is None while the run continues."""
 
-    def __init__(self, recorder: Recorder, on_end: Callable[[], None], *, by_mpirun: bool = True) -> None:
+    def __init__(self, recorder: Recorder, on_end: Callable[[], None], launcher: str = "mpirun") -> None:
         """`on_end` is called when a reason to end is found.
 
-        `by_mpirun`: false when the process that was started is the wrapper of the only rank.
+        `launcher`: the program that starts the ranks; empty when the wrapper of the only rank was started.
         """
         self.ending: Ending | None = None
         self._recorder, self._on_end = recorder, on_end
-        self._by_mpirun = by_mpirun
+        self._launcher, self._by_mpirun = launcher, bool(launcher)
         self._signalled_at: float | None = None
 
     @property
@@ -175,7 +175,7 @@ class RunVerdict:
         signalled = [peer for peer in connected if peer.outside_signal]
         is_all = self._by_mpirun and len(signalled) == len(connected)
         if is_all and (mpirun_has_ended or now - self._signalled_at > SIGNAL_TIME):
-            reason = f"mpirun got a signal to end, and ended {ranks_on_hosts(signalled)}"
+            reason = f"{self._launcher} got a signal to end, and ended {ranks_on_hosts(signalled)}"
             self.fail("mpirun", reason, detail=Detail("mpirun-signalled"))
         elif now - self._signalled_at > SIGNAL_TIME:
             number = signalled[0].outside_signal or int(signal.SIGTERM)
@@ -240,7 +240,7 @@ class RunVerdict:
     def on_mpirun_ended(self, left: Sequence[RankConnection], ended_by: tuple[int | None, int | None]) -> None:
         """Handle an mpirun that ended before these ranks."""
         code, by = ended_by
-        program = "mpirun" if self._by_mpirun else "the rank wrapper"
+        program = self._launcher or "the rank wrapper"
         text = f"{program} was ended by {signal_name(by)}" if by else f"{program} ended (exit code {code})"
         met = [peer for peer in left if peer.instance is not None]
         how = signal_name(by) if by else f"exit code {code}"

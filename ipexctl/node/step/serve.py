@@ -12,6 +12,10 @@ A command runs as over ssh: in the account's home, in a session of its own, whos
 When stdin ends or a call's connection breaks, nobody waits for an answer: all processes of the commands are ended. So
 they are at the end of one more connection, which has no command and lasts as long as the session, also where srun was
 killed; and at SIGTERM, which Slurm sends before SIGKILL: without cgroups it loses the processes of a killed parent.
+
+Slurm ends with a step all that was started in it. So the step of a session that `stays` lasts until the daemons of its
+commands have ended, such as the supervisor of a run: they have sessions of their own, and become children of this
+program.
 """
 
 from __future__ import annotations
@@ -30,7 +34,8 @@ from ipexctl.node.common.answer import emit
 from ipexctl.node.common.authenticated_socket import ConnectError, connect, send_line
 from ipexctl.node.common.frames import HEAD, FrameError, FrameReader, decode_json, encode_json
 from ipexctl.node.common.handshake import STEP
-from ipexctl.node.common.processes import all_processes
+from ipexctl.node.common.processes import adopt_descendants, all_processes
+from ipexctl.node.common.slurm import OF_SLURM
 
 if TYPE_CHECKING:
     import socket
@@ -43,6 +48,7 @@ GRACE = 2.0
 """Seconds between TERM and KILL for commands whose control machine has left."""
 _READ = 1 << 18
 _POLL = 0.05
+_DAEMON_POLL = 0.5
 _SHOWN_BY = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST")
 """Variables of a step with the address of the machine where srun was called."""
 
@@ -69,15 +75,24 @@ def main(action: str) -> int:
         emit("failed", reason=unreached(target, error), fix="does a firewall keep nodes from ports of this machine?")
         return 1
 
+    stays = request.get("stays", False) and adopt_descendants()
+
     def end(number: int, _: object) -> None:
         server.end_all()
+        if stays:
+            await_daemons(number)
         os._exit(128 + number)
 
     def await_control() -> None:
         with contextlib.suppress(OSError):
             while lifeline.recv(1):
                 pass
+        leave()
+
+    def leave() -> None:
         server.end_all()
+        if stays:
+            await_daemons()
         os._exit(0)
 
     threading.Thread(target=await_control, daemon=True).start()
@@ -87,8 +102,24 @@ def main(action: str) -> int:
     emit("ready")
     for line in stdin:
         server.handle(json.loads(line))
-    server.end_all()
+    leave()
     return 0
+
+
+def await_daemons(number: int = 0) -> None:
+    """Wait for the end of what commands have left, as the supervisor of a run: Slurm would end it with this step.
+
+    `number`: the signal that has ended this step, for the daemons, too.
+    """
+    devnull = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):  # srun may be alone by now, and nobody reads what it prints
+        os.dup2(devnull, stream)
+    while children := [stat.pid for stat in all_processes() if stat.parent == os.getpid() and stat.is_alive]:
+        for pid in children if number else ():
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
+        number = 0
+        time.sleep(_DAEMON_POLL)
 
 
 class _CommandTable:
@@ -303,9 +334,6 @@ def environment(of_step: dict[str, str], of_job: dict[str, str]) -> dict[str, st
     """
     kept = {name: value for name, value in of_step.items() if not name.startswith(OF_SLURM)}
     return {**kept, **of_job}
-
-
-OF_SLURM = ("SLURM_", "SLURMD_", "SRUN_", "PMI_", "PMIX_")
 
 
 def _home() -> str:

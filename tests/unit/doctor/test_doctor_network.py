@@ -40,7 +40,6 @@ from ipexctl.doctor.ports import (
     parse_result,
     port_findings,
 )
-from ipexctl.doctor.script_dialog import ScriptDialog, results_until
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.network import Address, Network, Nic
 from ipexctl.facts.system import Security, System
@@ -52,6 +51,7 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import NO_PYTHON, script_command
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.remote.reply import Reply
+from ipexctl.remote.script_dialog import ScriptDialog, results_until
 from ipexctl.remote.session import Ended
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.trust.host_steps import read_logins

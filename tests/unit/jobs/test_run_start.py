@@ -231,7 +231,7 @@ def test_a_lost_host_prevents_the_start_and_uploaded_files_are_removed() -> None
     assert failure is not None
     assert (failure.hosts, failure.exit_code) == (("b",), 3)
     assert pool.nodes["a"].go == {}
-    assert "rm -rf '/h o/runs/r'" in pool.nodes["a"].scripts
+    assert any("rm -rf '/h o/runs/r'" in script for script in pool.nodes["a"].scripts)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_an_abandoned_launch_leaves_nothing_even_when_the_command_was_cancelled(
     launch.abandon()
     assert pool.nodes["a"].go == {}
     for node in pool.nodes.values():
-        assert "rm -rf '/h o/runs/r'" in node.scripts
+        assert any("rm -rf '/h o/runs/r'" in script for script in node.scripts)
 
 
 def test_a_supervisor_that_answers_nonsense_is_a_failure_of_node0() -> None:

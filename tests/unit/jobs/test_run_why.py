@@ -496,7 +496,7 @@ def supervisor_status(action: str, *given: Any, by_mpirun: bool = True) -> RunSt
     record: Any = SimpleNamespace(
         status=RunStatus("r", "running", node0="node1", has_details=True), event=lambda *_, **__: None
     )
-    getattr(supervisors.RunVerdict(record, lambda: None, by_mpirun=by_mpirun), action)(*given)
+    getattr(supervisors.RunVerdict(record, lambda: None, "mpirun" if by_mpirun else ""), action)(*given)
     status: RunStatus = record.status
     return status
 

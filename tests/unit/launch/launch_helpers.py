@@ -108,6 +108,7 @@ def request(
     internal: Mapping[str, str] | None = None,
     ssh_names: Mapping[str, str] | None = None,
     mpi_seen: Any = None,
+    transport: Any = "ssh",
     **options: Any,
 ) -> LaunchRequest:
     """A launch request for node1, node2 … with these facts."""
@@ -134,6 +135,7 @@ def request(
         ssh_config=ssh_config,
         options=LaunchOptions(**options),
         mpi_seen=mpi_seen,
+        transport=transport,
     )
 
 

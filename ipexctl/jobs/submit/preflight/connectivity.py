@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
+from ipexctl.jobs.submit.preflight.node_ports import check_ports
 from ipexctl.jobs.submit.request import StartError, StartFailure
 from ipexctl.limits import CONNECTIVITY_CHECK, CONNECTIVITY_VALID
 from ipexctl.node.common.job import CONNECTIVITY_FILE, ConnectivityRecord
@@ -82,10 +83,14 @@ def check_connectivity(hosts: Sequence[Host], context: RunContext, pool: Session
     """One round trip to node0, the first host; none for a single host. Raises a StartError.
 
     Connections that worked between the same hosts in the last minutes are not checked again; after a run that failed
-    there is no record of them.
+    there is no record of them. Over srun nobody logs in: the ports alone are tried, each time, over the open sessions.
     """
     node0, *others = hosts
     if not others:
+        return None
+    if context.transport == "srun":
+        results = check_ports(hosts, context.addresses, context.env.python, pool)
+        evaluate_connectivity(node0.name, context.addresses, results)
         return None
     names = {context.ssh_names[host.name]: host.name for host in others}
     config = ("-F", context.ssh_config) if context.ssh_config else ()

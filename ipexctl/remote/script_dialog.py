@@ -36,7 +36,7 @@ _LIMITS: Final = EventLimits(line=1 << 16, total=1 << 20)
 
 
 def on_hosts(work: Callable[[Host], T], hosts: Sequence[Host], until: float) -> dict[str, T | HostError]:
-    futures = {host.name: run_in_background(partial(work, host), f"doctor-{host.name}") for host in hosts}
+    futures = {host.name: run_in_background(partial(work, host), f"dialog-{host.name}") for host in hosts}
     return results_until(futures, until)
 
 
@@ -84,7 +84,7 @@ class ScriptDialog:
             self._stdin[name].send(stdin)
         self._running.add(name)
         args = (name, session, command, timeout)
-        threading.Thread(target=self._run, args=args, name=f"doctor-{name}", daemon=True).start()
+        threading.Thread(target=self._run, args=args, name=f"dialog-{name}", daemon=True).start()
 
     def send(self, name: str, data: bytes) -> None:
         self._stdin[name].send(data)
