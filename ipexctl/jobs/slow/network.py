@@ -49,7 +49,7 @@ class LinkFinding:
     end: float
     windows: int
     is_current: bool
-    """Whether it is so in the last window."""
+    """Whether it is so in one of the last two windows."""
     transfer: float | None = None
     """The part of a step that is transfer and waiting for it."""
     resent: float | None = None
@@ -62,16 +62,18 @@ def judge_network(rows: Sequence[Sequence[JudgedWindow]], waiting: Waiting) -> l
     hosts = list(dict.fromkeys(host for row in rows for window in row for host in window.hosts))
     if len(hosts) < 2:
         return []
-    last = rows[-1][-1]
     found = []
+    losing: set[int] = set()
     for host in hosts:
         for stretch in stretches(rows, partial(_is_losing, host)):
+            losing.update(map(id, stretch))
             resent = fmean(resent_part(window.hosts[host]) for window in stretch)
-            found.append(_finding("lost-segments", (host,), stretch, last, waiting, resent=resent))
-    if not found and waiting != "spins":
-        for stretch in stretches(rows, lambda window: is_slow_transfer(window, waiting)):
+            found.append(_finding("lost-segments", (host,), stretch, lasts(stretch, rows), waiting, resent=resent))
+    if waiting != "spins":  # lost segments make transfers slow, too: that is one finding
+        for stretch in stretches(rows, lambda window: id(window) not in losing and is_slow_transfer(window, waiting)):
             speed = fmean(transfer_speed(window, waiting) for window in stretch)
-            found.append(_finding("slow-transfer", tuple(hosts), stretch, last, waiting, speed=speed))
+            lasting = lasts(stretch, rows)
+            found.append(_finding("slow-transfer", tuple(hosts), stretch, lasting, waiting, speed=speed))
     return found
 
 
@@ -86,6 +88,11 @@ def stretches(rows: Iterable[Sequence[Window]], is_so: Callable[[Window], bool])
             if len(found) >= ROW:
                 yield found
             found = []
+
+
+def lasts(stretch: Sequence[Window], rows: Sequence[Sequence[Window]]) -> bool:
+    """Whether it is so still: one window may be below a threshold, as they vary, and the call itself is a load."""
+    return any(stretch[-1] is window for window in rows[-1][-2:])
 
 
 def _is_losing(host: str, window: JudgedWindow) -> bool:
@@ -132,7 +139,7 @@ def _finding(
     kind: LinkKind,
     hosts: tuple[str, ...],
     stretch: Sequence[JudgedWindow],
-    last: JudgedWindow,
+    is_current: bool,
     waiting: Waiting,
     *,
     resent: float | None = None,
@@ -145,7 +152,7 @@ def _finding(
         stretch[0].start,
         stretch[-1].end,
         len(stretch),
-        stretch[-1] is last,
+        is_current,
         median(parts) if parts else None,
         resent,
         speed,

@@ -15,7 +15,7 @@ from statistics import fmean, median, median_low
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from ipexctl.jobs.slow.causes import Evidence, SlowCause, find_cause
-from ipexctl.jobs.slow.network import ROW, LinkFinding, judge_network, stretches
+from ipexctl.jobs.slow.network import ROW, LinkFinding, judge_network, lasts, stretches
 from ipexctl.jobs.slow.own_time import OwnTime, own_time, waiting_in
 from ipexctl.jobs.slow.timeline import judged_rows
 from ipexctl.peers import medians_of_others
@@ -37,6 +37,8 @@ MORE_PRESSURE: Final = 0.3
 """By which the pressure on the processors of a host is above that of the others, if it is crowded."""
 TOGETHER: Final = 0.2
 """By which the steps of ranks in a window may differ, in parts of the median, if they step together."""
+LIMITED: Final = 0.5
+"""Of the periods of a cgroup's limit, from which half of MORE_OWN is enough: something slows the rank for certain."""
 Unjudged = Literal["", "no-windows", "too-short", "no-own-time", "independent", "not-together", "one-rank"]
 
 
@@ -67,7 +69,7 @@ class SlowFinding:
     end: float
     windows: int
     is_current: bool
-    """Whether the rank is slow in the last window."""
+    """Whether the rank is slow in one of the last two windows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,28 +181,36 @@ def _slow_ranks(
 ) -> Iterator[SlowFinding]:
     slow: dict[int, list[list[_Judged]]] = {}
     for rank in setup.hosts:
-        found = list(stretches(rows, partial(_is_slow, rank)))
+        found = list(stretches(rows, partial(_is_slow, rank, setup.hosts[rank])))
         if found:
             slow[rank] = found
     slow_in: dict[int, set[int]] = {}
     for rank, found in slow.items():
         for judged in (judged for stretch in found for judged in stretch):
             slow_in.setdefault(id(judged), set()).add(rank)
-    last = rows[-1][-1]
     for rank, found in slow.items():
         by_cause: dict[SlowCause, list[list[_Judged]]] = {}
         for stretch in found:
-            is_current = stretch[-1] is last
+            is_current = lasts(stretch, rows)
             evidence = _evidence(rank, stretch, setup, looks.get(rank) if is_current else None)
             by_cause.setdefault(find_cause(evidence), []).append(stretch)
         for cause, parts in by_cause.items():
             flat = [judged for stretch in parts for judged in stretch]
-            look = looks.get(rank) if parts[-1][-1] is last else None
-            yield _finding(rank, flat, cause, _evidence(rank, flat, setup, look), setup, slow_in, flat[-1] is last)
+            is_current = lasts(flat, rows)
+            look = looks.get(rank) if is_current else None
+            yield _finding(rank, flat, cause, _evidence(rank, flat, setup, look), setup, slow_in, is_current)
 
 
-def _is_slow(rank: int, judged: _Judged) -> bool:
-    return judged.more.get(rank, 0.0) >= MORE_OWN
+def _is_slow(rank: int, host: str, judged: _Judged) -> bool:
+    more = judged.more.get(rank, 0.0)
+    return more >= MORE_OWN or (more >= MORE_OWN / 2 and _is_limited(host, judged))
+
+
+def _is_limited(host: str, judged: _Judged) -> bool:
+    """Whether the limit of a cgroup stopped the ranks of that host, and not those of most others."""
+    throttled = {name: rates.throttled or 0.0 for name, rates in judged.window.hosts.items()}
+    usual = medians_of_others(throttled).get(host, 0.0)
+    return throttled.get(host, 0.0) - usual >= LIMITED
 
 
 def _finding(
@@ -332,7 +342,7 @@ def _all_wait(rows: Sequence[Sequence[_Judged]]) -> Iterator[SlowFinding]:
         start=found[0].window.start,
         end=found[-1].window.end,
         windows=len(found),
-        is_current=found[-1] is rows[-1][-1],
+        is_current=lasts(found, rows),
     )
 
 

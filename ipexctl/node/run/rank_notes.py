@@ -4,7 +4,7 @@ In come the pids of the rank's processes and the thread that steps its optimizer
 (`meter_ring.py`); out come rates between two readings of /proc. The rules: it needs no other rights than the rank's,
 and what the kernel does not tell is None; a thread counts only if it belongs to one of these processes. Wall time says
 little about a rank of DDP, as all-reduce makes it equal on all ranks: the time on a processor and the time in its queue
-are what differs.
+are what differs. Threads of gloo that run on the same cores let it wait there, too: what they used is noted for that.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from ipexctl.node.common.json_records import NATURAL, FieldDecoder
 
 BACKWARD = "pt_autograd"
 """How torch names the threads of backward. A graph on the CPU alone has none: its caller runs it."""
+TRANSFER = ("gloo_", "pt_gloo_")
+"""How the names of the threads begin by which gloo sends, receives and adds up."""
 MAX_THREADS = 1024
 """Threads of a process that are looked at for their name."""
 MAX_LOOKS = 2
@@ -41,6 +43,7 @@ class RankNotes(NamedTuple):
     switches_per_s: float | None = None
     forced_switches_per_s: float | None = None
     major_faults_per_s: float | None = None
+    transfer_cpu: float | None = None
 
 
 class _Reading(NamedTuple):
@@ -62,6 +65,7 @@ class RankProbe:
         self._has_delays = accounting != "0"  # without that file, the kernel always accounts for them
         self._looks: dict[tuple[int, int], int] = {}
         self._backward: set[tuple[int, int]] = set()
+        self._transfer: set[tuple[int, int]] = set()
         self._edge = _Reading(now, {}, {}, 0, 0)
         self._latest = self._edge
 
@@ -71,10 +75,9 @@ class RankProbe:
         main = next(((pid, thread) for pid in processes if thread and self._has_thread(pid, thread)), None)
         # Mostly it is the first thread: what that has used before the first step is no part of a later window.
         firsts = [(pid, pid) for pid in processes]
-        self._find_backward(processes)
-        threads = {
-            number: self._thread(pid, number) for pid, number in {*self._backward, *([main] if main else firsts)}
-        }
+        self._find_threads(processes)
+        looked_at = {*self._backward, *self._transfer, *([main] if main else firsts)}
+        threads = {number: self._thread(pid, number) for pid, number in looked_at}
         rss = sum(values["rss"] for values in processes.values())
         self._latest = _Reading(now, processes, threads, rss, main[1] if main else 0)
 
@@ -90,6 +93,7 @@ class RankProbe:
             _add(sums, values, before.processes.get(pid, {}))
         main = _between(before, after, [after.main] if after.main in before.threads else [])
         backward = _between(before, after, [number for _, number in self._backward if number != after.main])
+        transfer = _between(before, after, [number for _, number in self._transfer])
 
         def rate(values: Mapping[str, float], name: str) -> float | None:
             return values[name] / seconds if name in values else None
@@ -107,6 +111,7 @@ class RankProbe:
             switches_per_s=rate(main, "voluntary"),
             forced_switches_per_s=rate(main, "nonvoluntary"),
             major_faults_per_s=rate(sums, "faults"),
+            transfer_cpu=rate(transfer, "cpu"),
         )
 
     def _read(self, path: str) -> str:
@@ -137,16 +142,21 @@ class RankProbe:
     def _has_thread(self, pid: int, thread: int) -> bool:
         return os.path.exists(f"{self._proc}/{pid}/task/{thread}")
 
-    def _find_backward(self, pids: Collection[int]) -> None:
+    def _find_threads(self, pids: Collection[int]) -> None:
+        """Those of backward and of transfers, by their names."""
         there = set(self._threads(pids))
         self._backward &= there
+        self._transfer &= there
         self._looks = {thread: looks for thread, looks in self._looks.items() if thread in there}
-        for thread in there - self._backward:
+        for thread in there - self._backward - self._transfer:
             looks = self._looks.get(thread, 0)
             if looks < MAX_LOOKS:
                 self._looks[thread] = looks + 1
-                if self._read(f"{thread[0]}/task/{thread[1]}/comm").startswith(BACKWARD):
+                name = self._read(f"{thread[0]}/task/{thread[1]}/comm")
+                if name.startswith(BACKWARD):
                     self._backward.add(thread)
+                elif name.startswith(TRANSFER):
+                    self._transfer.add(thread)
 
     def _threads(self, pids: Collection[int]) -> Iterator[tuple[int, int]]:
         for pid in pids:

@@ -53,6 +53,8 @@ class RankRates(NamedTuple):
     """Another thread got its processor."""
     major_faults_per_s: float | None = None
     """Pages read from a disk."""
+    transfer_cpu: float | None = None
+    """Processors that gloo's threads were on: they send, receive and add up. More than one counts as one."""
 
 
 class HostRates(NamedTuple):
@@ -213,7 +215,7 @@ RANK_WINDOWS: WindowKind[RankRates] = WindowKind(
     codes=_table(
         "steps_per_s samples_per_s cores rss main_cpu main_queue",
         "read_per_s write_per_s switches_per_s forced_switches_per_s major_faults_per_s",
-        "data_wait backward_cpu backward_queue reduce_wait io_wait",
+        "data_wait backward_cpu backward_queue reduce_wait io_wait transfer_cpu",
         "by_metric",
     ),
 )

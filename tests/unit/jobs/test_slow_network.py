@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from slow_helpers import CALM, HEALTHY, judged
+from slow_helpers import CALM, HEALTHY, judged, ranks_of, run_of, setup_of
 
 from ipexctl.jobs.slow.network import LinkFinding
+from ipexctl.jobs.slow.verdict import judge
 from ipexctl.node.run.window_codec import HostRates, RankRates
 
 SEGMENTS = 10_000.0
@@ -66,3 +67,15 @@ def test_short_or_small_transfers_are_not_slow() -> None:
     small = CALM._replace(sent_per_s=5.2e6)  # 1.04 MB in a step
     assert links(small, small, rank=busy._replace(main_cpu=0.68)) == []
     assert len(links(*[small._replace(sent_per_s=5.3e6)] * 2, rank=busy._replace(main_cpu=0.68))) == 1
+
+
+def test_earlier_loss_hides_no_slow_transfer() -> None:
+    half = HEALTHY._replace(main_cpu=0.49, main_queue=0.0, data_wait=0.01)
+    slow = CALM._replace(sent_per_s=6e7)
+    lossy = slow._replace(retransmits_per_s=5000.0)
+    ranks = ranks_of([half] * 8, [half] * 8)
+    found = judge(run_of(ranks, {0: [slow] * 8, 1: [slow, *[lossy] * 3, *[slow] * 4]}), setup_of(2)).links
+    assert [(link.kind, link.windows, link.is_current) for link in found] == [
+        ("lost-segments", 3, False),
+        ("slow-transfer", 4, True),
+    ]

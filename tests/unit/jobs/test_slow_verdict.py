@@ -46,10 +46,34 @@ def test_three_windows_in_a_row() -> None:
     assert findings(slow, slow, None, slow, slow) == 0  # of that rank nothing is known in between
 
 
-def test_slow_rank_of_earlier_is_no_current_one() -> None:
-    run = run_of(ranks_of([HEALTHY, *[slower(0.2)] * 3, HEALTHY], [HEALTHY] * 5))
+@pytest.mark.parametrize(("after", "is_current"), [(0, True), (1, True), (2, False)])
+def test_slow_rank_of_earlier_is_no_current_one(after: int, is_current: bool) -> None:
+    run = run_of(ranks_of([HEALTHY, *[slower(0.2)] * 3, *[HEALTHY] * after], [HEALTHY] * (4 + after)))
     found = only(judge(run, setup_of(2)))
-    assert (found.is_current, found.start, found.end) == (False, BEGIN + 10, BEGIN + 40)
+    assert (found.is_current, found.start, found.end) == (is_current, BEGIN + 10, BEGIN + 40)
+
+
+def test_half_of_that_is_enough_where_a_cgroup_stopped_the_rank() -> None:
+    def ranks(more: float, throttled: float, other: float = 0.0) -> list[int | None]:
+        hosts = {"node1": CALM._replace(throttled=other), "node2": CALM._replace(throttled=throttled)}
+        return [found.rank for found in judged(HEALTHY, slower(more), hosts=hosts).findings]
+
+    assert ranks(0.026, 0.5) == [1]
+    assert ranks(0.024, 0.5) == []
+    assert ranks(0.026, 0.49) == []
+    assert ranks(0.026, 1.0, other=0.6) == []  # all hosts are limited
+
+
+def test_queue_behind_its_own_transfer_is_no_own_time() -> None:
+    def ranks(queue: float, transfer: float | None, cores: float = 0.9) -> list[int | None]:
+        slow = HEALTHY._replace(main_queue=queue, transfer_cpu=transfer, cores=cores)
+        return [found.rank for found in judged(HEALTHY._replace(main_queue=0.0, transfer_cpu=0.0), slow).findings]
+
+    assert ranks(0.149, 0.2) == []
+    assert ranks(0.151, 0.2) == [1]
+    assert ranks(0.051, None) == [1]
+    assert ranks(0.074, 0.2, cores=4.0) == []  # its threads run on four cores
+    assert ranks(0.076, 0.2, cores=4.0) == [1]
 
 
 def test_a_window_has_thirty_steps() -> None:

@@ -157,6 +157,22 @@ def test_a_thread_of_backward_may_get_its_name_late_and_names_are_read_twice(pro
     assert notes.backward_cpu is not None
 
 
+def test_threads_of_gloo_are_counted_by_their_names(proc: Proc) -> None:
+    probe = probe_of(proc)
+    assert (probe.take() or RankNotes()).transfer_cpu is None
+    proc.thread(30, cpu=1, queue=0, name="gloo_tcp_loop")
+    proc.thread(31, cpu=2, queue=0, name="pt_gloo_runloop")
+    proc.thread(32, cpu=9, queue=0, name="python")
+    probe.update([PID], MAIN, 1020.0)
+    probe.take()
+    proc.thread(30, cpu=2, queue=0, name="gloo_tcp_loop")
+    proc.thread(31, cpu=2.5, queue=0, name="pt_gloo_runloop")
+    probe.update([PID], MAIN, 1030.0)
+    notes = probe.take()
+    assert notes is not None
+    assert notes.transfer_cpu == approx(0.15)
+
+
 def test_what_cannot_be_read_is_unknown(proc: Proc) -> None:
     (proc.root / f"{PID}/io").unlink()
     (proc.root / f"{PID}/task/{MAIN}/schedstat").write_text("")

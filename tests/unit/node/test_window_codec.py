@@ -42,7 +42,7 @@ def test_numbers_outside_the_range_are_the_nearest_inside(value: float, kept: fl
         None,
         RankRates(),
         RankRates(0.0, 0.0, 0.0, cores=0.0, major_faults_per_s=0.0),
-        RankRates._make([1.0] * 3 + [True] + [1.0] * 13),
+        RankRates._make([1.0] * 3 + [True] + [1.0] * 14),
     ],
 )
 def test_what_is_not_known_stays_so(window: RankRates | None) -> None:
