@@ -1,12 +1,17 @@
-"""`python -m tests.slow_ranks --seed S --count N`: slows ranks and links of a training, and asks `ipexctl slow`.
+"""`python -m tests.slow_ranks --results FILE`: slows ranks and links of a training, and asks `ipexctl slow`.
 
 Two hosts of a lab with a rank and a core each train over gloo. In each round a rank of the seed's choice is slowed, or
-the link of its host; after four windows the verdict must name that rank or link, and a cause that fits. Between the
-rounds the training recovers. `--healthy N` then trains without any of it for N windows, with two ranks and with four
-ranks on two cores, and counts alarms; `--only` chooses the kinds. The windows are those of the product, 10 s, unless
-`--window S` makes them shorter in a copy of the package, which is harder: a figure over a shorter time varies more. The
-exit code is 1 if a goal is missed. It takes both cores of this machine, and a wheel of torch from pip's indexes; other
-load is in its figures.
+the link of its host; after some windows the verdict must name that rank or link, and a cause that fits. Between the
+rounds the training recovers. `--one-host` has both ranks on one host, whose all-reduce in shared memory measures the
+waiting. `--healthy N` trains without any of it for N windows, with `--ranks R`, and counts alarms; `--only` chooses the
+kinds. The windows are those of the product, 10 s, unless `--window S` makes them shorter in a copy of the package,
+and the steps in a judged window as many fewer, which is harder: a figure over a shorter time varies more.
+
+It takes both cores of this machine. A round during which other programs took more than MOST_OTHER of them is disturbed:
+it is played again, and counted apart. So it plays in batches. `--base DIR` keeps the
+lab with its torch for the next call, until one with `--end`; `--minutes M` begins no round after M minutes. Each round
+is a line of the results file, with the windows that it was judged by; each call ends with the table over the whole
+file, and with exit code 1 if a goal is missed. `--table` only prints that.
 """
 
 from __future__ import annotations
@@ -20,18 +25,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from clean_environment import package_environ
-from ipexctl.lab import LabSpec, down, up
-from ipexctl.lab.system import in_namespaces
+from ipexctl.jobs.windows import RunWindows, read_copied_windows
+from ipexctl.lab import Lab, LabSpec, down, list_labs, up
+from ipexctl.lab.system import in_namespaces, init_of
 from ipexctl.node.common.processes import read_stat
 
+from . import results
 from .injections import INJECTIONS, Injection, Stage
 
 REPOSITORY: Final = Path(__file__).parents[2]
@@ -39,16 +45,16 @@ TRAINING: Final = Path(__file__).with_name("training.py")
 TORCH: Final = "2.13"
 WINDOWS: Final = 5
 """Of an injection: the verdict needs three whole ones, an injection begins in one, and takes a moment."""
-SLOWED: Final = 1.5
-"""By which a judged window may take longer while a rank is slowed: it has 30 steps."""
-RECOVERY: Final = 2
+RECOVERY: Final = 1
 WARM_UP: Final = 4
-RIGHT_PLACE, RIGHT_CAUSE = 19 / 20, 18 / 20
-MOST_ALARMS: Final = 0.01
-"""Of the healthy windows."""
-MOST_OVERHEAD: Final = 0.005
-"""Of the processors' time, for all programs of ipexctl together."""
+STRETCH: Final = 25
+"""Healthy windows that are judged at once."""
+MOST_OTHER: Final = 0.05
+"""Of the processors' time, for programs outside of the lab: above it, a round is disturbed, and played again."""
+KEPT_WINDOWS: Final = 30
+"""In the results: the windows of a round, and some before."""
 OURS: Final = (b"agent.zip",)
+LAB_FILE: Final = "lab"
 
 
 def say(text: str) -> None:
@@ -56,27 +62,20 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-@dataclass(frozen=True)
-class Round:
-    kind: str
-    is_place_right: bool
-    is_cause_right: bool
-
-
 class Calls:
     """Calls of ipexctl, of this checkout or of a copy with shorter windows."""
 
     def __init__(self, base: Path, window: float) -> None:
-        self.window = self.pace = window
+        self.window = window
         self.env = {**package_environ(), "XDG_STATE_HOME": str(base / "state"), "PYTHONPATH": str(REPOSITORY)}
         if window != 10.0:
             package = base / "package"
+            shutil.rmtree(package, ignore_errors=True)
             for name in ("ipexctl", "playbooks"):
                 shutil.copytree(REPOSITORY / name, package / name, ignore=shutil.ignore_patterns("__pycache__"))
-            path = package / "ipexctl/node/run/window_file.py"
-            text = path.read_text()
-            assert text.count("\nWINDOW = 10.0\n") == 1
-            path.write_text(text.replace("\nWINDOW = 10.0\n", f"\nWINDOW = {window}\n"))
+            _set(package / "ipexctl/node/run/window_file.py", "WINDOW = 10.0", f"WINDOW = {window}")
+            steps = round(30 * window / 10)
+            _set(package / "ipexctl/jobs/slow/timeline.py", "MIN_STEPS: Final = 30", f"MIN_STEPS: Final = {steps}")
             self.env["PYTHONPATH"] = str(package)
 
     def argv(self, *words: object) -> list[str]:
@@ -101,23 +100,27 @@ class Calls:
         return answer
 
 
+def _set(path: Path, line: str, other: str) -> None:
+    text = path.read_text()
+    assert text.count(f"\n{line}\n") == 1
+    path.write_text(text.replace(f"\n{line}\n", f"\n{other}\n"))
+
+
 @contextmanager
 def trained(calls: Calls, stage: Stage, base: Path) -> Iterator[None]:
     """The training, from its first judged windows on."""
     project = base / "project"
     project.mkdir(exist_ok=True)
     shutil.copy(TRAINING, project / "train.py")
-    per_host = stage.ranks // len(stage.lab.hosts)
+    per_host = stage.ranks // len(stage.hosts)
     calls.good(
-        *("run", "-H", stage.lab.hostfile, "--ppn", per_host, "--backend", "gloo", "--bind", "none", "--omp", "1"),
-        *("--detach", "--cwd", project, project / "train.py"),
+        *("run", "-H", stage.lab.hostfile, "-l", ",".join(stage.hosts), "--ppn", per_host, "--backend", "gloo"),
+        *("--bind", "none", "--omp", "1", "--detach", "--cwd", project, project / "train.py"),
     )
     try:
         for _ in range(40):
-            time.sleep(max(5.0, calls.window))
-            answer = calls.slow()
-            if answer["windows"] >= WARM_UP:
-                calls.pace = SLOWED * answer["seconds"] / answer["windows"]
+            time.sleep(max(4.0, calls.window))
+            if calls.slow()["windows"] >= WARM_UP:
                 break
         else:
             raise SystemExit("the training does not begin:\n" + calls.good("logs", "last"))
@@ -126,15 +129,40 @@ def trained(calls: Calls, stage: Stage, base: Path) -> Iterator[None]:
         subprocess.run(calls.argv("stop", "last"), env=calls.env, capture_output=True, timeout=90, check=False)
 
 
-def play(calls: Calls, stage: Stage, injection: Injection, rank: int) -> Round:
+def recorded(stage: Stage, run: str) -> RunWindows:
+    """The windows as node0 has them, read past ipexctl."""
+    home = stage.lab.hosts[0].home
+    directory = Path(f"/proc/{init_of(stage.lab.hosts[0].netns)}/root{home}/.ipexctl/runs/{run}")
+    return read_copied_windows(directory)
+
+
+def last_windows(windows: RunWindows) -> dict[str, Any]:
+    """As JSON: what each rank and host did in the last windows, and when."""
+    return {
+        name: {
+            str(key): {
+                "end": record.started + record.seconds * len(record.windows),
+                "windows": [None if each is None else list(each) for each in record.windows[-KEPT_WINDOWS:]],
+            }
+            for key, record in found.items()
+        }
+        for name, found in (("ranks", windows.ranks), ("hosts", windows.hosts))
+    }
+
+
+def play(calls: Calls, stage: Stage, injection: Injection, rank: int) -> dict[str, Any]:
+    begun = time.time()
     manager: Any = injection.inject(stage, rank)
     with manager:
+        load = OtherLoad(stage)
         # One call alone: each is a program on node0 for a second, which is a load on the core of its rank.
-        time.sleep(WINDOWS * calls.pace)
+        time.sleep(WINDOWS * calls.window)
+        other = load.part()
+        asked = time.time()
         answer = calls.slow()
+        windows = last_windows(recorded(stage, answer["run"]["id"]))
     ranks = [found for found in answer["findings"] if found["current"] and found["rank"] is not None]
     links = [link for link in answer["links"] if link["current"]]
-    host = stage.host_of(rank)
     if injection.is_link:
         is_right = not ranks and bool(links)
         causes = [link["cause"] for link in links]
@@ -145,11 +173,45 @@ def play(calls: Calls, stage: Stage, injection: Injection, rank: int) -> Round:
     named = [f"rank {found['rank']} {found['cause']} {found['percent']:.0f} %" for found in ranks]
     named += [f"{'+'.join(link['hosts'])} {link['cause']}" for link in links]
     mark = "right" if has_cause else "right place, WRONG cause" if is_right else "WRONG"
-    say(f"  {injection.name}, rank {rank} on {host}: {'; '.join(named) or 'nothing'}: {mark}")
+    found = "; ".join(named) or "nothing"
+    say(f"  {injection.name}, rank {rank} on {stage.host_of(rank)}: {found}: {mark}; other load {other:.0%}")
     if not is_right:
         say(f"    {json.dumps({name: answer[name] for name in ('windows', 'waiting', 'unjudged', 'look_error')})}")
-    time.sleep(RECOVERY * calls.pace)
-    return Round(injection.name, is_right, has_cause)
+    time.sleep(RECOVERY * calls.window)
+    return {
+        "kind": injection.name,
+        "rank": rank,
+        "is_place_right": is_right,
+        "is_cause_right": has_cause,
+        "named": named,
+        "begun": begun,
+        "asked": asked,
+        "other": other,
+        "is_disturbed": other > MOST_OTHER,
+        "answer": answer,
+        "recorded": windows,
+    }
+
+
+class OtherLoad:
+    """What programs of this machine that are not in the lab take of its processors from now on."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._at, self._seconds = time.monotonic(), self._others()
+
+    def part(self) -> float:
+        return (self._others() - self._seconds) / (time.monotonic() - self._at) / len(self._stage.cores)
+
+    def _others(self) -> float:
+        lab = 0.0
+        for pids in in_namespaces([host.netns for host in self._stage.lab.hosts]).values():
+            for pid in pids:
+                with suppress(OSError):
+                    lab += read_stat(pid).seconds
+        # user, nice and system time: that of interrupts is the lab's network, mostly.
+        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:4]
+        return sum(map(int, fields)) / os.sysconf("SC_CLK_TCK") - lab
 
 
 def our_seconds(stage: Stage) -> float:
@@ -166,83 +228,153 @@ def our_seconds(stage: Stage) -> float:
     return total
 
 
-def healthy(calls: Calls, stage: Stage, windows: int) -> tuple[int, int, float]:
+def healthy(calls: Calls, stage: Stage, windows: int) -> dict[str, Any]:
     """Alarms, judged windows, and the part of the processors' time that our programs took."""
-    before, used, begun = calls.slow(), our_seconds(stage), time.monotonic()
+    before = calls.slow()
+    time.sleep(calls.window)  # the call is over, and its load is not counted
+    load, used, begun = OtherLoad(stage), our_seconds(stage), time.monotonic()
     time.sleep(windows * calls.window)
-    overhead = (our_seconds(stage) - used) / (time.monotonic() - begun) / len(stage.cores)
+    other = load.part()
+    seconds = time.monotonic() - begun
+    overhead = (our_seconds(stage) - used) / seconds / len(stage.cores)
     after = calls.slow()
-    began = begun_at(before)
+    # Findings of the warm-up do not count.
+    warm = max((found["until"] for found in (*before["findings"], *before["links"])), default=0.0)
     alarms = [
         f"{found.get('rank', found.get('hosts'))} {found['cause']}"
         for found in (*after["findings"], *after["links"])
-        if found["until"] > began
+        if found["until"] > warm
     ]
-    for alarm in alarms:
-        say(f"  alarm: {alarm}")
-    return len(alarms), after["windows"] - before["windows"], overhead
+    say(f"  healthy: {'; '.join(alarms) or 'no alarm'}; other load {other:.0%}")
+    return {
+        "kind": results.HEALTHY,
+        "alarms": len(alarms),
+        "named": alarms,
+        "windows": after["windows"] - before["windows"],
+        "seconds": seconds,
+        "overhead": overhead,
+        "other": other,
+        "is_disturbed": other > MOST_OTHER,
+        "answer": after,
+        "recorded": last_windows(recorded(stage, after["run"]["id"])),
+    }
 
 
-def begun_at(answer: dict[str, Any]) -> float:
-    """Findings of the warm-up do not count."""
-    return max((found["until"] for found in (*answer["findings"], *answer["links"])), default=0.0)
+@dataclass(frozen=True)
+class Asked:
+    seed: int
+    count: int
+    only: str
+    healthy: int
+    ranks: int
+    one_host: bool
+    window: float
+    minutes: float
+    results: Path
+
+    @property
+    def setting(self) -> str:
+        hosts = "one host" if self.one_host else "two hosts"
+        return f"{self.ranks} ranks on {hosts}, windows of {self.window:g} s"
 
 
-def report(rounds: Sequence[Round]) -> bool:
-    """A line for each kind; whether all goals are reached."""
-    is_good = True
-    for kind, count in Counter(round_.kind for round_ in rounds).items():
-        of_kind = [round_ for round_ in rounds if round_.kind == kind]
-        places, causes = (sum(getattr(each, name) for each in of_kind) for name in ("is_place_right", "is_cause_right"))
-        reached = places >= RIGHT_PLACE * count and causes >= RIGHT_CAUSE * count
-        is_good = is_good and reached
-        say(f"{kind}: right place {places} of {count}, right cause {causes} of {count}{'' if reached else ': MISSED'}")
-    return is_good
+@contextmanager
+def kept_lab(base: Path, *, is_kept: bool) -> Iterator[Lab]:
+    """The lab of `base`, as an earlier call left it, or a new one."""
+    name = (base / LAB_FILE).read_text() if (base / LAB_FILE).exists() else f"slow-{os.getpid()}"
+    lab = next((lab for lab in list_labs() if lab.name == name), None)
+    if lab is None:
+        lab = up(LabSpec(hosts=2, name=name, temporary=not is_kept))
+        (base / LAB_FILE).write_text(name)
+    try:
+        yield lab
+    finally:
+        if not is_kept:
+            remove_lab(base)
 
 
-def main() -> int:
+def remove_lab(base: Path) -> None:
+    path = base / LAB_FILE
+    if path.exists():
+        name = path.read_text()
+        lab = next((lab for lab in list_labs() if lab.name == name), None)
+        down(name)
+        if lab is not None:
+            Stage.of(lab, 2, (0,)).release()
+        path.unlink()
+
+
+def play_all(asked: Asked, base: Path, lab: Lab) -> None:
+    deadline = time.monotonic() + 60 * asked.minutes
+    cores = tuple(sorted(os.sched_getaffinity(0)))[:2]
+    hosts = tuple(host.name for host in lab.hosts)[: 1 if asked.one_host else 2]
+    stage = Stage.of(lab, asked.ranks, cores, hosts)
+    kinds = [each for each in INJECTIONS if asked.only in each.name and (not asked.one_host or each.is_for_one_host)]
+    chance = random.Random(asked.seed)
+    rounds = [injection for _ in range(asked.count) for injection in chance.sample(kinds, len(kinds))]
+    calls = Calls(base, asked.window)
+    stage.prepare()
+    if not (base / "installed").exists():
+        calls.good("trust", "-H", lab.hostfile)
+        calls.good("install", "-H", lab.hostfile, "--stack", "torch", "--torch", TORCH)
+        (base / "installed").touch()
+    if not rounds and not asked.healthy:
+        return
+    common = {"setting": asked.setting, "seed": asked.seed, "load": os.getloadavg()[0]}
+    say(f"load before: {os.getloadavg()[0]:.1f} on {len(cores)} cores; {asked.setting}; seed {asked.seed}")
+    with trained(calls, stage, base):
+        while rounds and time.monotonic() < deadline:
+            injection = rounds.pop(0)
+            line = play(calls, stage, injection, chance.randrange(asked.ranks))
+            results.append(asked.results, {**common, **line})
+            if line["is_disturbed"]:
+                rounds.append(injection)
+        for _ in range(0, asked.healthy, STRETCH):
+            if time.monotonic() > deadline:
+                break
+            results.append(asked.results, {**common, **healthy(calls, stage, min(STRETCH, asked.healthy))})
+    say(f"load after: {os.getloadavg()[0]:.1f}")
+
+
+def print_table(path: Path) -> bool:
+    rows = list(results.table(results.read(path)))
+    for row, _ in rows:
+        say(row)
+    return all(is_good for _, is_good in rows)
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.slow_ranks", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=20, help="injections of each kind")
     parser.add_argument("--only", default="", help="kinds whose name has this text")
-    parser.add_argument("--healthy", type=int, default=100, help="windows without any injection, twice")
+    parser.add_argument("--healthy", type=int, default=0, help="windows without any injection, after the rounds")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--one-host", action="store_true", help="all ranks on one host, with its shared all-reduce")
     parser.add_argument("--window", type=float, default=10.0, help="seconds of a window")
-    asked = parser.parse_args()
-    cores = tuple(sorted(os.sched_getaffinity(0)))[:2]
-    kinds = [injection for injection in INJECTIONS if asked.only in injection.name]
-    chance = random.Random(asked.seed)
-    order = [injection for _ in range(asked.count) for injection in chance.sample(kinds, len(kinds))]
-    say(
-        f"load before: {os.getloadavg()[0]:.1f} on {len(cores)} cores; windows of {asked.window:g} s; seed {asked.seed}"
-    )
-    with tempfile.TemporaryDirectory() as directory:
-        base = Path(directory)
-        calls = Calls(base, asked.window)
-        lab = up(LabSpec(hosts=2, name=f"slow-{os.getpid()}", temporary=True))
-        stage = Stage(lab, 2, cores)
-        try:
-            stage.prepare()
-            calls.good("trust", "-H", lab.hostfile)
-            calls.good("install", "-H", lab.hostfile, "--stack", "torch", "--torch", TORCH)
-            with trained(calls, stage, base):
-                rounds = [play(calls, stage, injection, chance.randrange(2)) for injection in order]
-                found = [("2 ranks on 2 cores", healthy(calls, stage, asked.healthy))] if asked.healthy else []
-            if asked.healthy:
-                crowded = Stage(lab, 4, cores, stage.groups)
-                with trained(calls, crowded, base):
-                    found.append(("4 ranks on 2 cores", healthy(calls, crowded, asked.healthy)))
-        finally:
-            down(lab.name)
-            stage.release()
-    is_good = report(rounds)
-    for name, (alarms, windows, overhead) in found:
-        reached = alarms <= MOST_ALARMS * max(100, windows)
-        is_good = is_good and reached and overhead <= MOST_OVERHEAD
-        say(
-            f"healthy, {name}: {alarms} alarms in {windows} windows; our programs took {overhead:.2%} of the processors"
-        )
-    say(f"load after: {os.getloadavg()[0]:.1f}")
-    return 0 if is_good else 1
+    parser.add_argument("--minutes", type=float, default=600.0, help="after which no round begins")
+    parser.add_argument("--results", type=Path, default=Path("slow-ranks.jsonl"))
+    parser.add_argument("--base", type=Path, help="directory in which the lab is kept for the next call")
+    parser.add_argument("--end", action="store_true", help="remove the lab of --base")
+    parser.add_argument("--table", action="store_true", help="only print the table over the results")
+    return parser.parse_args(argv)
+
+
+def main() -> int:
+    words = vars(parse())
+    base, is_end, is_table = (words.pop(name) for name in ("base", "end", "table"))
+    asked = Asked(**words)
+    if is_end:
+        remove_lab(base)
+        shutil.rmtree(base)
+        return 0
+    if not is_table:
+        with tempfile.TemporaryDirectory() as directory:
+            there = base.resolve() if base is not None else Path(directory)
+            there.mkdir(exist_ok=True)
+            with kept_lab(there, is_kept=base is not None) as lab:
+                play_all(asked, there, lab)
+    return 0 if print_table(asked.results) else 1
 
 
 if __name__ == "__main__":

@@ -26,10 +26,20 @@ class Stage:
     ranks: int
     cores: tuple[int, ...]
     """Of this machine: rank R has core R of them, in turn."""
+    hosts: tuple[str, ...]
+    """That take part."""
     groups: dict[str, Path] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, lab: Lab, ranks: int, cores: tuple[int, ...], hosts: tuple[str, ...] = ()) -> Stage:
+        """With the cgroups that an earlier stage made."""
+        there = tuple(host.name for host in lab.hosts)
+        groups = {host.name: CPU_GROUPS / f"ipexctl-{host.netns}" for host in lab.hosts}
+        made = {name: group for name, group in groups.items() if group.is_dir()}
+        return cls(lab, ranks, cores, hosts or there, made)
+
     def host_of(self, rank: int) -> str:
-        return self.lab.hosts[rank * len(self.lab.hosts) // self.ranks].name
+        return self.hosts[rank * len(self.hosts) // self.ranks]
 
     def prepare(self) -> None:
         """All processes of a host get a cgroup before the training: the meter looks for it at the start of a rank."""
@@ -37,6 +47,8 @@ class Stage:
             return
         for host in self.lab.hosts:
             group = CPU_GROUPS / f"ipexctl-{host.netns}"
+            if host.name in self.groups:
+                continue
             group.mkdir(exist_ok=True)
             in_host(
                 host,
@@ -72,6 +84,7 @@ class Injection:
     causes: tuple[str, ...]
     """Those that are right."""
     is_link: bool = False
+    is_for_one_host: bool = False
 
 
 @contextmanager
@@ -132,10 +145,10 @@ def _fault(name: str, *arguments: str) -> Callable[[Stage, int], object]:
 
 
 INJECTIONS: Final = (
-    Injection("a CPU hog on its core", _hog, ("other-process",)),
+    Injection("a CPU hog on its core", _hog, ("other-process",), is_for_one_host=True),
     Injection("80 % of a processor", _limit, ("cgroup-limit",)),
-    Injection("extra work in one rank", _ordered(work=0.012), ("work-or-bandwidth",)),
-    Injection("late data of one rank", _ordered(read=0.02), ("data", "storage")),
+    Injection("extra work in one rank", _ordered(work=0.012), ("work-or-bandwidth",), is_for_one_host=True),
+    Injection("late data of one rank", _ordered(read=0.02), ("data", "storage"), is_for_one_host=True),
     Injection("a slow link", _fault("slow-link", "400mbit"), ("slow-transfer", "lost-segments"), is_link=True),
     Injection("a lossy link", _fault("packet-loss", "2"), ("lost-segments",), is_link=True),
 )

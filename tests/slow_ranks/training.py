@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset
 
-WIDTH, HIDDEN, BATCH = 256, 1024, 64
+WIDTH, HIDDEN, BATCH = 256, 1024, 192
 RANK = int(os.environ["RANK"])
 ORDERS = Path(f"/tmp/slow-{RANK}")
 
