@@ -13,6 +13,7 @@ The rules:
   that is behind the best by more than max(5 %, 3 MAD); after each later block, the worse half (`race.py`).
 - What is left of the time goes to a second look at the choices that are least certain: blocks of the best plan and of
   the same plan with one choice reversed, for several choices at once.
+- A baseline that fails is started once more; if it fails again, the search is over.
 - A candidate that fails, whose samples a step differ, or whose losses depart, goes at once and is never chosen.
 - At the end the winner meets the plan of the call in 8 fresh blocks. It is adopted if the second smallest of the ratios
   is above 1.02: of two equal plans, 1 in 100 would pass.
@@ -35,6 +36,8 @@ SECOND_LOOK: Final = "second look"
 FINAL: Final = "final"
 FINAL_BLOCKS: Final = 8
 MIN_GAIN: Final = 1.02
+BASELINE_STARTS: Final = 2
+"""A failure of the baseline counts if a second start fails, too: one may be chance, or of the machine."""
 REVERSED_AT_ONCE: Final = 4
 """Choices that share the baseline of a block in the second look."""
 CERTAIN: Final = 0.0005
@@ -110,6 +113,7 @@ class _PlanFailed(Exception):
         self.verdict = Verdict("baseline-failed", settings, reason=reason)
 
 
+_Start = Generator[Trial, Observation, Observation]
 _Block = Generator[Trial, Observation, dict[Settings, float | Excluded]]
 
 
@@ -237,14 +241,23 @@ class _Replay:
         random.Random(f"{self._seed}/{group}/{block}").shuffle(order)  # noqa: S311
         found: dict[Settings, Observation] = {}
         for settings in order:
-            observation = found[settings] = yield Trial(group, block, settings, is_baseline=settings == base)
-            self._starts += 1
-            self._spent += observation.seconds
-            if settings == base and observation.rate is None:
-                raise _PlanFailed(base, observation.failure)
+            observation = found[settings] = yield from self._start(group, block, settings, base)
             if settings == NO_CHANGE:
                 self._first_plan.append(observation)
         return {plan: self._compare(found[plan], found[base]) for plan in plans}
+
+    def _start(self, group: str, block: int, settings: Settings, base: Settings) -> _Start:
+        """Start a plan; the baseline once more if it fails, as nothing can be compared without it."""
+        trial = Trial(group, block, settings, is_baseline=settings == base)
+        for _ in range(BASELINE_STARTS if trial.is_baseline else 1):
+            observation = yield trial
+            self._starts += 1
+            self._spent += observation.seconds
+            if observation.rate is not None:
+                return observation
+        if trial.is_baseline:
+            raise _PlanFailed(base, observation.failure)
+        return observation
 
     def _compare(self, found: Observation, baseline: Observation) -> float | Excluded:
         if found.rate is None or not baseline.rate:

@@ -3,43 +3,37 @@
 In come the hosts, the request of the call and settings; out goes an `Observation`. A trial is started as any run, by
 `jobs/submit/pipeline.py`, and ended by the same call as `ipexctl stop`. The rules: it never uses the tree of the
 project's other runs; when `run` returns or raises, nothing of the trial lives on the hosts, and its tree and its record
-are gone, but for the record of a plan that failed on its own, which `why` shows; if this program is killed, the run
-ends by its time limit. A trial that fails is a result. What ends the search itself, such as a lost host or a run of
-others, is raised as `SearchError`.
+are gone, but for the record of a plan that failed on its own, which `why` shows; if this program is killed, the trial
+ends soon after it (`heartbeat.py`), and the next call removes it. A trial that fails is a result. What ends the search
+itself, such as a lost host, a run of others, or a script of which nothing can be counted, is raised as `SearchError`.
 """
 
 from __future__ import annotations
 
 import secrets
-import shlex
 import time
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.autotune.apply import with_settings
 from ipexctl.autotune.comparison import find_losses
+from ipexctl.autotune.heartbeat import Heartbeat
 from ipexctl.autotune.model import NO_CHANGE, Observation
+from ipexctl.autotune.trial_cleanup import TRIAL, StopCall, remove_record, remove_tree
 from ipexctl.jobs.follow import Follower
-from ipexctl.jobs.local_copy import LocalCopy, remove_copy
+from ipexctl.jobs.local_copy import LocalCopy
 from ipexctl.jobs.registry import RunRegistry
-from ipexctl.jobs.stop import stop
 from ipexctl.jobs.submit.pipeline import remove_job_files, submit_run
 from ipexctl.jobs.submit.request import RunRequest, StartFailure
-from ipexctl.jobs.submit.start import clean_up
 from ipexctl.jobs.why.why import cause_from_copy
 from ipexctl.launch.request import Export
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import RunStatus, TrialFigures
-from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
-from ipexctl.sync.root import owner_here, tree_name
 from ipexctl.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from concurrent.futures import Future
 
     from ipexctl.autotune.model import Settings
     from ipexctl.hosts.host import Host
@@ -51,6 +45,11 @@ if TYPE_CHECKING:
 
 FIRST_STEP: Final = 900.0
 """Seconds until the first step of the plan of the call; models are loaded and compiled before."""
+NO_STEP: Final = "no step of a torch optimizer was counted"
+NO_VALUE: Final = "no line of the output had a value of --metric"
+COUNT_FIX: Final = r"count what the script prints: --metric 'samples/s: (\S+)'"
+METRIC_FIX: Final = r"its first group is a number, as in --metric 'samples/s: (\S+)'; or leave out --metric"
+RESUME_FIX: Final = "go on with the search: the same call with --resume"
 LONGEST: Final = 90.0
 """Seconds from the first step to the end; the rank wrapper says within 60 that it has seen enough."""
 FEWEST_STEPS: Final = 3
@@ -100,8 +99,12 @@ def trial_request(request: RunRequest, settings: Settings, tree: str, first_step
 
 
 def figures_of(status: RunStatus) -> TrialFigures | None:
-    """The figures of the run: those of its median rank, and samples of all ranks. None before the first step. Pure."""
-    of_ranks = sorted((rank.trial for rank in status.ranks if rank.trial is not None), key=lambda figures: figures.rate)
+    """The figures of the run: those of its median rank, and samples of all ranks. Pure.
+
+    None before the training has begun. Ranks without a step count only if no rank has one.
+    """
+    known = [rank.trial for rank in status.ranks if rank.trial is not None]
+    of_ranks = sorted([each for each in known if each.has_stepped] or known, key=lambda figures: figures.rate)
     if not of_ranks:
         return None
     samples = [rank.samples_per_step for rank in of_ranks if rank.samples_per_step is not None]
@@ -125,11 +128,14 @@ class _Watch:
 
     stop: StopCall
     first_step_limit: float
+    has_metric: bool = False
     began: float = field(default_factory=time.monotonic)
     figures: TrialFigures | None = None
     lines: list[str] = field(default_factory=list)
     problem: str = ""
     """Why it was stopped before enough was seen."""
+    is_uncounted: bool = False
+    """It trains, and nothing of it can be counted."""
     first_step_after: float | None = None
     _rest: dict[str, bytes] = field(default_factory=dict)
     """Of each stream, the line that has not ended."""
@@ -143,9 +149,13 @@ class _Watch:
     def _look(self, status: RunStatus) -> None:
         now = time.monotonic() - self.began
         self.figures = figures_of(status) or self.figures
-        if self.figures is None:
-            if now > self.first_step_limit:
-                self._end(f"no step of an optimizer within {self.first_step_limit:.0f} s")
+        if self.figures is None or not self.figures.has_stepped:
+            if self.figures is not None and self.figures.is_done:
+                self._end(f"{self._uncounted} in {self.figures.since_step:.0f} s of training", is_uncounted=True)
+            elif now > self.first_step_limit:
+                self._end(f"{self._uncounted} within {self.first_step_limit:.0f} s", is_uncounted=True)
+            elif status.state == "ok":
+                self.problem, self.is_uncounted = f"it ended, and {self._uncounted}", True
             return
         self.first_step_after = now if self.first_step_after is None else self.first_step_after
         if self.figures.is_done:
@@ -153,8 +163,13 @@ class _Watch:
         elif hangs(self.figures) or now - self.first_step_after > LONGEST:
             self._end(f"it hangs: no step for {self.figures.since_step:.0f} s")
 
-    def _end(self, problem: str) -> None:
-        self.problem = self.problem or problem
+    @property
+    def _uncounted(self) -> str:
+        return NO_VALUE if self.has_metric else NO_STEP
+
+    def _end(self, problem: str, *, is_uncounted: bool = False) -> None:
+        if not self.problem:
+            self.problem, self.is_uncounted = problem, is_uncounted
         self.stop.request()
 
     def _read_lines(self, chunk: Chunk) -> None:
@@ -167,48 +182,31 @@ class _Watch:
         self.lines += [line[-MAX_LINE:].decode(errors="replace") for line in lines]
 
 
-class StopCall:
-    """Stops the run in the background, over a connection of its own; again if that fails and it is asked again."""
-
-    def __init__(self, record: RunRecord, pool: SessionPool) -> None:
-        self._record, self._pool = record, pool
-        self._call: Future[None] | None = None
-
-    def request(self) -> None:
-        if self._call is None or (self._call.done() and self._call.exception() is not None):
-            self._call = run_in_background(self._stop, "stop")
-
-    def wait(self) -> None:
-        """Raises a HostError if the run could not be stopped."""
-        if self._call is not None:
-            self._call.result()
-
-    def _stop(self) -> None:
-        cancel = Cancel()  # it also stops the run of a call that was cancelled
-        with closing(self._pool.connector.open(self._record.node0, cancel)) as session:
-            stopped = stop(session, self._record, cancel=cancel)
-        if not stopped.status.is_over:
-            raise HostError(f"trial {self._record.id} was told to stop, and is not over yet")
-
-
 class TrialRunner:
     """Runs trials one after another."""
 
     def __init__(self, hosts: Sequence[Host], request: RunRequest, project: ProjectLocation, pool: SessionPool) -> None:
         self._hosts, self._request, self._project, self._pool = hosts, request, project, pool
         self._first_step_limit = FIRST_STEP
-        self.failed_run = ""
-        """The run of the plan of the call that failed: its record is kept."""
+        self._failed: RunRecord | None = None
+
+    @property
+    def failed_run(self) -> str:
+        """The last run of the plan of the call, if it failed: its record is kept."""
+        return self._failed.id if self._failed is not None else ""
 
     def run(self, settings: Settings) -> Observation:
         """Raises a SearchError, and Cancelled after a signal."""
         began = time.monotonic()
-        tree = f".trial-{secrets.token_hex(4)}"
+        tree = f"{TRIAL}{secrets.token_hex(4)}"
+        if self._failed is not None:  # the plan of the call is tried again
+            remove_record(self._failed, self._pool)
+            self._failed = None
         try:
             request = trial_request(self._request, settings, tree, self._first_step_limit)
             found = self._run(request, is_first_plan=settings == NO_CHANGE)
         finally:
-            self._remove_tree(tree)
+            remove_tree(self._hosts, self._request.home, self._project.root, tree, self._pool)
         return replace(found, seconds=time.monotonic() - began)
 
     def _run(self, request: RunRequest, *, is_first_plan: bool) -> Observation:
@@ -227,16 +225,18 @@ class TrialRunner:
         call = StopCall(record, self._pool)
         try:
             submitted.launch.leave()
-            found, ended = self._follow(submitted, call)
+            with Heartbeat(record, self._pool):
+                found, ended = self._follow(submitted, call, is_first_plan=is_first_plan)
             return found
         finally:
             if ended is None or not ended.is_over:
                 self._make_sure(call, record)
             if is_first_plan and found is not None and found.rate is None:
-                self.failed_run = record.id
+                self._failed = replace(record, is_trial=False)
+                RunRegistry().save(self._failed)
                 remove_job_files(self._hosts, record, self._pool)
             else:
-                self._remove_record(record)
+                remove_record(record, self._pool)
 
     @staticmethod
     def _make_sure(call: StopCall, record: RunRecord) -> None:
@@ -247,14 +247,16 @@ class TrialRunner:
         except HostError as error:
             raise SearchError(
                 f"trial {record.id} could not be stopped: {record.node0.name}: {error.reason}",
-                f"it ends by its time limit, or by: ipexctl stop {record.id}",
+                f"it ends soon after this call, or by: ipexctl stop {record.id}",
                 1,
             ) from None
 
-    def _follow(self, started: StartedRun, call: StopCall) -> tuple[Observation, RunStatus | None]:
+    def _follow(
+        self, started: StartedRun, call: StopCall, *, is_first_plan: bool
+    ) -> tuple[Observation, RunStatus | None]:
         """Watch it until it is over."""
         record, connector = started.record, self._pool.connector
-        watch = _Watch(call, self._first_step_limit)
+        watch = _Watch(call, self._first_step_limit, has_metric=bool(self._request.metric))
         follower = Follower(
             record,
             lambda cancel: connector.open(record.node0, cancel),
@@ -266,6 +268,10 @@ class TrialRunner:
             status = follower.follow().status
         except Unreachable as error:
             raise SearchError(f"{record.node0.name}: {error.reason}", error.advice, UNREACHABLE) from None
+        if status is not None and status.state == "stopped" and not call.is_requested:
+            raise SearchError(f"trial {record.id} was stopped: {status.reason}", RESUME_FIX, 1)
+        if watch.is_uncounted and is_first_plan:
+            raise SearchError(watch.problem, METRIC_FIX if watch.has_metric else COUNT_FIX, 1)
         if watch.first_step_after is not None:
             self._first_step_limit = max(60.0, 3 * watch.first_step_after + 30)
         failure = watch.problem
@@ -273,18 +279,6 @@ class TrialRunner:
             cause = cause_from_copy(record, RunRegistry().directory)
             failure = cause.sentence if cause is not None else status.reason
         return observation_of(watch.figures, watch.lines, failure), status
-
-    def _remove_record(self, record: RunRecord) -> None:
-        registry = RunRegistry()
-        results = f"{record.home}/results/{record.id}"
-        clean_up(record.nodes, f"rm -rf {shlex.quote(record.rundir)} {shlex.quote(results)}", self._pool)
-        registry.remove(record.id)
-        remove_copy(registry.directory, record.id)
-
-    def _remove_tree(self, tree: str) -> None:
-        name = tree_name(self._project.root, owner_here()) + tree
-        home = shlex.quote(self._request.home.removeprefix("~/"))  # sessions start in the home directory
-        clean_up(self._hosts, f"rm -rf {home}/code/{name} {home}/code/{name}.gen*", self._pool)
 
 
 def _say_nothing(text: str) -> None:
@@ -297,7 +291,7 @@ def observation_of(figures: TrialFigures | None, lines: Sequence[str], failure: 
     if failure:
         return Observation(0.0, failure=failure)
     if figures is None:
-        return Observation(0.0, failure="it ended without a step of an optimizer that can be counted")
+        return Observation(0.0, failure=f"it ended, and {NO_STEP}")
     if figures.steps < FEWEST_STEPS or not figures.rate:
         return Observation(0.0, failure=f"only {counted(figures.steps, 'step')} could be measured")
     return Observation(0.0, figures.rate, figures.samples_per_step, find_losses(lines))

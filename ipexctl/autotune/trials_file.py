@@ -20,7 +20,7 @@ from ipexctl.errors import UserError
 from ipexctl.node.common.files import make_private_directory, write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 SCHEMA: Final = "ipexctl.trials/1"
@@ -46,10 +46,12 @@ class TrialsFile:
         self.error: OSError | None = None
         """Why trials are not kept any more."""
 
-    def begin(self) -> None:
+    def begin(self, done: Sequence[tuple[Trial, Observation]] = ()) -> None:
+        """Write the file, with these trials."""
+        lines = [_line({"schema": SCHEMA, **asdict(self.header)}), *(_trial_line(*pair) for pair in done)]
         try:
             make_private_directory(self.path.parent)
-            write_atomically(self.path, _line({"schema": SCHEMA, **asdict(self.header)}), durable=False)
+            write_atomically(self.path, b"".join(lines), durable=False)
         except OSError as error:
             self.error = error
 
@@ -59,7 +61,7 @@ class TrialsFile:
         try:
             number = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
             try:
-                os.write(number, _line({"trial": asdict(trial), "observation": asdict(observation)}))
+                os.write(number, _trial_line(trial, observation))
             finally:
                 os.close(number)
         except OSError as error:
@@ -80,7 +82,11 @@ def resume(directory: Path, call: str) -> tuple[TrialsFile, tuple[tuple[Trial, O
             f"the last search of this project was another call: {header.script}",
             fix="type the same call as then; or leave out --resume, which begins a new search",
         )
-    return TrialsFile(directory, header), tuple(_trials(lines[1:]))
+    done = tuple(_trials(lines[1:]))
+    trials = TrialsFile(directory, header)
+    if len(done) + 1 < len(lines) or not lines[-1].endswith("\n"):  # the next one would follow the line that is cut off
+        trials.begin(done)
+    return trials, done
 
 
 def _trials(lines: list[str]) -> Iterator[tuple[Trial, Observation]]:
@@ -107,6 +113,10 @@ def _observation(fields: dict[str, Any]) -> Observation:
         tuple((str(step), float(loss)) for step, loss in fields["losses"]),
         str(fields["failure"]),
     )
+
+
+def _trial_line(trial: Trial, observation: Observation) -> bytes:
+    return _line({"trial": asdict(trial), "observation": asdict(observation)})
 
 
 def _line(document: dict[str, Any]) -> bytes:

@@ -71,7 +71,9 @@ def autotune_command(*, ctx: typer.Context, search: SearchOptions, line: LaunchL
     \b
     Example: ipexctl autotune -H hostfile --budget 10m train.py --epochs 3
     """
+    from ipexctl.autotune.trial_cleanup import only_search
     from ipexctl.cli.hosts import session_pool
+    from ipexctl.jobs.measured import directory_of
 
     output = line.output
     budget = read_duration(search.budget)
@@ -94,7 +96,8 @@ def autotune_command(*, ctx: typer.Context, search: SearchOptions, line: LaunchL
             output.print_report((space, budget), dry_run_json, show_dry_run)
             raise interrupt.or_exit(0)
         _refuse_paths(launch_call, search.allow_path or (), pool)
-        result = _run(launch_call, search, budget, space, line, pool)
+        with only_search(directory_of(launch_call.project.root)):
+            result = _run(launch_call, search, budget, space, line, pool)
         _report(launch_call, planned, plan_of, search, result, line)
     raise interrupt.or_exit(_exit_code(result))
 
@@ -166,6 +169,7 @@ def _run(
     from ipexctl.autotune.model import SearchLimits
     from ipexctl.autotune.search import SearchState
     from ipexctl.autotune.trial import TrialRunner
+    from ipexctl.autotune.trial_cleanup import remove_left_over
     from ipexctl.autotune.tuner import ChangedSearch, replayed, run_search
     from ipexctl.jobs.measured import directory_of
     from ipexctl.ui.autotune import SearchView
@@ -187,6 +191,8 @@ def _run(
         trials, done = trials_file.TrialsFile(directory, header), ()
         trials.begin()
         state = SearchState(space, limits, seed)
+    for run in remove_left_over(call.hosts, call.request.home, call.project.root, pool):
+        line.output.print_note(f"note: trial {run} of a call that was killed is removed")
     runner = TrialRunner(call.hosts, call.request, call.project, pool)
     unit = "samples/s" if call.request.metric else "steps/s"
     view = SearchView(line.output.print_note, budget, unit)

@@ -71,6 +71,8 @@ class RunRecord:
     """The way to its nodes: ssh, or srun within the Slurm job `job`."""
     job: str = ""
     """The number of the Slurm job in which it runs; empty outside one."""
+    is_trial: bool = False
+    """One of `autotune`, which removes it."""
 
     @property
     def call_options(self) -> CallOptions:

@@ -94,3 +94,19 @@ def test_ctrl_c_ends_the_trial(cluster: Cluster) -> None:
     assert "--resume" in running.out.read_text()
     wait_until(lambda: remains(cluster) == [], 20, lambda: remains(cluster))
     assert cluster.runs() == []
+
+
+def test_a_killed_call_leaves_nothing_that_the_next_one_does_not_remove(cluster: Cluster) -> None:
+    before = content(cluster.project)
+    running = cluster.begin_call(*options(cluster), "train.py")
+    wait_until(lambda: "[1, " in running.said() and len(processes(cluster)) >= 3, 60, running.said)
+    second = cluster.call(*options(cluster), "train.py")
+    assert second.rc == 2, "a project has one search at a time"
+    running.process.kill()
+    running.process.wait(10)
+    assert cluster.runs() != []
+    found = json.loads(cluster.good(*options(cluster), "--resume", "--json", "train.py"))
+    assert (found["ending"], len(found["trials"])) == ("no-better-candidate", 2)
+    assert remains(cluster) == []
+    assert cluster.runs() == []
+    assert content(cluster.project) == before

@@ -16,7 +16,7 @@ from ipexctl.jobs.submit.preflight.imports import install_command, normalised
 from ipexctl.jobs.submit.start import File, LaunchSpec
 from ipexctl.launch.plan import LaunchPlan, to_json
 from ipexctl.node.common.job import Master, Notification, RankPlacement, StartRequest
-from ipexctl.node.common.limits import NOTIFY, NOTIFY_CLAIM
+from ipexctl.node.common.limits import CALLER_SILENCE, NOTIFY, NOTIFY_CLAIM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,6 +61,7 @@ def run_record(
         again_run=call.run,
         transport=connect.transport,
         job=context.job,
+        is_trial=request.trial,
     )
 
 
@@ -92,6 +93,7 @@ def launch_spec(
         hang_after=request.hang_after,
         on_hang=request.on_hang,
         notify=_notification(record, request) if request.notify else None,
+        caller_silence=CALLER_SILENCE if request.trial else 0.0,
     )
     return LaunchSpec(
         record=record,

@@ -160,7 +160,9 @@ def _lost(snapshot: RunSnapshot) -> Diagnosis:
 
 
 def _stopped(snapshot: RunSnapshot) -> Diagnosis:
-    by = {130: "by Ctrl-C", 143: "by ipexctl stop, or SIGTERM"}.get(snapshot.status.exit_code or 0, "by a signal")
+    by = {130: "by Ctrl-C", 143: "by ipexctl stop, or SIGTERM", 129: "as its call was gone"}.get(
+        snapshot.status.exit_code or 0, "by a signal"
+    )
     headline = f"run {snapshot.id} was stopped{_after(snapshot)}, {by}"
     notes, logs = (*_hung(snapshot), *_notes(snapshot)), f"ipexctl logs {snapshot.id}"
     cause = choose_hang_cause(snapshot) if snapshot.silent_for is not None else None

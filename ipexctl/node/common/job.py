@@ -168,6 +168,8 @@ class StartRequest(NamedTuple):
     checkpoint_is_found: bool = False
     connectivity: ConnectivityRecord | None = None
     notify: Notification | None = None
+    caller_silence: float = 0.0
+    """Seconds without a sign of the call until the run ends; 0 for a run that goes on without it."""
     job: str = ""
     """The text of node0's job.json, which the supervisor writes; empty if no rank has its store."""
     plan: str = ""

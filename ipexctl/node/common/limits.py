@@ -52,6 +52,8 @@ LAST_MESSAGES = 2.0
 FULL_DISK_FLUSH = 30.0
 """For output to be written once every rank has ended, when the disk is full."""
 
+CALLER_SILENCE = 40.0
+"""Without a sign of the call that watches a trial of `autotune`, until the trial is ended."""
 NOTIFY_CLAIM = 20.0
 """After the end of a run, for a call that follows it to claim the command of `--notify` before node0 runs it."""
 NOTIFY = 60.0

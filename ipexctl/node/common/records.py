@@ -103,6 +103,8 @@ class TrialFigures(NamedTuple):
     is_warm: bool
     is_done: bool
     """Enough is measured, or it has taken long enough."""
+    has_stepped: bool = True
+    """False for a rank that trains, as far as can be seen, without a step that could be counted."""
 
 
 class RankStatus(NamedTuple):

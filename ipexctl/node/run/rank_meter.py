@@ -26,6 +26,8 @@ VARIABLE = "IPEXCTL_METER"
 MOST_UNSENT = 360
 """Windows that are held while the supervisor can't be reached: an hour."""
 MAX_LINE = 4096
+TORCH = b"/libtorch"
+"""The beginning of the names of torch's libraries."""
 Window = Union[StepWindow, HostNotes]
 
 
@@ -65,6 +67,17 @@ def _as_number(text: str | None) -> float | None:
     return value if 0 <= value < float("inf") else None
 
 
+def has_torch(pid: int) -> bool:
+    """Whether the process has loaded torch; True also if that can't be seen."""
+    try:
+        with open(f"/proc/{pid}/maps", "rb") as file:
+            return any(TORCH in line for line in file)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    except OSError:
+        return True
+
+
 class RankMeter:
     """The meter of one command."""
 
@@ -98,6 +111,8 @@ class RankMeter:
         """The command has been started."""
         if self._is_on or self._has_metric:
             self._windows = WindowMaker(now, has_metric=self._has_metric)
+        if self._trial is not None:
+            self._trial.start(now)
         if self._is_on:
             self._probe = RankProbe(now)
         if self._is_on and self._host is not None:
@@ -120,6 +135,8 @@ class RankMeter:
         if self._windows is None:
             return
         self._read_ring(self._windows)
+        if self._trial is not None and self._trial.waits_for_torch and any(map(has_torch, pids)):
+            self._trial.on_torch()
         if self._probe is not None:
             self._probe.update(pids, self._windows.thread, now)
         closed = self._windows.close_windows(now)
@@ -142,12 +159,12 @@ class RankMeter:
 
     def _read_ring(self, windows: WindowMaker) -> None:
         records = self._reader.read() if self._reader is not None else []
-        windows.add(records)
+        windows.add(record for record in records if record.steps)
         if self._trial is not None:
             self._trial.add(records)
 
     def trial_figures(self, now: float) -> Json | None:
-        """Of a trial, from its first step on."""
+        """Of a trial, once its training has begun."""
         figures = self._trial.figures(now) if self._trial is not None else None
         return None if figures is None else figures._asdict()
 

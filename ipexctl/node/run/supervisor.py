@@ -37,6 +37,7 @@ from ipexctl.node.common.link import ready
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.common.records import FINAL, Detail, Mpirun, TrialFigures, split_details
 from ipexctl.node.run import messages, recorder, stack_dumps, stall_detector, verdict
+from ipexctl.node.run.caller_watch import CallerWatch
 from ipexctl.node.run.host_notes import HostNotes
 from ipexctl.node.run.master_port import PortError, check_master_port
 from ipexctl.node.run.mpirun import MpirunProcess
@@ -69,6 +70,7 @@ class Supervisor:
         self.connectivity_path = os.path.join(os.path.dirname(request.rundir), CONNECTIVITY_FILE)
         self.created_at = time.monotonic()
         self.checked_at = 0.0
+        self.caller = CallerWatch(request.rundir, start.caller_silence, self.created_at)
         self.record = recorder.Recorder(request.rundir, recorder.first_status(request, start))
         launcher = launcher_name(start) if start.by_mpirun else ""
         self.verdict = verdict.RunVerdict(self.record, self.stop_all, launcher)
@@ -378,6 +380,9 @@ class Supervisor:
             self.verdict.on_not_started(missing, RANKS_BEGIN)
         if self.end_at is not None and now > self.end_at:
             self.verdict.fail("time-limit", f"the time limit of {self.plan.time_limit:g} s is over")
+        if self.caller.is_gone(now):
+            reason = f"the call that watched it was gone for {self.plan.caller_silence:g} s"
+            self.verdict.end("stopped", 128 + signal.SIGHUP, reason)
         self.verdict.check_outside_signals(now, self.ranks, self.mpirun.ended_at is not None)
         if self.record.holds_output and self.record.has_room():
             self.record.store_held()

@@ -4,7 +4,8 @@ In come the records of the rank's step meter; out go `TrialFigures`. The rules: 
 agree within 5 %, or, for steps that vary, when the medians of two fives in a row do; then at least 20 steps and 5 s are
 measured. 60 s after the first step the trial ends with what it has. The rate is that of all measured steps; samples
 a step are the median, as the last batch of an epoch may be smaller. With --metric the values that the script prints
-count in the same way: 5 that agree, then at least 5 more in 5 s.
+count in the same way: 5 that agree, then at least 5 more in 5 s. A rank whose steps can't be counted is done 60 s after
+its training has begun: after its first backward pass, or, without torch, after the start of its command.
 """
 
 from __future__ import annotations
@@ -36,6 +37,23 @@ class TrialMeter:
         """The length of the steps before warm-up was over."""
         self._warm: int | None = None
         """The record at which measuring begins."""
+        self._started: float | None = None
+        """When the command was started, until it has loaded torch."""
+        self._begun: float | None = None
+        """When its first backward pass had ended."""
+
+    @property
+    def waits_for_torch(self) -> bool:
+        return self._started is not None and not self._records
+
+    def start(self, now: float) -> None:
+        """The command was started. With --metric it need not use torch, and nothing says when it begins to train."""
+        if self._values is None:
+            self._started = now
+
+    def on_torch(self) -> None:
+        """The command has loaded torch: its first backward pass will be seen."""
+        self._started = None
 
     def add_metric(self, now: float, value: float) -> None:
         if self._values is not None and value > 0 and (not self._values or now - self._values[0][0] <= LONGEST):
@@ -45,6 +63,9 @@ class TrialMeter:
 
     def add(self, records: Iterable[StepRecord]) -> None:
         for record in records:
+            if not record.steps:
+                self._begun = record.wall / _NANO
+                continue
             if not self._records:
                 self._records.append(record)
                 continue
@@ -59,11 +80,11 @@ class TrialMeter:
                     self._warm = len(self._records) - 1
 
     def figures(self, now: float) -> TrialFigures | None:
-        """`now`: seconds of the records' clock. None before the first step."""
-        if self._values is not None:
+        """`now`: seconds of the records' clock. None before the training has begun."""
+        if self._values:
             return self._figures_of_values(self._values, now)
-        if not self._records:
-            return None
+        if self._values is not None or not self._records:
+            return self._figures_without_steps(now)
         first, last = self._records[0], self._records[-1]
         # Of a script whose steps never agree, the second half counts.
         measured = self._records[self._warm if self._warm is not None else len(self._records) // 2 :]
@@ -80,9 +101,16 @@ class TrialMeter:
             is_done=is_enough or now - first.wall / _NANO >= LONGEST,
         )
 
-    def _figures_of_values(self, values: Sequence[tuple[float, float]], now: float) -> TrialFigures | None:
-        if not values:
+    def _figures_without_steps(self, now: float) -> TrialFigures | None:
+        """None as long as the training may not have begun."""
+        first_step = self._records[0].wall / _NANO if self._records else None
+        begun = min((at for at in (self._begun, self._started, first_step) if at is not None), default=None)
+        if begun is None:
             return None
+        is_done = now - begun >= LONGEST
+        return TrialFigures(0.0, 0, None, begun, max(0.0, now - begun), False, is_done, has_stepped=False)
+
+    def _figures_of_values(self, values: Sequence[tuple[float, float]], now: float) -> TrialFigures:
         measured = values[self._warm if self._warm is not None else len(values) // 2 :]
         seconds = measured[-1][0] - measured[0][0] if measured else 0.0
         is_enough = self._warm is not None and len(measured) >= AGREEING and seconds >= FEWEST_SECONDS

@@ -38,7 +38,10 @@ def test_a_line_that_is_cut_off_ends_what_is_read(tmp_path: Path) -> None:
     file.add(TRIAL, SEEN)
     file.add(TRIAL, SEEN)
     file.path.write_bytes(file.path.read_bytes()[:-9])
-    assert len(resume(tmp_path, "abc")[1]) == 1
+    again, trials = resume(tmp_path, "abc")
+    assert len(trials) == 1
+    again.add(TRIAL, SEEN)
+    assert len(resume(tmp_path, "abc")[1]) == 2
 
 
 def test_another_call_is_not_resumed(tmp_path: Path) -> None:

@@ -140,7 +140,22 @@ def test_a_candidate_that_fails_is_a_result() -> None:
 def test_a_plan_of_the_call_that_fails_ends_the_search() -> None:
     verdict, trials, _ = search({"omp": (A,)}, lambda s, _: Observation(5.0, failure="no torch" if not s else ""))
     assert (verdict.ending, verdict.reason) == ("baseline-failed", "no torch")
-    assert trials[-1].settings == NO_CHANGE
+    assert [trial.settings for trial in trials if trial.settings == NO_CHANGE] == [NO_CHANGE] * 2
+
+
+def test_a_baseline_that_fails_once_is_started_again() -> None:
+    failed: list[int] = []
+
+    def run(settings: Settings, number: int) -> Observation:
+        if not settings and number > 3 and not failed:
+            failed.append(number)
+            return Observation(5.0, failure="killed")
+        return Observation(10.0, 1.2 if settings == A else 1.0)
+
+    verdict, trials, progress = search({"omp": (A, B)}, run)
+    assert failed
+    assert verdict.ending == "gain"
+    assert progress.starts == len(trials)
 
 
 @pytest.mark.parametrize(

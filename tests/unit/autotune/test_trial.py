@@ -62,6 +62,16 @@ def test_samples_that_one_rank_does_not_know_are_not_known() -> None:
     assert found.samples_per_step is None
 
 
+def test_ranks_without_a_step_count_only_if_no_rank_has_one() -> None:
+    without = FIGURES._replace(rate=0.0, steps=0, has_stepped=False, is_done=False)
+    found = figures_of(status(FIGURES, without, without))
+    assert found is not None
+    assert (found.rate, found.is_done, found.samples_per_step) == (4.0, True, None)
+    nothing = figures_of(status(without))
+    assert nothing is not None
+    assert not nothing.has_stepped
+
+
 @pytest.mark.parametrize(
     ("rate", "since", "expected"),
     [(4.0, LEAST_SILENCE - 1, False), (4.0, LEAST_SILENCE + 1, True), (0.2, 99.0, False), (0.2, 101.0, True)],

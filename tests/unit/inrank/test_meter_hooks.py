@@ -21,6 +21,7 @@ grad = compiling = False
 compiler = types.SimpleNamespace(is_compiling=lambda: compiling)
 def is_grad_enabled():
     return not grad
+import torch.autograd
 import torch.optim.optimizer
 import torch.utils.data.dataloader
 """
@@ -52,6 +53,7 @@ OPTIMIZER_FUSED_STEP_MAPPING_CPU = {Adam: adam_step}
 """
 FILES = {
     "torch/__init__.py": TORCH,
+    "torch/autograd/__init__.py": "def backward(value): return value",
     "torch/optim/__init__.py": "",
     "torch/optim/optimizer.py": OPTIMIZER,
     "torch/utils/__init__.py": "",
@@ -93,8 +95,8 @@ def site(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(site: Path, ring: MeterReader | None, script: str) -> list[StepRecord]:
-    variables = {"IPEXCTL_METER": ring.path} if ring is not None else {}
+def run(site: Path, ring: MeterReader | None, script: str, **more: str) -> list[StepRecord]:
+    variables = {**({"IPEXCTL_METER": ring.path} if ring is not None else {}), **more}
     done = subprocess.run(
         [sys.executable, "-c", TRAIN + script],
         env={"PYTHONPATH": f"{site}/shim:{site}", **variables},
@@ -117,6 +119,18 @@ def test_steps_samples_and_thread_of_a_training(site: Path, ring: MeterReader) -
 
 def test_without_the_variable_nothing_is_loaded(site: Path) -> None:
     run(site, None, "train(2); assert not [name for name in sys.modules if 'ipexctl' in name]")
+
+
+def test_in_a_trial_the_end_of_the_first_backward_pass_is_a_record(site: Path, ring: MeterReader) -> None:
+    script = """
+own = torch.autograd.backward
+assert [own(3), torch.autograd.backward(4)] == [3, 4]
+train(2)
+torch.autograd.backward(5)
+"""
+    records = run(site, ring, script, IPEXCTL_AUTOTUNE="1")
+    assert [record.steps for record in records] == [0, 1, 2]
+    assert [record.steps for record in run(site, ring, script)] == [3, 4]
 
 
 def test_faster_steps_share_a_record(site: Path, ring: MeterReader) -> None:

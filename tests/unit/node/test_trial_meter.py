@@ -76,6 +76,31 @@ def test_nothing_is_known_before_the_first_step() -> None:
     assert TrialMeter().figures(1000.0) is None
 
 
+@pytest.mark.parametrize(("seconds", "is_done"), [(LONGEST - 1, False), (LONGEST, True)])
+def test_a_training_without_a_step_is_done_a_minute_after_it_began(seconds: float, is_done: bool) -> None:
+    made = TrialMeter()
+    made.start(0.0)
+    made.on_torch()
+    assert made.figures(500.0) is None
+    made.add([StepRecord(500 * 10**9, 0, 0, 0, 0, 0)])
+    found = made.figures(500.0 + seconds)
+    assert found is not None
+    assert (found.is_done, found.has_stepped) == (is_done, False)
+
+
+def test_a_command_without_torch_is_done_a_minute_after_its_start_unless_it_steps() -> None:
+    made = TrialMeter()
+    made.start(1.0)
+    assert made.waits_for_torch
+    found = made.figures(1.0 + LONGEST)
+    assert found is not None
+    assert (found.is_done, found.has_stepped) == (True, False)
+    made.add(records([0.5] * 5))
+    found = made.figures(4.0)
+    assert found is not None
+    assert (found.is_done, found.has_stepped) == (False, True)
+
+
 def test_samples_a_step_are_the_median_and_none_if_a_record_does_not_know_them() -> None:
     known, unknown = meter([0.5] * 30, last=3).figures(20.0), meter([0.5] * 30, flags=1).figures(20.0)
     assert known is not None
@@ -101,8 +126,12 @@ def test_time_since_the_last_step_shows_a_hang() -> None:
 
 def test_printed_values_count_with_a_metric() -> None:
     made = TrialMeter(has_metric=True)
+    made.start(0.0)
+    assert made.figures(99.0) is None
     made.add(records([0.5] * 40))
-    assert made.figures(30.0) is None
+    early = made.figures(30.0)
+    assert early is not None
+    assert (early.has_stepped, early.is_done) == (False, False)
     for number in range(12):
         made.add_metric(float(number), 100.0)
     found = made.figures(12.0)
