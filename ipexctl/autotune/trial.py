@@ -122,6 +122,11 @@ def hangs(figures: TrialFigures) -> bool:
     return figures.since_step > max(LEAST_SILENCE, SILENT_STEPS * length)
 
 
+def ends_silent(figures: TrialFigures) -> bool:
+    """Whether too few steps could be measured, as they have stopped coming. Pure."""
+    return figures.steps < FEWEST_STEPS and figures.since_step > LEAST_SILENCE
+
+
 @dataclass
 class _Watch:
     """What is seen of one trial while it is followed."""
@@ -158,9 +163,9 @@ class _Watch:
                 self.problem, self.is_uncounted = f"it ended, and {self._uncounted}", True
             return
         self.first_step_after = now if self.first_step_after is None else self.first_step_after
-        if self.figures.is_done:
+        if self.figures.is_done and not ends_silent(self.figures):
             self.stop.request()
-        elif hangs(self.figures) or now - self.first_step_after > LONGEST:
+        elif self.figures.is_done or hangs(self.figures) or now - self.first_step_after > LONGEST:
             self._end(f"it hangs: no step for {self.figures.since_step:.0f} s")
 
     @property

@@ -1,4 +1,4 @@
-"""Whether the call that watches a trial of `autotune` is still there: it renews the time of a file while it lives.
+"""Notices that the call which watches a trial of `autotune` is gone: it renews the time of a file while it lives.
 
 A run belongs to nobody and outlives its call; a trial is of no use without it. The time is compared with itself alone,
 as clocks of hosts differ and jump.

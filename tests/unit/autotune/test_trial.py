@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.autotune.trial import LEAST_SILENCE, figures_of, hangs, observation_of, trial_request
+from ipexctl.autotune.trial import LEAST_SILENCE, ends_silent, figures_of, hangs, observation_of, trial_request
 from ipexctl.jobs.submit.request import RunRequest
 from ipexctl.launch.request import Export, LaunchOptions
 from ipexctl.node.common.records import RankStatus, RunStatus, TrialFigures
@@ -78,6 +78,11 @@ def test_ranks_without_a_step_count_only_if_no_rank_has_one() -> None:
 )
 def test_a_trial_hangs_after_the_time_of_twenty_steps(rate: float, since: float, expected: bool) -> None:
     assert hangs(FIGURES._replace(rate=rate, since_step=since)) == expected
+
+
+@pytest.mark.parametrize(("steps", "since", "expected"), [(2, 21.0, True), (2, 19.0, False), (3, 21.0, False)])
+def test_a_trial_whose_steps_end_before_enough_are_measured_hangs(steps: int, since: float, expected: bool) -> None:
+    assert ends_silent(FIGURES._replace(steps=steps, since_step=since)) == expected
 
 
 @pytest.mark.parametrize(("steps", "has_rate"), [(2, False), (3, True)])
