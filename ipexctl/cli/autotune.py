@@ -16,6 +16,7 @@ import shlex
 import sys
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import typer
@@ -40,7 +41,7 @@ SCHEMA: Final = "ipexctl.autotune/1"
 _DURATION: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smh]?)")
 _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _BUDGET: Final = "30m"
-_OWN_WITH_VALUE: Final = ("--budget", "--only", "--allow-path")
+_OWN_WITH_VALUE: Final = ("--budget", "--only", "--allow-path", "--report")
 _OWN_FLAGS: Final = ("--resume", "--save", "--dry-run", "--json", "--quiet", "-q")
 
 
@@ -57,6 +58,7 @@ class SearchOptions:
     allow_path: list[str] | None = option(
         "--allow-path PATH", "Path outside the project that trials may write; repeatable."
     )
+    report: Path | None = option("--report FILE", "Write one HTML page with the candidates and all trials to FILE.")
     dry_run: bool = flag("--dry-run", "Print the candidates and how many trials they take; start nothing.")
 
 
@@ -76,6 +78,7 @@ def autotune_command(*, ctx: typer.Context, search: SearchOptions, line: LaunchL
     from ipexctl.jobs.measured import directory_of
 
     output = line.output
+    check_report(search.report, dry_run=search.dry_run)
     budget = read_duration(search.budget)
     only = read_groups(search.only)
     launch_call = read_launch_call(ctx, line)
@@ -100,6 +103,16 @@ def autotune_command(*, ctx: typer.Context, search: SearchOptions, line: LaunchL
             result = _run(launch_call, search, budget, space, line, pool)
         _report(launch_call, planned, plan_of, search, result, line)
     raise interrupt.or_exit(_exit_code(result))
+
+
+def check_report(path: Path | None, *, dry_run: bool) -> None:
+    """Raise a UserError, before the search, for a page that can't be written at its end."""
+    from ipexctl.cli.report_file import check_file
+
+    if path is not None and dry_run:
+        raise UserError("--report is written at the end of a search", fix="leave out --report or --dry-run")
+    if path is not None:
+        check_file("--report", path)
 
 
 def read_duration(text: str) -> float:
@@ -194,8 +207,7 @@ def _run(
     for run in remove_left_over(call.hosts, call.request.home, call.project.root, pool):
         line.output.print_note(f"note: trial {run} of a call that was killed is removed")
     runner = TrialRunner(call.hosts, call.request, call.project, pool)
-    unit = "samples/s" if call.request.metric else "steps/s"
-    view = SearchView(line.output.print_note, budget, unit)
+    view = SearchView(line.output.print_note, budget, _unit(call))
     result = run_search(state, runner.run, trials, view.on_trial, done)
     if trials.error is not None:
         line.output.print_note(f"note: trials were not kept in {trials.path}: {trials.error.strerror}")
@@ -231,11 +243,25 @@ def _report(
     words = len(line.words or ())
     typed = run_call(sys.argv[1:], words, settings, is_module=line.module is not None)
     line.output.print_report(result, result_json, show_result, best=typed)
+    if search.report is not None:
+        _write_page(search.report, call, result, typed, line)
     if verdict is None or verdict.ending != "gain" or verdict.estimate is None:
         return
     best = plan_of(verdict.settings)
     if search.save and best is not None:
         _save(call, planned, best, result, line)
+
+
+def _write_page(path: Path, call: LaunchCall, result: SearchResult, best: str, line: LaunchLine) -> None:
+    from ipexctl.cli.report_file import write_page
+    from ipexctl.ui.report.search import search_html
+
+    write_page("--report", path, search_html(result, " ".join(call.request.argv)[:200], best, _unit(call)))
+    line.output.print_note(f"the page of the search: {path}")
+
+
+def _unit(call: LaunchCall) -> str:
+    return "samples/s" if call.request.metric else "steps/s"
 
 
 def run_call(words: Sequence[str], trailing: int, settings: Settings, *, is_module: bool) -> str:

@@ -95,27 +95,39 @@ def show_result(result: SearchResult, best: str, *, quiet: bool = False, no_colo
     del quiet
     rows = result.progress.candidates
     if rows:
-        scale = _scale([row.estimate for row in rows if row.estimate is not None])
+        scale = scale_of(rows)
         cells = [_cells(row, scale) for row in rows]
         show_table(("settings", "group", "ratio", _axis(scale), "outcome"), cells, no_color=no_color)
-    print_lines(_verdict_lines(result, best))
+    print_lines(verdict_lines(result, best))
 
 
 def _cells(row: CandidateReport, scale: float) -> tuple[str, ...]:
+    drawn = bar(row.estimate, scale) if row.estimate is not None else ""
+    return label(row.change), row.group, ratio_text(row), drawn, state_text(row)
+
+
+def ratio_text(row: CandidateReport) -> str:
     found = row.estimate
-    ratio = f"{found.ratio:.2f}x ({found.low:.2f} to {found.high:.2f})" if found is not None else "-"
-    outcome = _STATES[row.state] + (f": {printable(row.reason)[:120]}" if row.reason else "")
-    return label(row.change), row.group, ratio, bar(found, scale) if found is not None else "", outcome
+    return f"{found.ratio:.2f}x ({found.low:.2f} to {found.high:.2f})" if found is not None else "-"
 
 
-def _scale(estimates: Sequence[Estimate]) -> float:
+def state_text(row: CandidateReport) -> str:
+    return _STATES[row.state] + (f": {printable(row.reason)[:120]}" if row.reason else "")
+
+
+def scale_of(rows: Sequence[CandidateReport]) -> float:
     """The log ratio at both ends of the bars."""
+    estimates = [row.estimate for row in rows if row.estimate is not None]
     ends = [abs(math.log(value)) for found in estimates for value in (found.low, found.high) if value > 0]
     return max([_LEAST_SCALE, *ends])
 
 
+def axis_ends(scale: float) -> tuple[str, str]:
+    return f"{math.exp(-scale):.2f}", f"{math.exp(scale):.2f}"
+
+
 def _axis(scale: float) -> str:
-    low, high = f"{math.exp(-scale):.2f}", f"{math.exp(scale):.2f}"
+    low, high = axis_ends(scale)
     gap = _BAR - len(low)
     return f"{low}{' ' * (gap - 1)}1.00{' ' * (_BAR - 2 - len(high))}{high}"
 
@@ -130,7 +142,8 @@ def bar(found: Estimate, scale: float) -> str:
     return "".join(cells).rstrip()
 
 
-def _verdict_lines(result: SearchResult, best: str) -> list[str]:
+def verdict_lines(result: SearchResult, best: str) -> list[str]:
+    """The first says how it ended; the others are what to type, or know."""
     progress, verdict = result.progress, result.progress.verdict
     if result.error is not None:
         lines = [f"the search can't go on: {printable(result.error.reason)}"]

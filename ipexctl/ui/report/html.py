@@ -24,7 +24,7 @@ from ipexctl.ui.run.summary import throughput_text
 from ipexctl.ui.slow import section_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from ipexctl.jobs.report.comparison import Change, RunComparison
     from ipexctl.jobs.report.page import ReportPage, SettingRow
@@ -52,6 +52,11 @@ def page_html(page: ReportPage) -> str:
     sections.append(_slow(page))
     sections += _drawings(page)
     sections += [_plan(page), _missing(page)]
+    return document(f"Run {page.run}", sections)
+
+
+def document(title: str, sections: Iterable[Markup]) -> str:
+    """A whole file with these sections."""
     policy = f"default-src 'none'; style-src '{_hash(STYLE)}'; script-src '{_hash(SCRIPT)}'"
     head = element(
         "head",
@@ -61,7 +66,7 @@ def page_html(page: ReportPage) -> str:
         ),
         Markup('<meta name="viewport" content="width=device-width,initial-scale=1">'),
         Markup('<meta name="color-scheme" content="light dark"><meta name="referrer" content="no-referrer">'),
-        element("title", escaped(f"Run {page.run}")),
+        element("title", escaped(title)),
         element("style", Markup(STYLE)),
     )
     body = element("body", element("main", *sections), element("script", Markup(SCRIPT)))
@@ -91,7 +96,7 @@ def _ending(page: ReportPage) -> Markup:
     return element("header", *parts)
 
 
-def _section(title: str, *content: Markup, is_long: bool = False) -> Markup:
+def section(title: str, *content: Markup, is_long: bool = False) -> Markup:
     heading = element("h2", escaped(title))
     return element("section", heading, *content, class_="long") if is_long else element("section", heading, *content)
 
@@ -104,21 +109,21 @@ def _facts(page: ReportPage) -> Markup:
         figures.insert(0, Fact("Duration", duration_text(page.took)))
     shown = [*page.facts[:_FIGURES_AT], *figures, *page.facts[_FIGURES_AT:]]
     entries = (joined(element("dt", escaped(f.label)), element("dd", escaped(f.value))) for f in shown)
-    return _section("What ran", element("dl", *entries))
+    return section("What ran", element("dl", *entries))
 
 
 def _slow(page: ReportPage) -> Markup:
     """The slow ranks and links, with what was judged; nothing for a run whose ranks could not be compared."""
     if page.slow is None or page.record is None or (page.slow.unjudged and not page.slow.findings):
         return joined()
-    section = section_of(page.record, page.slow, is_over=page.state in FINAL)
+    shown = section_of(page.record, page.slow, is_over=page.state in FINAL)
     parts = []
-    for entry in section.entries:
+    for entry in shown.entries:
         parts.append(element("p", escaped(entry.headline), class_="cause"))
         parts += [element("p", escaped(text)) for text in (entry.cost, entry.reason) if text]
         parts.append(element("ul", *(element("li", escaped(fix)) for fix in entry.fixes), class_="fixes"))
-    parts += [element("p", escaped(text), class_="note") for text in section.closing]
-    return _section("Slow ranks and links", *parts)
+    parts += [element("p", escaped(text), class_="note") for text in shown.closing]
+    return section("Slow ranks and links", *parts)
 
 
 def _drawings(page: ReportPage) -> Iterator[Markup]:
@@ -156,7 +161,7 @@ def _plan(page: ReportPage) -> Markup:
     summary = element(
         "summary", escaped(f"{counted(len(page.settings), 'setting')} of the ranks, each with its reason")
     )
-    return _section("Plan", element("details", summary, rows, more), is_long=True)
+    return section("Plan", element("details", summary, rows, more), is_long=True)
 
 
 def _setting(row: SettingRow) -> Markup:
@@ -179,7 +184,7 @@ def _last_lines(page: ReportPage) -> Markup:
         lines = [escaped(line.text.expandtabs(8)[:_MAX_LINE]) for line in page.lines if line.stream == stream]
         if lines:
             parts += [element("h3", escaped(f"{page.whose}: {label}")), element("pre", Markup("\n".join(lines)))]
-    return _section("Last lines", *parts, is_long=True)
+    return section("Last lines", *parts, is_long=True)
 
 
 def _stacks(page: ReportPage) -> Markup:
@@ -189,13 +194,13 @@ def _stacks(page: ReportPage) -> Markup:
     for stack in page.stacks:
         text = element("pre", Markup("\n".join(map(escaped, stack.lines))))
         parts.append(element("details", element("summary", escaped(stack.title)), text))
-    return _section("Stacks, the innermost call first", *parts, is_long=True)
+    return section("Stacks, the innermost call first", *parts, is_long=True)
 
 
 def _missing(page: ReportPage) -> Markup:
     if not page.missing:
         return joined()
-    return _section("Not in this record", element("ul", *(element("li", escaped(part)) for part in page.missing)))
+    return section("Not in this record", element("ul", *(element("li", escaped(part)) for part in page.missing)))
 
 
 def _comparison(comparison: RunComparison) -> Markup:
@@ -212,7 +217,7 @@ def _comparison(comparison: RunComparison) -> Markup:
         parts.append(drawings.table(("Setting", comparison.other, "This run"), rows, "Settings that differ"))
     else:
         parts.append(element("p", escaped("No setting differs.")))
-    return _section(f"Compared with {comparison.other}", *parts, is_long=True)
+    return section(f"Compared with {comparison.other}", *parts, is_long=True)
 
 
 def _change_sentence(change: Change | None) -> str:
