@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from statistics import NormalDist, fmean, median
+from statistics import NormalDist, median
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -13,6 +13,14 @@ FEWEST_FOR_SECOND: Final = 6
 """Ratios, from which on the interval leaves the smallest and the largest out: of 8, it then has the median in 93 % of
 cases."""
 _NORMAL: Final = NormalDist()
+
+
+class Measured(NamedTuple):
+    """What a block has shown of a candidate."""
+
+    log_ratio: float
+    weight: float = 1.0
+    """The number of pairs of starts that are as exact."""
 
 
 class Estimate(NamedTuple):
@@ -38,20 +46,25 @@ def median_distance(series: Iterable[Sequence[float]]) -> float:
     return median(distances) if distances else 0.0
 
 
-def standard_deviation(series: Iterable[Sequence[float]]) -> float:
-    """Of a log ratio around the mean of its series, from all series together."""
+def weighted_mean(values: Sequence[Measured]) -> float:
+    return sum(value.weight * value.log_ratio for value in values) / sum(value.weight for value in values)
+
+
+def standard_deviation(series: Iterable[Sequence[Measured]]) -> float:
+    """Of the log ratio of a pair of starts around the mean of its series, from all series together."""
     squares, degrees = 0.0, 0
     for values in series:
         if len(values) > 1:
-            squares += sum((value - fmean(values)) ** 2 for value in values)
+            mean = weighted_mean(values)
+            squares += sum(value.weight * (value.log_ratio - mean) ** 2 for value in values)
             degrees += len(values) - 1
     return math.sqrt(squares / degrees) if degrees else 0.0
 
 
-def expected_loss(log_ratios: Sequence[float], deviation: float) -> float:
+def expected_loss(values: Sequence[Measured], deviation: float) -> float:
     """What choosing by the sign of the mean is expected to lose, as the mean is not known exactly."""
-    error = deviation / math.sqrt(len(log_ratios))
-    mean = abs(fmean(log_ratios))
+    error = deviation / math.sqrt(sum(value.weight for value in values))
+    mean = abs(weighted_mean(values))
     if not error:
         return 0.0
     return error * _NORMAL.pdf(mean / error) - mean * _NORMAL.cdf(-mean / error)

@@ -8,10 +8,9 @@ of the baseline. A wrong choice costs what it is behind, and the final blocks sh
 
 from __future__ import annotations
 
-from statistics import fmean
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from ipexctl.autotune.estimates import median_distance
+from ipexctl.autotune.estimates import Measured, median_distance, weighted_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
 
 FIRST_BLOCKS: Final = 2
 BEHIND: Final = 0.05
+CLEAR: Final = 0.15
+"""The lead that is enough where the budget ends after one block: the final blocks show whether it is one."""
 MEDIAN_DISTANCES: Final = 3.0
 
 
@@ -36,7 +37,7 @@ class Race:
     def __init__(self, group: str, candidates: tuple[Settings, ...]) -> None:
         self.group, self.candidates = group, candidates
         self.alive = list(candidates)
-        self.log_ratios: dict[Settings, list[float]] = {}
+        self.measured: dict[Settings, list[Measured]] = {}
         self.excluded: dict[Settings, Excluded] = {}
         self.blocks = 0
         self.leader: Settings | None = None
@@ -55,25 +56,27 @@ class Race:
             if isinstance(value, Excluded):
                 self._exclude(change, value)
             else:
-                self.log_ratios.setdefault(change, []).append(value)
+                self.measured.setdefault(change, []).append(Measured(value))
         for change in self._slow():
             self.alive.remove(change)
 
-    def add_reversed(self, value: float | Excluded) -> None:
-        """A block of the second look: the plan without the choice, or with the leader that was not chosen."""
+    def add_reversed(self, value: float | Excluded, weight: float) -> None:
+        """From a block of the second look: plans without the choice, or with the leader that was not chosen."""
         assert self.leader is not None
         if isinstance(value, Excluded):
             if self.choice is None:
                 self._exclude(self.leader, value)
             self.leader = None  # without the choice, the script fails: it stays
             return
-        self.log_ratios[self.leader].append(value if self.choice is None else -value)
+        self.measured[self.leader].append(Measured(value if self.choice is None else -value, weight))
         self.choose()
 
     def choose(self) -> None:
         """Called when the group has been raced, and after each further block."""
-        measured = [change for change in self.alive if change in self.log_ratios]
-        self.leader = max(measured, key=self._mean, default=None) if self.blocks >= FIRST_BLOCKS else None
+        measured = [change for change in self.alive if change in self.measured]
+        self.leader = max(measured, key=self._mean, default=None)
+        if self.leader is not None and self.blocks < FIRST_BLOCKS and self._mean(self.leader) < CLEAR:
+            self.leader = None
         self.choice = self.leader if self.leader is not None and self._mean(self.leader) > 0 else None
 
     def _exclude(self, change: Settings, reason: Excluded) -> None:
@@ -81,7 +84,7 @@ class Race:
         self.excluded[change] = reason
 
     def _mean(self, change: Settings) -> float:
-        return fmean(self.log_ratios[change])
+        return weighted_mean(self.measured[change])
 
     def _slow(self) -> list[Settings]:
         ordered = sorted(self.alive, key=self._mean, reverse=True)
@@ -89,6 +92,10 @@ class Race:
             return []
         if self.blocks > FIRST_BLOCKS:
             return ordered[(len(ordered) + 1) // 2 :]
-        limit = max(BEHIND, MEDIAN_DISTANCES * median_distance(self.log_ratios.values()))
+        limit = max(
+            BEHIND,
+            MEDIAN_DISTANCES
+            * median_distance([found.log_ratio for found in series] for series in self.measured.values()),
+        )
         lead = max(0.0, self._mean(ordered[0]))
         return [change for change in ordered if self._mean(change) < lead - limit]

@@ -12,7 +12,8 @@ The rules:
 - Groups are tried one after another; the winner of one is in the baseline of the next. After block 2 a candidate goes
   that is behind the best by more than max(5 %, 3 MAD); after each later block, the worse half (`race.py`).
 - What is left of the time goes to a second look at the choices that are least certain: blocks of the best plan and of
-  the same plan with one choice reversed, for several choices at once.
+  that plan with some of these choices reversed, each in half of the block (a factorial design). It takes their effects
+  as ratios that multiply; large effects are certain by then, and stay as they are.
 - A baseline that fails is started once more; if it fails again, the search is over.
 - A candidate that fails, whose samples a step differ, or whose losses depart, goes at once and is never chosen.
 - At the end the winner meets the plan of the call in 8 fresh blocks. It is adopted if the second smallest of the ratios
@@ -25,6 +26,7 @@ import math
 import random
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Final, Literal
 
 from ipexctl.autotune.comparison import changes_training
@@ -38,8 +40,8 @@ FINAL_BLOCKS: Final = 8
 MIN_GAIN: Final = 1.02
 BASELINE_STARTS: Final = 2
 """A failure of the baseline counts if a second start fails, too: one may be chance, or of the machine."""
-REVERSED_AT_ONCE: Final = 4
-"""Choices that share the baseline of a block in the second look."""
+MOST_AT_ONCE: Final = 8
+"""Plans in a block of the second look, a power of 2."""
 CERTAIN: Final = 0.0005
 """A choice whose expected loss is smaller is not looked at again: 0.05 %."""
 
@@ -105,6 +107,32 @@ class SearchState:
         return _Replay(self.space, self.limits, self.seed).replay(self.observations)
 
 
+def reversals(choices: int, starts: float) -> list[list[bool]]:
+    """The plans of a block of the second look: which choices are reversed in each; in the first, none is.
+
+    Rows of a Hadamard matrix: each choice is reversed in half of the plans, whatever the others are, so that every
+    start says something about all of them. Fewer choices than asked for where there is no time for so many plans.
+    """
+    size = 1
+    while size <= choices and 2 * size <= min(starts, MOST_AT_ONCE):
+        size *= 2
+    columns = range(1, min(choices, size - 1) + 1)
+    return [[bin(row & column).count("1") % 2 == 1 for column in columns] for row in range(size)]
+
+
+def effect(values: Sequence[float | Excluded], is_reversed: Sequence[bool]) -> tuple[float | Excluded, float]:
+    """What reversing one choice does, and how many pairs of starts that is worth.
+
+    A plan that failed is left out: another choice may be the reason. If all with the reversed one failed, it is.
+    """
+    pairs = list(zip(values, is_reversed, strict=True))
+    kept = [value for value, sign in pairs if not sign and not isinstance(value, Excluded)]
+    changed = [value for value, sign in pairs if sign and not isinstance(value, Excluded)]
+    if not changed:
+        return next(value for value, sign in pairs if sign and isinstance(value, Excluded)), 1.0
+    return fmean(changed) - fmean(kept), 2 / (1 / len(kept) + 1 / len(changed))
+
+
 class _PlanFailed(Exception):
     """The baseline of a block failed: nothing can be compared."""
 
@@ -145,7 +173,7 @@ class _Replay:
     def _rows(self) -> Iterable[CandidateReport]:
         for race in self._races.values():
             for change in race.candidates:
-                values = race.log_ratios.get(change)
+                values = [found.log_ratio for found in race.measured.get(change, ())]
                 reason = race.excluded.get(change)
                 state: CandidateState = "waiting" if not values else "trying"
                 if reason is not None:
@@ -157,12 +185,12 @@ class _Replay:
                 row_reason = reason.text if reason else ""
                 yield CandidateReport(race.group, change, state, estimate(values) if values else None, row_reason)
 
-    def _plan(self, reverse: Race | None = None) -> Settings:
-        """The plan with the choices so far, or with one of them reversed."""
+    def _plan(self, reverse: Sequence[Race] = ()) -> Settings:
+        """The plan with the choices so far, or with some of them reversed."""
         plan = NO_CHANGE
         for race in self._races.values():
             choice = race.choice
-            if race is reverse:
+            if race in reverse:
                 choice = race.leader if choice is None else None
             plan = merged(plan, choice or NO_CHANGE)
         return plan
@@ -198,27 +226,27 @@ class _Replay:
         race.choose()
 
     def _look_again(self) -> Generator[Trial, Observation, None]:
-        """Blocks of the best plan and of plans with one choice reversed, while there is time."""
+        """Blocks of the best plan and of plans with some choices reversed, while there is time."""
         block = 0
         while True:
-            noise = standard_deviation(values for race in self._races.values() for values in race.log_ratios.values())
+            noise = standard_deviation(values for race in self._races.values() for values in race.measured.values())
             losses = {
-                group: expected_loss(race.log_ratios[race.leader], noise)
+                group: expected_loss(race.measured[race.leader], noise)
                 for group, race in self._races.items()
                 if race.leader is not None and race.blocks >= FIRST_BLOCKS
             }
             open_groups = sorted((group for group in losses if losses[group] > CERTAIN), key=lambda name: -losses[name])
-            room = min(REVERSED_AT_ONCE, int(min(self._starts_left(), 1000)) - 1)
-            if not open_groups or room < 1:
+            rows = reversals(len(open_groups), self._starts_left())
+            races = [self._races[group] for group in open_groups[: len(rows) - 1]]
+            plans = [self._plan([race for race, sign in zip(races, row, strict=True) if sign]) for row in rows]
+            others = tuple(dict.fromkeys(plan for plan in plans if plan != self._plan()))
+            if not others:
                 return
             block += 1
-            plans = {self._plan(self._races[group]): group for group in open_groups[:room]}
-            plans.pop(self._plan(), None)
-            if not plans:
-                return
-            found = yield from self._block(SECOND_LOOK, block, self._plan(), tuple(plans))
-            for plan, group in plans.items():
-                self._races[group].add_reversed(found[plan])
+            found = yield from self._block(SECOND_LOOK, block, self._plan(), others)
+            values = [found.get(plan, 0.0) for plan in plans]
+            for column, race in enumerate(races):
+                race.add_reversed(*effect(values, [row[column] for row in rows]))
 
     def _decide(self, winner: Settings) -> Generator[Trial, Observation, Verdict]:
         """The final blocks."""

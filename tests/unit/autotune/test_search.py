@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from ipexctl.autotune.model import NO_CHANGE, Observation, SearchLimits, Settings, Space, Trial, merged
-from ipexctl.autotune.search import FINAL, FINAL_BLOCKS, SearchProgress, SearchState, Verdict
+from ipexctl.autotune.race import Excluded
+from ipexctl.autotune.search import FINAL, FINAL_BLOCKS, SearchProgress, SearchState, Verdict, effect, reversals
 from search_simulations import EQUAL, PROVED, RESPONSES, STARTS, simulate
 
 A, B, C = (("omp", "1"),), (("omp", "2"),), (("omp", "3"),)
@@ -187,3 +188,39 @@ def test_the_same_observations_lead_to_the_same_trial() -> None:
         state = state.after(Observation(1.0, 1.0))
     again = SearchState(space({"omp": (A, B)}), SearchLimits(math.inf), 5, state.observations)
     assert again.progress() == state.progress()
+
+
+@pytest.mark.parametrize(
+    ("choices", "starts", "plans", "columns"),
+    [(1, 99.0, 2, 1), (3, 99.0, 4, 3), (4, 99.0, 8, 4), (9, 99.0, 8, 7), (5, 7.0, 4, 3), (5, 1.0, 1, 0)],
+)
+def test_each_choice_is_reversed_in_half_of_the_plans_of_a_second_look(
+    choices: int, starts: float, plans: int, columns: int
+) -> None:
+    rows = reversals(choices, starts)
+    assert (len(rows), {len(row) for row in rows}) == (plans, {columns})
+    assert not any(rows[0])
+    for one in range(columns):
+        assert sum(row[one] for row in rows) == plans / 2
+        assert all(sum(row[one] and row[other] for row in rows) == plans / 4 for other in range(one))
+
+
+def test_the_effect_of_a_choice_is_not_that_of_the_others() -> None:
+    rows = reversals(3, 8)
+    values: list[float | Excluded] = [0.1 * row[0] - 0.3 * row[1] for row in rows]
+    found = [effect(values, [row[column] for row in rows]) for column in range(3)]
+    assert [value for value, _ in found] == pytest.approx([0.1, -0.3, 0.0])
+    assert {weight for _, weight in found} == {2.0}
+
+
+def test_a_plan_that_fails_is_left_out_unless_all_with_the_choice_fail() -> None:
+    failed = Excluded("failed", "killed")
+    assert list(effect([0.0, failed, 0.1, 0.1], [False, True, False, True])) == pytest.approx([0.05, 4 / 3])
+    assert effect([0.0, failed, 0.1, failed], [False, True, False, True]) == (failed, 1.0)
+
+
+@pytest.mark.parametrize(("rate", "winner"), [(1.1, NO_CHANGE), (1.2, A)])
+def test_a_clear_lead_counts_where_the_budget_ends_after_one_block(rate: float, winner: Settings) -> None:
+    _, _, progress = search({"omp": (A,)}, at_rates({A: rate}), starts=3)
+    assert progress.is_cut
+    assert progress.best == winner
