@@ -15,10 +15,10 @@ cases."""
 _NORMAL: Final = NormalDist()
 
 
-class Measured(NamedTuple):
+class LogRatio(NamedTuple):
     """What a block has shown of a candidate."""
 
-    log_ratio: float
+    value: float
     weight: float = 1.0
     """The number of pairs of starts that are as exact."""
 
@@ -46,24 +46,24 @@ def median_distance(series: Iterable[Sequence[float]]) -> float:
     return median(distances) if distances else 0.0
 
 
-def weighted_mean(values: Sequence[Measured]) -> float:
-    return sum(value.weight * value.log_ratio for value in values) / sum(value.weight for value in values)
+def weighted_mean(values: Sequence[LogRatio]) -> float:
+    return sum(each.weight * each.value for each in values) / sum(each.weight for each in values)
 
 
-def standard_deviation(series: Iterable[Sequence[Measured]]) -> float:
+def standard_deviation(series: Iterable[Sequence[LogRatio]]) -> float:
     """Of the log ratio of a pair of starts around the mean of its series, from all series together."""
     squares, degrees = 0.0, 0
     for values in series:
         if len(values) > 1:
             mean = weighted_mean(values)
-            squares += sum(value.weight * (value.log_ratio - mean) ** 2 for value in values)
+            squares += sum(each.weight * (each.value - mean) ** 2 for each in values)
             degrees += len(values) - 1
     return math.sqrt(squares / degrees) if degrees else 0.0
 
 
-def expected_loss(values: Sequence[Measured], deviation: float) -> float:
+def expected_loss(values: Sequence[LogRatio], deviation: float) -> float:
     """What choosing by the sign of the mean is expected to lose, as the mean is not known exactly."""
-    error = deviation / math.sqrt(sum(value.weight for value in values))
+    error = deviation / math.sqrt(sum(each.weight for each in values))
     mean = abs(weighted_mean(values))
     if not error:
         return 0.0

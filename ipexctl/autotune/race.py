@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from ipexctl.autotune.estimates import Measured, median_distance, weighted_mean
+from ipexctl.autotune.estimates import LogRatio, median_distance, weighted_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +37,7 @@ class Race:
     def __init__(self, group: str, candidates: tuple[Settings, ...]) -> None:
         self.group, self.candidates = group, candidates
         self.alive = list(candidates)
-        self.measured: dict[Settings, list[Measured]] = {}
+        self.measured: dict[Settings, list[LogRatio]] = {}
         self.excluded: dict[Settings, Excluded] = {}
         self.blocks = 0
         self.leader: Settings | None = None
@@ -56,7 +56,7 @@ class Race:
             if isinstance(value, Excluded):
                 self._exclude(change, value)
             else:
-                self.measured.setdefault(change, []).append(Measured(value))
+                self.measured.setdefault(change, []).append(LogRatio(value))
         for change in self._slow():
             self.alive.remove(change)
 
@@ -68,7 +68,7 @@ class Race:
                 self._exclude(self.leader, value)
             self.leader = None  # without the choice, the script fails: it stays
             return
-        self.measured[self.leader].append(Measured(value if self.choice is None else -value, weight))
+        self.measured[self.leader].append(LogRatio(value if self.choice is None else -value, weight))
         self.choose()
 
     def choose(self) -> None:
@@ -94,8 +94,7 @@ class Race:
             return ordered[(len(ordered) + 1) // 2 :]
         limit = max(
             BEHIND,
-            MEDIAN_DISTANCES
-            * median_distance([found.log_ratio for found in series] for series in self.measured.values()),
+            MEDIAN_DISTANCES * median_distance([found.value for found in series] for series in self.measured.values()),
         )
         lead = max(0.0, self._mean(ordered[0]))
         return [change for change in ordered if self._mean(change) < lead - limit]

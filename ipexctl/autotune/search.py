@@ -173,7 +173,7 @@ class _Replay:
     def _rows(self) -> Iterable[CandidateReport]:
         for race in self._races.values():
             for change in race.candidates:
-                values = [found.log_ratio for found in race.measured.get(change, ())]
+                values = [found.value for found in race.measured.get(change, ())]
                 reason = race.excluded.get(change)
                 state: CandidateState = "waiting" if not values else "trying"
                 if reason is not None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.autotune.estimates import Measured, estimate, expected_loss
+from ipexctl.autotune.estimates import LogRatio, estimate, expected_loss
 from ipexctl.autotune.model import Observation, SearchLimits, Space, Trial
 from ipexctl.autotune.outside_paths import leading_out, paths_in
 from ipexctl.autotune.save import with_result
@@ -123,7 +123,7 @@ def test_the_interval_leaves_the_ends_out_from_six_values_on() -> None:
 
 def test_the_expected_loss_falls_with_a_clear_lead() -> None:
     def loss(lead: float, weight: float = 1.0, deviation: float = 0.05) -> float:
-        return expected_loss([Measured(lead, weight)] * 2, deviation)
+        return expected_loss([LogRatio(lead, weight)] * 2, deviation)
 
     assert loss(0.0) > loss(0.1) > loss(0.3)
     assert loss(0.05, weight=4.0) < loss(0.05)
