@@ -191,14 +191,29 @@ def _slow_ranks(
     for rank, found in slow.items():
         by_cause: dict[SlowCause, list[list[_Judged]]] = {}
         for stretch in found:
-            is_current = lasts(stretch, rows)
-            evidence = _evidence(rank, stretch, setup, looks.get(rank) if is_current else None)
-            by_cause.setdefault(find_cause(evidence), []).append(stretch)
+            for part in _parts(rank, stretch, setup):
+                look = looks.get(rank) if lasts(part, rows) else None
+                by_cause.setdefault(find_cause(_evidence(rank, part, setup, look)), []).append(part)
         for cause, parts in by_cause.items():
             flat = [judged for stretch in parts for judged in stretch]
             is_current = lasts(flat, rows)
             look = looks.get(rank) if is_current else None
             yield _finding(rank, flat, cause, _evidence(rank, flat, setup, look), setup, slow_in, is_current)
+
+
+def _parts(rank: int, stretch: list[_Judged], setup: RunSetup) -> Iterator[list[_Judged]]:
+    """One, or two where the rank is slow for another cause in the end: what slows it now is what can be mended."""
+
+    def cause(windows: Sequence[_Judged]) -> SlowCause:
+        return find_cause(_evidence(rank, windows, setup, None))
+
+    at = len(stretch) - ROW
+    if at >= ROW and cause(stretch[:at]) != (last := cause(stretch[at:])):
+        while at > 0 and cause(stretch[at - 1 : at]) == last:
+            at -= 1
+        yield from (part for part in (stretch[:at], stretch[at:]) if part)
+    else:
+        yield stretch
 
 
 def _is_slow(rank: int, host: str, judged: _Judged) -> bool:

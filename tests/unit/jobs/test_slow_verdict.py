@@ -53,6 +53,18 @@ def test_slow_rank_of_earlier_is_no_current_one(after: int, is_current: bool) ->
     assert (found.is_current, found.start, found.end) == (is_current, BEGIN + 10, BEGIN + 40)
 
 
+def test_a_rank_that_is_slow_for_another_cause_in_the_end_is_judged_by_that() -> None:
+    waits = HEALTHY._replace(main_cpu=0.4, data_wait=0.5)
+    run = run_of(ranks_of([HEALTHY, *[slower(0.25)] * 4, *[waits] * 3], [HEALTHY, *[HEALTHY] * 4, *[HEALTHY] * 3]))
+    found = judge(run, setup_of(2)).findings
+    assert [(each.cause.kind, each.windows, each.is_current) for each in found] == [
+        ("data", 3, True),
+        ("work-or-bandwidth", 4, False),
+    ]
+    run = run_of(ranks_of([HEALTHY, *[slower(0.25)] * 4, *[waits] * 2], [HEALTHY] * 7))
+    assert len(judge(run, setup_of(2)).findings) == 1
+
+
 def test_half_of_that_is_enough_where_a_cgroup_stopped_the_rank() -> None:
     def ranks(more: float, throttled: float, other: float = 0.0) -> list[int | None]:
         hosts = {"node1": CALM._replace(throttled=other), "node2": CALM._replace(throttled=throttled)}
