@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 from ipexctl.doctor.finding import Finding, merge_findings
 from ipexctl.doctor.ports import Target, connect_order, parse_listener
 from ipexctl.facts.facts import Facts
+from ipexctl.node.common.medians import medians_of_others
 from ipexctl.node.common.records import as_number
-from ipexctl.peers import LOOK_AT_LINK, medians_of_others
+from ipexctl.peers import LOOK_AT_LINK
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.node_call import agent_and_request, agent_command
 from ipexctl.remote.outcome import HostError

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.text import counted, format_clock, printable, readable
 from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.results import host_json, value_json
-from ipexctl.ui.run.summary import duration, end_lines, short_throughput
+from ipexctl.ui.run.summary import duration, end_lines, short_throughput, slow_text
 from ipexctl.ui.table import fitting_layout, folded_hosts, print_lines, show_table
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def _run(run: KnownRun) -> dict[str, Any]:
         "exit_code": status.exit_code if status else None,
         "attempt": status.attempt if status else 0,
         "throughput": status and status.throughput and status.throughput._asdict(),
+        "slow": status.slow._asdict() if status and status.slow and status.state == "running" else None,
         "ended_by": printable(status.reason) if status else "",
         "first_failure": first and first._asdict() | {"oom": first.oom and first.oom._asdict()},
         "ranks": [
@@ -98,6 +99,7 @@ def _note(row: Mapping[str, str], layout: Sequence[str]) -> str:
     parts = [] if "hosts" in layout else [f"{counted(int(row['ranks']), 'rank')} on {row['hosts']}"]
     parts += [row["throughput"]] if row["throughput"] and "throughput" not in layout else []
     parts += [row["ended by"]] if row["ended by"] and "ended by" not in layout else []
+    parts += [row["slow"]] if row["slow"] else []
     return "; ".join(parts)
 
 
@@ -124,6 +126,7 @@ def _row(run: KnownRun, now: float) -> dict[str, str]:
         "took": took,
         "throughput": short_throughput(status.throughput if status is not None else None),
         "ended by": ended_by,
+        "slow": slow_text(status),
     }
 
 

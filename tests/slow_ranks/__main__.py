@@ -35,7 +35,9 @@ from clean_environment import package_environ
 from ipexctl.jobs.windows import RunWindows, read_copied_windows
 from ipexctl.lab import Lab, LabSpec, down, list_labs, up
 from ipexctl.lab.system import in_namespaces, init_of
+from ipexctl.node.common.files import read_json
 from ipexctl.node.common.processes import read_stat
+from ipexctl.node.common.records import read_status
 
 from . import results
 from .injections import INJECTIONS, Injection, Stage
@@ -75,7 +77,7 @@ class Calls:
                 shutil.copytree(REPOSITORY / name, package / name, ignore=shutil.ignore_patterns("__pycache__"))
             _set(package / "ipexctl/node/run/window_file.py", "WINDOW = 10.0", f"WINDOW = {window}")
             steps = round(30 * window / 10)
-            _set(package / "ipexctl/jobs/slow/timeline.py", "MIN_STEPS: Final = 30", f"MIN_STEPS: Final = {steps}")
+            _set(package / "ipexctl/node/run/own_time.py", "MIN_STEPS = 30", f"MIN_STEPS = {steps}")
             self.env["PYTHONPATH"] = str(package)
 
     def argv(self, *words: object) -> list[str]:
@@ -129,11 +131,10 @@ def trained(calls: Calls, stage: Stage, base: Path) -> Iterator[None]:
         subprocess.run(calls.argv("stop", "last"), env=calls.env, capture_output=True, timeout=90, check=False)
 
 
-def recorded(stage: Stage, run: str) -> RunWindows:
-    """The windows as node0 has them, read past ipexctl."""
+def record_of(stage: Stage, run: str) -> Path:
+    """The record on node0, read past ipexctl."""
     home = stage.lab.hosts[0].home
-    directory = Path(f"/proc/{init_of(stage.lab.hosts[0].netns)}/root{home}/.ipexctl/runs/{run}")
-    return read_copied_windows(directory)
+    return Path(f"/proc/{init_of(stage.lab.hosts[0].netns)}/root{home}/.ipexctl/runs/{run}")
 
 
 def last_windows(windows: RunWindows) -> dict[str, Any]:
@@ -160,7 +161,9 @@ def play(calls: Calls, stage: Stage, injection: Injection, rank: int) -> dict[st
         other = load.part()
         asked = time.time()
         answer = calls.slow()
-        windows = last_windows(recorded(stage, answer["run"]["id"]))
+        directory = record_of(stage, answer["run"]["id"])
+        windows = last_windows(read_copied_windows(directory))
+        watched = read_status(read_json(directory / "status.json")).slow
     ranks = [found for found in answer["findings"] if found["current"] and found["rank"] is not None]
     links = [link for link in answer["links"] if link["current"]]
     if injection.is_link:
@@ -189,6 +192,7 @@ def play(calls: Calls, stage: Stage, injection: Injection, rank: int) -> dict[st
         "other": other,
         "is_disturbed": other > MOST_OTHER,
         "answer": answer,
+        "in_ps": watched and watched.rank,
         "recorded": windows,
     }
 
@@ -256,7 +260,7 @@ def healthy(calls: Calls, stage: Stage, windows: int) -> dict[str, Any]:
         "other": other,
         "is_disturbed": other > MOST_OTHER,
         "answer": after,
-        "recorded": last_windows(recorded(stage, after["run"]["id"])),
+        "recorded": last_windows(read_copied_windows(record_of(stage, after["run"]["id"]))),
     }
 
 

@@ -14,17 +14,15 @@ from functools import partial
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
-from ipexctl.jobs.slow.own_time import own_time, waiting_in
+from ipexctl.node.run.own_time import ROW, own_time, waiting_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from ipexctl.jobs.slow.own_time import Waiting
     from ipexctl.jobs.slow.timeline import JudgedWindow
+    from ipexctl.node.run.own_time import Waiting
     from ipexctl.node.run.window_codec import HostRates
 
-ROW: Final = 3
-"""Windows in a row in which it must be so."""
 LOST: Final = 0.005
 SEGMENT: Final = 1448
 """Bytes of a TCP segment in a packet of 1500."""

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from ipexctl.jobs.local_copy import read_copy
 from ipexctl.jobs.node0 import call_on_node0
 from ipexctl.jobs.slow.causes import needs_look
-from ipexctl.jobs.slow.own_time import waiting_of
 from ipexctl.jobs.slow.verdict import RunSetup, SlowVerdict, judge
 from ipexctl.jobs.windows import RunWindows, fetch_windows, read_copied_windows
 from ipexctl.limits import SLOW_ANSWER
 from ipexctl.node.common.files import read_json
 from ipexctl.node.common.records import RunStatus, read_status
+from ipexctl.node.run.own_time import waiting_of
 from ipexctl.node.run.replies import SuspectLook
 from ipexctl.node.run.slow_rank import plan_fields
 from ipexctl.remote.node_call import call

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from ipexctl.node.run.own_time import MIN_STEPS
 from ipexctl.node.run.window_codec import HostRates, RankRates
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from ipexctl.node.run.window_file import HostWindows, RankWindows
 
-MIN_STEPS: Final = 30
 LATE: Final = 3
 """Windows by which those of a rank that goes on may be late."""
 RARE_STEPS: Final = 3.0

@@ -15,22 +15,20 @@ from statistics import fmean, median, median_low
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from ipexctl.jobs.slow.causes import Evidence, SlowCause, find_cause
-from ipexctl.jobs.slow.network import ROW, LinkFinding, judge_network, lasts, stretches
-from ipexctl.jobs.slow.own_time import OwnTime, own_time, waiting_in
+from ipexctl.jobs.slow.network import LinkFinding, judge_network, lasts, stretches
 from ipexctl.jobs.slow.timeline import judged_rows
-from ipexctl.peers import medians_of_others
+from ipexctl.node.common.medians import medians_of_others
+from ipexctl.node.run.own_time import MORE_OWN, ROW, OwnTime, own_time, waiting_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from ipexctl.jobs.slow.own_time import Waiting
     from ipexctl.jobs.slow.timeline import JudgedWindow
     from ipexctl.jobs.windows import RunWindows
+    from ipexctl.node.run.own_time import Waiting
     from ipexctl.node.run.replies import SuspectLook
     from ipexctl.node.run.window_codec import HostRates, RankRates
 
-MORE_OWN: Final = 0.05
-"""Of a step: the own time above the median of the other ranks from which a rank is slow."""
 ALL_WAIT: Final = 0.1
 """Of a step: the wait for data from which all ranks wait for it, if half of them do."""
 MORE_PRESSURE: Final = 0.3

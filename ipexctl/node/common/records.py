@@ -87,6 +87,15 @@ class Throughput(NamedTuple):
     """Where the samples are from: dataloader, or metric for the script's output; steps if they are not known."""
 
 
+class SlowRank(NamedTuple):
+    """The rank that holds the others up most at present."""
+
+    rank: int
+    host: str
+    percent: float
+    """Own time above that of the others, in percent of a step."""
+
+
 class TrialFigures(NamedTuple):
     """What a rank of a trial of `autotune` has measured so far; `node/run/trial_meter.py` has the rules."""
 
@@ -251,6 +260,8 @@ class RunStatus(NamedTuple):
 
     throughput: Throughput | None = None
     """Of the ranks together; None if nothing was measured."""
+    slow: SlowRank | None = None
+    """While it runs; `ipexctl slow` judges more, and says why."""
     notes: bool = False
     """Whether `output.notes` says which lines of the output are ipexctl's; false in records of older versions."""
 

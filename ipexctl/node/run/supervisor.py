@@ -24,12 +24,12 @@ import shlex
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 from ipexctl.node.common import sockets
 from ipexctl.node.common.answer import Json, emit
 from ipexctl.node.common.environ import SetupError
-from ipexctl.node.common.files import remove_file, write_atomically, write_json_atomically
+from ipexctl.node.common.files import read_json, remove_file, write_atomically, write_json_atomically
 from ipexctl.node.common.job import CONNECTIVITY_FILE, StartRequest, SupervisorRequest
 from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.limits import FULL_DISK_FLUSH, LAST_MESSAGES, RANK_EXIT, RANK_SILENCE, RANKS_BEGIN, TERM_GRACE
@@ -41,7 +41,10 @@ from ipexctl.node.run.caller_watch import CallerWatch
 from ipexctl.node.run.host_notes import HostNotes
 from ipexctl.node.run.master_port import PortError, check_master_port
 from ipexctl.node.run.mpirun import MpirunProcess
+from ipexctl.node.run.own_time import waiting_of
 from ipexctl.node.run.rank_connections import RankConnection, RankConnections
+from ipexctl.node.run.slow_rank import plan_fields
+from ipexctl.node.run.slow_watch import SlowWatch
 from ipexctl.node.run.step_windows import StepWindow
 
 if TYPE_CHECKING:
@@ -60,6 +63,12 @@ RUNNING_INTERVAL = 1.0
 MAX_MALFORMED = 3
 """Malformed messages of a rank until it counts as lost."""
 MAX_MISMATCHES = 64
+
+
+def watch_of(rundir: str, ranks: Sequence[RankConnection]) -> SlowWatch:
+    hosts = {peer.rank: peer.host for peer in ranks}
+    fields = plan_fields(read_json(os.path.join(rundir, "plan.json")))
+    return SlowWatch(hosts, waiting_of(fields["backend"], fields["allreduce"], len(set(hosts.values()))))
 
 
 class Supervisor:
@@ -88,6 +97,7 @@ class Supervisor:
             self.peers.add(RankConnection(placement, sinks, self.record.windows(placement.rank)))
         self.ranks = list(self.peers.all.values())
         self.record.ranks = lambda: [peer.count() for peer in self.ranks]
+        self.watch = watch_of(self.rundir, self.ranks)
         self.dumps = stack_dumps.StackDumps(self.record.path("stacks"), self.peers)
         self.stall_dump = ""
         """The id of the last dump that was taken without being asked for."""
@@ -234,7 +244,10 @@ class Supervisor:
     def on_window(self, peer: RankConnection, window: StepWindow) -> None:
         if window.is_possible:
             peer.throughput.add(window)
-            peer.windows.of_rank.add(window.number, window.rates(), time.monotonic(), time.time())
+            rates = window.rates()
+            peer.windows.of_rank.add(window.number, rates, time.monotonic(), time.time())
+            self.watch.add(peer.rank, window.number, rates, window.seconds)
+            self.record.status = self.record.status._replace(slow=self.watch.slow)
             self.record.is_unsaved = True
 
     def on_host_window(self, peer: RankConnection, window: HostNotes) -> None:
@@ -521,6 +534,7 @@ class Supervisor:
             for sink in peer.sinks.values():
                 sink.note("restart", note)
             peer.reset()
+        self.watch.begin_attempt()
         self.record.times.write_all(time.time())  # a setup file may take long to source
         try:
             self.start()

@@ -28,7 +28,7 @@ from ipexctl.text import counted, printable, readable
 from ipexctl.ui.run.figures import sparkline
 from ipexctl.ui.run.keys import HELP
 from ipexctl.ui.run.state import LogLine, Row, RunState, newest, shown_rows
-from ipexctl.ui.run.summary import duration, state_counts, throughput_text
+from ipexctl.ui.run.summary import duration, slow_text, state_counts, throughput_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -137,6 +137,8 @@ def _header_lines(state: RunState, width: int, now: float, run: str) -> list[Ren
         lines = [_ends(text, totals[0]), *map(_cut, totals[1:])]
     else:
         lines = list(map(_cut, [text, *totals[-1:]]))
+    if slow := slow_text(status):
+        lines.append(_cut(Text(slow, "yellow")))
     progress = _progress(state, width)
     return lines if progress is None else [*lines, progress]
 

@@ -66,6 +66,15 @@ def throughput_text(throughput: Throughput | None) -> str:
     return ", ".join(parts)
 
 
+def slow_text(status: RunStatus | None) -> str:
+    """The rank that is slow now, with the command that says why; empty if none is, or the run is over."""
+    if status is None or status.slow is None or status.state != "running":
+        return ""
+    slow = status.slow
+    text = f"rank {slow.rank} on {slow.host} is slow, by {slow.percent:.0f} % of a step"
+    return f"{printable(text)}: ipexctl slow {status.id}"
+
+
 def short_throughput(throughput: Throughput | None) -> str:
     """`410 samples/s`, or `3.2 steps/s` where samples are not known."""
     if throughput is None:

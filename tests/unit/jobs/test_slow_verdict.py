@@ -7,13 +7,13 @@ from statistics import median
 import pytest
 from slow_helpers import BEGIN, CALM, HEALTHY, judged, only, ranks_of, run_of, setup_of, steady
 
-from ipexctl.jobs.slow.own_time import own_time, waiting_of
 from ipexctl.jobs.slow.timeline import judged_rows
 from ipexctl.jobs.slow.verdict import judge
 from ipexctl.jobs.windows import RunWindows
+from ipexctl.node.common.medians import medians_of_others
+from ipexctl.node.run.own_time import own_time, waiting_of
 from ipexctl.node.run.window_codec import RankRates
 from ipexctl.node.run.window_file import RankWindows
-from ipexctl.peers import medians_of_others
 
 
 def slower(more: float) -> RankRates:
@@ -54,15 +54,15 @@ def test_slow_rank_of_earlier_is_no_current_one(after: int, is_current: bool) ->
 
 
 def test_a_rank_that_is_slow_for_another_cause_in_the_end_is_judged_by_that() -> None:
-    waits = HEALTHY._replace(main_cpu=0.4, data_wait=0.5)
-    run = run_of(ranks_of([HEALTHY, *[slower(0.25)] * 4, *[waits] * 3], [HEALTHY, *[HEALTHY] * 4, *[HEALTHY] * 3]))
+    waits = HEALTHY._replace(main_cpu=0.69, data_wait=0.31)
+    run = run_of(ranks_of([HEALTHY, *[slower(0.25)] * 4, *[waits] * 3], [HEALTHY] * 8))
     found = judge(run, setup_of(2)).findings
     assert [(each.cause.kind, each.windows, each.is_current) for each in found] == [
         ("data", 3, True),
         ("work-or-bandwidth", 4, False),
     ]
-    run = run_of(ranks_of([HEALTHY, *[slower(0.25)] * 4, *[waits] * 2], [HEALTHY] * 7))
-    assert len(judge(run, setup_of(2)).findings) == 1
+    run = run_of(ranks_of([HEALTHY, *[slower(0.25)] * 4, waits], [HEALTHY] * 6))
+    assert len(judge(run, setup_of(2)).findings) == 1  # one window tells no cause
 
 
 def test_half_of_that_is_enough_where_a_cgroup_stopped_the_rank() -> None:

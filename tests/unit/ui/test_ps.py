@@ -9,8 +9,8 @@ import pytest
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.ps import KnownRun
 from ipexctl.jobs.registry import RunRecord
-from ipexctl.node.common.records import Failure, RunStatus, Throughput
-from ipexctl.ui.ps import show
+from ipexctl.node.common.records import Failure, RunStatus, SlowRank, State, Throughput
+from ipexctl.ui.ps import as_json, show
 from message_data import missing
 
 
@@ -75,6 +75,22 @@ def test_ps_shows_throughput_in_a_column_or_below_the_row(
     assert max(map(len, out.splitlines())) <= columns
     show([run])
     assert "throughput" not in capsys.readouterr().out.lower()
+
+
+@pytest.mark.parametrize(("state", "is_shown"), [("running", True), ("ok", False)])
+def test_ps_names_the_rank_that_is_slow_now(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, state: State, is_shown: bool
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    run = known_run(1, "node{}", "train")
+    assert run.status is not None
+    slow = SlowRank(3, "node2", 47.6)
+    run = replace(run, status=run.status._replace(state=state, slow=slow))
+    show([run])
+    out = capsys.readouterr().out
+    found = f"rank 3 on node2 is slow, by 48 % of a step: ipexctl slow {run.status and run.status.id}"
+    assert (found in out) == is_shown
+    assert as_json([run])["runs"][0]["slow"] == (slow._asdict() if is_shown else None)
 
 
 def test_ps_counts_hosts_whose_names_do_not_fold(

@@ -14,7 +14,7 @@ from rich.segment import Segment
 from ipexctl.jobs.follow import RunEnded, RunUpdate
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.node.common.frames import Chunk
-from ipexctl.node.common.records import Failure, RankStatus, RunStatus, State, Throughput
+from ipexctl.node.common.records import Failure, RankStatus, RunStatus, SlowRank, State, Throughput
 from ipexctl.remote.progress import Notice
 from ipexctl.ui.run.frame import Frame
 from ipexctl.ui.run.keys import Controls
@@ -260,6 +260,14 @@ def test_header_shows_measured_throughput_in_place_of_the_scripts_own_speed() ->
     text = "\n".join(plain(screen, 160))
     assert "410 samples/s" in text
     assert "77.5 it/s" not in text.splitlines()[2]
+
+
+def test_header_has_a_line_for_the_rank_that_is_slow_now() -> None:
+    slow = status(2)._replace(slow=SlowRank(1, "node2", 48.0))
+    assert (
+        missing(plain(RunState(slow))[2], f"rank 1 on node2 is slow, by 48 % of a step: ipexctl slow {slow.id}") == []
+    )
+    assert "is slow" not in "\n".join(plain(RunState(status(2))))
 
 
 def test_control_sequences_of_ranks_are_removed() -> None:

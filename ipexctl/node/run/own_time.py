@@ -18,16 +18,20 @@ so BEHIND_TRANSFER of it, shared by the rank's cores, is left out of its queue.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Collection, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from ipexctl.node.run.window_codec import RankRates
 
+MORE_OWN = 0.05
+"""Of a step: the own time above the median of the other ranks from which a rank is slow."""
+MIN_STEPS = 30
+"""Of a judged window."""
+ROW = 3
+"""Judged windows in a row in which it must be so."""
 Waiting = Literal["sleeps", "shared", "spins", "independent"]
-_SPINNING: Final = ("ccl", "mpi")
-BEHIND_TRANSFER: Final = 0.5
+_SPINNING = ("ccl", "mpi")
+BEHIND_TRANSFER = 0.5
 """Of the time for which gloo's threads run on the only core of a rank: its main thread is ready then, too."""
 
 

@@ -1,0 +1,94 @@
+"""Which rank is slow now, for the status of a run: watched by the supervisor while windows arrive. Pure.
+
+In come the windows of all ranks; out goes a `SlowRank`, or None. The rules are those of `ipexctl slow`, which says why:
+the rank's own time is at least MORE_OWN of a step above the median of the others, in ROW judged windows in a row, which
+have at least MIN_STEPS steps each; it is slow until that is not so in two in a row. A window counts when all ranks have
+sent it, so that an old one, or a rank that is cut off, decides nothing. The window in which steps begin is left out.
+"""
+
+from __future__ import annotations
+
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Collection, Mapping
+
+from ipexctl.node.common.medians import medians_of_others
+from ipexctl.node.common.records import SlowRank
+from ipexctl.node.run.own_time import MIN_STEPS, MORE_OWN, ROW, Waiting, own_time, waiting_in
+
+if TYPE_CHECKING:
+    from ipexctl.node.run.window_codec import RankRates
+
+MOST_OPEN = 6
+"""Windows that wait for those of other ranks."""
+
+
+class SlowWatch:
+    """Watches the ranks of one attempt."""
+
+    def __init__(self, hosts: Mapping[int, str], waiting: Waiting) -> None:
+        self._hosts, self._waiting = hosts, waiting
+        self._is_on = len(hosts) > 1 and waiting != "independent"
+        self.begin_attempt()
+
+    def begin_attempt(self) -> None:
+        self._open: dict[int, dict[int, RankRates]] = {}
+        self._last = -1
+        """The number of the last window that all ranks have sent."""
+        self._has_begun = False
+        self._totals: dict[int, list[float]] = {}
+        """Own time of each rank, in the windows that are joined at present."""
+        self._steps = 0.0
+        self._rows: dict[int, int] = {}
+        self._missed: dict[int, int] = {}
+        self._more: dict[int, float] = {}
+        self.slow: SlowRank | None = None
+        """The worst one."""
+
+    def add(self, rank: int, number: int, rates: RankRates, seconds: float) -> None:
+        if not self._is_on or number <= self._last:
+            return
+        ranks = self._open.setdefault(number, {})
+        ranks[rank] = rates
+        if len(ranks) == len(self._hosts):
+            self._take(number, ranks, seconds)
+        elif len(self._open) > MOST_OPEN:
+            del self._open[min(self._open)]
+
+    def _take(self, number: int, ranks: Mapping[int, RankRates], seconds: float) -> None:
+        self._open = {other: found for other, found in self._open.items() if other > number}
+        if number != self._last + 1:
+            self._forget()
+        self._last = number
+        steps = median(rates.steps_per_s for rates in ranks.values()) * seconds
+        if not self._has_begun or steps <= 0:
+            self._has_begun = self._has_begun or all(rates.steps_per_s > 0 for rates in ranks.values())
+            return
+        waiting = waiting_in(ranks.values(), self._waiting)
+        for rank, rates in ranks.items():
+            total = own_time(rates, waiting).total
+            if total is not None:
+                self._totals.setdefault(rank, []).append(total)
+        self._steps += steps
+        if self._steps >= MIN_STEPS:
+            self._judge(self._totals)
+            self._totals, self._steps = {}, 0.0
+
+    def _forget(self) -> None:
+        self._totals, self._steps = {}, 0.0
+        self._rows, self._missed, self._more, self.slow = {}, {}, {}, None
+
+    def _judge(self, totals: Mapping[int, Collection[float]]) -> None:
+        own = {rank: fmean(found) for rank, found in totals.items()}
+        for rank, usual in medians_of_others(own).items():
+            more = own[rank] - usual
+            if more >= MORE_OWN:
+                self._rows[rank] = self._rows.get(rank, 0) + 1
+                self._missed[rank] = 0
+                self._more[rank] = more
+            elif rank in self._rows:
+                self._missed[rank] = self._missed.get(rank, 0) + 1
+                if self._missed[rank] > 1 or self._rows[rank] < ROW:
+                    del self._rows[rank]
+        slow = [rank for rank, row in self._rows.items() if row >= ROW]
+        worst = max(slow, key=lambda rank: self._more[rank], default=None)
+        self.slow = None if worst is None else SlowRank(worst, self._hosts[worst], 100 * self._more[worst])
