@@ -76,16 +76,21 @@ def judge_network(rows: Sequence[Sequence[JudgedWindow]], waiting: Waiting) -> l
 
 
 def stretches(rows: Iterable[Sequence[Window]], is_so: Callable[[Window], bool]) -> Iterator[list[Window]]:
-    """The windows of each ROW or more in a row for which it is so."""
+    """The windows of each ROW or more in a row for which it is so; then one alone that is not ends nothing."""
     for row in rows:
         found: list[Window] = []
+        missed = 0
         for window in [*row, None]:
             if window is not None and is_so(window):
                 found.append(window)
+                missed = 0
+                continue
+            missed += 1
+            if window is not None and missed == 1 and len(found) >= ROW:
                 continue
             if len(found) >= ROW:
                 yield found
-            found = []
+            found, missed = [], 0
 
 
 def lasts(stretch: Sequence[Window], rows: Sequence[Sequence[Window]]) -> bool:

@@ -46,6 +46,16 @@ def test_three_windows_in_a_row() -> None:
     assert findings(slow, slow, None, slow, slow) == 0  # of that rank nothing is known in between
 
 
+def test_one_window_that_is_not_slow_ends_nothing_and_two_do() -> None:
+    def found(*windows: bool) -> list[tuple[int, bool]]:
+        run = run_of(ranks_of([HEALTHY, *[slower(0.2 * slow) for slow in windows]], [HEALTHY] * (1 + len(windows))))
+        return [(each.windows, each.is_current) for each in judge(run, setup_of(2)).findings]
+
+    assert found(True, True, True, False, True) == [(4, True)]
+    assert found(True, True, True, False, False, True) == [(3, False)]
+    assert found(True, True, False, True, True) == []
+
+
 @pytest.mark.parametrize(("after", "is_current"), [(0, True), (1, True), (2, False)])
 def test_slow_rank_of_earlier_is_no_current_one(after: int, is_current: bool) -> None:
     run = run_of(ranks_of([HEALTHY, *[slower(0.2)] * 3, *[HEALTHY] * after], [HEALTHY] * (4 + after)))
