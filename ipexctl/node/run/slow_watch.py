@@ -1,4 +1,4 @@
-"""Which rank is slow now, for the status of a run: watched by the supervisor while windows arrive. Pure.
+"""The rank that is slow now, for the status of a run: the supervisor watches while windows arrive. Pure.
 
 In come the windows of all ranks; out goes a `SlowRank`, or None. The rules are those of `ipexctl slow`, which says why:
 the rank's own time is at least MORE_OWN of a step above the median of the others, in ROW judged windows in a row, which
