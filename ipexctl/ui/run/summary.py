@@ -1,4 +1,9 @@
-"""The end of a run or a detach: sentences with the next command for a user, fields for a program. Pure."""
+"""The end of a run or a detach: sentences with the next command for a user, fields for a program. Pure.
+
+In: the status of a run, as its supervisor wrote it. Out: lines for the terminal, and the figures of a run in progress
+in a few words, for the live view and `ps`: its throughput, and the rank that is slow now. The rule: what is not known
+is left out.
+"""
 
 from __future__ import annotations
 
