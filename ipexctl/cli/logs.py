@@ -16,6 +16,7 @@ import typer
 from ipexctl.cli.options import RANKS, RECONNECT, RUN, Output, command, flag, option
 from ipexctl.errors import OutputError, UserError
 from ipexctl.hosts.names import quoted
+from ipexctl.node.common.records import FINAL
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
@@ -109,12 +110,17 @@ def logs_command(
                     shown.reason = f"{record.node0.name}: {error.reason}"
             _report_missing_output(record, follower.status, shown, output)
     if not (shown.lines or code or output.json or output.quiet):
-        reason = f"no line matches --grep {quoted(grep)}" if grep else "there is no output yet"
+        reason = f"no line matches --grep {quoted(grep)}" if grep else _without_output(follower.status)
         which = ("" if ranks == "all" else f", ranks {ranks}") + (", stderr only" if stderr else "")
         print_message(printable(f"run {record.id}{which}: {reason}"))
     if shown.broken and not code:
         raise OutputError(shown.broken)
     raise typer.Exit(code)
+
+
+def _without_output(status: RunStatus | None) -> str:
+    is_over = status is not None and status.state in FINAL
+    return "they printed nothing" if is_over else "there is no output yet"
 
 
 def _report_missing_output(

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from ipexctl.jobs.registry import RunRecord, RunRegistry
     from ipexctl.jobs.report.report import RunReport
 
-_FIX: Final = "name a file in a directory that you can write to"
+_FIX: Final = "name a new file in a directory that you can write to, such as report.html"
+_HEAD: Final = 4096
+"""Bytes in which a page names its maker."""
 
 
 def check_report(path: Path | None, *, detach: bool, dry_run: bool) -> None:
@@ -46,10 +48,21 @@ def _unwritable(path: Path) -> str:
             return f"there is no directory {path.parent}"
         if path.exists() and not path.is_file():
             return "it is no regular file"
+        if path.exists() and not _is_page(path):
+            return "it exists, and is no page of ipexctl report"
         is_writable = os.access(path.parent, os.W_OK)
     except PermissionError:
         is_writable = False
     return "" if is_writable else os.strerror(errno.EACCES)
+
+
+def _is_page(path: Path) -> bool:
+    """Whether the file may be replaced: it is empty, or a page of another report."""
+    from ipexctl.ui.report.html import GENERATOR
+
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    return not head or GENERATOR.encode() in head
 
 
 def make_report(

@@ -93,7 +93,7 @@ def _read_bytes(path: Path, shown: str, found: str) -> bytes:
     except PermissionError:
         raise UserError(
             f"{shown}: you may not read this file",
-            fix=f"if it has no passwords, its owner can say: chmod a+r {shlex.quote(shown)}",
+            fix=f"if it has no passwords, its owner can say: chmod a+r {shlex.quote(str(found))}",
         ) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -72,7 +72,7 @@ class RunRecord:
     job: str = ""
     """The number of the Slurm job in which it runs; empty outside one."""
     is_trial: bool = False
-    """One of `autotune`, which removes it."""
+    """One of `autotune`, which removes it; `last` never means it while another run is known."""
 
     @property
     def call_options(self) -> CallOptions:
@@ -162,7 +162,7 @@ class RunRegistry:
         return sorted(found, key=lambda record: (record.started, record.id)), damaged
 
     def find(self, word: str) -> RunRecord:
-        """The run with that id, or that unique prefix of an id; `last` is the newest."""
+        """The run with that id, or that unique prefix of an id; `last` is the newest that is no trial."""
         records, damaged = self.read_records()
         newest = records[-1].started if records else 0.0
         of_word = [record for record in damaged if word and record.id.startswith(word)]
@@ -172,7 +172,7 @@ class RunRegistry:
         if not records:
             raise UserError("no run was started from the control machine yet", fix="ipexctl run SCRIPT.py starts one")
         if word == "last":
-            return records[-1]
+            return next((record for record in reversed(records) if not record.is_trial), records[-1])
         return _only(word, records)
 
     def find_named(self, word: str | None, command: str) -> RunRecord:

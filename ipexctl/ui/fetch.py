@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.text import counted, printable, readable
@@ -54,24 +55,30 @@ def show_other_hosts(request: FetchRequest) -> None:
     host, others = printable(request.host.name), fold_names(request.other_hosts)
     print_with_fix(
         f"note: only {host} was asked; {others} may have such files too",
-        shlex.join(("ipexctl", "fetch", source, request.dest, "--all-hosts")),
+        shlex.join(("ipexctl", "fetch", source, _directory(request.dest), "--all-hosts")),
     )
 
 
 def show_hosts_with_path(request: FetchRequest, result: FetchResult, found: PathOnHosts, *, quiet: bool) -> None:
     """Print which other hosts have the path; if the asked one lacks it, also with `quiet`, as the call has failed."""
     path, host = request.requested.path or "", printable(request.host.name)
-    words = ("ipexctl", "fetch", f"{request.requested.run}:{path}", request.dest)
+    source = f"{request.requested.run}:{path}"
+    every_host = ("ipexctl", "fetch", source, _directory(request.dest), "--all-hosts")
     is_there = not result.reason
     others, have = fold_names(found.having), "have" if len(found.having) > 1 else "has"
     if found.having and is_there and not quiet:
         text = f"note: this is {printable(path)} of {host}; {others} {have} one, too"
-        print_with_fix(text, shlex.join((*words, "--all-hosts")))
+        print_with_fix(text, shlex.join(every_host))
     elif found.having and not is_there:
-        fix = ("--all-hosts",) if len(found.having) > 1 else ("--from", found.having[0])
-        print_with_fix(f"note: {others} {have} it", shlex.join((*words, *fix)))
+        from_one = ("ipexctl", "fetch", source, request.dest, "--from", found.having[0])
+        print_with_fix(f"note: {others} {have} it", shlex.join(every_host if len(found.having) > 1 else from_one))
     if found.unknown and not quiet:
         print_message(f"note: {fold_names(found.unknown)} did not say whether it is there, too")
+
+
+def _directory(dest: str) -> str:
+    """Where files of several hosts can lie: not where a file is, such as the one just fetched."""
+    return f"{dest}.hosts" if Path(dest).is_file() else dest
 
 
 def show_no_results(run: str, dest: str) -> None:

@@ -38,7 +38,7 @@ _CONFIDENCE: Final = {"likely": "likely cause", "possible": "possible cause", "i
 _NOT_JUDGED: Final = {
     "no-windows": (
         "its record has no measured steps",
-        "steps of torch's optimizers are counted unless the run has --no-meter: docs/run.md says how",
+        "once more 10 s after the first step: ipexctl slow {run}; steps are counted unless the run has --no-meter",
     ),
     "too-short": (
         "it has too few steps",
@@ -53,6 +53,7 @@ _NOT_JUDGED: Final = {
     "one-rank": ("it has one rank, which waits for nobody", "see where it is: ipexctl dump {run}"),
 }
 _FIX_WHEN_OVER: Final = {
+    "no-windows": "steps of torch's optimizers are counted unless the run has --no-meter: docs/run.md says how",
     "too-short": (
         "a verdict needs three windows in a row of at least 10 s and 30 steps; its throughput: ipexctl why {run}"
     ),
@@ -71,7 +72,7 @@ def as_json(result: SlowResult) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "run": {"id": record.id, "script": record.script, "state": result.state, "world_size": record.world_size},
-        "findings": [_finding_json(found, record) for found in verdict.findings],
+        "findings": [_finding_json(found, record, is_over=result.state in FINAL) for found in verdict.findings],
         "links": [_link_json(link, record) for link in verdict.links],
         "crowded": value_json(verdict.crowded),
         "windows": verdict.windows,
@@ -84,7 +85,7 @@ def as_json(result: SlowResult) -> dict[str, Any]:
     }
 
 
-def _finding_json(found: SlowFinding, record: RunRecord) -> dict[str, Any]:
+def _finding_json(found: SlowFinding, record: RunRecord, *, is_over: bool) -> dict[str, Any]:
     return {
         "rank": found.rank,
         "host": printable(found.host) or None,
@@ -96,7 +97,7 @@ def _finding_json(found: SlowFinding, record: RunRecord) -> dict[str, Any]:
         "evidence": value_json(found.evidence),
         "sentence": printable(sentence_of(found)),
         "reason": printable(reason_of(found)),
-        "fix": printable(fix_of(found, record)),
+        "fix": printable(fix_of(found, record, is_over=is_over)),
         "since": found.start,
         "until": found.end,
         "windows": found.windows,
@@ -170,29 +171,36 @@ def reason_of(found: SlowFinding) -> str:
     return reasons[found.cause.kind]
 
 
-def fix_of(found: SlowFinding, record: RunRecord) -> str:
-    """What to type; clauses end with semicolons."""
+def fix_of(found: SlowFinding, record: RunRecord, *, is_over: bool) -> str:
+    """What to type; clauses end with semicolons. Stacks and processes can be asked for in a run that goes on only."""
     host, run = shlex.quote(found.host), record.id
     later = f"start the next run without it: ipexctl run -l '!{found.host}' {shlex.quote(record.script) or 'SCRIPT'}"
     top = f"see what runs there: ipexctl exec -l {host} -- top -b -n 1"
     workers = "in the next run, give the DataLoader more workers"
-    stacks = f"see where it is: ipexctl dump {run} -r {found.rank}"
+    stacks, workers_wait = f"see where it is: ipexctl dump {run} -r {found.rank}", "see where its workers wait"
+    waiting = f"{workers_wait}: ipexctl dump {run} -r {found.rank} --all"
+    naming = f"while the rank is slow, this names the process: ipexctl slow {run}"
+    after = "" if is_over else "when the run is over, "
+    if is_over:
+        stacks = f"while the next run goes on, see where it is: ipexctl dump last -r {found.rank}"
+        waiting = f"while the next run goes on, {workers_wait}: ipexctl dump last -r {found.rank} --all"
+        naming = "while a rank is slow, this names the process: ipexctl slow last"
     fixes: dict[str, str] = {
         "cgroup-limit": f"raise the limit where it was set: the job of the scheduler, or the container; {later}",
         "steal": f"ask the provider for a machine that is not shared; {later}",
         "other-process": f"{_see_process(found, host)}; ask its user to move it; {later}",
         "crowded-cores": f"give each rank cores of its own: ipexctl run --bind cores {shlex.quote(record.script)}",
-        "contention": f"{top}; while the rank is slow, this names the process: ipexctl slow {run}",
+        "contention": f"{top}; {naming}",
         "heat": f"let its administrator look at cooling and power limits; {later}",
         "clock": f"let its administrator look at governor and power limits: ipexctl doctor -l {host}; {later}",
         "storage": f"copy the data to a disk of each host: ipexctl push DATA /local/data; {workers}",
-        "data": f"see where its workers wait: ipexctl dump {run} -r {found.rank} --all; {workers}",
+        "data": f"{waiting}; {workers}",
         "paging": f"use less memory on that host, such as fewer ranks or a smaller batch; {top}",
         "far-memory": f"bind ranks to NUMA nodes: ipexctl run --bind numa {shlex.quote(record.script)}",
         "more-samples": "give each rank equally many samples of similar length: DistributedSampler, or batches by size",
-        "work-or-bandwidth": f"{stacks}; when the run is over, compare the memory of the hosts: ipexctl doctor --smoke",
+        "work-or-bandwidth": f"{stacks}; {after}compare the memory of the hosts: ipexctl doctor --smoke",
         "all-wait-for-data": f"{workers}; copy the data to a disk of each host: ipexctl push DATA /local/data",
-        "unknown": f"{stacks}; when the run is over, compare the hosts: ipexctl doctor --smoke",
+        "unknown": f"{stacks}; {after}compare the hosts: ipexctl doctor --smoke",
     }
     return record.call_options.apply(fixes[found.cause.kind])
 
@@ -238,7 +246,7 @@ def lines_of(result: SlowResult, columns: int = 0, *, colors: bool = False) -> I
             yield paint(line, "1", on=colors)
         yield from _folded(cost_of(found), width, "  ")
         yield from _folded(f"{_CONFIDENCE[found.cause.confidence]}: {reason_of(found)}", width, "  ")
-        yield from _fix(fix_of(found, record), width)
+        yield from _fix(fix_of(found, record, is_over=result.state in FINAL), width)
     for link in verdict.links:
         yield from [""] if verdict.findings or link is not verdict.links[0] else []
         for line in _folded(link_sentence(link), width, ""):
@@ -311,7 +319,7 @@ def section_of(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) -> Slo
             sentence_of(found),
             cost_of(found),
             f"{_CONFIDENCE[found.cause.confidence]}: {reason_of(found)}",
-            tuple(fix_of(found, record).split("; ")),
+            tuple(fix_of(found, record, is_over=is_over).split("; ")),
             found.rank,
             (found.host,) if found.host else (),
             found.start,

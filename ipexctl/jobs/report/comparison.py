@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,13 +49,16 @@ class Change:
         return self.after / self.before - 1
 
 
+Incomparable = Literal["not-measured", "other-unit", "too-short"]
+"""Why there is no change: a run has no steps, its curve has another unit, or it has windows of its start only."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunComparison:
     other: str
     """The id of the run with which this one is compared."""
     settings: tuple[ChangedSetting, ...]
-    change: Change | None
-    """None if both were not measured in the same unit."""
+    change: Change | Incomparable
 
 
 def compare(page: ReportPage, other: ReportPage) -> RunComparison:
@@ -78,12 +81,14 @@ def _shown_settings(page: ReportPage) -> dict[str, str]:
     return {name: ", ".join(found) for name, found in values.items()}
 
 
-def _change(after: TimeCurve | None, before: TimeCurve | None) -> Change | None:
-    if after is None or before is None or after.unit != before.unit:
-        return None
+def _change(after: TimeCurve | None, before: TimeCurve | None) -> Change | Incomparable:
+    if after is None or before is None or not any(after.values) or not any(before.values):
+        return "not-measured"
+    if after.unit != before.unit:
+        return "other-unit"
     now, then = _parts(after.values), _parts(before.values)
-    if not now or not then or statistics.fmean(then) <= 0:
-        return None
+    if not now or not then:
+        return "too-short"
     mean, old = statistics.fmean(now), statistics.fmean(then)
     bounds = _interval(now, then)
     if bounds is None:

@@ -241,7 +241,13 @@ def rows_file(environ: Mapping[str, str]) -> Path | None:
     if named := environ.get(VARIABLE):
         return expanded(named)
     usual = config_directory() / "rows.json"
-    return usual if usual.is_file() else None
+    try:
+        return usual if usual.is_file() else None
+    except PermissionError:
+        raise UserError(
+            f"{usual}: this account may not look there",
+            fix="check the mode and owner of your home, or name another directory: XDG_CONFIG_HOME=DIR",
+        ) from None
 
 
 def known_rows(environ: Mapping[str, str]) -> tuple[StackSpec, ...]:

@@ -26,9 +26,11 @@ from ipexctl.ui.slow import section_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from ipexctl.jobs.report.comparison import Change, RunComparison
+    from ipexctl.jobs.report.comparison import Change, Incomparable, RunComparison
     from ipexctl.jobs.report.page import ReportPage, SettingRow
 
+GENERATOR: Final = Markup('<meta name="generator" content="ipexctl report">')
+"""By it a page is known again, which may be replaced by a newer one."""
 _STATES: Final = {
     "ok": "✓ ended well",
     "failed": "✕ failed",
@@ -66,6 +68,7 @@ def document(title: str, sections: Iterable[Markup]) -> str:
         ),
         Markup('<meta name="viewport" content="width=device-width,initial-scale=1">'),
         Markup('<meta name="color-scheme" content="light dark"><meta name="referrer" content="no-referrer">'),
+        GENERATOR,
         element("title", escaped(title)),
         element("style", Markup(STYLE)),
     )
@@ -220,9 +223,16 @@ def _comparison(comparison: RunComparison) -> Markup:
     return section(f"Compared with {comparison.other}", *parts, is_long=True)
 
 
-def _change_sentence(change: Change | None) -> str:
-    if change is None:
-        return "Throughput cannot be compared: both runs need measured steps in the same unit."
+_INCOMPARABLE: Final[dict[Incomparable, str]] = {
+    "not-measured": "a run has no measured steps",
+    "other-unit": "one run has samples and the other one steps",
+    "too-short": "a run has ended in its warm-up; a minute of steps suffices",
+}
+
+
+def _change_sentence(change: Change | Incomparable) -> str:
+    if isinstance(change, str):
+        return f"Throughput cannot be compared: {_INCOMPARABLE[change]}."
     speeds = f"{number_text(change.before)} before, {number_text(change.after)} {change.unit} now"
     sentence = f"Throughput changed by {100 * change.ratio:+.1f} % ({speeds})"
     if change.low is None or change.high is None:

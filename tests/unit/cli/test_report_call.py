@@ -100,3 +100,13 @@ def test_why_names_the_page(account: dict[str, str]) -> None:
     argv = (sys.executable, "-m", "ipexctl", "why", RUN, "--json")
     done = run_program(*argv, stdin=subprocess.DEVNULL, cwd=account["HOME"], env=account)
     assert json.loads(done.stdout)["next"][-1] == f"ipexctl report {RUN}"
+
+
+def test_a_file_that_is_no_page_is_not_replaced(account: dict[str, str]) -> None:
+    script = Path(account["HOME"], "train.py")
+    script.write_text("import torch\n")
+    done = call(account, RUN, "-o", "train.py")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert script.read_text() == "import torch\n"
+    for _ in range(2):  # an older page is replaced
+        assert call(account, RUN, "-o", "page.html").returncode == 0

@@ -53,10 +53,15 @@ def cause_cases() -> list[Case]:
         evidence = replace(slow.evidence, **figures.get(kind, {}))
         rank = None if kind == "all-wait-for-data" else slow.rank
         found = replace(slow, cause=SlowCause(kind, "likely"), evidence=evidence, rank=rank)
-        cases.append(Case(f"reason, {kind}", texts.reason_of(found), texts.fix_of(found, RECORD)))
+        fix, later = (texts.fix_of(found, RECORD, is_over=is_over) for is_over in (False, True))
+        cases.append(Case(f"reason, {kind}", texts.reason_of(found), fix))
+        if later != fix:
+            cases.append(Case(f"reason, {kind}, of a run that is over", texts.reason_of(found), later))
     unseen = replace(slow.evidence, queue_more=0.4, look=SuspectLook(1.0, unseen_share=0.5))
     found = replace(slow, cause=SlowCause("other-process", "likely"), evidence=unseen)
-    cases.append(Case("reason, an invisible process", texts.reason_of(found), texts.fix_of(found, RECORD)))
+    cases.append(
+        Case("reason, an invisible process", texts.reason_of(found), texts.fix_of(found, RECORD, is_over=False))
+    )
     busy = replace(slow.evidence, data_more=0.4, disk_busy=0.9)
     found = replace(slow, cause=SlowCause("storage", "likely"), evidence=busy)
     return [*cases, Case("reason, a busy disk", texts.reason_of(found))]

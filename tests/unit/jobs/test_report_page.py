@@ -10,7 +10,7 @@ from why_helpers import FAILED, FIRST, NO_MODULE
 
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.registry import RunRecord
-from ipexctl.jobs.report.comparison import compare
+from ipexctl.jobs.report.comparison import Change, compare
 from ipexctl.jobs.report.measurements import Columns, Measurements, Window
 from ipexctl.jobs.report.page import ReportPage, TimeCurve, report_page
 from ipexctl.jobs.report.report import page_without_record
@@ -137,7 +137,7 @@ def page_with(values: list[float], unit: str = "steps/s") -> ReportPage:
 def test_the_change_of_throughput_has_an_interval_that_contains_it() -> None:
     before = [10.0 + 0.1 * (n % 3) for n in range(60)]
     change = compare(page_with([value * 1.2 for value in before]), page_with(before)).change
-    assert change is not None
+    assert isinstance(change, Change)
     assert change.ratio == pytest.approx(0.2, abs=0.01)
     assert change.low is not None
     assert change.high is not None
@@ -147,21 +147,26 @@ def test_the_change_of_throughput_has_an_interval_that_contains_it() -> None:
 def test_a_short_run_has_no_interval() -> None:
     for count, has_interval in ((5, False), (6, True)):
         change = compare(page_with([1.0, 1.1] * 30), page_with([1.0 + n / 10 for n in range(count)])).change
-        assert change is not None
+        assert isinstance(change, Change)
         assert (change.low is not None) == has_interval
 
 
 def test_imports_before_the_first_step_do_not_count_as_slow() -> None:
     quick, slow = [1.0, 1.01] * 30, [0.0] * 40 + [1.0, 1.01] * 30 + [0.0] * 5
     change = compare(page_with(quick), page_with(slow)).change
-    assert change is not None
+    assert isinstance(change, Change)
     assert change.ratio == pytest.approx(0.0, abs=0.01)
-    assert compare(page_with(quick), page_with([0.0] * 40)).change is None
+    assert compare(page_with(quick), page_with([0.0] * 40)).change == "not-measured"
+
+
+def test_a_run_that_has_ended_in_its_warm_up_is_too_short_for_a_comparison() -> None:
+    assert compare(page_with([1.0] * 60), page_with([0.0, 1.0])).change == "too-short"
+    assert isinstance(compare(page_with([1.0] * 60), page_with([1.0, 1.0])).change, Change)
 
 
 def test_different_units_are_not_compared() -> None:
-    assert compare(page_with([1.0] * 60), page_with([1.0] * 60, "samples/s")).change is None
-    assert compare(made(), made()).change is None
+    assert compare(page_with([1.0] * 60), page_with([1.0] * 60, "samples/s")).change == "other-unit"
+    assert compare(made(), made()).change == "not-measured"
 
 
 def test_only_settings_that_differ_are_named_and_no_hidden_value() -> None:

@@ -48,6 +48,9 @@ def test_last_is_the_newest_run_and_prefixes_must_be_unique(register: RunRegistr
     assert register.find("last").id == "train-2"
     assert register.find("train-1").id == "train-1"  # whole, although another begins so
     assert register.find("train-12").id == "train-12"
+    register.save(replace(RUN, id="autotune-3", started=50.0, is_trial=True))
+    assert register.find("last").id == "train-2"
+    assert register.find("autotune-3").is_trial
     with pytest.raises(UserError, match=r"3.*'tr'"):
         register.find("tr")
     with pytest.raises(UserError, match="'x'"):

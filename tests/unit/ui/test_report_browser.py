@@ -51,7 +51,7 @@ def test_nothing_is_requested_and_no_text_runs(tab: chromium.Page, tmp_path: Pat
         lines=tuple(lines),
         stacks=tuple(StackText(text, (text,)) for text in texts),
         phases=tuple(RunPhase("script", 0.0, 9.0, text) for text in texts),
-        comparison=RunComparison(texts[0], tuple(ChangedSetting(text, text, text) for text in texts), None),
+        comparison=RunComparison(texts[0], tuple(ChangedSetting(text, text, text) for text in texts), "too-short"),
         fixes=tuple(texts),
         notes=tuple(texts),
         grid=grid,

@@ -89,7 +89,7 @@ class Skeleton(HTMLParser):
 
 def attacked(text: str) -> ReportPage:
     measured = Measurements({0: [Window(START, 10.0, 1, None, 0.0, 1.0)] * 3})
-    comparison = RunComparison(text, (ChangedSetting(text, text, None),), None)
+    comparison = RunComparison(text, (ChangedSetting(text, text, None),), "not-measured")
     curves = host_curves(measurements(1, 60), {0: "node-000.example.com"}, START, START + 60)
     return page(
         text,
