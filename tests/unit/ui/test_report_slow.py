@@ -22,7 +22,7 @@ def html(verdict: SlowVerdict | None) -> str:
 def test_page_names_rank_host_cause_and_command() -> None:
     text = html(judged(HEALTHY, QUEUED, hosts={"node1": CALM, "node2": LOSSY}))
     section = text.partition("Slow ranks")[2].partition("</section>")[0]
-    for word in ("rank 1", "node2", "ipexctl slow train-1", "ip -s link"):
+    for word in ("rank 1", "node2", "ipexctl slow last", "ip -s link"):
         assert word in section
     assert "<b>" not in section
 
