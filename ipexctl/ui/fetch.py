@@ -1,4 +1,8 @@
-"""Output of `ipexctl fetch`: the result in one line, or JSON."""
+"""Output of `ipexctl fetch`: the result in one line, or JSON.
+
+In come results of one host or of several; the answer goes to stdout, and notes to stderr: which other hosts have such
+files, and the line that fetches them. The rule: a line that is printed can be typed as it stands.
+"""
 
 from __future__ import annotations
 
