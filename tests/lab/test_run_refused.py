@@ -188,6 +188,7 @@ def test_command_that_cannot_start_has_the_exit_code_of_a_shell(cluster: Cluster
 
 def test_data_directories_are_not_uploaded_and_must_exist(cluster: Cluster) -> None:
     cluster.write("data/train.bin", "1\n")
+    cluster.write("sent/train.bin", "3\n")
     cluster.write("reads.py", "print(open('data/train.bin').read())\n")
     said = cluster.refused("--ppn", "1", "--data", "data", "reads.py")
     found = re.search(r"--data (\S+/data) .*node\[1-3\]", said)
@@ -197,6 +198,10 @@ def test_data_directories_are_not_uploaded_and_must_exist(cluster: Cluster) -> N
     assert by_rank(cluster.run("--ppn", "1", "--data", "data", "reads.py").out) == {
         rank: ["2", ""] for rank in range(3)
     }
+    cluster.write("reads.py", "print(open('sent/train.bin').read())\n")
+    assert by_rank(cluster.run("--ppn", "1", "--data", "sent", "reads.py").out) == {
+        rank: ["3", ""] for rank in range(3)
+    }, "what a sync sent is not deleted"
 
 
 def test_full_and_read_only_disks_are_reported(cluster: Cluster) -> None:

@@ -46,18 +46,24 @@ def evaluate(output: Mapping[str, str], python: str | None) -> places.CheckedPat
 
 
 @pytest.mark.parametrize(
-    ("local", "program"),
-    [({"/d a": "/d a"}, "ipexctl push '/d a' '/d a' -l 'n[2-3]'"), ({"/d a": "/project/d"}, "tar "), ({}, "ssh ")],
+    ("local", "program", "data"),
+    [
+        (places.LocalData("/d a", "/d a"), "ipexctl push '/d a' '/d a' -l 'n[2-3]'", ""),
+        (places.LocalData("/p/d", "/home/me/d"), "ipexctl push /p/d /home/me/d;", "--data /home/me/d"),
+        (None, "ssh ", ""),
+    ],
 )
-def test_missing_data_is_pushed_where_the_control_machine_has_the_same_path(
-    local: dict[str, str], program: str
+def test_missing_data_is_pushed_where_the_control_machine_has_it(
+    local: places.LocalData | None, program: str, data: str
 ) -> None:
     hosts = [Host(name, name) for name in ("n1", "n2", "n3")]
     said = {"n1": "", "n2": "--data /d a\n", "n3": "--data /d a\n"}
     with pytest.raises(StartError) as caught:
-        places.evaluate_paths({name: places.parse_paths(text) for name, text in said.items()}, None, hosts, local)
+        found = {name: places.parse_paths(text) for name, text in said.items()}
+        places.evaluate_paths(found, None, hosts, {"/d a": local} if local else {})
     assert program in caught.value.failure.fix
-    assert ("ipexctl push" in caught.value.failure.fix) == (local == {"/d a": "/d a"})
+    assert caught.value.failure.fix.endswith(data)
+    assert ("ipexctl push" in caught.value.failure.fix) == (local is not None)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
-"""The shell line that copies a `--data` directory to the hosts that lack it. Pure.
+"""The shell line that copies a `--data` directory to the hosts that lack it from one that has it. Pure.
 
-In: the directory, the hosts, which of them lack it, and its path on the control machine if it is there. Out: one line
-for the user's shell. It needs tar and ssh alone, with the ssh settings of the call, makes the directory, and removes
-nothing. The source is the control machine, else the first host that has the directory; without either there is no line.
+In: the directory, the hosts, and which of them lack it. Out: one line for the user's shell, or None if no host has it.
+It needs tar and ssh alone, with the ssh settings of the call, makes the directory, and removes nothing. Data of the
+control machine is for `ipexctl push`.
 """
 
 from __future__ import annotations
@@ -19,16 +19,13 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
 
 
-def copy_line(path: str, hosts: Sequence[Host], lacking: Sequence[str], on_control: str | None) -> str | None:
+def copy_line(path: str, hosts: Sequence[Host], lacking: Sequence[str]) -> str | None:
     """`hosts` are all hosts of the call in their order."""
     source = next((host for host in hosts if host.name not in lacking), None)
     targets = [host for host in hosts if host.name in lacking]
-    if on_control is not None:
-        packed = _tar("-c", on_control)
-    elif source is not None:
-        packed = _on(source, _tar("-c", path), stdin="</dev/null")
-    else:
+    if source is None:
         return None
+    packed = _on(source, _tar("-c", path), stdin="</dev/null")
     unpacked = f"mkdir -p -- {shlex.quote(path)} && {_tar('-x', path)}"
     remote = [host for host in targets if host.address != LOCAL.address]
     if len(remote) == len(targets) > 1 and len({tuple(ssh_options(host)) for host in targets}) == 1:

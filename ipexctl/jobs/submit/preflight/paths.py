@@ -14,6 +14,7 @@ import posixpath
 import re
 import shlex
 from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from ipexctl.facts.software import Mpi, parse_mpi
@@ -30,7 +31,6 @@ from ipexctl.remote.session import Session, capture
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session_pool import SessionPool
@@ -89,6 +89,16 @@ class FoundPaths:
 
 
 @dataclass(frozen=True, slots=True)
+class LocalData:
+    """A `--data` directory that the control machine has."""
+
+    source: str
+    target: str
+    """A path on the hosts for `push`: the option's own, or one of the user's, since push keeps out of the tree."""
+    is_in_project: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class CheckedPaths:
     """The paths that the user named, as all hosts have them."""
 
@@ -105,11 +115,11 @@ def check_paths(
     request: RunRequest,
     pool: SessionPool,
     unsynced: str = "",
-    local_data: Mapping[str, str] | None = None,
+    local_data: Mapping[str, LocalData] | None = None,
 ) -> CheckedPaths:
     """One round trip, or none if the user named no path; raises a StartError. `unsynced`: a path to check.
 
-    `local_data`: the data directories that the control machine has, with their paths there (default: the same paths).
+    `local_data`: the data directories that the control machine has (default: those at the same paths).
     """
     data = [path for path in request.data if path.startswith("/")]
     mpi = request.options.mpi if "/" in request.options.mpi else ""
@@ -143,7 +153,8 @@ def check_paths(
         if done.error is not None:
             raise StartError(StartFailure.of_host(done.host.name, done.error))
         found[done.host.name] = done.result or FoundPaths()
-    local_data = {path: path for path in data if os.path.isdir(path)} if local_data is None else local_data  # noqa: PTH112
+    if local_data is None:
+        local_data = {path: LocalData(path, path) for path in data if os.path.isdir(path)}  # noqa: PTH112
     checked = evaluate_paths({host.name: found[host.name] for host in hosts}, request.python, hosts, local_data)
     return replace(checked, setvars=setvars) if all(paths.setvars for paths in found.values()) else checked
 
@@ -153,11 +164,20 @@ def check_data(hosts: Sequence[Host], request: RunRequest, root: Path, tree: str
 
     `root`: the project on the control machine.
     """
-    sources = {posixpath.normpath(f"{tree}/{path}"): root / path for path in request.data if not path.startswith("/")}
+    sources = {
+        posixpath.normpath(f"{tree}/{path}"): Path(os.path.normpath(root / path))
+        for path in request.data
+        if not path.startswith("/")
+    }
     if not sources:
         return
     request = replace(request, data=tuple(sources), setup=None, python=None, options=LaunchOptions())
-    local_data = {path: str(source) for path, source in sources.items() if source.is_dir()}
+    home = PurePosixPath(tree).parent.parent  # it is HOME/code/NAME
+    local_data = {}
+    for path, source in sources.items():
+        if source.is_dir():
+            target = path if str(source) == path else str(home.parent / (source.resolve().name or "data"))
+            local_data[path] = LocalData(str(source.resolve()), target, is_in_project=source.is_relative_to(root))
     check_paths(hosts, request, pool, local_data=local_data)
 
 
@@ -195,7 +215,7 @@ def _parse_python(text: str) -> FoundPython:
 
 
 def evaluate_paths(
-    found: Mapping[str, FoundPaths], python: str | None, hosts: Sequence[Host], local_data: Mapping[str, str]
+    found: Mapping[str, FoundPaths], python: str | None, hosts: Sequence[Host], local_data: Mapping[str, LocalData]
 ) -> CheckedPaths:
     """`found` is in the order of the hosts. Raises a StartError. Pure."""
     missing: dict[str, list[str]] = {}
@@ -209,15 +229,7 @@ def evaluate_paths(
             fix = "without --no-sync it is synced; with it, every host must have that path"
         elif option == "--data":
             reason = f"{line} does not exist on {fold(names)}"
-            local = local_data.get(path)
-            is_for_push = local == path  # a relative one is below the project's tree, which push leaves alone
-            pushed = shlex.join(("ipexctl", "push", path, path, "-l", fold(names)))
-            copied = pushed if is_for_push else copy_line(path, hosts, names, local)
-            fix = (
-                f"--data is not synced; to copy it: {copied}"
-                if copied
-                else "no host has it, nor has this machine: name a directory that every host has, or take --data out"
-            )
+            fix = _data_fix(path, hosts, names, local_data.get(path))
         else:
             reason = f"{line} does not exist on {fold(names)}"
             fix = f"every host must have that path; to see which do: ipexctl exec -- ls -d {shlex.quote(path)}"
@@ -240,6 +252,20 @@ def evaluate_paths(
         )
     env = _same_environment({name: paths.python for name, paths in found.items() if paths.python is not None}, python)
     return CheckedPaths(env, mpi)
+
+
+def _data_fix(path: str, hosts: Sequence[Host], lacking: Sequence[str], local: LocalData | None) -> str:
+    if local is None:
+        copied = copy_line(path, hosts, lacking)
+        if copied is None:
+            return "no host has it, nor has this machine: name a directory that every host has, or take --data out"
+        return f"--data is not synced; to copy it: {copied}"
+    target = local.target
+    # To a path of its own it goes on all hosts, of which some may have it in their trees.
+    limit = ("-l", fold(lacking)) if target == path else ()
+    fix = "--data is not synced; " if not local.is_in_project else "without --data it is synced with the project; "
+    fix += f"to copy it: {shlex.join(('ipexctl', 'push', local.source, target, *limit))}"
+    return fix if target == path else f"{fix}; then: --data {shlex.quote(target)}"
 
 
 def _same_mpi(mpis: Mapping[str, Mpi]) -> Mpi | None:
