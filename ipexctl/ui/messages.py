@@ -18,6 +18,8 @@ from ipexctl.text import neutralise, printable, printable_lines
 from ipexctl.ui.paragraph import wrapped_fix, wrapped_lines
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ipexctl.remote.progress import Notice
 
 _LOCK = threading.Lock()
@@ -89,6 +91,23 @@ def print_with_fix(text: str, fix: str, patience: float | None = None) -> None:
     if fix:
         lines += wrapped_fix(fix, width, "  ", "  ") if width else [f"  {printable(fix)}"]
     print_message("\n".join(lines), patience)
+
+
+def fitted(lines: Sequence[str]) -> str:
+    """Sentences that are safe to print, with indented ones below them, as one text for stderr.
+
+    On a terminal no word of them is cut, and a command is whole on a line.
+    """
+    width = _terminal_width()
+    if not width:
+        return "\n".join(lines)
+    return "\n".join(
+        piece
+        for line in lines
+        for piece in (
+            wrapped_fix(line, width, "  ", "    ") if line.startswith("  ") else wrapped_lines(line, width, "    ")
+        )
+    )
 
 
 def print_paragraph(text: str) -> None:

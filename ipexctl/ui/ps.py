@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.text import counted, format_clock, printable, readable
-from ipexctl.ui.messages import print_message, print_with_fix
+from ipexctl.ui.messages import fitted, print_message, print_with_fix
 from ipexctl.ui.results import host_json, value_json
 from ipexctl.ui.run.summary import duration, end_lines, short_throughput, slow_text
 from ipexctl.ui.table import fitting_layout, folded_hosts, print_lines, show_table
@@ -175,4 +175,4 @@ def show_stopped(record: RunRecord, stopped: StopResult, *, quiet: bool = False)
     elif stopped.was not in ("starting", "running"):
         print_message(f"run {record.id} had ended before: {status.state}")
     elif not quiet:
-        print_message("\n".join(end_lines(status, status.exit_code or 0)))
+        print_message(fitted(end_lines(status, status.exit_code or 0)))

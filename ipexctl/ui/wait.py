@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.text import printable
-from ipexctl.ui.messages import print_message, print_with_fix
+from ipexctl.ui.messages import fitted, print_message, print_with_fix
 from ipexctl.ui.run.summary import end_lines
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def show_waited(result: WaitResult, *, quiet: bool) -> None:
     run = result.record.id
     if result.status is not None and result.is_over:
         if not (quiet and result.exit_code == 0):
-            print_message("\n".join(end_lines(result.status, result.exit_code)))
+            print_message(fitted(end_lines(result.status, result.exit_code)))
     elif result.reason:
         print_with_fix(printable(f"run {run}: its end was not seen: {result.reason}"), result.fix)
     else:

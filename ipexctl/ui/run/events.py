@@ -23,7 +23,7 @@ from ipexctl.node.common.frames import Chunk, Note
 from ipexctl.node.common.records import RunStatus
 from ipexctl.remote.progress import Notice
 from ipexctl.text import printable, without_colors
-from ipexctl.ui.messages import STOPPING, notice_text, write_to_terminal
+from ipexctl.ui.messages import STOPPING, fitted, notice_text, write_to_terminal
 from ipexctl.ui.run.figures import Figures
 from ipexctl.ui.run.lines import PrefixedLines
 from ipexctl.ui.run.notes import ShownNotes
@@ -163,7 +163,7 @@ class EventsView:
             if update.status != self._shown:
                 self._on_status(update.status)
             if not (self._quiet and update.exit_code == 0):
-                self._print_words("\n".join(end_lines(update.status, update.exit_code)))
+                self._print_words(fitted(end_lines(update.status, update.exit_code)))
 
     def stopping(self) -> None:
         write_to_terminal(STOPPING)

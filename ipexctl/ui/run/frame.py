@@ -28,7 +28,7 @@ from ipexctl.text import counted, printable, readable
 from ipexctl.ui.run.figures import sparkline
 from ipexctl.ui.run.keys import HELP
 from ipexctl.ui.run.state import LogLine, Row, RunState, newest, shown_rows
-from ipexctl.ui.run.summary import duration, slow_text, state_counts, throughput_text
+from ipexctl.ui.run.summary import duration, slow_text, state_counts, throughput_forms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,6 +49,9 @@ _PANEL_FROM: Final = 20
 _PROGRESS_FROM: Final = 72
 """Columns from which there is room for the curve, the epoch and the speed beside the loss and the step."""
 _CURVE_WIDTH: Final = 60
+_LEAST_DRAWN: Final = 8
+"""Columns that the curve and the bar of the steps keep beside the speed."""
+_GAP: Final = 2
 _TOP_SECONDS: Final = 0.5
 
 
@@ -106,7 +109,7 @@ def _header(state: RunState, width: int, height: int, now: float) -> tuple[Rende
     if height < _PANEL_FROM:
         lines = _header_lines(state, width, now, run)[: None if height >= _TABLE_FROM else 1]
         return Group(*lines), len(lines)
-    lines = _header_lines(state, width - 4, now, "")
+    lines = _header_lines(state, width - 4, now, "", has_room=True)
     size = f"{counted(state.status.nodes, 'node')}, {counted(state.status.world_size, 'rank')}"
     panel = Panel(
         Group(*lines),
@@ -120,7 +123,7 @@ def _header(state: RunState, width: int, height: int, now: float) -> tuple[Rende
     return panel, len(lines) + 2
 
 
-def _header_lines(state: RunState, width: int, now: float, run: str) -> list[RenderableType]:
+def _header_lines(state: RunState, width: int, now: float, run: str, *, has_room: bool = False) -> list[RenderableType]:
     status = state.status
     name, style = ("stopping", "bold yellow") if state.controls.stopping else (status.state, _STATE_STYLE[status.state])
     text = Text.assemble((name, style), f"  {duration(state.elapsed(now))}")
@@ -139,8 +142,7 @@ def _header_lines(state: RunState, width: int, now: float, run: str) -> list[Ren
         lines = list(map(_cut, [text, *totals[-1:]]))
     if slow := slow_text(status):
         lines.append(_cut(Text(slow, "yellow")))
-    progress = _progress(state, width)
-    return lines if progress is None else [*lines, progress]
+    return [*lines, *_progress(state, width, has_room=has_room)]
 
 
 def _totals(state: RunState) -> Text:
@@ -156,15 +158,21 @@ def _totals(state: RunState) -> Text:
     return Text.assemble((f"{counts}  " if counts else "", "bold red" if has_trouble else ""), "  ".join(parts))
 
 
-def _progress(state: RunState, width: int) -> RenderableType | None:
-    """The loss with its curve, and the step with its bar; None if the script has printed neither."""
+def _progress(state: RunState, width: int, *, has_room: bool) -> list[RenderableType]:
+    """The loss with its curve, the step with its bar, and the speed: shorter, or below them, where they need the line.
+
+    `has_room`: for a second line.
+    """
     figures = state.figures
-    grid = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    grid = Table.grid(padding=(0, _GAP, 0, 0), expand=True)
     cells: list[RenderableType] = []
+    room = width
 
     def add(cell: RenderableType, ratio: int | None = None) -> None:
+        nonlocal room
         grid.add_column(no_wrap=True, ratio=ratio)
         cells.append(cell)
+        room -= (cell.cell_len if isinstance(cell, Text) else _LEAST_DRAWN) + _GAP
 
     if figures.loss is not None:
         add(Text(f"loss {figures.loss:.4g}", "bold" if math.isfinite(figures.loss) else "bold red"))
@@ -179,13 +187,18 @@ def _progress(state: RunState, width: int) -> RenderableType | None:
             add(_bar(done, total), 1)
             add(Text(f"{100 * done // total}%"))
     # Measured figures are those of the whole run; a script prints what it likes.
-    speed = throughput_text(state.status.throughput) or figures.speed
-    if speed and (width >= _PROGRESS_FROM or not cells):
-        add(Text(speed, "dim"))
+    speeds = throughput_forms(state.status.throughput) or tuple(filter(None, (figures.speed,)))
+    is_below = has_room and bool(cells and speeds) and cell_len(speeds[0]) > room
+    fitting = [text for text in speeds if cell_len(text) <= (width if is_below or not cells else room)]
+    if not cells or is_below:
+        fitting = fitting or list(speeds[-1:])
+    below: list[RenderableType] = [_cut(Text(fitting[0], "dim"))] if is_below else []
+    if fitting and not is_below:
+        add(Text(fitting[0], "dim"))
     if not cells:
-        return None
+        return below
     grid.add_row(*cells)
-    return grid
+    return [grid, *below]
 
 
 class _Curve:

@@ -19,7 +19,7 @@ from ipexctl.jobs.ranks import EVERY_RANK, RankSet
 from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.remote.progress import Notice
 from ipexctl.text import printable
-from ipexctl.ui.messages import STOPPING, notice_text, print_message, write_to_terminal
+from ipexctl.ui.messages import STOPPING, fitted, notice_text, print_message, write_to_terminal
 from ipexctl.ui.run.lines import PrefixedLines
 from ipexctl.ui.run.notes import ShownNotes
 from ipexctl.ui.run.summary import end_lines
@@ -119,7 +119,7 @@ class PlainRun(OutputPipes):
         elif isinstance(event, RunEnded):
             self._flush()
             if event.status is not None and not (self._quiet and event.exit_code == 0):
-                self._print("\n".join(end_lines(event.status, event.exit_code)))
+                self._print(fitted(end_lines(event.status, event.exit_code)))
 
     def _on_note(self, note: Note) -> None:
         if note.rank in self._ranks:

@@ -80,6 +80,16 @@ def slow_text(status: RunStatus | None) -> str:
     return f"{printable(text)}: ipexctl slow {status.id}"
 
 
+def throughput_forms(throughput: Throughput | None) -> tuple[str, ...]:
+    """The throughput in ever shorter forms, the longest first; none if nothing was measured."""
+    if throughput is None:
+        return ()
+    steps = "" if throughput.steps_per_s is None else f"{throughput.steps_per_s:.3g} steps/s"
+    short = short_throughput(throughput)
+    forms = (throughput_text(throughput), ", ".join(dict.fromkeys(filter(None, (steps, short)))), short, steps)
+    return tuple(filter(None, dict.fromkeys(forms)))
+
+
 def short_throughput(throughput: Throughput | None) -> str:
     """`410 samples/s`, or `3.2 steps/s` where samples are not known."""
     if throughput is None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.jobs.ranks import EVERY_RANK, RankSet
 from ipexctl.node.common.frames import Chunk
-from ipexctl.ui.messages import print_message
+from ipexctl.ui.messages import fitted, print_message
 from ipexctl.ui.run.frame import Frame
 from ipexctl.ui.run.keys import Controls, read_keys
 from ipexctl.ui.run.state import RunState
@@ -217,6 +217,6 @@ class LiveRun:
         if ended is not None:
             for line in self.state.last_lines(_LAST_LINES):
                 print_message(line[:_LONGEST_LAST_LINE])
-            print_message("\n".join(end_lines(ended.status or self.state.status, ended.exit_code)))
+            print_message(fitted(end_lines(ended.status or self.state.status, ended.exit_code)))
         elif self.detached:
             print_message(left_text(self.state.status.id))

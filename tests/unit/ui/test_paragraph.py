@@ -61,3 +61,15 @@ def test_cells_are_broken_between_names(width: int) -> None:
     assert {"three", "words", "here", "x"} < words
     names = {name for word in words for name in word.split(",")} - {"", "three", "words", "here", "x"}
     assert names == {"alpha.example", "bravo.example", "c"}
+
+
+@pytest.mark.parametrize("width", [0, 60])
+def test_closing_lines_break_between_words_only(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setattr(messages, "_terminal_width", lambda: width)
+    command = f"ipexctl logs {'long-script' * 5} -r 12"
+    lines = ["run x failed after 0:07: rank 1 on node2 ended with exit code 1", f"  output of that rank: {command}"]
+    text = messages.fitted(lines)
+    assert command in text
+    assert text.split() == " ".join(lines).split()
+    assert (text == "\n".join(lines)) == (width == 0)
+    assert max(map(len, text.splitlines()[:2])) <= (width or 100)

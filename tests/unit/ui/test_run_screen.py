@@ -270,6 +270,22 @@ def test_header_has_a_line_for_the_rank_that_is_slow_now() -> None:
     assert "is slow" not in "\n".join(plain(RunState(status(2))))
 
 
+@pytest.mark.parametrize("width", [76, 80, 100])
+@pytest.mark.parametrize("height", [12, 24])
+def test_throughput_leaves_the_loss_its_curve_and_the_step_their_room(width: int, height: int) -> None:
+    screen = RunState(status(2)._replace(throughput=Throughput(35.5, 6764.0, 0.03, "dataloader")))
+    for step in range(10):
+        screen.feed(Chunk(0, "stdout", b"epoch 1/3 step %d/100 loss %f\n" % (step, 2 - step / 10)))
+    lines = plain(screen, width, height)[:4]
+    (line,) = (line for line in lines if "loss" in line)
+    assert all(part in line for part in ("loss 1.1", "█", "▁", "epoch 1/3", "step 9/100", "━", "9%"))
+    has_line_of_its_own = "35.5 steps/s, 6764 samples/s by DataLoader, 3 % waiting for data" in lines[3]
+    assert has_line_of_its_own == (height == 24)
+    if height == 12:
+        assert "6764 samples/s" in line
+        assert "…" not in line
+
+
 def test_control_sequences_of_ranks_are_removed() -> None:
     screen = RunState(status(1))
     screen.feed(Chunk(0, "stdout", b"\x1b[2J\x1b]0;title\x07a\x07\tb \xff \x1b[31mred\x1b[0m\x1b[A\n"))
