@@ -116,9 +116,8 @@ def main() -> None:
     if first:
         way = os.environ.get("IPEXCTL_ALLREDUCE", "backend")
         print(f"{processor()}; {os.cpu_count()} CPUs; torch {torch.__version__}; {platform.release()}")
-        print(
-            f"{len(hosts)} ranks on {len(set(hosts))} hosts, {torch.get_num_threads()} threads each; --allreduce {way}"
-        )
+        count = f"{len(set(hosts))} host{'s' * (len(set(hosts)) > 1)}"
+        print(f"{len(hosts)} ranks on {count}, {torch.get_num_threads()} threads each; --allreduce {way}")
         print(f"{'size':>8} {'gloo ms':>10} {way + ' ms':>12} {'ratio':>7}", flush=True)
     size = options.smallest << 10
     while size <= options.largest << 20:

@@ -149,6 +149,13 @@ def _rejected_key(
             f" ({shows} there shows it); if the machine was reinstalled: {correct}",
         )
     store = endpoint.known_hosts[0] if endpoint.known_hosts else Path("~/.ssh/known_hosts")
+    if endpoint.known_hosts and store.parent.name != ".ssh" and not store.parent.is_dir():
+        return Unreachable(
+            f"its host key {print_} is unknown: the directory of {store} does not exist any more",
+            "if the host was one of a lab, that lab was removed, and its runs with it; to see the labs that are there: "
+            "ipexctl lab list",
+            option="else name the file that has its key: --known-hosts FILE",
+        )
     expected = f"what {shows} says there"
     if not endpoint.can_add_keys:
         advice = f"compare it with {expected}"

@@ -42,6 +42,10 @@ def show_lab(lab: Lab, *, json: bool, quiet: bool) -> None:
             print_message(f"next: ipexctl lab ssh {lab.name}/{first} salloc -N {len(others)} ipexctl exec -- hostname")
         else:
             print_message(f"next: ipexctl exec -H {shlex.quote(str(lab.hostfile))} -- hostname")
+        if len(lab.hosts) > 1:
+            print_message(
+                "note: the hosts share the cores of this machine; type run --omp 1, or ranks slow one another"
+            )
     sys.stdout.write(f"{lab.hostfile}\n")
     sys.stdout.flush()
 

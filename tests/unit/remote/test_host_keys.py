@@ -29,7 +29,7 @@ def line(name: str, key: bytes) -> str:
 
 @pytest.fixture
 def at(tmp_path: Path) -> Endpoint:
-    return Endpoint("10.0.0.1", 2222, "me", known_hosts=(tmp_path / "ssh" / "known_hosts", tmp_path / "global"))
+    return Endpoint("10.0.0.1", 2222, "me", known_hosts=(tmp_path / ".ssh" / "known_hosts", tmp_path / "global"))
 
 
 def write_known_hosts(at: Endpoint, text: str) -> Path:
@@ -82,6 +82,19 @@ def test_unknown_key_error_has_fingerprint_and_accept_command(at: Endpoint) -> N
     assert fingerprint(KEY) in caught.value.reason
     assert f"ssh-keyscan -p 2222 10.0.0.1 >> {at.known_hosts[0]}" in caught.value.fix
     assert not at.known_hosts[0].exists()
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_unknown_key_of_a_removed_lab_has_no_command_that_writes_to_its_files(
+    at: Endpoint, tmp_path: Path, is_there: bool
+) -> None:
+    file = tmp_path / "labs/lab/known_hosts"
+    if is_there:
+        file.parent.mkdir(parents=True)
+    with pytest.raises(Unreachable) as caught:
+        HostKeys("strict").check(at._replace(known_hosts=(file,)), "ssh-ed25519", KEY)
+    assert ("ssh-keyscan" in caught.value.fix) == is_there
+    assert ("ipexctl lab list" in caught.value.fix) == (not is_there)
 
 
 @pytest.mark.parametrize(
