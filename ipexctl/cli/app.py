@@ -36,6 +36,7 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
     "Runs": {
         "autotune": "Find the fastest settings of a run by short trials on its hosts.",
         "run": "Run a script on all hosts, one process per rank.",
+        "submit": "Put a run into the queue of a Slurm cluster, through its login node.",
         "ps": "List the runs started from the control machine and their states.",
         "attach": "Watch a run again until it ends.",
         "wait": "Wait until runs are over, without touching them.",

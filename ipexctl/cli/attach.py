@@ -23,10 +23,12 @@ def attach_command(
     """Watch a run from its first line until it ends; Ctrl-C stops the run, `q` detaches.
 
     The exit code is the run's. SIGTERM stops the run, too; to wait without touching it: ipexctl wait.
+    A run in a queue is waited for; until it begins, Ctrl-C leaves it there.
 
     \b
     Example: ipexctl attach last
     """
+    from ipexctl.cli.run_hosts import begun
     from ipexctl.cli.summary_file import check_summary, write_summary_of_run
     from ipexctl.cli.watch import watch_run
     from ipexctl.jobs.ranks import parse_ranks
@@ -36,6 +38,7 @@ def attach_command(
         raise UserError("attach has no --json", fix="ipexctl ps --json says how runs are")
     record = RunRegistry().find_named(run, "attach")
     check_summary(summary)
+    record = begun(record, output, waits=True)
     began = time.monotonic()
     chosen = parse_ranks(ranks).within(record.world_size)
     events = None

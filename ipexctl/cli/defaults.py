@@ -60,7 +60,7 @@ SHARED_GROUPS: Final[list[frozenset[str]]] = []
 _META: Final = "ipexctl.defaults"
 _FILES: Final = "ipexctl.config_files"
 CLUSTER: Final = "cluster"
-TABLES: Final = {"autotune": "run"}
+TABLES: Final = {"autotune": "run", "submit": "run"}
 """Commands that have their defaults from the table of another one."""
 CLUSTER_VARIABLE: Final = "IPEXCTL_CLUSTER"
 _VARIABLES: Final = (
@@ -104,7 +104,7 @@ _ANY: Final = ".*"
 REFUSED: Final[Mapping[str, tuple[str, str]]] = {
     **{name: (_ANY, reason) for name, reason in REFUSED_KEYS.items()},
     "host_keys": (_ANY, TRUSTS_KEYS),
-    **dict.fromkeys(("home", "setup", "shell", "local", "extra", "module", "notify"), (_ANY, RUNS_PROGRAMS)),
+    **dict.fromkeys(("home", "setup", "shell", "local", "extra", "module", "notify", "sbatch"), (_ANY, RUNS_PROGRAMS)),
     **dict.fromkeys(("mpi", "python"), (".*/.*", RUNS_PROGRAMS)),
     **dict.fromkeys(("index_url", "extra_index_url", "find_links", "wheelhouse", "requirements"), (_ANY, _SOURCES)),
     "packages": (".*[@/].*", _SOURCES),
@@ -134,7 +134,7 @@ class ConfiguredCommand(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         params = ctx.params
         is_shown = (
-            ctx.info_name in ("run", "autotune")
+            ctx.info_name in ("run", "autotune", "submit")
             or params.get("dry_run")
             or params.get("check")
             or params.get("verbose")

@@ -25,7 +25,7 @@ def dump_command(
     Example: ipexctl dump last
     """
     from ipexctl.cli.hosts import check_seconds
-    from ipexctl.cli.run_hosts import call_node0, chosen_ranks
+    from ipexctl.cli.run_hosts import begun, call_node0, chosen_ranks
     from ipexctl.jobs.dump import dump
     from ipexctl.jobs.registry import RunRegistry
     from ipexctl.node.common.records import RunStatus
@@ -33,7 +33,7 @@ def dump_command(
 
     check_seconds("--timeout", timeout)
     seconds = timeout or STOP_ANSWER
-    record = RunRegistry().find(run)
+    record = begun(RunRegistry().find(run), output)
     wanted = chosen_ranks(record, ranks)
 
     def show_error(reason: str) -> None:

@@ -75,7 +75,7 @@ def fetch_command(
                 results=results, has_connect_timeout=is_on_command_line(ctx, "connect_timeout"),
             )
         )  # fmt: skip
-    request, record = _resolve_request(parse_source(source), dest, rank, host, targets, check_home(home))
+    request, record = _resolve_request(parse_source(source), dest, rank, host, targets, check_home(home), output)
     options = connect_options(targets, output)
     has_connect_timeout = is_on_command_line(ctx, "connect_timeout")
     if record is not None:
@@ -148,6 +148,7 @@ def _fetch_from_all(
     source: FetchSource, dest: str, targets: Targets, output: Output, *, results: bool, has_connect_timeout: bool
 ) -> int:
     """Fetch from one host after the other, as they share the link of the control machine; the exit code."""
+    from ipexctl.cli.run_hosts import begun
     from ipexctl.jobs.fetch.fetch import found_nothing, orders_of_all_hosts
     from ipexctl.jobs.registry import RunRegistry
     from ipexctl.remote.outcome import exit_code
@@ -155,7 +156,7 @@ def _fetch_from_all(
 
     if results and source.path is not None:
         raise UserError("--results has its own path", fix=f"ipexctl fetch {source.word} {dest} --results")
-    record = RunRegistry().find(source.word)
+    record = begun(RunRegistry().find(source.word), output)
     found: list[FetchResult] = []
     interrupted = 0
     for order in orders_of_all_hosts(record, source.path, dest, results=results):
@@ -175,10 +176,11 @@ def _fetch_from_all(
 
 
 def _resolve_request(
-    source: FetchSource, dest: str, rank: int | None, host: str | None, targets: Targets, home: str
+    source: FetchSource, dest: str, rank: int | None, host: str | None, targets: Targets, home: str, output: Output
 ) -> tuple[FetchRequest, RunRecord | None]:
     """Resolve the name before the colon: a known run, unless the call names hosts and a host has this name."""
     from ipexctl.cli.hosts import choose_hosts
+    from ipexctl.cli.run_hosts import begun
     from ipexctl.jobs.fetch.fetch import order_of_host, order_of_run
     from ipexctl.jobs.registry import RunRegistry
 
@@ -193,7 +195,7 @@ def _resolve_request(
     if targets.limit is not None and "limit" not in targets.defaults and not targets.names_hosts:
         fix = "use --from HOST or -r RANK to name the host of a run"
         raise UserError("-l limits the hosts of a call, and a run has its own hosts", fix=fix)
-    record = register.find(source.word)
+    record = begun(register.find(source.word), output)
     others = choose_hosts(targets) if targets.names_hosts and of_run else ()
     return order_of_run(record, source.path, dest, rank=rank, host=host, others=others), record
 

@@ -75,9 +75,12 @@ def ps_command(
         if prune:
             code = _prune(register, runs, keep, open_session, cancel, output, dry_run=dry_run)
             raise typer.Exit(interrupt.code or code)
+    known = {record.id: record for record in records}
+    for placed in [run.record for run in runs if run.record != known[run.record.id]]:  # submitted runs that have begun
+        register.save(placed)
     runs = with_copies(runs, register.directory)
     if running:
-        runs = [run for run in runs if run.state in ("starting", "running", "unknown")]
+        runs = [run for run in runs if run.state in ("queued", "starting", "running", "unknown")]
     hidden = len(records) - len(runs)
     runs = runs[-newest:] if newest is not None else runs
     output.print_report(runs, partial(as_json, damaged=damaged), show, hidden=hidden)

@@ -8,7 +8,7 @@ import typer
 
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.remote.connector import ConnectOptions, Connector
-from ipexctl.remote.outcome import HostError, Unreachable
+from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 from ipexctl.ui.messages import print_message, print_with_fix
 
 if TYPE_CHECKING:
@@ -53,6 +53,39 @@ def call_node0(
             if on_error is not None:
                 on_error(f"{record.node0.name}: {error.reason}")
             raise typer.Exit(interrupt.code or report_host_error(record, error)) from None
+
+
+def begun(record: RunRecord, output: Output, *, waits: bool = False) -> RunRecord:
+    """The record of a run that has hosts and ranks. A submitted run that has not begun is waited for with `waits`;
+    else, and if it never began, the call ends with the reason."""
+    if record.transport != "slurm" or record.world_size:
+        return record
+    from ipexctl.cli.hosts import open_pool
+    from ipexctl.jobs.follow import run_exit_code
+    from ipexctl.jobs.slurm.queued import explain
+    from ipexctl.jobs.slurm.waiting import has_begun, look, wait_for_start
+
+    with open_pool(run_options(record, output)) as (pool, interrupt):
+        try:
+            if waits:
+                known = wait_for_start(
+                    record, lambda: pool.connector.open(record.node0, pool.cancel), pool.cancel, output.print_note
+                )
+            else:
+                known = look(pool.session(record.node0), record, pool.cancel)
+        except Cancelled:
+            print_with_fix(
+                f"run {record.id} stays in the queue", f"ipexctl attach {record.id}, ipexctl stop {record.id}"
+            )
+            raise typer.Exit(interrupt.code or 1) from None
+        except HostError as error:
+            raise typer.Exit(interrupt.code or report_host_error(record, error)) from None
+    if has_begun(known):
+        return known.record
+    assert known.status is not None
+    explained = explain(known.record, known.status)
+    print_with_fix(f"run {record.id}: {explained.reason}", explained.fix)
+    raise typer.Exit(run_exit_code(known.status) if waits else 1)
 
 
 def report_host_error(record: RunRecord, error: HostError) -> int:

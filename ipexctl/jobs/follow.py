@@ -332,6 +332,6 @@ def follow_copy(
 
 def run_exit_code(status: RunStatus) -> int:
     """The exit code of the failed rank, 1 if there is none; 0 for a run that continues or ended well."""
-    if status.state in ("ok", "starting", "running"):
+    if status.state in ("ok", "queued", "starting", "running"):
         return 0
     return status.exit_code or 1

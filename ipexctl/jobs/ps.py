@@ -1,4 +1,8 @@
-"""Lists the runs of the registry with their states: one call to each node0."""
+"""Lists the runs of the registry with their states: one call to each node0.
+
+In come records; out comes a `KnownRun` for each, in their order: its status, or why there is none. A submitted run gets
+its place from the answer, once it has begun in its job.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ipexctl.jobs.local_copy import read_final_status
 from ipexctl.jobs.node0 import call_on_node0
+from ipexctl.jobs.slurm.queued import explain, with_place
 from ipexctl.limits import PS_ANSWER
 from ipexctl.node.common.records import RunStatus, read_status
 from ipexctl.option_defaults import FORKS
@@ -54,24 +59,32 @@ def query_runs(
     for record in records:
         places.setdefault((record.node0, record.home), []).append(record)
 
-    def query(group: list[RunRecord]) -> dict[str, Reply]:
-        newest = group[-1]
-        request: ListRequest = {"home": newest.home, "ids": [record.id for record in group]}
-        with closing(open_session(newest)) as session:
-            reply = call_on_node0(session, newest, "run.runs", "list", request, timeout=timeout, cancel=cancel)
-        runs = reply.record("runs")
-        return {name: runs.record(name) for name, document in runs.items() if document is not None}
+    def query(group: list[RunRecord]) -> dict[str, KnownRun]:
+        with closing(open_session(group[-1])) as session:
+            return query_session(session, group, cancel, timeout)
 
     found: dict[str, KnownRun] = {}
     for done in fan_out(list(places.values()), query, forks=FORKS, cancel=cancel):
         for record in done.item:
             if done.result is not None:
-                found[record.id] = _known_run(record, done.result.get(record.id))
+                found[record.id] = done.result[record.id]
             elif done.error is not None:
                 found[record.id] = KnownRun(
                     record, None, f"{record.node0.name}: {done.error.reason}", done.error.advice
                 )
     return [found[record.id] for record in records]
+
+
+def query_session(
+    session: Session, records: Sequence[RunRecord], cancel: Cancel, timeout: float = PS_ANSWER
+) -> dict[str, KnownRun]:
+    """The state of runs of one node0, by id. Raises a HostError."""
+    newest = records[-1]
+    request: ListRequest = {"home": newest.home, "ids": [record.id for record in records]}
+    reply = call_on_node0(session, newest, "run.runs", "list", request, timeout=timeout, cancel=cancel)
+    runs = reply.record("runs")
+    documents = {name: runs.record(name) for name, document in runs.items() if document is not None}
+    return {record.id: _known_run(record, documents.get(record.id)) for record in records}
 
 
 def _known_run(record: RunRecord, document: Reply | None) -> KnownRun:
@@ -81,7 +94,22 @@ def _known_run(record: RunRecord, document: Reply | None) -> KnownRun:
         fix = f"ipexctl fetch {record.id} . brings what is there"
         return KnownRun(record, None, f"{record.node0.name}: {damaged}", fix)
     pruned = document.get("pruned")
+    if record.transport == "slurm":
+        return _submitted_run(record, document)
     return KnownRun(record, read_status(document), pruned=pruned, is_gone=bool(pruned))
+
+
+def _submitted_run(record: RunRecord, document: Reply) -> KnownRun:
+    """With the place that the run has got in its job, and where it has not begun, with the reason."""
+    status = read_status(document)
+    if document.get("placed"):
+        record = with_place(record, document.record("placed"), status.slurm.id if status.slurm is not None else "")
+    elif status.slurm is not None and not record.job:
+        record = replace(record, job=status.slurm.id)
+    if not (status.world_size or document.get("pruned")):
+        status = status._replace(reason=explain(record, status).reason)
+    pruned = document.get("pruned")
+    return KnownRun(record, status, pruned=pruned, is_gone=bool(pruned))
 
 
 def with_copies(runs: Sequence[KnownRun], directory: Path) -> list[KnownRun]:

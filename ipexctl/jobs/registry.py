@@ -68,7 +68,8 @@ class RunRecord:
     again_run: str = ""
     """Those of `run` that chose its environment."""
     transport: str = "ssh"
-    """The way to its nodes: ssh, or srun within the Slurm job `job`."""
+    """The way to its nodes: ssh; srun within the Slurm job `job`; or slurm: it was submitted to the queue of node0, the
+    login node, whose home has its files, and hosts and ranks are known here once it has begun."""
     job: str = ""
     """The number of the Slurm job in which it runs; empty outside one."""
     is_trial: bool = False
@@ -76,7 +77,8 @@ class RunRecord:
 
     @property
     def call_options(self) -> CallOptions:
-        return CallOptions(self.again, self.again_run)
+        # Those of a submitted run are of the login node, where nothing of it is to be started.
+        return CallOptions("" if self.transport == "slurm" else self.again, self.again_run)
 
     @property
     def rundir(self) -> str:

@@ -95,6 +95,19 @@ class RunWait:
             return self._unfinished(error)
 
     def _follow(self) -> RunStatus | None:
+        if self._record.transport == "slurm":
+            from ipexctl.jobs.slurm import waiting  # few runs are submitted
+
+            if waiting.may_wait(self._record):
+                known = waiting.wait_for_start(
+                    self._record,
+                    lambda: self._open_session(self._record, self._cancel),
+                    self._cancel,
+                    self._note,
+                )
+                if not waiting.has_begun(known):
+                    return known.status
+                self._record = known.record
         follower = Follower(
             self._record,
             lambda cancel: self._open_session(self._record, cancel),

@@ -107,12 +107,14 @@ def _row(run: KnownRun, now: float) -> dict[str, str]:
     record, status = run.record, run.status
     started = (status.started if status else None) or record.started
     ended = status.ended if status else None
-    is_running = run.state in ("starting", "running")
+    is_running = run.state in ("queued", "starting", "running")
     took = duration((ended or now) - started) if ended or is_running else "?"
     ended_by = ""
     if status is not None and status.state in ("failed", "lost"):
         ended_by = printable(status.reason) or f"exit code {status.exit_code or 1}"
-        ended_by = "its supervisor is gone" if status.state == "lost" else ended_by
+        ended_by = "its supervisor is gone" if status.state == "lost" and status.slurm is None else ended_by
+    if status is not None and status.state == "queued":
+        ended_by = printable(status.reason)
     if run.pruned:
         ended_by = f"{ended_by}; logs pruned" if ended_by else "logs pruned"
     day = "%H:%M:%S" if now - started < 43200 else "%Y-%m-%d %H:%M"
@@ -172,7 +174,7 @@ def show_stopped(record: RunRecord, stopped: StopResult, *, quiet: bool = False)
         print_message(
             f"run {record.id} has not ended yet: some rank is not gone\n  ipexctl ps, or ipexctl stop {record.id} again"
         )
-    elif stopped.was not in ("starting", "running"):
+    elif stopped.was not in ("queued", "starting", "running", "unknown"):
         print_message(f"run {record.id} had ended before: {status.state}")
     elif not quiet:
         print_message(fitted(end_lines(status, status.exit_code or 0)))

@@ -138,7 +138,7 @@ def plan_run(
             for text in _script_notes(context, plan, request, project):
                 note(text)
             plan = _with_measurement(call, context, plan)
-            tree, _ = _upload(query, project, context, notify)
+            tree, _ = upload_project(query, project, context, notify)
             plan = replace(plan, notes=(*notes_on(plan.other_runs, time.time()), *plan.notes))
             return PlannedRun(_plan_in(tree, plan, project), context)
     except StartError as error:
@@ -191,7 +191,7 @@ def submit_run(
             record = run_record(run, context, plan, request, pool.connector.options, call_options)
             launch = _begin_launch(call, record, context, plan, retention, registry, undo)
 
-            tree, upload_seconds = _upload(query, project, context, notify, preflight)
+            tree, upload_seconds = upload_project(query, project, context, notify, preflight)
             check_data(hosts, request, project.root, tree, pool)
             _note_other_generations(call, tree, registry)
             plan = _plan_in(tree, plan, project)
@@ -464,7 +464,7 @@ def _preflight(call: _Call, context: RunContext, plan: LaunchPlan) -> Connectivi
 # Upload
 
 
-def _upload(
+def upload_project(
     query: Future[ProjectSync] | None,
     project: ProjectLocation,
     context: RunContext,

@@ -75,6 +75,13 @@ def why(
     """Query node0; if it can't be reached or has no record, read the copy in `runs`, the registry's directory."""
     try:
         with closing(open_session()) as session:
+            if record.transport == "slurm":
+                from ipexctl.jobs.slurm import queued, waiting  # few runs are submitted
+
+                known = waiting.look(session, record, cancel)
+                record = known.record
+                if not waiting.has_begun(known) and known.status is not None:
+                    return WhyResult(record, queued.diagnosis_of(record, known.status))
             snapshot = _read_snapshot(session, record, timeout, cancel)
             if snapshot.status.state == "running":
                 snapshot = _with_fresh_dump(snapshot, session, record, timeout, cancel)
@@ -84,6 +91,8 @@ def why(
     except HostError as error:
         return _with_call_options(_from_copy(record, runs, error, cancel))
     diagnosis = _diagnose_with_copy(snapshot, record, runs, cancel)
+    if record.transport == "slurm":
+        diagnosis = queued.with_end_of_job(diagnosis, snapshot.status)
     return _with_call_options(_with_windows(WhyResult(record, diagnosis, snapshot=snapshot), windows))
 
 
@@ -167,7 +176,10 @@ def _read_snapshot(
     reply = call_on_node0(
         session, record, "run.run_snapshot", "read", request, timeout=timeout, on_frame=on_frame, cancel=cancel
     )
-    return read_snapshot(reply, output, record.node0.name, newest_dump)
+    node0 = record.node0.name
+    if record.transport == "slurm" and record.hosts:
+        node0 = record.hosts[0]  # the record's is the login node
+    return read_snapshot(reply, output, node0, newest_dump)
 
 
 def _diagnose_with_copy(snapshot: RunSnapshot, record: RunRecord, runs: Path, cancel: Cancel) -> Diagnosis:

@@ -26,6 +26,7 @@ AnyPath = Union[str, bytes, "os.PathLike[str]"]
 
 _ABANDONED = 60.0
 """Seconds since the last write, after which a temporary file is no longer written to."""
+_MONTH = 30 * 86400.0
 _OWN_HOME = "name a directory of this account: --home DIR"
 
 
@@ -140,6 +141,19 @@ def home_of(request: Mapping[str, Any]) -> str:
 
 def rundir_of(request: RunReference) -> str:
     return os.path.join(home_of(request), "runs", request["id"])
+
+
+def waits_in_queue(rundir: str) -> bool:
+    """Whether the run was submitted to Slurm, and nothing says that its job is over: it may begin at any time.
+
+    Slurm is not asked. Nobody may have seen the end of a job, so after a month it counts no more.
+    """
+    directory = os.path.join(rundir, "slurm")
+    try:
+        age = time.time() - os.stat(os.path.join(directory, "job")).st_mtime
+    except OSError:
+        return False
+    return age < _MONTH and not any(os.path.exists(f"{directory}/{name}") for name in ("ended", "outcome.json"))
 
 
 def remove_file(path: AnyPath) -> None:

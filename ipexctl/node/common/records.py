@@ -22,8 +22,9 @@ from ipexctl.node.common.processes import ProcessIdentity
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
-State = Literal["starting", "running", "ok", "failed", "stopped", "lost", "unknown"]
-STATES: frozenset[str] = frozenset(("starting", "running", "ok", "failed", "stopped", "lost", "unknown"))
+State = Literal["queued", "starting", "running", "ok", "failed", "stopped", "lost", "unknown"]
+"""`queued`: a job of Slurm that has not begun."""
+STATES: frozenset[str] = frozenset(("queued", "starting", "running", "ok", "failed", "stopped", "lost", "unknown"))
 FINAL: frozenset[str] = frozenset(("ok", "failed", "stopped", "lost"))
 """The states of a run or a rank that has ended."""
 SCHEMA = "ipexctl.status/1"
@@ -224,6 +225,33 @@ class LostOutput(NamedTuple):
     ranks: tuple[int, ...]
 
 
+class SlurmJob(NamedTuple):
+    """The job of a run that was submitted to Slurm, as Slurm and the job's script tell of it (`run/batch_job.py`)."""
+
+    id: str = ""
+    state: str = ""
+    """Slurm's word: PENDING, RUNNING, TIMEOUT, NODE_FAIL …; GONE if it does not know the job, empty if it is silent."""
+    reason: str = ""
+    """Slurm's word for the state, such as Priority or Resources."""
+    exit_code: int | None = None
+    signal: int | None = None
+    node: str = ""
+    """The first node, which has the script and the supervisor."""
+    nodes: str = ""
+    notice: str = ""
+    """Why the script was signalled: limit, stop, cancelled."""
+    has_begun: bool = False
+    script_code: int | None = None
+    """The exit code of the script, once it has ended by itself."""
+    without_home: tuple[str, ...] = ()
+    """Nodes that do not have the home of the login node."""
+    why: str = ""
+    """Why the call of `ipexctl run` in the job began no run, and what to type."""
+    fix: str = ""
+    lines: tuple[str, ...] = ()
+    """The last lines of the script's output, of a run that has not begun."""
+
+
 class RunStatus(NamedTuple):
     """The status of a run, as its supervisor wrote it. Times are seconds since the epoch."""
 
@@ -264,6 +292,8 @@ class RunStatus(NamedTuple):
     """While it runs; `ipexctl slow` judges more, and says why."""
     notes: bool = False
     """Whether `output.notes` says which lines of the output are ipexctl's; false in records of older versions."""
+    slurm: SlurmJob | None = None
+    """Of a submitted run that has not begun, or whose job was ended from outside."""
 
     @property
     def output_lost(self) -> LostOutput | None:
@@ -282,6 +312,8 @@ class RunStatus(NamedTuple):
         document["ranks"] = [rank.to_json() for rank in self.ranks]
         if self.unwritten_events is None:
             del document["unwritten_events"]
+        if self.slurm is None:
+            del document["slurm"]
         return document
 
 

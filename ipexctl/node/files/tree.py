@@ -28,6 +28,7 @@ from ipexctl.node.common.files import (
     read_json,
     remove_file,
     sha256_of,
+    waits_in_queue,
     write_json_atomically,
 )
 from ipexctl.node.common.home import make_home
@@ -187,7 +188,7 @@ def has_ended(tree: ProjectTree, run: str) -> bool:
     has_job = os.path.exists(rundir + b"/job.json")
     is_elsewhere = lease.get("machine", os.uname().nodename) != os.uname().nodename
     if not document:
-        if encode_name(run) in runs_with_programs():
+        if waits_in_queue(os.fsdecode(rundir)) or encode_name(run) in runs_with_programs():
             return False
         if has_job and not is_elsewhere and lease.get("boot") != boot_id():
             return True

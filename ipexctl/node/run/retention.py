@@ -20,7 +20,15 @@ import time
 from typing import TypedDict
 
 from ipexctl.node.common.answer import answer
-from ipexctl.node.common.files import disk_usage, home_of, open_private, read_json, remove_file, write_atomically
+from ipexctl.node.common.files import (
+    disk_usage,
+    home_of,
+    open_private,
+    read_json,
+    remove_file,
+    waits_in_queue,
+    write_atomically,
+)
 from ipexctl.node.common.home import check_home, open_home
 from ipexctl.node.common.home_entries import REMOVED_RUN, is_run, list_names
 from ipexctl.node.common.limits import PRUNE_LOCK
@@ -78,6 +86,8 @@ class Run:
     def may_be_in_progress(self, now: float, active: set[str]) -> bool:
         """Whether the run may be in progress; true when that can't be known."""
         if self.name in active or self.status.supervisor.is_alive:  # it may still close files after its last status
+            return True
+        if not self.document and waits_in_queue(self.path):
             return True
         liveness = liveness_of(
             self.status if self.document else None,

@@ -22,6 +22,7 @@ from ipexctl.node.common.answer import Json, answer, emit_frames
 from ipexctl.node.common.files import RunReference, last_lines, read_json, rundir_of
 from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameWriter, StreamName, encode_chunk, last_state
 from ipexctl.node.common.processes import read_text
+from ipexctl.node.run.batch_job import with_job
 from ipexctl.node.run.notify import end_on_node0
 from ipexctl.node.run.output_notes import NotesReader
 from ipexctl.node.run.stack_dumps import encode_dump, newest_dump
@@ -145,7 +146,7 @@ def read_run_snapshot(request: SnapshotRequest, _: object) -> Json:
         for frame in encode_dump(stacks, newest_dump(stacks)):
             writer.send(frame)
     return {
-        "status": document,
+        "status": document if is_copy else with_job(rundir, document),
         "now": written if is_copy else time.time(),
         "boot": None if is_copy else boot_time(),
         "plan": plan_of(os.path.join(rundir, "plan.json")),

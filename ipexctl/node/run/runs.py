@@ -8,14 +8,18 @@ has ended may belong to another one. One damaged record does not hide the other 
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import time
 from typing import Sequence, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer, emit_frames
-from ipexctl.node.common.files import RunReference, home_of, rundir_of, write_json_atomically
+from ipexctl.node.common.files import RunReference, home_of, read_json, rundir_of, write_json_atomically
 from ipexctl.node.common.processes import ProcessIdentity, is_caught
+from ipexctl.node.common.records import FINAL, RunStatus
+from ipexctl.node.run import batch_job
 from ipexctl.node.run.stack_dumps import dump_path, encode_dump, new_dump_id
 from ipexctl.node.run.status_file import NoRecord, read_pruned, read_status_file
 
@@ -46,10 +50,13 @@ def list_runs(request: ListRequest) -> Json:
         ids = [name for name in names if not name.startswith(".")]
     statuses: Json = {}
     for name in ids:
+        rundir = os.path.join(runs_directory, name)
         try:
-            statuses[name] = read_status_file(os.path.join(runs_directory, name)).document
+            statuses[name] = batch_job.with_job(rundir, read_status_file(rundir).document)
+            if (placed := batch_job.placed_record(rundir)) is not None:
+                statuses[name]["placed"] = placed
         except NoRecord:
-            statuses[name] = None
+            statuses[name] = batch_job.document_of(rundir)
         except AgentError as failed:
             statuses[name] = {"unreadable": failed.reason}
     if None in statuses.values():
@@ -62,15 +69,42 @@ def list_runs(request: ListRequest) -> Json:
 def stop(request: StopRequest) -> Json:
     """Signal the supervisor; `was` is the state before."""
     rundir = rundir_of(request)
-    stored = read_status_file(rundir)
+    try:
+        stored = read_status_file(rundir)
+    except NoRecord:
+        if not batch_job.is_submitted(rundir):
+            raise
+        return cancel_job(rundir, request["wait"])
     state_before, supervisor = stored.status.state, stored.status.supervisor
     until = time.monotonic() + request["wait"]
-    if not stored.status.is_over:
+    if not stored.status.is_over and is_in_a_job(rundir, supervisor):
+        batch_job.signal_script(rundir, "USR2")
+        while time.monotonic() < until and not stored.status.is_over:
+            time.sleep(0.2)
+            stored = read_status_file(rundir)
+    elif not stored.status.is_over:
         send_signal(supervisor, request["signal"])
         while time.monotonic() < until and supervisor.is_alive:
             time.sleep(0.05)
         stored = read_status_file(rundir)
     return {"status": stored.document, "was": state_before}
+
+
+def cancel_job(rundir: str, seconds: float) -> Json:
+    """Cancel the job of a submitted run that has not begun; one that begins meanwhile is ended by that, too."""
+    before = batch_job.document_of(rundir)
+    assert before is not None
+    if before["state"] in FINAL:
+        return {"status": before, "was": before["state"]}
+    after = batch_job.cancel(rundir, seconds)
+    with contextlib.suppress(NoRecord):
+        after = read_status_file(rundir).document
+    return {"status": after, "was": before["state"]}
+
+
+def is_in_a_job(rundir: str, supervisor: ProcessIdentity) -> bool:
+    """Whether the supervisor is on a node of a submitted job, and this is another machine with the same home."""
+    return not supervisor.is_of_this_machine and bool(batch_job.job_id(rundir))
 
 
 def dump(request: DumpRequest) -> Json:
@@ -80,8 +114,10 @@ def dump(request: DumpRequest) -> Json:
     supervisor = stored.status.supervisor
     if stored.status.is_over:
         return {"status": stored.document}
-    check_machine(supervisor)
-    if not is_caught(supervisor.pid, signal.SIGUSR1):
+    is_remote = is_in_a_job(rundir, supervisor)
+    if not is_remote:
+        check_machine(supervisor)
+    if not is_remote and not is_caught(supervisor.pid, signal.SIGUSR1):
         raise AgentError("the run was started by an older ipexctl, and can't be asked where it is")
     directory, dump_id = os.path.join(rundir, "stacks"), new_dump_id()
     try:
@@ -92,11 +128,14 @@ def dump(request: DumpRequest) -> Json:
         raise AgentError("the run belongs to another account") from None
     except OSError as error:
         raise AgentError(f"it can't be asked: {error.strerror}") from None
-    send_signal(supervisor, signal.SIGUSR1)
+    if is_remote:
+        signal_on_node(request, stored.status, signal.SIGUSR1)
+    else:
+        send_signal(supervisor, signal.SIGUSR1)
     path = dump_path(directory, dump_id)
     until = time.monotonic() + request["wait"]
     while not os.path.exists(path):
-        if not supervisor.is_alive:
+        if read_status_file(rundir).status.is_over if is_remote else not supervisor.is_alive:
             return {"status": read_status_file(rundir).document}
         if time.monotonic() > until:
             raise AgentError("the run's supervisor doesn't answer; is the disk full there?")
@@ -105,6 +144,29 @@ def dump(request: DumpRequest) -> Json:
         for frame in encode_dump(directory, dump_id):
             writer.send(frame)
     return {"status": stored.document}
+
+
+def signal_on_node(request: RunReference, status: RunStatus, number: int) -> None:
+    """Signal the supervisor by a step on its node, where the run's own copy of the agent does it."""
+    rundir = rundir_of(request)
+    python = str(read_json(os.path.join(batch_job.directory_of(rundir), "request.json")).get("python") or "python3")
+    argv = batch_job.step_argv(batch_job.job_id(rundir), status.node0)
+    line = json.dumps({"home": request["home"], "id": request["id"], "signal": int(number)}).encode() + b"\n"
+    code, printed, errors = batch_job.call_slurm(
+        [*argv, python, "-IS", f"{rundir}/agent.zip", "run.runs", "signal"], line
+    )
+    if code:
+        lines = [*printed.strip().splitlines(), *errors.strip().splitlines()]
+        why = lines[-1][: batch_job.MAX_TEXT] if lines else f"exit code {code}"
+        raise AgentError(f"the run's supervisor on {status.node0} can't be reached by srun: {why}")
+
+
+def signal_supervisor(request: StopRequest) -> Json:
+    """Signal the supervisor of a run that goes on, on its own machine."""
+    stored = read_status_file(rundir_of(request))
+    if not stored.status.is_over:
+        send_signal(stored.status.supervisor, request["signal"])
+    return {}
 
 
 def send_signal(supervisor: ProcessIdentity, number: int) -> None:
@@ -125,5 +187,5 @@ def check_machine(supervisor: ProcessIdentity) -> None:
 
 
 def main(action: str) -> int:
-    actions = {"list": list_runs, "stop": stop, "dump": dump}
+    actions = {"list": list_runs, "stop": stop, "dump": dump, "signal": signal_supervisor}
     return answer(lambda request, _: actions[action](request))

@@ -1,4 +1,8 @@
-"""Reads `status.json` of a run on node0; a run whose supervisor has died is marked as lost."""
+"""Reads `status.json` of a run on node0; a run whose supervisor has died is marked as lost.
+
+In comes the directory of a run; out goes a `StoredStatus`, or an AgentError. `liveness.py` decides whether a supervisor
+has died; of a run in a queue's job, Slurm is asked before, where another machine reads the file.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,15 @@ import contextlib
 import json
 import os
 import time
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.files import write_json_atomically
 from ipexctl.node.common.liveness import REPORT_LIMITS, age_for_follower, liveness_of
 from ipexctl.node.common.records import FINAL, RunStatus, read_status
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.records import SlurmJob
 
 
 class NoRecord(AgentError):
@@ -36,13 +43,16 @@ def read_status_file(rundir: str, *, is_copy: bool = False, unchanged_for: float
     age = time.time() - stored.written
     if unchanged_for is not None:  # it needs no clock of another machine
         age = age_for_follower(age, unchanged_for)
-    if is_copy or liveness_of(stored.status, age, REPORT_LIMITS) != "dead":
+    if is_copy or stored.status.is_over:
+        return stored
+    ended = _ended_job(rundir, stored.status, time.time() - stored.written if unchanged_for is None else unchanged_for)
+    if ended is False or (ended is None and liveness_of(stored.status, age, REPORT_LIMITS) != "dead"):
         return stored
     stored = read_document(path)  # its last status may have been written between the two checks
     if stored.status.is_over:
         return stored
-    lost = as_lost(stored.document, stored.written)
-    if stored.status.supervisor.is_of_this_machine:
+    lost = as_lost(stored.document, stored.written, ended)
+    if stored.status.supervisor.is_of_this_machine or ended:
         with contextlib.suppress(OSError):  # a full disk leaves the old one
             write_json_atomically(path, lost, durable=False)
     return stored._replace(status=read_status(lost), document=lost)
@@ -64,13 +74,32 @@ def read_document(path: str) -> StoredStatus:
     return StoredStatus(read_status(document), document, written)
 
 
-def as_lost(document: Json, at: float) -> Json:
+def _ended_job(rundir: str, status: RunStatus, silent_for: float) -> SlurmJob | Literal[False] | None:
+    """The job of a submitted run that Slurm has ended; False if it goes on; None where Slurm can't tell.
+
+    It is asked only by another machine with the same home, and of a run that has been silent.
+    """
+    if status.supervisor.is_of_this_machine or not os.path.isdir(os.path.join(rundir, "slurm")):
+        return None
+    from ipexctl.node.run import batch_job  # most runs were not submitted
+
+    if silent_for < batch_job.SILENT:
+        return None
+    ended = batch_job.has_ended(rundir)
+    return batch_job.job_of(rundir) if ended else ended
+
+
+def as_lost(document: Json, at: float, job: SlurmJob | Literal[False] | None = None) -> Json:
     ranks = [
         {**entry, "state": entry.get("state") if entry.get("state") in FINAL else "lost"}
         for entry in document["ranks"]
         if isinstance(entry, dict)
     ]
-    return {**document, "state": "lost", "reason": "its supervisor on node0 has died", "ended": at, "ranks": ranks}
+    lost = {**document, "state": "lost", "reason": "its supervisor on node0 has died", "ended": at, "ranks": ranks}
+    if job:
+        how = job.state if job.state not in ("", "GONE") else "why is not known"
+        lost.update(reason=f"its job {job.id} of Slurm has ended ({how})", slurm=job._asdict())
+    return lost
 
 
 def read_pruned(runs_directory: str) -> dict[str, Json]:

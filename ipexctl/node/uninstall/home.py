@@ -15,7 +15,7 @@ import time
 from typing import BinaryIO, Iterator, Sequence, TypedDict
 
 from ipexctl.node.common.answer import Action, AgentError, answer
-from ipexctl.node.common.files import disk_usage, encode_name, home_of
+from ipexctl.node.common.files import disk_usage, encode_name, home_of, waits_in_queue
 from ipexctl.node.common.home import HomeRefused, check_home, open_home, remove_mark
 from ipexctl.node.common.home_entries import TREE, foreign_entries, is_results, is_run, is_tree, own_entries
 from ipexctl.node.common.liveness import REPORT_LIMITS, Liveness, liveness_of
@@ -115,6 +115,8 @@ class RunPart(Part):
         try:
             stored = read_document(os.fsdecode(self.path + b"/status.json"))
         except NoRecord:  # a node other than node0, or before the start
+            if waits_in_queue(os.fsdecode(self.path)):
+                return "starting"
             job, agent = (age_of(self.path + name) for name in (b"/job.json", b"/agent.zip"))
             return liveness_of(None, min(job, agent), REPORT_LIMITS, has_job=math.isfinite(job))
         except AgentError:

@@ -39,11 +39,16 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
     if status.state == "ok":
         attempts = f" in {counted(status.attempt + 1, 'attempt')}" if status.attempt else ""
         return [f"{subject} ended well{took}{attempts}: {size}"]
+    if status.slurm is not None and not status.world_size:
+        return [
+            f"{subject} was stopped before it began" if status.state == "stopped" else f"{subject}: {status.reason}"
+        ]
     if status.state == "stopped":
         return [f"{subject} was stopped{took}: {size}"]
     if status.state == "lost":
+        why = printable(status.reason) if status.slurm is not None else "its supervisor on node0 died"
         return [
-            f"{subject} is lost{took}: its supervisor on node0 died before it recorded the end",
+            f"{subject} is lost{took}: {why} before it recorded the end",
             f"  output until then: ipexctl logs {printable(status.id)}",
         ]
     first, attempts = status.first_failure, f" in {counted(status.attempt + 1, 'attempt')}" if status.attempt else ""

@@ -1,0 +1,157 @@
+"""Explains a submitted run that has no record of its own yet, or none any more; and finds its place once it has begun.
+
+In come the status that the login node answers and the record of the registry; out go sentences with what to type, a
+diagnosis for `why`, and the record with the hosts and ranks that the job has got. Pure. Slurm's words are untrusted
+text: they are shown, and decide nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.call_options import CallOptions
+from ipexctl.node.run.batch_job import GONE, NO_HOME, NO_PROJECT, NO_PYTHON
+from ipexctl.remote.outcome import HostError
+from ipexctl.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ipexctl.jobs.registry import RunRecord
+    from ipexctl.jobs.why.diagnosis import Diagnosis
+    from ipexctl.node.common.records import RunStatus, SlurmJob
+    from ipexctl.remote.reply import Reply
+
+_ENDED: Final[Mapping[str, str]] = {
+    "TIMEOUT": "its time limit was over",
+    "NODE_FAIL": "a node failed",
+    "OUT_OF_MEMORY": "it used more memory than it had asked for",
+    "PREEMPTED": "another job took its nodes",
+    "BOOT_FAIL": "a node did not start",
+    "DEADLINE": "its deadline had passed",
+    "CANCELLED": "it was cancelled",
+}
+_MOST_RANKS: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """A sentence, and what to type."""
+
+    reason: str
+    fix: str = ""
+
+
+def reason_of_wait(job: SlurmJob) -> str:
+    """`Slurm job 12: Priority`."""
+    return f"Slurm job {job.id}" + (f": {printable(job.reason)}" if job.reason else "")
+
+
+def ended_by_slurm(job: SlurmJob) -> str:
+    """Why the job ended, as far as Slurm tells; empty if it does not."""
+    if job.state in ("", GONE, "COMPLETED", "FAILED", "RUNNING", "PENDING"):
+        return ""
+    known = _ENDED.get(job.state)
+    more = f" ({printable(job.reason)})" if job.reason else ""
+    return f"Slurm ended its job {job.id}: {known or printable(job.state)}{more}"
+
+
+def explain(record: RunRecord, status: RunStatus) -> Explained:
+    """Why a run without a record of its own is as it is."""
+    job, run = status.slurm, record.id
+    if job is None or not job.id:
+        return Explained("Slurm has no job of it", f"if ipexctl submit was cut off: ipexctl stop {run}")
+    if status.state == "queued":
+        return Explained(f"queued: {reason_of_wait(job)}", f"ipexctl attach {run} waits for it")
+    if status.state == "starting":
+        where = f" on {printable(job.node)}" if job.node else ""
+        return Explained(f"starting{where} in Slurm job {job.id}", f"ipexctl attach {run} follows it")
+    if status.state == "stopped":
+        return Explained(f"its Slurm job {job.id} was cancelled before the run began")
+    if status.state == "unknown":
+        return Explained(
+            f"Slurm does not answer about job {job.id}: {printable(job.reason) or 'no reason is known'}",
+            "the same command again, later",
+        )
+    code = job.script_code if job.script_code is not None else job.exit_code
+    login = record.node0.name
+    if code == NO_HOME:
+        nodes = printable(", ".join(job.without_home) or job.node or "its nodes")
+        return Explained(
+            f"it did not begin: {nodes} does not have {record.home} of {login}",
+            _on_login(record, "a directory that they share: ipexctl install --home DIR; then submit with --home DIR"),
+        )
+    if code == NO_PROJECT:
+        return Explained(f"it did not begin: its directory {record.cwd} is not on {printable(job.node)}")
+    if code == NO_PYTHON:
+        return Explained(
+            f"it did not begin: {record.python} cannot be executed on {printable(job.node)}",
+            _on_login(record, "ipexctl install makes the environment again"),
+        )
+    if job.why:
+        return Explained(f"it did not begin: {printable(job.why)}", _on_login(record, printable(job.fix)))
+    if by_slurm := ended_by_slurm(job):
+        return Explained(f"it did not begin: {by_slurm}")
+    if status.state == "lost":
+        return Explained(
+            f"its end is not known: Slurm no longer knows job {job.id}, and its script left none",
+            f"on {login}: sacct -j {job.id}",
+        )
+    return Explained(f"it did not begin: the script of job {job.id} ended with exit code {code}")
+
+
+def _on_login(record: RunRecord, fix: str) -> str:
+    """With the options that lead commands to the login node."""
+    return CallOptions(record.again).apply(fix)
+
+
+def diagnosis_of(record: RunRecord, status: RunStatus) -> Diagnosis:
+    """For `why`, of a run without a record of its own."""
+    from ipexctl.jobs.why.diagnosis import Diagnosis, Line  # with the table of errors, which only `why` needs
+
+    explained, job = explain(record, status), status.slurm
+    lines = tuple(Line("supervisor", printable(line)) for line in (job.lines if job is not None else ()))
+    after = (f"ipexctl attach {record.id}",) if status.state in ("queued", "starting") else ()
+    return Diagnosis(
+        record.id,
+        status.state,
+        f"run {record.id}: {explained.reason}",
+        lines=lines,
+        whose="the job's script" if lines else "",
+        notes=(explained.fix,) if explained.fix and not after else (),
+        next=after or ("ipexctl ps",),
+        started=status.started,
+    )
+
+
+def with_end_of_job(diagnosis: Diagnosis, status: RunStatus) -> Diagnosis:
+    """The diagnosis of a run that had begun, with what Slurm did to it: then no other cause is looked for."""
+    job = status.slurm
+    if job is None or status.state not in ("stopped", "failed", "lost"):
+        return diagnosis
+    text = ended_by_slurm(job)
+    if job.notice == "limit":
+        text = f"the time limit of Slurm job {job.id} was near, so the run was stopped; more time: submit with -t"
+    elif not text and job.notice == "cancelled":
+        text = f"Slurm job {job.id} was cancelled, or its time was over"
+    if not text:
+        return diagnosis
+    if status.state == "lost":
+        return replace(diagnosis, headline=f"run {diagnosis.id} is lost: {text}", cause=None, notes=())
+    return replace(diagnosis, cause=None, notes=(text, *diagnosis.notes))
+
+
+def with_place(record: RunRecord, placed: Reply, job: str) -> RunRecord:
+    """The record with the hosts and ranks that the run has got in its job. What can't be is left out.
+
+    All files are in one home, so each node is reached through the login node.
+    """
+    try:
+        size, hosts, ranks = placed.integer("world_size"), placed.texts("hosts"), placed.texts("ranks")
+    except HostError:
+        return record
+    if not 0 < size <= _MOST_RANKS or len(hosts) > _MOST_RANKS or len(ranks) not in (0, size):
+        return record
+    nodes = (record.node0, *(replace(record.node0, name=name) for name in hosts if name != record.node0.name))
+    return replace(record, world_size=size, hosts=hosts, ranks=ranks, nodes=nodes, job=job or record.job)

@@ -1,0 +1,248 @@
+"""The script of a job that starts a run, as text for sbatch. Pure.
+
+In come the options of Slurm, the place of everything on the cluster and the words of the run; out goes a script of sh.
+It runs on the job's first node. It checks that the nodes have the home of the login node, then `ipexctl run` of the
+package that `submit` has sent takes the nodes from the allocation, plans, and starts the run with the id that is known
+already. What the script leaves in RUNDIR/slurm is read by `node/run/batch_job.py`.
+
+Signals: plain scancel reaches the script and its children, so it passes nothing on. USR1 comes from Slurm before the
+time limit, USR2 from `ipexctl stop`; both come to the script alone, and it stops the run. What users give for Slurm is
+checked to be words without blanks or quotes: the lines of options are no shell text.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.errors import UserError
+from ipexctl.hosts.names import quoted
+from ipexctl.jobs.submit.options import RunOptions
+from ipexctl.launch.options import RankOptions
+from ipexctl.node.run.batch_job import NO_HOME, NO_PROJECT, NO_PYTHON
+from ipexctl.option_declaration import declaration_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ipexctl.jobs.submit.request import RunRequest
+
+NOTICE_SECONDS: Final = 60
+"""Before the time limit, in which the run is stopped in order; of a short limit a quarter."""
+_WORD: Final = re.compile(r"[A-Za-z0-9_.,:@=+/*&|\[\]()%~^-]+")
+_TIME: Final = re.compile(r"(\d+-)?\d+(:\d+){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
+_OPTION: Final = re.compile(r"--[a-z][a-z-]*(=.+)?")
+_OURS: Final = (
+    *("--job-name", "--output", "--error", "--input", "--nodes", "--partition", "--time", "--account", "--qos"),
+    *("--wrap", "--parsable", "--array", "--chdir", "--signal", "--open-mode", "--requeue", "--no-requeue", "--wait"),
+    *("--export", "--export-file", "--test-only", "--clusters", "--ntasks"),
+)
+"""Options of sbatch that `submit` sets itself, has options of its own for, or that would break it."""
+_OF_SHARE: Final = (
+    *("--exclusive", "--oversubscribe", "--cpus-per-task", "--mem", "--mem-per-cpu", "--ntasks-per-node"),
+    *("--cores-per-socket", "--threads-per-core", "--hint", "--mincpus"),
+)
+"""Options that say how much of a node the job gets; without one it gets whole nodes."""
+_NOT_IN_JOB: Final = frozenset(("sync", "cwd", "exclude", "include", "allow_big", "exclusive", "wait"))
+"""Options of `run` that were done before, or for which Slurm stands in."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOptions:
+    """What the job asks of Slurm."""
+
+    partition: str | None = None
+    nodes: int = 1
+    time: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    others: tuple[str, ...] = ()
+    """Further options of sbatch, such as `--constraint=amx`."""
+
+
+def check_queue_options(options: QueueOptions) -> None:
+    """Raises a UserError for a value that cannot be one."""
+    if options.time is not None and not _TIME.fullmatch(options.time):
+        raise UserError(
+            f"-t {quoted(options.time)} is no time of Slurm", fix="-t 90 (minutes), -t 12:00:00, -t 2-12:00:00"
+        )
+    for name, value in (("-p", options.partition), ("--account", options.account), ("--qos", options.qos)):
+        if value is not None and not _WORD.fullmatch(value):
+            raise UserError(f"{name} {quoted(value)} is no name", fix="sinfo on the login node shows the partitions")
+    for option in options.others:
+        name = option.partition("=")[0]
+        if not (_OPTION.fullmatch(option) and _WORD.fullmatch(option)):
+            raise UserError(
+                f"--sbatch {quoted(option)} is no option of sbatch",
+                fix="in its long form, without blanks: --constraint=amx",
+            )
+        if name in _OURS:
+            raise UserError(
+                f"--sbatch {name}: submit sets this itself", fix="its own options are in: ipexctl submit -h"
+            )
+
+
+def option_lines(run: str, options: QueueOptions) -> list[str]:
+    """The options of sbatch."""
+    lines = [f"--job-name={run}", f"--nodes={options.nodes}"]
+    named = (
+        ("partition", options.partition),
+        ("time", options.time),
+        ("account", options.account),
+        ("qos", options.qos),
+    )
+    lines += [f"--{name}={value}" for name, value in named if value is not None]
+    lines += list(options.others)
+    if not any(option.partition("=")[0] in _OF_SHARE for option in options.others):
+        lines.append("--exclusive")
+    # A job that Slurm began again by itself would find the run of before.
+    return [*lines, "--no-requeue", f"--signal=B:USR1@{_notice(options.time)}", "--output=/dev/null"]
+
+
+def _notice(time: str | None) -> int:
+    seconds = seconds_of(time) if time is not None else None
+    return NOTICE_SECONDS if seconds is None else max(1, min(NOTICE_SECONDS, seconds // 4))
+
+
+def seconds_of(time: str) -> int | None:
+    """The seconds of a time of Slurm: minutes, MM:SS, HH:MM:SS, or D-HH[:MM[:SS]]; None for no limit."""
+    days, dash, rest = time.rpartition("-")
+    if not rest.replace(":", "").isdigit():
+        return None
+    parts = [int(part) for part in rest.split(":")]
+    if dash:
+        hours, minutes, seconds = (*parts, 0, 0)[:3]
+    elif len(parts) == 3:
+        hours, minutes, seconds = parts
+    else:
+        hours, minutes, seconds = 0, *(*parts, 0)[:2]
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+@dataclass(frozen=True, slots=True)
+class BatchScript:
+    """Everything in the script."""
+
+    run: str
+    rundir: str
+    """Absolute, as all paths here."""
+    python: str
+    package: str
+    """The directory of ipexctl's own package."""
+    workdir: str
+    """The directory of the project in which the run is called."""
+    words: tuple[str, ...]
+    """Those after `ipexctl`."""
+    options: QueueOptions
+    nonce: str
+    """The content of a file that only a node with the same home has."""
+
+    def text(self) -> str:
+        return _TEMPLATE.format(
+            run=self.run,
+            options="\n".join(f"#SBATCH {line}" for line in option_lines(self.run, self.options)),
+            dir=shlex.quote(f"{self.rundir}/slurm"),
+            nonce=self.nonce,
+            python=shlex.quote(self.python),
+            package=shlex.quote(self.package),
+            workdir=shlex.quote(self.workdir),
+            words=shlex.join(self.words),
+            boot=shlex.quote(BOOT),
+            see_home=shlex.quote(_SEE_HOME),
+            no_home=NO_HOME,
+            no_project=NO_PROJECT,
+            no_python=NO_PYTHON,
+        )
+
+
+BOOT: Final = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ipexctl.__main__ import main; main()"
+"""Runs the package alone, whatever modules the project or the account's own packages have."""
+_SEE_HOME: Final = '[ "$(cat "$0" 2>/dev/null)" = "$1" ] || echo "$SLURMD_NODENAME"'
+_TEMPLATE: Final = """\
+#!/bin/sh
+# The job of run {run}, made by ipexctl submit
+{options}
+
+umask 077
+dir={dir}
+nonce={nonce}
+# Only a home that the nodes share with the login node has this file.
+[ "$(cat "$dir/nonce" 2>/dev/null)" = "$nonce" ] || exit {no_home}
+exec >>"$dir/output" 2>&1
+echo "$SLURM_JOB_NODELIST" >"$dir/began"
+finish() {{
+  rm -f "$dir/env"
+  echo "$1" >"$dir/.ended" && mv -f "$dir/.ended" "$dir/ended"
+  exit "$1"
+}}
+if [ "${{SLURM_JOB_NUM_NODES:-1}}" -gt 1 ]; then
+  srun --overlap --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --mem=0 --cpu-bind=none --quiet \\
+    sh -c {see_home} "$dir/nonce" "$nonce" >"$dir/no-home"
+  [ ! -s "$dir/no-home" ] || finish {no_home}
+fi
+if [ -f "$dir/env" ]; then . "$dir/env"; rm -f "$dir/env"; fi
+cd {workdir} || finish {no_project}
+[ -x {python} ] || finish {no_python}
+unset IPEXCTL_HOSTFILE IPEXCTL_CLUSTER IPEXCTL_HOME
+export IPEXCTL_RUN_ID={run} XDG_STATE_HOME="$dir/state"
+
+# Slurm sends USR1 before the time limit, ipexctl stop USR2; scancel signals the run, too.
+reason=
+stop_run() {{
+  reason=$1
+  echo "$1" >"$dir/notice"
+  [ -z "${{pid:-}}" ] || kill -TERM "$pid" 2>/dev/null
+}}
+trap 'stop_run limit' USR1
+trap 'stop_run stop' USR2
+trap 'echo cancelled >"$dir/notice"' TERM
+{python} -I -c {boot} {package} \\
+  {words} >/dev/null &
+pid=$!
+[ -z "$reason" ] || kill -TERM "$pid"
+wait "$pid"
+code=$?
+while [ "$code" -gt 128 ] && kill -0 "$pid" 2>/dev/null; do
+  wait "$pid"
+  code=$?
+done
+# The output of the ranks is in the record of the run.
+rm -rf "$dir/state/ipexctl/runs/{run}"
+finish "$code"
+"""
+
+
+def words_of_run(request: RunRequest, command: Sequence[str], home: str) -> tuple[str, ...]:
+    """The words after `ipexctl` that start this run in the job: every option as this call has it, and no file of
+    defaults. `command`: that of the ranks. The values of secrets are in the script's environment."""
+    words = ["--no-config", "run", "--plain", "--no-sync", "--home", home]
+    words += _option_words(request.options, RankOptions) + _option_words(request, RunOptions)
+    if request.iface is not None:
+        words += ["--iface", request.iface]
+    for export in request.options.exports:
+        words += ["-x", export.name if export.secret else f"{export.name}={export.value}"]
+    before = {"script": (), "module": ("-m",), "command": ("--",)}[request.kind]
+    return (*words, *before, *command)
+
+
+def _option_words(values: Any, kind: type) -> list[str]:
+    words = list[str]()
+    for field in fields(kind):
+        declaration, value = declaration_of(field), getattr(values, field.name)
+        if declaration is None or field.name in _NOT_IN_JOB or value == field.default or value is None:
+            continue
+        yes, _, no = declaration.flag.partition("/")
+        if isinstance(value, bool):
+            words.append(yes if value else no or f"--no-{yes[2:]}")
+        elif isinstance(value, tuple):
+            words += [word for item in value for word in (yes, str(item))]
+        else:
+            words += [yes, str(value)]
+    return words
+
+
+def environment_text(secrets: Mapping[str, str]) -> str:
+    """Lines of sh that set the secrets."""
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in secrets.items())
