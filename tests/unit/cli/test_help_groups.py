@@ -12,6 +12,7 @@ from ipexctl.cli.launch_options import PANELS, ScriptCommand
 from ipexctl.errors import UserError
 
 RUN: Any = load_command("run")
+SUBMIT: Any = load_command("submit")
 EXPORTS: Any = load_command("export")
 PLANNERS = [command for command in EXPORTS.commands.values() if isinstance(command, ScriptCommand)]
 
@@ -22,13 +23,13 @@ def test_each_command_is_in_one_group() -> None:
     assert counts.keys() == COMMANDS.keys()
 
 
-def test_each_option_of_run_is_in_one_panel() -> None:
+def test_each_option_of_run_and_submit_is_in_one_panel() -> None:
     counts = Counter(name for names in PANELS.values() for name in names)
     assert set(counts.values()) == {1}
-    assert {param.name for param in RUN.params} == counts.keys()
+    assert {param.name for command in (RUN, SUBMIT) for param in command.params} == counts.keys()
 
 
-@pytest.mark.parametrize("command", [RUN, *PLANNERS], ids=lambda command: command.name)
+@pytest.mark.parametrize("command", [RUN, SUBMIT, *PLANNERS], ids=lambda command: command.name)
 def test_the_help_has_every_option(command: Any) -> None:
     text = command.get_help(command.make_context("x", ["--", "train.py"]))
     options = [option for param in command.params if param.name != "words" for option in param.opts]

@@ -12,7 +12,7 @@ import pytest
 from launch_helpers import cpu, machine, plan
 
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.submit.pipeline import _upload, restart_note
+from ipexctl.jobs.submit.pipeline import restart_note, upload_project
 from ipexctl.jobs.submit.project import ProjectLocation
 from ipexctl.jobs.submit.records import launch_spec
 from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
@@ -52,21 +52,21 @@ def test_nothing_is_uploaded_after_a_failed_preflight() -> None:
     failed: Future[Any] = Future()
     failed.set_exception(StartError(StartFailure("REASON")))
     with pytest.raises(StartError, match="REASON"):
-        _upload(done(sync), PROJECT, CONTEXT, print, failed)
+        upload_project(done(sync), PROJECT, CONTEXT, print, failed)
     assert not sync.is_uploaded
 
 
 def test_a_complete_tree_does_not_wait_for_the_preflight() -> None:
     notes: list[str] = []
     still_running: Future[Any] = Future()
-    tree, seconds = _upload(done(Sync(needs_upload=False)), PROJECT, CONTEXT, notes.append, still_running)
+    tree, seconds = upload_project(done(Sync(needs_upload=False)), PROJECT, CONTEXT, notes.append, still_running)
     assert tree == "/there/project"
     assert 0 <= seconds < 10
     assert notes == ["note: NOTE"]
 
 
 def test_project_without_sync_keeps_its_local_path() -> None:
-    assert _upload(None, PROJECT, None, print) == ("/here/project", 0.0)  # type: ignore[arg-type]
+    assert upload_project(None, PROJECT, None, print) == ("/here/project", 0.0)  # type: ignore[arg-type]
 
 
 def test_restarts_on_hosts_without_a_shared_home_are_warned_of() -> None:
@@ -96,7 +96,7 @@ def test_checkpoint_is_exchanged_if_the_hosts_with_ranks_have_more_than_one_stor
     of_host = {**dict(zip(names, stores, strict=True)), "without-ranks": "z"}
     nothing = SimpleNamespace(logind=None)
     context: Any = SimpleNamespace(
-        stores=of_host, setup=None, env=SimpleNamespace(version="3.11"), facts={"n": nothing}
+        stores=of_host, setup=None, env=SimpleNamespace(version="3.11"), facts={"n": nothing}, transport="ssh"
     )
     record: Any = SimpleNamespace(script="train.py", env="e", node0=Host("n", "n"))
     limits: Any = None

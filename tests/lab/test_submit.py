@@ -1,0 +1,146 @@
+"""`ipexctl submit` from a machine that reaches only the login node of a real Slurm, then commands by the run's id."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_helpers import wait_until
+from cli_helpers import CommandResult, begin, ipexctl
+from ipexctl.lab import Lab, LabSpec
+from ipexctl.lab.system import in_host
+from lab_helpers import ask
+from message_data import missing
+from slurm_helpers import NEEDS_SLURM
+
+LAB = LabSpec(hosts=3, slurm=True, shared_home=True)
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(120), NEEDS_SLURM]
+SCRIPT = """\
+import os, socket, sys, time
+
+rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
+print("rank", rank, "of", size, "on", socket.gethostname(), os.environ.get("TOKEN"), flush=True)
+open(f"out-{os.environ['RANK']}", "w").write("written")
+time.sleep(float(sys.argv[1]))
+sys.exit(int(sys.argv[2]))
+"""
+
+
+@dataclass(frozen=True)
+class Laptop:
+    """A project on this machine, from which runs are submitted."""
+
+    lab: Lab
+    project: Path
+    environ: dict[str, str]
+
+    def call(self, *words: object, **more: Any) -> CommandResult:
+        return ipexctl(*words, cwd=self.project, env=self.environ, **more)
+
+    def submit(self, *words: object) -> str:
+        """The id of the run."""
+        hosts = ("-H", self.lab.hostfile, "--slurm", "node1", "--python", "/usr/bin/python3")
+        done = self.call("submit", *hosts, *words)
+        assert done.rc == 0, done.err
+        return done.out.strip()
+
+    def state(self, run: str) -> dict[str, Any]:
+        runs = json.loads(self.call("ps", "--json").out)["runs"]
+        return next(entry for entry in runs if entry["id"] == run)
+
+    def wait_for(self, run: str, state: str) -> None:
+        wait_until(lambda: self.state(run)["state"] == state, 30, lambda: str(self.state(run)))
+
+
+@pytest.fixture
+def laptop(lab: Lab, tmp_path: Path) -> Iterator[Laptop]:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "pyproject.toml").touch()
+    (project / "train.py").write_text(SCRIPT)
+    environ = {"XDG_STATE_HOME": str(tmp_path / "state"), "XDG_CACHE_HOME": str(tmp_path / "cache"), "TOKEN": "s3cret"}
+    yield Laptop(lab, project, environ)
+    ask(lab.hosts[0], "scancel -u ipex")
+
+
+def test_from_the_laptop_to_the_result(laptop: Laptop, tmp_path: Path) -> None:
+    run = laptop.submit("-N", 2, "-t", 5, "-x", "TOKEN", "train.py", 1, 0)
+    followed = laptop.call("attach", run)
+    assert followed.rc == 0, followed.err
+    assert followed.lines == ["[0] rank 0 of 2 on node2 s3cret", "[1] rank 1 of 2 on node3 s3cret"]
+    assert laptop.call("logs", run).lines == followed.lines
+    assert laptop.call("wait", run).rc == 0
+    assert laptop.call("fetch", f"{run}:out-1", tmp_path).rc == 0
+    assert (tmp_path / "out-1").read_text() == "written"
+    entry = laptop.state(run)
+    assert (entry["state"], entry["hosts"], entry["world_size"]) == ("ok", ["node2", "node3"], 2)
+    assert laptop.call("report", run, "-o", tmp_path / "page.html").rc == 0
+    left = ask(laptop.lab.hosts[0], f"cd .ipexctl/runs/{run}; grep -rl s3cret slurm; find slurm -perm /077")
+    assert left.out == "", "no secret and nothing that others can read stays"
+
+
+def test_a_run_that_waits_is_queued_with_a_reason_and_stop_takes_it_out(laptop: Laptop) -> None:
+    first = laptop.submit("-N", 2, "train.py", 600, 0)
+    second = laptop.submit("-N", 2, "train.py", 0, 7)
+    third = laptop.submit("-N", 2, "train.py", 0, 0)
+    laptop.wait_for(first, "running")
+    assert (laptop.state(second)["state"], laptop.state(second)["world_size"]) == ("queued", 0)
+    why = laptop.call("why", second)
+    assert (why.rc, missing(why.out, "queued Slurm job attach")) == (0, [])
+    assert laptop.call("dump", second).rc == 1
+    dumped = laptop.call("dump", first)
+    assert (dumped.rc, missing(dumped.out, "ranks 0-1 train.py:6")) == (0, []), dumped.err
+    assert laptop.call("stop", third).rc == 0
+    assert laptop.state(third)["state"] == "stopped"
+    waiting = begin("attach", second, cwd=laptop.project, env=laptop.environ)
+    stopped = laptop.call("stop", first)
+    assert (stopped.rc, laptop.state(first)["state"]) == (0, "stopped"), stopped.err
+    assert waiting.wait(40) == 7
+    wait_until(lambda: not ask(laptop.lab.hosts[0], "squeue -h").out.strip(), 20)
+    for host in laptop.lab.hosts[1:]:
+        assert "train.py" not in in_host(host, "ps -u ipex -o args= || :")
+
+
+def test_scancel_ends_the_run_with_slurm_named(laptop: Laptop) -> None:
+    run = laptop.submit("-N", 2, "train.py", 600, 0)
+    laptop.wait_for(run, "running")
+    ask(laptop.lab.hosts[0], f"scancel $(cat .ipexctl/runs/{run}/slurm/job)")
+    assert laptop.call("wait", "--timeout", 60, run, timeout=70).rc not in (0, 124)
+    assert missing(laptop.call("why", run).out, "Slurm cancelled") == []
+
+
+def test_a_node_with_another_home_is_named(laptop: Laptop) -> None:
+    node3 = laptop.lab.hosts[2]
+    in_host(node3, "mount -t tmpfs none /home/ipex")
+    try:
+        run = laptop.submit("-N", 2, "train.py", 0, 0)
+        waited = laptop.call("wait", run)
+    finally:
+        in_host(node3, "umount /home/ipex")
+    assert (waited.rc, missing(waited.err, "begin node3 .ipexctl node1")) == (1, [])
+    assert missing(laptop.call("why", run).out, "node3 --home") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("-p", "nope", "train.py"), "node1 partition nope sinfo"),
+        (("bad.py",), "nosuchmodule bad.py"),
+        (("--env", "nope", "train.py"), "environment nope install"),
+    ],
+)
+def test_what_would_fail_in_the_job_is_refused_and_leaves_nothing(
+    laptop: Laptop, words: tuple[str, ...], said: str
+) -> None:
+    (laptop.project / "bad.py").write_text("import nosuchmodule\n")
+    before = ask(laptop.lab.hosts[0], "ls .ipexctl/runs").out
+    python = () if "--env" in words else ("--python", "/usr/bin/python3")
+    refused = laptop.call("submit", "-H", laptop.lab.hostfile, "--slurm", "node1", *python, *words)
+    assert (refused.rc, missing(refused.err, said)) == (1, [])
+    assert ask(laptop.lab.hosts[0], "ls .ipexctl/runs").out == before
+    assert json.loads(laptop.call("ps", "--json").out)["runs"] == []

@@ -1,0 +1,182 @@
+"""The script of a job in a queue: options of sbatch, the words of the run, and what the script does with signals."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.errors import UserError
+from ipexctl.jobs.slurm.script import (
+    BatchScript,
+    QueueOptions,
+    check_queue_options,
+    environment_text,
+    option_lines,
+    seconds_of,
+    words_of_run,
+)
+from ipexctl.jobs.submit.options import RunOptions
+from ipexctl.jobs.submit.request import RunRequest, run_request
+from ipexctl.launch.options import RankOptions
+from ipexctl.launch.request import Export
+from ipexctl.option_declaration import values_of
+
+RUN = "train-1124-101010-abcd"
+
+
+def request(*exports: Export, kind: Any = "script", argv: tuple[str, ...] = ("train.py",), **given: Any) -> RunRequest:
+    values = values_of(RankOptions()) | values_of(RunOptions()) | given
+    return run_request(kind, argv, values, exports)
+
+
+def test_a_job_gets_whole_nodes_unless_the_call_says_how_much() -> None:
+    assert "--exclusive" in option_lines(RUN, QueueOptions(nodes=2))
+    lines = option_lines(RUN, QueueOptions(nodes=2, others=("--cpus-per-task=4", "--constraint=amx")))
+    assert "--exclusive" not in lines
+    assert {"--cpus-per-task=4", "--constraint=amx", f"--job-name={RUN}", "--nodes=2", "--no-requeue"} <= set(lines)
+
+
+@pytest.mark.parametrize(
+    ("time_", "seconds"),
+    [("90", 5400), ("1:30", 90), ("2:00:00", 7200), ("1-0", 86400), ("1-2:03:04", 93784), ("UNLIMITED", None)],
+)
+def test_time_of_slurm(time_: str, seconds: int | None) -> None:
+    check_queue_options(QueueOptions(time=time_))
+    assert seconds_of(time_) == seconds
+
+
+def test_notice_before_the_limit_is_a_quarter_of_a_short_one() -> None:
+    assert "--signal=B:USR1@60" in option_lines(RUN, QueueOptions())
+    assert "--signal=B:USR1@60" in option_lines(RUN, QueueOptions(time="4:00"))
+    assert "--signal=B:USR1@15" in option_lines(RUN, QueueOptions(time="1"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        QueueOptions(partition="a b"),
+        QueueOptions(account='x"'),
+        QueueOptions(qos="a\n#SBATCH --wrap=x"),
+        QueueOptions(time="soon"),
+        QueueOptions(time="5\n"),
+        QueueOptions(others=("--job-name=x",)),
+        QueueOptions(others=("-p",)),
+        QueueOptions(others=("--constraint=a b",)),
+        QueueOptions(others=("--comment=$(id)",)),
+    ],
+)
+def test_what_is_no_word_for_slurm_is_refused(options: QueueOptions) -> None:
+    with pytest.raises(UserError):
+        check_queue_options(options)
+
+
+def test_the_words_of_the_run_have_each_option_that_differs_and_no_secret() -> None:
+    exports = (Export("A", "b c", source="-x"), Export("TOKEN", "s3cret", secret=True, source="-x"))
+    given: dict[str, Any] = {
+        "ppn": 2,
+        "meter": False,
+        "checkpoint": "ck",
+        "hang_after": 1234567.5,
+        "exclude": ("*.bin",),
+    }
+    words = words_of_run(request(*exports, **given), ("sub/train.py", "--epochs", "3"), "/home/me/.ipexctl")
+    assert words[:2] == ("--no-config", "run")
+    assert words[-3:] == ("sub/train.py", "--epochs", "3")
+    text = " ".join(words)
+    for part in ("--ppn 2", "--no-meter", "--checkpoint ck", "--hang-after 1234567.5", "-x A=b c", "-x TOKEN "):
+        assert part in text
+    assert "s3cret" not in text
+    assert "--exclude" not in words, "the project is synced before"
+    assert environment_text({"TOKEN": "a'b"}) == "export TOKEN='a'\"'\"'b'\n"
+    assert words_of_run(request(kind="module", argv=("pkg", "-n")), ("pkg", "-n"), "/h")[-3:] == ("-m", "pkg", "-n")
+    assert words_of_run(request(kind="command", argv=("env",)), ("env",), "/h")[-2:] == ("--", "env")
+
+
+FAKE = """\
+#!/bin/sh
+shift 4
+echo "called $IPEXCTL_RUN_ID $TOKEN $*" >>{log}
+trap 'echo term >>{log}; exit 143' TERM
+n=0; while [ $n -lt {tenths} ]; do sleep 0.1; n=$((n+1)); done
+exit {code}
+"""
+
+
+class Job:
+    """The script of a job, with a Python that only says how it was called."""
+
+    def __init__(self, directory: Path, *, tenths: int = 0, code: int = 0) -> None:
+        self.slurm = directory / "run" / "slurm"
+        (self.slurm / "state").mkdir(parents=True)
+        self.log = directory / "log"
+        python = directory / "python"
+        python.write_text(FAKE.format(log=self.log, tenths=tenths, code=code))
+        python.chmod(0o700)
+        (self.slurm / "nonce").write_text("n1\n")
+        self.script = BatchScript(
+            RUN, str(directory / "run"), str(python), "/pkg", str(directory), ("run", "a b"), QueueOptions(), "n1"
+        )
+
+    def start(self) -> subprocess.Popen[bytes]:
+        environ = {**os.environ, "SLURM_JOB_NODELIST": "node1", "SLURM_JOB_NUM_NODES": "1"}
+        return subprocess.Popen(["sh", "-c", self.script.text()], env=environ)
+
+    def read(self, name: str) -> str:
+        path = self.slurm / name
+        return path.read_text().strip() if path.exists() else ""
+
+
+def test_the_script_calls_the_run_with_its_id_and_its_secrets_and_leaves_the_code(tmp_path: Path) -> None:
+    job = Job(tmp_path, code=7)
+    (job.slurm / "env").write_text(environment_text({"TOKEN": "s3"}))
+    assert job.start().wait(20) == 7
+    assert job.log.read_text() == f"called {RUN} s3 run a b\n"
+    assert (job.read("ended"), job.read("began")) == ("7", "node1")
+    assert not (job.slurm / "env").exists()
+
+
+@pytest.mark.parametrize(("number", "notice"), [(signal.SIGUSR1, "limit"), (signal.SIGUSR2, "stop")])
+def test_notice_and_stop_end_the_run_once(tmp_path: Path, number: int, notice: str) -> None:
+    job = Job(tmp_path, tenths=200)
+    process = job.start()
+    _until(job.log.exists)
+    process.send_signal(number)
+    assert process.wait(20) == 143
+    assert (job.read("notice"), job.read("ended")) == (notice, "143")
+    assert job.log.read_text().count("term") == 1
+
+
+def test_scancel_is_not_passed_on_because_slurm_signals_the_run_itself(tmp_path: Path) -> None:
+    job = Job(tmp_path, tenths=20)
+    process = job.start()
+    _until(job.log.exists)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+    assert (job.read("notice"), "term" in job.log.read_text()) == ("cancelled", False)
+
+
+def test_another_home_a_missing_project_and_a_missing_python_have_codes(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    gone = dataclasses.replace(job.script, workdir=str(tmp_path / "gone"))
+    for script, code in (
+        (dataclasses.replace(job.script, nonce="n2"), 77),
+        (gone, 78),
+        (dataclasses.replace(job.script, python="/nowhere/python"), 79),
+    ):
+        job.script = script
+        assert job.start().wait(20) == code
+    assert not job.log.exists()
+
+
+def _until(condition: Any) -> None:
+    until = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
