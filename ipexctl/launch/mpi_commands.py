@@ -106,13 +106,16 @@ def _openmpi(context: LaunchContext, launcher: Launcher) -> tuple[str, ...]:
     is_old = (launcher.version or "5").startswith(("1.", "2.", "3.", "4."))
     # Without it a scheduler's allocation overrides the hostfile.
     parameters = {"plm": "rsh" if is_old else "ssh", "ras": "^slurm"}
+    plm = "plm_rsh" if is_old else "plm_ssh"
     if is_over_srun(context):
-        parameters["plm"] = "slurm"
+        # Not plm slurm, nor the slurm bootstrap of hydra: they number the nodes as Slurm does, and start ranks on
+        # other nodes than the plan where its hosts have another order, or are not all of the job.
+        parameters |= {f"{plm}_agent": _ssh(context)}
     else:
-        # Not ssh.sh: Open MPI's daemons look for it on every node. No tree: only node0 can log into the others.
+        # Not ssh.sh: Open MPI's daemons look for it on every node.
         ssh, *arguments = _ssh_argv(context)
-        plm = "plm_rsh" if is_old else "plm_ssh"
-        parameters |= {f"{plm}_agent": ssh, f"{plm}_args": " ".join(arguments), f"{plm}_no_tree_spawn": "1"}
+        parameters |= {f"{plm}_agent": ssh, f"{plm}_args": " ".join(arguments)}
+    parameters[f"{plm}_no_tree_spawn"] = "1"  # only node0 can log into the others
     if iface := common_iface(context):
         parameters["oob_tcp_if_include" if is_old else "prte_if_include"] = iface
     for name, value in parameters.items():
@@ -130,9 +133,6 @@ def launcher_env(context: LaunchContext, launcher: Launcher) -> Iterator[Setting
     if launcher.flavor in ("none", "srun"):
         return
     overrides = tuple(for_launcher(context))
-    if is_over_srun(context) and launcher.flavor == "openmpi":
-        yield Setting("SLURM_OVERLAP", "1", "its step takes nothing from others, and waits for none")
-        yield Setting("SLURM_CPU_BIND", "none", "its daemons use all CPUs of the job, and ipexctl binds the ranks")
     if launcher.flavor == "intel":
         overridden = {setting.name for setting in overrides}
         yield from (setting for setting in _intel_env(context, launcher) if setting.name not in overridden)
@@ -178,9 +178,11 @@ def files(context: LaunchContext) -> tuple[LaunchFile, ...]:
     if context.flavor == "none":
         return ()
     result = [LaunchFile("hostfile", 0o600, hostfile(context))]
-    if not context.alone and context.flavor not in ("openmpi", "srun"):
-        script = _SRUN_AS_SSH if is_over_srun(context) else _SSH.format(command=shlex.join(_ssh_argv(context)))
-        result.append(LaunchFile("ssh.sh", 0o700, script))
+    over_srun = is_over_srun(context)
+    if not context.alone and context.flavor != "srun" and (over_srun or context.flavor != "openmpi"):
+        script = _SRUN_AS_SSH if over_srun else _SSH.format(command=shlex.join(_ssh_argv(context)))
+        # Open MPI's daemons look for it on every node.
+        result.append(LaunchFile("ssh.sh", 0o700, script, is_everywhere=context.flavor == "openmpi"))
     return tuple(result)
 
 

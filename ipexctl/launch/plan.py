@@ -107,6 +107,8 @@ class LaunchFile:
     name: str
     mode: int
     text: str
+    is_everywhere: bool = False
+    """Needed in the run directory of each host."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,7 @@ def _nodes(
 def _check_names(context: LaunchContext) -> Refusal | None:
     """Hydra reads a number of ranks behind a colon; Open MPI divides a path at its spaces."""
     if context.flavor == "openmpi":
-        config = context.request.ssh_config or ""
+        config = context.request.rundir if context.request.transport == "srun" else context.request.ssh_config or ""
         if context.alone or not any(letter.isspace() for letter in config):
             return None
         return Refusal(

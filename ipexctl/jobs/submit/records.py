@@ -73,6 +73,7 @@ def launch_spec(
     retention: RetentionLimits,
 ) -> LaunchSpec:
     stores = context.stores
+    files = [[File(f.name, f.text.encode(), f.mode) for f in plan.files if f.is_everywhere == e] for e in (False, True)]
     start = StartRequest(
         argv=tuple(plan.argv),
         by_mpirun=plan.flavor != "none",
@@ -100,7 +101,8 @@ def launch_spec(
         bind=plan.hosts[0].address,
         start=start,
         stores=stores,
-        files=[File(file.name, file.text.encode(), file.mode) for file in plan.files],
+        files=files[0],
+        files_everywhere=files[1],
         python_version=context.env.version,
         logind=context.facts[record.node0.name].logind,
         retention=retention,

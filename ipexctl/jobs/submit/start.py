@@ -89,6 +89,8 @@ class LaunchSpec:
     """Host → its store."""
     files: Sequence[File] = ()
     """For node0: the hostfile."""
+    files_everywhere: Sequence[File] = ()
+    """For each host."""
     python_version: str = ""
     """Of the ranks, such as `3.11`; empty if it is not known."""
     logind: Logind | None = None
@@ -344,7 +346,7 @@ def _agent_files(spec: LaunchSpec) -> list[File]:
     """The run's own copy of the agent, which upgrades do not touch."""
     hooks = [File(name, script_text(module).encode()) for name, module in HOOKS.items()]
     agent = File("agent.zip", agent_zip(*_agent_folders(spec.start)))
-    return [agent, *hooks, *(in_rank_files() if spec.needs_in_rank else ())]
+    return [agent, *hooks, *(in_rank_files() if spec.needs_in_rank else ()), *spec.files_everywhere]
 
 
 def in_rank_files() -> list[File]:
