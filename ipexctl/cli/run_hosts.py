@@ -28,9 +28,8 @@ def run_options(record: RunRecord, output: Output | None = None) -> ConnectOptio
 
     policy: Any = record.host_keys
     transport: Any = "srun" if record.transport == "srun" else "ssh"
-    return ConnectOptions(
-        record.connect_timeout, policy, step_printer(output), print_message, transport, job=record.job
-    )
+    options = ConnectOptions(record.connect_timeout, policy, step_printer(output), print_message, transport)
+    return options._replace(job=record.job, shared=record.rundir) if record.job else options
 
 
 def connector_of(record: RunRecord, output: Output | None = None) -> Connector:

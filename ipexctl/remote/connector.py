@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from ipexctl.node.common.processes import allow_many_files
@@ -20,6 +21,7 @@ from ipexctl.option_defaults import CONNECT_SECONDS
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.control_machine import is_this_machine
 from ipexctl.remote.fanout import run_in_background
+from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.proxy_jump import ProxyJumps
 from ipexctl.remote.ssh_config import Resolver
 from ipexctl.remote.ssh_imports import import_ssh
@@ -58,6 +60,8 @@ class ConnectOptions(NamedTuple):
     """The Slurm job whose nodes are reached by srun; empty for that of the call."""
     stays_on: str = ""
     """The host on which a run is started over srun: its supervisor outlives the session."""
+    shared: str = ""
+    """A directory of that job's nodes. This machine serves in their place, if it has it, too, once the job is over."""
 
 
 class Connector:
@@ -116,6 +120,7 @@ class Connector:
         return session
 
     def _over_srun(self, host: Host, cancel: Cancel) -> Session:
+        """Over srun; where that job is over, the files of its runs are here if the home is shared."""
         from ipexctl.remote.srun import SrunSession, StepServer, srun_ports
 
         with self._lock:
@@ -123,7 +128,14 @@ class Connector:
                 self._steps = StepServer(srun_ports())
         options = self.options
         deadline = Deadline(options.connect_timeout, cancel)
-        return SrunSession(host, self._steps, deadline, job=options.job, stays=options.stays_on == host.name)
+        try:
+            return SrunSession(host, self._steps, deadline, job=options.job, stays=options.stays_on == host.name)
+        except Unreachable:
+            if options.shared and Path(options.shared).is_dir():
+                from ipexctl.remote.local import LocalSession
+
+                return LocalSession(host)
+            raise
 
     def _over_ssh(self, host: Host, cancel: Cancel) -> SshSession:
         deadline = Deadline(self.options.connect_timeout, cancel)

@@ -28,11 +28,18 @@ import time
 from collections import deque
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from ipexctl.limits import CANCEL_CLEANUP, CANCEL_GRACE
+from ipexctl.limits import CANCEL_CLEANUP, CANCEL_GRACE, SLURM_ANSWER
 from ipexctl.node.common.authenticated_socket import REPLY_TIME, AuthenticatingServer, read_line
 from ipexctl.node.common.frames import HEAD, FrameError, FrameReader, decode_json, encode_json
 from ipexctl.node.common.handshake import STEP
-from ipexctl.node.common.slurm import environment_of_srun, variables_of_job
+from ipexctl.node.common.slurm import (
+    JOB_ENDS,
+    begin_to_ask,
+    environment_of_srun,
+    own_job,
+    read_job_end,
+    variables_of_job,
+)
 from ipexctl.node.step.serve import MESSAGE, STDERR, STDIN, STDOUT
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import MAX_LINE
@@ -50,8 +57,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.command import Command
     from ipexctl.remote.session import Readable
 
-_CONFIG_TIME: Final = 5.0
-"""Seconds for slurmctld to show its configuration."""
 _MOST_PORTS: Final = (1 << 16) - 1
 _TRIES: Final = 200
 """Ports that are tried, of those that nodes can connect to."""
@@ -127,7 +132,7 @@ def srun_ports() -> range | None:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_CONFIG_TIME,
+            timeout=SLURM_ANSWER,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
@@ -301,6 +306,10 @@ class SrunSession(Session):
     def _lost(self, what: str) -> Unreachable:
         self._threads[1].join(1.0)  # its last line says why
         errors = [line for line in self._errors if line]
+        job = self._job or own_job()
+        if job and (word := read_job_end(begin_to_ask(job))):
+            fix = f"scontrol show job {job} tells more; the files of its runs are on its nodes"
+            return Unreachable(f"Slurm job {job} {JOB_ENDS[word]}", fix)
         return Unreachable(
             what + (f": {errors[-1]}" if errors else ""),
             f"scontrol show job {self._job or os.environ.get('SLURM_JOB_ID', '')}; sinfo -N -n {self.host.name}",

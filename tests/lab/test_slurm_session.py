@@ -117,6 +117,14 @@ def test_a_run_over_srun_survives_its_call_and_a_failed_rank_is_blamed(lab: Lab)
     assert not any(".ipexctl" in line for line in left(lab))
 
 
+def test_a_cancelled_job_is_said_to_have_stopped_the_run(lab: Lab) -> None:
+    words = f"{RUN} -q s.py well 60 & sleep 4; scancel $SLURM_JOB_ID; wait $!; echo rc $?; ipexctl why last"
+    ran = in_job(lab, words)
+    assert "rc 143" in ran.out, ran.err
+    assert missing(ran.err, "stopped Slurm scancel") == []
+    wait_until(lambda: left(lab) == [], 25, lambda: str(left(lab)))
+
+
 @pytest.mark.parametrize("how", ["interrupt", "kill", "scancel"])
 def test_an_ended_call_leaves_nobody_on_the_nodes(lab: Lab, how: str) -> None:
     words = f"ipexctl exec --shell \"trap '' TERM; {SLEEP}; {SLEEP}\""

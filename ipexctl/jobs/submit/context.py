@@ -9,6 +9,7 @@ and dry run see the same.
 from __future__ import annotations
 
 import os
+import subprocess
 from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
@@ -22,6 +23,8 @@ from ipexctl.jobs.submit.preflight.connectivity import Node0Files, read_node0
 from ipexctl.jobs.submit.preflight.paths import check_paths
 from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
 from ipexctl.launch.request import RankEnv
+from ipexctl.limits import SLURM_ANSWER
+from ipexctl.node.common.slurm import seconds_left
 from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
@@ -64,6 +67,8 @@ class RunContext:
     """The way to the hosts, and from node0 to the others."""
     job: str = ""
     """The number of the Slurm job of which the hosts are nodes, as far as is known; empty outside one."""
+    job_seconds: int | None = None
+    """The time left of that job; None without a limit."""
 
     @property
     def ssh_names(self) -> dict[str, str]:
@@ -98,6 +103,8 @@ def gather(
     `before_install`, the environment is only a Python that all hosts have, or none. Raises a StartError.
     """
     node0, *others = hosts
+    job = job_number(os.environ) if pool.connector.options.transport == "srun" else ""
+    time_left = run_in_background(lambda: time_left_of(job) if job else None, "job")
     paths = run_in_background(lambda: check_paths(hosts, request, pool, unsynced), "paths")
     node0_files = run_in_background(
         lambda: read_node0(pool.session(node0), request.home, pool.cancel) if others else Node0Files(), "node0"
@@ -132,10 +139,31 @@ def gather(
     ssh_config = config_in(home, files.ssh_config, [host.name for host in others]) if is_over_ssh else None
     # An installed environment has the variables of its own setvars.sh.
     setup = request.setup or (None if "CCL_ROOT" in env.variables else checked.setvars)
-    job = job_number(os.environ) if transport == "srun" else ""
     return RunContext(
-        tuple(hosts), facts, addresses, home, env, checked.mpi, setup, ssh_config, notes, files, transport, job
+        tuple(hosts),
+        facts,
+        addresses,
+        home,
+        env,
+        checked.mpi,
+        setup,
+        ssh_config,
+        notes,
+        files,
+        transport,
+        job,
+        time_left.result(),
     )
+
+
+def time_left_of(job: str) -> int | None:
+    """The seconds until Slurm ends the job; None without a limit, or without an answer."""
+    argv = ["squeue", "--noheader", "--jobs", job, "--format", "%L"]
+    try:
+        shown = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=SLURM_ANSWER, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return seconds_left(shown.stdout.decode(errors="replace"))
 
 
 def _common_python(facts: Mapping[str, Facts]) -> str:

@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.hosts.nodeset import fold
@@ -181,7 +181,11 @@ def submit_run(
 
             plan = make_plan(context, request, project, run)
             _check_other_runs(call, plan, claim)
-            for text in (*_restart_notes(context, plan, request), *_script_notes(context, plan, request, project)):
+            for text in (
+                *_job_notes(context),
+                *_restart_notes(context, plan, request),
+                *_script_notes(context, plan, request, project),
+            ):
                 note(text)
             plan = _with_measurement(call, context, plan)
 
@@ -415,6 +419,18 @@ def _last_with_ipex(stacks: Sequence[str]) -> Mapping[str, str]:
     from ipexctl.stack.catalog.user_table import known_rows  # slow to import, and seldom needed
 
     return next((dict(row.hugging_face) for row in known_rows(os.environ) if row.name in stacks), {})
+
+
+_NEAR_END: Final = 3600
+"""Seconds before the end of a Slurm job from which that is said."""
+
+
+def _job_notes(context: RunContext) -> tuple[str, ...]:
+    seconds = context.job_seconds
+    if seconds is None or seconds >= _NEAR_END:
+        return ()
+    time_left = f"{seconds // 60} min" if seconds >= 60 else f"{seconds} s"
+    return (f"Slurm job {context.job} ends in {time_left}, and the run with it",)
 
 
 def _restart_notes(context: RunContext, plan: LaunchPlan, request: RunRequest) -> tuple[str, ...]:

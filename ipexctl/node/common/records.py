@@ -290,6 +290,8 @@ class RunStatus(NamedTuple):
     """Of the ranks together; None if nothing was measured."""
     slow: SlowRank | None = None
     """While it runs; `ipexctl slow` judges more, and says why."""
+    job_end: str = ""
+    """Slurm's word for the end of the job in which it ran, such as TIMEOUT, if that stopped it."""
     notes: bool = False
     """Whether `output.notes` says which lines of the output are ipexctl's; false in records of older versions."""
     slurm: SlurmJob | None = None

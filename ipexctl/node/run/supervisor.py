@@ -26,7 +26,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Callable, Sequence
 
-from ipexctl.node.common import sockets
+from ipexctl.node.common import slurm, sockets
 from ipexctl.node.common.answer import Json, emit
 from ipexctl.node.common.environ import SetupError
 from ipexctl.node.common.files import read_json, remove_file, write_atomically, write_json_atomically
@@ -49,6 +49,7 @@ from ipexctl.node.run.step_windows import StepWindow
 
 if TYPE_CHECKING:
     import socket
+    import subprocess
     from io import BufferedReader
 
     from ipexctl.node.common.job import Notification
@@ -119,6 +120,8 @@ class Supervisor:
             TrialFigures: self.on_trial,
         }
         self.process: MpirunProcess | None = None
+        self.job_end: subprocess.Popen[bytes] | None = None
+        """Asks Slurm whether it ends the job of this run."""
         self.signals: list[int] = []
         self.peers.listener.addresses.update(start.addresses)
         self.wake, wakeup = os.pipe()
@@ -494,6 +497,8 @@ class Supervisor:
             if number == signal.SIGUSR1:
                 self.dumps.handle_requests()
             elif number != signal.SIGCHLD:
+                if self.plan.by_slurm and self.job_end is None:  # it may be Slurm that ends the job
+                    self.job_end = slurm.begin_to_ask(slurm.own_job())
                 self.verdict.stop(128 + number, self.ranks, self.plan.restarts)
             elif self.mpirun.ended_at is None and self.mpirun.has_ended():
                 code = self.mpirun.ended_by[0]
@@ -567,7 +572,10 @@ class Supervisor:
         if ending.state == "ok" and self.plan.connectivity is not None:
             with contextlib.suppress(OSError):
                 write_json_atomically(self.connectivity_path, self.plan.connectivity._asdict(), durable=False)
-        self.record.status = self.record.status._replace(state=ending.state, exit_code=ending.code, ended=time.time())
+        word = slurm.read_job_end(self.job_end)
+        self.record.status = self.record.status._replace(
+            state=ending.state, exit_code=ending.code, ended=time.time(), job_end=word
+        )
         self.record.event("ended", state=ending.state, exit_code=ending.code)
         until = time.monotonic() + FULL_DISK_FLUSH
         self.record.save(time.monotonic())
@@ -637,6 +645,9 @@ def reply_and_follow(reply: str, stdin: BufferedReader) -> int:
         return 0
     if stdin.peek(1):
         from ipexctl.node.run import follow  # imported while mpirun starts
+
+        if slurm.own_job():  # it signals all processes of a job; this one tells how the run ends
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
         return follow.main("follow", stdin)
     emit("done")

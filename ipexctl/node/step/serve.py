@@ -28,7 +28,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, Collection, NamedTuple
 
 from ipexctl.node.common.answer import emit
 from ipexctl.node.common.authenticated_socket import ConnectError, connect, send_line
@@ -48,7 +48,7 @@ GRACE = 2.0
 """Seconds between TERM and KILL for commands whose control machine has left."""
 _READ = 1 << 18
 _POLL = 0.05
-_DAEMON_POLL = 0.5
+_DAEMON_POLL = 0.2
 _SHOWN_BY = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST")
 """Variables of a step with the address of the machine where srun was called."""
 
@@ -78,9 +78,10 @@ def main(action: str) -> int:
     stays = request.get("stays", False) and adopt_descendants()
 
     def end(number: int, _: object) -> None:
+        if stays:  # a call that follows the run sees its end
+            await_daemons(server.pids(), number)
+            server.await_calls(GRACE)
         server.end_all()
-        if stays:
-            await_daemons(number)
         os._exit(128 + number)
 
     def await_control() -> None:
@@ -92,6 +93,9 @@ def main(action: str) -> int:
     def leave() -> None:
         server.end_all()
         if stays:
+            devnull = os.open(os.devnull, os.O_RDWR)
+            for stream in (0, 1, 2):  # srun may be alone by now, and nobody reads what it prints
+                os.dup2(devnull, stream)
             await_daemons()
         os._exit(0)
 
@@ -106,16 +110,14 @@ def main(action: str) -> int:
     return 0
 
 
-def await_daemons(number: int = 0) -> None:
+def await_daemons(calls: Collection[int] = (), number: int = 0) -> None:
     """Wait for the end of what commands have left, as the supervisor of a run: Slurm would end it with this step.
 
-    `number`: the signal that has ended this step, for the daemons, too.
+    `calls`: the processes of commands, which are others. `number`: the signal that ends this step, and them.
     """
-    devnull = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):  # srun may be alone by now, and nobody reads what it prints
-        os.dup2(devnull, stream)
-    while children := [stat.pid for stat in all_processes() if stat.parent == os.getpid() and stat.is_alive]:
-        for pid in children if number else ():
+    own = os.getpid()
+    while daemons := [s.pid for s in all_processes() if s.parent == own and s.is_alive and s.pid not in calls]:
+        for pid in daemons if number else ():
             with contextlib.suppress(OSError):
                 os.kill(pid, number)
         number = 0
@@ -151,6 +153,17 @@ class _CommandTable:
         for thread in threads:
             thread.join()
 
+    def pids(self) -> frozenset[int]:
+        """The first processes of the commands that run."""
+        with self._lock:
+            return frozenset(call.pid for call in self._calls.values() if call.pid is not None)
+
+    def await_calls(self, seconds: float) -> None:
+        """Wait until no command runs any more, for so long."""
+        until = time.monotonic() + seconds
+        while self.pids() and time.monotonic() < until:
+            time.sleep(_POLL)
+
     def _run(self, name: str, call: _StepCommand) -> None:
         try:
             call.run()
@@ -184,6 +197,10 @@ class _StepCommand:
         self._is_ended = False
         """Its end was asked for, perhaps before its start."""
         self._is_over = False
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
 
     def run(self) -> None:
         """Run the command to its end; raises an OSError or a FrameError if there is no connection."""

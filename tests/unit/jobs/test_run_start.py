@@ -335,7 +335,7 @@ def test_a_start_that_fails_waits_for_its_checks(monkeypatch: pytest.MonkeyPatch
 
     fakes: dict[str, Callable[..., object]] = {
         "start_reading": lambda *_: None,
-        "gather": Mock(),
+        "gather": Mock(return_value=Mock(job_seconds=None)),
         "make_plan": lambda *_: Mock(other_runs=()),
         "_preflight": check,
         "run_record": fail,
