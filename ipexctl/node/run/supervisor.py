@@ -572,10 +572,8 @@ class Supervisor:
         if ending.state == "ok" and self.plan.connectivity is not None:
             with contextlib.suppress(OSError):
                 write_json_atomically(self.connectivity_path, self.plan.connectivity._asdict(), durable=False)
-        word = slurm.read_job_end(self.job_end)
-        self.record.status = self.record.status._replace(
-            state=ending.state, exit_code=ending.code, ended=time.time(), job_end=word
-        )
+        self.record.status = self.record.status._replace(job_end=slurm.read_job_end(self.job_end))
+        self.record.status = self.record.status._replace(state=ending.state, exit_code=ending.code, ended=time.time())
         self.record.event("ended", state=ending.state, exit_code=ending.code)
         until = time.monotonic() + FULL_DISK_FLUSH
         self.record.save(time.monotonic())
