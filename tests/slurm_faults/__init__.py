@@ -1,4 +1,4 @@
-"""Random faults of ranks that add gradients up in shared memory, and checks of the reported results."""
+"""Random ends of runs over srun in a lab with Slurm, and checks of the reported results."""
 
 import sys
 from pathlib import Path

@@ -81,7 +81,7 @@ class Round:
         found = in_host(host, f"pgrep -u ipex -f {shlex.quote(pattern)} || :").split()
         if not found:
             raise CommandError(f"no process {pattern} on {host.name}")
-        return int(found[0])
+        return int(found[-1])
 
     def kill(self, host: Any, pattern: str, signal: str) -> None:
         in_host(host, f"kill -{signal} {self.pid(host, pattern)}")
@@ -293,8 +293,8 @@ def check(text: str, expected: Expected, *, is_cancelled: bool) -> list[str]:
         return [*problems, "ps has no run"]
     if run["state"] not in expected.states:
         problems.append(f"state {run['state']}, not {expected.states}")
-    if expected.reason and not re.search(expected.reason, f"{run.get('reason')}\n{text}"):
-        problems.append(f"reason {run.get('reason')!r}, not {expected.reason!r}")
+    if expected.reason and not re.search(expected.reason, f"{run['ended_by']}\n{text}"):
+        problems.append(f"reason {run['ended_by']!r}, not {expected.reason!r}")
     return problems
 
 

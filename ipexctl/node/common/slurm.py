@@ -72,14 +72,14 @@ def begin_to_ask(job: str) -> subprocess.Popen[bytes] | None:
         return None
 
 
-def read_job_end(asked: subprocess.Popen[bytes] | None) -> str:
+def read_job_end(query: subprocess.Popen[bytes] | None) -> str:
     """The word of `JOB_ENDS`; empty for a job that goes on or is not known, and without an answer."""
-    if asked is None:
+    if query is None:
         return ""
     try:
-        shown = asked.communicate(timeout=_ANSWER)[0].decode(errors="replace")
+        shown = query.communicate(timeout=_ANSWER)[0].decode(errors="replace")
     except subprocess.TimeoutExpired:
-        asked.kill()
+        query.kill()
         return ""
     return job_end_in(shown)
 

@@ -572,7 +572,7 @@ class Supervisor:
         if ending.state == "ok" and self.plan.connectivity is not None:
             with contextlib.suppress(OSError):
                 write_json_atomically(self.connectivity_path, self.plan.connectivity._asdict(), durable=False)
-        self.record.status = self.record.status._replace(job_end=slurm.read_job_end(self.job_end))
+        ending = self.with_job_end(ending)
         self.record.status = self.record.status._replace(state=ending.state, exit_code=ending.code, ended=time.time())
         self.record.event("ended", state=ending.state, exit_code=ending.code)
         until = time.monotonic() + FULL_DISK_FLUSH
@@ -582,6 +582,19 @@ class Supervisor:
             self.record.save(time.monotonic())
         if self.plan.notify is not None and self.process is not None:  # else the call says that nothing runs
             self.start_notify(self.plan.notify)
+
+    def with_job_end(self, ending: verdict.Ending) -> verdict.Ending:
+        """If Slurm has ended the job, that stopped the run: its signals reach ranks and mpirun in any order."""
+        first = self.record.status.first_failure
+        by_signal = first is not None and (first.signal == signal.SIGTERM or first.kind == "mpirun")
+        if self.plan.by_slurm and self.job_end is None and by_signal:
+            self.job_end = slurm.begin_to_ask(slurm.own_job())
+        word = slurm.read_job_end(self.job_end)
+        self.record.status = self.record.status._replace(job_end=word)
+        if word and by_signal:
+            self.record.status = self.record.status._replace(reason="it was stopped", first_failure=None)
+            return ending._replace(state="stopped", code=128 + signal.SIGTERM)
+        return ending
 
     def start_notify(self, notification: Notification) -> None:
         from ipexctl.node.run import notify, summary  # few runs have a command
