@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -29,6 +30,11 @@ from .rounds import FAULTS, SCRIPT, play_round
 def say(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
+
+
+def leave(number: int, _frame: object) -> None:
+    """Remove the lab before the program ends."""
+    sys.exit(128 + number)
 
 
 @contextmanager
@@ -62,6 +68,8 @@ def main() -> int:
     faults = [name for name in FAULTS if options.only in name]
     if not faults:
         parser.error(f"no fault {options.only!r}: {', '.join(FAULTS)}")
+    for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(sign, leave)
     base = Path(tempfile.mkdtemp(prefix="autotune-faults-"))
     say(f"seed {options.seed}; the calls' output is in {base}")
     played = []
