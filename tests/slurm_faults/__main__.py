@@ -77,14 +77,15 @@ class Round:
             return in_host(self.nodes[0], "cat /tmp/batch.out 2>/dev/null || :")
         return self.said()
 
-    def pid(self, host: Any, pattern: str) -> int:
+    def pid(self, host: Any, pattern: str, at: int = 0) -> int:
         found = in_host(host, f"pgrep -u ipex -f {shlex.quote(pattern)} || :").split()
         if not found:
             raise CommandError(f"no process {pattern} on {host.name}")
-        return int(found[-1])
+        return int(found[at])
 
-    def kill(self, host: Any, pattern: str, signal: str) -> None:
-        in_host(host, f"kill -{signal} {self.pid(host, pattern)}")
+    def kill(self, host: Any, pattern: str, signal: str, at: int = 0) -> None:
+        """The oldest such process, or with `at` -1 the newest: srun has a helper, and the supervisor a parent."""
+        in_host(host, f"kill -{signal} {self.pid(host, pattern, at)}")
 
     def signal_call(self, signal: str) -> None:
         self.kill(self.call_host, "python -m ipexctl run", signal)
@@ -161,7 +162,7 @@ def kill_srun(round_: Round) -> Expected:
 
 
 def kill_supervisor(round_: Round) -> Expected:
-    round_.kill(round_.nodes[0], "agent.zip run.supervisor$", "KILL")
+    round_.kill(round_.nodes[0], "agent.zip run.supervisor$", "KILL", at=-1)
     return Expected(None, ("lost", "failed"), "supervisor")
 
 
