@@ -38,6 +38,7 @@ from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.records import RankStatus, RunStatus
 from ipexctl.node.run import rank_hooks
 from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.connector import ConnectOptions
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.session import Ended, Session
@@ -353,6 +354,8 @@ def test_a_host_without_facts_does_not_cancel_the_pool() -> None:
     """A playbook goes on after a run that could not be started."""
 
     class FakeConnector:
+        options = ConnectOptions()
+
         def open(self, host: Host, _: Cancel) -> Session:
             time.sleep(0.2 * (host is HOSTS[1]))
             raise Unreachable("no route to host")
