@@ -96,9 +96,10 @@ def test_srun_step_uses_all_hosts_and_several_tasks_are_refused(inside: JobNode)
 
 
 def test_ssh_errors_in_slurm_job_are_reported_with_a_command(inside: JobNode) -> None:
-    said = inside.slurm.say(f"cd project; salloc --quiet -N2 -n2 {inside.ipexctl} run says.py", rc=3)
+    called = f"{inside.ipexctl} run --transport ssh"
+    said = inside.slurm.say(f"cd project; salloc --quiet -N2 -n2 {called} says.py", rc=3)
     assert "node2: its host key" in said
     assert "ssh-keyscan node2" in said
-    accepted = f"salloc --quiet -N2 -n2 {inside.ipexctl} run --host-keys accept-new says.py"
+    accepted = f"salloc --quiet -N2 -n2 {called} --host-keys accept-new says.py"
     said = inside.slurm.say(f"cd project; {accepted}; code=$?; rm -f ~/.ssh/known_hosts; exit $code", rc=3)
     assert "ssh-copy-id ipex@node2" in said
