@@ -422,7 +422,7 @@ def _last_with_ipex(stacks: Sequence[str]) -> Mapping[str, str]:
 
 
 _NEAR_END: Final = 3600
-"""Seconds before the end of a Slurm job from which that is said."""
+"""Seconds before the end of a Slurm job from which a note names it."""
 
 
 def _job_notes(context: RunContext) -> tuple[str, ...]:
