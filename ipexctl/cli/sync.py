@@ -47,7 +47,7 @@ def sync_command(
         from ipexctl.hosts.host import private_keys
         from ipexctl.jobs.registry import RunRegistry, abandoned_runs
         from ipexctl.sync.node_calls import TreeCalls
-        from ipexctl.sync.project import data_patterns, read_project
+        from ipexctl.sync.project import read_project
         from ipexctl.sync.sync import TreeQuery, query_project
         from ipexctl.ui.progress_view import ProgressView
         from ipexctl.ui.sync import as_json, show
@@ -55,14 +55,14 @@ def sync_command(
         query = None
         if not dry_run and targets.timeout is None:  # it would include the time for reading the project
             query = TreeQuery(selection.hosts, pool, TreeCalls(home_dir, dry_run, targets.timeout, pool.cancel))
-        excludes = (*files.exclude, *data_patterns(root, tuple(map(Path, files.data))))
         project = read_project(
             root,
-            excludes,
+            files.exclude,
             includes=files.include,
             home=home_dir,
             allow_big=files.allow_big,
             secret_files=private_keys(selection.hosts),
+            data=[Path(path) for path in files.data],
         )
         output.print_note(f"project {tilde_path(project.root)} ({project.manifest.summary}), hosts: {selection.source}")
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:

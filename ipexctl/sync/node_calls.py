@@ -101,6 +101,7 @@ class TreeCallOptions(NamedTuple):
             "lease": self.lease,
             "ended": list(self.ended),
             "dry_run": self.calls.dry_run,
+            "data": list(self.project.data),
         }
 
 

@@ -3,8 +3,8 @@
 In comes a root with patterns; out goes a `Project` or a UserError. A file is hashed once: its hash is cached by size,
 time and inode, except for a file that was changed within the last 2 s, which may change again with the same time. The
 cached manifests say what hosts probably have; a host is asked all the same, so a lost cache costs only time. ipexctl's
-own directories are left out, as they change during the call. A directory of `--data` is left out unless the last sync
-sent it: the sync would take it for removed, and delete it on the hosts.
+own directories are left out, as they change during the call. A directory of `--data` is left out, too, and named to
+the hosts, which keep what an earlier sync put there.
 """
 
 from __future__ import annotations
@@ -56,6 +56,8 @@ class Project:
     """Paths that may hold credentials."""
     fetched: tuple[str, ...] = ()
     """Paths that are left out because fetch brought them."""
+    data: tuple[str, ...] = ()
+    """Directories of the project that are the hosts' own: a sync neither sends nor removes them."""
     files_read: int = 0
     """The number of files whose hash was not cached."""
 
@@ -69,17 +71,20 @@ def read_project(
     home: str = "",
     allow_big: bool = False,
     own_tree: str = "",
+    data: Sequence[Path] = (),
 ) -> Project:
     """Raises a UserError if it can't be read, is no project, or is too large for a call without `allow_big`.
 
     ipexctl's own directories below the root are left out, because their files change during the call. `home` is one of
     them, because this machine may be a node too. `secret_files` are left out as credentials.
-    `own_tree` is added to the name of its tree, for one that no other run shares.
+    `own_tree` is added to the name of its tree, for one that no other run shares. `data` are directories that the hosts
+    have already; relative ones are below the root.
     """
     root = real_path(root)
     if problem := root_problem(root):
         raise UserError(problem, fix="name the project's directory: ipexctl sync DIR")
-    left_out = (*excludes, *_own(root, home))
+    data_paths = paths_below(root, data)
+    left_out = (*excludes, *map(pattern_for, data_paths), *_own(root, home))
     scanned = scan_project(
         root,
         left_out,
@@ -90,16 +95,22 @@ def read_project(
     )
     if not allow_big:
         check_size(root, scanned)
-    name, cache = _name_and_cache(root)
+    name = tree_name(root, owner_here())
+    cache = cache_directory() / "sync" / name
     hashes = Hashes(cache / "hashes.json")
     manifest = manifest_of(scanned, hashes)
     credentials, fetched = tuple(sorted(scanned.credentials)), tuple(sorted(scanned.fetched))
-    return Project(root, name + own_tree, manifest, cache, _notes(scanned), credentials, fetched, hashes.files_read)
-
-
-def _name_and_cache(root: Path) -> tuple[str, Path]:
-    name = tree_name(root, owner_here())
-    return name, cache_directory() / "sync" / name
+    return Project(
+        root,
+        name + own_tree,
+        manifest,
+        cache,
+        notes=_notes(scanned),
+        left_out=credentials,
+        fetched=fetched,
+        data=data_paths,
+        files_read=hashes.files_read,
+    )
 
 
 def _own(root: Path, home: str) -> tuple[str, ...]:
@@ -135,19 +146,19 @@ def remember(project: Project) -> None:
             os.utime(path)
         else:
             write_atomically(path, project.manifest.packed, durable=False)
-        for old in _remembered(project.cache)[_MAX_REMEMBERED:]:
+        for old in _remembered(project)[_MAX_REMEMBERED:]:
             old.unlink()
 
 
-def _remembered(cache: Path) -> list[Path]:
+def _remembered(project: Project) -> list[Path]:
     """The cached manifests, newest first."""
-    return sorted(cache.glob("*.gz"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    return sorted(project.cache.glob("*.gz"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
 
 
 def last_sent(project: Project) -> str | None:
     """The digest of the manifest that was sent last."""
     with contextlib.suppress(OSError):
-        for path in _remembered(project.cache)[:1]:
+        for path in _remembered(project)[:1]:
             return path.stem
     return None
 
@@ -156,33 +167,17 @@ def sent_before(project: Project, digest: str) -> Manifest | None:
     """The cached manifest with that digest."""
     if len(digest) != 64 or not digest.isalnum():
         return None
-    return _read_cached(project.cache / f"{digest}.gz")
-
-
-def _read_cached(path: Path) -> Manifest | None:
     try:
-        return unpacked(path.read_bytes())
+        return unpacked((project.cache / f"{digest}.gz").read_bytes())
     except (OSError, ValueError, EOFError, TypeError):
         return None
 
 
-def data_patterns(root: Path, directories: Sequence[Path]) -> tuple[str, ...]:
-    """Patterns that leave out those of these directories that are below the root; relative ones are below it.
-
-    None for a directory that the last sync sent, which stays in the project.
-    """
+def paths_below(root: Path, directories: Sequence[Path]) -> tuple[str, ...]:
+    """Those of these directories that are below the root, relative to it."""
     top = real_path(root)
     paths = [Path(os.path.normpath(top / directory)) for directory in directories]
-    below = [path.relative_to(top).as_posix() for path in paths if path != top and path.is_relative_to(top)]
-    if not below:
-        return ()
-    _, cache = _name_and_cache(top)
-    newest = next(iter(_remembered(cache)), None)
-    last = _read_cached(newest) if newest is not None else None
-    sent = [entry.path for entry in last.entries] if last is not None else []
-    return tuple(
-        pattern_for(path) for path in below if not any(other == path or other.startswith(f"{path}/") for other in sent)
-    )
+    return tuple(path.relative_to(top).as_posix() for path in paths if path != top and path.is_relative_to(top))
 
 
 class Hashes:

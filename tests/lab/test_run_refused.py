@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import time
 
 import pytest
@@ -199,6 +200,7 @@ def test_data_directories_are_not_uploaded_and_must_exist(cluster: Cluster) -> N
         rank: ["2", ""] for rank in range(3)
     }
     cluster.write("reads.py", "print(open('sent/train.bin').read())\n")
+    shutil.rmtree(cluster.project / "sent")
     assert by_rank(cluster.run("--ppn", "1", "--data", "sent", "reads.py").out) == {
         rank: ["3", ""] for rank in range(3)
     }, "what a sync sent is not deleted"

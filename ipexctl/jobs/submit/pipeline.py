@@ -266,17 +266,17 @@ def start_reading(
         return None
 
     def read_content() -> Project:
-        from ipexctl.sync.project import data_patterns, read_project  # imported while the hosts are connected
+        from ipexctl.sync.project import read_project  # imported while the hosts are connected
 
-        excludes = (*request.exclude, *data_patterns(project.root, [Path(path) for path in request.data]))
         content = read_project(
             project.root,
-            excludes,
+            request.exclude,
             includes=request.include,
             secret_files=request.secret_files,
             home=request.home,
             allow_big=request.allow_big,
             own_tree=request.own_tree,
+            data=[Path(path) for path in request.data],
         )
         check_synced_path(checkpoint, project, content.manifest)
         notify(describe_project(project, request, content.manifest.summary))

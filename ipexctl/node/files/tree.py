@@ -63,6 +63,8 @@ class TreeRequest(TypedDict):
     ended: list[str]
     """Runs that use no tree any more, whatever their records say."""
     dry_run: bool
+    data: list[str]
+    """Paths that the host has as its own now, also where an earlier sync put something there."""
     manifest: NotRequired[int]
     """The size of the packed manifest that follows, for an update; then follow contents."""
     expected: NotRequired[str | None]
@@ -74,6 +76,11 @@ def lstat_or_none(path: bytes) -> os.stat_result | None:
         return os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def is_below(path: str, directories: list[str]) -> bool:
+    """Whether a path of the tree is one of these, or in one."""
+    return any(path == directory or path.startswith(directory + "/") for directory in directories)
 
 
 class ProjectTree:
@@ -159,11 +166,13 @@ class ProjectTree:
             return stat.S_ISLNK(status.st_mode) and decode_name(os.readlink(self.path_of(path))) == row[4]
         return stat.S_ISREG(status.st_mode) and status.st_size == row[3] and sha256_of(self.path_of(path)) == row[4]
 
-    def check(self) -> tuple[int, list[str]]:
-        """Compare the tree with its state: the number of missing files, and the changed ones."""
+    def check(self, data: list[str]) -> tuple[int, list[str]]:
+        """Compare the tree with its state, but for these paths: the number of missing files, and the changed ones."""
         gone = 0
         kept: list[str] = []
         for row in self.rows.values():
+            if is_below(row[0], data):
+                continue
             status = lstat_or_none(self.path_of(row[0]))
             if status is None:
                 gone += 1
@@ -256,7 +265,7 @@ def inspect(request: TreeRequest) -> TreesReply:
         with tree.lock() if own_run and tree.digest == digest and not leased else contextlib.nullcontext():
             is_whole = tree.digest == digest and not tree.pending
             if is_whole:
-                gone, kept = tree.check()
+                gone, kept = tree.check(request["data"])
                 is_whole = not gone
             if is_whole and not leased:
                 tree.lease(own_run)

@@ -4,7 +4,8 @@ The rules for a path in the tree:
 - a file that an earlier sync wrote, unchanged since, is updated, or deleted if the project no longer has it;
 - a file that an earlier sync wrote, changed since, stays while the project's file is the same; when that has changed
   too, it replaces the host's file, which is kept beside it as NAME.node-1;
-- a file that no sync wrote is never touched: the project's file is not written there, and the report lists it.
+- a file that no sync wrote is never touched: the project's file is not written there, and the report lists it;
+- a directory of `--data` stays as it is; a later sync without `--data` still knows which of its files a sync wrote.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from ipexctl.node.files.tree import (
     generations,
     has_ended,
     inspect,
+    is_below,
     lstat_or_none,
 )
 
@@ -60,12 +62,17 @@ class PutRequest(TreeRequest):
 class Plan:
     """The changes that turn the tree into the manifest. Making a plan changes nothing."""
 
-    def __init__(self, tree: ProjectTree, manifest: list[Row]) -> None:
+    def __init__(self, tree: ProjectTree, manifest: list[Row], data: list[str]) -> None:
         self.tree = tree
         self.manifest = {row[0]: row for row in manifest}
-        self.old: dict[str, list[Row]] = {path: [row] for path, row in tree.rows.items() if row[6]}
+        self.in_data = [row for path, row in tree.rows.items() if is_below(path, data)]
+        """What earlier syncs put into a directory of `--data`."""
+        self.old: dict[str, list[Row]] = {
+            path: [row] for path, row in tree.rows.items() if row[6] and not is_below(path, data)
+        }
         for row in tree.pending:
-            self.old.setdefault(row[0], []).append(row)
+            if not is_below(row[0], data):
+                self.old.setdefault(row[0], []).append(row)
         self.remove: dict[str, None] = {}
         self.make: list[Row] = []
         self.modes: list[Row] = []
@@ -266,6 +273,7 @@ class TreeUpdate:
             if status is not None and path not in blocked and path not in kept:
                 identity = [status.st_size, status.st_mtime_ns, status.st_ino]
             rows.append([*row[:5], identity, path not in blocked and (path in made or path in plan.old)])
+        rows += [row for row in plan.in_data if lstat_or_none(tree.path_of(row[0])) is not None]
         write_json_atomically(tree.state_directory + b"/state.json", {"digest": digest, "rows": rows})
         os.unlink(tree.state_directory + b"/pending.json")
         empty_stage(tree.stage)
@@ -416,7 +424,7 @@ def put_into(trees: list[ProjectTree], request: PutRequest, stream: BinaryIO) ->
     others = [other for other in trees if other.generation != number]
     rows = read_manifest(request, stream)
     if request["dry_run"]:
-        return PutReply(changes_of(Plan(tree, rows), dry_run=True))
+        return PutReply(changes_of(Plan(tree, rows, request["data"]), dry_run=True))
     with tree.lock():
         if request.get("expected", tree.digest) != tree.digest:
             return PutReply()  # another host with this home was faster
@@ -425,7 +433,7 @@ def put_into(trees: list[ProjectTree], request: PutRequest, stream: BinaryIO) ->
             for blob in request["blobs"]:
                 stage_from_store(tree.stage, os.fsencode(blob))
             receive_contents(tree.stage, UploadStream(stream))
-            plan = Plan(tree, rows)
+            plan = Plan(tree, rows, request["data"])
             update = TreeUpdate(plan)
             if missing := update.stage_local_copies(others):
                 return PutReply(need=tuple(missing))

@@ -82,7 +82,7 @@ class TreePart(Part):
 
     def results(self) -> list[bytes]:
         """All but what sync wrote and nothing changed since."""
-        synced = {self.tree.path_of(path) for path in Plan(self.tree, []).remove}
+        synced = {self.tree.path_of(path) for path in Plan(self.tree, [], []).remove}
         state = self.tree.state_directory + b"/"
         files = (path for path in files_below(self.path) if path not in synced and not path.startswith(state))
         return [path for path in files if not is_bytecode(path)]

@@ -73,22 +73,22 @@ def _trust(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[s
 
 def _sync(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
     from ipexctl.hosts.host import private_keys
-    from ipexctl.sync.project import data_patterns, read_project
+    from ipexctl.sync.project import read_project
     from ipexctl.sync.root import find_root
     from ipexctl.sync.sync import query_project
 
     args, options, base = call.args, context.options, call.task.base
     src = args["src"]
     root = find_root(None, None if src is None else local_path(base, src), base)
-    excludes = (*(args["exclude"] or ()), *data_patterns(root, [root / entry for entry in args["data"] or ()]))
     includes = tuple(args["include"] or ())
     project = read_project(
         root,
-        excludes,
+        args["exclude"] or (),
         includes=includes,
         home=options.home,
         allow_big=args["allow_big"],
         secret_files=private_keys(hosts),
+        data=[root / entry for entry in args["data"] or ()],
     )
     report = query_project(
         project,

@@ -54,9 +54,8 @@ class Place:
         more.setdefault("may_update", True)
         pool = SessionPool(LocalConnector(self.ran), Cancel(), forks=8)  # type: ignore[arg-type]
         with pool:
-            reading = {
-                name: more.pop(name) for name in ("excludes", "includes", "secret_files", "allow_big") if name in more
-            }
+            names = ("excludes", "includes", "secret_files", "allow_big", "data")
+            reading = {name: more.pop(name) for name in names if name in more}
             project = read_project(self.root, home=str(self.home), **reading)
             return query_project(project, hosts, pool, home=str(self.home), **more).upload()
 

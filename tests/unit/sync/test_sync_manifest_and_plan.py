@@ -21,7 +21,7 @@ from ipexctl.sync import scan as walk
 from ipexctl.sync.manifest import Manifest, ManifestEntry, unpacked
 from ipexctl.sync.node_calls import TreeState
 from ipexctl.sync.plan import make_sync_plan
-from ipexctl.sync.project import Hashes, data_patterns, manifest_of, read_project, remember
+from ipexctl.sync.project import Hashes, manifest_of, read_project
 from ipexctl.sync.report import SyncReport, SyncResult
 from ipexctl.sync.root import MARKS, find_root, tree_name
 from ipexctl.sync.scan import heaviest, leads_out
@@ -243,21 +243,9 @@ def test_file_that_changes_while_it_is_read_is_tried_three_times() -> None:
 def test_data_directories_in_the_project_are_left_out(tmp_path: Path) -> None:
     put(tmp_path, "data/x")
     put(tmp_path, "sub/data/x")
-    patterns = data_patterns(tmp_path, [Path("data"), Path("/elsewhere"), tmp_path / "sub/data", tmp_path])
-    assert {found.path for found in walk.scan_project(tmp_path, patterns).found} == {"sub"}
-
-
-def test_data_directory_that_the_last_sync_sent_stays_in_the_project(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    put(tmp_path / "p", "data/x")
-    put(tmp_path / "p", "database/x")
-    directories = [Path("data")]
-    remember(read_project(tmp_path / "p", ("/data",)))
-    assert data_patterns(tmp_path / "p", directories) == ("/data",)
-    remember(read_project(tmp_path / "p"))
-    assert data_patterns(tmp_path / "p", directories) == ()
+    project = read_project(tmp_path, data=[Path("data"), Path("/elsewhere"), tmp_path / "sub/data", tmp_path])
+    assert project.data == ("data", "sub/data")
+    assert {entry.path for entry in project.manifest.entries} == {"sub"}
 
 
 def generation(number: int = 1, *, whole: bool = False, held: tuple[str, ...] = (), **more: object) -> Generation:

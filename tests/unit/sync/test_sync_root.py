@@ -17,7 +17,7 @@ from ipexctl.jobs.submit.project import locate_project, project_fix
 from ipexctl.jobs.submit.request import RunRequest
 from ipexctl.launch.request import LaunchOptions
 from ipexctl.sync import scan as walk
-from ipexctl.sync.project import data_patterns, read_project
+from ipexctl.sync.project import paths_below, read_project
 from ipexctl.sync.root import describe_root_problem, home_directories, path_problem
 
 HOMES = (Path("/home/me"), Path("/data/me"))
@@ -203,7 +203,7 @@ def test_unreadable_symlink_is_reported(tmp_path: Path, monkeypatch: pytest.Monk
     assert refused.value.message.startswith(f"{tmp_path}/link: ")
     with pytest.raises(UserError):
         read_project(tmp_path / "link")
-    assert data_patterns(tmp_path / "link", [tmp_path]) == ()
+    assert paths_below(tmp_path / "link", [tmp_path]) == ()
 
 
 def test_path_problem_explains_missing_paths_and_wrong_types(tmp_path: Path) -> None:

@@ -111,6 +111,28 @@ def test_host_with_an_older_tree_gets_all_missing_files(place: Place) -> None:
     assert other.there() == contents(place.root)
 
 
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_data_directory_that_an_earlier_sync_sent_stays_and_is_known_again_without_data(
+    place: Place, tmp_path: Path, is_whole: bool
+) -> None:
+    put(place.root, "train.py", "1")
+    put(place.root, "data/a", "a")
+    put(place.root, "database", "d")
+    place.synced()
+    shutil.rmtree(place.root / "data")
+    put(place.root, "train.py", "2")
+    put(place.tree, "data/b", "host's own")
+    done = place.synced(data=["data"], may_update=is_whole)
+    assert (done.files_sent, done.files_deleted, done.kept) == (1, 0, ())
+    put(place.tree, "data/a", "changed on the host")
+    again = place.synced(data=["data"])
+    assert (again.status, again.kept) == ("ok", ()), "nothing in data is compared"
+    put(place.tree, "data/a", "a")
+    put(place.root, "data/a", "new")
+    assert place.synced().files_sent == 1
+    assert place.there() == {"train.py": "2", "database": "d", "data": "/", "data/a": "new", "data/b": "host's own"}
+
+
 def test_files_created_by_a_run_are_kept(place: Place) -> None:
     put(place.root, "train.py", "1")
     put(place.root, "out/readme", "r")
@@ -612,7 +634,7 @@ def test_ipexctl_home_inside_the_project_is_not_sent(place: Place) -> None:
 def test_agent_scripts_run_with_every_python_of_a_node(place: Place, python: str) -> None:
     put(place.root, "a/b", "1")
     request: dict[str, object] = {"home": str(place.home), "project": "p-1", "digest": "d"}
-    request.update(lease="r", ended=[], dry_run=False)
+    request.update(lease="r", ended=[], dry_run=False, data=[])
     asked = subprocess.run(
         agent_argv(python, "files.tree_command", "inspect"),
         input=json.dumps(request).encode() + b"\n",
@@ -638,7 +660,7 @@ def test_silent_connection_does_not_keep_the_tree_locked(place: Place, sent: byt
     """A lost connection may stay open on the host for hours."""
     packed = gzip.compress(b"[]")
     request: dict[str, object] = {"home": str(place.home), "project": "p-1", "digest": "d"}
-    request.update(lease=None, ended=[], dry_run=False, generation=1, blobs=[], manifest=len(packed))
+    request.update(lease=None, ended=[], dry_run=False, data=[], generation=1, blobs=[], manifest=len(packed))
     patches = {"common.limits": ("UPLOAD_SILENCE = 300", "UPLOAD_SILENCE = 1")}
     with subprocess.Popen(
         agent_argv(sys.executable, "files.tree_upload", "put", patches), stdin=subprocess.PIPE, stdout=subprocess.PIPE
