@@ -36,6 +36,8 @@ STOP_WAIT: Final = 20.0
 """For all ranks to exit: there are four between TERM and KILL."""
 DUMP_WAIT: Final = 10.0
 """For the stacks of all ranks: a busy interpreter answers late."""
+STOP_DELIVERY: Final = 5.0
+"""The second Ctrl-C waits this long for the request of the first to reach node0; the third does not wait."""
 STOPPED_RUN_SILENCE: Final = 8.0
 """Without an event of a run that this call has stopped: then its last lines may be missing."""
 DUMP_FRESH: Final = 60.0

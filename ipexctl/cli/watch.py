@@ -1,9 +1,10 @@
 """Follows a run for `run` and `attach`: what a signal, a key, a lost node0 and the end of the run mean for the call.
 
 In come the record of a run, the options of its view, and for `run` the session that has started it. `jobs/follow.py`
-brings the updates, a `RunView` shows them, and the exit code of the call comes out. The rules it keeps: Ctrl-C and
-SIGTERM stop the run once and leave at the second time; SIGHUP and `q` only detach; a reader that is slow or has left
-never holds up a signal; a node0 that is gone is replaced by the local copy if the run had ended.
+brings the updates, a `RunView` shows them, and the exit code of the call comes out. The rules it keeps: the first
+Ctrl-C or SIGTERM stops the run, the second leaves when node0 has the request, the third at once; SIGHUP and `q` only
+detach; a reader that is slow or has left never holds up a signal; a node0 that is gone is replaced by the local copy if
+the run had ended.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ipexctl.errors import OutputError
 from ipexctl.jobs.follow import FollowCall, Follower, RunEnded, RunUpdate, follow_copy
 from ipexctl.jobs.local_copy import LocalCopy, read_copy, read_final_status
 from ipexctl.jobs.registry import RunRecord, RunRegistry
-from ipexctl.limits import STOPPED_RUN_SILENCE
+from ipexctl.limits import STOP_DELIVERY, STOPPED_RUN_SILENCE
 from ipexctl.node.common.records import RunStatus
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import Connector
@@ -110,7 +111,11 @@ class _Watching:
         self._session = started[0] if started is not None else None
         self._cancel = events.cancel if events is not None else Cancel()
         self._stop_requested = threading.Event()
+        self._stop_answered = threading.Event()
+        """Whether the supervisor has got the signal to stop is known: `_is_told`."""
+        self._is_told = False
         self._number = int(signal.SIGINT)
+        self._is_leaving = False
         self._over = threading.Event()
         self._last_event_at = time.monotonic()
         self._not_stopped = ""
@@ -200,7 +205,10 @@ class _Watching:
         return session or self._connector.open(self._record.node0, cancel)
 
     def _handle_signal(self, number: int, leave: Leave) -> None:
-        """The first signal stops the run (SIGHUP detaches), the second exits at once. Runs as a signal handler."""
+        """The first signal stops the run (SIGHUP detaches), the second exits. Runs as a signal handler.
+
+        The third comes while the handler of the second waits, and exits at once.
+        """
         if self.code is None:
             self.code = 128 + number
             if number == signal.SIGHUP or self._over.is_set():
@@ -212,8 +220,15 @@ class _Watching:
         elif number != signal.SIGHUP:  # a terminal closed during the stop is ignored
             self._view.abandon()
             run = self._record.id
-            exit_message = f"exited without waiting; run {run} may still be running: ipexctl stop {run}\n"
-            leave("left before all was shown\n" if self._over.is_set() else exit_message)
+            if not self._is_leaving and not self._over.is_set():
+                self._is_leaving = True
+                self._stop_answered.wait(STOP_DELIVERY)
+            if self._over.is_set():
+                leave("left before all was shown\n")
+            elif self._is_told:
+                leave(f"exited without waiting; run {run} is being stopped: ipexctl why {run} shows its end\n")
+            else:
+                leave(f"exited without waiting; run {run} may still be running: ipexctl stop {run}\n")
 
     def _stop_when_asked(self) -> None:
         """Thread: stop the run when a key or signal requests it; the follower continues and shows the end."""
@@ -223,6 +238,7 @@ class _Watching:
             try:
                 self._stop()
             except HostError as error:
+                self._stop_answered.set()
                 self._report_not_stopped(f"{self._record.node0.name}: {error.reason}")
             while self.code is not None and not self._over.wait(0.5):
                 if time.monotonic() - self._last_event_at > STOPPED_RUN_SILENCE:
@@ -233,9 +249,13 @@ class _Watching:
 
         cancel = Cancel()
         with closing(self._connector.open(self._record.node0, cancel)) as session:
-            stopped = stop(session, self._record, number=self._number, cancel=cancel)
+            stopped = stop(session, self._record, number=self._number, cancel=cancel, on_told=self._on_told)
         if not stopped.status.is_over:
             raise HostError("it has been told, and is not over yet")
+
+    def _on_told(self) -> None:
+        self._is_told = True
+        self._stop_answered.set()
 
     def _report_not_stopped(self, reason: str) -> None:
         if self.code is not None:

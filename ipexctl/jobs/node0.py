@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.node_call import call
+from ipexctl.remote.node_call import call, ignore_reply
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.frames import Frame
     from ipexctl.node.run.runs import ListRequest
     from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.event_reader import OnEvent
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
 
@@ -34,6 +35,7 @@ def call_on_node0(
     request: RunReference | ListRequest,
     *,
     timeout: float | None = None,
+    on_event: OnEvent = ignore_reply,
     on_frame: Callable[[Frame], None] | None = None,
     cancel: Cancel | None = None,
 ) -> Reply:
@@ -46,6 +48,7 @@ def call_on_node0(
         home=record.home,
         label=f"{action} the run",
         timeout=timeout,
+        on_event=on_event,
         on_frame=on_frame,
         cancel=cancel,
     )

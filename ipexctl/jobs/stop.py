@@ -11,9 +11,12 @@ from ipexctl.limits import STOP_ANSWER, STOP_WAIT
 from ipexctl.node.common.records import RunStatus, State, read_status
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.node.run.runs import StopRequest
     from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
 
 
@@ -33,8 +36,19 @@ def stop(
     wait: float = STOP_WAIT,
     timeout: float = STOP_ANSWER,
     cancel: Cancel | None = None,
+    on_told: Callable[[], object] = lambda: None,
 ) -> StopResult:
-    """Signal the supervisor, and wait until the run has ended. Raises a HostError."""
+    """Signal the supervisor, and wait until the run has ended. Raises a HostError.
+
+    `on_told` is called when the signal is sent: then the run ends, whether anything waits for it or not.
+    """
     request: StopRequest = {"home": record.home, "id": record.id, "wait": wait, "signal": number}
-    reply = call_on_node0(session, record, "run.runs", "stop", request, timeout=timeout, cancel=cancel)
+
+    def on_event(event: Reply) -> None:
+        if event.get("event") == "told":
+            on_told()
+
+    reply = call_on_node0(
+        session, record, "run.runs", "stop", request, timeout=timeout, cancel=cancel, on_event=on_event
+    )
     return StopResult(read_status(reply["status"]), read_status({"state": reply["was"]}).state)

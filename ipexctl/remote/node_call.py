@@ -186,7 +186,7 @@ def _find_python(python: str, home_path: str, options: str, boot: str, arguments
     )
 
 
-def _ignore(event: Reply) -> None:
+def ignore_reply(event: Reply) -> None:
     """The default of `on_event`."""
 
 
@@ -201,7 +201,7 @@ def call(
     cached: bool = False,
     label: str = "",
     stdin: Readable | None = None,
-    on_event: OnEvent = _ignore,
+    on_event: OnEvent = ignore_reply,
     on_frame: Callable[[Frame], None] | None = None,
     limits: EventLimits = DEFAULT_LIMITS,
     timeout: float | None = None,
@@ -240,7 +240,7 @@ def call_line(
     request: Mapping[str, Any] | None,
     *,
     stdin: Readable | None = None,
-    on_event: OnEvent = _ignore,
+    on_event: OnEvent = ignore_reply,
     on_frame: Callable[[Frame], None] | None = None,
     timeout: float | None = None,
     cancel: Cancel | None = None,

@@ -13,6 +13,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import IO
@@ -21,6 +22,7 @@ import pytest
 from attach_helpers import COUNT_SCRIPT, IGNORE_TERM_SCRIPT, IPEXCTL, Attached
 
 from agent_helpers import wait_until
+from ipexctl.jobs.registry import RunRegistry
 from message_data import missing
 
 pytest_plugins = ["run_fixtures", "attach_fixtures"]
@@ -134,15 +136,37 @@ def test_signal_stops_the_run_and_shows_its_end(attach: Callable[..., Attached],
 
 
 @pytest.mark.signals
-def test_second_ctrl_c_exits_at_once_with_the_stop_command(attach: Callable[..., Attached]) -> None:
+@pytest.mark.parametrize("after", [0.06, 0.5])
+def test_second_ctrl_c_exits_when_node0_has_the_request(attach: Callable[..., Attached], after: float) -> None:
     attached = attach(IGNORE_TERM_SCRIPT)
     process = attached.begin_and_read("attach", "last")
     process.send_signal(signal.SIGINT)
-    time.sleep(0.5)
+    time.sleep(after)
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=30)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 3
+    assert process.returncode == -signal.SIGINT
+    assert missing(err.decode(), f"{attached.run.id} is being stopped ipexctl why {attached.run.id}") == []
+    wait_until(lambda: attached.run.status["state"] == "stopped", 20)
+
+
+@pytest.mark.signals
+def test_third_ctrl_c_exits_at_once_with_the_stop_command(attach: Callable[..., Attached], tmp_path: Path) -> None:
+    attached = attach(IGNORE_TERM_SCRIPT)
+    slow = tmp_path / "slow-python"
+    slow.write_text(f'#!/bin/sh\n[ ! -e {tmp_path}/is-slow ] || sleep 20\nexec {sys.executable} "$@"\n')
+    slow.chmod(0o755)
+    RunRegistry(attached.copies).save(replace(attached.run.record, python=str(slow)))
+    process = attached.begin_and_read("attach", "last")
+    (tmp_path / "is-slow").touch()
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None, "it waits until node0 has the request"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=2)
     assert process.returncode == -signal.SIGINT
     assert missing(err.decode(), f"ipexctl stop {attached.run.id}") == []
 
@@ -169,7 +193,7 @@ def test_second_sigterm_after_a_while_exits_at_once(attach: Callable[..., Attach
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=30)
     assert process.returncode == -signal.SIGTERM
-    assert missing(err.decode(), f"ipexctl stop {attached.run.id}") == []
+    assert missing(err.decode(), f"ipexctl why {attached.run.id}") == []
 
 
 @pytest.mark.signals
@@ -256,7 +280,7 @@ def test_second_ctrl_c_in_live_view_restores_the_terminal(attach: Callable[..., 
     shown.type(b"\x03")
     assert shown.until_gone() == -signal.SIGINT
     assert shown.restored
-    assert b"ipexctl stop" in shown.seen[shown.seen.rfind(b"\x1b[?1049l") :]
+    assert b"ipexctl why" in shown.seen[shown.seen.rfind(b"\x1b[?1049l") :]
 
 
 def test_stop_key_in_live_view_exits_with_130(attach: Callable[..., Attached]) -> None:

@@ -15,7 +15,7 @@ import signal
 import time
 from typing import Sequence, TypedDict
 
-from ipexctl.node.common.answer import AgentError, Json, answer, emit_frames
+from ipexctl.node.common.answer import AgentError, Json, answer, emit, emit_frames
 from ipexctl.node.common.files import RunReference, home_of, read_json, rundir_of, write_json_atomically
 from ipexctl.node.common.processes import ProcessIdentity, is_caught
 from ipexctl.node.common.records import FINAL, RunStatus
@@ -67,7 +67,7 @@ def list_runs(request: ListRequest) -> Json:
 
 
 def stop(request: StopRequest) -> Json:
-    """Signal the supervisor; `was` is the state before."""
+    """Signal the supervisor; `was` is the state before. The event `told` says that the run will end."""
     rundir = rundir_of(request)
     try:
         stored = read_status_file(rundir)
@@ -79,11 +79,13 @@ def stop(request: StopRequest) -> Json:
     until = time.monotonic() + request["wait"]
     if not stored.status.is_over and is_in_a_job(rundir, supervisor):
         batch_job.signal_script(rundir, "USR2")
+        emit("told")
         while time.monotonic() < until and not stored.status.is_over:
             time.sleep(0.2)
             stored = read_status_file(rundir)
     elif not stored.status.is_over:
         send_signal(supervisor, request["signal"])
+        emit("told")
         while time.monotonic() < until and supervisor.is_alive:
             time.sleep(0.05)
         stored = read_status_file(rundir)
