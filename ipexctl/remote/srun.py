@@ -36,8 +36,10 @@ from ipexctl.node.common.slurm import (
     JOB_ENDS,
     begin_to_ask,
     environment_of_srun,
+    job_end_in,
     own_job,
-    read_job_end,
+    read_answer,
+    show_job,
     variables_of_job,
 )
 from ipexctl.node.step.serve import MESSAGE, STDERR, STDIN, STDOUT
@@ -307,7 +309,7 @@ class SrunSession(Session):
         self._threads[1].join(1.0)  # its last line says why
         errors = [line for line in self._errors if line]
         job = self._job or own_job()
-        if job and (word := read_job_end(begin_to_ask(job))):
+        if job and (word := job_end_in(read_answer(begin_to_ask(show_job(job))))):
             fix = f"scontrol show job {job} tells more; the files of its runs are on its nodes"
             return Unreachable(f"Slurm job {job} {JOB_ENDS[word]}", fix)
         return Unreachable(

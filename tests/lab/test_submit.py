@@ -111,7 +111,35 @@ def test_scancel_ends_the_run_with_slurm_named(laptop: Laptop) -> None:
     laptop.wait_for(run, "running")
     ask(laptop.lab.hosts[0], f"scancel $(cat .ipexctl/runs/{run}/slurm/job)")
     assert laptop.call("wait", "--timeout", 60, run, timeout=70).rc not in (0, 124)
-    assert missing(laptop.call("why", run).out, "Slurm cancelled") == []
+    assert missing(laptop.call("why", run).out, "Slurm scancel") == []
+
+
+SAVES = """\
+import os, signal, sys, time
+
+def save(number, _):
+    print("saving", number, flush=True)
+    if os.environ["RANK"] == "1":
+        sys.exit(128 + number)
+
+if os.environ["RANK"] != "0":
+    signal.signal(signal.SIGUSR1 if os.environ["RANK"] == "2" else signal.SIGTERM, save)
+print("begun", flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+def test_ranks_hear_of_the_time_limit_before_the_run_is_stopped(laptop: Laptop) -> None:
+    """Rank 0 handles no signal and goes on, rank 1 ends itself by SIGTERM, and rank 2 has SIGUSR1."""
+    (laptop.project / "saves.py").write_text(SAVES)
+    run = laptop.submit("-N", 2, "-n", 3, "-t", 1, "saves.py")
+    followed = laptop.call("attach", run, timeout=100)
+    assert (followed.rc, missing(followed.err, "Slurm ends SIGUSR1 SIGTERM time limit near")) == (143, [])
+    lines = sorted(followed.lines)
+    assert lines == ["[0] begun", "[1] begun", "[1] saving 15", "[2] begun", "[2] saving 10"]
+    assert laptop.state(run)["state"] == "stopped"
+    assert missing(laptop.call("why", run).out, "time limit near submit -t") == []
 
 
 def test_a_node_with_another_home_is_named(laptop: Laptop) -> None:

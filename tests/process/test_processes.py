@@ -13,7 +13,7 @@ import pytest
 
 from ipexctl.node.common.job import RankJob
 from ipexctl.node.common.processes import ProcessIdentity, is_caught, own_identity, read_stat
-from ipexctl.node.run.processes import bound
+from ipexctl.node.run.processes import bound, signal_handlers
 from message_data import missing
 
 
@@ -74,6 +74,29 @@ def test_is_caught_detects_signal_handlers(sleeper: subprocess.Popen[bytes]) -> 
         assert is_caught(process.pid, signal.SIGUSR1)
         assert not is_caught(sleeper.pid, signal.SIGUSR1)
         process.kill()
+
+
+def test_signal_goes_to_the_nearest_processes_that_handle_it() -> None:
+    """A launcher without a handler would be ended; a forked worker has the handler of its parent."""
+    code = (
+        "import os, signal, time; signal.signal(10, lambda *_: print('got it', os.getpid(), flush=True)); "
+        "parent = os.getpid(); os.fork() == 0 or print('on', flush=True); \n"
+        "while True: time.sleep(60)"
+    )
+    argv = ["sh", "-c", f'{sys.executable} -c "$0"; true', code]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            assert signal_handlers(process.pid, signal.SIGUSR1)
+            said = process.stdout.readline().split()
+            assert said[:2] == [b"got", b"it"]
+            assert read_stat(int(said[2])).parent == process.pid
+            assert not signal_handlers(process.pid, signal.SIGUSR2)
+            assert process.poll() is None
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+        assert process.stdout.read() == b"", "one process got it"
 
 
 def test_descendants_are_searched_only_if_the_guard_has_siblings() -> None:

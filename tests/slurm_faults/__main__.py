@@ -153,7 +153,12 @@ def cancel_ranks(round_: Round) -> Expected:
     steps = in_host(round_.lab.hosts[0], "squeue -h -s -o '%i %N %j'").splitlines()
     step = next(line.split()[0] for line in steps if "node[2-4]" in line and not re.search("batch|extern", line))
     in_host(round_.lab.hosts[0], f"scancel {step}")
-    return Expected(None, ("failed",), "srun (got a signal|was ended|ended)|got SIGTERM")
+    return Expected(143, ("stopped",), "the Slurm step of its ranks was cancelled")
+
+
+def reach_limit(_: Round) -> Expected:
+    """The job has a minute."""
+    return Expected(143, ("stopped",), "the time limit of its Slurm job was near")
 
 
 def kill_srun(round_: Round) -> Expected:
@@ -168,7 +173,7 @@ def kill_supervisor(round_: Round) -> Expected:
 
 def kill_wrapper(round_: Round) -> Expected:
     rank = round_.chance.randrange(3)
-    round_.kill(round_.nodes[rank], "agent.zip run.rank", "KILL")
+    round_.kill(round_.nodes[rank], "^[^ ]*python.*agent.zip run.rank", "KILL")
     return Expected(1, ("failed",), f"rank {rank} on {round_.nodes[rank].name} disconnected: its wrapper process was")
 
 
@@ -209,12 +214,13 @@ def left(lab: Lab) -> list[str]:
 def line_of(case: tuple[str, bool], number: int) -> str:
     """The line that starts the round on the login host."""
     name, in_batch = case
-    seconds = {"kill_slurmd": 6, "ends_well": 2, "hang_up": 5, "kill_call": 5}.get(name, 60)
+    seconds = {"kill_slurmd": 6, "ends_well": 2, "hang_up": 5, "kill_call": 5}.get(name, 90)
     words = f"cd ~/project; export XDG_STATE_HOME=/home/ipex/state-{number}; "
     words += f"ipexctl run --python /usr/bin/python3 s.py {seconds}; echo call=$?; "
     words += "ipexctl attach -q last >/dev/null 2>&1; echo; echo ps; ipexctl ps --json -n 1; echo; ipexctl why last"
     if not in_batch:
-        return f"salloc --quiet -N3 sh -c {shlex.quote(words)}"
+        limit = "-t 1 " if name == "reach_limit" else ""
+        return f"salloc --quiet -N3 {limit}sh -c {shlex.quote(words)}"
     script = "#!/bin/sh\ntrap : TERM INT\nmkdir -p ~/project; cp /tmp/s.py ~/project/s.py\n"
     script += f"touch ~/project/pyproject.toml\n{words}\n"
     return f"printf %s {shlex.quote(script)} >job.sh; sbatch --quiet --wait -N3 -o /tmp/batch.out job.sh"

@@ -11,27 +11,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.call_options import CallOptions
+from ipexctl.node.common.slurm import GOING_ON, JOB_ENDS, LIMIT_NEAR, WAITING
 from ipexctl.node.run.batch_job import GONE, NO_HOME, NO_PROJECT, NO_PYTHON
 from ipexctl.remote.outcome import HostError
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.jobs.why.diagnosis import Diagnosis
     from ipexctl.node.common.records import RunStatus, SlurmJob
     from ipexctl.remote.reply import Reply
 
-_ENDED: Final[Mapping[str, str]] = {
-    "TIMEOUT": "its time limit was over",
-    "NODE_FAIL": "a node failed",
-    "OUT_OF_MEMORY": "it used more memory than it had asked for",
-    "PREEMPTED": "another job took its nodes",
-    "BOOT_FAIL": "a node did not start",
-    "DEADLINE": "its deadline had passed",
-    "CANCELLED": "it was cancelled",
-}
 _MOST_RANKS: Final = 100_000
 
 
@@ -50,11 +40,11 @@ def reason_of_wait(job: SlurmJob) -> str:
 
 def ended_by_slurm(job: SlurmJob) -> str:
     """Why the job ended, as far as Slurm tells; empty if it does not."""
-    if job.state in ("", GONE, "COMPLETED", "FAILED", "RUNNING", "PENDING"):
+    if job.state in ("", GONE, "COMPLETED", "FAILED") or job.state in WAITING | GOING_ON:
         return ""
-    known = _ENDED.get(job.state)
     more = f" ({printable(job.reason)})" if job.reason else ""
-    return f"Slurm ended its job {job.id}: {known or printable(job.state)}{more}"
+    what = JOB_ENDS.get(job.state) or f"was ended: {printable(job.state)}"
+    return f"its Slurm job {job.id} {what}{more}"
 
 
 def explain(record: RunRecord, status: RunStatus) -> Explained:
@@ -131,9 +121,11 @@ def with_end_of_job(diagnosis: Diagnosis, status: RunStatus) -> Diagnosis:
     if job is None or status.state not in ("stopped", "failed", "lost"):
         return diagnosis
     text = ended_by_slurm(job)
-    if job.notice == "limit":
-        text = f"the time limit of Slurm job {job.id} was near, so the run was stopped; more time: submit with -t"
-    elif not text and job.notice == "cancelled":
+    if status.job_end == LIMIT_NEAR:
+        return replace(diagnosis, notes=("more time: ipexctl submit -t TIME", *diagnosis.notes))
+    if status.job_end:  # the diagnosis says so
+        return diagnosis
+    if not text and job.notice == "cancelled":
         text = f"Slurm job {job.id} was cancelled, or its time was over"
     if not text:
         return diagnosis

@@ -5,8 +5,8 @@ It runs on the job's first node. It checks that the nodes have the home of the l
 package that `submit` has sent takes the nodes from the allocation, plans, and starts the run with the id that is known
 already. What the script leaves in RUNDIR/slurm is read by `node/run/batch_job.py`.
 
-Signals: plain scancel reaches the script and its children, so it passes nothing on. USR1 comes from Slurm before the
-time limit, USR2 from `ipexctl stop`; both come to the script alone, and it stops the run. What users give for Slurm is
+Signals: plain scancel reaches the script and its children, so it passes nothing on. USR2 comes from `ipexctl stop`, to
+the script alone, and it stops the run. `node/run/job_limit.py` knows of the time limit. What users give for Slurm is
 checked to be words without blanks or quotes: the lines of options are no shell text.
 """
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from ipexctl.jobs.submit.request import RunRequest
 
-NOTICE_SECONDS: Final = 60
-"""Before the time limit, in which the run is stopped in order; of a short limit a quarter."""
 _WORD: Final = re.compile(r"[A-Za-z0-9_.,:@=+/*&|\[\]()%~^-]+")
 _TIME: Final = re.compile(r"(\d+-)?\d+(:\d+){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
 _OPTION: Final = re.compile(r"--[a-z][a-z-]*(=.+)?")
@@ -98,27 +96,7 @@ def option_lines(run: str, options: QueueOptions) -> list[str]:
     if not any(option.partition("=")[0] in _OF_SHARE for option in options.others):
         lines.append("--exclusive")
     # A job that Slurm began again by itself would find the run of before.
-    return [*lines, "--no-requeue", f"--signal=B:USR1@{_notice(options.time)}", "--output=/dev/null"]
-
-
-def _notice(time: str | None) -> int:
-    seconds = seconds_of(time) if time is not None else None
-    return NOTICE_SECONDS if seconds is None else max(1, min(NOTICE_SECONDS, seconds // 4))
-
-
-def seconds_of(time: str) -> int | None:
-    """The seconds of a time of Slurm: minutes, MM:SS, HH:MM:SS, or D-HH[:MM[:SS]]; None for no limit."""
-    days, dash, rest = time.rpartition("-")
-    if not rest.replace(":", "").isdigit():
-        return None
-    parts = [int(part) for part in rest.split(":")]
-    if dash:
-        hours, minutes, seconds = (*parts, 0, 0)[:3]
-    elif len(parts) == 3:
-        hours, minutes, seconds = parts
-    else:
-        hours, minutes, seconds = 0, *(*parts, 0)[:2]
-    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+    return [*lines, "--no-requeue", "--output=/dev/null"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,14 +166,13 @@ cd {workdir} || finish {no_project}
 unset IPEXCTL_HOSTFILE IPEXCTL_CLUSTER IPEXCTL_HOME
 export IPEXCTL_RUN_ID={run} XDG_STATE_HOME="$dir/state"
 
-# Slurm sends USR1 before the time limit, ipexctl stop USR2; scancel signals the run, too.
+# ipexctl stop sends USR2; scancel signals the run, too.
 reason=
 stop_run() {{
   reason=$1
   echo "$1" >"$dir/notice"
   [ -z "${{pid:-}}" ] || kill -TERM "$pid" 2>/dev/null
 }}
-trap 'stop_run limit' USR1
 trap 'stop_run stop' USR2
 trap 'echo cancelled >"$dir/notice"' TERM
 {python} -I -c {boot} {package} \\

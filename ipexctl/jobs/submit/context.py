@@ -9,7 +9,6 @@ and dry run see the same.
 from __future__ import annotations
 
 import os
-import subprocess
 from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
@@ -23,8 +22,7 @@ from ipexctl.jobs.submit.preflight.connectivity import Node0Files, read_node0
 from ipexctl.jobs.submit.preflight.paths import check_paths
 from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
 from ipexctl.launch.request import RankEnv
-from ipexctl.limits import SLURM_ANSWER
-from ipexctl.node.common.slurm import seconds_left
+from ipexctl.node.common.slurm import begin_to_ask, read_answer, seconds_left, show_time_left
 from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
@@ -158,12 +156,7 @@ def gather(
 
 def time_left_of(job: str) -> int | None:
     """The seconds until Slurm ends the job; None without a limit, or without an answer."""
-    argv = ["squeue", "--noheader", "--jobs", job, "--format", "%L"]
-    try:
-        shown = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=SLURM_ANSWER, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return seconds_left(shown.stdout.decode(errors="replace"))
+    return seconds_left(read_answer(begin_to_ask(show_time_left(job))))
 
 
 def _common_python(facts: Mapping[str, Facts]) -> str:

@@ -20,7 +20,7 @@ from ipexctl.jobs.why.cause import choose_cause, choose_hang_cause, find_first_f
 from ipexctl.known_errors.match import Cause, RankOutput, bare, cause_of, shortened
 from ipexctl.known_errors.table import known_errors
 from ipexctl.node.common.records import Failure, LostOutput, RankStatus, SilentRank, Throughput
-from ipexctl.node.common.slurm import JOB_ENDS
+from ipexctl.node.common.slurm import describe_run_end
 from ipexctl.node.run.verdict import describe_exit, signal_name
 from ipexctl.text import counted, format_clock, rough_duration
 
@@ -164,8 +164,8 @@ def _stopped(snapshot: RunSnapshot) -> Diagnosis:
     by = {130: "by Ctrl-C", 143: "by ipexctl stop, or SIGTERM", 129: "as its call was gone"}.get(
         snapshot.status.exit_code or 0, "by a signal"
     )
-    if snapshot.status.job_end in JOB_ENDS:
-        by = f"as its Slurm job {JOB_ENDS[snapshot.status.job_end]}"
+    if by_slurm := describe_run_end(snapshot.status.job_end):
+        by = f"as {by_slurm}"
     headline = f"run {snapshot.id} was stopped{_after(snapshot)}, {by}"
     notes, logs = (*_hung(snapshot), *_notes(snapshot)), f"ipexctl logs {snapshot.id}"
     cause = choose_hang_cause(snapshot) if snapshot.silent_for is not None else None

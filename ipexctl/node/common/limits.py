@@ -52,6 +52,11 @@ LAST_MESSAGES = 2.0
 FULL_DISK_FLUSH = 30.0
 """For output to be written once every rank has ended, when the disk is full."""
 
+JOB_NOTICE = 60.0
+"""Before the end of a Slurm job, for its ranks to save what they have; of a job under four minutes, a quarter."""
+JOB_STOP = 15.0
+"""Before the end of a Slurm job, to stop the run; of a job under four minutes, a sixteenth."""
+
 CALLER_SILENCE = 40.0
 """Without a sign of the call that watches a trial of `autotune`, until the trial is ended."""
 NOTIFY_CLAIM = 20.0

@@ -239,7 +239,7 @@ class SlurmJob(NamedTuple):
     """The first node, which has the script and the supervisor."""
     nodes: str = ""
     notice: str = ""
-    """Why the script was signalled: limit, stop, cancelled."""
+    """Why the script was signalled: stop, cancelled."""
     has_begun: bool = False
     script_code: int | None = None
     """The exit code of the script, once it has ended by itself."""
@@ -291,7 +291,7 @@ class RunStatus(NamedTuple):
     slow: SlowRank | None = None
     """While it runs; `ipexctl slow` judges more, and says why."""
     job_end: str = ""
-    """Slurm's word for the end of the job in which it ran, such as TIMEOUT, if that stopped it."""
+    """What Slurm did that stopped it, such as TIMEOUT: a word that `slurm.describe_run_end` knows."""
     notes: bool = False
     """Whether `output.notes` says which lines of the output are ipexctl's; false in records of older versions."""
     slurm: SlurmJob | None = None

@@ -1,7 +1,9 @@
-"""Slurm's variables of a job, and its word for the end of a job.
+"""Reads what Slurm tells of a job: its variables, how `scontrol` and `squeue` show it, and the sentence for each end.
 
 A process in an allocation has variables of the job (its number, its nodes), of the step, and of its own task. Both ends
 of a session over srun, and the supervisor that starts ranks by srun, pass on the first alone.
+
+Slurm is asked by a command that goes on while its caller works. What it prints is read here alone, by its fields.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from typing import Mapping
+from typing import Mapping, NamedTuple, Sequence
 
 OF_SLURM = ("SLURM_", "SLURMD_", "SRUN_", "PMI_", "PMIX_")
 """All of Slurm's, and those by which its tasks join an MPI."""
@@ -44,59 +46,144 @@ def environment_of_srun(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name not in _OPTIONS_OF_SRUN}
 
 
+WAITING = frozenset(
+    ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+)
+GOING_ON = frozenset(("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"))
 JOB_ENDS = {
     "CANCELLED": "was cancelled",
     "TIMEOUT": "reached its time limit",
     "NODE_FAIL": "lost a node",
     "PREEMPTED": "was preempted",
     "OUT_OF_MEMORY": "ran out of memory",
+    "BOOT_FAIL": "had a node that did not start",
     "DEADLINE": "reached its deadline",
     "FAILED": "failed",
     "COMPLETED": "is over",
     "COMPLETING": "was ended, as by scancel",
 }
 """Slurm's word for the state of a job that has ended, or is about to: what happened to it."""
+STEP_CANCELLED, LIMIT_NEAR = "STEP_CANCELLED", "LIMIT_NEAR"
+_RUN_ENDS = {
+    **{word: f"its Slurm job {text}" for word, text in JOB_ENDS.items()},
+    STEP_CANCELLED: "the Slurm step of its ranks was cancelled",
+    LIMIT_NEAR: "the time limit of its Slurm job was near",
+}
 _ANSWER = 5.0
 """Seconds for Slurm's controller to answer: it may be busy, and KillWait is 30 seconds by default."""
-_STATE = re.compile(r"^ *JobState=([A-Z_]+) Reason=(\S+)", re.MULTILINE)
 _REASONS = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL"}
 """Of a job whose processes are being ended; the reason of one that was cancelled is none."""
+_SHOWN = re.compile(
+    r"JobId=(?P<id>[0-9]+)\s.*?\bJobName=(?P<name>\S+)\s.*?\sJobState=(?P<state>[A-Z_]+)\s+Reason=(?P<reason>.*?)\s+Dependency=",
+    re.DOTALL,
+)
+_EXIT = re.compile(r"\sExitCode=([0-9]+):([0-9]+)\s")
+_BATCH_HOST = re.compile(r"\sBatchHost=([A-Za-z0-9._-]+)\s")
+_NODES = re.compile(r"\sNodeList=([][A-Za-z0-9._,-]+)\s")
 
 
-def begin_to_ask(job: str) -> subprocess.Popen[bytes] | None:
-    """Ask Slurm for the state of a job; None if it can't be asked."""
-    argv = ["scontrol", "show", "job", job]
+def describe_run_end(word: str) -> str:
+    """What Slurm did that stopped a run, as the end of `as …`; empty for a word that is not known."""
+    return _RUN_ENDS.get(word, "")
+
+
+class ShownJob(NamedTuple):
+    """A job as Slurm shows it."""
+
+    id: str
+    name: str
+    state: str
+    reason: str
+    exit_code: int | None = None
+    """None before the job is over; so is the signal."""
+    signal: int | None = None
+    batch_host: str = ""
+    nodes: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self.state not in WAITING | GOING_ON
+
+
+def show_job(job: str) -> list[str]:
+    """The command that prints one job as one line, for `read_shown`."""
+    return ["scontrol", "show", "job", "-o", job]
+
+
+def read_shown(text: str) -> ShownJob | None:
+    """A job in what `show_job` prints; None if there is none. Pure."""
+    found = _SHOWN.match(text)
+    if found is None:
+        return None
+    job = ShownJob(found["id"], found["name"], found["state"], found["reason"])
+    how, batch_host, nodes = _EXIT.search(text), _BATCH_HOST.search(text), _NODES.search(text)
+    return job._replace(
+        reason="" if job.reason in ("None", "(null)") else job.reason,
+        exit_code=int(how[1]) if how is not None and job.is_over else None,
+        signal=int(how[2]) if how is not None and job.is_over and how[2] != "0" else None,
+        batch_host=batch_host[1] if batch_host is not None else "",
+        nodes=nodes[1] if nodes is not None else "",
+    )
+
+
+def begin_to_ask(argv: Sequence[str]) -> subprocess.Popen[bytes] | None:
+    """Start a command that asks Slurm; None if it can't be asked."""
     try:
-        return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        return subprocess.Popen(list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     except OSError:
         return None
 
 
-def read_job_end(query: subprocess.Popen[bytes] | None) -> str:
-    """The word of `JOB_ENDS`; empty for a job that goes on or is not known, and without an answer."""
+def read_answer(query: subprocess.Popen[bytes] | None) -> str:
+    """What it prints; empty without an answer."""
     if query is None:
         return ""
     try:
-        shown = query.communicate(timeout=_ANSWER)[0].decode(errors="replace")
+        return query.communicate(timeout=_ANSWER)[0].decode(errors="replace")
     except subprocess.TimeoutExpired:
-        query.kill()
+        stop_asking(query)
         return ""
-    return job_end_in(shown)
+
+
+def stop_asking(query: subprocess.Popen[bytes]) -> None:
+    """End the command. What it has started, if anything, is not waited for."""
+    query.kill()
+    query.wait()
+    if query.stdout is not None:
+        query.stdout.close()
 
 
 def job_end_in(shown: str) -> str:
-    """The word of `JOB_ENDS` in what `scontrol show job` prints. Pure."""
-    found = _STATE.search(shown)
-    if found is None or found[1] not in JOB_ENDS:
+    """The word of `JOB_ENDS` in what `show_job` prints; empty for a job that goes on or is not known. Pure."""
+    job = read_shown(shown)
+    if job is None or job.state not in JOB_ENDS:
         return ""
-    return _REASONS.get(found[2], found[1]) if found[1] == "COMPLETING" else found[1]
+    return _REASONS.get(job.reason, job.state) if job.state == "COMPLETING" else job.state
+
+
+_STEP_CANCELLED = re.compile(r"^slurmstepd\S*: error: \*\*\* STEP [0-9.]+ ON \S+ CANCELLED AT ", re.MULTILINE)
+_TASK_EXITED = re.compile(r"^srun: error: \S+: tasks? \S+: Exited ", re.MULTILINE)
+
+
+def is_step_cancelled(log: str) -> bool:
+    """Whether srun prints that its step was cancelled, which kills all tasks at once: no task has exited by itself.
+
+    srun prints the same line if it is ended itself, after it has waited for tasks. Slurm can't be asked: it forgets a
+    step that is over. Pure.
+    """
+    return _STEP_CANCELLED.search(log) is not None and _TASK_EXITED.search(log) is None
 
 
 _LEFT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)")
 
 
+def show_time_left(job: str) -> list[str]:
+    """The command that prints the time that is left of a job, for `seconds_left`."""
+    return ["squeue", "--noheader", "--jobs", job, "--format", "%L"]
+
+
 def seconds_left(shown: str) -> int | None:
-    """The time left of a job, as `squeue -h -o %L` prints it; None for no limit, or no answer. Pure."""
+    """The time in what `show_time_left` prints; None for no limit, or no answer. Pure."""
     found = _LEFT.fullmatch(shown.strip())
     if found is None:
         return None

@@ -7,8 +7,8 @@ prints is read by its fields alone, and counts only if the job has the name of t
 Slurm forgets a job after minutes, so its last word is kept in `outcome.json`. The rule: what neither Slurm nor a file
 says is not known; a run is not called ended because nobody answers.
 
-The script's files: `began` (the job has begun on its first node), `notice` (why its script was signalled: `limit`,
-`stop`, `cancelled`), `no-home` (nodes without this home), `ended` (the exit code).
+The script's files: `began` (the job has begun on its first node), `notice` (why its script was signalled: `stop`,
+`cancelled`), `no-home` (nodes without this home), `ended` (the exit code).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ipexctl.node.common.files import last_lines, read_json, write_json_atomical
 from ipexctl.node.common.json_records import decode_valid
 from ipexctl.node.common.processes import read_text
 from ipexctl.node.common.records import SCHEMA, SlurmJob
+from ipexctl.node.common.slurm import GOING_ON, WAITING, read_shown, show_job
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -40,21 +41,10 @@ ASKED_AGAIN = 5.0
 """Seconds for which an answer of Slurm is used by the same process."""
 SILENT = 15.0
 """Seconds without a new status after which Slurm is asked whether the job goes on."""
-WAITING = frozenset(
-    ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
-)
-GOING_ON = frozenset(("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"))
 GONE = "GONE"
 """In place of a state: Slurm does not know the job, or no longer."""
 MAX_TEXT = 300
 LINES = 30
-_FIELDS = re.compile(
-    r"^JobId=(?P<id>[0-9]+)\s.*?\bJobName=(?P<name>\S+)\s.*?\sJobState=(?P<state>[A-Z_]+)\s+Reason=(?P<reason>.*?)\s+Dependency=",
-    re.DOTALL,
-)
-_EXIT = re.compile(r"\sExitCode=([0-9]+):([0-9]+)\s")
-_BATCH_HOST = re.compile(r"\sBatchHost=([A-Za-z0-9._-]+)\s")
-_NODES = re.compile(r"\sNodeList=([][A-Za-z0-9._,-]+)\s")
 _asked: dict[str, tuple[float, SlurmJob]] = {}
 
 
@@ -73,22 +63,19 @@ def job_id(rundir: str) -> str:
     return number if re.fullmatch(r"[0-9]{1,12}", number) else ""
 
 
-def read_shown(text: str, run: str, number: str) -> SlurmJob:
-    """What one line of `scontrol show job -o` says of the job of this run; `GONE` for a job of another name."""
-    found = _FIELDS.match(text)
-    if found is None or found["id"] != number or found["name"] != run:
+def read_job(text: str, run: str, number: str) -> SlurmJob:
+    """What Slurm shows of the job of this run; `GONE` for a job of another name."""
+    shown = read_shown(text)
+    if shown is None or shown.id != number or shown.name != run:
         return SlurmJob(number, GONE)
-    how, batch_host, nodes = _EXIT.search(text), _BATCH_HOST.search(text), _NODES.search(text)
-    state = found["state"]
-    is_over = state not in WAITING | GOING_ON
     return SlurmJob(
         number,
-        state,
-        "" if found["reason"] in ("None", "(null)") else found["reason"][:MAX_TEXT],
-        exit_code=int(how[1]) if how is not None and is_over else None,
-        signal=int(how[2]) if how is not None and is_over and how[2] != "0" else None,
-        node=batch_host[1] if batch_host is not None else "",
-        nodes=nodes[1][:MAX_TEXT] if nodes is not None else "",
+        shown.state,
+        shown.reason[:MAX_TEXT],
+        exit_code=shown.exit_code,
+        signal=shown.signal,
+        node=shown.batch_host,
+        nodes=shown.nodes[:MAX_TEXT],
     )
 
 
@@ -114,9 +101,9 @@ def ask(run: str, number: str) -> SlurmJob:
     if known is not None and time.monotonic() - known[0] < ASKED_AGAIN:
         return known[1]
     try:
-        code, shown, errors = call_slurm(["scontrol", "show", "job", "-o", number])
+        code, shown, errors = call_slurm(show_job(number))
         if code == 0:
-            job = read_shown(shown, run, number)
+            job = read_job(shown, run, number)
         elif "Invalid job id" in errors:
             job = SlurmJob(number, GONE)
         else:

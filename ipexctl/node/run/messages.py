@@ -7,6 +7,7 @@ the state of the run. `MESSAGES` has what `rank.py` sends then, and its types. T
     ack             how many bytes of each stream are written
     rewind          send the output again from these offsets: the disk was full
     begin           the exchange of checkpoints is over: start the command
+    notice          the time limit of the job is near: tell the command, if it handles such a signal
     stop            end the command
     dump            report the stacks of the command
     remove-job      the job file is not needed any more

@@ -14,6 +14,7 @@ The kinds, with their fields:
 
     restart      attempt, restarts, reason    begins the next attempt, in all files with output
     checkpoint   text                         what an exchange of checkpoints does, in the stderr of rank 0
+    job-limit    job, seconds                 the time limit of the Slurm job is near, in the stderr of rank 0
     gap          bytes, host                  output is missing: the disk of the host had no room
     not-started  host, reason                 the command could not be started, in the stderr of its rank
 """
@@ -35,6 +36,7 @@ READ_SIZE = 1 << 20
 _SENTENCES = {
     "restart": "restart {attempt} of {restarts} after: {reason}",
     "checkpoint": "{text}",
+    "job-limit": "Slurm job {job} ends in {seconds} s: ranks that handle SIGUSR1, else SIGTERM, have got that signal",
     "gap": "{bytes} bytes are missing here: there was no room for them on {host}",
     "not-started": "{host}: {reason}",
 }

@@ -20,6 +20,7 @@ from ipexctl.node.common.processes import (
     ProcessStat,
     all_processes,
     end_with_parent,
+    is_caught,
     is_running,
     read_stat,
     read_text,
@@ -162,6 +163,19 @@ def signal_descendants(number: int, except_pid: int) -> list[int]:
         with contextlib.suppress(OSError):
             os.kill(pid, number)
     return victims
+
+
+def signal_handlers(pid: int, number: int) -> bool:
+    """Send a signal to a process or, if it has no handler for it, to the nearest of its descendants that have one.
+
+    Without a handler, most signals end a process. A worker that was forked has the handler of its parent.
+    """
+    if is_caught(pid, number):
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
+        return True
+    answers = [signal_handlers(stat.pid, number) for stat in descendants(pid) if stat.parent == pid]
+    return any(answers)
 
 
 def end_descendants(except_pid: int, grace: float = 0.5) -> list[int]:

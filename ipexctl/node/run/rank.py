@@ -496,7 +496,7 @@ class Rank:
                     elif self.checkpoint is not None and pid == self.checkpoint.pid:
                         self.on_checkpoint_exit(self.checkpoint, status)
             elif number in (signal.SIGUSR1, signal.SIGUSR2):
-                self.signal_child(number)
+                self.signal_handlers(number)
             else:
                 self.is_signalled = True
                 if self.may_run and not self.is_lost:
@@ -530,6 +530,9 @@ class Rank:
                 stream.buffer.rewind(int(message.get(stream.name) or 0))
         elif kind == "stop":
             self.stop()
+        elif kind == "notice":
+            # A rank that handles neither has nothing to save, and goes on.
+            self.signal_handlers(signal.SIGUSR1) or self.signal_handlers(signal.SIGTERM)
         elif kind == "begin":
             self.welcome["checkpoint_port"] = None
         elif kind == "dump":
@@ -548,6 +551,12 @@ class Rank:
             self.enter(Phase.STOPPING)
             self.kill_at = time.monotonic() + TERM_GRACE
             self.signal_child(signal.SIGTERM)
+
+    def signal_handlers(self, number: int) -> bool:
+        """Send a signal to the command only if it handles that; whether it does."""
+        if self.child is None or self.phase is not Phase.RUNNING:
+            return False
+        return processes.signal_handlers(self.child.pid, number)
 
     def signal_child(self, number: int) -> None:
         if self.child is not None and self.exit is None:

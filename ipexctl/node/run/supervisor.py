@@ -39,6 +39,7 @@ from ipexctl.node.common.records import FINAL, Detail, Mpirun, TrialFigures, spl
 from ipexctl.node.run import messages, recorder, stack_dumps, stall_detector, verdict
 from ipexctl.node.run.caller_watch import CallerWatch
 from ipexctl.node.run.host_notes import HostNotes
+from ipexctl.node.run.job_limit import JobLimit
 from ipexctl.node.run.master_port import PortError, check_master_port
 from ipexctl.node.run.mpirun import MpirunProcess
 from ipexctl.node.run.own_time import waiting_of
@@ -122,6 +123,7 @@ class Supervisor:
         self.process: MpirunProcess | None = None
         self.job_end: subprocess.Popen[bytes] | None = None
         """Asks Slurm whether it ends the job of this run."""
+        self.job_limit = JobLimit(slurm.own_job()) if start.by_slurm and slurm.own_job() else None
         self.signals: list[int] = []
         self.peers.listener.addresses.update(start.addresses)
         self.wake, wakeup = os.pipe()
@@ -396,6 +398,8 @@ class Supervisor:
             self.verdict.on_not_started(missing, RANKS_BEGIN)
         if self.end_at is not None and now > self.end_at:
             self.verdict.fail("time-limit", f"the time limit of {self.plan.time_limit:g} s is over")
+        if self.job_limit is not None and self.verdict.ending is None:
+            self.check_job_limit(self.job_limit, now)
         if self.caller.is_gone(now):
             reason = f"the call that watched it was gone for {self.plan.caller_silence:g} s"
             self.verdict.end("stopped", 128 + signal.SIGHUP, reason)
@@ -411,6 +415,18 @@ class Supervisor:
         if self.verdict.ending is None and stall_detector.check_stall(*stall):
             self.on_stall()
         self.check_mpirun(now)
+
+    def check_job_limit(self, limit: JobLimit, now: float) -> None:
+        for step in limit.check(now):
+            seconds = round(limit.left(now))
+            self.record.event("job-limit", step=step, job=limit.job, seconds=seconds)
+            if step == "stop":
+                self.verdict.stop(128 + signal.SIGTERM, self.ranks, self.plan.restarts)
+                return
+            self.verdict.is_limit_near = True
+            self.ranks[0].sinks["err"].note("job-limit", {"job": limit.job, "seconds": seconds}, is_first=True)
+            for peer in self.ranks:
+                self.peers.send_message(peer, "notice")
 
     def on_stall(self) -> None:
         """Keep the stacks with the run, also if they are not shown: they explain the hang when the run is over."""
@@ -498,7 +514,7 @@ class Supervisor:
                 self.dumps.handle_requests()
             elif number != signal.SIGCHLD:
                 if self.plan.by_slurm and self.job_end is None:  # it may be Slurm that ends the job
-                    self.job_end = slurm.begin_to_ask(slurm.own_job())
+                    self.job_end = slurm.begin_to_ask(slurm.show_job(slurm.own_job()))
                 self.verdict.stop(128 + number, self.ranks, self.plan.restarts)
             elif self.mpirun.ended_at is None and self.mpirun.has_ended():
                 code = self.mpirun.ended_by[0]
@@ -567,6 +583,8 @@ class Supervisor:
         self.record.notes.close()
         if self.process is not None:
             self.process.kill_leftovers()
+        if self.job_limit is not None:
+            self.job_limit.close()
         self.peers.dismiss()
         remove_file(self.record.path("job.json"))
         if ending.state == "ok" and self.plan.connectivity is not None:
@@ -584,14 +602,26 @@ class Supervisor:
             self.start_notify(self.plan.notify)
 
     def with_job_end(self, ending: verdict.Ending) -> verdict.Ending:
-        """If Slurm has ended the job, that stopped the run: its signals reach ranks and mpirun in any order."""
+        """If Slurm has ended the job or the step, that stopped the run: its signals come in any order, and to any
+        process."""
+        if not self.plan.by_slurm:
+            return ending
         first = self.record.status.first_failure
-        by_signal = first is not None and (first.signal == signal.SIGTERM or first.kind == "mpirun")
-        if self.plan.by_slurm and self.job_end is None and by_signal:
-            self.job_end = slurm.begin_to_ask(slurm.own_job())
-        word = slurm.read_job_end(self.job_end)
+        is_by_signal = first is not None and (
+            first.signal == signal.SIGTERM
+            or first.kind == "mpirun"
+            or (first.detail is not None and first.detail.kind == "wrapper-killed")
+        )
+        if self.verdict.is_limit_near and ending.state == "stopped":
+            word = slurm.LIMIT_NEAR
+        else:
+            if self.job_end is None and is_by_signal:
+                self.job_end = slurm.begin_to_ask(slurm.show_job(slurm.own_job()))
+            word = slurm.job_end_in(slurm.read_answer(self.job_end))
+            if not word and is_by_signal and slurm.is_step_cancelled("\n".join(self.record.tail("mpirun.log", 1000))):
+                word = slurm.STEP_CANCELLED
         self.record.status = self.record.status._replace(job_end=word)
-        if word and by_signal:
+        if word and is_by_signal:
             self.record.status = self.record.status._replace(reason="it was stopped", first_failure=None)
             return ending._replace(state="stopped", code=128 + signal.SIGTERM)
         return ending

@@ -44,6 +44,8 @@ SILENCE_TOLERANCE = 7.0
 AT_ONCE = 1.0
 RESTARTABLE = ("exit", "signal", "oom", "lost", "stuck", "mpirun", "hang")
 """Kinds of failure after which a run may be restarted."""
+NOTICE_SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
+"""By which ranks hear that the job of the run is about to end, and by which some end themselves then."""
 _SIGNALS = {
     int(signal.SIGSEGV): "crashed (SIGSEGV, a segmentation fault)",
     int(signal.SIGILL): "crashed (SIGILL, an illegal instruction)",
@@ -75,6 +77,8 @@ class RunVerdict:
         self._recorder, self._on_end = recorder, on_end
         self._launcher, self._by_mpirun = launcher, bool(launcher)
         self._signalled_at: float | None = None
+        self.is_limit_near = False
+        """The ranks have got the notice that the job of the run is about to end."""
 
     @property
     def is_open(self) -> bool:
@@ -143,9 +147,10 @@ class RunVerdict:
         peer.exit = message
         is_end = by is not None or code in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
         was_stopped = not message.is_own and is_end
+        on_notice = self.is_limit_near and (by or code - 128) in NOTICE_SIGNALS
         gave_up = not message.is_own and self.ending is None and not peer.outside_signal
         state: State = "failed"
-        if gave_up or (code and (was_stopped or peer.outside_signal)):
+        if gave_up or on_notice or (code and (was_stopped or peer.outside_signal)):
             state = "stopped"
         elif code == 0:
             state = "ok"
@@ -156,6 +161,8 @@ class RunVerdict:
         if gave_up:
             reason = f"rank {peer.rank} on {peer.host} was ended there, because node0 had not answered it for too long"
             self.fail("lost", reason, ranks=[peer.rank], detail=Detail("gave-up"))
+        elif on_notice:
+            self.end("stopped", 128 + signal.SIGTERM, "it was stopped")
         elif state == "failed" and (self.ending is None or message.is_own):
             kind = "oom" if oom else "signal" if by else "exit"
             reason = f"rank {peer.rank} on {peer.host} {describe_exit(code, by, oom)}"

@@ -10,7 +10,7 @@ from ipexctl.text import printable
 if TYPE_CHECKING:
     from ipexctl.node.common.frames import Note
 
-_OF_THE_RUN: Final = ("restart", "checkpoint")
+_OF_THE_RUN: Final = ("restart", "checkpoint", "job-limit")
 """Kinds of notes that concern all ranks: they are shown once, and without a rank."""
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.jobs.ranks import describe_ranks
-from ipexctl.node.common.slurm import JOB_ENDS
+from ipexctl.node.common.slurm import describe_run_end
 from ipexctl.node.run import summary as node_summary
 from ipexctl.text import counted, printable
 
@@ -45,7 +45,8 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
             f"{subject} was stopped before it began" if status.state == "stopped" else f"{subject}: {status.reason}"
         ]
     if status.state == "stopped":
-        by = f", as its Slurm job {JOB_ENDS[status.job_end]}" if status.job_end in JOB_ENDS else ""
+        by_slurm = describe_run_end(status.job_end)
+        by = f", as {by_slurm}" if by_slurm else ""
         return [f"{subject} was stopped{took}{by}: {size}"]
     if status.state == "lost":
         why = printable(status.reason) if status.slurm is not None else "its supervisor on node0 died"

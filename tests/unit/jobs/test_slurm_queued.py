@@ -43,7 +43,7 @@ def status(run_state: Any, /, **job: Any) -> RunStatus:
         (status("failed", script_code=78, node="node2"), "directory node2"),
         (status("failed", script_code=79), "python3 executed --hosts"),
         (status("failed", script_code=1, why="no oneCCL", fix="ipexctl install --x"), "oneCCL --x --hosts login"),
-        (status("failed", state="NODE_FAIL"), "node failed 12"),
+        (status("failed", state="NODE_FAIL"), "12 lost a node"),
         (status("failed", state="NEW_STATE\x1b[31m"), "NEW_STATE 12"),
         (status("lost", state="GONE"), "not known sacct 12"),
         (status("unknown", reason="Unable to contact"), "Unable contact later"),
@@ -64,7 +64,6 @@ CAUSE = Cause("x", "why", "fix", "likely")
 @pytest.mark.parametrize(
     ("job", "words"),
     [
-        (SlurmJob("12", notice="limit"), "limit 12 -t"),
         (SlurmJob("12", state="TIMEOUT"), "12 limit"),
         (SlurmJob("12", notice="cancelled"), "12 cancelled"),
     ],
@@ -78,8 +77,16 @@ def test_what_slurm_did_stands_before_other_causes(job: SlurmJob, words: str) ->
 def test_a_run_lost_with_its_node_says_so_first() -> None:
     job = SlurmJob("12", state="NODE_FAIL")
     found = with_end_of_job(Diagnosis("r", "lost", "h", notes=("dmesg",)), RunStatus("r", "lost", slurm=job))
-    assert missing(found.headline, "r lost node failed 12") == []
+    assert missing(found.headline, "r lost a node 12") == []
     assert found.notes == ()
+
+
+@pytest.mark.parametrize(("word", "notes"), [("LIMIT_NEAR", "submit -t"), ("CANCELLED", "")])
+def test_a_run_that_knows_what_slurm_did_says_what_to_type(word: str, notes: str) -> None:
+    status = RunStatus("r", "stopped", job_end=word, slurm=SlurmJob("12", notice="cancelled"))
+    found = with_end_of_job(Diagnosis("r", "stopped", "h"), status)
+    assert missing(" ".join(found.notes), notes) == []
+    assert len(found.notes) == bool(notes)
 
 
 @pytest.mark.parametrize("job", [None, SlurmJob("12", state="FAILED"), SlurmJob("12", notice="stop")])

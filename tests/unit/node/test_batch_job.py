@@ -76,12 +76,12 @@ def test_state_of_a_run_that_has_no_record(rundir: Path, says: Path, text: str, 
 
 
 def test_what_slurm_says_is_read_by_its_fields() -> None:
-    job = batch_job.read_shown(shown("PENDING", "Nodes_required_for_job_are_DOWN,_DRAINED"), RUN, "12")
+    job = batch_job.read_job(shown("PENDING", "Nodes_required_for_job_are_DOWN,_DRAINED"), RUN, "12")
     assert job.reason == "Nodes_required_for_job_are_DOWN,_DRAINED"
     assert job.exit_code is None
-    job = batch_job.read_shown(shown("FAILED", code="77:0"), RUN, "12")
+    job = batch_job.read_job(shown("FAILED", code="77:0"), RUN, "12")
     assert (job.state, job.exit_code, job.signal, job.node, job.nodes) == ("FAILED", 77, None, "node2", "node[2-3]")
-    assert batch_job.read_shown(shown("RUNNING"), RUN, "13").state == batch_job.GONE
+    assert batch_job.read_job(shown("RUNNING"), RUN, "13").state == batch_job.GONE
 
 
 def test_a_silent_slurm_is_no_end(rundir: Path, says: Path) -> None:

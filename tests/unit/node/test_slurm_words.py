@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.node.common.slurm import environment_of_srun, job_end_in, seconds_left, variables_of_job
+from ipexctl.node.common.slurm import (
+    JOB_ENDS,
+    LIMIT_NEAR,
+    STEP_CANCELLED,
+    describe_run_end,
+    environment_of_srun,
+    is_step_cancelled,
+    job_end_in,
+    seconds_left,
+    variables_of_job,
+)
 
 SHOWN = "JobId=7 JobName=x\n   UserId=a(1)\n   JobState={} Reason={} Dependency=(null)\n"
 
@@ -24,6 +34,23 @@ SHOWN = "JobId=7 JobName=x\n   UserId=a(1)\n   JobState={} Reason={} Dependency=
 def test_the_end_of_a_job_is_read_from_its_state_and_reason(state: str, reason: str, word: str) -> None:
     assert job_end_in(SHOWN.format(state, reason)) == word
     assert job_end_in("slurm_load_jobs error: Invalid job id specified") == ""
+
+
+CANCELLED = "slurmstepd-node2: error: *** STEP 2.3 ON node2 CANCELLED AT 2026-11-24T21:11:04 ***\n"
+KILLED = "srun: error: node3: task 1: Killed\n"
+
+
+def test_step_was_cancelled_if_srun_says_so_and_no_task_has_exited() -> None:
+    assert is_step_cancelled("a line\n" + CANCELLED + KILLED)
+    assert is_step_cancelled(KILLED + CANCELLED)
+    assert not is_step_cancelled(KILLED + "srun: error: node2: task 0: Exited with exit code 143\n" + CANCELLED)
+    assert not is_step_cancelled(KILLED)
+    assert not is_step_cancelled("print: " + CANCELLED)
+
+
+def test_each_end_by_slurm_has_a_sentence() -> None:
+    assert all(describe_run_end(word) for word in (*JOB_ENDS, STEP_CANCELLED, LIMIT_NEAR))
+    assert describe_run_end("") == describe_run_end("SOMETHING_NEW") == ""
 
 
 @pytest.mark.parametrize(
