@@ -63,6 +63,9 @@ class SlurmOptions:
     time: str | None = option("--time -t T", "Time limit: minutes, HH:MM:SS or D-HH:MM:SS (default: the partition's).")
     account: str | None = option("--account NAME", "Account to charge.")
     qos: str | None = option("--qos NAME", "Quality of service.")
+    requeue: bool = flag(
+        "--requeue", "Let Slurm begin the job again, also at its time limit; it goes on from --checkpoint PATH."
+    )
     sbatch: list[str] | None = option(
         "--sbatch OPTION", "Further option of sbatch, such as --sbatch=--constraint=amx; repeatable."
     )
@@ -193,7 +196,7 @@ def _read_call(
         raise UserError("submit what?", fix=f"{ctx.command_path} --slurm LOGIN SCRIPT.py, -m MODULE, or -- COMMAND")
     kind: CommandKind = "module" if line.module is not None else "command" if ctx.obj["dashes"] else "script"
     options = QueueOptions(
-        queue.partition, queue.nodes, queue.time, queue.account, queue.qos, tuple(queue.sbatch or ())
+        queue.partition, queue.nodes, queue.time, queue.account, queue.qos, queue.requeue, tuple(queue.sbatch or ())
     )
     check_queue_options(options)
     request = run_request(
@@ -209,4 +212,9 @@ def _read_call(
         hosts_from=f"Slurm of {login.name}",
     )
     check_request(request)
+    if options.requeue and not request.checkpoint:
+        raise UserError(
+            "--requeue without --checkpoint: the script would begin from nothing each time",
+            fix="--checkpoint PATH, a file or directory that the script writes and reads when it begins",
+        )
     return request, options, locate_project(request, current_directory())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +18,9 @@ from ipexctl.lab import Lab, LabSpec
 from ipexctl.lab.system import in_host
 from lab_helpers import ask
 from message_data import missing
-from slurm_helpers import NEEDS_SLURM
 
 LAB = LabSpec(hosts=3, slurm=True, shared_home=True)
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(120), NEEDS_SLURM]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
 SCRIPT = """\
 import os, socket, sys, time
 
@@ -140,6 +141,62 @@ def test_ranks_hear_of_the_time_limit_before_the_run_is_stopped(laptop: Laptop) 
     assert lines == ["[0] begun", "[1] begun", "[1] saving 15", "[2] begun", "[2] saving 10"]
     assert laptop.state(run)["state"] == "stopped"
     assert missing(laptop.call("why", run).out, "time limit near submit -t") == []
+
+
+COUNTS = """\
+import os, sys, time
+
+rank, path = os.environ["RANK"], "ck/step"
+step = int(open(path).read()) if os.path.exists(path) else 0
+print("begins at", step, "restart", os.environ["RESTART_COUNT"], os.environ["TOKEN"], flush=True)
+while step < int(sys.argv[1]):
+    time.sleep(0.1)
+    step += 1
+    if rank == "0":
+        os.makedirs("ck", exist_ok=True)
+        open("ck/part", "w").write(str(step))
+        os.replace("ck/part", path)
+print("ends at", step, flush=True)
+"""
+
+
+def test_a_job_that_slurm_begins_again_goes_on_from_its_checkpoint(laptop: Laptop) -> None:
+    (laptop.project / "counts.py").write_text(COUNTS)
+    refused = laptop.call("submit", "-H", laptop.lab.hostfile, "--slurm", "node1", "--requeue", "counts.py", 1)
+    assert (refused.rc, missing(refused.err, "--checkpoint")) == (2, [])
+    run = laptop.submit("-N", 2, "--requeue", "--checkpoint", "ck", "-x", "TOKEN", "counts.py", 60)
+    laptop.wait_for(run, "running")
+    waiting = begin("attach", run, cwd=laptop.project, env=laptop.environ)
+    time.sleep(1.5)
+    job = f"$(cat .ipexctl/runs/{run}/slurm/job)"
+    ask(laptop.lab.hosts[0], f"scontrol requeue {job}")
+    laptop.wait_for(run, "queued")
+    why = laptop.call("why", run)
+    assert (why.rc, missing(why.out, "queued Slurm job attach")) == (0, [])
+    ask(laptop.lab.hosts[0], f"scontrol update job={job} StartTime=now")
+    out, _ = waiting.communicate(timeout=60)
+    lines = [line for line in out.splitlines() if line.startswith("[0]")]
+    assert waiting.returncode == 0, lines
+    assert lines[0] == "[0] begins at 0 restart 0 s3cret"
+    found = re.fullmatch(r"\[0\] begins at (\d+) restart 1 s3cret", lines[1])
+    assert found and int(found[1]) > 0, lines
+    assert lines[2:] == ["[0] ends at 60"]
+    assert laptop.state(run)["state"] == "ok"
+    assert (laptop.state(run)["attempt"], laptop.call("logs", run, "-r", 0).lines) == (1, lines)
+    assert missing(laptop.call("why", run).out, "well") == []
+    assert ask(laptop.lab.hosts[0], f"ls .ipexctl/runs/{run}/slurm/env").rc != 0
+
+
+def test_a_requeued_run_is_taken_out_of_the_queue_by_stop(laptop: Laptop) -> None:
+    (laptop.project / "counts.py").write_text(COUNTS)
+    run = laptop.submit("-N", 2, "--requeue", "--checkpoint", "ck", "-x", "TOKEN", "counts.py", 6000)
+    laptop.wait_for(run, "running")
+    ask(laptop.lab.hosts[0], f"scontrol requeue $(cat .ipexctl/runs/{run}/slurm/job)")
+    laptop.wait_for(run, "queued")
+    assert laptop.call("stop", run).rc == 0
+    assert laptop.state(run)["state"] == "stopped"
+    assert not ask(laptop.lab.hosts[0], "squeue -h").out.strip()
+    assert laptop.call("wait", run).rc not in (0, 124)
 
 
 def test_a_node_with_another_home_is_named(laptop: Laptop) -> None:

@@ -56,6 +56,8 @@ class QueueOptions:
     time: str | None = None
     account: str | None = None
     qos: str | None = None
+    requeue: bool = False
+    """Whether Slurm may begin the job again: after a failure of a node, or if another job takes its nodes."""
     others: tuple[str, ...] = ()
     """Further options of sbatch, such as `--constraint=amx`."""
 
@@ -95,8 +97,7 @@ def option_lines(run: str, options: QueueOptions) -> list[str]:
     lines += list(options.others)
     if not any(option.partition("=")[0] in _OF_SHARE for option in options.others):
         lines.append("--exclusive")
-    # A job that Slurm began again by itself would find the run of before.
-    return [*lines, "--no-requeue", "--output=/dev/null"]
+    return [*lines, "--requeue" if options.requeue else "--no-requeue", "--output=/dev/null"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +150,14 @@ nonce={nonce}
 # Only a home that the nodes share with the login node has this file.
 [ "$(cat "$dir/nonce" 2>/dev/null)" = "$nonce" ] || exit {no_home}
 exec >>"$dir/output" 2>&1
+if [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ]; then
+  touch "$dir/again"
+  rm -rf "$dir/notice" "$dir/ended" "$dir/no-home" "$dir/state"
+fi
 echo "$SLURM_JOB_NODELIST" >"$dir/began"
 finish() {{
+  # A job that Slurm ends to begin it again has not ended.
+  if [ -e "$dir/requeue" ] && [ "$(cat "$dir/notice" 2>/dev/null)" = cancelled ]; then exit "$1"; fi
   rm -f "$dir/env"
   echo "$1" >"$dir/.ended" && mv -f "$dir/.ended" "$dir/ended"
   exit "$1"
@@ -160,7 +167,7 @@ if [ "${{SLURM_JOB_NUM_NODES:-1}}" -gt 1 ]; then
     sh -c {see_home} "$dir/nonce" "$nonce" >"$dir/no-home"
   [ ! -s "$dir/no-home" ] || finish {no_home}
 fi
-if [ -f "$dir/env" ]; then . "$dir/env"; rm -f "$dir/env"; fi
+if [ -f "$dir/env" ]; then . "$dir/env"; [ -e "$dir/requeue" ] || rm -f "$dir/env"; fi
 cd {workdir} || finish {no_project}
 [ -x {python} ] || finish {no_python}
 unset IPEXCTL_HOSTFILE IPEXCTL_CLUSTER IPEXCTL_HOME

@@ -279,6 +279,8 @@ class Submission:
             "nonce": f"{script.nonce}\n",
             "request.json": json.dumps({**request, "login": self.login.name}),
         }
+        if self.queue.requeue:
+            files["requeue"] = ""
         values = {export.name: export.value for export in self.request.options.exports if export.secret}
         if values:
             files["env"] = environment_text(values)

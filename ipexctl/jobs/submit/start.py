@@ -231,9 +231,12 @@ class Launch:
         wait((self._supervisor,))
         firsts = [group[0] for group in (self._node0, *self._others)]
         rundir = shlex.quote(self._record.rundir)
-        # `slurm` is of the job that starts this run, and tells why it did not start.
+        # `slurm` is of the job that starts this run, and tells why it did not start; in a later start of the job the
+        # record of the first one is there.
         keep = f"find {rundir} -mindepth 1 -maxdepth 1 ! -name slurm -exec rm -rf {{}} +"
-        return clean_up(firsts, f"if [ -d {rundir}/slurm ]; then {keep}; else rm -rf {rundir}; fi", self._pool)
+        again = f"if [ -e {rundir}/slurm/again ]; then rm -f {rundir}/job.json"
+        line = f"{again}; elif [ -d {rundir}/slurm ]; then {keep}; else rm -rf {rundir}; fi"
+        return clean_up(firsts, line, self._pool)
 
     def _call_supervisor(self) -> Reply:
         """Unpack node0's files and start the supervisor; returns when `follow` or `leave` ends it."""

@@ -80,7 +80,7 @@ def why(
 
                 known = waiting.look(session, record, cancel)
                 record = known.record
-                if not waiting.has_begun(known) and known.status is not None:
+                if known.status is not None and (known.state == "queued" or not waiting.has_begun(known)):
                     return WhyResult(record, queued.diagnosis_of(record, known.status))
             snapshot = _read_snapshot(session, record, timeout, cancel)
             if snapshot.status.state == "running":

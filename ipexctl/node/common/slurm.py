@@ -63,11 +63,12 @@ JOB_ENDS = {
     "COMPLETING": "was ended, as by scancel",
 }
 """Slurm's word for the state of a job that has ended, or is about to: what happened to it."""
-STEP_CANCELLED, LIMIT_NEAR = "STEP_CANCELLED", "LIMIT_NEAR"
+STEP_CANCELLED, LIMIT_NEAR, REQUEUED = "STEP_CANCELLED", "LIMIT_NEAR", "JOB_REQUEUED"
 _RUN_ENDS = {
     **{word: f"its Slurm job {text}" for word, text in JOB_ENDS.items()},
     STEP_CANCELLED: "the Slurm step of its ranks was cancelled",
     LIMIT_NEAR: "the time limit of its Slurm job was near",
+    REQUEUED: "its Slurm job was put into the queue again",
 }
 _ANSWER = 5.0
 """Seconds for Slurm's controller to answer: it may be busy, and KillWait is 30 seconds by default."""
@@ -79,6 +80,7 @@ _SHOWN = re.compile(
 )
 _EXIT = re.compile(r"\sExitCode=([0-9]+):([0-9]+)\s")
 _BATCH_HOST = re.compile(r"\sBatchHost=([A-Za-z0-9._-]+)\s")
+_RESTARTS = re.compile(r"\sRestarts=([0-9]{1,9})\s")
 _NODES = re.compile(r"\sNodeList=([][A-Za-z0-9._,-]+)\s")
 
 
@@ -99,6 +101,8 @@ class ShownJob(NamedTuple):
     signal: int | None = None
     batch_host: str = ""
     nodes: str = ""
+    restarts: int = 0
+    """How often it was put into the queue again, also while it is being ended for that."""
 
     @property
     def is_over(self) -> bool:
@@ -117,12 +121,14 @@ def read_shown(text: str) -> ShownJob | None:
         return None
     job = ShownJob(found["id"], found["name"], found["state"], found["reason"])
     how, batch_host, nodes = _EXIT.search(text), _BATCH_HOST.search(text), _NODES.search(text)
+    restarts = _RESTARTS.search(text)
     return job._replace(
         reason="" if job.reason in ("None", "(null)") else job.reason,
         exit_code=int(how[1]) if how is not None and job.is_over else None,
         signal=int(how[2]) if how is not None and job.is_over and how[2] != "0" else None,
         batch_host=batch_host[1] if batch_host is not None else "",
         nodes=nodes[1] if nodes is not None else "",
+        restarts=int(restarts[1]) if restarts is not None else 0,
     )
 
 
@@ -153,9 +159,14 @@ def stop_asking(query: subprocess.Popen[bytes]) -> None:
         query.stdout.close()
 
 
-def job_end_in(shown: str) -> str:
-    """The word of `JOB_ENDS` in what `show_job` prints; empty for a job that goes on or is not known. Pure."""
+def job_end_in(shown: str, restarts: int | None = None) -> str:
+    """What happened to the job in what `show_job` prints; empty for a job that goes on or is not known. Pure.
+
+    `restarts`: how often the asking job has been in the queue again; None if it is not part of the job.
+    """
     job = read_shown(shown)
+    if job is not None and restarts is not None and job.restarts > restarts:
+        return REQUEUED
     if job is None or job.state not in JOB_ENDS:
         return ""
     return _REASONS.get(job.reason, job.state) if job.state == "COMPLETING" else job.state
@@ -189,6 +200,19 @@ def seconds_left(shown: str) -> int | None:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def own_restarts() -> int:
+    """How often the job of this process was put into the queue again before it began."""
+    count = os.environ.get("SLURM_RESTART_COUNT") or "0"
+    return int(count) if re.fullmatch("[0-9]{1,9}", count) else 0
+
+
+def requeue_job(job: str) -> bool:
+    """Put a job into the queue again, which ends its processes; whether Slurm does it."""
+    query = begin_to_ask(["scontrol", "requeue", job])
+    read_answer(query)
+    return query is not None and query.returncode == 0
 
 
 def own_job() -> str:

@@ -8,7 +8,8 @@ Slurm forgets a job after minutes, so its last word is kept in `outcome.json`. T
 says is not known; a run is not called ended because nobody answers.
 
 The script's files: `began` (the job has begun on its first node), `notice` (why its script was signalled: `stop`,
-`cancelled`), `no-home` (nodes without this home), `ended` (the exit code).
+`cancelled`), `no-home` (nodes without this home), `ended` (the exit code). `requeue` is there from the beginning if
+Slurm may put the job into the queue again, and `again` once it has begun again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import time
 from typing import TYPE_CHECKING, Sequence
 
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.files import last_lines, read_json, write_json_atomically
+from ipexctl.node.common.files import last_lines, read_json, remove_file, write_json_atomically
 from ipexctl.node.common.json_records import decode_valid
 from ipexctl.node.common.processes import read_text
 from ipexctl.node.common.records import SCHEMA, SlurmJob
@@ -127,6 +128,7 @@ def job_of(rundir: str) -> SlurmJob | None:
         if is_over(job) and job.state != GONE:
             with contextlib.suppress(OSError):
                 write_json_atomically(os.path.join(directory, "outcome.json"), job._asdict(), durable=False)
+                remove_file(os.path.join(directory, "env"))  # secrets for a start that does not come
     notice = read_text(os.path.join(directory, "notice")).split()
     ended = read_text(os.path.join(directory, "ended")).strip()
     return job._replace(
@@ -142,24 +144,16 @@ def is_over(job: SlurmJob) -> bool:
     return bool(job.state) and job.state not in WAITING | GOING_ON
 
 
-def has_ended(rundir: str) -> bool | None:
-    """Whether the run's job has ended; None where that is not known, or where the run was not submitted."""
-    job = job_of(rundir) if job_id(rundir) else None
-    if job is None or not (job.state or job.script_code is not None):
-        return None
-    return job.script_code is not None or is_over(job)
-
-
 def state_of(job: SlurmJob) -> State:
     """The state of a run without a record of its own."""
     if not job.id:
         return "unknown"
+    if job.state in WAITING:
+        return "queued"
     if job.script_code is not None:
         return "stopped" if job.notice in ("stop", "cancelled") else "failed"
     if not job.state:
         return "unknown"
-    if job.state in WAITING:
-        return "queued"
     if job.state in GOING_ON:
         return "starting"
     if job.state == "CANCELLED":

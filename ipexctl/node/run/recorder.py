@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable
 from ipexctl.node.common.files import last_lines, open_private, remove_file
 from ipexctl.node.common.frames import SUFFIXES, Note, last_state
 from ipexctl.node.common.processes import own_identity
-from ipexctl.node.common.records import RankStatus, RunStatus
+from ipexctl.node.common.records import Attempt, RankStatus, RunStatus
+from ipexctl.node.common.slurm import REQUEUED, describe_run_end
 from ipexctl.node.run.output_notes import NotesWriter, note_line
 from ipexctl.node.run.output_times import TimesWriter
 from ipexctl.node.run.step_windows import run_throughput
@@ -61,6 +62,18 @@ def first_status(request: SupervisorRequest, start: StartRequest) -> RunStatus:
     )
 
 
+def continued_status(before: RunStatus, status: RunStatus) -> RunStatus:
+    """The status of a run that begins again in another start of its job: the next attempt in the same record. Pure."""
+    reason = before.reason or describe_run_end(REQUEUED)
+    ended = Attempt(before.attempt, reason, before.first_failure, before.ended)
+    return status._replace(
+        started=before.started,
+        attempt=before.attempt + 1,
+        attempts=(*before.attempts, ended),
+        restarts=status.restarts + before.attempt + 1,
+    )
+
+
 class OutputFile:
     """One stream of one rank, and the file it is in."""
 
@@ -73,6 +86,8 @@ class OutputFile:
         announce: Callable[[Note], None],
         withdraw: Callable[[], None],
         key: OutputKey,
+        *,
+        is_continued: bool = False,
     ) -> None:
         """`on_grown` gets the size of the file after each write; `hold` keeps what the disk has no room for.
 
@@ -96,7 +111,11 @@ class OutputFile:
         self._host = host
         self._on_grown = on_grown
         self._hold = hold
-        self._number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._number = os.open(path, flags if is_continued else flags | os.O_TRUNC, 0o600)
+        if is_continued:
+            self._size = os.fstat(self._number).st_size
+            self._ends_line = not self._size or os.pread(self._number, 1, self._size - 1) == b"\n"
 
     def take(self, offset: int, data: bytes) -> bool:
         """Write a chunk; False when the disk is full and the chunk must be sent again."""
@@ -208,8 +227,10 @@ class WindowFiles:
 class Recorder:
     """The record in the run's directory: `status` without its ranks, which `ranks` adds when it is saved."""
 
-    def __init__(self, rundir: str, status: RunStatus) -> None:
+    def __init__(self, rundir: str, status: RunStatus, *, is_continued: bool = False) -> None:
+        """With `is_continued`, output goes on where the files of an earlier start end."""
         self.rundir = rundir
+        self._is_continued = is_continued
         self.status = status
         self.ranks: Callable[[], Iterable[RankStatus]] = tuple
         self.is_unsaved = True
@@ -240,6 +261,7 @@ class Recorder:
                 self.notes.add,
                 self.notes.withdraw,
                 (rank, stream),
+                is_continued=self._is_continued,
             )
             for stream, suffix in SUFFIXES.items()
         }

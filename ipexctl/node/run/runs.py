@@ -76,6 +76,8 @@ def stop(request: StopRequest) -> Json:
             raise
         return cancel_job(rundir, request["wait"])
     state_before, supervisor = stored.status.state, stored.status.supervisor
+    if state_before == "queued":
+        return cancel_job(rundir, request["wait"])
     until = time.monotonic() + request["wait"]
     if not stored.status.is_over and is_in_a_job(rundir, supervisor):
         batch_job.signal_script(rundir, "USR2")
@@ -114,7 +116,7 @@ def dump(request: DumpRequest) -> Json:
     rundir = rundir_of(request)
     stored = read_status_file(rundir)
     supervisor = stored.status.supervisor
-    if stored.status.is_over:
+    if stored.status.is_over or stored.status.state == "queued":
         return {"status": stored.document}
     is_remote = is_in_a_job(rundir, supervisor)
     if not is_remote:

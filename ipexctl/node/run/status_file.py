@@ -10,12 +10,13 @@ import contextlib
 import json
 import os
 import time
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.files import write_json_atomically
 from ipexctl.node.common.liveness import REPORT_LIMITS, age_for_follower, liveness_of
 from ipexctl.node.common.records import FINAL, RunStatus, read_status
+from ipexctl.node.common.slurm import GOING_ON, WAITING
 
 if TYPE_CHECKING:
     from ipexctl.node.common.records import SlurmJob
@@ -45,14 +46,20 @@ def read_status_file(rundir: str, *, is_copy: bool = False, unchanged_for: float
         age = age_for_follower(age, unchanged_for)
     if is_copy or stored.status.is_over:
         return stored
-    ended = _ended_job(rundir, stored.status, time.time() - stored.written if unchanged_for is None else unchanged_for)
-    if ended is False or (ended is None and liveness_of(stored.status, age, REPORT_LIMITS) != "dead"):
+    job = _job_of(rundir, stored.status, time.time() - stored.written if unchanged_for is None else unchanged_for)
+    if job is not None and (job.state in WAITING or stored.status.state == "queued") and not _is_over(job):
+        return _waiting_again(stored, job)
+    if job is not None:
+        is_over = _is_over(job)
+    else:
+        is_over = stored.status.state != "queued" and liveness_of(stored.status, age, REPORT_LIMITS) == "dead"
+    if not is_over:
         return stored
     stored = read_document(path)  # its last status may have been written between the two checks
     if stored.status.is_over:
         return stored
-    lost = as_lost(stored.document, stored.written, ended)
-    if stored.status.supervisor.is_of_this_machine or ended:
+    lost = as_lost(stored.document, stored.written, job)
+    if stored.status.supervisor.is_of_this_machine or job is not None:
         with contextlib.suppress(OSError):  # a full disk leaves the old one
             write_json_atomically(path, lost, durable=False)
     return stored._replace(status=read_status(lost), document=lost)
@@ -74,31 +81,46 @@ def read_document(path: str) -> StoredStatus:
     return StoredStatus(read_status(document), document, written)
 
 
-def _ended_job(rundir: str, status: RunStatus, silent_for: float) -> SlurmJob | Literal[False] | None:
-    """The job of a submitted run that Slurm has ended; False if it goes on; None where Slurm can't tell.
+def _job_of(rundir: str, status: RunStatus, silent_for: float) -> SlurmJob | None:
+    """The job of a submitted run, if Slurm or its script tells how it is; None where they can't, and for other runs.
 
-    It is asked only by another machine with the same home, and of a run that has been silent.
+    It is asked only by another machine with the same home, of a run that has been silent, or that waits again.
     """
-    if status.supervisor.is_of_this_machine or not os.path.isdir(os.path.join(rundir, "slurm")):
+    if not os.path.isdir(os.path.join(rundir, "slurm")):
+        return None
+    if status.state != "queued" and status.supervisor.is_of_this_machine:
         return None
     from ipexctl.node.run import batch_job  # most runs were not submitted
 
-    if silent_for < batch_job.SILENT:
+    if status.state != "queued" and silent_for < batch_job.SILENT:
         return None
-    ended = batch_job.has_ended(rundir)
-    return batch_job.job_of(rundir) if ended else ended
+    job = batch_job.job_of(rundir)
+    return job if job is not None and (job.state or job.script_code is not None) else None
 
 
-def as_lost(document: Json, at: float, job: SlurmJob | Literal[False] | None = None) -> Json:
+def _is_over(job: SlurmJob) -> bool:
+    return job.state not in WAITING and (job.script_code is not None or job.state not in GOING_ON)
+
+
+def _waiting_again(stored: StoredStatus, job: SlurmJob) -> StoredStatus:
+    """A run whose job Slurm has put into the queue again, as after the failure of a node, or has just begun again."""
+    document = {**stored.document, "state": "queued" if job.state in WAITING else "starting", "slurm": job._asdict()}
+    return stored._replace(status=read_status(document), document=document)
+
+
+def as_lost(document: Json, at: float, job: SlurmJob | None = None) -> Json:
     ranks = [
         {**entry, "state": entry.get("state") if entry.get("state") in FINAL else "lost"}
         for entry in document["ranks"]
         if isinstance(entry, dict)
     ]
     lost = {**document, "state": "lost", "reason": "its supervisor on node0 has died", "ended": at, "ranks": ranks}
-    if job:
+    if job is not None:
         how = job.state if job.state not in ("", "GONE") else "why is not known"
         lost.update(reason=f"its job {job.id} of Slurm has ended ({how})", slurm=job._asdict())
+        if document.get("state") == "queued":  # its supervisor had ended it in order
+            is_cancelled = job.state == "CANCELLED" or job.notice == "stop"
+            lost.update(state="stopped" if is_cancelled else "failed", exit_code=143 if is_cancelled else 1)
     return lost
 
 

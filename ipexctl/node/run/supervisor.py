@@ -27,7 +27,7 @@ import time
 from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 from ipexctl.node.common import slurm, sockets
-from ipexctl.node.common.answer import Json, emit
+from ipexctl.node.common.answer import AgentError, Json, emit
 from ipexctl.node.common.environ import SetupError
 from ipexctl.node.common.files import read_json, remove_file, write_atomically, write_json_atomically
 from ipexctl.node.common.job import CONNECTIVITY_FILE, StartRequest, SupervisorRequest
@@ -35,7 +35,7 @@ from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.limits import FULL_DISK_FLUSH, LAST_MESSAGES, RANK_EXIT, RANK_SILENCE, RANKS_BEGIN, TERM_GRACE
 from ipexctl.node.common.link import ready
 from ipexctl.node.common.processes import allow_many_files
-from ipexctl.node.common.records import FINAL, Detail, Mpirun, TrialFigures, split_details
+from ipexctl.node.common.records import FINAL, Detail, Mpirun, RunStatus, TrialFigures, split_details
 from ipexctl.node.run import messages, recorder, stack_dumps, stall_detector, verdict
 from ipexctl.node.run.caller_watch import CallerWatch
 from ipexctl.node.run.host_notes import HostNotes
@@ -46,6 +46,7 @@ from ipexctl.node.run.own_time import waiting_of
 from ipexctl.node.run.rank_connections import RankConnection, RankConnections
 from ipexctl.node.run.slow_rank import plan_fields
 from ipexctl.node.run.slow_watch import SlowWatch
+from ipexctl.node.run.status_file import read_document
 from ipexctl.node.run.step_windows import StepWindow
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ RUNNING_INTERVAL = 1.0
 MAX_MALFORMED = 3
 """Malformed messages of a rank until it counts as lost."""
 MAX_MISMATCHES = 64
+REQUEUE_FILE = "slurm/requeue"
+"""Of a submitted run whose job may be put into the queue again."""
 
 
 def watch_of(rundir: str, ranks: Sequence[RankConnection]) -> SlowWatch:
@@ -82,10 +85,17 @@ class Supervisor:
         self.created_at = time.monotonic()
         self.checked_at = 0.0
         self.caller = CallerWatch(request.rundir, start.caller_silence, self.created_at)
-        self.record = recorder.Recorder(request.rundir, recorder.first_status(request, start))
+        self.may_requeue = os.path.exists(os.path.join(request.rundir, REQUEUE_FILE))
+        before = self.earlier_start()
+        status = recorder.first_status(request, start)
+        if before is not None:
+            status = recorder.continued_status(before, status)
+            self.plan = start._replace(restarts=status.restarts)
+        self.record = recorder.Recorder(request.rundir, status, is_continued=before is not None)
         launcher = launcher_name(start) if start.by_mpirun else ""
         self.verdict = verdict.RunVerdict(self.record, self.stop_all, launcher)
         self.peers = RankConnections(request.token, listeners, self.on_message)
+        self.peers.attempt = status.attempt
         self.peers.setup_time = RANKS_BEGIN if start.setup else RANK_SILENCE
         self.peers.welcome = lambda: {
             "master": self.record.status.master._asdict(),
@@ -99,6 +109,8 @@ class Supervisor:
             self.peers.add(RankConnection(placement, sinks, self.record.windows(placement.rank)))
         self.ranks = list(self.peers.all.values())
         self.record.ranks = lambda: [peer.count() for peer in self.ranks]
+        if before is not None:
+            self.note_restart(status.attempts[-1].reason)
         self.watch = watch_of(self.rundir, self.ranks)
         self.dumps = stack_dumps.StackDumps(self.record.path("stacks"), self.peers)
         self.stall_dump = ""
@@ -133,6 +145,22 @@ class Supervisor:
             signal.signal(number, lambda number, _: self.signals.append(number))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+
+    def earlier_start(self) -> RunStatus | None:
+        """The status that an earlier start of the same job has left; None in its first start."""
+        if not self.may_requeue or not slurm.own_restarts():
+            return None
+        with contextlib.suppress(AgentError):
+            return read_document(self.rundir + "/status.json").status
+        return None
+
+    def note_restart(self, after: str) -> None:
+        """Note the next attempt in the output of each rank."""
+        status = self.record.status
+        note = {"attempt": status.attempt, "restarts": status.restarts, "reason": after}
+        for peer in self.ranks:
+            for sink in peer.sinks.values():
+                sink.note("restart", note)
 
     @property
     def mpirun(self) -> MpirunProcess:
@@ -550,10 +578,8 @@ class Supervisor:
         after = self.verdict.restart()
         self.peers.attempt = self.record.status.attempt
         self.peers.drop_all()
-        note = {"attempt": self.peers.attempt, "restarts": self.plan.restarts, "reason": after}
+        self.note_restart(after)
         for peer in self.ranks:
-            for sink in peer.sinks.values():
-                sink.note("restart", note)
             peer.reset()
         self.watch.begin_attempt()
         self.record.times.write_all(time.time())  # a setup file may take long to source
@@ -591,14 +617,19 @@ class Supervisor:
             with contextlib.suppress(OSError):
                 write_json_atomically(self.connectivity_path, self.plan.connectivity._asdict(), durable=False)
         ending = self.with_job_end(ending)
-        self.record.status = self.record.status._replace(state=ending.state, exit_code=ending.code, ended=time.time())
+        self.record.status = self.record.status._replace(state=ending.state)
+        if ending.state != "queued":
+            self.record.status = self.record.status._replace(exit_code=ending.code, ended=time.time())
         self.record.event("ended", state=ending.state, exit_code=ending.code)
         until = time.monotonic() + FULL_DISK_FLUSH
         self.record.save(time.monotonic())
         while self.record.is_unsaved and time.monotonic() < until:
             time.sleep(1.0)
             self.record.save(time.monotonic())
-        if self.plan.notify is not None and self.process is not None:  # else the call says that nothing runs
+        is_over = ending.state != "queued"
+        if (
+            is_over and self.plan.notify is not None and self.process is not None
+        ):  # else the call says that nothing runs
             self.start_notify(self.plan.notify)
 
     def with_job_end(self, ending: verdict.Ending) -> verdict.Ending:
@@ -617,13 +648,19 @@ class Supervisor:
         else:
             if self.job_end is None and is_by_signal:
                 self.job_end = slurm.begin_to_ask(slurm.show_job(slurm.own_job()))
-            word = slurm.job_end_in(slurm.read_answer(self.job_end))
+            word = slurm.job_end_in(slurm.read_answer(self.job_end), slurm.own_restarts())
             if not word and is_by_signal and slurm.is_step_cancelled("\n".join(self.record.tail("mpirun.log", 1000))):
                 word = slurm.STEP_CANCELLED
-        self.record.status = self.record.status._replace(job_end=word)
         if word and is_by_signal:
             self.record.status = self.record.status._replace(reason="it was stopped", first_failure=None)
-            return ending._replace(state="stopped", code=128 + signal.SIGTERM)
+            ending = ending._replace(state="stopped", code=128 + signal.SIGTERM)
+        if word == slurm.LIMIT_NEAR and self.may_requeue and slurm.requeue_job(slurm.own_job()):
+            word = slurm.REQUEUED
+        if word == slurm.REQUEUED and self.may_requeue and ending.state == "stopped":
+            # The next start of the job goes on with this record; until then the run waits.
+            self.record.status = self.record.status._replace(reason=slurm.describe_run_end(word))
+            ending = ending._replace(state="queued")
+        self.record.status = self.record.status._replace(job_end=word)
         return ending
 
     def start_notify(self, notification: Notification) -> None:

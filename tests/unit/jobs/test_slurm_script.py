@@ -114,8 +114,8 @@ class Job:
             RUN, str(directory / "run"), str(python), "/pkg", str(directory), ("run", "a b"), QueueOptions(), "n1"
         )
 
-    def start(self) -> subprocess.Popen[bytes]:
-        environ = {**os.environ, "SLURM_JOB_NODELIST": "node1", "SLURM_JOB_NUM_NODES": "1"}
+    def start(self, **more: str) -> subprocess.Popen[bytes]:
+        environ = {**os.environ, "SLURM_JOB_NODELIST": "node1", "SLURM_JOB_NUM_NODES": "1", **more}
         return subprocess.Popen(["sh", "-c", self.script.text()], env=environ)
 
     def read(self, name: str) -> str:
@@ -149,6 +149,23 @@ def test_scancel_is_not_passed_on_because_slurm_signals_the_run_itself(tmp_path:
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 0
     assert (job.read("notice"), "term" in job.log.read_text()) == ("cancelled", False)
+
+
+def test_a_job_that_slurm_begins_again_has_not_ended_and_keeps_its_secrets(tmp_path: Path) -> None:
+    job = Job(tmp_path, tenths=10, code=143)
+    (job.slurm / "env").write_text(environment_text({"TOKEN": "s3"}))
+    (job.slurm / "requeue").touch()
+    process = job.start()
+    _until(job.log.exists)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 143
+    assert (job.read("ended"), job.read("notice"), (job.slurm / "env").exists()) == ("", "cancelled", True)
+    assert not (job.slurm / "again").exists()
+    assert job.start(SLURM_RESTART_COUNT="1").wait(20) == 143
+    assert (job.read("ended"), job.read("notice"), (job.slurm / "env").exists()) == ("143", "", False)
+    assert (job.slurm / "again").exists()
+    assert job.log.read_text().count(f"called {RUN} s3 run a b\n") == 2
+    assert "--requeue" in option_lines(RUN, QueueOptions(requeue=True))
 
 
 def test_another_home_a_missing_project_and_a_missing_python_have_codes(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_a_silent_slurm_is_no_end(rundir: Path, says: Path) -> None:
     job = batch_job.job_of(str(rundir))
     assert job is not None
     assert (job.state, job.reason, batch_job.state_of(job)) == ("", "Unable to contact slurm controller", "unknown")
-    assert batch_job.has_ended(str(rundir)) is None
+    assert not batch_job.is_over(job)
 
 
 def test_a_job_that_slurm_has_forgotten_ended_as_its_script_says(rundir: Path, says: Path) -> None:
@@ -150,3 +150,36 @@ def test_a_run_that_slurm_has_not_taken_is_not_known(rundir: Path) -> None:
     (rundir / "slurm" / "job").unlink()
     assert batch_job.state_of(SlurmJob()) == "unknown"
     assert status_of(rundir).state == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("stored", "job", "state"),
+    [
+        ("queued", shown("PENDING", "BeginTime"), "queued"),
+        ("queued", shown("RUNNING"), "starting"),
+        ("queued", shown("CANCELLED"), "stopped"),
+        ("queued", shown("NODE_FAIL"), "failed"),
+        ("running", shown("PENDING", "BeginTime"), "queued"),
+    ],
+)
+def test_a_run_whose_job_waits_again_is_queued(rundir: Path, says: Path, stored: str, job: str, state: str) -> None:
+    """`queued` is the last word of a supervisor; after the loss of its node it has none."""
+    supervisor = {"pid": 1, "machine": "elsewhere", "host": "node2"}
+    path = rundir / "status.json"
+    path.write_text(json.dumps({"state": stored, "supervisor": supervisor, "ranks": []}))
+    old = path.stat().st_mtime - 1000
+    os.utime(path, (old, old))
+    says.write_text(job)
+    found = read_status_file(str(rundir)).status
+    assert (found.state, found.slurm and found.slurm.id) == (state, "12")
+
+
+def test_secrets_go_when_slurm_has_ended_the_job(rundir: Path, says: Path) -> None:
+    (rundir / "slurm" / "env").write_text("export TOKEN=x")
+    says.write_text(shown("PENDING"))
+    batch_job.job_of(str(rundir))
+    assert (rundir / "slurm" / "env").exists(), "it may begin again"
+    batch_job._asked.clear()
+    says.write_text(shown("CANCELLED"))
+    batch_job.job_of(str(rundir))
+    assert not (rundir / "slurm" / "env").exists()

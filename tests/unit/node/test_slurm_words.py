@@ -7,6 +7,7 @@ import pytest
 from ipexctl.node.common.slurm import (
     JOB_ENDS,
     LIMIT_NEAR,
+    REQUEUED,
     STEP_CANCELLED,
     describe_run_end,
     environment_of_srun,
@@ -34,6 +35,13 @@ SHOWN = "JobId=7 JobName=x\n   UserId=a(1)\n   JobState={} Reason={} Dependency=
 def test_the_end_of_a_job_is_read_from_its_state_and_reason(state: str, reason: str, word: str) -> None:
     assert job_end_in(SHOWN.format(state, reason)) == word
     assert job_end_in("slurm_load_jobs error: Invalid job id specified") == ""
+
+
+def test_a_job_that_is_ended_to_begin_again_is_known_by_the_count_of_its_starts() -> None:
+    """Slurm counts it at once, and says COMPLETING while its processes end, as after scancel."""
+    text = SHOWN.format("COMPLETING", "None") + "   Requeue=1 Restarts=1 BatchFlag=1\n"
+    assert job_end_in(text, restarts=0) == REQUEUED
+    assert job_end_in(text, restarts=1) == job_end_in(text) == "COMPLETING"
 
 
 CANCELLED = "slurmstepd-node2: error: *** STEP 2.3 ON node2 CANCELLED AT 2026-11-24T21:11:04 ***\n"
