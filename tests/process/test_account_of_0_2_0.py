@@ -129,6 +129,20 @@ def test_runs_have_their_state_output_and_cause(account: Account) -> None:
     assert (account.home / "runs/older-failed/status.json").read_bytes() == before
 
 
+def test_newer_commands_take_its_runs(account: Account, tmp_path: Path) -> None:
+    """Its record has no windows, notes or times of newer versions."""
+    assert account.call("wait", "older-ok").rc == 0
+    assert account.call("wait", "older-failed").rc == 1
+    page = tmp_path / "page.html"
+    assert account.call("report", "older-restarted", "-o", str(page)).rc == 0
+    assert "older-restarted" in page.read_text()
+    assert account.json("slow", "older-ok")["findings"] == []
+    assert account.call("dump", "older-ok").rc == 1
+    assert account.call("fetch", "older-ok", str(tmp_path / "fetched"), "--results").rc in (0, 1)
+    for call in (("report", "older-ok", "--compare", "older-failed", "-o", str(page)), ("logs", "older-ok", "-r", "0")):
+        assert account.call(*call).rc == 0
+
+
 def test_live_run_is_followed_to_its_end(account: Account, live: Callable[[str], Run]) -> None:
     live(COUNT_SCRIPT)
     followed = account.call("attach", "older-live")
