@@ -143,11 +143,18 @@ def rundir_of(request: RunReference) -> str:
     return os.path.join(home_of(request), "runs", request["id"])
 
 
-def waits_in_queue(rundir: str) -> bool:
-    """Whether the run was submitted to Slurm, and nothing says that its job is over: it may begin at any time.
+REQUEUE_FILE = "slurm/requeue"
+"""Of a submitted run whose job may be put into the queue again."""
+
+
+def waits_in_queue(rundir: str, document: Json) -> bool:
+    """Whether the run was submitted to Slurm, and nothing says that its job is over: it may begin at any time, or begin
+    again. `document`: its status, empty without one.
 
     Slurm is not asked. Nobody may have seen the end of a job, so after a month it counts no more.
     """
+    if document and ("ended" not in document or document["ended"] or not os.path.exists(f"{rundir}/{REQUEUE_FILE}")):
+        return False
     directory = os.path.join(rundir, "slurm")
     try:
         age = time.time() - os.stat(os.path.join(directory, "job")).st_mtime

@@ -196,8 +196,10 @@ def has_ended(tree: ProjectTree, run: str) -> bool:
     rundir = tree.home + b"/runs/" + encode_name(run)
     has_job = os.path.exists(rundir + b"/job.json")
     is_elsewhere = lease.get("machine", os.uname().nodename) != os.uname().nodename
+    if waits_in_queue(os.fsdecode(rundir), document):
+        return False
     if not document:
-        if waits_in_queue(os.fsdecode(rundir)) or encode_name(run) in runs_with_programs():
+        if encode_name(run) in runs_with_programs():
             return False
         if has_job and not is_elsewhere and lease.get("boot") != boot_id():
             return True

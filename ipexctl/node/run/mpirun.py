@@ -47,6 +47,8 @@ class MpirunProcess:
         self.pid = self._process.pid
         self._is_hydra = os.path.basename(start.argv[0]) == "mpiexec.hydra"
         self.ended_at: float | None = None
+        self.was_told_to_end = False
+        """By the supervisor, while it ran."""
         self._ranks_ended_at: float | None = None
 
     def has_ended(self) -> bool:
@@ -83,6 +85,7 @@ class MpirunProcess:
 
     def signal(self, number: int) -> None:
         """Send a signal to its whole group, never by name."""
+        self.was_told_to_end |= self.ended_at is None
         with contextlib.suppress(OSError):
             os.killpg(self.pid, number)
 

@@ -87,7 +87,7 @@ class Run:
         """Whether the run may be in progress; true when that can't be known."""
         if self.name in active or self.status.supervisor.is_alive:  # it may still close files after its last status
             return True
-        if not self.document and waits_in_queue(self.path):
+        if waits_in_queue(self.path, self.document):
             return True
         liveness = liveness_of(
             self.status if self.document else None,

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Callable, Sequence
 from ipexctl.node.common import slurm, sockets
 from ipexctl.node.common.answer import AgentError, Json, emit
 from ipexctl.node.common.environ import SetupError
-from ipexctl.node.common.files import read_json, remove_file, write_atomically, write_json_atomically
+from ipexctl.node.common.files import REQUEUE_FILE, read_json, remove_file, write_atomically, write_json_atomically
 from ipexctl.node.common.job import CONNECTIVITY_FILE, StartRequest, SupervisorRequest
 from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.limits import FULL_DISK_FLUSH, LAST_MESSAGES, RANK_EXIT, RANK_SILENCE, RANKS_BEGIN, TERM_GRACE
@@ -66,8 +66,6 @@ RUNNING_INTERVAL = 1.0
 MAX_MALFORMED = 3
 """Malformed messages of a rank until it counts as lost."""
 MAX_MISMATCHES = 64
-REQUEUE_FILE = "slurm/requeue"
-"""Of a submitted run whose job may be put into the queue again."""
 
 
 def watch_of(rundir: str, ranks: Sequence[RankConnection]) -> SlowWatch:
@@ -626,10 +624,8 @@ class Supervisor:
         while self.record.is_unsaved and time.monotonic() < until:
             time.sleep(1.0)
             self.record.save(time.monotonic())
-        is_over = ending.state != "queued"
-        if (
-            is_over and self.plan.notify is not None and self.process is not None
-        ):  # else the call says that nothing runs
+        has_run = self.process is not None  # else the call says that nothing runs
+        if self.plan.notify is not None and has_run and ending.state != "queued":
             self.start_notify(self.plan.notify)
 
     def with_job_end(self, ending: verdict.Ending) -> verdict.Ending:
@@ -649,7 +645,7 @@ class Supervisor:
             if self.job_end is None and is_by_signal:
                 self.job_end = slurm.begin_to_ask(slurm.show_job(slurm.own_job()))
             word = slurm.job_end_in(slurm.read_answer(self.job_end), slurm.own_restarts())
-            if not word and is_by_signal and slurm.is_step_cancelled("\n".join(self.record.tail("mpirun.log", 1000))):
+            if not word and is_by_signal and self.is_step_cancelled():
                 word = slurm.STEP_CANCELLED
         if word and is_by_signal:
             self.record.status = self.record.status._replace(reason="it was stopped", first_failure=None)
@@ -662,6 +658,12 @@ class Supervisor:
             ending = ending._replace(state="queued")
         self.record.status = self.record.status._replace(job_end=word)
         return ending
+
+    def is_step_cancelled(self) -> bool:
+        """Whether Slurm has cancelled the step of the ranks, without the supervisor's doing."""
+        if self.process is None or self.process.was_told_to_end:
+            return False
+        return slurm.is_step_cancelled("\n".join(self.record.tail("mpirun.log", 1000)))
 
     def start_notify(self, notification: Notification) -> None:
         from ipexctl.node.run import notify, summary  # few runs have a command

@@ -115,12 +115,14 @@ class RunPart(Part):
         try:
             stored = read_document(os.fsdecode(self.path + b"/status.json"))
         except NoRecord:  # a node other than node0, or before the start
-            if waits_in_queue(os.fsdecode(self.path)):
+            if waits_in_queue(os.fsdecode(self.path), {}):
                 return "starting"
             job, agent = (age_of(self.path + name) for name in (b"/job.json", b"/agent.zip"))
             return liveness_of(None, min(job, agent), REPORT_LIMITS, has_job=math.isfinite(job))
         except AgentError:
             return "unknown"
+        if waits_in_queue(os.fsdecode(self.path), stored.document):
+            return "live"
         return liveness_of(stored.status, time.time() - stored.written, REPORT_LIMITS)
 
     def results(self) -> list[bytes]:

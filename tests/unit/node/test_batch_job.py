@@ -105,9 +105,9 @@ def test_a_job_that_slurm_has_forgotten_ended_as_its_script_says(rundir: Path, s
 
 def test_the_last_word_of_slurm_is_kept(rundir: Path, says: Path) -> None:
     says.write_text(shown("TIMEOUT", "TimeLimit"))
-    assert waits_in_queue(str(rundir))
+    assert waits_in_queue(str(rundir), {})
     batch_job.job_of(str(rundir))
-    assert not waits_in_queue(str(rundir))
+    assert not waits_in_queue(str(rundir), {})
     batch_job._asked.clear()
     says.unlink()
     Path(f"{says}.error").write_text("slurm_load_jobs error: Invalid job id specified")
@@ -121,7 +121,7 @@ def test_other_runs_have_no_job(tmp_path: Path) -> None:
     assert batch_job.document_of(str(tmp_path)) is None
     document = {"state": "ok"}
     assert batch_job.with_job(str(tmp_path), document) is document
-    assert not waits_in_queue(str(tmp_path))
+    assert not waits_in_queue(str(tmp_path), {})
 
 
 def test_a_run_whose_job_has_ended_is_lost_at_once_and_one_whose_job_goes_on_is_not(rundir: Path, says: Path) -> None:
@@ -183,3 +183,23 @@ def test_secrets_go_when_slurm_has_ended_the_job(rundir: Path, says: Path) -> No
     says.write_text(shown("CANCELLED"))
     batch_job.job_of(str(rundir))
     assert not (rundir / "slurm" / "env").exists()
+
+
+@pytest.mark.parametrize(
+    ("document", "is_requeued", "waits"),
+    [
+        ({}, False, True),
+        ({"state": "running", "ended": None}, False, False),
+        ({"state": "running", "ended": None}, True, True),
+        ({"state": "queued", "ended": None}, True, True),
+        ({"state": "ok", "ended": 12.0}, True, False),
+    ],
+)
+def test_a_run_that_may_begin_again_keeps_its_record_and_its_tree(
+    rundir: Path, document: dict[str, object], is_requeued: bool, waits: bool
+) -> None:
+    if is_requeued:
+        (rundir / "slurm" / "requeue").touch()
+    assert waits_in_queue(str(rundir), document) == waits
+    (rundir / "slurm" / "ended").touch()
+    assert not waits_in_queue(str(rundir), document)
