@@ -10,8 +10,10 @@ import signal
 import subprocess
 import sys
 import time
+from base64 import b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from doc_blocks import ROOT, Block, PageCommand
@@ -41,7 +43,7 @@ _ENDINGS = (
 @dataclass
 class Shell:
     """`lab`: the name of the lab that pages call `lab`; `ssh_config`: what this machine's ssh is set to meanwhile;
-    `programs`: what else is on PATH."""
+    `programs`: what else is on PATH; `attach_seconds`: when the terminal of an attach is closed that has not ended."""
 
     place: Path
     env: Mapping[str, str] = field(default_factory=dict)
@@ -49,6 +51,7 @@ class Shell:
     ssh_config: Path | None = None
     programs: Path | None = None
     timeout: float = 240
+    attach_seconds: float = 4.0
     differences: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -112,10 +115,7 @@ class Shell:
             self.differences.append(f"{lie}\n{said}")
 
     def _run(self, line: str) -> subprocess.CompletedProcess[str]:
-        argv = ["bash", "-c", line]
-        if self.ssh_config:
-            mount = f'mount --bind {shlex.quote(str(self.ssh_config))} /etc/ssh/ssh_config && exec "$@"'
-            argv = ["unshare", "--mount", "sh", "-c", mount, "sh", *argv]
+        argv = self._with_ssh_config(["bash", "-c", line])
         with subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
@@ -126,15 +126,27 @@ class Shell:
             env=self._env,
             start_new_session=True,
         ) as process:
-            if line.startswith("ipexctl attach"):
-                time.sleep(ATTACH_SECONDS)
-                os.killpg(process.pid, signal.SIGHUP)
             try:
+                if line.startswith("ipexctl attach"):
+                    self._close_terminal(process)
                 out, err = process.communicate(timeout=self.timeout)
             except BaseException:
                 os.killpg(process.pid, signal.SIGKILL)
                 raise
         return subprocess.CompletedProcess(argv, process.returncode, out, err)
+
+    def _with_ssh_config(self, argv: list[str]) -> list[str]:
+        if self.ssh_config is None:
+            return argv
+        mount = f'mount --bind {shlex.quote(str(self.ssh_config))} /etc/ssh/ssh_config && exec "$@"'
+        return ["unshare", "--mount", "sh", "-c", mount, "sh", *argv]
+
+    def _close_terminal(self, process: subprocess.Popen[str]) -> None:
+        """Close the terminal of a call that goes on."""
+        try:
+            process.wait(self.attach_seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGHUP)
 
     def _expected_exit_codes(self, line: str, told: list[str]) -> set[int]:
         """The allowed exit codes: doctor may have findings about this machine, broken hosts are unreachable."""
@@ -166,5 +178,33 @@ class Shell:
         return [each for each in lines if not others or re.match(r"lab\b|─", each)]
 
 
-ATTACH_SECONDS = 4.0
-"""Seconds of attach before the terminal is closed."""
+@dataclass
+class LoginShell(Shell):
+    """Types all commands into one shell on another machine. `salloc` opens a shell in it, which reads what follows."""
+
+    login: str = ""
+
+    @cached_property
+    def _session(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self._with_ssh_config(["ssh", self.login, "bash"]),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=self._env,
+            start_new_session=True,
+        )
+
+    def close(self) -> None:
+        """Close the shell, and with it that of salloc."""
+        self._session.communicate(timeout=30)
+
+    def _run(self, line: str) -> subprocess.CompletedProcess[str]:
+        opens = line.startswith("salloc")
+        typed = f"2>~/err {line}" if opens else f"{{ {line}\n}} >~/out 2>~/err </dev/null"
+        stdin, stdout = self._session.stdin, self._session.stdout
+        assert stdin is not None and stdout is not None
+        stdin.write(f': >~/out\n{typed}\necho "$?:$(base64 -w0 ~/out):$(base64 -w0 ~/err)"\n')
+        stdin.flush()
+        code, out, err = stdout.readline().strip().split(":")
+        return subprocess.CompletedProcess([line], int(code), b64decode(out).decode(), b64decode(err).decode())

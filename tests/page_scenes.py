@@ -14,6 +14,9 @@ ALONE = "this machine, small wheels"
 CLUSTER = "four hosts, small wheels and a real MPI"
 BASTION = "hosts behind a bastion"
 LAB = "a lab that the page makes"
+LAB_SLURM = "a lab with Slurm that the page makes"
+QUEUE = "a Slurm, from a machine that reaches its login node"
+ALLOCATION = "a Slurm, on its login node"
 REAL_HERE = "this machine, the real torch"
 REAL_LAB = "three hosts, the real torch"
 REAL_CCL = "two hosts, the real oneCCL bindings"
@@ -98,6 +101,8 @@ SHORT_EXAMPLES = (
     "printf '[run]\\nomp = 1\\n' > ipexctl.toml",
 )
 """Fewer samples and rounds, the same steps; and one thread for each rank: two wait for each other on a busy machine."""
+LOGIN = "login.example.org"
+ON_LOGIN = f"ssh {LOGIN}"
 LACKS = "ipexctl exec --shell 'cd .ipexctl/envs/default/lib/python3.*/site-packages && {} tqdm.py' -l '!node3'"
 
 # Playbooks last: they install on two of the four hosts.
@@ -171,6 +176,17 @@ SCENES = (
             5: (uses("imports_frobnicate.py", as_name="train.py"), "ipexctl run train.py || test $? = 1"),
         },
     ),
+    Scene("docs/slurm.md", ALLOCATION, frozenset({0}), before={0: ("mkdir ~/train && cd ~/train && touch train.py",)}),
+    Scene(
+        "docs/slurm.md",
+        QUEUE,
+        frozenset({1, 2, 3}),
+        before={
+            1: (TRAIN, f"{ON_LOGIN} sbatch --job-name=other -N 2 --exclusive --wrap \"'sleep 600'\""),
+            2: (f"{ON_LOGIN} scancel --name=other",),
+        },
+    ),
+    Scene("docs/slurm.md", LAB_SLURM, frozenset({4})),
     Scene(
         "docs/sync.md",
         CLUSTER,

@@ -19,11 +19,28 @@ import pytest
 
 from doc_blocks import PAGES, ROOT, Block, PageCommand, blocks
 from doc_output import find_difference, matches_page
-from doc_shell import Shell
-from ipexctl.lab import Lab, LabSpec, ssh_argv
+from doc_shell import LoginShell, Shell
+from ipexctl.errors import UserError
+from ipexctl.lab import Lab, LabSpec, slurm, ssh_argv
 from lab_run_helpers import IMPI, session_dir, stack_with, wheels_from_pypi
 from message_data import missing
-from page_scenes import ALONE, BASTION, CLUSTER, LAB, REASONS, SCENES, TRAIN, Scene, left_out, play, scenes
+from page_scenes import (
+    ALLOCATION,
+    ALONE,
+    BASTION,
+    CLUSTER,
+    LAB,
+    LAB_SLURM,
+    LOGIN,
+    QUEUE,
+    REASONS,
+    SCENES,
+    TRAIN,
+    Scene,
+    left_out,
+    play,
+    scenes,
+)
 from tiny_wheels import write_stack, write_wheel
 
 ALL = [block for page in PAGES for block in blocks(page) if block.commands()]
@@ -160,6 +177,58 @@ def own_lab() -> Iterator[str]:
 def test_pages_that_create_a_lab(context: Scene, own_lab: str, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("a lab needs root")
+    assert play(context, Shell(tmp_path, lab=own_lab)) == []
+
+
+@pytest.fixture(scope="module")
+def slurm_programs(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Left out where a lab cannot have Slurm: its programs are neither on this machine nor in reach of apt-get."""
+    if os.geteuid() != 0:
+        pytest.skip("a lab needs root")
+    try:
+        slurm.download_packages(tmp_path_factory.mktemp("slurm") / "packages")
+    except UserError as missing:
+        pytest.skip(f"no Slurm here: {missing.message}")
+
+
+@pytest.fixture(scope="module")
+def slurm_lab(slurm_programs: None, make_lab: Callable[[LabSpec], Lab]) -> Lab:
+    return make_lab(LabSpec(hosts=3, slurm=True, shared_home=True, name=f"pagesq-{os.getpid()}"))
+
+
+def login_config(lab: Lab, place: Path) -> Path:
+    """The ssh config of a machine that calls the lab's first host as the pages do."""
+    config = place / "ssh_config"
+    first = lab.hosts[0]
+    login = f"Host {LOGIN}\n  HostName {first.address}\n  User {first.user}\n\n"
+    config.write_text(login + first.dir.parent.joinpath("ssh_config").read_text())
+    return config
+
+
+@pytest.mark.lab
+@scenes(QUEUE)
+def test_pages_that_submit_to_slurm(context: Scene, slurm_lab: Lab, tmp_path: Path) -> None:
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    write_stack(wheels, torch="2.13.0", ipex=None)
+    config = login_config(slurm_lab, tmp_path)
+    # Attach waits for the job, and ends with the run.
+    shell = Shell(tmp_path, wheels_of(wheels), ssh_config=config, attach_seconds=90)
+    assert play(context, shell) == []
+
+
+@pytest.mark.lab
+@scenes(ALLOCATION)
+def test_pages_inside_an_allocation(context: Scene, slurm_lab: Lab, tmp_path: Path) -> None:
+    shell = LoginShell(tmp_path, ssh_config=login_config(slurm_lab, tmp_path), login=LOGIN)
+    differences = play(context, shell)
+    shell.close()
+    assert differences == []
+
+
+@pytest.mark.lab
+@scenes(LAB_SLURM)
+def test_pages_that_create_a_lab_with_slurm(context: Scene, slurm_programs: None, own_lab: str, tmp_path: Path) -> None:
     assert play(context, Shell(tmp_path, lab=own_lab)) == []
 
 
