@@ -36,6 +36,7 @@ _ENDINGS = (
     (re.compile(r"^[\w.]+:\d+:\d+: "), {2}),
     (re.compile(r"^run \S+ failed after "), {1}),
     (re.compile(r"^\w+: unreachable: "), {3}),
+    (re.compile(r"^the ranks of run \S+ cannot be compared: "), {1}),
 )
 """Output of commands that are expected to fail, and their exit codes."""
 

@@ -27,7 +27,7 @@ REASONS = {
     "runs these tests": "a test can't",
     "submits to Slurm": "tests/lab/test_export_slurm.py does, on a Slurm of its own",
     "downloads gigabytes": "IPEX, whose torch is the one with CUDA",
-    "trains for minutes": "transformers and a model of theirs",
+    "trains for minutes": "transformers and a model of theirs; searches are made by tests/lab/test_autotune.py",
     "removes what other pages need": "tests/lab/test_uninstall.py does, on hosts of its own",
 }
 """The only reasons for blocks that are not executed."""
@@ -90,6 +90,7 @@ def uses(name: str, *, as_name: str | None = None) -> str:
 TRAIN = uses("train.py")
 LONG = uses("goes_on.py", as_name="train.py")
 PREPARED = (TRAIN, uses("default_config.yaml"), "mkdir mypackage && cp $PAGES/train.py mypackage/")
+RESULTS = """echo 'Path(os.environ["IPEXCTL_RUN_DIR"], "loss.csv").write_text("1,0.5")' >> train.py"""
 SHORT = "sed -i 's/default=3840/default=960/; s/default=64/default=16/' examples/train_digits.py"
 """A quarter of the pictures, in as many steps."""
 SHORT_EXAMPLES = (
@@ -101,6 +102,7 @@ SHORT_EXAMPLES = (
     "printf '[run]\\nomp = 1\\n' > ipexctl.toml",
 )
 """Fewer samples and rounds, the same steps; and one thread for each rank: two wait for each other on a busy machine."""
+ALL_BEGUN = "until test $(ipexctl logs last 2>&1 | grep -c epoch) = 4; do sleep 0.5; done"
 LOGIN = "login.example.org"
 ON_LOGIN = f"ssh {LOGIN}"
 LACKS = "ipexctl exec --shell 'cd .ipexctl/envs/default/lib/python3.*/site-packages && {} tqdm.py' -l '!node3'"
@@ -135,13 +137,14 @@ SCENES = (
         frozenset({1}),
         before={1: ("sed -i 's/default=3.0/default=0.1/' examples/allreduce_bench.py",)},
     ),
+    Scene("docs/events.md", CLUSTER, before={0: (TRAIN,)}),
     Scene("docs/exec.md", CLUSTER, hosts=4, before={0: ("echo 'ssh-ed25519 AAAA me@here' > key.pub",)}),
     Scene("docs/export.md", CLUSTER, before={0: (TRAIN,)}),
     Scene(
         "docs/fetch.md",
         CLUSTER,
         hosts=4,
-        before={0: (TRAIN, "ipexctl run train.py")},
+        before={0: (TRAIN, RESULTS, "ipexctl run train.py")},
     ),
     Scene("docs/guides/air-gapped.md", CLUSTER, home=True),
     Scene("docs/guides/behind-a-bastion.md", BASTION),
@@ -171,12 +174,19 @@ SCENES = (
         before={
             0: PREPARED,
             1: (uses("imports_tqdm.py", as_name="train.py"), LACKS.format("touch")),
-            2: (LACKS.format("rm"), LONG),
-            4: (TRAIN,),
-            5: (uses("imports_frobnicate.py", as_name="train.py"), "ipexctl run train.py || test $? = 1"),
+            2: (LACKS.format("rm"), LONG, "ipexctl run --detach train.py", ALL_BEGUN),
+            3: (TRAIN, "(sleep 3; ipexctl stop last) >/dev/null 2>&1 &"),
+            4: (LONG,),
+            5: (TRAIN,),
+            6: ("printf '%s\\n' '#!/bin/sh' 'cat >~/posted' >../bin/curl && chmod 755 ../bin/curl",),
+            9: (uses("imports_frobnicate.py", as_name="train.py"), "ipexctl run train.py || test $? = 1"),
         },
+        after=(
+            """grep -q '"state": "ok"' ~/posted""",
+            """ipexctl exec -l node1 -- grep -q '"state": "ok"' mail""",
+        ),
     ),
-    Scene("docs/slurm.md", ALLOCATION, frozenset({0}), before={0: ("mkdir ~/train && cd ~/train && touch train.py",)}),
+    Scene("docs/slow.md", CLUSTER, before={1: (TRAIN,)}),
     Scene(
         "docs/slurm.md",
         QUEUE,
@@ -186,6 +196,8 @@ SCENES = (
             2: (f"{ON_LOGIN} scancel --name=other",),
         },
     ),
+    # After the one that has installed the environment.
+    Scene("docs/slurm.md", ALLOCATION, frozenset({0}), before={0: ("cd ~/train",)}),
     Scene("docs/slurm.md", LAB_SLURM, frozenset({4})),
     Scene(
         "docs/sync.md",
@@ -223,9 +235,12 @@ SCENES = (
 )
 
 
+def scenes_in(*stages: str) -> list[Scene]:
+    return [context for context in SCENES if context.stage in stages]
+
+
 def scenes(*stages: str) -> pytest.MarkDecorator:
-    wanted = [context for context in SCENES if context.stage in stages]
-    return pytest.mark.parametrize("context", wanted, ids=lambda context: context.page)
+    return pytest.mark.parametrize("context", scenes_in(*stages), ids=lambda context: context.page)
 
 
 def play(context: Scene, shell: Shell) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -19,7 +20,7 @@ import pytest
 
 from doc_blocks import PAGES, ROOT, Block, PageCommand, blocks
 from doc_output import find_difference, matches_page
-from doc_shell import LoginShell, Shell
+from doc_shell import FILES, LoginShell, Shell
 from ipexctl.errors import UserError
 from ipexctl.lab import Lab, LabSpec, slurm, ssh_argv
 from lab_run_helpers import IMPI, session_dir, stack_with, wheels_from_pypi
@@ -40,6 +41,7 @@ from page_scenes import (
     left_out,
     play,
     scenes,
+    scenes_in,
 )
 from tiny_wheels import write_stack, write_wheel
 
@@ -72,9 +74,10 @@ cat > /usr/local/bin/sudo <<'END'
 #!/usr/local/bin/rootly -p
 exec setpriv --reuid "$3" --regid "$3" --init-groups -- "${@:5}"
 END
-chmod 755 /usr/local/bin/sudo
+printf '%s\\n' '#!/bin/sh' 'cat > mail' > /usr/local/bin/mail
+chmod 755 /usr/local/bin/sudo /usr/local/bin/mail
 """
-"""Things that pages expect on hosts: CPU flags, directories with data, sudo -n -u USER -- COMMAND."""
+"""Things that pages expect on hosts: CPU flags, directories with data, sudo -n -u USER -- COMMAND, and mail."""
 TASKS_ALONE = "- hosts: all\n  vars: {{archive: /nfs/data.tar}}\n  tasks:\n{}"
 _numbers = itertools.count()
 
@@ -188,42 +191,30 @@ def slurm_programs(tmp_path_factory: pytest.TempPathFactory) -> None:
     try:
         slurm.download_packages(tmp_path_factory.mktemp("slurm") / "packages")
     except UserError as missing:
-        pytest.skip(f"no Slurm here: {missing.message}")
-
-
-@pytest.fixture(scope="module")
-def slurm_lab(slurm_programs: None, make_lab: Callable[[LabSpec], Lab]) -> Lab:
-    return make_lab(LabSpec(hosts=3, slurm=True, shared_home=True, name=f"pagesq-{os.getpid()}"))
-
-
-def login_config(lab: Lab, place: Path) -> Path:
-    """The ssh config of a machine that calls the lab's first host as the pages do."""
-    config = place / "ssh_config"
-    first = lab.hosts[0]
-    login = f"Host {LOGIN}\n  HostName {first.address}\n  User {first.user}\n\n"
-    config.write_text(login + first.dir.parent.joinpath("ssh_config").read_text())
-    return config
+        pytest.skip(f"no Slurm here: {missing.message.splitlines()[0]}")
 
 
 @pytest.mark.lab
-@scenes(QUEUE)
-def test_pages_that_submit_to_slurm(context: Scene, slurm_lab: Lab, tmp_path: Path) -> None:
+def test_pages_of_slurm(slurm_programs: None, make_lab: Callable[[LabSpec], Lab], tmp_path: Path) -> None:
+    """From this machine to the queue, which installs an environment; then in an allocation on the login node."""
+    lab = make_lab(LabSpec(hosts=3, slurm=True, shared_home=True, name=f"pagesq-{os.getpid()}"))
+    first = lab.hosts[0]
+    config = tmp_path / "ssh_config"
+    login = f"Host {LOGIN}\n  HostName {first.address}\n  User {first.user}\n\n"
+    config.write_text(login + first.dir.parent.joinpath("ssh_config").read_text())
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     write_stack(wheels, torch="2.13.0", ipex=None)
-    config = login_config(slurm_lab, tmp_path)
     # Attach waits for the job, and ends with the run.
-    shell = Shell(tmp_path, wheels_of(wheels), ssh_config=config, attach_seconds=90)
-    assert play(context, shell) == []
-
-
-@pytest.mark.lab
-@scenes(ALLOCATION)
-def test_pages_inside_an_allocation(context: Scene, slurm_lab: Lab, tmp_path: Path) -> None:
-    shell = LoginShell(tmp_path, ssh_config=login_config(slurm_lab, tmp_path), login=LOGIN)
-    differences = play(context, shell)
-    shell.close()
-    assert differences == []
+    laptop = Shell(tmp_path / "laptop", wheels_of(wheels), ssh_config=config, attach_seconds=90)
+    for context in scenes_in(QUEUE):
+        play(context, laptop)
+    allocation = LoginShell(tmp_path / "login", ssh_config=config, login=LOGIN)
+    allocation.type(f"mkdir ~/train && echo {shlex.quote((FILES / 'train.py').read_text())} >~/train/train.py")
+    for context in scenes_in(ALLOCATION):
+        play(context, allocation)
+    allocation.close()
+    assert laptop.differences + allocation.differences == []
 
 
 @pytest.mark.lab
