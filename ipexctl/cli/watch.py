@@ -168,9 +168,10 @@ class _Watching:
     def _print_end(self, ended: RunEnded | None) -> int:
         run = self._record.id
         is_cut_short = self._view.drops_output and self._cancel.thrown
+        is_stopped = self.code not in (None, 128 + signal.SIGHUP) and (ended is None or is_cut_short)
         if ended is None and self._not_stopped:
             print_message(f"{printable(self._not_stopped)}\nrun {run} may still be running: ipexctl stop {run}")
-        elif self.code not in (None, 128 + signal.SIGHUP) and (ended is None or is_cut_short):
+        elif is_stopped or self._has_left_ended():
             print_message(f"run {run} is over; not all of its output was shown: ipexctl logs {run}")
         elif ended is None and not self._view.detached:
             print_message(left_text(run))
@@ -184,6 +185,11 @@ class _Watching:
             print_message("\n".join(cause_lines(run, cause)))
         self._check_output()
         return 0 if ended is None else ended.exit_code
+
+    def _has_left_ended(self) -> bool:
+        """Whether the reader of stdout has left while the output of a run that is over was shown."""
+        status = self._follower.status
+        return self._ended is None and self._view.broken is not None and status is not None and status.is_over
 
     def finish(self, code: int, reason: str, fix: str) -> None:
         """Tell the view how the call ends."""

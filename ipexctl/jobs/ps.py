@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ipexctl.jobs.local_copy import read_final_status
 from ipexctl.jobs.node0 import call_on_node0
-from ipexctl.jobs.slurm.queued import explain, with_place
+from ipexctl.jobs.slurm.queued import explain, reason_of_wait, with_place
 from ipexctl.limits import PS_ANSWER
 from ipexctl.node.common.records import RunStatus, read_status
 from ipexctl.option_defaults import FORKS
@@ -107,7 +107,8 @@ def _submitted_run(record: RunRecord, document: Reply) -> KnownRun:
     elif status.slurm is not None and not record.job:
         record = replace(record, job=status.slurm.id)
     if not (status.world_size or document.get("pruned")):
-        status = status._replace(reason=explain(record, status).reason)
+        waits = status.slurm if status.state == "queued" else None
+        status = status._replace(reason=reason_of_wait(waits) if waits is not None else explain(record, status).reason)
     pruned = document.get("pruned")
     return KnownRun(record, status, pruned=pruned, is_gone=bool(pruned))
 
