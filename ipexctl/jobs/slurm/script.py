@@ -3,7 +3,8 @@
 In come the options of Slurm, the place of everything on the cluster and the words of the run; out goes a script of sh.
 It runs on the job's first node. It checks that the nodes have the home of the login node, then `ipexctl run` of the
 package that `submit` has sent takes the nodes from the allocation, plans, and starts the run with the id that is known
-already. What the script leaves in RUNDIR/slurm is read by `node/run/batch_job.py`.
+already. If Slurm puts the job into the queue again, the next start of the script goes on with the same id. What the
+script leaves in RUNDIR/slurm is read by `node/run/batch_job.py`.
 
 Signals: plain scancel reaches the script and its children, so it passes nothing on. USR2 comes from `ipexctl stop`, to
 the script alone, and it stops the run. `node/run/job_limit.py` knows of the time limit. What users give for Slurm is

@@ -12,7 +12,9 @@ its caller may exit; the process that has started it follows the run. SIGTERM to
 
 In come the ranks' messages (`rank_connections.py`), signals, the end of mpirun and the time; out go messages to the
 ranks and the record. `verdict.py` decides why the run ends; this module decides when it is over, and whether it starts
-again. The rules: no rank outlives the others; no output is dropped while its rank can send it; each wait has an end.
+again. A run whose Slurm job is put into the queue again is not over: the supervisor of the job's next start goes on
+with the same record. The rules: no rank outlives the others; no output is dropped while its rank can send it; each wait
+has an end.
 """
 
 from __future__ import annotations
