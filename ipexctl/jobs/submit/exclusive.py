@@ -9,6 +9,7 @@ once they are free.
 
 from __future__ import annotations
 
+import os
 import queue
 import time
 from concurrent.futures import wait
@@ -97,9 +98,9 @@ class _HostClaim:
     def ask(self) -> None:
         self._stdin.send(b"look\n")
 
-    def leave(self) -> None:
-        """Let it stay until a program of the run is there."""
-        self._stdin.send(b"started\n")
+    def leave(self, rundir: str) -> None:
+        """Let it stay until a program of the run is there, or has been."""
+        self._stdin.send(b"started " + os.fsencode(rundir) + b"\n")
 
     def end(self) -> None:
         self._stdin.end()
@@ -138,10 +139,10 @@ class Claim:
             claim.ask()
         return _by_host(self._pool.each(self._hosts, lambda host, _: self._claims[host.name].read()))
 
-    def leave(self) -> None:
+    def leave(self, rundir: str) -> None:
         """The run has started: hold each host until its programs are there."""
         for claim in self._claims.values():
-            claim.leave()
+            claim.leave(rundir)
         self._wait()
 
     def release(self) -> None:

@@ -209,7 +209,7 @@ def submit_run(
             clear_pending(registry.directory, run)  # from here on, node0 knows whether the run lives
             _start_mpirun(launch, connectivity, undo)
             if claim is not None:
-                claim.leave()
+                claim.leave(record.rundir)
     except StartError as error:
         return error.failure
     run_in_background(lambda: prune_local(registry, retention), "prune")

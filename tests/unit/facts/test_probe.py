@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from agent_helpers import wait_until
 from ipexctl.facts.facts import parse, to_json
 from ipexctl.facts.gather import gather_facts, skew
 from ipexctl.facts.live_runs import read_look
@@ -369,3 +370,20 @@ def test_a_claim_is_seen_by_others_and_ends_with_its_stdin(shell: list[str]) -> 
         claim.stdin.close()
         assert claim.wait(10) == 0
     assert seen() == []
+
+
+@linux
+def test_a_claim_of_a_started_run_stays_until_its_ranks_have_read_their_job(tmp_path: Path) -> None:
+    """A short run may be over before anybody has seen its programs."""
+    run = f"started-{os.getpid()}"
+    (tmp_path / "job.json").touch()
+
+    def is_seen() -> bool:
+        look = read_look(subprocess.run(["sh", "-c", live_runs_command().script], stdout=-1, text=True).stdout)
+        return look is not None and run in [live.run for live in look.runs]
+
+    with subprocess.Popen(["sh", "-c", claim_command(run, 1).script], stdin=-1, stdout=-1, text=True) as claim:
+        claim.communicate(f"started {tmp_path}\n", timeout=10)
+    assert is_seen()
+    (tmp_path / "job.json").unlink()
+    wait_until(lambda: not is_seen(), 5)

@@ -72,7 +72,7 @@ class MachineSession(Session):
         sink("stdout", self.machine.look())
         while (line := stdin.read()) == b"look\n":
             sink("stdout", self.machine.look())
-        if line == b"started\n":
+        if line.startswith(b"started "):
             self.machine.left.append(run)
             self.machine.runs.append(run)
         del self.machine.claims[run]
@@ -134,7 +134,7 @@ def test_free_hosts_are_held_until_the_claim_is_released_or_the_run_takes_its_pl
     assert [list(machine.claims) for machine in machines.values()] == [["mine"], ["mine"]]
     claim.release()
     assert [machine.claims for machine in machines.values()] == [{}, {}]
-    hold(machines, "mine").leave()
+    hold(machines, "mine").leave("/h/runs/mine")
     assert [machine.left for machine in machines.values()] == [["mine"], ["mine"]]
 
 
