@@ -223,7 +223,7 @@ def lab_with_mpi(lab: Lab, base: Path, *options: object) -> Lab:
 
 
 def upload_mpi(lab: Lab, wheel: Path, name: str) -> str:
-    """Unpack the wheel of an MPI into a directory on every host; returns its path."""
+    """Unpack the wheel of an MPI into a directory in every home; returns its path."""
     packed = io.BytesIO()
     with zipfile.ZipFile(wheel) as archive, tarfile.open(fileobj=packed, mode="w") as tree:
         for entry in archive.infolist():
@@ -232,7 +232,7 @@ def upload_mpi(lab: Lab, wheel: Path, name: str) -> str:
                 node = tarfile.TarInfo(path)
                 node.size, node.mode = entry.file_size, 0o755
                 tree.addfile(node, archive.open(entry))
-    for host in lab.hosts:
+    for host in lab.hosts[:1] if lab.shared_home else lab.hosts:
         command = f"mkdir -p {name} && tar -xf - -C {name}"
         subprocess.run([*ssh_argv(host), command], input=packed.getvalue(), check=True, timeout=60)
     return f"/home/{lab.hosts[0].user}/{name}"
