@@ -18,7 +18,8 @@ from pathlib import Path
 import pytest
 
 from agent_helpers import wait_until
-from ipexctl.lab import Lab, LabHost, ssh_argv
+from ipexctl.lab import Lab, LabHost, break_host, mend_host, ssh_argv
+from ipexctl.lab.system import in_host
 from lab_helpers import ask
 
 PLACE = "/var/tmp/slurm"
@@ -49,26 +50,29 @@ BIG_PACKAGES = ("pip", "setuptools", "pkg_resources", "mypy", "mypyc", "ruff", "
 """Large packages that a run does not need."""
 
 
+HAS_SLURM = all(shutil.which(name, path="/usr/sbin:/usr/bin") for name in ("slurmctld", "slurmd", "sbatch"))
 NEEDS_SLURM = pytest.mark.skipif(
-    not all(shutil.which(name, path="/usr/sbin:/usr/bin") for name in ("slurmctld", "slurmd", "sbatch")),
+    not HAS_SLURM,
     reason="Slurm isn't installed (on Debian: apt-get install --no-install-recommends slurm-wlm)",
 )
 
 
 @dataclass(frozen=True)
 class Slurm:
-    """A Slurm of the lab's own: its controller on node1."""
+    """A Slurm on a lab's hosts, its controller on node1: that of `slurm_on`, or of a lab that was made with one."""
 
     lab: Lab
 
     def say(self, command: str, *, rc: int | None = 0, timeout: float = 60) -> str:
         """The output of a command on node1, both streams."""
-        said = ask(self.lab.hosts[0], f"export SLURM_CONF={PLACE}/slurm.conf; {command}", timeout=timeout)
+        settings = "" if self.lab.slurm else f"export SLURM_CONF={PLACE}/slurm.conf; "
+        said = ask(self.lab.hosts[0], settings + command, timeout=timeout)
         assert rc is None or said.rc == rc, f"{command}: {said.rc}\n{said.out}{said.err}{self.logs()}"
         return said.out + said.err
 
     def logs(self) -> str:
-        return "".join(ask(host, f"tail -n 20 {PLACE}/*.log", as_root=True).out for host in self.lab.hosts)
+        files = "/var/log/slurm*.log" if self.lab.slurm else f"{PLACE}/*.log"
+        return "".join(in_host(host, f"tail -n 20 {files} || :") for host in self.lab.hosts)
 
     def submit(self, text: str, *options: str, environment: dict[str, str] | None = None) -> str:
         """Submit a job; returns its number. The variables are those of the sbatch call."""
@@ -130,6 +134,23 @@ def slurm_on(lab: Lab) -> Iterator[Slurm]:
         for host in lab.hosts:
             ended = "kill $(cat $pid); for try in $(seq 50); do [ -e $pid ] || break; sleep 0.1; done"
             ask(host, f"for pid in {PLACE}/*.pid; do {ended}; done; rm -rf {PLACE}", as_root=True)
+
+
+def start_sshd(lab: Lab) -> None:
+    """On the compute nodes of a lab that was made with a Slurm, for tests over ssh."""
+    for host in lab.hosts[1:]:
+        mend_host(host)
+
+
+@contextmanager
+def without_sshd(lab: Lab) -> Iterator[None]:
+    """Such a lab as it was made: only srun reaches its compute nodes."""
+    try:
+        for host in lab.hosts[1:]:
+            break_host(host, "sshd-dead")
+        yield
+    finally:
+        start_sshd(lab)
 
 
 def upload_ipexctl(host: LabHost) -> str:

@@ -9,14 +9,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NoReturn
 
 import pytest
 
 from ipexctl.errors import UserError
-from ipexctl.lab import Lab, LabSpec, down, system, up
+from ipexctl.lab import Lab, LabHost, LabSpec, down, ssh_argv, system, up
 from ipexctl.lab.disk import can_mount_images
+from ipexctl.lab.files import hostfile
+from slurm_helpers import HAS_SLURM, start_sshd
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 EXAMPLES = CHECKOUT / "examples"
@@ -81,14 +85,26 @@ def require_lab() -> None:
 
 @contextmanager
 def real_lab(
-    name: str, hosts: int, *, disk: float = 0, package: str = "impi-rt", shared_home: bool = False
+    name: str,
+    hosts: int,
+    *,
+    disk: float = 0,
+    package: str = "impi-rt",
+    shared_home: bool = False,
+    slurm: bool = False,
 ) -> Iterator[Lab]:
-    """A lab of that name for real wheels, where this machine and its network have what it needs."""
+    """A lab of that name for real wheels, where this machine and its network have what it needs.
+
+    `slurm`: with a Slurm, if this machine has its programs. All hosts have sshd, and are in the lab's hostfile.
+    """
     require_lab()
     require_disk("/var/lib", disk)
     require_package(package)
-    lab = up(LabSpec(hosts=hosts, name=f"{name}-{os.getpid()}", shared_home=shared_home, temporary=True))
+    spec = LabSpec(hosts=hosts, name=f"{name}-{os.getpid()}", shared_home=shared_home, temporary=True)
+    lab = up(replace(spec, slurm=slurm and HAS_SLURM))
     try:
+        start_sshd(lab)
+        lab.hostfile.write_text(hostfile(replace(lab, slurm=False)))
         yield lab
     finally:
         with suppress(UserError):  # a page may have taken it down
@@ -121,6 +137,14 @@ def examples_in(directory: Path) -> Path:
     return Path(shutil.copytree(EXAMPLES, directory / "examples", ignore=shutil.ignore_patterns("checkpoints")))
 
 
+def upload_examples(host: LabHost) -> None:
+    """Into the directory `examples` of the account's home there: a call within a job begins on the cluster."""
+    with TemporaryDirectory() as directory:
+        examples = examples_in(Path(directory))
+        packed = subprocess.run(["tar", "-cC", examples.parent, examples.name], capture_output=True, check=True)
+    subprocess.run([*ssh_argv(host), "tar -x"], input=packed.stdout, check=True, timeout=20)
+
+
 def mpirun_config(first: str, machines: int, processes: int) -> str:
     """The configuration of accelerate's guide for CPUs, for hosts whose addresses are in the file `machines`."""
     return CONFIG.format(first=first, machines=machines, processes=processes)
@@ -129,6 +153,13 @@ def mpirun_config(first: str, machines: int, processes: int) -> str:
 def trainer_losses(lines: list[str]) -> list[float]:
     """Of one rank, as the Trainer of transformers prints them."""
     return [float(found[1]) for line in lines if (found := re.search(r"'loss': '?([\d.]+)", line))]
+
+
+def loss_lines(said: str) -> list[str]:
+    """As rank 0 printed them, all ten of SHORT."""
+    lines = [line for line in said.splitlines() if line.startswith("[0] ") and _LOSS.search(line)]
+    assert len(lines) == 10, said
+    return lines
 
 
 def losses(said: str) -> dict[tuple[int, int], float]:

@@ -1,4 +1,7 @@
-"""Real torch on real hosts: what ranks of each MPI learn together is what one process learns, and no line is lost."""
+"""Real torch on real hosts: what ranks of each MPI learn together is what one process learns, and no line is lost.
+
+Over srun, in an allocation and from the queue, they learn the same as over ssh.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from real_helpers import EXAMPLES, SHORT, examples_in, losses, real_lab
+from real_helpers import EXAMPLES, SHORT, examples_in, loss_lines, losses, real_lab, upload_examples
 
 from cli_helpers import CommandResult, ipexctl
 from ipexctl import inrank
 from ipexctl.lab import Lab, ssh_argv
-from lab_helpers import on_host
+from lab_helpers import ask, on_host
 from lab_run_helpers import by_rank, upload_mpi, wheels_from_pypi
-from slurm_helpers import NEEDS_SLURM, Slurm, slurm_on
+from message_data import missing
+from slurm_helpers import NEEDS_SLURM, Slurm, without_sshd
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 
@@ -78,9 +82,18 @@ LEFT_TO_GLOO = {
 }
 
 
+THREE_RANKS = ("--omp", "1", "train_digits.py", "--fresh", *SHORT)
+"""A run with one rank on each of three hosts; all these hosts share the cores of one machine."""
+OF_SLURM = "/home/ipex/examples"
+"""The directory on the login node in which jobs begin."""
+
+
 @dataclass(frozen=True)
 class Training:
-    """Three hosts with one home and one torch, and a project to train there."""
+    """Hosts with one home and one torch, and a project to train on the first three of them.
+
+    With a Slurm the first is its login node, and the other three compute.
+    """
 
     lab: Lab
     project: Path
@@ -94,14 +107,17 @@ class Training:
         return ("--user", "ipex", "--identity", str(self.lab.key), "--known-hosts", str(self.lab.known_hosts))
 
     def call(self, command: str, *words: object, timeout: float = 150) -> CommandResult:
+        return self.follow(*command.split(), "-H", self.hostfile, *self.login, *words, timeout=timeout)
+
+    def follow(self, *words: object, timeout: float = 150) -> CommandResult:
+        """A command on runs, which takes no hosts."""
         env = {"XDG_STATE_HOME": str(self.project.parent / "state")}
-        given = (*command.split(), "-H", self.hostfile, *self.login, *words)
-        return ipexctl(*given, cwd=self.project, env=env, timeout=timeout)
+        return ipexctl(*words, cwd=self.project, env=env, timeout=timeout)
 
 
 @pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
-    with real_lab("train", 3, disk=DISK_NEEDED, shared_home=True) as lab:
+    with real_lab("train", 4, disk=DISK_NEEDED, shared_home=True, slurm=True) as lab:
         yield prepared(lab, tmp_path_factory.mktemp("training"))
 
 
@@ -110,7 +126,7 @@ def prepared(lab: Lab, base: Path) -> Training:
     project = examples_in(base)
     (project / "talk.py").write_text(TALK)
     hostfile = base / "hostfile"
-    hostfile.write_text("".join(f"{host.address} #node{number} ip\n" for number, host in enumerate(lab.hosts)))
+    hostfile.write_text("".join(f"{host.address} #node{number} ip\n" for number, host in enumerate(lab.hosts[:3])))
     wheels = wheels_from_pypi(base, *MPIS.values())
     mpis = {}
     for named, requirement in MPIS.items():
@@ -166,9 +182,10 @@ def test_losses_with_every_mpi_equal_one_process_and_output_is_complete(
 
 
 @pytest.fixture(scope="module")
-def slurm(training: Training) -> Iterator[Slurm]:
-    with slurm_on(training.lab) as slurm:
-        yield slurm
+def slurm(training: Training) -> Slurm:
+    """The lab's, with the examples on its login node."""
+    upload_examples(training.lab.hosts[0])
+    return Slurm(training.lab)
 
 
 @NEEDS_SLURM
@@ -182,14 +199,55 @@ def test_losses_of_a_slurm_job_equal_those_of_one_process(
     words = ("--launcher", launcher, *mpi, "-n", 4, "--ppn", "2", "train_digits.py", "--fresh", *SHORT)
     made = training.call("export slurm", *words)
     assert made.rc == 0, made.err
-    there = "/home/ipex/of-slurm"
-    slurm.say(f"mkdir -p {there}")
-    put = [*ssh_argv(training.lab.hosts[0]), f"cat > {there}/train_digits.py"]
-    subprocess.run(put, input=(EXAMPLES / "train_digits.py").read_bytes(), check=True, timeout=20)
-    text = made.out.replace(f"cd {training.project}\n", f"cd {there}\n")
+    text = made.out.replace(f"cd {training.project}\n", f"cd {OF_SLURM}\n")
     said = slurm.ended(slurm.submit(text), timeout=240)
     assert "ranks: 4, over gloo" in said
     assert losses(said) == pytest.approx(single_process_losses, abs=0.0015)
+
+
+@pytest.fixture(scope="module")
+def losses_over_ssh(training: Training, single_process_losses: dict[tuple[int, int], float]) -> list[str]:
+    """The lines of three ranks on three hosts."""
+    ran = training.call("run", "--transport", "ssh", "-n", 3, "--ppn", "1", *THREE_RANKS)
+    assert ran.rc == 0, ran.err + ran.out
+    assert losses(ran.out) == pytest.approx(single_process_losses, abs=0.0015)
+    return loss_lines(ran.out)
+
+
+@NEEDS_SLURM
+@pytest.mark.parametrize(("mpi", "starter"), [("", "Slurm's srun"), ("--mpi intel", "Intel MPI")])
+def test_losses_in_an_allocation_equal_those_over_ssh(
+    slurm: Slurm, losses_over_ssh: list[str], mpi: str, starter: str
+) -> None:
+    """srun starts the ranks, or the daemons of Intel MPI."""
+    # Without --exclusive the job has the first core of each node, and these are the same one in a lab.
+    words = " ".join(("salloc --quiet --exclusive -N3 ipexctl run -v", mpi, *THREE_RANKS))
+    with without_sshd(slurm.lab):
+        ran = ask(slurm.lab.hosts[0], f"cd {OF_SLURM} && {words}", timeout=150)
+    print(f"in an allocation, by {starter}: {ran.seconds:.1f} s", file=sys.stderr)
+    assert ran.rc == 0, ran.err + ran.out
+    assert loss_lines(ran.out) == losses_over_ssh
+    assert missing(ran.err, f"srun 3 ranks hosts gloo {starter}") == []
+
+
+@NEEDS_SLURM
+def test_losses_of_a_submitted_run_equal_those_over_ssh(
+    training: Training, slurm: Slurm, losses_over_ssh: list[str]
+) -> None:
+    """From this machine, which reaches the login node alone."""
+    with without_sshd(slurm.lab):
+        login = slurm.lab.hosts[0].address
+        submitted = training.call("submit", "--slurm", login, "-N", 3, "-t", 5, *THREE_RANKS)
+        assert submitted.rc == 0, submitted.err
+        run = submitted.out.strip()
+        ran = training.follow("attach", run)
+        listed = json.loads(training.follow("ps", "--json").out)["runs"]
+    print(f"submitted: {submitted.seconds + ran.seconds:.1f} s", file=sys.stderr)
+    assert ran.rc == 0, ran.err + ran.out
+    assert loss_lines(ran.out) == losses_over_ssh
+    assert [(entry["state"], entry["hosts"]) for entry in listed if entry["id"] == run] == [
+        ("ok", ["node2", "node3", "node4"])
+    ]
 
 
 def send_all_reduce(training: Training) -> None:
