@@ -25,21 +25,24 @@ from real_helpers import (
     SHORT,
     examples_in,
     leave_out,
+    loss_lines,
     losses,
     mpirun_config,
     oneccl_wheels,
     real_lab,
     require_bindings,
     trainer_losses,
+    upload_examples,
 )
 
 from cli_helpers import CommandResult, ipexctl
 from doc_shell import Shell
 from ipexctl.lab import Lab
-from lab_helpers import on_host
+from lab_helpers import ask, on_host
 from lab_run_helpers import by_rank
 from message_data import missing
 from page_scenes import REAL_CCL, Scene, play, scenes
+from slurm_helpers import NEEDS_SLURM, without_sshd
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(1200)]
 
@@ -67,7 +70,7 @@ def lab() -> Iterator[Lab]:
     free = shutil.disk_usage(shelf).free
     if free < DISK_NEEDED:
         pytest.skip(f"{free / 1e9:.0f} GB are free in {shelf}; {DISK_NEEDED / 1e9:.0f} are needed")
-    with real_lab("stack", 3, shared_home=True) as made:
+    with real_lab("stack", 3, shared_home=True, slurm=True) as made:
         yield made
 
 
@@ -159,12 +162,17 @@ def clear(lab: Lab) -> None:
 
 
 def run(project: Path, *words: object, aborts: bool = False, env: Mapping[str, str] | None = None) -> CommandResult:
-    """`aborts`: a rank may be ended by std::terminate at its exit."""
+    """`aborts`: as for `check_end`."""
     env = {"XDG_STATE_HOME": str(project.parent / "state"), **(env or {})}
     ran = ipexctl("run", "--plain", *words, cwd=project, env=env, timeout=240)
+    check_end(ran, aborts=aborts)
+    return ran
+
+
+def check_end(ran: CommandResult, *, aborts: bool) -> None:
+    """`aborts`: a rank may be ended by std::terminate at its exit."""
     aborted = ran.rc == 128 + signal.SIGABRT and ABORT in ran.err
     assert ran.rc == 0 or (aborts and aborted), ran.err + ran.out
-    return ran
 
 
 def train(lab: Lab, project: Path, *words: str, dtype: str = "fp32", aborts: bool = False) -> CommandResult:
@@ -318,6 +326,24 @@ class TestThreeHostsOverCcl:
         assert "[0] ranks: 3, over ccl" in ran.out
         assert "I_MPI_THREAD_SPLIT" not in ran.err + ran.out
         assert losses(ran.out) == pytest.approx(alone, abs=difference)
+
+    @NEEDS_SLURM
+    def test_losses_over_ccl_and_srun_equal_those_over_ssh(
+        self, bindings: Path | None, trusted: Lab, project: Path
+    ) -> None:
+        """The daemons of the MPI inside the bindings are started by srun: no other way leads to the two nodes."""
+        require_bindings(bindings)
+        words = ("--ppn", "1", "--omp", "1", "--backend", "ccl")
+        over_ssh = train(trusted, project, "-n", "2", *words, aborts=True)
+        upload_examples(trusted.hosts[0])
+        line = ("salloc --quiet --exclusive -N2 ipexctl run -v", *words, "train_digits.py", "--fresh", *SHORT)
+        with without_sshd(trusted):
+            ran = ask(trusted.hosts[0], f"cd examples && {' '.join(line)}", timeout=150)
+        print(f"over ccl and srun: {ran.seconds:.1f} s; over ssh: {over_ssh.seconds:.1f} s", file=sys.stderr)
+        check_end(ran, aborts=True)
+        assert "[0] ranks: 2, over ccl" in ran.out
+        assert loss_lines(ran.out) == loss_lines(over_ssh.out)
+        assert missing(ran.err, "srun 2 ranks hosts ccl Intel MPI") == []
 
     @pytest.mark.parametrize(
         ("end", "rc", "named"),
