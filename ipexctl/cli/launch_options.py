@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _OTHER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "What to run": ("words", "module", "dry_run"),
     "Where": ("hostfile", "hosts", "cluster", "config", "limit", "home", "accelerate_config"),
-    "Slurm": ("slurm", "partition", "nodes", "time", "account", "qos", "sbatch"),
+    "Slurm": ("slurm", "partition", "nodes", "time", "account", "qos", "requeue", "sbatch"),
     "Environment": ("install", "stack", "torch", "packages", "requirements", "export", "env_file"),
     "Ranks and cores": (),
     "Communication": ("iface",),

@@ -131,7 +131,7 @@ BREAKS: Final = (
     Break(
         "the status is never final",
         "run/supervisor.py",
-        "_replace(state=ending.state, exit_code=ending.code, ended=time.time())",
+        "_replace(state=ending.state, **final)",
         "_replace(ended=time.time())",
         r"\('lost', '', None, None\)",
         ("nothing",),

@@ -617,9 +617,8 @@ class Supervisor:
             with contextlib.suppress(OSError):
                 write_json_atomically(self.connectivity_path, self.plan.connectivity._asdict(), durable=False)
         ending = self.with_job_end(ending)
-        self.record.status = self.record.status._replace(state=ending.state)
-        if ending.state != "queued":
-            self.record.status = self.record.status._replace(exit_code=ending.code, ended=time.time())
+        final: Json = {"exit_code": ending.code, "ended": time.time()} if ending.state != "queued" else {}
+        self.record.status = self.record.status._replace(state=ending.state, **final)
         self.record.event("ended", state=ending.state, exit_code=ending.code)
         until = time.monotonic() + FULL_DISK_FLUSH
         self.record.save(time.monotonic())

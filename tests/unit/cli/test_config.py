@@ -51,7 +51,7 @@ HARMLESS = frozenset(
     }
     | {"cpu", "data", "detach", "diff", "dry_run", "env", "everything", "exclude", "exclusive", "follow", "forks"}
     | {"gather", "meter", "metric"}
-    | {"account", "nodes", "partition", "qos", "time"}
+    | {"account", "nodes", "partition", "qos", "requeue", "time"}
     | {"hang_after", "host", "hostfile", "hosts", "identity", "iface", "image", "install", "internal", "ipex", "lab"}
     | {"launcher", "limit", "list_tasks", "live", "master_port", "max_restarts", "mpirun_hostfile", "n", "names"}
     | {"network", "no_color", "offline", "omp", "oneccl", "plain", "port", "ppn", "quiet", "rank", "ranks", "require"}
