@@ -44,7 +44,7 @@ def dump_command(
         record, output, lambda session, cancel: dump(session, record, wanted, cancel, timeout=seconds), show_error
     )
     if isinstance(stacks, RunStatus):
-        show_error(f"the run has ended: {stacks.state}")
+        show_error(f"the run has ended: {stacks.state}" if stacks.is_over else "the run waits in the queue")
         show_over(stacks, record.id)
         raise typer.Exit(1)
     if output.json:

@@ -118,7 +118,7 @@ def list_command(
     ui.show_labs(labs.find_labs(), json=output.json)
 
 
-@subcommand(lab_command, "ssh", context_settings={"ignore_unknown_options": True})
+@subcommand(lab_command, "ssh", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 def ssh(
     name: str = NODE,
     command: list[str] | None = argument("[CMD ARGS…]", default=None),

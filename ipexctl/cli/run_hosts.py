@@ -55,9 +55,9 @@ def call_node0(
 
 
 def begun(record: RunRecord, output: Output, *, waits: bool = False) -> RunRecord:
-    """The record of a run that has hosts and ranks. A submitted run that has not begun is waited for with `waits`;
-    else, and if it never began, the call ends with the reason."""
-    if record.transport != "slurm" or record.world_size:
+    """The record of a run that has hosts and ranks. A submitted run that has not begun, or waits to begin again, is
+    waited for with `waits`; else, and if it never began, the call ends with the reason."""
+    if record.transport != "slurm" or (record.world_size and not waits):
         return record
     from ipexctl.cli.hosts import open_pool
     from ipexctl.jobs.follow import run_exit_code

@@ -32,7 +32,7 @@ def trust_command(
     home_dir = check_home(home)
     hosts = choose_hosts(targets)
     call = call_options(targets, home)
-    if targets.transport == "srun" and not revoke and transport_to(targets, hosts, quiet=True) == "srun":
+    if targets.transport != "ssh" and not revoke and transport_to(targets, hosts, quiet=True) == "srun":
         note = "trust is not needed over srun, by which Slurm starts all on the nodes"
         results = tuple(setup.TrustResult(host, "ok") for host in hosts)
         output.print_report(setup.TrustReport(results, 0.0, notes=(note,)), as_json, show, options=call.hosts)

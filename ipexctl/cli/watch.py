@@ -171,6 +171,8 @@ class _Watching:
         is_stopped = self.code not in (None, 128 + signal.SIGHUP) and (ended is None or is_cut_short)
         if ended is None and self._not_stopped:
             print_message(f"{printable(self._not_stopped)}\nrun {run} may still be running: ipexctl stop {run}")
+        elif ended is None and self._is_queued():
+            print_message(f"run {run} stays in the queue\n  ipexctl attach {run}, ipexctl stop {run}")
         elif is_stopped or self._has_left_ended():
             print_message(f"run {run} is over; not all of its output was shown: ipexctl logs {run}")
         elif ended is None and not self._view.detached:
@@ -185,6 +187,11 @@ class _Watching:
             print_message("\n".join(cause_lines(run, cause)))
         self._check_output()
         return 0 if ended is None else ended.exit_code
+
+    def _is_queued(self) -> bool:
+        """Whether Slurm has put the job of the run into the queue again."""
+        status = self._follower.status
+        return status is not None and status.state == "queued"
 
     def _has_left_ended(self) -> bool:
         """Whether the reader of stdout has left while the output of a run that is over was shown."""
@@ -217,7 +224,7 @@ class _Watching:
         """
         if self.code is None:
             self.code = 128 + number
-            if number == signal.SIGHUP or self._over.is_set():
+            if number == signal.SIGHUP or self._over.is_set() or self._is_queued():
                 self._cancel.throw()
                 return
             self._number = number

@@ -243,7 +243,7 @@ def dump(
     *,
     timeout: float = STOP_ANSWER,
 ) -> Dump | RunStatus:
-    """Request the stacks from node0; the status of a run that is over. Raises a HostError."""
+    """Request the stacks from node0; the status of a run that is over, or waits. Raises a HostError."""
     receiver, found = DumpReceiver(record.world_size), None
 
     def on_frame(frame: Frame) -> None:
@@ -255,7 +255,7 @@ def dump(
         session, record, "run.runs", "dump", request, timeout=timeout, on_frame=on_frame, cancel=cancel
     )
     status = read_status(reply["status"])
-    if found is None and not status.is_over:
+    if found is None and not status.is_over and status.state != "queued":
         raise HostError("it sent no stacks, or not all of them", f"once more: ipexctl dump {record.id}")
     return found or status
 

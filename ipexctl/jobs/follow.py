@@ -149,6 +149,7 @@ class Follower:
         self._old_notes = OldNotes()
         self._absence = Absence(reconnect)
         self._silence_limit = silence_limit(reconnect)
+        self._is_queued = False
         self._silent_since: float | None = None
         """The start of the silence that was reported last."""
 
@@ -304,6 +305,10 @@ class Follower:
 
             self._watch(Notice("\n".join(silence_lines(self._record.id, status.silent)), True))
         self._silent_since = since
+        if status.state == "queued" and not self._is_queued:
+            reason = status.reason or "its job waits in the queue"
+            self._watch(Notice(f"run {self._record.id}: {reason}; it goes on when the job begins"))
+        self._is_queued = status.state == "queued"
         if self._copy is not None:
             self._copy.write_status(document)
             self._check_copy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -193,9 +194,19 @@ def test_a_requeued_run_is_taken_out_of_the_queue_by_stop(laptop: Laptop) -> Non
     laptop.wait_for(run, "running")
     ask(laptop.lab.hosts[0], f"scontrol requeue $(cat .ipexctl/runs/{run}/slurm/job)")
     laptop.wait_for(run, "queued")
+    waiting = begin("attach", run, cwd=laptop.project, env=laptop.environ)
+    time.sleep(3)
+    waiting.send_signal(signal.SIGINT)
+    _, err = waiting.communicate(timeout=20)
+    assert (waiting.returncode, missing(err, "stays queue ipexctl stop")) == (130, [])
+    assert laptop.state(run)["state"] == "queued"
+    dumped = laptop.call("dump", run)
+    assert (dumped.rc, missing(dumped.err, "queue")) == (1, [])
     assert laptop.call("stop", run).rc == 0
     assert laptop.state(run)["state"] == "stopped"
+    assert missing(laptop.call("why", run).out, "Slurm job cancelled") == []
     assert not ask(laptop.lab.hosts[0], "squeue -h").out.strip()
+    assert not ask(laptop.lab.hosts[0], f"ls .ipexctl/code/*/.ipexctl/leases/{run}").out
     assert laptop.call("wait", run).rc not in (0, 124)
 
 

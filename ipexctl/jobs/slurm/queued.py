@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.call_options import CallOptions
-from ipexctl.node.common.slurm import GOING_ON, JOB_ENDS, LIMIT_NEAR, WAITING
+from ipexctl.node.common.slurm import GOING_ON, JOB_ENDS, LIMIT_NEAR, WAITING, describe_run_end
 from ipexctl.node.run.batch_job import GONE, NO_HOME, NO_PROJECT, NO_PYTHON
 from ipexctl.remote.outcome import HostError
 from ipexctl.text import printable
@@ -22,6 +22,16 @@ if TYPE_CHECKING:
     from ipexctl.node.common.records import RunStatus, SlurmJob
     from ipexctl.remote.reply import Reply
 
+_REASONS: Final = {
+    "PartitionConfig": "it asks for more than its partition has, and does not begin",
+    "PartitionNodeLimit": "it asks for more nodes than its partition allows",
+    "PartitionTimeLimit": "it asks for more time than its partition allows",
+    "PartitionDown": "its partition is down",
+    "BadConstraints": "no node has what it asks for",
+    "BeginTime": "Slurm lets it wait, as after each start that it has ended",
+    "QOSMaxJobsPerUserLimit": "the account has as many jobs as it may",
+}
+"""Of Slurm's words for a wait, those that do not say it."""
 _MOST_RANKS: Final = 100_000
 
 
@@ -35,7 +45,8 @@ class Explained:
 
 def reason_of_wait(job: SlurmJob) -> str:
     """`Slurm job 12: Priority`."""
-    return f"Slurm job {job.id}" + (f": {printable(job.reason)}" if job.reason else "")
+    why = _REASONS.get(job.reason)
+    return f"Slurm job {job.id}" + (f": {printable(job.reason)}" if job.reason else "") + (f" ({why})" if why else "")
 
 
 def ended_by_slurm(job: SlurmJob) -> str:
@@ -118,6 +129,9 @@ def diagnosis_of(record: RunRecord, status: RunStatus) -> Diagnosis:
 def with_end_of_job(diagnosis: Diagnosis, status: RunStatus) -> Diagnosis:
     """The diagnosis of a run that had begun, with what Slurm did to it: then no other cause is looked for."""
     job = status.slurm
+    if job is not None and status.state == "ok" and status.job_end == LIMIT_NEAR:
+        note = f"{describe_run_end(LIMIT_NEAR)}, and ranks had been told: they may not be at their end"
+        return replace(diagnosis, notes=(note, "more time: ipexctl submit -t TIME, or --requeue", *diagnosis.notes))
     if job is None or status.state not in ("stopped", "failed", "lost"):
         return diagnosis
     text = ended_by_slurm(job)

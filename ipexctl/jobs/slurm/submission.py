@@ -306,8 +306,10 @@ class Submission:
         if lines and (refused := home_refusal(lines[-1], home)) is not None:
             return StartFailure.of_host(self.login.name, refused)
         if answer.ended.code == 2 and lines:
-            errors = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in lines if "error" in line]
+            errors = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in lines if "sbatch: " in line]
             reason, fix = "; ".join(errors[:3]) or lines[-1], "sinfo there shows the partitions and their limits"
+            if "option" in reason:
+                fix = "man sbatch there lists its options, for --sbatch"
         else:
             reason, fix = explain_stderr(answer.stderr)
         return StartFailure(

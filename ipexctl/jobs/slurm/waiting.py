@@ -32,7 +32,7 @@ def may_wait(record: RunRecord) -> bool:
 
 
 def has_begun(known: KnownRun) -> bool:
-    return known.record.world_size > 0
+    return known.record.world_size > 0 and known.state != "queued"
 
 
 def look(session: Session, record: RunRecord, cancel: Cancel) -> KnownRun:

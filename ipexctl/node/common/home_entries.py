@@ -9,12 +9,13 @@ stays, and what ipexctl made where it leads is ipexctl's.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
 from typing import Callable, Iterator, Mapping
 
-from ipexctl.node.common.files import read_json
+from ipexctl.node.common.files import read_json, remove_file
 from ipexctl.node.common.home import HOME_ENTRIES, IGNORED
 
 RUN_ID = re.compile(r".+-[0-9]{4}-[0-9]{6}-[0-9a-f]{4}", re.DOTALL)
@@ -213,3 +214,11 @@ def foreign_entries(home: str) -> Iterator[str]:
                 continue
             own = set(own_entries(home, name))
             yield from (entry for entry in (f"{path}/{below}" for below in list_names(path)) if entry not in own)
+
+
+def release_trees(rundir: str) -> None:
+    """Remove the leases of a run that is over, in the home of its directory."""
+    code, name = f"{os.path.dirname(os.path.dirname(rundir))}/code", os.path.basename(rundir)
+    with contextlib.suppress(OSError):
+        for tree in os.listdir(code):
+            remove_file(f"{code}/{tree}/{STATE_DIRECTORY}/leases/{name}")

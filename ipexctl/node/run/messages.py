@@ -91,6 +91,12 @@ class Mismatch(NamedTuple):
     text: str
 
 
+class Noticed(NamedTuple):
+    """The command handles a signal by which it has heard that the job is about to end."""
+
+    signal: Signal
+
+
 class OutsideSignal(NamedTuple):
     """The rank wrapper got a signal that the supervisor did not send."""
 
@@ -144,6 +150,7 @@ Message = Union[
     Started,
     NotStarted,
     Mismatch,
+    Noticed,
     OutsideSignal,
     Exit,
     Stuck,
@@ -163,6 +170,7 @@ MESSAGES: Mapping[str, Callable[..., Message]] = {
     "start": Started,
     "not-started": NotStarted,
     "mismatch": Mismatch,
+    "noticed": Noticed,
     "outside-signal": OutsideSignal,
     "exit": Exit,
     "stuck": Stuck,

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 INHERITED = ("PATH", "LANG", "LANGUAGE", "TZ", "KRB5CCNAME")
 
 
+MAX_LOG = 1 << 18
+
+
 class MpirunProcess:
     """A started mpirun. Its stdin stays open while the supervisor lives, and it is ended with the supervisor."""
 
@@ -30,7 +33,9 @@ class MpirunProcess:
         """Raises an OSError when it can't be started."""
         environ = _environment(start)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        log = os.open(os.path.join(rundir, "mpirun.log"), flags, 0o600)
+        self._log_path = os.path.join(rundir, "mpirun.log")
+        log = os.open(self._log_path, flags, 0o600)
+        self._log_start = os.fstat(log).st_size
         try:
             self._process = subprocess.Popen(
                 start.argv,
@@ -50,6 +55,15 @@ class MpirunProcess:
         self.was_told_to_end = False
         """By the supervisor, while it ran."""
         self._ranks_ended_at: float | None = None
+
+    def read_log(self) -> str:
+        """What it has printed; an earlier attempt has printed into the same file."""
+        try:
+            with open(self._log_path, "rb") as file:
+                file.seek(self._log_start)
+                return file.read(MAX_LOG).decode(errors="replace")
+        except OSError:
+            return ""
 
     def has_ended(self) -> bool:
         if self.ended_at is None and self._process.poll() is not None:

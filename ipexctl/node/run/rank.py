@@ -531,8 +531,7 @@ class Rank:
         elif kind == "stop":
             self.stop()
         elif kind == "notice":
-            # A rank that handles neither has nothing to save, and goes on.
-            self.signal_handlers(signal.SIGUSR1) or self.signal_handlers(signal.SIGTERM)
+            self.on_notice()
         elif kind == "begin":
             self.welcome["checkpoint_port"] = None
         elif kind == "dump":
@@ -543,6 +542,13 @@ class Rank:
             self.change_bond(Bond.RELEASED)
             if self.exit is None:  # the supervisor has waited long enough
                 self.kill_at = 0.0
+
+    def on_notice(self) -> None:
+        """Pass the notice on by the first signal that the command handles; without one, it has nothing to save."""
+        for number in (signal.SIGUSR1, signal.SIGTERM):
+            if self.signal_handlers(number):
+                self.client.send_message("noticed", signal=number)
+                return
 
     def stop(self) -> None:
         if self.phase is Phase.WAITING:

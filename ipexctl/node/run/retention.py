@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import glob
 import json
 import os
 import re
@@ -30,7 +29,7 @@ from ipexctl.node.common.files import (
     write_atomically,
 )
 from ipexctl.node.common.home import check_home, open_home
-from ipexctl.node.common.home_entries import REMOVED_RUN, is_run, list_names
+from ipexctl.node.common.home_entries import REMOVED_RUN, is_run, list_names, release_trees
 from ipexctl.node.common.limits import PRUNE_LOCK
 from ipexctl.node.common.liveness import DAY, RETENTION_LIMITS, liveness_of
 from ipexctl.node.common.processes import command_lines
@@ -155,10 +154,7 @@ def remove(runs_directory: str, run: Run, why: str, now: float) -> bool:
         append_line(pruned_path, line)
     with contextlib.suppress(OSError):  # results stay, whatever their age; an empty directory has none
         os.rmdir(f"{os.path.dirname(runs_directory)}/results/{run.name}")
-    for lease in glob.glob(
-        f"{glob.escape(os.path.dirname(runs_directory))}/code/*/.ipexctl/leases/{glob.escape(run.name)}"
-    ):
-        remove_file(lease)
+    release_trees(run.path)
     return True
 
 

@@ -16,7 +16,14 @@ import time
 from typing import Sequence, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer, emit, emit_frames
-from ipexctl.node.common.files import RunReference, home_of, read_json, rundir_of, write_json_atomically
+from ipexctl.node.common.files import (
+    RunReference,
+    home_of,
+    read_json,
+    rundir_of,
+    write_json_atomically,
+)
+from ipexctl.node.common.home_entries import release_trees
 from ipexctl.node.common.processes import ProcessIdentity, is_caught
 from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.node.run import batch_job
@@ -103,6 +110,8 @@ def cancel_job(rundir: str, seconds: float) -> Json:
     after = batch_job.cancel(rundir, seconds)
     with contextlib.suppress(NoRecord):
         after = read_status_file(rundir).document
+    if after["state"] in FINAL:
+        release_trees(rundir)
     return {"status": after, "was": before["state"]}
 
 

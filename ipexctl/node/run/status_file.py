@@ -16,7 +16,7 @@ from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.files import write_json_atomically
 from ipexctl.node.common.liveness import REPORT_LIMITS, age_for_follower, liveness_of
 from ipexctl.node.common.records import FINAL, RunStatus, read_status
-from ipexctl.node.common.slurm import GOING_ON, WAITING
+from ipexctl.node.common.slurm import GOING_ON, WAITING, describe_run_end
 
 if TYPE_CHECKING:
     from ipexctl.node.common.records import SlurmJob
@@ -121,6 +121,7 @@ def as_lost(document: Json, at: float, job: SlurmJob | None = None) -> Json:
         if document.get("state") == "queued":  # its supervisor had ended it in order
             is_cancelled = job.state == "CANCELLED" or job.notice == "stop"
             lost.update(state="stopped" if is_cancelled else "failed", exit_code=143 if is_cancelled else 1)
+            lost["job_end"] = job.state if describe_run_end(job.state) else ""
     return lost
 
 

@@ -122,6 +122,7 @@ class Supervisor:
             messages.Started: self.on_start,
             messages.NotStarted: self.on_not_started,
             messages.Mismatch: self.on_mismatch,
+            messages.Noticed: self.on_noticed,
             messages.OutsideSignal: lambda peer, message: self.verdict.on_outside_signal(peer, message.signal),
             messages.Exit: self.on_exit,
             messages.Stuck: self.on_stuck,
@@ -136,6 +137,8 @@ class Supervisor:
         self.job_end: subprocess.Popen[bytes] | None = None
         """Asks Slurm whether it ends the job of this run."""
         self.job_limit = JobLimit(slurm.own_job()) if start.by_slurm and slurm.own_job() else None
+        self.has_noticed = False
+        """A rank has heard that the job is about to end."""
         self.signals: list[int] = []
         self.peers.listener.addresses.update(start.addresses)
         self.wake, wakeup = os.pipe()
@@ -337,6 +340,11 @@ class Supervisor:
         if peer.malformed >= MAX_MALFORMED:
             reason = f"rank {peer.rank} on {peer.host} sends messages that can't be read: {message.reason}"
             self.verdict.fail("lost", reason, peers=[peer], detail=Detail("unreadable"))
+
+    def on_noticed(self, peer: RankConnection, message: messages.Noticed) -> None:
+        """The script saves what it has now, and may end itself then, as with exit code 0."""
+        self.has_noticed = True
+        self.record.event("noticed", rank=peer.rank, host=peer.host, signal=message.signal)
 
     def on_end(self, peer: RankConnection, ends: messages.Ends) -> None:
         """The rank has sent all its output; it may exit unless some of it is not written yet."""
@@ -640,7 +648,7 @@ class Supervisor:
             or first.kind == "mpirun"
             or (first.detail is not None and first.detail.kind == "wrapper-killed")
         )
-        if self.verdict.is_limit_near and ending.state == "stopped":
+        if self.verdict.is_limit_near and (ending.state == "stopped" or (ending.state == "ok" and self.has_noticed)):
             word = slurm.LIMIT_NEAR
         else:
             if self.job_end is None and is_by_signal:
@@ -653,7 +661,7 @@ class Supervisor:
             ending = ending._replace(state="stopped", code=128 + signal.SIGTERM)
         if word == slurm.LIMIT_NEAR and self.may_requeue and slurm.requeue_job(slurm.own_job()):
             word = slurm.REQUEUED
-        if word == slurm.REQUEUED and self.may_requeue and ending.state == "stopped":
+        if word == slurm.REQUEUED and self.may_requeue and ending.state in ("stopped", "ok"):
             # The next start of the job goes on with this record; until then the run waits.
             self.record.status = self.record.status._replace(reason=slurm.describe_run_end(word))
             ending = ending._replace(state="queued")
@@ -664,7 +672,7 @@ class Supervisor:
         """Whether Slurm has cancelled the step of the ranks, without the supervisor's doing."""
         if self.process is None or self.process.was_told_to_end:
             return False
-        return slurm.is_step_cancelled("\n".join(self.record.tail("mpirun.log", 1000)))
+        return slurm.is_step_cancelled(self.process.read_log())
 
     def start_notify(self, notification: Notification) -> None:
         from ipexctl.node.run import notify, summary  # few runs have a command

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.jobs.ranks import describe_ranks
-from ipexctl.node.common.slurm import describe_run_end
+from ipexctl.node.common.slurm import LIMIT_NEAR, describe_run_end
 from ipexctl.node.run import summary as node_summary
 from ipexctl.text import counted, printable
 
@@ -39,7 +39,8 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
     took = f" after {duration(status.ended - status.started)}" if status.started and status.ended else ""
     if status.state == "ok":
         attempts = f" in {counted(status.attempt + 1, 'attempt')}" if status.attempt else ""
-        return [f"{subject} ended well{took}{attempts}: {size}"]
+        near = f"; {describe_run_end(LIMIT_NEAR)}" if status.job_end == LIMIT_NEAR else ""
+        return [f"{subject} ended well{took}{attempts}: {size}{near}"]
     if status.slurm is not None and not status.world_size:
         return [
             f"{subject} was stopped before it began" if status.state == "stopped" else f"{subject}: {status.reason}"
