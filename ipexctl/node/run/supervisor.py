@@ -137,6 +137,8 @@ class Supervisor:
         self.job_end: subprocess.Popen[bytes] | None = None
         """Asks Slurm whether it ends the job of this run."""
         self.job_limit = JobLimit(slurm.own_job()) if start.by_slurm and slurm.own_job() else None
+        self.is_asked_to_stop = False
+        """By a signal: of ipexctl stop, of the call, or of Slurm."""
         self.has_noticed = False
         """A rank has heard that the job is about to end."""
         self.signals: list[int] = []
@@ -549,6 +551,7 @@ class Supervisor:
             if number == signal.SIGUSR1:
                 self.dumps.handle_requests()
             elif number != signal.SIGCHLD:
+                self.is_asked_to_stop = True
                 if self.plan.by_slurm and self.job_end is None:  # it may be Slurm that ends the job
                     self.job_end = slurm.begin_to_ask(slurm.show_job(slurm.own_job()))
                 self.verdict.stop(128 + number, self.ranks, self.plan.restarts)
@@ -648,7 +651,8 @@ class Supervisor:
             or first.kind == "mpirun"
             or (first.detail is not None and first.detail.kind == "wrapper-killed")
         )
-        if self.verdict.is_limit_near and (ending.state == "stopped" or (ending.state == "ok" and self.has_noticed)):
+        by_limit = ending.state == "stopped" or (ending.state == "ok" and self.has_noticed)
+        if self.verdict.is_limit_near and by_limit and not self.is_asked_to_stop:
             word = slurm.LIMIT_NEAR
         else:
             if self.job_end is None and is_by_signal:
