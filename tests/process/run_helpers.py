@@ -85,7 +85,7 @@ class Run:
         return [self.python, "-IS", str(self.agent), f"run.{name}"]
 
     def listen(self) -> None:
-        self.rundir.mkdir(parents=True, mode=0o700)
+        self.rundir.mkdir(parents=True, mode=0o700, exist_ok=True)
         self.upload_agent()
         self.process = subprocess.Popen(
             self.program("supervisor"),
