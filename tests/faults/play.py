@@ -287,7 +287,7 @@ class FaultRound:
                 told = b"bytes are missing here" in kept or "bytes of the output of rank" in self._messages
                 assert told, f"rank {rank} lost {lost} bytes, and nobody says so"
                 continue
-            for attempt, text in self._by_attempt(kept).items():
+            for attempt, text in self._by_attempt(kept, status["attempt"]).items():
                 own = self.own(rank, attempt)
                 self._compare_text(rank, own, text, is_all=is_all and self.host_of(rank) not in self.cut)
             output = self.client.out.read_text(errors="replace")
@@ -297,9 +297,11 @@ class FaultRound:
                 assert shown == printed, f"rank {rank}: {len(shown)} lines shown of {len(printed)}"
 
     @staticmethod
-    def _by_attempt(kept: bytes) -> dict[int, bytes]:
+    def _by_attempt(kept: bytes, last: int) -> dict[int, bytes]:
+        """The text of each attempt. A restart is noted only behind output: before the first note is one attempt's text,
+        the one before that restart, as the rank printed nothing in earlier ones."""
         parts = RESTART_LINE.split(kept)
-        found = {0: parts[0]}
+        found = {int(parts[1]) - 1 if len(parts) > 1 else last: parts[0]}
         found.update((int(number), text) for number, text in zip(parts[1::2], parts[2::2], strict=True))
         return {attempt: re.sub(rb"^\[ipexctl: .*\n", b"", text, flags=re.MULTILINE) for attempt, text in found.items()}
 
