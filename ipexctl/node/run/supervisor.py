@@ -585,6 +585,8 @@ class Supervisor:
         """Start the next attempt, if one is allowed; the script continues from its checkpoint."""
         if not self.verdict.may_restart(self.ranks, self.plan.restarts):
             return False
+        if self.may_requeue and self.has_lost_node():  # another start of the job has other nodes
+            return False
         self.mpirun.kill_leftovers()
         after = self.verdict.restart()
         self.peers.attempt = self.record.status.attempt
@@ -641,8 +643,7 @@ class Supervisor:
             self.start_notify(self.plan.notify)
 
     def with_job_end(self, ending: verdict.Ending) -> verdict.Ending:
-        """If Slurm has ended the job or the step, that stopped the run: its signals come in any order, and to any
-        process."""
+        """What Slurm did to the run, or does now: it stopped the run, or lets it go on in another start of the job."""
         if not self.plan.by_slurm:
             return ending
         first = self.record.status.first_failure
@@ -651,26 +652,36 @@ class Supervisor:
             or first.kind == "mpirun"
             or (first.detail is not None and first.detail.kind == "wrapper-killed")
         )
-        by_limit = ending.state == "stopped" or (ending.state == "ok" and self.has_noticed)
-        if self.verdict.is_limit_near and by_limit and not self.is_asked_to_stop:
-            word = slurm.LIMIT_NEAR
-        else:
-            if self.job_end is None and is_by_signal:
-                self.job_end = slurm.begin_to_ask(slurm.show_job(slurm.own_job()))
-            word = slurm.job_end_in(slurm.read_answer(self.job_end), slurm.own_restarts())
-            if not word and is_by_signal and self.is_step_cancelled():
-                word = slurm.STEP_CANCELLED
-        if word and is_by_signal:
+        word = self.find_job_end(ending, is_by_signal=is_by_signal)
+        if word and is_by_signal:  # its signals come in any order, and to any process
             self.record.status = self.record.status._replace(reason="it was stopped", first_failure=None)
             ending = ending._replace(state="stopped", code=128 + signal.SIGTERM)
-        if word == slurm.LIMIT_NEAR and self.may_requeue and slurm.requeue_job(slurm.own_job()):
-            word = slurm.REQUEUED
-        if word == slurm.REQUEUED and self.may_requeue and ending.state in ("stopped", "ok"):
+        has_lost_node = ending.state == "failed" and self.has_lost_node()
+        if self.may_requeue and (word == slurm.LIMIT_NEAR or (has_lost_node and not word)):
+            word = slurm.REQUEUED if slurm.requeue_job(slurm.own_job()) else word
+        if self.may_requeue and word == slurm.REQUEUED:
             # The next start of the job goes on with this record; until then the run waits.
-            self.record.status = self.record.status._replace(reason=slurm.describe_run_end(word))
+            why = f"{self.record.status.reason}; " if has_lost_node else ""
+            self.record.status = self.record.status._replace(reason=why + slurm.describe_run_end(word))
             ending = ending._replace(state="queued")
         self.record.status = self.record.status._replace(job_end=word)
         return ending
+
+    def find_job_end(self, ending: verdict.Ending, *, is_by_signal: bool) -> str:
+        """A word that `slurm.describe_run_end` knows; empty if Slurm has done nothing."""
+        by_limit = ending.state == "stopped" or (ending.state == "ok" and self.has_noticed)
+        if self.verdict.is_limit_near and by_limit and not self.is_asked_to_stop:
+            return slurm.LIMIT_NEAR
+        if self.job_end is None and is_by_signal:
+            self.job_end = slurm.begin_to_ask(slurm.show_job(slurm.own_job()))
+        word = slurm.job_end_in(slurm.read_answer(self.job_end), slurm.own_restarts())
+        return word or (slurm.STEP_CANCELLED if is_by_signal and self.is_step_cancelled() else "")
+
+    def has_lost_node(self) -> bool:
+        """Whether a node does not answer: Slurm notices that minutes later, when this job would be over."""
+        first = self.record.status.first_failure
+        is_silent = first is not None and first.detail is not None and first.detail.kind in ("silent", "cut-off")
+        return is_silent and not self.is_asked_to_stop
 
     def is_step_cancelled(self) -> bool:
         """Whether Slurm has cancelled the step of the ranks, without the supervisor's doing."""
