@@ -64,8 +64,14 @@ def begun(record: RunRecord, output: Output, *, waits: bool = False) -> RunRecor
     from ipexctl.jobs.slurm.queued import explain
     from ipexctl.jobs.slurm.waiting import has_begun, look, wait_for_start
 
+    is_queued = not record.world_size
     with open_pool(run_options(record, output)) as (pool, interrupt):
         try:
+            if record.world_size:
+                known = look(pool.session(record.node0), record, pool.cancel)
+                if has_begun(known):
+                    return known.record
+                is_queued = True
             if waits:
                 known = wait_for_start(
                     record, lambda: pool.connector.open(record.node0, pool.cancel), pool.cancel, output.print_note
@@ -73,11 +79,12 @@ def begun(record: RunRecord, output: Output, *, waits: bool = False) -> RunRecor
             else:
                 known = look(pool.session(record.node0), record, pool.cancel)
         except Cancelled:
-            print_with_fix(
-                f"run {record.id} stays in the queue", f"ipexctl attach {record.id}, ipexctl stop {record.id}"
-            )
+            what = "stays in the queue" if is_queued else "was not stopped"
+            print_with_fix(f"run {record.id} {what}", f"ipexctl attach {record.id}, ipexctl stop {record.id}")
             raise typer.Exit(interrupt.code or 1) from None
         except HostError as error:
+            if record.world_size:  # the caller knows what to do without node0: there may be a copy here
+                return record
             raise typer.Exit(interrupt.code or report_host_error(record, error)) from None
     if has_begun(known):
         return known.record

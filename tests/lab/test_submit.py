@@ -16,6 +16,7 @@ import pytest
 from agent_helpers import wait_until
 from cli_helpers import CommandResult, begin, ipexctl
 from ipexctl.lab import Lab, LabSpec
+from ipexctl.lab.fault_injection import break_host, mend_host
 from ipexctl.lab.system import in_host
 from lab_helpers import ask
 from message_data import missing
@@ -84,6 +85,12 @@ def test_from_the_laptop_to_the_result(laptop: Laptop, tmp_path: Path) -> None:
     assert laptop.call("report", run, "-o", tmp_path / "page.html").rc == 0
     left = ask(laptop.lab.hosts[0], f"cd .ipexctl/runs/{run}; grep -rl s3cret slurm; find slurm -perm /077")
     assert left.out == "", "no secret and nothing that others can read stays"
+    break_host(laptop.lab.hosts[0], "sshd-dead")
+    try:
+        again = laptop.call("attach", run)
+    finally:
+        mend_host(laptop.lab.hosts[0], "sshd-dead")
+    assert (again.rc, again.lines) == (0, followed.lines), "the copy on this machine is shown"
 
 
 def test_a_run_that_waits_is_queued_with_a_reason_and_stop_takes_it_out(laptop: Laptop) -> None:
