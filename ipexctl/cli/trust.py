@@ -33,7 +33,8 @@ def trust_command(
     hosts = choose_hosts(targets)
     call = call_options(targets, home)
     if targets.transport != "ssh" and not revoke and transport_to(targets, hosts, quiet=True) == "srun":
-        note = "trust is not needed over srun, by which Slurm starts all on the nodes"
+        note = "trust is not needed over srun, by which Slurm starts all on the nodes; play and autotune use ssh, for "
+        note += "which there is: ipexctl trust --transport ssh"
         results = tuple(setup.TrustResult(host, "ok") for host in hosts)
         output.print_report(setup.TrustReport(results, 0.0, notes=(note,)), as_json, show, options=call.hosts)
         return

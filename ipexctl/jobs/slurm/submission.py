@@ -307,9 +307,8 @@ class Submission:
             return StartFailure.of_host(self.login.name, refused)
         if answer.ended.code == 2 and lines:
             errors = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in lines if "sbatch: " in line]
-            reason, fix = "; ".join(errors[:3]) or lines[-1], "sinfo there shows the partitions and their limits"
-            if "option" in reason:
-                fix = "man sbatch there lists its options, for --sbatch"
+            reason = "; ".join(errors[:3]) or lines[-1]
+            fix = "sinfo there shows the partitions and their limits, man sbatch the options for --sbatch"
         else:
             reason, fix = explain_stderr(answer.stderr)
         return StartFailure(
