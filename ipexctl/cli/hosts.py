@@ -202,10 +202,12 @@ def transport_to(targets: Targets, hosts: Sequence[Host] | None, *, quiet: bool)
 
 
 @contextmanager
-def open_pool(options: ConnectOptions, forks: int = 1) -> Iterator[tuple[SessionPool, Interrupt]]:
+def open_pool(
+    options: ConnectOptions, forks: int = 1, *, only_waits: bool = False
+) -> Iterator[tuple[SessionPool, Interrupt]]:
     cancel = Cancel()
     with (
-        cancelling(cancel) as interrupt,
+        cancelling(cancel, only_waits=only_waits) as interrupt,
         Connector(options) as connector,
         SessionPool(connector, cancel, forks=forks) as pool,
     ):

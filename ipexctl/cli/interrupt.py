@@ -47,8 +47,9 @@ class Interrupt:
 
 
 @contextmanager
-def cancelling(cancel: Cancel) -> Iterator[Interrupt]:
-    """Throw `cancel` on the first signal; on the second, end the process with that signal.
+def cancelling(cancel: Cancel, *, only_waits: bool = False) -> Iterator[Interrupt]:
+    """Throw `cancel` on the first signal; on the second, end the process with that signal. With `only_waits` nothing
+    runs on the hosts for this call.
 
     A cancelled step that returns no host results raises Interrupted with the signal's exit code.
     """
@@ -58,9 +59,10 @@ def cancelling(cancel: Cancel) -> Iterator[Interrupt]:
         if interrupt.code is None:
             interrupt.code = 128 + number
             cancel.throw()
-            write_to_terminal(STOPPING)
+            if not only_waits:
+                write_to_terminal(STOPPING)
         else:
-            leave("exited without waiting: processes may still be running on the hosts\n")
+            leave("" if only_waits else "exited without waiting: processes may still be running on the hosts\n")
 
     with handling_signals(handle):
         try:

@@ -105,11 +105,12 @@ def run_command(
         pool.warm(hosts)
         from ipexctl.jobs.submit import pipeline  # imported while the hosts are connected
         from ipexctl.jobs.submit.request import StartFailure
+        from ipexctl.jobs.submit.upload import start_reading
 
         reading = None
         probed: Sequence[HostFacts] = ()
         if install and not dry_run:
-            reading = pipeline.start_reading(request, launch_call.project, output.print_note)
+            reading = start_reading(request, launch_call.project, output.print_note)
             outcome, probed = _install_first(launch_call, pool, output, reading, packages or (), requirements or ())
             if isinstance(outcome, StartFailure):
                 raise called.not_started(outcome.with_call_options(launch_call.options), interrupt)

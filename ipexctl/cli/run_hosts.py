@@ -65,7 +65,7 @@ def begun(record: RunRecord, output: Output, *, waits: bool = False) -> RunRecor
     from ipexctl.jobs.slurm.waiting import has_begun, look, wait_for_start
 
     is_queued = not record.world_size
-    with open_pool(run_options(record, output)) as (pool, interrupt):
+    with open_pool(run_options(record, output), only_waits=waits) as (pool, interrupt):
         try:
             if record.world_size:
                 known = look(pool.session(record.node0), record, pool.cancel)

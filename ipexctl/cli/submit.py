@@ -57,7 +57,7 @@ class SubmitLine:
 class SlurmOptions:
     """What the job asks of Slurm."""
 
-    slurm: str | None = option("--slurm LOGIN", "Login node of the cluster: a name for ssh, or a host of -H.")
+    slurm: str | None = option("--slurm LOGIN", "Login node of the cluster: a name for ssh, or a host of the hostfile.")
     partition: str | None = option("--partition -p NAME", "Partition (default: that of the cluster).")
     nodes: int = option("--nodes -N N", "Number of nodes (default: {default}).", 1, min=1)
     time: str | None = option("--time -t T", "Time limit: minutes, HH:MM:SS or D-HH:MM:SS (default: the partition's).")
@@ -96,7 +96,7 @@ def submit_command(
     from ipexctl.call_options import CallOptions
     from ipexctl.cli.hosts import connect_options, host_options, open_pool
 
-    targets = _of_login(queue.slurm, targets)
+    targets = targets_of_login(queue.slurm, targets)
     login = _login(queue.slurm, targets)
     request, options, project = _read_call(ctx, queue, line, targets, home, login)
     if note := note_on_arguments(ctx, request.kind, request.argv):
@@ -164,12 +164,24 @@ def _refused(failure: StartFailure, output: Output, interrupted: int | None) -> 
     return failure.exit_code if interrupted is None else interrupted
 
 
-def _of_login(name: str | None, targets: Targets) -> Targets:
-    """The hosts of the call: the one of that name where the call or a cluster names hosts, else one that ssh knows."""
+def targets_of_login(name: str | None, targets: Targets) -> Targets:
+    """The host of that name, where the call, a cluster or $IPEXCTL_HOSTFILE names hosts; else one that ssh knows."""
+    from ipexctl.cli.hosts import select
+    from ipexctl.hosts.names import quoted
+    from ipexctl.hosts.select import ENVIRONMENT
+
     if name is None:
         raise UserError("which cluster? submit needs its login node", fix="--slurm LOGIN, a name or user@name for ssh")
-    if targets.names_hosts:
-        return replace(targets.without_defaults("limit"), limit=name)
+    if targets.names_hosts or os.environ.get(ENVIRONMENT):
+        found = select(replace(targets.without_defaults("limit"), limit=None))
+        if any(host.name == name for host in found.hosts):
+            return replace(targets.without_defaults("limit"), limit=name)
+        if targets.names_hosts:
+            names = ", ".join(host.name for host in found.hosts[:3]) + (", …" if len(found.hosts) > 3 else "")
+            raise UserError(
+                f"--slurm {quoted(name)}: no host of {found.source} has this name",
+                fix=f"one of its hosts ({names}); or, for a name that ssh knows, the call without these hosts",
+            )
     return replace(targets.without_defaults("hosts", "hostfile", "limit", "cluster"), hosts=name)
 
 

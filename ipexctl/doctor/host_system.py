@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.doctor.context import GB, few, size
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.run_states import UNKNOWN
+from ipexctl.facts.system import SCHEDULERS
 from ipexctl.launch.other_runs import time_of
 from ipexctl.text import printable
 
@@ -192,11 +193,9 @@ def scheduler(host: HostContext) -> Iterator[Finding]:
             "nothing to do",
         )
     elif batch.schedulers:
-        names = {"slurm": "Slurm", "pbs": "PBS", "lsf": "LSF", "sge": "Grid Engine"}
-        schedulers = " and ".join(names.get(name, name[:20]) for name in batch.schedulers)
-        hosts = len(host.peers) + 1
-        commands = {"slurm": f"salloc -N {hosts} --exclusive", "pbs": f"qsub -I -l select={hosts}"}
-        command = commands.get(batch.schedulers[0], "ask for an allocation")
+        known = [SCHEDULERS.get(name, (name[:20], "")) for name in batch.schedulers]
+        schedulers = " and ".join(name for name, _ in known)
+        command = known[0][1].format(hosts=len(host.peers) + 1) or "ask for an allocation"
         yield Finding(
             "batch.scheduler",
             "warn",

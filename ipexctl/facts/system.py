@@ -147,9 +147,18 @@ class Security(NamedTuple):
     ptrace_scope: int | None = None
 
 
+SCHEDULERS: Final = {
+    "slurm": ("Slurm", "salloc -N {hosts} --exclusive"),
+    "pbs": ("PBS", "qsub -I -l select={hosts}"),
+    "lsf": ("LSF", ""),
+    "sge": ("Grid Engine", ""),
+}
+"""Name, and the command that asks for an allocation, if it is the same everywhere."""
+
+
 class Batch(NamedTuple):
     schedulers: tuple[str, ...] = ()
-    """slurm, pbs, lsf, sge."""
+    """Keys of `SCHEDULERS`; an older probe may know others."""
     job: str | None = None
 
 

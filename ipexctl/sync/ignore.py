@@ -30,6 +30,8 @@ FILES: Final = (".gitignore", ".ipexctlignore")
 
 DEFAULT_SUFFIX: Final = ".pyc"
 DEFAULT_FILES: Final = frozenset({".DS_Store"})
+DEFAULT_PAGE: Final = re.compile(r"report-[A-Za-z0-9_]+-[0-9]{4}-[0-9]{6}-[0-9a-f]{4}\.html")
+"""A page of `ipexctl report`: a new one after each run would be sent with the next."""
 DEFAULT_DIRECTORIES: Final = frozenset({"node_modules", ".tox", ".nox", ".DS_Store"})
 """Any file of a project wins over these: `!node_modules/` sends them."""
 ALWAYS: Final = frozenset(
@@ -295,4 +297,7 @@ def is_credential(path: str, *, is_directory: bool) -> bool:
 
 def is_default(name: str, *, is_directory: bool) -> bool:
     """Whether a name is left out unless a pattern includes it: its bytes are of no use on another machine."""
-    return name.endswith(DEFAULT_SUFFIX) or name in (DEFAULT_DIRECTORIES if is_directory else DEFAULT_FILES)
+    if is_directory:
+        return name in DEFAULT_DIRECTORIES
+    is_page = name.startswith("report-") and DEFAULT_PAGE.fullmatch(name) is not None
+    return is_page or name.endswith(DEFAULT_SUFFIX) or name in DEFAULT_FILES

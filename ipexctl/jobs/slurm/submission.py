@@ -17,25 +17,23 @@ import secrets
 import shlex
 import tarfile
 import time
-from concurrent.futures import wait
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.call_options import NO_OPTIONS, CallOptions
-from ipexctl.jobs.registry import RunRecord, RunRegistry, abandoned_runs, mark_pending, new_id
+from ipexctl.jobs.registry import RunRecord, RunRegistry, mark_pending, new_id
 from ipexctl.jobs.slurm import shipment
 from ipexctl.jobs.slurm.script import BatchScript, QueueOptions, environment_text, words_of_run
 from ipexctl.jobs.submit.context import RunContext, gather
-from ipexctl.jobs.submit.pipeline import start_reading, upload_project
 from ipexctl.jobs.submit.preflight.imports import check_script, with_environment
 from ipexctl.jobs.submit.request import StartError, StartFailure
 from ipexctl.jobs.submit.start import clean_up
+from ipexctl.jobs.submit.upload import begin_query, note_secret_files, release_tree, start_reading, upload_project
 from ipexctl.limits import JOB_UPLOAD, PATHS_CHECK
 from ipexctl.remote.command import Command
-from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.home_script import home_refusal, use_home_or_fail
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.program_errors import explain_stderr
@@ -98,8 +96,7 @@ class Submission:
     def plan(self) -> PlannedSubmission | StartFailure:
         """The script; nothing is changed anywhere."""
         try:
-            reading = start_reading(self.request, self.project, self.notify)
-            query = None if reading is None else run_in_background(partial(self._query, reading, None), "tree")
+            query = self._begin_query(start_reading(self.request, self.project, self.notify), None)
             context = self._context(dry_run=True)
             self._look(context)
             tree, _ = upload_project(query, self.project, context, self.notify)
@@ -111,16 +108,14 @@ class Submission:
     def submit(self) -> SubmittedRun | StartFailure:
         """Put the run into the queue."""
         run, registry, unreached = new_id(self.request.script, time.time()), RunRegistry(), set[str]()
-        if self.request.secret_files:
-            from ipexctl.sync.secret_files import note_secret_files  # few runs have one
-
-            note_secret_files(self.request.secret_files)
+        note_secret_files(self.request)
         try:
             with mark_pending(registry.directory, run, unreached), ExitStack() as undo:
                 reading = start_reading(self.request, self.project, self.notify)
-                query = None if reading is None else run_in_background(partial(self._query, reading, run), "tree")
+                query = self._begin_query(reading, run)
                 if query is not None:
-                    undo.callback(lambda: unreached.update(self._release(run, query)))
+                    release = partial(release_tree, query, (self.login,), self.request, self.pool, lease=run)
+                    undo.callback(lambda: unreached.update(release()))
                 context = self._context()
                 has_package = self._look(context)
                 self._check_script(context)
@@ -145,24 +140,9 @@ class Submission:
             return error.failure.with_call_options(self.login_options)
         return SubmittedRun(record)
 
-    def _query(self, reading: Future[Project], lease: str | None) -> ProjectSync:
-        from ipexctl.sync.sync import query_project  # imported while the facts are gathered
-
-        return query_project(
-            reading.result(),
-            (self.login,),
-            self.pool,
-            home=self.request.home,
-            timeout=self.request.timeout,
-            dry_run=lease is None,
-            lease=lease,
-            ended=abandoned_runs(RunRegistry().directory),
-        )
-
-    def _release(self, run: str, query: Future[ProjectSync]) -> frozenset[str]:
-        wait((query,))
-        home = shlex.quote(self.request.home.removeprefix("~/"))  # sessions start in the home directory
-        return self._clean(f"rm -f {home}/code/*/.ipexctl/leases/{run}")
+    def _begin_query(self, reading: Future[Project] | None, lease: str | None) -> Future[ProjectSync] | None:
+        of_login = replace(self.request, iface=None)  # --iface is for the nodes of the job
+        return begin_query(reading, (self.login,), of_login, self.pool, lease=lease)
 
     def _clean(self, script: str) -> frozenset[str]:
         return clean_up((self.login,), script, self.pool)
@@ -220,12 +200,19 @@ class Submission:
                 )
             )
         disk = next((words[1] for words in found if words[0] == "disk" and len(words) > 1), "")
-        if disk in _OWN_DISKS:
+        if disk in _OWN_DISKS and not self._is_home_shared(context.home):
             self.note(
                 f"{context.home} is on {disk}, which is seldom shared: if the nodes have another home, the job ends at "
                 "once and says so; --home DIR names a directory that they share"
             )
         return any(words[0] == "package" for words in found)
+
+    def _is_home_shared(self, home: str) -> bool:
+        """Whether a job has found this home on its nodes before."""
+        return any(
+            record.transport == "slurm" and record.world_size and (record.node0, record.home) == (self.login, home)
+            for record in RunRegistry().all()
+        )
 
     def _send_package(self, home: str) -> None:
         name, fresh = shipment.name(), f".new-{secrets.token_hex(6)}"

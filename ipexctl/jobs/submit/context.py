@@ -211,7 +211,7 @@ def existing_environment(hosts: Sequence[Host], name: str, facts: Mapping[str, F
         raise StartError(
             StartFailure(
                 f"there is no environment {name}{where}",
-                f"{install} makes it, and so does run --install; or use another Python: --python PATH",
+                f"{install} makes it; or use another Python: --python PATH",
                 missing,
             )
         )

@@ -20,28 +20,28 @@ from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 
 from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.local_copy import read_final_status
 from ipexctl.jobs.measured import notes_on as notes_on_measurement
-from ipexctl.jobs.registry import RunRecord, RunRegistry, abandoned_runs, clear_pending, given_id, mark_pending, new_id
+from ipexctl.jobs.registry import RunRecord, RunRegistry, clear_pending, given_id, mark_pending, new_id
 from ipexctl.jobs.retention import RetentionLimits, prune_local, read_limits
 from ipexctl.jobs.submit.commit import find_commit
 from ipexctl.jobs.submit.context import RunContext, gather
 from ipexctl.jobs.submit.exclusive import Claim, hold_hosts, refusal
 from ipexctl.jobs.submit.preflight.before_install import likely_nodes
-from ipexctl.jobs.submit.preflight.checkpoint import check_synced_path, check_unsynced_path, first_link
 from ipexctl.jobs.submit.preflight.connectivity import check_connectivity
 from ipexctl.jobs.submit.preflight.imports import check_script, with_environment
 from ipexctl.jobs.submit.preflight.paths import check_data
-from ipexctl.jobs.submit.preflight.trainer import sets_use_ipex, trainer_note, use_ipex_note
-from ipexctl.jobs.submit.project import ProjectLocation, describe_project, files_in_other_generations
+from ipexctl.jobs.submit.project import ProjectLocation, files_in_other_generations
 from ipexctl.jobs.submit.records import launch_spec, logind_notes, nodes_of, plan_document, run_record
 from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
 from ipexctl.jobs.submit.start import Launch, clean_up, job_of
+from ipexctl.jobs.submit.start_notes import job_notes, restart_notes, script_notes
+from ipexctl.jobs.submit.upload import begin_query, note_secret_files, release_tree, start_reading, upload_project
 from ipexctl.launch.other_runs import notes_on
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchOptions, LaunchRequest
@@ -50,17 +50,16 @@ from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from ipexctl.facts.gather import HostFacts
     from ipexctl.hosts.host import Host
     from ipexctl.launch.accelerate_config import AccelerateConfig
-    from ipexctl.launch.plan import HostPlan, LaunchPlan
+    from ipexctl.launch.plan import LaunchPlan
     from ipexctl.node.common.job import ConnectivityRecord
     from ipexctl.node.common.records import RunStatus
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.sync.project import Project
-    from ipexctl.sync.sync import ProjectSync
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +124,8 @@ def plan_run(
     call = _Call(hosts, request, pool, project, notify, note)
     try:
         with ExitStack() as at_end:
-            query = None
-            if (reading := start_reading(request, project, notify)) is not None:
-                query = run_in_background(partial(_query_tree, call, reading, lease=None), "tree")
+            query = begin_query(start_reading(request, project, notify), hosts, request, pool, lease=None)
+            if query is not None:
                 at_end.callback(wait, (query,))
             context = gather(hosts, request, pool, unsynced=project.executed_path(request), dry_run=True)
             if query is not None:
@@ -135,7 +133,7 @@ def plan_run(
             for text in context.notes:
                 note(text)
             plan = make_plan(context, request, project, run)
-            for text in _script_notes(context, plan, request, project):
+            for text in script_notes(context, plan, request, project):
                 note(text)
             plan = _with_measurement(call, context, plan)
             tree, _ = upload_project(query, project, context, notify)
@@ -168,7 +166,7 @@ def submit_run(
     if not run or registry.knows(run):  # another run of the same job
         run = new_id(request.script, time.time())
     retention = read_limits(os.environ)
-    _note_secret_files(request)
+    note_secret_files(request)
     try:
         claim = _hold_hosts(call, run, undo)
         if claim is not None and claim.has_waited:
@@ -176,15 +174,17 @@ def submit_run(
         with mark_pending(registry.directory, run, undo.unreached), undo:
             began = time.monotonic()
             reading = reading or start_reading(request, project, notify)
-            query = _begin_query(call, reading, run, undo)
+            query = begin_query(reading, hosts, request, pool, lease=run)
+            if query is not None:
+                undo.on_hosts(partial(release_tree, query, hosts, request, pool, lease=run))
             context = gather(hosts, request, pool, unsynced=project.executed_path(request), probed=probed)
 
             plan = make_plan(context, request, project, run)
             _check_other_runs(call, plan, claim)
             for text in (
-                *_job_notes(context),
-                *_restart_notes(context, plan, request),
-                *_script_notes(context, plan, request, project),
+                *job_notes(context),
+                *restart_notes(context, plan, request),
+                *script_notes(context, plan, request, project),
             ):
                 note(text)
             plan = _with_measurement(call, context, plan)
@@ -197,7 +197,8 @@ def submit_run(
 
             tree, upload_seconds = upload_project(query, project, context, notify, preflight)
             check_data(hosts, request, project.root, tree, pool)
-            _note_other_generations(call, tree, registry)
+            if request.sync and (text := files_in_other_generations(tree, project.subdirectory, registry.all())):
+                note(text)
             plan = _plan_in(tree, plan, project)
             record = replace(record, cwd=plan.cwd)
             registry.save(record)
@@ -244,87 +245,10 @@ def _check_other_runs(call: _Call, plan: LaunchPlan, claim: Claim | None) -> Non
         raise StartError(refusal(running, now=time.time()))
 
 
-# Gather
-
-
-def _note_secret_files(request: RunRequest) -> None:
-    """Remember the files of --env-file and the private keys, so that no later sync sends them."""
-    if request.secret_files:
-        from ipexctl.sync.secret_files import note_secret_files  # few runs have one
-
-        note_secret_files(request.secret_files)
-
-
-def start_reading(
-    request: RunRequest, project: ProjectLocation, notify: Callable[[str], None]
-) -> Future[Project] | None:
-    """Read the project in the background and name it, as the first line of a run; None if it is not synced."""
-    checkpoint = request.checkpoint or ""
-    if not request.sync:
-        check_unsynced_path(checkpoint, project, is_found=request.checkpoint_is_found)
-        notify(describe_project(project, request))
-        return None
-
-    def read_content() -> Project:
-        from ipexctl.sync.project import read_project  # imported while the hosts are connected
-
-        content = read_project(
-            project.root,
-            request.exclude,
-            includes=request.include,
-            secret_files=request.secret_files,
-            home=request.home,
-            allow_big=request.allow_big,
-            own_tree=request.own_tree,
-            data=[Path(path) for path in request.data],
-        )
-        check_synced_path(checkpoint, project, content.manifest)
-        notify(describe_project(project, request, content.manifest.summary))
-        return content
-
-    reading = run_in_background(read_content, "project")
-    if first_link(checkpoint, project):
-        reading.result()  # it may be refused, and then no host is asked anything
-    return reading
-
-
 def _refuse_bad_project(reading: Future[Project] | None, *, wait_for_it: bool = True) -> None:
     """Raise the UserError of a project that cannot be sent; without `wait_for_it`, only if it is known by now."""
     if reading is not None and (wait_for_it or reading.done()):
         reading.result()
-
-
-def _begin_query(call: _Call, reading: Future[Project] | None, run: str, undo: _Undo) -> Future[ProjectSync] | None:
-    """Ask the hosts for their copies of the project, in the background; None if it is not synced."""
-    if reading is None:
-        return None
-    query = run_in_background(partial(_query_tree, call, reading, lease=run), "tree")
-    undo.on_hosts(lambda: _release_tree(call, run, query))
-    return query
-
-
-def _query_tree(call: _Call, reading: Future[Project], *, lease: str | None) -> ProjectSync:
-    """Ask the hosts which files of the project they have. A complete tree gets the lease at once."""
-    from ipexctl.sync.sync import query_project  # imported while the facts are gathered
-
-    return query_project(
-        reading.result(),
-        call.hosts,
-        call.pool,
-        home=call.request.home,
-        iface=call.request.iface,
-        timeout=call.request.timeout,
-        dry_run=lease is None,
-        lease=lease,
-        ended=abandoned_runs(RunRegistry().directory),
-    )
-
-
-def _release_tree(call: _Call, run: str, query: Future[ProjectSync]) -> frozenset[str]:
-    """Remove the run's leases, so that the next sync may change the tree in place; returns the hosts that have them."""
-    wait((query,))  # it may still ask for a lease
-    home = shlex.quote(call.request.home.removeprefix("~/"))  # sessions start in the home directory
-    return clean_up(call.hosts, f"rm -f {home}/code/*/.ipexctl/leases/{run}", call.pool)
 
 
 # Plan: pure
@@ -389,21 +313,6 @@ def _plan_in(tree: str, plan: LaunchPlan, project: ProjectLocation) -> LaunchPla
     return replace(plan, cwd=str(PurePosixPath(tree) / project.subdirectory))
 
 
-def _script_notes(
-    context: RunContext, plan: LaunchPlan, request: RunRequest, project: ProjectLocation
-) -> tuple[str, ...]:
-    """What the source of the script shows for this environment and these ranks. Pure."""
-    uses_it = project.script is not None and project.script.uses_trainer
-    packages = context.env.packages if context.env.is_installed else {}
-    ranks = plan.world_size if plan.backend != "none" else 1
-    has_use_ipex = sets_use_ipex(request.argv[1:])
-    notes = (
-        use_ipex_note(packages, _last_with_ipex(context.env.stacks)) if has_use_ipex else "",
-        trainer_note(uses_it=uses_it, argv=request.argv, packages=packages, ranks=ranks),
-    )
-    return tuple(note for note in notes if note)
-
-
 def _with_measurement(call: _Call, context: RunContext, plan: LaunchPlan) -> LaunchPlan:
     """The plan with what `autotune` has measured of its settings; a note goes out if that is no longer what runs."""
     if call.request.trial:
@@ -412,43 +321,6 @@ def _with_measurement(call: _Call, context: RunContext, plan: LaunchPlan) -> Lau
     if note:
         call.note(note)
     return replace(plan, choices=(*plan.choices, text)) if text else plan
-
-
-def _last_with_ipex(stacks: Sequence[str]) -> Mapping[str, str]:
-    """The last transformers and accelerate for that stack."""
-    from ipexctl.stack.catalog.user_table import known_rows  # slow to import, and seldom needed
-
-    return next((dict(row.hugging_face) for row in known_rows(os.environ) if row.name in stacks), {})
-
-
-_NEAR_END: Final = 3600
-"""Seconds before the end of a Slurm job from which a note names it."""
-
-
-def _job_notes(context: RunContext) -> tuple[str, ...]:
-    seconds = context.job_seconds
-    if seconds is None or seconds >= _NEAR_END:
-        return ()
-    time_left = f"{seconds // 60} min" if seconds >= 60 else f"{seconds} s"
-    return (f"Slurm job {context.job} ends in {time_left}, and the run with it",)
-
-
-def _restart_notes(context: RunContext, plan: LaunchPlan, request: RunRequest) -> tuple[str, ...]:
-    note = restart_note(plan.hosts, context.stores) if request.max_restarts and not request.checkpoint else ""
-    return (note,) if note else ()
-
-
-def restart_note(hosts: Sequence[HostPlan], stores: Mapping[str, str]) -> str:
-    """A warning if the hosts do not share a home: a checkpoint of rank 0 is then on one host only. Pure."""
-    first = hosts[0].name
-    others = [host.name for host in hosts if stores[host.name] != stores[first]]
-    if not others:
-        return ""
-    return (
-        f"--max-restarts: what rank 0 writes on {first} is not on {fold(others)}; if only rank 0 saves the checkpoint, "
-        "the ranks there start again without it and can wait forever; --checkpoint PATH brings that file or directory "
-        "to all hosts before each start"
-    )
 
 
 # Preflight
@@ -475,54 +347,6 @@ def _preflight(call: _Call, context: RunContext, plan: LaunchPlan) -> Connectivi
     if text:
         call.note(text)
     return connectivity.result()
-
-
-# Upload
-
-
-def upload_project(
-    query: Future[ProjectSync] | None,
-    project: ProjectLocation,
-    context: RunContext,
-    notify: Callable[[str], None],
-    preflight: Future[ConnectivityRecord | None] | None = None,
-) -> tuple[str, float]:
-    """Upload what the hosts lack of the project, if preflight has passed. Returns the path of the tree, and seconds."""
-    if query is None:
-        return str(project.root), 0.0
-    sync = query.result()
-    if sync.needs_upload and preflight is not None:
-        preflight.result()
-    sync.facts.update(context.facts)
-    began = time.monotonic()
-    report = sync.upload()
-    seconds = time.monotonic() - began
-    failed = [host for host in report.hosts if host.status in ("failed", "unreachable")]
-    if failed:
-        first = failed[0]
-        raise StartError(
-            StartFailure(
-                f"{first.host.name}: the project could not be synced: {first.reason}",
-                first.fix,
-                tuple(host.host.name for host in failed),
-                first.exit_code,
-            )
-        )
-    for text in report.notes:  # such as credentials that were left out: never held back
-        notify(f"note: {text}")
-    changed = [host for host in report.hosts if host.files_sent]
-    if changed and not sync.dry_run:
-        files = "1 file" if report.files == 1 else f"{report.files} files"
-        sent, names = max(host.files_sent for host in changed), fold(host.host.name for host in changed)
-        notify(f"{report.root}: {sent} of {files} uploaded to {names}, {report.seconds:.1f} s")
-    path = report.path or next((host.path for host in report.hosts if host.path), None)
-    return path or f"{context.home}/code/{report.project}", seconds
-
-
-def _note_other_generations(call: _Call, tree: str, registry: RunRegistry) -> None:
-    subdirectory = call.project.subdirectory
-    if call.request.sync and (text := files_in_other_generations(tree, subdirectory, registry.all())):
-        call.note(text)
 
 
 # Start

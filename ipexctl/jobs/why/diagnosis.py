@@ -161,7 +161,9 @@ def _lost(snapshot: RunSnapshot) -> Diagnosis:
 
 
 def _stopped(snapshot: RunSnapshot) -> Diagnosis:
-    by = {130: "by Ctrl-C", 143: "by ipexctl stop, or SIGTERM", 129: "as its call was gone"}.get(
+    # The script of a Slurm job passes each stop on as SIGTERM.
+    by_stop = "by ipexctl stop, or SIGTERM" if snapshot.status.slurm is None else "by ipexctl stop, or Ctrl-C"
+    by = {130: "by Ctrl-C", 143: by_stop, 129: "as its call was gone"}.get(
         snapshot.status.exit_code or 0, "by a signal"
     )
     if by_slurm := describe_run_end(snapshot.status.job_end):

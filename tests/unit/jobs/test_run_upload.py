@@ -12,10 +12,11 @@ import pytest
 from launch_helpers import cpu, machine, plan
 
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.submit.pipeline import restart_note, upload_project
 from ipexctl.jobs.submit.project import ProjectLocation
 from ipexctl.jobs.submit.records import launch_spec
 from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
+from ipexctl.jobs.submit.start_notes import restart_note
+from ipexctl.jobs.submit.upload import upload_project
 from ipexctl.launch.request import LaunchOptions
 
 PROJECT = ProjectLocation(Path("/here/project"), ".", ("train.py",))

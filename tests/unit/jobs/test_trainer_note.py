@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from ipexctl.jobs.submit.pipeline import _script_notes
 from ipexctl.jobs.submit.preflight.imports import read_script
 from ipexctl.jobs.submit.preflight.trainer import sets_use_ipex, trainer_note, use_ipex_note
 from ipexctl.jobs.submit.project import ProjectLocation
 from ipexctl.jobs.submit.request import RunRequest
+from ipexctl.jobs.submit.start_notes import script_notes
 from ipexctl.launch.accelerate_env import IPEX
 from ipexctl.launch.request import LaunchOptions, RankEnv
 from message_data import missing
@@ -105,4 +105,4 @@ def test_run_prints_one_note_for_an_installed_environment(*, is_installed: bool,
     script = read_script("train.py", b"from transformers import Trainer")
     project = ProjectLocation(Path("/p"), ".", ("train.py",), script)
     request = RunRequest("script", ("train.py",), LaunchOptions())
-    assert len(_script_notes(context, plan, request, project)) == count
+    assert len(script_notes(context, plan, request, project)) == count

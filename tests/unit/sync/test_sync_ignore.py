@@ -177,7 +177,9 @@ def test_caches_repositories_and_virtual_environments_stay_behind(tmp_path: Path
     )
     tree(tmp_path, ".mypy_cache/x", ".pytest_cache/x", ".ruff_cache/x", ".ipynb_checkpoints/x", ".ipexctl/runs/x")
     tree(tmp_path, "venv/pyvenv.cfg", "my env/bin/python", "my env/pyvenv.cfg", "conda/conda-meta/x")
-    assert sent(tmp_path) == {"train.py", "a", "e", "e/f"}
+    tree(tmp_path, "report-train-1125-003715-9719.html", "report-of-mine.html", "report-a-1125-003715-9719.html/x")
+    mine = {"report-of-mine.html", "report-a-1125-003715-9719.html", "report-a-1125-003715-9719.html/x"}
+    assert sent(tmp_path) == {"train.py", "a", "e", "e/f"} | mine
 
 
 def test_ipexctlignore_overrides_defaults_and_gitignore(tmp_path: Path) -> None:
