@@ -79,8 +79,14 @@ def _interfaces(hosts: HostsOfSearch, plan: LaunchPlan) -> Iterator[Settings]:
     if len(plan.hosts) < 2 or any(host.internal for host in hosts.hosts):
         return
     addresses = {host.name: addresses_of(hosts.facts[host.name], host.address) for host in hosts.hosts}
+    seen = set[tuple[frozenset[str], ...]]()
     for network in common_networks(addresses):
-        yield settings_of({"iface": str(network)})
+        cards = tuple(
+            frozenset(nic.interface for nic in host.nics if nic.network == network) for host in addresses.values()
+        )
+        if cards not in seen:  # as of IPv6 beside IPv4: the same cards are as fast
+            seen.add(cards)
+            yield settings_of({"iface": str(network)})
 
 
 def _bindings(_: HostsOfSearch, plan: LaunchPlan) -> Iterator[Settings]:

@@ -89,8 +89,9 @@ def autotune_command(*, ctx: typer.Context, search: SearchOptions, line: LaunchL
         )
     for note in launch_call.notes:
         output.print_note(f"note: {note}")
-    with session_pool(line.targets, output) as (pool, interrupt):
-        pool.warm(launch_call.hosts)
+    hosts = launch_call.hosts
+    with session_pool(line.targets, output, hosts=hosts, quiet=output.quiet, node0s=hosts[:1]) as (pool, interrupt):
+        pool.warm(hosts)
         planned = plan_or_exit(launch_call, output, pool, interrupt, run="RUN", schema=SCHEMA)
         space, plan_of = _space(launch_call, planned, only)
         if search.dry_run:

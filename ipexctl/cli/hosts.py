@@ -170,16 +170,15 @@ def session_pool(
     *,
     hosts: Sequence[Host] | None = None,
     quiet: bool = False,
-    starts_run: bool = False,
+    node0s: Sequence[Host] = (),
 ) -> AbstractContextManager[tuple[SessionPool, Interrupt]]:
     """Sessions to the hosts of this call; the first signal cancels all steps on them.
 
-    `hosts`: those of a command that needs no ssh between them, and so works over srun, too. `starts_run`: the first of
-    them is node0 of a run that outlives the call.
+    `hosts`: those of a command that needs no ssh between them, and so works over srun, too. `node0s`: those of them
+    that may be node0 of a run, whose supervisor does not end with the call.
     """
     options = connect_options(targets, output, transport_to(targets, hosts, quiet=quiet))
-    if starts_run and hosts:
-        options = options._replace(stays_on=hosts[0].name)
+    options = options._replace(stays_on=frozenset(host.name for host in node0s))
     return open_pool(options, targets.forks)
 
 

@@ -101,7 +101,7 @@ def play_command(
         play_view = view.PlayView(
             json=output.json, quiet=output.quiet, verbose=output.verbose, no_color=output.no_color, diff=diff
         )
-        report, interrupt = _run(play, options, targets, templater, play_view, step=step)
+        report, interrupt = _run(play, options, targets, templater, play_view, step=step, quiet=output.quiet)
     play_view.end(report, interrupted=interrupt.code is not None)
     sys.stdout.flush()
     raise interrupt.or_exit(report.exit_code)
@@ -175,13 +175,14 @@ def _run(
     play_view: PlayView,
     *,
     step: bool,
+    quiet: bool,
 ) -> tuple[PlayReport, Interrupt]:
     """Run the tasks on the hosts; the report names the file of failed hosts, if there are any."""
     from ipexctl.cli.hosts import session_pool
     from ipexctl.playbook.play_context import PlayContext
 
-    with session_pool(targets) as (pool, interrupt):
-        used = {host.name for of_play in play.ready.hosts.values() for host in of_play}
+    used = {host.name for of_play in play.ready.hosts.values() for host in of_play}
+    with session_pool(targets, hosts=play.all_hosts, quiet=quiet, node0s=play.all_hosts) as (pool, interrupt):
         pool.warm([host for host in play.limited if host.name in used])
         from ipexctl.playbook.engine import Engine  # imported while the hosts answer
 

@@ -101,7 +101,7 @@ def run_command(
     for note in launch_call.notes:
         output.print_note(f"note: {note}")
     # Signals are handled to the end: a Ctrl-C between the start of a run and the first follow stops that run.
-    with session_pool(targets, output, hosts=hosts, quiet=output.quiet, starts_run=True) as (pool, interrupt):
+    with session_pool(targets, output, hosts=hosts, quiet=output.quiet, node0s=hosts[:1]) as (pool, interrupt):
         pool.warm(hosts)
         from ipexctl.jobs.submit import pipeline  # imported while the hosts are connected
         from ipexctl.jobs.submit.request import StartFailure

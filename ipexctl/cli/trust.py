@@ -24,7 +24,7 @@ def trust_command(
     \b
     Example: ipexctl trust --hosts 'node[1-4]'
     """
-    from ipexctl.cli.hosts import call_options, check_home, choose_hosts, session_pool, transport_to
+    from ipexctl.cli.hosts import call_options, check_home, choose_hosts, session_pool
     from ipexctl.trust import setup
     from ipexctl.ui.messages import print_message
     from ipexctl.ui.trust import as_json, show
@@ -32,14 +32,8 @@ def trust_command(
     home_dir = check_home(home)
     hosts = choose_hosts(targets)
     call = call_options(targets, home)
-    if targets.transport != "ssh" and not revoke and transport_to(targets, hosts, quiet=True) == "srun":
-        note = "trust is not needed over srun, by which Slurm starts all on the nodes; play and autotune use ssh, for "
-        note += "which there is: ipexctl trust --transport ssh"
-        results = tuple(setup.TrustResult(host, "ok") for host in hosts)
-        output.print_report(setup.TrustReport(results, 0.0, notes=(note,)), as_json, show, options=call.hosts)
-        return
     options = setup.TrustOptions(home_dir, home.iface, targets.timeout, dry_run)
-    with session_pool(targets, output) as (pool, interrupt):
+    with session_pool(targets, output, hosts=hosts, quiet=True) as (pool, interrupt):
         report = (setup.revoke if revoke else setup.trust)(hosts, pool, options)
     if targets.host_keys == "off" and report.by == "config":
         print_message("note: with --host-keys off, the host keys on node0 are not verified")

@@ -58,8 +58,8 @@ class ConnectOptions(NamedTuple):
     """The way to hosts other than the control machine."""
     job: str = ""
     """The Slurm job whose nodes are reached by srun; empty for that of the call."""
-    stays_on: str = ""
-    """The host on which a run is started over srun: its supervisor outlives the session."""
+    stays_on: frozenset[str] = frozenset()
+    """Hosts on which a run may be started over srun: its supervisor outlives the session."""
     shared: str = ""
     """A directory of that job's nodes. This machine serves in their place, if it has it, too, once the job is over."""
 
@@ -129,7 +129,7 @@ class Connector:
         options = self.options
         deadline = Deadline(options.connect_timeout, cancel)
         try:
-            return SrunSession(host, self._steps, deadline, job=options.job, stays=options.stays_on == host.name)
+            return SrunSession(host, self._steps, deadline, job=options.job, stays=host.name in options.stays_on)
         except Unreachable:
             if options.shared and Path(options.shared).is_dir():
                 from ipexctl.remote.local import LocalSession

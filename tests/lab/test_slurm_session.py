@@ -62,6 +62,8 @@ def test_exec_goes_over_srun_and_says_so(lab: Lab) -> None:
     assert (refused.rc, missing(refused.err, "--transport srun salloc")) == (2, [])
     needless = in_job(lab, "ipexctl trust")
     assert (needless.rc, missing(needless.err, "trust not needed srun --transport ssh")) == (0, [])
+    refused = in_job(lab, "mkdir p; cd p; touch pyproject.toml t.py; ipexctl export shell --transport srun t.py")
+    assert (refused.rc, missing(refused.err, "--transport srun ssh")) == (2, [])
 
 
 def test_doctor_and_sync_work_without_ssh(lab: Lab) -> None:
@@ -115,6 +117,28 @@ def test_a_run_over_srun_survives_its_call_and_a_failed_rank_is_blamed(lab: Lab)
     assert lines[0] == "s-0102-030405-abcd"
     assert sorted(lines[1:4]) == ["[0] node2 0 0 3", "[1] node2 1 1 3", "[2] node3 2 0 3"]
     assert lines[4] == "rc 0"
+    assert not any(".ipexctl" in line for line in left(lab))
+
+
+PLAYBOOK = """\
+- hosts: all
+  tasks:
+    - doctor: {network: false}
+    - trust: {}
+    - run: {script: s.py, argv: [well, "0"], python: /usr/bin/python3}
+    - run: {script: s.py, argv: [well, "4"], python: /usr/bin/python3, detach: true}
+"""
+
+
+def test_a_playbook_and_trials_go_over_srun_and_a_detached_run_outlives_its_play(lab: Lab) -> None:
+    ask(lab.hosts[0], f"cd project && echo {shlex.quote(PLAYBOOK)} >site.yml")
+    words = "cd project && ipexctl play site.yml && ipexctl ps -n 1 --json && ipexctl wait last"
+    ran = in_job(lab, f"{words} && ipexctl autotune --dry-run --json --python /usr/bin/python3 s.py well 1")
+    assert ran.rc == 0, ran.err + ran.out
+    recap, _, listed = ran.out.partition('{\n  "schema": "ipexctl.ps/1"')
+    assert missing(recap, "node2 ok=4 failed=0 node3") == []
+    assert '"state": "running"' in listed, "wait has waited for it"
+    assert missing(ran.err, "srun trust is not needed") == []
     assert not any(".ipexctl" in line for line in left(lab))
 
 

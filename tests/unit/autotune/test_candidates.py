@@ -13,6 +13,7 @@ from ipexctl.autotune.candidates import GROUPS, HostsOfSearch, space_of
 from ipexctl.autotune.model import NO_CHANGE, Settings, settings_of
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.internal import addresses_among
+from ipexctl.facts.network import Address
 from ipexctl.facts.software import Software
 from ipexctl.facts.system import Memory
 from ipexctl.launch.plan import LaunchPlan
@@ -99,6 +100,15 @@ def test_interfaces_are_networks_that_all_hosts_share() -> None:
     second = machine(cpu(4), 2, nics=(eth("eth0", "10.1.0.2"), eth("eth1", "10.2.0.2")))
     assert candidates("iface", first, second) == ["--iface 10.2.0.0/24"]
     assert candidates("iface", first, machine(cpu(4), 2)) == []
+
+
+def test_a_second_network_of_the_same_cards_is_no_candidate() -> None:
+    def both(number: int) -> Facts:
+        six = Address(f"fd77::{number}", 64)
+        first, second = eth("eth0", f"10.1.0.{number}"), eth("eth1", f"10.2.0.{number}")
+        return machine(cpu(4), number, nics=(first._replace(addresses=(*first.addresses, six)), second))
+
+    assert candidates("iface", both(1), both(2)) == ["--iface 10.2.0.0/24"]
 
 
 def test_no_group_changes_the_number_of_ranks() -> None:
