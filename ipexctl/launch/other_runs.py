@@ -121,13 +121,14 @@ def notes_on(others: Sequence[OtherRun], now: float) -> tuple[str, ...]:
     """What the user of a run should know before it starts: one note for all other runs."""
     if not others:
         return ()
-    texts = []
-    for other in others[:MOST_SHOWN]:
-        shared = _by_cores(other.shared, other.hosts)
-        texts.append(describe(other, now) + (f", and shares {shared} with this run" if shared else ""))
-    more = f"; and {len(others) - MOST_SHOWN} more" if len(others) > MOST_SHOWN else ""
-    slow = "; ranks on the same cores slow one another" if any(other.shared for other in others) else ""
-    return (f"{'; '.join(texts)}{more}{slow}; --wait S waits until the hosts are free, --exclusive refuses to start",)
+    first = max(others, key=lambda other: bool(other.shared))
+    shared = _by_cores(first.shared, first.hosts)
+    text = describe(first, now) + (f", and shares {shared} with this run" if shared else "")
+    if rest := [other for other in others if other is not first]:
+        sharing = sum(bool(other.shared) for other in rest)
+        text += f"; and {len(rest)} more" + (f", {sharing} of them on cores of this run" if sharing else "")
+    slow = "; ranks on the same cores slow one another" if shared else ""
+    return (f"{text}{slow}; --wait S waits until the hosts are free, --exclusive refuses to start",)
 
 
 def _by_cores(cores: Mapping[str, CpuList], hosts: Collection[str]) -> str:

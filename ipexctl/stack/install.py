@@ -179,7 +179,9 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
     )
     if context.request.dry_run:
         for host in context.pending:
-            if problems := find_obstacle(context, host, lock, plan.interpreters.get(host.name)):
+            if _is_installed(context, host, name):
+                context.add_result(host, "ok", env=name, packages=lock.packages)
+            elif problems := find_obstacle(context, host, lock, plan.interpreters.get(host.name)):
                 context.end(host, HostError(*problems))
             else:
                 context.add_result(host, "changed", env=name, packages=lock.packages)
@@ -215,6 +217,14 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
         installer.remove_superseded(context.extended.name)
     summary = replace(summary, mpi=context.installed_mpi or summary.mpi)
     return context.report(stack=summary, lock=lock, path=_path_of(context))
+
+
+def _is_installed(context: InstallContext, host: Host, name: str) -> bool:
+    """Whether a host has an environment that another request has made, under the requested name, by its facts."""
+    return any(
+        record.name == name and context.request.name in (env.name, *env.names) and env.runs
+        for env, record in records_of(context.facts[host.name])
+    )
 
 
 def _base_of(context: InstallContext, lock: Lock) -> Base | None:

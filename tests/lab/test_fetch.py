@@ -180,9 +180,11 @@ def test_results_and_paths_of_all_hosts_go_to_a_directory_each(context: FetchRun
     assert f"{context.out}/node2/: nothing to fetch" in lacks.out
     assert "IPEXCTL_RUN_DIR" not in lacks.err
     assert ask(context.lab.hosts[0], f"rm -r {record.home}/results").rc == 0
-    none = ipexctl("fetch", "last", context.out, "--results", env=context.env)
+    new = context.out / "a" / "b"
+    none = ipexctl("fetch", "last", new, "--results", env=context.env)
     assert none.rc == 0, none.err
     assert "wrote nothing to IPEXCTL_RUN_DIR" in none.err
+    assert not new.parent.exists(), "nothing was fetched, and no directory is left"
     assert ipexctl("fetch", "last:ck", context.out, "--results", env=context.env).rc == 2
     assert ipexctl("fetch", "last", context.out, "--results", "-r", "1", env=context.env).rc == 2
 

@@ -52,6 +52,16 @@ def test_stored_wheels_are_not_counted_in_required_disk_space(target: Target, tm
         target.on(0, "rm -f filler more-filler")
 
 
+def test_another_request_for_the_same_packages_has_nothing_to_do(target: Target, wheelhouse: Path) -> None:
+    words = ("--wheelhouse", wheelhouse, "--offline")
+    assert statuses(target.report(*words)) == CHANGED
+    other = (*words, "--torch", "2.8.0")
+    for more in (("--dry-run",), (), ("--dry-run",)):
+        assert statuses(target.report(*other, *more)) == {"node1": "ok", "node2": "ok"}
+    target.on(1, "rm -r $HOME_OF_OURS/envs")
+    assert statuses(target.report(*other, "--upgrade", "--dry-run")) == {"node1": "ok", "node2": "changed"}
+
+
 def test_first_host_gets_the_environment_after_it_returns(target: Target, wheelhouse: Path) -> None:
     break_host(target.hosts[0], "sshd-dead")
     target.report("--wheelhouse", wheelhouse, "--offline", rc=3)

@@ -89,6 +89,15 @@ class Destination:
         except OSError as error:
             raise HostError(f"{root} on this machine can't be written to: {error.strerror or error}") from None
 
+    def remove_if_empty(self) -> None:
+        """Remove the directory, and those above it that were created for it, as far as nothing is in them."""
+        path = os.path.abspath(self.root)
+        for top in self.created[:1] if () in self._new else ():
+            with contextlib.suppress(OSError):  # not empty
+                while path.startswith(top):
+                    os.rmdir(path)
+                    path = os.path.dirname(path)
+
     def __enter__(self) -> Destination:
         return self
 

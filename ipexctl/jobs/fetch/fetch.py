@@ -239,6 +239,8 @@ def _receive_once(
             with receiver.destination:
                 receiver.destination.abandon()
                 receiver.destination.close_directories()
+            if fetch_request.request.get("may_be_missing"):
+                receiver.destination.remove_if_empty()
             note_fetched(receiver.destination.created)
 
 
