@@ -143,7 +143,7 @@ def of_other_runs() -> list[Case]:
             for name, others, later in (
                 ("shared cores", [running], 60),
                 ("none shared, another day", [apart], 90_000),
-                ("several", [running, starting, running, running, running], 60),
+                ("several", [starting, *(replace(running, id=f"train-{number}") for number in (1, 3, 4))], 60),
             )
         ),
         *(
