@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from run_helpers import Run
+from run_helpers import FAST_LOSS_PATCH, Run
 
 from agent_helpers import wait_until
 
@@ -60,9 +61,9 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     runs: list[Run] = []
 
-    def start(command: str, *, seconds: int = 8, may_requeue: bool = True) -> Run:
+    def start(command: str, *, seconds: int = 8, may_requeue: bool = True, **more: Any) -> Run:
         (tmp_path / "ends").write_text(str(int(time.time()) + seconds))
-        run = Run(tmp_path / "home", command, 2, go={"by_slurm": True})
+        run = Run(tmp_path / "home", command, 2, **{"go": {"by_slurm": True}, **more})
         run.listen()
         (run.rundir / "slurm").mkdir(exist_ok=True)
         if may_requeue:
@@ -105,6 +106,29 @@ def test_ranks_without_a_handler_go_on_until_the_run_is_stopped(start: Callable[
     events = [json.loads(line) for line in (run.rundir / "events.jsonl").read_text().splitlines()]
     assert [event["step"] for event in events if event["event"] == "job-limit"] == ["notice", "stop"]
     assert "noticed" not in [event["event"] for event in events]
+
+
+@pytest.mark.parametrize("may_requeue", [True, False])
+def test_a_lost_node_puts_the_job_into_the_queue_in_place_of_a_restart(
+    start: Callable[..., Run], tmp_path: Path, may_requeue: bool
+) -> None:
+    quick = {"run.rank": FAST_LOSS_PATCH, "common.limits": ("RANK_SILENCE = 25.0", "RANK_SILENCE = 3.0")}
+    more = {"go": {"by_slurm": True, "restarts": 1 if may_requeue else 0}, "patches": quick}
+    run = start(GOES_ON, seconds=59, may_requeue=may_requeue, **more)
+    wait_until(lambda: all(rank["pid"] for rank in run.status["ranks"]), 30)
+    lost = run.status["ranks"][1]
+    for pid in (lost["pid"], lost["wrapper"]):  # as on a node that is out of reach
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        status = status_of(run, "queued", "failed", "ok")
+    finally:
+        for pid in (lost["pid"], lost["wrapper"]):
+            os.kill(pid, signal.SIGKILL)
+    assert status["first_failure"]["detail"]["kind"] == "silent"
+    assert (status["state"], (tmp_path / "requeued").read_text()) == (
+        ("queued", "12\n") if may_requeue else ("failed", "")
+    )
+    assert "stopped responding" in status["reason"]
 
 
 def test_a_stop_by_a_user_near_the_limit_puts_nothing_into_the_queue(start: Callable[..., Run], tmp_path: Path) -> None:
