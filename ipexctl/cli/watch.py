@@ -112,8 +112,8 @@ class _Watching:
         self._cancel = events.cancel if events is not None else Cancel()
         self._stop_requested = threading.Event()
         self._stop_answered = threading.Event()
-        """Whether the supervisor has got the signal to stop is known: `_is_told`."""
-        self._is_told = False
+        """Whether the supervisor has got the signal to stop is known: `_is_signalled`."""
+        self._is_signalled = False
         self._number = int(signal.SIGINT)
         self._is_leaving = False
         self._over = threading.Event()
@@ -238,7 +238,7 @@ class _Watching:
                 self._stop_answered.wait(STOP_DELIVERY)
             if self._over.is_set():
                 leave("left before all was shown\n")
-            elif self._is_told:
+            elif self._is_signalled:
                 leave(f"exited without waiting; run {run} is being stopped: ipexctl why {run} shows its end\n")
             else:
                 leave(f"exited without waiting; run {run} may still be running: ipexctl stop {run}\n")
@@ -262,12 +262,12 @@ class _Watching:
 
         cancel = Cancel()
         with closing(self._connector.open(self._record.node0, cancel)) as session:
-            stopped = stop(session, self._record, number=self._number, cancel=cancel, on_told=self._on_told)
+            stopped = stop(session, self._record, number=self._number, cancel=cancel, on_signalled=self._on_signalled)
         if not stopped.status.is_over:
-            raise HostError("it has been told, and is not over yet")
+            raise HostError("it has the request to stop, and is not over yet")
 
-    def _on_told(self) -> None:
-        self._is_told = True
+    def _on_signalled(self) -> None:
+        self._is_signalled = True
         self._stop_answered.set()
 
     def _report_not_stopped(self, reason: str) -> None:

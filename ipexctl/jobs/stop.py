@@ -36,17 +36,17 @@ def stop(
     wait: float = STOP_WAIT,
     timeout: float = STOP_ANSWER,
     cancel: Cancel | None = None,
-    on_told: Callable[[], object] = lambda: None,
+    on_signalled: Callable[[], object] = lambda: None,
 ) -> StopResult:
     """Signal the supervisor, and wait until the run has ended. Raises a HostError.
 
-    `on_told` is called when the signal is sent: then the run ends, whether anything waits for it or not.
+    `on_signalled` is called when the signal is sent: then the run ends, whether anything waits for it or not.
     """
     request: StopRequest = {"home": record.home, "id": record.id, "wait": wait, "signal": number}
 
     def on_event(event: Reply) -> None:
-        if event.get("event") == "told":
-            on_told()
+        if event.get("event") == "signalled":
+            on_signalled()
 
     reply = call_on_node0(
         session, record, "run.runs", "stop", request, timeout=timeout, cancel=cancel, on_event=on_event

@@ -34,7 +34,7 @@ from ipexctl.node.common.frames import HEAD, FrameError, FrameReader, decode_jso
 from ipexctl.node.common.handshake import STEP
 from ipexctl.node.common.slurm import (
     JOB_ENDS,
-    begin_to_ask,
+    begin_query,
     environment_of_srun,
     job_end_in,
     own_job,
@@ -309,7 +309,7 @@ class SrunSession(Session):
         self._threads[1].join(1.0)  # its last line says why
         errors = [line for line in self._errors if line]
         job = self._job or own_job()
-        if job and (word := job_end_in(read_answer(begin_to_ask(show_job(job))))):
+        if job and (word := job_end_in(read_answer(begin_query(show_job(job))))):
             fix = f"scontrol show job {job} tells more; the files of its runs are on its nodes"
             return Unreachable(f"Slurm job {job} {JOB_ENDS[word]}", fix)
         return Unreachable(

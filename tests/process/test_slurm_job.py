@@ -6,6 +6,7 @@ tests/lab/test_submit.py has the real ones.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -79,7 +80,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
 
 def status_of(run: Run, *states: str) -> dict[str, Any]:
-    wait_until(lambda: run.status["state"] in states, 30, lambda: json.dumps(run.status))
+    wait_until(lambda: run.status["state"] in states, 45, lambda: json.dumps(run.status))
     return dict(run.status)
 
 
@@ -97,6 +98,25 @@ def test_ranks_that_save_and_end_at_the_notice_go_on_in_the_next_start(
     output = (run.rundir / "ranks/0000.out").read_text().splitlines()
     assert [output[0], output[1], output[-1]] == ["begun 0", "saved", "begun 1"]
     assert "restart" in output[2]
+
+
+SAVES_LONG = """\
+import os, signal, sys, time
+def save(*_):
+    time.sleep(2.0 * (os.environ["RANK"] == "0"))
+    print("saved", flush=True)
+    sys.exit(138)
+signal.signal(signal.SIGUSR1, save)
+time.sleep(60)
+"""
+
+
+def test_a_rank_that_ends_at_the_notice_leaves_the_others_time_to_save(start: Callable[..., Run]) -> None:
+    grace = {"common.limits": ("TERM_GRACE = 4.0", "TERM_GRACE = 0.5")}  # after the end of a run; it is not one
+    run = start(SAVES_LONG, seconds=20, patches=grace)
+    status = status_of(run, "queued", "ok", "stopped", "failed")
+    assert [status["state"], *(rank["exit_code"] for rank in status["ranks"])] == ["queued", 138, 138]
+    assert [(run.rundir / f"ranks/{rank:04}.out").read_text() for rank in (0, 1)] == ["saved\n"] * 2
 
 
 def test_ranks_without_a_handler_go_on_until_the_run_is_stopped(start: Callable[..., Run], tmp_path: Path) -> None:
@@ -123,7 +143,8 @@ def test_a_lost_node_puts_the_job_into_the_queue_in_place_of_a_restart(
         status = status_of(run, "queued", "failed", "ok")
     finally:
         for pid in (lost["pid"], lost["wrapper"]):
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     assert status["first_failure"]["detail"]["kind"] == "silent"
     assert (status["state"], (tmp_path / "requeued").read_text()) == (
         ("queued", "12\n") if may_requeue else ("failed", "")

@@ -153,11 +153,21 @@ nonce={nonce}
 exec >>"$dir/output" 2>&1
 if [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ]; then
   touch "$dir/again"
-  rm -rf "$dir/notice" "$dir/ended" "$dir/no-home" "$dir/state"
+  rm -rf "$dir/notice" "$dir/ended" "$dir/waits" "$dir/outcome.json" "$dir/no-home" "$dir/state"
 fi
+# ipexctl stop sends USR2; scancel signals the run, too.
+reason=
+stop_run() {{
+  reason=$1
+  echo "$1" >"$dir/notice"
+  [ -z "${{pid:-}}" ] || kill -TERM "$pid" 2>/dev/null
+}}
+trap 'stop_run stop' USR2
+trap 'echo cancelled >"$dir/notice"' TERM
 echo "$SLURM_JOB_NODELIST" >"$dir/began"
 finish() {{
   # A job that Slurm ends to begin it again has not ended.
+  if [ -e "$dir/waits" ]; then exit "$1"; fi
   if [ -e "$dir/requeue" ] && [ "$(cat "$dir/notice" 2>/dev/null)" = cancelled ]; then exit "$1"; fi
   rm -f "$dir/env"
   echo "$1" >"$dir/.ended" && mv -f "$dir/.ended" "$dir/ended"
@@ -174,15 +184,7 @@ cd {workdir} || finish {no_project}
 unset IPEXCTL_HOSTFILE IPEXCTL_CLUSTER IPEXCTL_HOME
 export IPEXCTL_RUN_ID={run} XDG_STATE_HOME="$dir/state"
 
-# ipexctl stop sends USR2; scancel signals the run, too.
-reason=
-stop_run() {{
-  reason=$1
-  echo "$1" >"$dir/notice"
-  [ -z "${{pid:-}}" ] || kill -TERM "$pid" 2>/dev/null
-}}
-trap 'stop_run stop' USR2
-trap 'echo cancelled >"$dir/notice"' TERM
+[ -z "$reason" ] || finish 143
 {python} -I -c {boot} {package} \\
   {words} >/dev/null &
 pid=$!

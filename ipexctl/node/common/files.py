@@ -143,8 +143,8 @@ def rundir_of(request: RunReference) -> str:
     return os.path.join(home_of(request), "runs", request["id"])
 
 
-REQUEUE_FILE = "slurm/requeue"
-"""Of a submitted run whose job may be put into the queue again."""
+REQUEUE_FILE, WAITS_FILE, SECRETS_FILE = "slurm/requeue", "slurm/waits", "slurm/env"
+"""Of a submitted run: its job may be put into the queue again; it waits for the next start; variables for the ranks."""
 
 
 def waits_in_queue(rundir: str, document: Json) -> bool:

@@ -63,7 +63,7 @@ JOB_ENDS = {
     "COMPLETING": "was ended, as by scancel",
 }
 """Slurm's word for the state of a job that has ended, or is about to: what happened to it."""
-STEP_CANCELLED, LIMIT_NEAR, REQUEUED = "STEP_CANCELLED", "LIMIT_NEAR", "JOB_REQUEUED"
+PREEMPTED, STEP_CANCELLED, LIMIT_NEAR, REQUEUED = "PREEMPTED", "STEP_CANCELLED", "LIMIT_NEAR", "JOB_REQUEUED"
 _RUN_ENDS = {
     **{word: f"its Slurm job {text}" for word, text in JOB_ENDS.items()},
     STEP_CANCELLED: "the Slurm step of its ranks was cancelled",
@@ -71,7 +71,9 @@ _RUN_ENDS = {
     REQUEUED: "its Slurm job was put into the queue again",
 }
 _ANSWER = 5.0
-"""Seconds for Slurm's controller to answer: it may be busy, and KillWait is 30 seconds by default."""
+"""Seconds for Slurm's controller to answer."""
+_LONG_ANSWER = 15.0
+"""For a supervisor whose job ends: the controller may be busy, and KillWait is 30 seconds by default."""
 _REASONS = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL"}
 """Of a job whose processes are being ended; the reason of one that was cancelled is none."""
 _SHOWN = re.compile(
@@ -80,6 +82,7 @@ _SHOWN = re.compile(
 )
 _EXIT = re.compile(r"\sExitCode=([0-9]+):([0-9]+)\s")
 _BATCH_HOST = re.compile(r"\sBatchHost=([A-Za-z0-9._-]+)\s")
+_PREEMPTION = re.compile(r"\sStartTime=([0-9T:-]+)\s.*?\sPreemptTime=([0-9T:-]+)\s", re.DOTALL)
 _RESTARTS = re.compile(r"\sRestarts=([0-9]{1,9})\s")
 _NODES = re.compile(r"\sNodeList=([][A-Za-z0-9._,-]+)\s")
 
@@ -103,6 +106,8 @@ class ShownJob(NamedTuple):
     nodes: str = ""
     restarts: int = 0
     """How often it was put into the queue again, also while it is being ended for that."""
+    is_preempted: bool = False
+    """Another job gets its nodes; with a grace time it still has its own state."""
 
     @property
     def is_over(self) -> bool:
@@ -121,7 +126,7 @@ def read_shown(text: str) -> ShownJob | None:
         return None
     job = ShownJob(found["id"], found["name"], found["state"], found["reason"])
     how, batch_host, nodes = _EXIT.search(text), _BATCH_HOST.search(text), _NODES.search(text)
-    restarts = _RESTARTS.search(text)
+    restarts, preemption = _RESTARTS.search(text), _PREEMPTION.search(text)
     return job._replace(
         reason="" if job.reason in ("None", "(null)") else job.reason,
         exit_code=int(how[1]) if how is not None and job.is_over else None,
@@ -129,10 +134,11 @@ def read_shown(text: str) -> ShownJob | None:
         batch_host=batch_host[1] if batch_host is not None else "",
         nodes=nodes[1] if nodes is not None else "",
         restarts=int(restarts[1]) if restarts is not None else 0,
+        is_preempted=preemption is not None and preemption[2] >= preemption[1],
     )
 
 
-def begin_to_ask(argv: Sequence[str]) -> subprocess.Popen[bytes] | None:
+def begin_query(argv: Sequence[str]) -> subprocess.Popen[bytes] | None:
     """Start a command that asks Slurm; None if it can't be asked."""
     try:
         return subprocess.Popen(list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -140,18 +146,18 @@ def begin_to_ask(argv: Sequence[str]) -> subprocess.Popen[bytes] | None:
         return None
 
 
-def read_answer(query: subprocess.Popen[bytes] | None) -> str:
+def read_answer(query: subprocess.Popen[bytes] | None, *, is_patient: bool = False) -> str:
     """What it prints; empty without an answer."""
     if query is None:
         return ""
     try:
-        return query.communicate(timeout=_ANSWER)[0].decode(errors="replace")
+        return query.communicate(timeout=_LONG_ANSWER if is_patient else _ANSWER)[0].decode(errors="replace")
     except subprocess.TimeoutExpired:
-        stop_asking(query)
+        end_query(query)
         return ""
 
 
-def stop_asking(query: subprocess.Popen[bytes]) -> None:
+def end_query(query: subprocess.Popen[bytes]) -> None:
     """End the command. What it has started, if anything, is not waited for."""
     query.kill()
     query.wait()
@@ -167,6 +173,8 @@ def job_end_in(shown: str, restarts: int | None = None) -> str:
     job = read_shown(shown)
     if job is not None and restarts is not None and job.restarts > restarts:
         return REQUEUED
+    if job is not None and job.state in GOING_ON and job.is_preempted:
+        return PREEMPTED
     if job is None or job.state not in JOB_ENDS:
         return ""
     return _REASONS.get(job.reason, job.state) if job.state == "COMPLETING" else job.state
@@ -210,9 +218,14 @@ def own_restarts() -> int:
 
 def requeue_job(job: str) -> bool:
     """Put a job into the queue again, which ends its processes; whether Slurm does it."""
-    query = begin_to_ask(["scontrol", "requeue", job])
-    read_answer(query)
+    query = begin_query(["scontrol", "requeue", job])
+    read_answer(query, is_patient=True)
     return query is not None and query.returncode == 0
+
+
+def is_requeued(job: str, restarts: int) -> bool:
+    """Whether Slurm has put a job into the queue again that had begun again so often before."""
+    return job_end_in(read_answer(begin_query(show_job(job)), is_patient=True), restarts) == REQUEUED
 
 
 def own_job() -> str:

@@ -2,14 +2,15 @@
 job was ended from outside, and where another machine with the same home asks.
 
 In: RUNDIR/slurm, with the files of `ipexctl submit` and of the job's script, and what `scontrol show job` says of the
-job. Out: a `SlurmJob`, a status document for a run without a record, and the answer whether its job is over. What Slurm
-prints is read by its fields alone, and counts only if the job has the name of the run: numbers of jobs are used again.
-Slurm forgets a job after minutes, so its last word is kept in `outcome.json`. The rule: what neither Slurm nor a file
-says is not known; a run is not called ended because nobody answers.
+job. Out: a `SlurmJob`, and a status document for a run without a record. What Slurm prints is read by its fields alone,
+and counts only if the job has the name of the run: numbers of jobs are used again. Slurm forgets a job after minutes,
+so its last word is kept in `outcome.json`. The rule: what neither Slurm nor a file says is not known; a run is not
+called ended because nobody answers.
 
 The script's files: `began` (the job has begun on its first node), `notice` (why its script was signalled: `stop`,
 `cancelled`), `no-home` (nodes without this home), `ended` (the exit code). `requeue` is there from the beginning if
-Slurm may put the job into the queue again, and `again` once it has begun again.
+Slurm may put the job into the queue again, `waits` if its supervisor has left the run to the next start, and `again`
+once that has begun.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Sequence
 
+from ipexctl.node.common import slurm
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.files import last_lines, read_json, remove_file, write_json_atomically
+from ipexctl.node.common.files import REQUEUE_FILE, last_lines, read_json, remove_file, write_json_atomically
 from ipexctl.node.common.json_records import decode_valid
 from ipexctl.node.common.processes import read_text
 from ipexctl.node.common.records import SCHEMA, SlurmJob
@@ -131,12 +133,23 @@ def job_of(rundir: str) -> SlurmJob | None:
                 remove_file(os.path.join(directory, "env"))  # secrets for a start that does not come
     notice = read_text(os.path.join(directory, "notice")).split()
     ended = read_text(os.path.join(directory, "ended")).strip()
+    failed = read_json(os.path.join(directory, "state", "ipexctl", "runs", "failed-call"))
     return job._replace(
+        why=str(failed.get("reason") or "")[:2000],
+        fix=str(failed.get("fix") or "")[:2000],
         notice=notice[0][:20] if notice else "",
         has_begun=os.path.exists(os.path.join(directory, "began")),
         script_code=int(ended) if re.fullmatch(r"[0-9]{1,3}", ended) else None,
         without_home=tuple(read_text(os.path.join(directory, "no-home")).split()[:16]),
     )
+
+
+def begins_again(rundir: str) -> bool:
+    """Whether Slurm has put the job of a run that is over into the queue again, as it also does by hand."""
+    if not os.path.exists(os.path.join(rundir, REQUEUE_FILE)) or slurm.own_job() == job_id(rundir):
+        return False
+    job = job_of(rundir)
+    return job is not None and job.state in WAITING
 
 
 def is_over(job: SlurmJob) -> bool:
@@ -168,15 +181,10 @@ def document_of(rundir: str) -> Json | None:
         return None
     directory, state = directory_of(rundir), state_of(job)
     request = read_json(os.path.join(directory, "request.json"))
-    failed = read_json(os.path.join(directory, "state", "ipexctl", "runs", "failed-call"))
     lines = (
         last_lines(os.path.join(directory, "output"), 64 << 10, LINES) if state not in ("queued", "starting") else ()
     )
-    job = job._replace(
-        why=str(failed.get("reason") or "")[:2000],
-        fix=str(failed.get("fix") or "")[:2000],
-        lines=tuple(line.decode(errors="replace")[:500] for line in lines),
-    )
+    job = job._replace(lines=tuple(line.decode(errors="replace")[:500] for line in lines))
     return {
         "schema": SCHEMA,
         "id": os.path.basename(rundir),

@@ -4,7 +4,7 @@ In come the time and the number of the job; out go the steps that are due: `noti
 background when the run begins, every ten minutes, and again when a step would be due: a limit can be changed while the
 job runs. If Slurm does not answer then, its last answer counts. A job without a limit has no steps.
 
-The rule: a limit is never the first that a script hears of. `notice` comes a minute before the end, in which a rank can
+The rule: a script hears of the limit before it comes. `notice` comes a minute before the end, in which a rank can
 write a checkpoint, `stop` a quarter of a minute before, in which ranks end and their output is kept.
 """
 
@@ -13,12 +13,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Callable, Iterator, Literal
 
 from ipexctl.node.common.limits import JOB_NOTICE, JOB_STOP
-from ipexctl.node.common.slurm import begin_to_ask, read_answer, seconds_left, show_time_left, stop_asking
+from ipexctl.node.common.slurm import begin_query, end_query, read_answer, seconds_left, show_time_left
 
 if TYPE_CHECKING:
     import subprocess
 
 ASK_INTERVAL = 600.0
+FIRST_INTERVAL = 30.0
+"""After a first question without an answer; then twice as long each time. A limit that is not known has no steps."""
 ANSWER = 10.0
 """Seconds for an answer, while the run goes on."""
 Step = Literal["notice", "stop"]
@@ -31,11 +33,12 @@ class JobLimit:
     def __init__(self, job: str, ask: Callable[[], subprocess.Popen[bytes] | None] | None = None) -> None:
         """`ask` begins to ask Slurm for the time that is left."""
         self.job = job
-        self._ask = ask or (lambda: begin_to_ask(show_time_left(job)))
+        self._ask = ask or (lambda: begin_query(show_time_left(job)))
         self._query: subprocess.Popen[bytes] | None = None
         self._asked_at = 0.0
         self._ask_at = 0.0
         self._ends_at: float | None = None
+        self._interval = FIRST_INTERVAL
         self._length: float | None = None
         """Seconds from the first answer to the end: a short limit has its steps later."""
         self._due = list(STEPS)
@@ -55,7 +58,8 @@ class JobLimit:
             return
         while self._ends_at is not None and self._due and now >= self._ends_at - self._before(self._due[0][1]):
             yield self._due.pop(0)[0]
-        self._ask_at = now + ASK_INTERVAL
+        self._ask_at = now + self._interval
+        self._interval = min(2 * self._interval, ASK_INTERVAL)
         if self._ends_at is not None and self._due:
             self._ask_at = min(self._ask_at, self._ends_at - self._before(self._due[0][1]))
 
@@ -73,7 +77,7 @@ class JobLimit:
         query, self._query = self._query, None
         assert query is not None
         if is_late:
-            stop_asking(query)
+            end_query(query)
             return None
         answer = read_answer(query)
         return answer if query.returncode == 0 else None
@@ -81,6 +85,7 @@ class JobLimit:
     def _on_answer(self, answer: str | None) -> None:
         if answer is None:
             return
+        self._interval = ASK_INTERVAL
         left = seconds_left(answer)
         self._ends_at = None if left is None else self._asked_at + left
         if self._length is None and left is not None:

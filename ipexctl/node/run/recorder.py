@@ -62,14 +62,17 @@ def first_status(request: SupervisorRequest, start: StartRequest) -> RunStatus:
     )
 
 
-def continued_status(before: RunStatus, status: RunStatus) -> RunStatus:
-    """The status of a run that begins again in another start of its job: the next attempt in the same record. Pure."""
+def continued_status(before: RunStatus, status: RunStatus, *, ended: float) -> RunStatus:
+    """The status of a run that begins again in another start of its job: the next attempt in the same record. Pure.
+
+    `ended`: when the earlier status was written last.
+    """
     reason = before.reason or describe_run_end(REQUEUED)
-    ended = Attempt(before.attempt, reason, before.first_failure, before.ended)
+    last = Attempt(before.attempt, reason, before.first_failure, before.ended or ended)
     return status._replace(
         started=before.started,
         attempt=before.attempt + 1,
-        attempts=(*before.attempts, ended),
+        attempts=(*before.attempts, last),
         restarts=status.restarts + before.attempt + 1,
     )
 

@@ -1,9 +1,9 @@
 """Lists and stops the runs recorded on node0, and requests stack dumps.
 
-Three actions of the agent. In: a home and ids of runs; out: the status documents, or frames with stacks. Nothing here
-touches a rank or a record: `stop` signals the supervisor and `dump` leaves it a request file and SIGUSR1, and the
-supervisor does the work. Only the supervisor of the record is signalled, on its own machine: the id of a process that
-has ended may belong to another one. One damaged record does not hide the other runs.
+Three actions of the agent. In: a home and ids of runs; out: the status documents, or frames with stacks. `stop` signals
+the supervisor and `dump` leaves it a request file and SIGUSR1, and the supervisor does the work. A run that waits in a
+queue has none: its job is cancelled, and its trees are released. Only the supervisor of the record is signalled, on its
+own machine: the id of a process that has ended may belong to another one. One damaged record does not hide the others.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import signal
 import time
 from typing import Sequence, TypedDict
 
+from ipexctl.node.common import slurm
 from ipexctl.node.common.answer import AgentError, Json, answer, emit, emit_frames
 from ipexctl.node.common.files import (
     RunReference,
@@ -74,7 +75,7 @@ def list_runs(request: ListRequest) -> Json:
 
 
 def stop(request: StopRequest) -> Json:
-    """Signal the supervisor; `was` is the state before. The event `told` says that the run will end."""
+    """Signal the supervisor; `was` is the state before. The event `signalled` says that the run will end."""
     rundir = rundir_of(request)
     try:
         stored = read_status_file(rundir)
@@ -84,20 +85,24 @@ def stop(request: StopRequest) -> Json:
         return cancel_job(rundir, request["wait"])
     state_before, supervisor = stored.status.state, stored.status.supervisor
     if state_before == "queued":
+        if slurm.own_job() == batch_job.job_id(rundir):  # the call that has started it, in a job that is being ended
+            return {"status": stored.document, "was": state_before}
         return cancel_job(rundir, request["wait"])
     until = time.monotonic() + request["wait"]
     if not stored.status.is_over and is_in_a_job(rundir, supervisor):
         batch_job.signal_script(rundir, "USR2")
-        emit("told")
+        emit("signalled")
         while time.monotonic() < until and not stored.status.is_over:
             time.sleep(0.2)
             stored = read_status_file(rundir)
     elif not stored.status.is_over:
         send_signal(supervisor, request["signal"])
-        emit("told")
+        emit("signalled")
         while time.monotonic() < until and supervisor.is_alive:
             time.sleep(0.05)
         stored = read_status_file(rundir)
+    if stored.status.is_over and batch_job.begins_again(rundir):
+        cancel_job(rundir, request["wait"])
     return {"status": stored.document, "was": state_before}
 
 

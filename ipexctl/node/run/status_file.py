@@ -1,7 +1,7 @@
 """Reads `status.json` of a run on node0; a run whose supervisor has died is marked as lost.
 
 In comes the directory of a run; out goes a `StoredStatus`, or an AgentError. `liveness.py` decides whether a supervisor
-has died; of a run in a queue's job, Slurm is asked before, where another machine reads the file.
+has died; of a run in a queue's job, Slurm is asked before, where another machine reads the file or the run waits.
 """
 
 from __future__ import annotations
@@ -103,8 +103,12 @@ def _is_over(job: SlurmJob) -> bool:
 
 
 def _waiting_again(stored: StoredStatus, job: SlurmJob) -> StoredStatus:
-    """A run whose job Slurm has put into the queue again, as after the failure of a node, or has just begun again."""
-    document = {**stored.document, "state": "queued" if job.state in WAITING else "starting", "slurm": job._asdict()}
+    """A run whose job Slurm has put into the queue again, as after the failure of a node, or has just begun again.
+
+    Until a job has ended that is put into the queue again, which takes minutes on a lost node, its state is COMPLETING.
+    """
+    waits = job.state in WAITING or (stored.status.state == "queued" and job.state == "COMPLETING")
+    document = {**stored.document, "state": "queued" if waits else "starting", "slurm": job._asdict()}
     return stored._replace(status=read_status(document), document=document)
 
 
@@ -121,7 +125,11 @@ def as_lost(document: Json, at: float, job: SlurmJob | None = None) -> Json:
         if document.get("state") == "queued":  # its supervisor had ended it in order
             is_cancelled = job.state == "CANCELLED" or job.notice == "stop"
             lost.update(state="stopped" if is_cancelled else "failed", exit_code=143 if is_cancelled else 1)
-            lost["job_end"] = job.state if describe_run_end(job.state) else ""
+            lost.update(first_failure=None, job_end=job.state if describe_run_end(job.state) else "")
+            nodes = ", ".join(job.without_home)
+            why = job.why or (f"{nodes} does not have the home of the login node" if nodes else "")
+            if why:
+                lost["reason"] = f"it did not begin again: {why}"
     return lost
 
 

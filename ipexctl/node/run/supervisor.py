@@ -31,16 +31,17 @@ from typing import TYPE_CHECKING, Any, Callable, Sequence
 from ipexctl.node.common import slurm, sockets
 from ipexctl.node.common.answer import AgentError, Json, emit
 from ipexctl.node.common.environ import SetupError
-from ipexctl.node.common.files import REQUEUE_FILE, read_json, remove_file, write_atomically, write_json_atomically
+from ipexctl.node.common.files import read_json, remove_file, write_atomically, write_json_atomically
 from ipexctl.node.common.job import CONNECTIVITY_FILE, StartRequest, SupervisorRequest
 from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.limits import FULL_DISK_FLUSH, LAST_MESSAGES, RANK_EXIT, RANK_SILENCE, RANKS_BEGIN, TERM_GRACE
 from ipexctl.node.common.link import ready
 from ipexctl.node.common.processes import allow_many_files
-from ipexctl.node.common.records import FINAL, Detail, Mpirun, RunStatus, TrialFigures, split_details
-from ipexctl.node.run import messages, recorder, stack_dumps, stall_detector, verdict
+from ipexctl.node.common.records import FINAL, Detail, Mpirun, TrialFigures, split_details
+from ipexctl.node.run import job_end, messages, recorder, stack_dumps, stall_detector, verdict
 from ipexctl.node.run.caller_watch import CallerWatch
 from ipexctl.node.run.host_notes import HostNotes
+from ipexctl.node.run.job_end import RunEnd, RunJob
 from ipexctl.node.run.job_limit import JobLimit
 from ipexctl.node.run.master_port import PortError, check_master_port
 from ipexctl.node.run.mpirun import MpirunProcess
@@ -48,12 +49,11 @@ from ipexctl.node.run.own_time import waiting_of
 from ipexctl.node.run.rank_connections import RankConnection, RankConnections
 from ipexctl.node.run.slow_rank import plan_fields
 from ipexctl.node.run.slow_watch import SlowWatch
-from ipexctl.node.run.status_file import read_document
+from ipexctl.node.run.status_file import StoredStatus, read_document
 from ipexctl.node.run.step_windows import StepWindow
 
 if TYPE_CHECKING:
     import socket
-    import subprocess
     from io import BufferedReader
 
     from ipexctl.node.common.job import Notification
@@ -85,11 +85,11 @@ class Supervisor:
         self.created_at = time.monotonic()
         self.checked_at = 0.0
         self.caller = CallerWatch(request.rundir, start.caller_silence, self.created_at)
-        self.may_requeue = os.path.exists(os.path.join(request.rundir, REQUEUE_FILE))
+        self.job = RunJob(request.rundir) if start.by_slurm else None
         before = self.earlier_start()
         status = recorder.first_status(request, start)
         if before is not None:
-            status = recorder.continued_status(before, status)
+            status = recorder.continued_status(before.status, status, ended=before.written)
             self.plan = start._replace(restarts=status.restarts)
         self.record = recorder.Recorder(request.rundir, status, is_continued=before is not None)
         launcher = launcher_name(start) if start.by_mpirun else ""
@@ -110,7 +110,9 @@ class Supervisor:
         self.ranks = list(self.peers.all.values())
         self.record.ranks = lambda: [peer.count() for peer in self.ranks]
         if before is not None:
-            self.note_restart(status.attempts[-1].reason)
+            after = status.attempts[-1].reason
+            self.record.event("restart", attempt=status.attempt, after=after)
+            self.note_restart(after)
         self.watch = watch_of(self.rundir, self.ranks)
         self.dumps = stack_dumps.StackDumps(self.record.path("stacks"), self.peers)
         self.stall_dump = ""
@@ -134,9 +136,7 @@ class Supervisor:
             TrialFigures: self.on_trial,
         }
         self.process: MpirunProcess | None = None
-        self.job_end: subprocess.Popen[bytes] | None = None
-        """Asks Slurm whether it ends the job of this run."""
-        self.job_limit = JobLimit(slurm.own_job()) if start.by_slurm and slurm.own_job() else None
+        self.job_limit = JobLimit(self.job.number) if self.job is not None and self.job.number else None
         self.is_asked_to_stop = False
         """By a signal: of ipexctl stop, of the call, or of Slurm."""
         self.has_noticed = False
@@ -151,12 +151,12 @@ class Supervisor:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
 
-    def earlier_start(self) -> RunStatus | None:
+    def earlier_start(self) -> StoredStatus | None:
         """The status that an earlier start of the same job has left; None in its first start."""
-        if not self.may_requeue or not slurm.own_restarts():
+        if self.job is None or not self.job.may_requeue or not self.job.restarts:
             return None
         with contextlib.suppress(AgentError):
-            return read_document(self.rundir + "/status.json").status
+            return read_document(self.rundir + "/status.json")
         return None
 
     def note_restart(self, after: str) -> None:
@@ -355,7 +355,7 @@ class Supervisor:
         for name, sink in peer.sinks.items():
             sink.end(ends.get(name, 0))
         peer.is_over = True
-        is_going_on = self.verdict.ending is None and not self.verdict.is_open
+        is_going_on = self.verdict.ending is None and not self.verdict.is_open and not self.verdict.has_left_at_notice
         if is_going_on and not self.restarts_left():
             self.release(peer)
         else:
@@ -552,8 +552,8 @@ class Supervisor:
                 self.dumps.handle_requests()
             elif number != signal.SIGCHLD:
                 self.is_asked_to_stop = True
-                if self.plan.by_slurm and self.job_end is None:  # it may be Slurm that ends the job
-                    self.job_end = slurm.begin_to_ask(slurm.show_job(slurm.own_job()))
+                if self.job is not None:
+                    self.job.begin_query()
                 self.verdict.stop(128 + number, self.ranks, self.plan.restarts)
             elif self.mpirun.ended_at is None and self.mpirun.has_ended():
                 code = self.mpirun.ended_by[0]
@@ -585,8 +585,10 @@ class Supervisor:
         """Start the next attempt, if one is allowed; the script continues from its checkpoint."""
         if not self.verdict.may_restart(self.ranks, self.plan.restarts):
             return False
-        if self.may_requeue and self.has_lost_node():  # another start of the job has other nodes
-            return False
+        if self.job is not None and self.job.may_requeue:
+            end = self.run_end()
+            if end.has_lost_node and job_end.should_requeue(end, "") and self.job.requeue():
+                return False  # another start of the job has other nodes
         self.mpirun.kill_leftovers()
         after = self.verdict.restart()
         self.peers.attempt = self.record.status.attempt
@@ -629,7 +631,9 @@ class Supervisor:
         if ending.state == "ok" and self.plan.connectivity is not None:
             with contextlib.suppress(OSError):
                 write_json_atomically(self.connectivity_path, self.plan.connectivity._asdict(), durable=False)
-        ending = self.with_job_end(ending)
+        if self.job is not None:
+            ending = self.with_job_end(ending, self.job)
+            self.job.end(ending.state)
         final: Json = {"exit_code": ending.code, "ended": time.time()} if ending.state != "queued" else {}
         self.record.status = self.record.status._replace(state=ending.state, **final)
         self.record.event("ended", state=ending.state, exit_code=ending.code)
@@ -642,46 +646,36 @@ class Supervisor:
         if self.plan.notify is not None and has_run and ending.state != "queued":
             self.start_notify(self.plan.notify)
 
-    def with_job_end(self, ending: verdict.Ending) -> verdict.Ending:
-        """What Slurm did to the run, or does now: it stopped the run, or lets it go on in another start of the job."""
-        if not self.plan.by_slurm:
-            return ending
-        first = self.record.status.first_failure
-        is_by_signal = first is not None and (
-            first.signal == signal.SIGTERM
-            or first.kind == "mpirun"
-            or (first.detail is not None and first.detail.kind == "wrapper-killed")
+    def run_end(self, ending: verdict.Ending | None = None) -> RunEnd:
+        status, ending = self.record.status, ending or self.verdict.ending or verdict.Ending("ok", 0)
+        return RunEnd(
+            ending.state,
+            ending.code,
+            status.reason,
+            status.first_failure,
+            status.attempts,
+            is_limit_near=self.verdict.is_limit_near,
+            has_noticed=self.has_noticed,
+            is_asked_to_stop=self.is_asked_to_stop,
+            is_silent=status.silent is not None,
         )
-        word = self.find_job_end(ending, is_by_signal=is_by_signal)
-        if word and is_by_signal:  # its signals come in any order, and to any process
-            self.record.status = self.record.status._replace(reason="it was stopped", first_failure=None)
-            ending = ending._replace(state="stopped", code=128 + signal.SIGTERM)
-        has_lost_node = ending.state == "failed" and self.has_lost_node()
-        if self.may_requeue and (word == slurm.LIMIT_NEAR or (has_lost_node and not word)):
-            word = slurm.REQUEUED if slurm.requeue_job(slurm.own_job()) else word
-        if self.may_requeue and word == slurm.REQUEUED:
-            # The next start of the job goes on with this record; until then the run waits.
-            why = f"{self.record.status.reason}; " if has_lost_node else ""
-            self.record.status = self.record.status._replace(reason=why + slurm.describe_run_end(word))
-            ending = ending._replace(state="queued")
-        self.record.status = self.record.status._replace(job_end=word)
-        return ending
 
-    def find_job_end(self, ending: verdict.Ending, *, is_by_signal: bool) -> str:
-        """A word that `slurm.describe_run_end` knows; empty if Slurm has done nothing."""
-        by_limit = ending.state == "stopped" or (ending.state == "ok" and self.has_noticed)
-        if self.verdict.is_limit_near and by_limit and not self.is_asked_to_stop:
-            return slurm.LIMIT_NEAR
-        if self.job_end is None and is_by_signal:
-            self.job_end = slurm.begin_to_ask(slurm.show_job(slurm.own_job()))
-        word = slurm.job_end_in(slurm.read_answer(self.job_end), slurm.own_restarts())
-        return word or (slurm.STEP_CANCELLED if is_by_signal and self.is_step_cancelled() else "")
-
-    def has_lost_node(self) -> bool:
-        """Whether a node does not answer: Slurm notices that minutes later, when this job would be over."""
-        first = self.record.status.first_failure
-        is_silent = first is not None and first.detail is not None and first.detail.kind in ("silent", "cut-off")
-        return is_silent and not self.is_asked_to_stop
+    def with_job_end(self, ending: verdict.Ending, job: RunJob) -> verdict.Ending:
+        """What Slurm did to the run, or does now: it stopped the run, or lets it go on in another start of the job."""
+        end = self.run_end(ending)
+        if end.is_by_signal:
+            job.begin_query()
+        word = job_end.find_word(end, job.shown(), job.restarts, is_step_cancelled=self.is_step_cancelled())
+        begins_again = job.may_requeue and (
+            job.is_requeued
+            or word in (slurm.REQUEUED, slurm.PREEMPTED)
+            or (job_end.should_requeue(end, word) and job.requeue())
+        )
+        judged = job_end.judge(end, word, begins_again=begins_again)
+        self.record.status = self.record.status._replace(
+            reason=judged.reason, first_failure=judged.first, job_end=judged.word
+        )
+        return ending._replace(state=judged.state, code=judged.code)
 
     def is_step_cancelled(self) -> bool:
         """Whether Slurm has cancelled the step of the ranks, without the supervisor's doing."""

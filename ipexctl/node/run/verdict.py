@@ -79,6 +79,8 @@ class RunVerdict:
         self._signalled_at: float | None = None
         self.is_limit_near = False
         """The ranks have got the notice that the job of the run is about to end."""
+        self.has_left_at_notice = False
+        """A rank has ended itself then; others may still save, or fail as they miss it."""
 
     @property
     def is_open(self) -> bool:
@@ -148,6 +150,8 @@ class RunVerdict:
         is_end = by is not None or code in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
         was_stopped = not message.is_own and is_end
         on_notice = self.is_limit_near and (by or code - 128) in NOTICE_SIGNALS
+        on_notice |= self.has_left_at_notice and code != 0 and by is None and self.ending is None
+        self.has_left_at_notice |= self.is_limit_near and (on_notice or code == 0)
         gave_up = not message.is_own and self.ending is None and not peer.outside_signal
         state: State = "failed"
         if gave_up or on_notice or (code and (was_stopped or peer.outside_signal)):
@@ -161,8 +165,6 @@ class RunVerdict:
         if gave_up:
             reason = f"rank {peer.rank} on {peer.host} was ended there, because node0 had not answered it for too long"
             self.fail("lost", reason, ranks=[peer.rank], detail=Detail("gave-up"))
-        elif on_notice:
-            self.end("stopped", 128 + signal.SIGTERM, "it was stopped")
         elif state == "failed" and (self.ending is None or message.is_own):
             kind = "oom" if oom else "signal" if by else "exit"
             reason = f"rank {peer.rank} on {peer.host} {describe_exit(code, by, oom)}"
@@ -207,8 +209,11 @@ class RunVerdict:
     def on_all_ended(self, peers: Sequence[RankConnection]) -> None:
         """Replace an exit code by a loss that came before it: the rank raised an exception because it lost that peer.
 
-        A closed connection counts as lost only after some seconds, in which the rank could have connected again.
+        A closed connection counts as lost only after some seconds, in which the rank could have connected again. Ranks
+        that have all ended themselves at the notice have stopped the run.
         """
+        if self.ending is None and any(peer.status.state == "stopped" for peer in peers):
+            self.end("stopped", 128 + signal.SIGTERM, "it was stopped")
         ending, first = self.ending, self._recorder.status.first_failure
         if ending is None or ending.state != "failed" or first is None or first.kind != "exit":
             return

@@ -12,6 +12,7 @@ from ipexctl.node.common.files import waits_in_queue
 from ipexctl.node.common.records import RunStatus, SlurmJob, read_status
 from ipexctl.node.run import batch_job
 from ipexctl.node.run.status_file import read_status_file
+from message_data import missing
 
 RUN = "train-1124-101010-abcd"
 SHOWN = (
@@ -157,6 +158,7 @@ def test_a_run_that_slurm_has_not_taken_is_not_known(rundir: Path) -> None:
     [
         ("queued", shown("PENDING", "BeginTime"), "queued"),
         ("queued", shown("RUNNING"), "starting"),
+        ("queued", shown("COMPLETING"), "queued"),
         ("queued", shown("CANCELLED"), "stopped"),
         ("queued", shown("NODE_FAIL"), "failed"),
         ("running", shown("PENDING", "BeginTime"), "queued"),
@@ -172,6 +174,41 @@ def test_a_run_whose_job_waits_again_is_queued(rundir: Path, says: Path, stored:
     says.write_text(job)
     found = read_status_file(str(rundir)).status
     assert (found.state, found.slurm and found.slurm.id) == (state, "12")
+
+
+@pytest.mark.parametrize("what", ["call", "home", "neither"])
+def test_a_next_start_that_begins_no_run_is_why_the_run_has_failed(rundir: Path, says: Path, what: str) -> None:
+    """The failure of the start before is no reason any more."""
+    first = {"rank": 1, "host": "node3", "kind": "lost", "ranks": [1]}
+    supervisor = {"pid": 1, "machine": "elsewhere", "host": "node2"}
+    document = {"state": "queued", "supervisor": supervisor, "ranks": [], "first_failure": first, "reason": "lost"}
+    (rundir / "status.json").write_text(json.dumps(document))
+    says.write_text(shown("FAILED", code="1:0"))
+    place = rundir / "slurm/state/ipexctl/runs"
+    place.mkdir(parents=True)
+    if what == "call":
+        (place / "failed-call").write_text(json.dumps({"reason": "there is no environment", "fix": "ipexctl install"}))
+    if what == "home":
+        (rundir / "slurm/no-home").write_text("node4\n")
+    found = read_status_file(str(rundir)).status
+    assert (found.state, found.first_failure) == ("failed", None)
+    words = {"call": "not begin again environment", "home": "not begin again node4 home", "neither": "12 FAILED"}
+    assert missing(found.reason, words[what]) == []
+
+
+def test_stop_takes_a_run_that_is_over_out_of_the_queue_if_slurm_lets_it_begin_again(
+    rundir: Path, says: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says.write_text(shown("PENDING", "BeginTime"))
+    assert not batch_job.begins_again(str(rundir)), "without --requeue its end is its end"
+    (rundir / "slurm/requeue").touch()
+    assert batch_job.begins_again(str(rundir))
+    monkeypatch.setenv("SLURM_JOB_ID", "12")
+    assert not batch_job.begins_again(str(rundir)), "the next start asks about itself"
+    monkeypatch.delenv("SLURM_JOB_ID")
+    batch_job._asked.clear()
+    says.write_text(shown("COMPLETED"))
+    assert not batch_job.begins_again(str(rundir))
 
 
 def test_secrets_go_when_slurm_has_ended_the_job(rundir: Path, says: Path) -> None:

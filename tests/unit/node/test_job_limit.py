@@ -64,8 +64,16 @@ def test_the_last_answer_counts_if_slurm_is_silent(silence: str) -> None:
     assert 285 <= found["stop"] <= 297
 
 
+@pytest.mark.parametrize("silence", ["silent", "failed", "absent"])
+def test_slurm_is_asked_again_soon_until_it_has_answered_once(silence: str) -> None:
+    squeue = Squeue(300, silence)
+    found = steps_of(squeue, 300, at=80, words="")
+    assert 240 <= found["notice"] <= 270
+    assert found["stop"] <= 297
+
+
 @pytest.mark.parametrize("answer", ["UNLIMITED", "silent", "absent"])
 def test_without_a_limit_nothing_is_due(answer: str) -> None:
     squeue = Squeue(words=answer)
     assert steps_of(squeue, 7200) == {}
-    assert squeue.count <= 13
+    assert squeue.count <= 16

@@ -55,8 +55,8 @@ def test_output_of_the_next_start_follows_that_of_the_first(tmp_path: Path, befo
 
 def test_status_of_the_next_start_has_the_first_as_an_attempt() -> None:
     first = RunStatus("r", "queued", started=10.0, reason="it was stopped", attempt=1, attempts=(Attempt(0, "x"),))
-    status = continued_status(first, RunStatus("r", "starting", started=99.0, restarts=2))
+    status = continued_status(first, RunStatus("r", "starting", started=99.0, restarts=2), ended=50.0)
     assert (status.state, status.started, status.attempt, status.restarts) == ("starting", 10.0, 2, 4)
-    assert [attempt.reason for attempt in status.attempts] == ["x", "it was stopped"]
-    killed = continued_status(first._replace(reason="", state="running"), RunStatus("r", "starting"))
+    assert [(attempt.reason, attempt.ended) for attempt in status.attempts] == [("x", None), ("it was stopped", 50.0)]
+    killed = continued_status(first._replace(reason="", state="running"), RunStatus("r", "starting"), ended=50.0)
     assert "queue" in killed.attempts[-1].reason

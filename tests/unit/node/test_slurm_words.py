@@ -44,6 +44,19 @@ def test_a_job_that_is_ended_to_begin_again_is_known_by_the_count_of_its_starts(
     assert job_end_in(text, restarts=1) == job_end_in(text) == "COMPLETING"
 
 
+@pytest.mark.parametrize(
+    ("preempted", "word"),
+    [("2026-11-24T09:00:00", "PREEMPTED"), ("2026-11-24T07:00:00", ""), ("None", "")],
+    ids=["now", "in an earlier start", "never"],
+)
+def test_a_job_whose_nodes_another_one_gets_is_preempted_while_it_still_runs(preempted: str, word: str) -> None:
+    times = (
+        f"   StartTime=2026-11-24T08:00:00 EndTime=Unknown Deadline=N/A PreemptEligibleTime=x PreemptTime={preempted} x"
+    )
+    assert job_end_in(SHOWN.format("RUNNING", "None") + times) == word
+    assert job_end_in(SHOWN.format("PENDING", "None") + times) == ""
+
+
 CANCELLED = "slurmstepd-node2: error: *** STEP 2.3 ON node2 CANCELLED AT 2026-11-24T21:11:04 ***\n"
 KILLED = "srun: error: node3: task 1: Killed\n"
 

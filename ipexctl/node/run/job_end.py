@@ -1,0 +1,163 @@
+"""Decides what a job of Slurm means for the end of a run in it: whether that stopped the run, and whether it goes on.
+
+In come the end that the supervisor has found, as a `RunEnd`, and what Slurm shows of the job; out goes a `JobVerdict`,
+which the record gets. The decisions are pure; `RunJob` asks Slurm and puts the job into the queue again.
+
+A run that was submitted with --requeue ends as `queued` if its job begins again: after preemption, at the time limit,
+and if a node does not answer. Slurm notices such a node minutes later, when this job would be over, so the supervisor
+asks for the next start itself. The rules: a stop by a user is final, and so is a hang; nodes that are lost again and
+again are no reason for a further start; and Slurm's signals come in any order and to any process, so that a failure by
+a signal is Slurm's doing if Slurm says that it ends the job.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, NamedTuple
+
+from ipexctl.node.common import slurm
+from ipexctl.node.common.files import REQUEUE_FILE, SECRETS_FILE, WAITS_FILE, remove_file, write_atomically
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from ipexctl.node.common.records import Attempt, Failure, State
+
+STOPPED = 128 + signal.SIGTERM
+MOST_LOSSES = 3
+"""Attempts in a row that lost a node, after which the run has failed."""
+_LOST_NODE = ("silent", "cut-off")
+"""The details of a node that does not answer."""
+
+
+class RunEnd(NamedTuple):
+    """How an attempt has ended, by what its supervisor knows."""
+
+    state: State
+    code: int
+    reason: str
+    first: Failure | None
+    attempts: tuple[Attempt, ...] = ()
+    """The earlier ones."""
+    is_limit_near: bool = False
+    """The ranks have got the notice that the job is about to end."""
+    has_noticed: bool = False
+    """One of them has handled it."""
+    is_asked_to_stop: bool = False
+    """By a signal to the supervisor: of a user, or of Slurm."""
+    is_silent: bool = False
+    """No rank had printed anything for so long that it counts as a hang."""
+
+    @property
+    def is_by_signal(self) -> bool:
+        first = self.first
+        return first is not None and (
+            first.signal == signal.SIGTERM or first.kind == "mpirun" or _detail_of(first) == "wrapper-killed"
+        )
+
+    @property
+    def is_by_limit(self) -> bool:
+        """Whether it was stopped, or its ranks ended themselves, since the end of the job is near."""
+        is_ended = self.state == "stopped" or (self.state == "ok" and self.has_noticed)
+        return self.is_limit_near and is_ended and not self.is_asked_to_stop
+
+    @property
+    def has_lost_node(self) -> bool:
+        return self.state == "failed" and _detail_of(self.first) in _LOST_NODE and not self.is_asked_to_stop
+
+
+class JobVerdict(NamedTuple):
+    """The end of an attempt, with what Slurm did."""
+
+    state: State
+    code: int
+    reason: str
+    first: Failure | None
+    word: str
+    """One that `slurm.describe_run_end` knows; empty if Slurm has done nothing."""
+
+
+def _detail_of(failure: Failure | None) -> str:
+    return failure.detail.kind if failure is not None and failure.detail is not None else ""
+
+
+def find_word(end: RunEnd, shown: str, restarts: int, *, is_step_cancelled: bool) -> str:
+    """What Slurm did to the run. `shown`: the job, as `show_job` prints it; empty if it was not asked. Pure."""
+    if end.is_by_limit:
+        return slurm.LIMIT_NEAR
+    word = slurm.job_end_in(shown, restarts)
+    return word or (slurm.STEP_CANCELLED if end.is_by_signal and is_step_cancelled else "")
+
+
+def should_requeue(end: RunEnd, word: str) -> bool:
+    """Whether a run that may begin again asks for that itself. Pure."""
+    if end.is_silent:
+        return False
+    if word:
+        return word == slurm.LIMIT_NEAR
+    return end.has_lost_node and _losses(end.attempts) < MOST_LOSSES - 1
+
+
+def _losses(attempts: tuple[Attempt, ...]) -> int:
+    """How many of the last attempts in a row have lost a node."""
+    count = 0
+    for attempt in reversed(attempts):
+        if _detail_of(attempt.first_failure) not in _LOST_NODE:
+            break
+        count += 1
+    return count
+
+
+def judge(end: RunEnd, word: str, *, begins_again: bool) -> JobVerdict:
+    """`begins_again`: whether the job has another start. Pure."""
+    verdict = JobVerdict(end.state, end.code, end.reason, end.first, word)
+    if word and end.is_by_signal:
+        verdict = verdict._replace(state="stopped", code=STOPPED, reason="it was stopped", first=None)
+    if begins_again:
+        # The next start of the job goes on with this record; until then the run waits.
+        why = f"{end.reason}; " if end.has_lost_node else ""
+        reason = why + slurm.describe_run_end(slurm.REQUEUED)
+        verdict = verdict._replace(state="queued", reason=reason, word=slurm.REQUEUED)
+    return verdict
+
+
+class RunJob:
+    """The job that a supervisor runs in."""
+
+    def __init__(self, rundir: str) -> None:
+        self.number = slurm.own_job()
+        self._rundir = rundir
+        self.may_requeue = os.path.exists(os.path.join(rundir, REQUEUE_FILE))
+        self.restarts = slurm.own_restarts()
+        """The earlier starts of the job."""
+        self.is_requeued = False
+        """By this supervisor."""
+        self._query: subprocess.Popen[bytes] | None = None
+
+    def begin_query(self) -> None:
+        """Ask Slurm how the job is, while the ranks end: it may be Slurm that ends them."""
+        if self._query is None and self.number:
+            self._query = slurm.begin_query(slurm.show_job(self.number))
+
+    def shown(self) -> str:
+        """The answer; empty if Slurm was not asked, or does not answer."""
+        query, self._query = self._query, None
+        return slurm.read_answer(query, is_patient=True)
+
+    def requeue(self) -> bool:
+        """Put the job into the queue again, which ends all processes of this start; whether Slurm does it.
+
+        Its signals may end the command before it has the answer, so that the job itself is looked at, too.
+        """
+        self.is_requeued = bool(self.number) and (
+            slurm.requeue_job(self.number) or slurm.is_requeued(self.number, self.restarts)
+        )
+        return self.is_requeued
+
+    def end(self, state: State) -> None:
+        """Leave the files of the job as its script and other calls need them."""
+        if state == "queued":
+            write_atomically(os.path.join(self._rundir, WAITS_FILE), b"", durable=False)
+        else:
+            remove_file(os.path.join(self._rundir, SECRETS_FILE))

@@ -1,0 +1,107 @@
+"""What a job of Slurm means for the end of a run in it: the word for it, and whether the run goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.node.common.records import Attempt, Detail, Failure
+from ipexctl.node.run.job_end import MOST_LOSSES, RunEnd, RunJob, find_word, judge, should_requeue
+
+SHOWN = "JobId=7 JobName=x\n   UserId=a(1)\n   JobState={} Reason=None Dependency=(null) Restarts={} BatchFlag=1\n"
+BY_SIGNAL = Failure(0, "node2", signal=15, kind="signal")
+RAISED = Failure(0, "node2", exit_code=1, kind="exit")
+
+
+def lost(kind: str = "silent") -> Failure:
+    return Failure(1, "node3", kind="lost", ranks=(1,), detail=Detail(kind))
+
+
+def end(state: Any, first: Failure | None = None, **more: Any) -> RunEnd:
+    return RunEnd(state, {"ok": 0, "stopped": 143}.get(state, 1), "why", first, **more)
+
+
+@pytest.mark.parametrize(
+    ("found", "state", "restarts", "is_step_cancelled", "word"),
+    [
+        (end("ok"), "RUNNING", 0, False, ""),
+        (end("failed", BY_SIGNAL), "RUNNING", 0, False, ""),
+        (end("failed", BY_SIGNAL), "RUNNING", 0, True, "STEP_CANCELLED"),
+        (end("failed", RAISED), "RUNNING", 0, True, ""),
+        (end("failed", BY_SIGNAL), "CANCELLED", 0, True, "CANCELLED"),
+        (end("failed", BY_SIGNAL), "COMPLETING", 1, False, "JOB_REQUEUED"),
+        (end("stopped", is_limit_near=True), "RUNNING", 0, False, "LIMIT_NEAR"),
+        (end("ok", is_limit_near=True, has_noticed=True), "RUNNING", 0, False, "LIMIT_NEAR"),
+        (end("ok", is_limit_near=True), "RUNNING", 0, False, ""),
+        (end("stopped", is_limit_near=True, is_asked_to_stop=True), "RUNNING", 0, False, ""),
+    ],
+)
+def test_word(found: RunEnd, state: str, restarts: int, is_step_cancelled: bool, word: str) -> None:
+    assert find_word(found, SHOWN.format(state, restarts), 0, is_step_cancelled=is_step_cancelled) == word
+
+
+def losses(count: int) -> tuple[Attempt, ...]:
+    return (Attempt(0, "", RAISED), *(Attempt(number, "", lost()) for number in range(1, count + 1)))
+
+
+@pytest.mark.parametrize(
+    ("found", "word", "asks"),
+    [
+        (end("failed", lost()), "", True),
+        (end("failed", lost("cut-off")), "", True),
+        (end("failed", lost("wrapper-killed")), "", False),
+        (end("failed", lost(), is_asked_to_stop=True), "", False),
+        (end("failed", lost()), "JOB_REQUEUED", False),
+        (end("failed", lost(), attempts=losses(MOST_LOSSES - 2)), "", True),
+        (end("failed", lost(), attempts=losses(MOST_LOSSES - 1)), "", False),
+        (end("failed", RAISED), "", False),
+        (end("stopped", is_limit_near=True), "LIMIT_NEAR", True),
+        (end("stopped", is_limit_near=True, is_silent=True), "LIMIT_NEAR", False),
+        (end("ok"), "", False),
+    ],
+)
+def test_a_run_asks_for_another_start_after_a_lost_node_and_at_the_limit(found: RunEnd, word: str, asks: bool) -> None:
+    assert should_requeue(found, word) == asks
+
+
+def test_a_failure_by_a_signal_is_what_slurm_did() -> None:
+    judged = judge(end("failed", BY_SIGNAL), "CANCELLED", begins_again=False)
+    assert (judged.state, judged.code, judged.first, judged.word) == ("stopped", 143, None, "CANCELLED")
+    kept = judge(end("failed", RAISED), "CANCELLED", begins_again=False)
+    assert (kept.state, kept.code, kept.first, kept.reason) == ("failed", 1, RAISED, "why")
+
+
+def test_a_run_that_begins_again_waits_and_keeps_the_node_that_it_lost() -> None:
+    judged = judge(end("failed", lost()), "", begins_again=True)
+    assert (judged.state, judged.first, judged.word) == ("queued", lost(), "JOB_REQUEUED")
+    assert judged.reason.startswith("why; ")
+    assert not judge(end("stopped", is_limit_near=True), "LIMIT_NEAR", begins_again=True).reason.startswith("why")
+
+
+@pytest.mark.parametrize(
+    ("requeue", "restarts", "is_requeued"),
+    [("exit 0", 0, True), ("exit 1", 0, False), ("exit 1", 1, True)],
+    ids=["taken", "refused", "taken-without-an-answer"],
+)
+def test_a_requeue_counts_if_slurm_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requeue: str, restarts: int, is_requeued: bool
+) -> None:
+    program = tmp_path / "scontrol"
+    shown = SHOWN.format("COMPLETING", restarts).replace("\n", " ")
+    program.write_text(f'#!/bin/sh\n[ "$1" = show ] && {{ echo "{shown}"; exit; }}\n{requeue}\n')
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
+    job = RunJob(str(tmp_path))
+    assert job.requeue() == job.is_requeued == is_requeued
+
+
+@pytest.mark.parametrize(("state", "left"), [("queued", {"env", "waits"}), ("failed", set()), ("ok", set())])
+def test_secrets_go_with_the_end_of_the_run_and_not_before(tmp_path: Path, state: Any, left: set[str]) -> None:
+    (tmp_path / "slurm").mkdir()
+    (tmp_path / "slurm/env").touch()
+    RunJob(str(tmp_path)).end(state)
+    assert {path.name for path in (tmp_path / "slurm").iterdir()} == left
