@@ -252,7 +252,7 @@ class Follower:
         kind, payload = frame
         if kind == WINDOWS:
             if self._copy is not None:
-                self._copy.write_windows(check_windows(self._record.world_size, payload))
+                self._copy.write_windows(check_windows(self._world_size, payload))
                 self._check_copy()
             return
         if kind != b"J":
@@ -263,7 +263,7 @@ class Follower:
             from ipexctl.jobs.dump import DumpReceiver  # slow to import, and few runs are dumped
             from ipexctl.jobs.stall_report import dump_lines
 
-            self._dump = self._dump or DumpReceiver(self._record.world_size)
+            self._dump = self._dump or DumpReceiver(self._world_size)
             if (dump := self._dump.add(message)) is not None:
                 if self._copy is not None:
                     self._copy.write_dump(self._dump.document)
@@ -279,7 +279,7 @@ class Follower:
             self._watch(self._on_status(Reply(message).record("status")))
 
     def _on_output(self, part: OutputPart) -> None:
-        if 0 < self._record.world_size <= part.rank:
+        if 0 < self._world_size <= part.rank:
             raise FrameError(f"output of rank {part.rank}, which this run doesn't have")
         self.offsets[f"{part.rank}.{SUFFIXES[part.stream]}"] = part.end
         if self._copy is not None:
@@ -290,6 +290,12 @@ class Follower:
         else:
             for found in self._old_notes.feed(part):
                 self._watch(found)
+
+    @property
+    def _world_size(self) -> int:
+        """A job of Slurm that begins again may have nodes for more ranks."""
+        begins_again = self._record.transport == "slurm" and self.status is not None and self.status.attempt
+        return max(self._record.world_size, self.status.world_size if begins_again and self.status else 0)
 
     @property
     def _has_notes(self) -> bool:

@@ -65,7 +65,8 @@ class Plan:
     def __init__(self, tree: ProjectTree, manifest: list[Row], data: list[str]) -> None:
         self.tree = tree
         self.manifest = {row[0]: row for row in manifest}
-        self.in_data = [row for path, row in tree.rows.items() if is_below(path, data)]
+        written = {row[0]: [*row[:5], None, True] for row in tree.pending}  # by a sync that was killed
+        self.in_data = [row for path, row in {**written, **tree.rows}.items() if is_below(path, data)]
         """What earlier syncs put into a directory of `--data`."""
         self.old: dict[str, list[Row]] = {
             path: [row] for path, row in tree.rows.items() if row[6] and not is_below(path, data)

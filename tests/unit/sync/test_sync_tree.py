@@ -133,6 +133,20 @@ def test_data_directory_that_an_earlier_sync_sent_stays_and_is_known_again_witho
     assert place.there() == {"train.py": "2", "database": "d", "data": "/", "data/a": "new", "data/b": "host's own"}
 
 
+def test_what_a_killed_sync_wrote_into_a_data_directory_is_known_again_without_data(place: Place) -> None:
+    put(place.root, "train.py", "1")
+    put(place.root, "data/a", "a")
+    place.synced()
+    state = place.tree / ".ipexctl" / "state.json"
+    rows = json.loads(state.read_text())["rows"]
+    in_data = [row[:5] for row in rows if row[0].startswith("data")]
+    state.write_text(json.dumps({"digest": "", "rows": [row for row in rows if not row[0].startswith("data")]}))
+    state.with_name("pending.json").write_text(json.dumps({"rows": in_data}))
+    assert place.synced(data=["data"]).status in ("ok", "changed")
+    put(place.root, "data/a", "new")
+    assert (place.synced().files_sent, place.there()["data/a"]) == (1, "new")
+
+
 def test_files_created_by_a_run_are_kept(place: Place) -> None:
     put(place.root, "train.py", "1")
     put(place.root, "out/readme", "r")
