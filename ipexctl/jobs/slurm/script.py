@@ -166,11 +166,15 @@ trap 'stop_run stop' USR2
 trap 'echo cancelled >"$dir/notice"' TERM
 echo "$SLURM_JOB_NODELIST" >"$dir/began"
 finish() {{
-  # A job that Slurm ends to begin it again has not ended.
-  if [ -e "$dir/waits" ]; then exit "$1"; fi
-  if [ -e "$dir/requeue" ] && [ "$(cat "$dir/notice" 2>/dev/null)" = cancelled ]; then exit "$1"; fi
+  notice=$(cat "$dir/notice" 2>/dev/null)
+  if [ -e "$dir/requeue" ] && [ "$notice" != stop ]; then
+    # A job that Slurm ends to begin it again has not ended.
+    if [ -e "$dir/waits" ] || [ "$notice" = cancelled ]; then exit "$1"; fi
+  fi
   rm -f "$dir/env"
   echo "$1" >"$dir/.ended" && mv -f "$dir/.ended" "$dir/ended"
+  # Nor does Slurm begin it again now, as after preemption.
+  if [ -e "$dir/requeue" ] && [ "$notice" = stop ]; then scancel "$SLURM_JOB_ID"; fi
   exit "$1"
 }}
 if [ "${{SLURM_JOB_NUM_NODES:-1}}" -gt 1 ]; then
