@@ -4,7 +4,7 @@ The sentences of a fix name bare commands, such as `ipexctl install --with tqdm`
 in them gets options of this call, so that the line can be pasted: `-H`, `-l` and how to log in for each command about
 hosts, the environment for `run` and for commands that name one. An option that the command has already stays as it is;
 only hosts that it excludes are excluded from the hosts of the call. A command that is only mentioned ("nothing to do
-under ipexctl run") is left alone.
+under ipexctl run") is left alone. `for_submit` puts the commands for a run in a queue in the place of those over ssh.
 """
 
 from __future__ import annotations
@@ -33,6 +33,21 @@ _LONG: Final = {"-H": "--hostfile", "-c": "--cluster", "-l": "--limit", "-n": "-
 _HOSTS: Final = frozenset(("--hosts", "-H", "--hostfile", "-c", "--cluster"))
 """Options that say which hosts are meant: a command with one of them takes none of the call, nor its limit."""
 _PATHS: Final = ("-H", "--identity", "--ssh-config", "--known-hosts", "--config")
+
+
+_FOR_SUBMIT: Final = (
+    (re.compile(r"ipexctl doctor --limit ([\w.-]+)"), r"on the login node: sinfo -n \1"),
+    (re.compile(r"ipexctl run --limit '!([\w.-]+)'"), r"ipexctl submit --sbatch=--exclude=\1"),
+    (re.compile(r"ipexctl run --time-limit\b"), "ipexctl submit --time-limit"),
+)
+"""Commands of a fix, and those for a run in a Slurm job, whose nodes Slurm chooses."""
+
+
+def for_submit(fix: str) -> str:
+    """A fix for a run over ssh as one for a submitted run."""
+    for pattern, command in _FOR_SUBMIT:
+        fix = pattern.sub(command, fix)
+    return fix
 
 
 @dataclass(frozen=True, slots=True)

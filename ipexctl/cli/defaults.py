@@ -404,7 +404,10 @@ class _FileReader:
         values = self._file.tables.get(spec.table)
         if not isinstance(values, dict):
             return {}
-        settings = self._settings(spec.table, values, spec.table_params)
+        options = spec.table_params
+        if any(key not in options for key in values):
+            options = {**_options_of_others(spec.table), **options}
+        settings = self._settings(spec.table, values, options)
         return {name: setting for name, setting in settings.items() if name in spec.names}
 
     def clusters(self) -> dict[str, dict[str, ConfiguredValue]]:
@@ -459,12 +462,21 @@ class _FileReader:
         self._errors.append(self._file.error(table, key, printable(problem), fix=fix))
 
 
+def _options_of_others(table: str) -> dict[str, Param]:
+    """The options of the other commands that have their defaults from this table, such as those of submit in [run]."""
+    from ipexctl.cli.app import load_command  # few files have them
+
+    others = (load_command(name) for name, of_other in TABLES.items() if of_other == table)
+    return {key: param for command in others for key, param in _keys(command.params).items()}
+
+
 def _unknown_key(key: str, table: str, known: Sequence[str]) -> UserError:
     """The error of a key that is no option here; its fix names the tables of the commands that have the option."""
     from ipexctl.cli.app import COMMANDS
     from ipexctl.hosts.names import did_you_mean
 
-    having = [f"[{name}]" for name in COMMANDS if any(key in spec.params for _, spec in command_specs(name))]
+    names = (name for name in COMMANDS if any(key in spec.params for _, spec in command_specs(name)))
+    having = list(dict.fromkeys(f"[{TABLES.get(name, name)}]" for name in names))
     fix = f"{key} belongs under {' or '.join(having)}: move it below such a line"
     if not having:
         fix = did_you_mean(key, known, f"the names of the options without dashes: ipexctl {_command_of(table)} --help")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ipexctl.cli.options import Output
+    from ipexctl.jobs.ps import KnownRun
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
@@ -64,22 +65,31 @@ def begun(record: RunRecord, output: Output, *, waits: bool = False) -> RunRecor
     from ipexctl.jobs.slurm.queued import explain
     from ipexctl.jobs.slurm.waiting import has_begun, look, wait_for_start
 
-    is_queued = not record.world_size
+    state = "queued" if not record.world_size else ""
+
+    def note_state(known: KnownRun) -> None:
+        nonlocal state
+        state = known.state
+
     with open_pool(run_options(record, output), only_waits=waits) as (pool, interrupt):
         try:
             if record.world_size:
                 known = look(pool.session(record.node0), record, pool.cancel)
                 if has_begun(known):
                     return known.record
-                is_queued = True
+                state = "queued"
             if waits:
                 known = wait_for_start(
-                    record, lambda: pool.connector.open(record.node0, pool.cancel), pool.cancel, output.print_note
+                    record,
+                    lambda: pool.connector.open(record.node0, pool.cancel),
+                    pool.cancel,
+                    output.print_note,
+                    note_state,
                 )
             else:
                 known = look(pool.session(record.node0), record, pool.cancel)
         except Cancelled:
-            what = "stays in the queue" if is_queued else "was not stopped"
+            what = "stays in the queue" if state == "queued" else "has begun, and was not stopped"
             print_with_fix(f"run {record.id} {what}", f"ipexctl attach {record.id}, ipexctl stop {record.id}")
             raise typer.Exit(interrupt.code or 1) from None
         except HostError as error:

@@ -160,7 +160,7 @@ def _refused(failure: StartFailure, output: Output, interrupted: int | None) -> 
     else:
         print_refusal(failure.reason, failure.fix)
     if output.json:
-        print_json({"schema": SCHEMA, "id": None, "reason": failure.reason, "fix": failure.fix})
+        print_json({"schema": SCHEMA, "id": None, "status": "failed", "reason": failure.reason, "fix": failure.fix})
     return failure.exit_code if interrupted is None else interrupted
 
 
@@ -172,10 +172,16 @@ def targets_of_login(name: str | None, targets: Targets) -> Targets:
 
     if name is None:
         raise UserError("which cluster? submit needs its login node", fix="--slurm LOGIN, a name or user@name for ssh")
+    if targets.limit is not None and "limit" not in targets.defaults:
+        raise UserError(
+            "--limit is for hosts of a hostfile, and Slurm chooses the nodes of a job",
+            fix="--sbatch=--exclude=NODE leaves a node out, --sbatch=--nodelist=NODE asks for it",
+        )
     if targets.names_hosts or os.environ.get(ENVIRONMENT):
         found = select(replace(targets.without_defaults("limit"), limit=None))
-        if any(host.name == name for host in found.hosts):
-            return replace(targets.without_defaults("limit"), limit=name)
+        user, _, bare = name.rpartition("@")
+        if any(host.name == bare for host in found.hosts):
+            return replace(targets.without_defaults("limit"), limit=bare, user=user or targets.user)
         if targets.names_hosts:
             names = ", ".join(host.name for host in found.hosts[:3]) + (", …" if len(found.hosts) > 3 else "")
             raise UserError(
@@ -199,10 +205,10 @@ def _read_call(
 ) -> tuple[RunRequest, QueueOptions, ProjectLocation]:
     """The checked call; no host was contacted for it."""
     from ipexctl.cli.hosts import check_home, current_directory
-    from ipexctl.hosts.host import private_keys
+    from ipexctl.hosts.host import Host, private_keys
     from ipexctl.jobs.slurm.script import QueueOptions, check_queue_options
     from ipexctl.jobs.submit.project import locate_project
-    from ipexctl.jobs.submit.request import check_request, read_exports, run_request
+    from ipexctl.jobs.submit.request import check_ranks, check_request, read_exports, run_request
 
     if line.module is None and not line.words:
         raise UserError("submit what?", fix=f"{ctx.command_path} --slurm LOGIN SCRIPT.py, -m MODULE, or -- COMMAND")
@@ -224,6 +230,7 @@ def _read_call(
         hosts_from=f"Slurm of {login.name}",
     )
     check_request(request)
+    check_ranks(request, [Host(f"node{number}", "") for number in range(1, options.nodes + 1)])
     if options.requeue and not request.checkpoint:
         raise UserError(
             "--requeue without --checkpoint: the script would begin from nothing each time",

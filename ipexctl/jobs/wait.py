@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.jobs.follow import RunUpdate
+    from ipexctl.jobs.ps import KnownRun
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.node.common.records import RunStatus
     from ipexctl.remote.cancel import Cancel
@@ -104,6 +105,7 @@ class RunWait:
                     lambda: self._open_session(self._record, self._cancel),
                     self._cancel,
                     self._note,
+                    self._on_known,
                 )
                 if not waiting.has_begun(known):
                     return known.status
@@ -121,6 +123,9 @@ class RunWait:
             return follower.follow().status
         finally:
             self._status = follower.status or self._status
+
+    def _on_known(self, known: KnownRun) -> None:
+        self._status = known.status
 
     def _on_update(self, update: RunUpdate) -> None:
         del update

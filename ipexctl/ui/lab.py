@@ -115,7 +115,7 @@ def show_faults() -> None:
 
 
 def show_broken(host: LabHost, fault: str) -> None:
-    print_message(f"{host.name}: {fault} is in force; ipexctl lab mend {host.lab}/{host.name} takes it back")
+    print_message(f"{host.name}: {fault} is in force; ipexctl lab mend {host.lab}/{host.name} {fault} takes it back")
 
 
 def show_mended(before: LabHost, after: LabHost) -> None:

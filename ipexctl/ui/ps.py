@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.node.common.slurm import describe_run_end
 from ipexctl.text import counted, format_clock, printable, readable
 from ipexctl.ui.messages import fitted, print_message, print_with_fix
 from ipexctl.ui.results import host_json, value_json
@@ -115,6 +116,8 @@ def _row(run: KnownRun, now: float) -> dict[str, str]:
         ended_by = "its supervisor is gone" if status.state == "lost" and status.slurm is None else ended_by
     if status is not None and status.state == "queued":
         ended_by = printable(status.reason)
+    if status is not None and status.state in ("stopped", "ok"):
+        ended_by = describe_run_end(status.job_end)
     if run.pruned:
         ended_by = f"{ended_by}; logs pruned" if ended_by else "logs pruned"
     day = "%H:%M:%S" if now - started < 43200 else "%Y-%m-%d %H:%M"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.call_options import CallOptions
+from ipexctl.call_options import CallOptions, for_submit
 from ipexctl.node.common.slurm import GOING_ON, JOB_ENDS, LIMIT_NEAR, WAITING, describe_run_end
 from ipexctl.node.run.batch_job import GONE, NO_HOME, NO_PROJECT, NO_PYTHON
 from ipexctl.remote.outcome import HostError
@@ -28,10 +28,18 @@ _REASONS: Final = {
     "PartitionTimeLimit": "it asks for more time than its partition allows",
     "PartitionDown": "its partition is down",
     "BadConstraints": "no node has what it asks for",
-    "BeginTime": "Slurm lets it wait, as after each start that it has ended",
+    "BeginTime": "it begins at its time: that of --begin, or two minutes after a start that Slurm has ended",
+    "JobHeldUser": "it is held: scontrol release lets it begin",
+    "JobHeldAdmin": "an administrator of the cluster holds it",
+    "DependencyNeverSatisfied": "the job that it depends on has not ended as it needs, and it does not begin",
     "QOSMaxJobsPerUserLimit": "the account has as many jobs as it may",
 }
 """Of Slurm's words for a wait, those that do not say it."""
+_NEVER: Final = frozenset(
+    ("PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "DependencyNeverSatisfied")
+)
+"""Of these, those that waiting does not change."""
+_NODES_DOWN: Final = "Nodes_required_for_job_are_DOWN"
 _MOST_RANKS: Final = 100_000
 
 
@@ -45,8 +53,10 @@ class Explained:
 
 def reason_of_wait(job: SlurmJob) -> str:
     """`Slurm job 12: Priority`."""
-    why = _REASONS.get(job.reason)
-    return f"Slurm job {job.id}" + (f": {printable(job.reason)}" if job.reason else "") + (f" ({why})" if why else "")
+    reason, why = job.reason, _REASONS.get(job.reason)
+    if reason.startswith(_NODES_DOWN):
+        reason, why = "nodes that it needs are down, drained or kept for jobs of higher priority", ""
+    return f"Slurm job {job.id}" + (f": {printable(reason)}" if reason else "") + (f" ({why})" if why else "")
 
 
 def ended_by_slurm(job: SlurmJob) -> str:
@@ -64,12 +74,12 @@ def explain(record: RunRecord, status: RunStatus) -> Explained:
     if job is None or not job.id:
         return Explained("Slurm has no job of it", f"if ipexctl submit was cut off: ipexctl stop {run}")
     if status.state == "queued":
-        return Explained(f"queued: {reason_of_wait(job)}", f"ipexctl attach {run} waits for it")
+        return Explained(f"queued: {reason_of_wait(job)}", _next_of_waiting(run, job))
     if status.state == "starting":
         where = f" on {printable(job.node)}" if job.node else ""
         return Explained(f"starting{where} in Slurm job {job.id}", f"ipexctl attach {run} follows it")
     if status.state == "stopped":
-        return Explained(f"its Slurm job {job.id} was cancelled before the run began")
+        return Explained(f"{_stopped_by(job)} before the run began")
     if status.state == "unknown":
         return Explained(
             f"Slurm does not answer about job {job.id}: {printable(job.reason) or 'no reason is known'}",
@@ -102,6 +112,16 @@ def explain(record: RunRecord, status: RunStatus) -> Explained:
     return Explained(f"it did not begin: the script of job {job.id} ended with exit code {code}")
 
 
+def _next_of_waiting(run: str, job: SlurmJob) -> str:
+    if job.reason in _NEVER:
+        return f"ipexctl stop {run}; then ipexctl submit with other options (-N, -t, -p, --sbatch)"
+    return f"ipexctl attach {run} waits for it"
+
+
+def _stopped_by(job: SlurmJob) -> str:
+    return "it was stopped" if job.notice == "stop" else f"its Slurm job {job.id} was cancelled"
+
+
 def _on_login(record: RunRecord, fix: str) -> str:
     """With the options that lead commands to the login node."""
     return CallOptions(record.again).apply(fix)
@@ -114,6 +134,8 @@ def diagnosis_of(record: RunRecord, status: RunStatus) -> Diagnosis:
     explained, job = explain(record, status), status.slurm
     lines = tuple(Line("supervisor", printable(line)) for line in (job.lines if job is not None else ()))
     after = (f"ipexctl attach {record.id}",) if status.state in ("queued", "starting") else ()
+    if job is not None and status.state == "queued" and job.reason in _NEVER:
+        after = (explained.fix,)
     return Diagnosis(
         record.id,
         status.state,
@@ -128,15 +150,20 @@ def diagnosis_of(record: RunRecord, status: RunStatus) -> Diagnosis:
 
 def with_end_of_job(diagnosis: Diagnosis, status: RunStatus) -> Diagnosis:
     """The diagnosis of a run that had begun, with what Slurm did to it: then no other cause is looked for."""
+    if diagnosis.cause is not None:
+        diagnosis = replace(diagnosis, cause=replace(diagnosis.cause, fix=for_submit(diagnosis.cause.fix)))
+    diagnosis = replace(diagnosis, notes=tuple(map(for_submit, diagnosis.notes)))
     job = status.slurm
     if job is not None and status.state == "ok" and status.job_end == LIMIT_NEAR:
         note = f"{describe_run_end(LIMIT_NEAR)}, and ranks had been told: they may not be at their end"
-        return replace(diagnosis, notes=(note, "more time: ipexctl submit -t TIME, or --requeue", *diagnosis.notes))
+        more = "more time: ipexctl submit -t TIME, or --requeue --checkpoint PATH"
+        return replace(diagnosis, notes=(note, more, *diagnosis.notes))
     if job is None or status.state not in ("stopped", "failed", "lost"):
         return diagnosis
     text = ended_by_slurm(job)
     if status.job_end == LIMIT_NEAR:
-        return replace(diagnosis, notes=("more time: ipexctl submit -t TIME", *diagnosis.notes))
+        more = "more time: ipexctl submit -t TIME, or --requeue --checkpoint PATH"
+        return replace(diagnosis, notes=(more, *diagnosis.notes))
     if status.job_end:  # the diagnosis says so
         return diagnosis
     if not text and job.notice == "cancelled":

@@ -29,6 +29,7 @@ from ipexctl.jobs.slurm import shipment
 from ipexctl.jobs.slurm.script import BatchScript, QueueOptions, environment_text, words_of_run
 from ipexctl.jobs.submit.context import RunContext, gather
 from ipexctl.jobs.submit.preflight.imports import check_script, with_environment
+from ipexctl.jobs.submit.project import files_in_other_generations
 from ipexctl.jobs.submit.request import StartError, StartFailure
 from ipexctl.jobs.submit.start import clean_up
 from ipexctl.jobs.submit.upload import begin_query, note_secret_files, release_tree, start_reading, upload_project
@@ -122,6 +123,10 @@ class Submission:
                 if reading is not None:
                     reading.result()
                 tree, _ = upload_project(query, self.project, context, self.notify)
+                if self.request.sync and (
+                    text := files_in_other_generations(tree, self.project.subdirectory, registry.all())
+                ):
+                    self.note(text)
                 if not has_package:
                     self._send_package(context.home)
                 script = self._script(run, context, tree, secrets.token_hex(16))

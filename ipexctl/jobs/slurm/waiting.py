@@ -46,14 +46,22 @@ def look(session: Session, record: RunRecord, cancel: Cancel) -> KnownRun:
 
 
 def wait_for_start(
-    record: RunRecord, open_session: Callable[[], Session], cancel: Cancel, notify: Callable[[str], None]
+    record: RunRecord,
+    open_session: Callable[[], Session],
+    cancel: Cancel,
+    notify: Callable[[str], None],
+    on_known: Callable[[KnownRun], None] = lambda _: None,
 ) -> KnownRun:
-    """Wait until the run has begun, or its job is over. Each new reason goes to `notify`. Raises a HostError."""
+    """Wait until the run has begun, or its job is over. Raises a HostError.
+
+    Each new reason goes to `notify`, each answer to `on_known`.
+    """
     latest, count = "", 0
     with closing(open_session()) as session:
         while True:
             known = look(session, record, cancel)
             record = known.record
+            on_known(known)
             if has_begun(known) or known.state not in ("queued", "starting", "unknown"):
                 return known
             assert known.status is not None

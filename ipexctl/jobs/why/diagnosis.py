@@ -291,7 +291,7 @@ def _state_of(snapshot: RunSnapshot, row: RankStatus, own: str | None, first: Fa
     if row.state == "stopped" and row.exit_code is None and row.signal is None and first is not None:
         return "lost", "sent no exit code: its wrapper process was killed, or its host was cut off"
     if row.state == "stopped":
-        return "ended", "ran until ipexctl ended the run" if first is not None else "ran until the end"
+        return "ended", "ran until ipexctl ended the run" if first is not None else "ran until the run was stopped"
     return "running", f"left as {row.state}"
 
 

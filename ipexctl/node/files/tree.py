@@ -28,7 +28,6 @@ from ipexctl.node.common.files import (
     read_json,
     remove_file,
     sha256_of,
-    waits_in_queue,
     write_json_atomically,
 )
 from ipexctl.node.common.home import make_home
@@ -196,8 +195,12 @@ def has_ended(tree: ProjectTree, run: str) -> bool:
     rundir = tree.home + b"/runs/" + encode_name(run)
     has_job = os.path.exists(rundir + b"/job.json")
     is_elsewhere = lease.get("machine", os.uname().nodename) != os.uname().nodename
-    if waits_in_queue(os.fsdecode(rundir), document):
-        return False
+    if os.path.isdir(rundir + b"/slurm"):
+        from ipexctl.node.run.batch_job import is_finished  # few runs were submitted
+
+        is_over = is_finished(os.fsdecode(rundir), document)
+        if is_over is not None:
+            return is_over and encode_name(run) not in runs_with_programs()
     if not document:
         if encode_name(run) in runs_with_programs():
             return False

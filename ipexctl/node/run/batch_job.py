@@ -24,7 +24,15 @@ from typing import TYPE_CHECKING, Sequence
 
 from ipexctl.node.common import slurm
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.files import REQUEUE_FILE, last_lines, read_json, remove_file, write_json_atomically
+from ipexctl.node.common.files import (
+    REQUEUE_FILE,
+    last_lines,
+    read_json,
+    remove_file,
+    waits_in_queue,
+    write_atomically,
+    write_json_atomically,
+)
 from ipexctl.node.common.json_records import decode_valid
 from ipexctl.node.common.processes import read_text
 from ipexctl.node.common.records import SCHEMA, SlurmJob
@@ -144,12 +152,30 @@ def job_of(rundir: str) -> SlurmJob | None:
     )
 
 
+def is_finished(rundir: str, document: Json) -> bool | None:
+    """Whether a submitted run is over, by its job; None for another run, and where its own record tells.
+
+    `document`: its status, empty without one. Only a job that may wait is asked about.
+    """
+    if not job_id(rundir):
+        return None
+    if waits_in_queue(rundir, document):
+        job = job_of(rundir)
+        return job is not None and is_over(job)
+    return True if not document or document.get("state") == "queued" else None
+
+
 def begins_again(rundir: str) -> bool:
     """Whether Slurm has put the job of a run that is over into the queue again, as it also does by hand."""
     if not os.path.exists(os.path.join(rundir, REQUEUE_FILE)) or slurm.own_job() == job_id(rundir):
         return False
     job = job_of(rundir)
     return job is not None and job.state in WAITING
+
+
+def is_cancelled(job: SlurmJob) -> bool:
+    """Whether a job was cancelled that was being ended to begin again: on a lost node, that takes Slurm minutes."""
+    return job.state == "COMPLETING" and job.notice == "stop"
 
 
 def is_over(job: SlurmJob) -> bool:
@@ -224,11 +250,13 @@ def cancel(rundir: str, seconds: float) -> Json:
     code, _, errors = call_slurm(["scancel", number])
     if code:
         raise AgentError(f"scancel {number} failed: {(errors.strip().splitlines() or ['no reason'])[-1][:MAX_TEXT]}")
+    write_atomically(os.path.join(directory_of(rundir), "notice"), b"stop\n", durable=False)
+    has_record = os.path.exists(os.path.join(rundir, "status.json"))
     until = time.monotonic() + seconds
     while True:
         _asked.pop(number, None)
         job = job_of(rundir)
-        if job is None or is_over(job) or time.monotonic() > until:
+        if job is None or is_over(job) or (has_record and is_cancelled(job)) or time.monotonic() > until:
             document = document_of(rundir)
             assert document is not None
             return document

@@ -99,7 +99,10 @@ def _job_of(rundir: str, status: RunStatus, silent_for: float) -> SlurmJob | Non
 
 
 def _is_over(job: SlurmJob) -> bool:
-    return job.state not in WAITING and (job.script_code is not None or job.state not in GOING_ON)
+    # A cancelled job that was being ended to begin again: on a lost node, that takes Slurm minutes.
+    return (job.state == "COMPLETING" and job.notice == "stop") or (
+        job.state not in WAITING and (job.script_code is not None or job.state not in GOING_ON)
+    )
 
 
 def _waiting_again(stored: StoredStatus, job: SlurmJob) -> StoredStatus:
@@ -125,7 +128,10 @@ def as_lost(document: Json, at: float, job: SlurmJob | None = None) -> Json:
         if document.get("state") == "queued":  # its supervisor had ended it in order
             is_cancelled = job.state == "CANCELLED" or job.notice == "stop"
             lost.update(state="stopped" if is_cancelled else "failed", exit_code=143 if is_cancelled else 1)
-            lost.update(first_failure=None, job_end=job.state if describe_run_end(job.state) else "")
+            is_by_slurm = bool(describe_run_end(job.state)) and job.notice != "stop"
+            if job.notice == "stop":
+                lost["reason"] = "it was stopped"
+            lost.update(first_failure=None, job_end=job.state if is_by_slurm else "")
             nodes = ", ".join(job.without_home)
             why = job.why or (f"{nodes} does not have the home of the login node" if nodes else "")
             if why:

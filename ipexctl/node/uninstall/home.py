@@ -15,7 +15,7 @@ import time
 from typing import BinaryIO, Iterator, Sequence, TypedDict
 
 from ipexctl.node.common.answer import Action, AgentError, answer
-from ipexctl.node.common.files import disk_usage, encode_name, home_of, waits_in_queue
+from ipexctl.node.common.files import disk_usage, encode_name, home_of, read_json
 from ipexctl.node.common.home import HomeRefused, check_home, open_home, remove_mark
 from ipexctl.node.common.home_entries import TREE, foreign_entries, is_results, is_run, is_tree, own_entries
 from ipexctl.node.common.liveness import REPORT_LIMITS, Liveness, liveness_of
@@ -24,6 +24,7 @@ from ipexctl.node.common.store_lock import is_alive
 from ipexctl.node.env import environments
 from ipexctl.node.files.tree import ProjectTree
 from ipexctl.node.files.tree_upload import Plan
+from ipexctl.node.run.batch_job import is_finished
 from ipexctl.node.run.retention import runs_with_processes
 from ipexctl.node.run.status_file import NoRecord, read_document
 from ipexctl.node.run.window_file import HOST_SUFFIX, RANK_SUFFIX
@@ -112,17 +113,17 @@ class RunPart(Part):
 
     def liveness(self) -> Liveness:
         """By its files alone; processes on this host can show that it is in use."""
+        rundir = os.fsdecode(self.path)
+        is_over = is_finished(rundir, read_json(f"{rundir}/status.json"))
+        if is_over is not None:
+            return "dead" if is_over else "starting"
         try:
-            stored = read_document(os.fsdecode(self.path + b"/status.json"))
+            stored = read_document(f"{rundir}/status.json")
         except NoRecord:  # a node other than node0, or before the start
-            if waits_in_queue(os.fsdecode(self.path), {}):
-                return "starting"
             job, agent = (age_of(self.path + name) for name in (b"/job.json", b"/agent.zip"))
             return liveness_of(None, min(job, agent), REPORT_LIMITS, has_job=math.isfinite(job))
         except AgentError:
             return "unknown"
-        if waits_in_queue(os.fsdecode(self.path), stored.document):
-            return "live"
         return liveness_of(stored.status, time.time() - stored.written, REPORT_LIMITS)
 
     def results(self) -> list[bytes]:

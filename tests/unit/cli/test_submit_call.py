@@ -30,9 +30,8 @@ def hostfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_host_of_the_hostfile_is_reached_as_the_file_says(hostfile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert login_of("login", Targets(hostfile=hostfile)).address == "10.0.0.1"
-    assert login_of("login", Targets(hostfile=hostfile, limit="node1")).user == "me", (
-        "--limit is for the hosts of a run"
-    )
+    assert login_of("login", Targets(hostfile=hostfile)).user == "me"
+    assert login_of("you@login", Targets(hostfile=hostfile)).user == "you"
     monkeypatch.setenv(ENVIRONMENT, str(hostfile))
     assert login_of("login", Targets()).address == "10.0.0.1"
 
@@ -44,5 +43,8 @@ def test_another_name_is_one_for_ssh_unless_the_call_names_hosts(
     monkeypatch.setenv(ENVIRONMENT, str(hostfile))
     assert login_of("me@other", Targets()).address == "other"
     with pytest.raises(UserError) as refused:
-        login_of("me@login", Targets(hostfile=hostfile))
-    assert missing(f"{refused.value.message} {refused.value.fix}", "me@login hosts login, node1") == []
+        login_of("me@node9", Targets(hostfile=hostfile))
+    assert missing(f"{refused.value.message} {refused.value.fix}", "me@node9 hosts login, node1") == []
+    with pytest.raises(UserError) as refused:
+        login_of("login", Targets(hostfile=hostfile, limit="node1"))
+    assert missing(f"{refused.value.message} {refused.value.fix}", "--limit --sbatch=--exclude") == []

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ipexctl.call_options import for_submit
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.jobs.slurm import shipment
@@ -36,7 +37,14 @@ def status(run_state: Any, /, **job: Any) -> RunStatus:
     ("found", "words"),
     [
         (status("queued", state="PENDING", reason="Priority"), "queued 12 Priority attach"),
+        (status("queued", state="PENDING", reason="PartitionConfig"), "queued 12 more stop submit -N"),
+        (status("queued", state="PENDING", reason="JobHeldUser"), "queued 12 held scontrol release attach"),
+        (
+            status("queued", state="PENDING", reason="Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs"),
+            "queued 12 nodes down, attach",
+        ),
         (status("starting", state="RUNNING", node="node2"), "starting node2 12 attach"),
+        (status("stopped", state="CANCELLED", notice="stop"), "it was stopped before"),
         (status("stopped", state="CANCELLED"), "12 cancelled before"),
         (status("failed", exit_code=77, node="node2"), "node2 /home/me/.ipexctl login --home --hosts"),
         (status("failed", script_code=77, without_home=("node3", "node4")), "node3 node4"),
@@ -72,6 +80,23 @@ def test_what_slurm_did_stands_before_other_causes(job: SlurmJob, words: str) ->
     found = with_end_of_job(Diagnosis("r", "failed", "h", cause=CAUSE), RunStatus("r", "failed", slurm=job))
     assert found.cause is None
     assert missing(found.notes[0], words) == []
+
+
+@pytest.mark.parametrize(
+    ("fix", "words"),
+    [
+        ("check whether it is up: ipexctl doctor --limit node4", "login node: sinfo -n node4"),
+        ("to run without it: ipexctl run --limit '!node4' …", "ipexctl submit --sbatch=--exclude=node4 …"),
+        ("more time: ipexctl run --time-limit 90", "ipexctl submit --time-limit 90"),
+        ("nothing to do under ipexctl run", "nothing to do under ipexctl run"),
+    ],
+)
+def test_a_fix_for_runs_over_ssh_becomes_one_for_a_job(fix: str, words: str) -> None:
+    assert missing(for_submit(fix), words) == []
+    cause = replace(CAUSE, fix=fix)
+    found = with_end_of_job(Diagnosis("r", "failed", "h", cause=cause), RunStatus("r", "failed", slurm=SlurmJob("12")))
+    assert found.cause is not None
+    assert found.cause.fix == for_submit(fix)
 
 
 def test_a_run_lost_with_its_node_says_so_first() -> None:

@@ -211,6 +211,29 @@ def test_stop_takes_a_run_that_is_over_out_of_the_queue_if_slurm_lets_it_begin_a
     assert not batch_job.begins_again(str(rundir))
 
 
+@pytest.mark.parametrize(
+    ("document", "job", "is_over"),
+    [
+        ({}, shown("PENDING"), False),
+        ({}, shown("RUNNING"), False),
+        ({}, shown("CANCELLED"), True),
+        ({"state": "queued", "ended": None}, shown("COMPLETING"), False),
+        ({"state": "queued", "ended": None}, shown("CANCELLED"), True),
+        ({"state": "running", "ended": None}, shown("RUNNING"), False),
+        ({"state": "ok", "ended": 12.0}, shown("COMPLETED"), None),
+    ],
+)
+def test_a_cancelled_job_uses_its_tree_no_more(
+    rundir: Path, says: Path, document: dict[str, object], job: str, is_over: bool | None
+) -> None:
+    (rundir / "slurm/requeue").touch()
+    says.write_text(job)
+    assert batch_job.is_finished(str(rundir), document) is is_over
+    (rundir / "slurm/ended").touch()
+    has_record = bool(document) and document["state"] != "queued"
+    assert batch_job.is_finished(str(rundir), document) is (None if has_record else True)
+
+
 def test_secrets_go_when_slurm_has_ended_the_job(rundir: Path, says: Path) -> None:
     (rundir / "slurm" / "env").write_text("export TOKEN=x")
     says.write_text(shown("PENDING"))
