@@ -38,7 +38,6 @@ _PATHS: Final = ("-H", "--identity", "--ssh-config", "--known-hosts", "--config"
 _FOR_SUBMIT: Final = (
     (re.compile(r"ipexctl doctor --limit ([\w.-]+)"), r"on the login node: sinfo -n \1"),
     (re.compile(r"ipexctl run --limit '!([\w.-]+)'"), r"ipexctl submit --sbatch=--exclude=\1"),
-    (re.compile(r"ipexctl run --time-limit\b"), "ipexctl submit --time-limit"),
 )
 """Commands of a fix, and those for a run in a Slurm job, whose nodes Slurm chooses."""
 

@@ -106,6 +106,9 @@ def test_a_run_that_waits_is_queued_with_a_reason_and_stop_takes_it_out(laptop: 
     assert (dumped.rc, missing(dumped.out, "ranks 0-1 train.py:6")) == (0, []), dumped.err
     assert laptop.call("stop", third).rc == 0
     assert laptop.state(third)["state"] == "stopped"
+    fourth = laptop.submit("-N", 2, "train.py", 0, 0)
+    ask(laptop.lab.hosts[0], f"scancel $(cat .ipexctl/runs/{fourth}/slurm/job)")
+    assert laptop.state(fourth)["state"] == "stopped"
     waiting = begin("attach", second, cwd=laptop.project, env=laptop.environ)
     stopped = laptop.call("stop", first)
     assert (stopped.rc, laptop.state(first)["state"]) == (0, "stopped"), stopped.err
@@ -113,6 +116,9 @@ def test_a_run_that_waits_is_queued_with_a_reason_and_stop_takes_it_out(laptop: 
     wait_until(lambda: not ask(laptop.lab.hosts[0], "squeue -h").out.strip(), 20)
     for host in laptop.lab.hosts[1:]:
         assert "train.py" not in in_host(host, "ps -u ipex -o args= || :")
+    (laptop.project / "train.py").write_text(f"{SCRIPT}#\n")
+    laptop.submit("train.py", 0, 0)
+    assert ".gen" not in ask(laptop.lab.hosts[0], "ls .ipexctl/code").out, "the cancelled run uses its tree no more"
 
 
 def test_scancel_ends_the_run_with_slurm_named(laptop: Laptop) -> None:
@@ -181,6 +187,7 @@ def test_a_job_that_slurm_begins_again_goes_on_from_its_checkpoint(laptop: Lapto
     laptop.wait_for(run, "queued")
     why = laptop.call("why", run)
     assert (why.rc, missing(why.out, "queued Slurm job attach")) == (0, [])
+    wait_until(lambda: ask(laptop.lab.hosts[0], "squeue -h -t PD").out.strip(), 20)  # not COMPLETING any more
     ask(laptop.lab.hosts[0], f"scontrol update job={job} StartTime=now")
     out, _ = waiting.communicate(timeout=60)
     lines = [line for line in out.splitlines() if line.startswith("[0]")]

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.call_options import CallOptions, for_submit
+from ipexctl.node.common.batch_job import GONE, NO_HOME, NO_PROJECT, NO_PYTHON
 from ipexctl.node.common.slurm import GOING_ON, JOB_ENDS, LIMIT_NEAR, WAITING, describe_run_end
-from ipexctl.node.run.batch_job import GONE, NO_HOME, NO_PROJECT, NO_PYTHON
 from ipexctl.remote.outcome import HostError
 from ipexctl.text import printable
 

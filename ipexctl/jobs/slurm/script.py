@@ -4,7 +4,7 @@ In come the options of Slurm, the place of everything on the cluster and the wor
 It runs on the job's first node. It checks that the nodes have the home of the login node, then `ipexctl run` of the
 package that `submit` has sent takes the nodes from the allocation, plans, and starts the run with the id that is known
 already. If Slurm puts the job into the queue again, the next start of the script goes on with the same id. What the
-script leaves in RUNDIR/slurm is read by `node/run/batch_job.py`.
+script leaves in RUNDIR/slurm is read by `node/common/batch_job.py`.
 
 Signals: plain scancel reaches the script and its children, so it passes nothing on. USR2 comes from `ipexctl stop`, to
 the script alone, and it stops the run. `node/run/job_limit.py` knows of the time limit. What users give for Slurm is
@@ -22,7 +22,7 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.jobs.submit.options import RunOptions
 from ipexctl.launch.options import RankOptions
-from ipexctl.node.run.batch_job import NO_HOME, NO_PROJECT, NO_PYTHON
+from ipexctl.node.common.batch_job import NO_HOME, NO_PROJECT, NO_PYTHON
 from ipexctl.option_declaration import declaration_of
 
 if TYPE_CHECKING:

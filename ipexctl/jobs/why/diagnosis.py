@@ -101,7 +101,8 @@ def _failed(snapshot: RunSnapshot) -> Diagnosis:
     failed = f"run {run} failed{_after(snapshot)}"
     has_hung = first is not None and first.kind == "hang"
     if has_hung or _is_over_time(first):
-        more = "more time: ipexctl run --time-limit S …; a script continues from its own checkpoint"
+        command = "run" if snapshot.status.slurm is None else "submit"
+        more = f"more time: ipexctl {command} --time-limit S …; a script continues from its own checkpoint"
         if has_hung:
             more = "--on-hang stop has ended it; a run that prints less often needs: ipexctl run --hang-after S …"
         return Diagnosis(

@@ -226,7 +226,7 @@ class LostOutput(NamedTuple):
 
 
 class SlurmJob(NamedTuple):
-    """The job of a run that was submitted to Slurm, as Slurm and the job's script tell of it (`run/batch_job.py`)."""
+    """The job of a run that was submitted to Slurm, as Slurm and its script tell of it (`common/batch_job.py`)."""
 
     id: str = ""
     state: str = ""

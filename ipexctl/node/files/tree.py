@@ -196,7 +196,7 @@ def has_ended(tree: ProjectTree, run: str) -> bool:
     has_job = os.path.exists(rundir + b"/job.json")
     is_elsewhere = lease.get("machine", os.uname().nodename) != os.uname().nodename
     if os.path.isdir(rundir + b"/slurm"):
-        from ipexctl.node.run.batch_job import is_finished  # few runs were submitted
+        from ipexctl.node.common.batch_job import is_finished  # few runs were submitted
 
         is_over = is_finished(os.fsdecode(rundir), document)
         if is_over is not None:

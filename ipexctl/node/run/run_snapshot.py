@@ -19,10 +19,10 @@ import time
 from typing import TYPE_CHECKING
 
 from ipexctl.node.common.answer import Json, answer, emit_frames
+from ipexctl.node.common.batch_job import with_job
 from ipexctl.node.common.files import RunReference, last_lines, read_json, rundir_of
 from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameWriter, StreamName, encode_chunk, last_state
 from ipexctl.node.common.processes import read_text
-from ipexctl.node.run.batch_job import with_job
 from ipexctl.node.run.notify import end_on_node0
 from ipexctl.node.run.output_notes import NotesReader
 from ipexctl.node.run.stack_dumps import encode_dump, newest_dump

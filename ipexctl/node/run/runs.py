@@ -15,7 +15,7 @@ import signal
 import time
 from typing import Sequence, TypedDict
 
-from ipexctl.node.common import slurm
+from ipexctl.node.common import batch_job, slurm
 from ipexctl.node.common.answer import AgentError, Json, answer, emit, emit_frames
 from ipexctl.node.common.files import (
     RunReference,
@@ -27,7 +27,6 @@ from ipexctl.node.common.files import (
 from ipexctl.node.common.home_entries import release_trees
 from ipexctl.node.common.processes import ProcessIdentity, is_caught
 from ipexctl.node.common.records import FINAL, RunStatus
-from ipexctl.node.run import batch_job
 from ipexctl.node.run.stack_dumps import dump_path, encode_dump, new_dump_id
 from ipexctl.node.run.status_file import NoRecord, read_pruned, read_status_file
 

@@ -90,7 +90,7 @@ def _job_of(rundir: str, status: RunStatus, silent_for: float) -> SlurmJob | Non
         return None
     if status.state != "queued" and status.supervisor.is_of_this_machine:
         return None
-    from ipexctl.node.run import batch_job  # most runs were not submitted
+    from ipexctl.node.common import batch_job  # most runs were not submitted
 
     if status.state != "queued" and silent_for < batch_job.SILENT:
         return None

@@ -15,6 +15,7 @@ import time
 from typing import BinaryIO, Iterator, Sequence, TypedDict
 
 from ipexctl.node.common.answer import Action, AgentError, answer
+from ipexctl.node.common.batch_job import is_finished
 from ipexctl.node.common.files import disk_usage, encode_name, home_of, read_json
 from ipexctl.node.common.home import HomeRefused, check_home, open_home, remove_mark
 from ipexctl.node.common.home_entries import TREE, foreign_entries, is_results, is_run, is_tree, own_entries
@@ -24,7 +25,6 @@ from ipexctl.node.common.store_lock import is_alive
 from ipexctl.node.env import environments
 from ipexctl.node.files.tree import ProjectTree
 from ipexctl.node.files.tree_upload import Plan
-from ipexctl.node.run.batch_job import is_finished
 from ipexctl.node.run.retention import runs_with_processes
 from ipexctl.node.run.status_file import NoRecord, read_document
 from ipexctl.node.run.window_file import HOST_SUFFIX, RANK_SUFFIX

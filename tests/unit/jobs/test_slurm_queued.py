@@ -87,7 +87,6 @@ def test_what_slurm_did_stands_before_other_causes(job: SlurmJob, words: str) ->
     [
         ("check whether it is up: ipexctl doctor --limit node4", "login node: sinfo -n node4"),
         ("to run without it: ipexctl run --limit '!node4' …", "ipexctl submit --sbatch=--exclude=node4 …"),
-        ("more time: ipexctl run --time-limit 90", "ipexctl submit --time-limit 90"),
         ("nothing to do under ipexctl run", "nothing to do under ipexctl run"),
     ],
 )

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ipexctl.node.common import batch_job
 from ipexctl.node.common.files import waits_in_queue
 from ipexctl.node.common.records import RunStatus, SlurmJob, read_status
-from ipexctl.node.run import batch_job
 from ipexctl.node.run.status_file import read_status_file
 from message_data import missing
 
