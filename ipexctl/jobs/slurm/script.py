@@ -163,7 +163,7 @@ stop_run() {{
   [ -z "${{pid:-}}" ] || kill -TERM "$pid" 2>/dev/null
 }}
 trap 'stop_run stop' USR2
-trap 'echo cancelled >"$dir/notice"' TERM
+trap '[ -n "$reason" ] || echo cancelled >"$dir/notice"' TERM
 echo "$SLURM_JOB_NODELIST" >"$dir/began"
 finish() {{
   notice=$(cat "$dir/notice" 2>/dev/null)

@@ -174,7 +174,7 @@ def begins_again(rundir: str) -> bool:
 
 
 def is_cancelled(job: SlurmJob) -> bool:
-    """Whether a job was cancelled that was being ended to begin again: on a lost node, that takes Slurm minutes."""
+    """Whether a job that was being ended to begin again was cancelled: with a lost node, its end takes minutes."""
     return job.state == "COMPLETING" and job.notice == "stop"
 
 

@@ -12,6 +12,7 @@ a signal is Slurm's doing if Slurm says that it ends the job.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from typing import TYPE_CHECKING, NamedTuple
@@ -158,6 +159,7 @@ class RunJob:
     def end(self, state: State) -> None:
         """Leave the files of the job as its script and other calls need them."""
         if state == "queued":
-            write_atomically(os.path.join(self._rundir, WAITS_FILE), b"", durable=False)
+            with contextlib.suppress(OSError):  # on a full disk, the script says how it has ended
+                write_atomically(os.path.join(self._rundir, WAITS_FILE), b"", durable=False)
         else:
             remove_file(os.path.join(self._rundir, SECRETS_FILE))

@@ -99,8 +99,9 @@ def _job_of(rundir: str, status: RunStatus, silent_for: float) -> SlurmJob | Non
 
 
 def _is_over(job: SlurmJob) -> bool:
-    # A cancelled job that was being ended to begin again: on a lost node, that takes Slurm minutes.
-    return (job.state == "COMPLETING" and job.notice == "stop") or (
+    from ipexctl.node.common.batch_job import is_cancelled
+
+    return is_cancelled(job) or (
         job.state not in WAITING and (job.script_code is not None or job.state not in GOING_ON)
     )
 
