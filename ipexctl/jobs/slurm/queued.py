@@ -148,12 +148,18 @@ def diagnosis_of(record: RunRecord, status: RunStatus) -> Diagnosis:
     )
 
 
-def with_end_of_job(diagnosis: Diagnosis, status: RunStatus) -> Diagnosis:
-    """The diagnosis of a run that had begun, with what Slurm did to it: then no other cause is looked for."""
+def with_end_of_job(diagnosis: Diagnosis, status: RunStatus, *, had_notice: bool = False) -> Diagnosis:
+    """The diagnosis of a run that had begun, with what Slurm did to it: then no other cause is looked for.
+
+    `had_notice`: its ranks had been told that the job is about to end.
+    """
     if diagnosis.cause is not None:
         diagnosis = replace(diagnosis, cause=replace(diagnosis.cause, fix=for_submit(diagnosis.cause.fix)))
     diagnosis = replace(diagnosis, notes=tuple(map(for_submit, diagnosis.notes)))
-    job = status.slurm
+    job, first = status.slurm, status.first_failure
+    if had_notice and first is not None and first.kind == "exit":
+        note = "its ranks had got the notice of the time limit: a rank may end itself then by exit code 0 or the signal"
+        diagnosis = replace(diagnosis, notes=(f"{note}; another code is a failure", *diagnosis.notes))
     if job is not None and status.state == "ok" and status.job_end == LIMIT_NEAR:
         note = f"{describe_run_end(LIMIT_NEAR)}, and ranks had been told: they may not be at their end"
         more = "more time: ipexctl submit -t TIME, or --requeue --checkpoint PATH"

@@ -33,12 +33,29 @@ if TYPE_CHECKING:
 _WORD: Final = re.compile(r"[A-Za-z0-9_.,:@=+/*&|\[\]()%~^-]+")
 _TIME: Final = re.compile(r"(\d+-)?\d+(:\d+){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
 _OPTION: Final = re.compile(r"--[a-z][a-z-]*(=.+)?")
-_OURS: Final = (
-    *("--job-name", "--output", "--error", "--input", "--nodes", "--partition", "--time", "--account", "--qos"),
-    *("--wrap", "--parsable", "--array", "--chdir", "--signal", "--open-mode", "--requeue", "--no-requeue", "--wait"),
-    *("--export", "--export-file", "--test-only", "--clusters", "--ntasks"),
-)
-"""Options of sbatch that `submit` sets itself, has options of its own for, or that would break it."""
+_OWN: Final = {
+    "--nodes": "-N",
+    "--partition": "-p",
+    "--time": "-t",
+    "--account": "--account",
+    "--qos": "--qos",
+    "--ntasks": "-n or --ppn",
+    "--requeue": "--requeue",
+    "--test-only": "--dry-run",
+    "--chdir": "--cwd",
+    "--export": "-x",
+    "--export-file": "--env-file",
+}
+"""Options of sbatch, and those of `submit` that stand for them."""
+_REFUSED: Final = {
+    "--array": "one call of ipexctl submit for each run",
+    "--wait": "ipexctl wait RUN",
+    "--signal": "ranks get SIGUSR1 a minute before the time limit, if they handle it",
+    "--wrap": "the command behind --: ipexctl submit --slurm LOGIN -- COMMAND",
+    **dict.fromkeys(("--output", "--error", "--input", "--open-mode"), "ipexctl logs RUN has the output of the ranks"),
+    **dict.fromkeys(("--job-name", "--parsable", "--no-requeue", "--clusters"), "leave it out: submit decides it"),
+}
+"""Those that would break a run, and what to do in their place."""
 _OF_SHARE: Final = (
     *("--exclusive", "--oversubscribe", "--cpus-per-task", "--mem", "--mem-per-cpu", "--ntasks-per-node"),
     *("--cores-per-socket", "--threads-per-core", "--hint", "--mincpus"),
@@ -79,10 +96,10 @@ def check_queue_options(options: QueueOptions) -> None:
                 f"--sbatch {quoted(option)} is no option of sbatch",
                 fix="in its long form, without blanks: --constraint=amx",
             )
-        if name in _OURS:
-            raise UserError(
-                f"--sbatch {name}: submit sets this itself", fix="its own options are in: ipexctl submit -h"
-            )
+        if name in _OWN:
+            raise UserError(f"--sbatch {name}: submit has an option of its own for it", fix=_OWN[name])
+        if name in _REFUSED:
+            raise UserError(f"--sbatch {name} is not for a run", fix=_REFUSED[name])
 
 
 def option_lines(run: str, options: QueueOptions) -> list[str]:

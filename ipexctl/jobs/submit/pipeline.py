@@ -182,7 +182,7 @@ def submit_run(
             plan = make_plan(context, request, project, run)
             _check_other_runs(call, plan, claim)
             for text in (
-                *job_notes(context),
+                *job_notes(context, is_followed=request.is_followed),
                 *restart_notes(context, plan, request),
                 *script_notes(context, plan, request, project),
             ):

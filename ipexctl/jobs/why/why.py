@@ -92,7 +92,8 @@ def why(
         return _with_call_options(_from_copy(record, runs, error, cancel))
     diagnosis = _diagnose_with_copy(snapshot, record, runs, cancel)
     if record.transport == "slurm":
-        diagnosis = queued.with_end_of_job(diagnosis, snapshot.status)
+        had_notice = any(event.get("event") == "job-limit" for event in snapshot.events)
+        diagnosis = queued.with_end_of_job(diagnosis, snapshot.status, had_notice=had_notice)
     return _with_call_options(_with_windows(WhyResult(record, diagnosis, snapshot=snapshot), windows))
 
 

@@ -19,7 +19,7 @@ from ipexctl.jobs.slurm import shipment
 from ipexctl.jobs.slurm.queued import diagnosis_of, explain, with_end_of_job, with_place
 from ipexctl.jobs.why.diagnosis import Diagnosis
 from ipexctl.known_errors.match import Cause
-from ipexctl.node.common.records import RunStatus, SlurmJob
+from ipexctl.node.common.records import Failure, RunStatus, SlurmJob
 from ipexctl.remote.reply import Reply
 from message_data import missing
 
@@ -96,6 +96,15 @@ def test_a_fix_for_runs_over_ssh_becomes_one_for_a_job(fix: str, words: str) -> 
     found = with_end_of_job(Diagnosis("r", "failed", "h", cause=cause), RunStatus("r", "failed", slurm=SlurmJob("12")))
     assert found.cause is not None
     assert found.cause.fix == for_submit(fix)
+
+
+@pytest.mark.parametrize("had_notice", [True, False])
+def test_a_rank_that_fails_after_the_notice_is_told_how_to_end(had_notice: bool) -> None:
+    first = Failure(0, "node2", exit_code=3, kind="exit")
+    failed = RunStatus("r", "failed", slurm=SlurmJob("12"), first_failure=first)
+    found = with_end_of_job(Diagnosis("r", "failed", "h", cause=CAUSE), failed, had_notice=had_notice)
+    assert ("notice of the time limit" in " ".join(found.notes)) == had_notice
+    assert found.cause is not None
 
 
 def test_a_run_lost_with_its_node_says_so_first() -> None:

@@ -67,6 +67,18 @@ def test_what_is_no_word_for_slurm_is_refused(options: QueueOptions) -> None:
         check_queue_options(options)
 
 
+@pytest.mark.parametrize(
+    ("option", "fix"),
+    [("--nodes=2", "-N"), ("--requeue", "--requeue"), ("--array=0-3", "each run"), ("--wait", "wait RUN")],
+)
+def test_an_option_that_submit_has_or_that_would_break_a_run_is_refused_with_what_to_type(
+    option: str, fix: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        check_queue_options(QueueOptions(others=(option,)))
+    assert fix in refused.value.fix
+
+
 def test_the_words_of_the_run_have_each_option_that_differs_and_no_secret() -> None:
     exports = (Export("A", "b c", source="-x"), Export("TOKEN", "s3cret", secret=True, source="-x"))
     given: dict[str, Any] = {

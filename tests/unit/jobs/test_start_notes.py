@@ -13,11 +13,14 @@ from ipexctl.launch.request import RankEnv
 from message_data import missing
 
 
-def notes(*batches: Batch, job: str = "", seconds: int | None = None, address: str = "10.0.0.1") -> str:
+def notes(
+    *batches: Batch, job: str = "", seconds: int | None = None, address: str = "10.0.0.1", is_followed: bool = True
+) -> str:
     names = [f"node{number}" for number in range(1, len(batches) + 1)]
     facts = {name: Facts(batch=batch) for name, batch in zip(names, batches, strict=True)}
     hosts = tuple(Host(name, address) for name in names)
-    return " / ".join(job_notes(RunContext(hosts, facts, {}, "/h", RankEnv("python3"), job=job, job_seconds=seconds)))
+    context = RunContext(hosts, facts, {}, "/h", RankEnv("python3"), job=job, job_seconds=seconds)
+    return " / ".join(job_notes(context, is_followed=is_followed))
 
 
 @pytest.mark.parametrize(
@@ -41,4 +44,5 @@ def test_a_run_in_a_job_is_told_of_its_end_only() -> None:
     inside = Batch(("slurm",), job="12")
     assert notes(inside, job="12") == notes(inside) == notes(Batch()) == ""
     assert notes(Batch(("slurm",)), job="12", seconds=7200) == ""
+    assert missing(notes(inside, job="12", is_followed=False), "12 ends wait") == []
     assert notes(inside, job="12", seconds=300) == "Slurm job 12 ends in 5 min, and the run with it"
