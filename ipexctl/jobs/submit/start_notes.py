@@ -1,4 +1,4 @@
-"""Notes for the user before a run begins: about the job it is in or beside, restarts, and the script. Pure.
+"""Notes for the user before a run begins: about the job it is in or beside, restarts, and the script.
 
 In come the context, the plan and the request; out go sentences, each with what to do. `pipeline.py` passes them on. The
 rule: a note is for what the user can act on now, and no run is refused by one.
