@@ -325,8 +325,9 @@ class ProjectSync:
 
     def _note_generation(self, plan: SyncPlan) -> None:
         if plan.generation > 1 and plan.users:
+            verb = "uses" if len(plan.users) == 1 else "use"
             text = (
-                f"the project is copied to a new directory, because {', '.join(plan.users)} still runs in the old one; "
+                f"the project is copied to a new directory, because {', '.join(plan.users)} still {verb} the old one; "
                 "files that runs wrote stay there: ipexctl fetch RUN:PATH brings them"
             )
             self.notes.append(text)
