@@ -111,6 +111,14 @@ def real_lab(
             down(lab.name)
 
 
+_FLAGS = frozenset(Path("/proc/cpuinfo").read_text().partition("\nflags")[2].partition("\n")[0].split())
+HAS_BF16_OF_IPEX = {"avx512bw", "avx512vl", "avx512dq"} <= _FLAGS or "avx_ne_convert" in _FLAGS
+"""Without these instructions `ipex.optimize` refuses bf16."""
+NEEDS_BF16_OF_IPEX = pytest.mark.skipif(
+    not HAS_BF16_OF_IPEX, reason="IPEX trains in bf16 with AVX-512 or AVX-NE-CONVERT alone"
+)
+
+
 def oneccl_wheels(directory: Path) -> Path | None:
     """The directory with the wheels of oneCCL's bindings for torch 2.8, which no index has; None where there is none.
 

@@ -22,6 +22,8 @@ import pytest
 from ccl_endings import Ends
 from real_helpers import (
     ABORT,
+    HAS_BF16_OF_IPEX,
+    NEEDS_BF16_OF_IPEX,
     SHORT,
     examples_in,
     leave_out,
@@ -198,6 +200,7 @@ def alone(lab: Lab, ipex: Installed, project: Path) -> dict[tuple[int, int], flo
     return found
 
 
+@NEEDS_BF16_OF_IPEX
 def test_bf16_losses_with_ipex_on_two_hosts_are_close_to_fp32(
     lab: Lab, project: Path, alone: dict[tuple[int, int], float]
 ) -> None:
@@ -311,7 +314,9 @@ def ends(trusted: Lab, tmp_path: Path) -> Iterator[Ends]:
 
 
 class TestThreeHostsOverCcl:
-    @pytest.mark.parametrize(("dtype", "difference"), [("fp32", 0.0015), ("bf16", 0.08)])
+    @pytest.mark.parametrize(
+        ("dtype", "difference"), [("fp32", 0.0015), pytest.param("bf16", 0.08, marks=NEEDS_BF16_OF_IPEX)]
+    )
     def test_losses_of_three_hosts_over_ccl_equal_those_of_one_rank(
         self,
         bindings: Path | None,
@@ -403,6 +408,7 @@ def guides(bindings: Path | None, trusted: Lab, project: Path) -> tuple[str, ...
 
 
 class TestTheLinesOfTheGuidesOverCcl:
+    @NEEDS_BF16_OF_IPEX
     def test_losses_with_trainer_guide_flags_equal_those_of_one_process(
         self, bindings: Path | None, project: Path, guides: tuple[str, ...]
     ) -> None:
@@ -451,7 +457,8 @@ class TestTheLinesOfTheGuidesOverCcl:
         flags = ("--no_cuda", "--ddp_backend", "ccl", "--use_ipex", "--max_steps", "2")
         mpirun = ("-genv", "OMP_NUM_THREADS=23", "python3", "run_qa.py", *flags)
         exports = {"CCL_WORKER_COUNT": "1", "MASTER_ADDR": "127.0.0.1"}
-        lines = (("-H", "one"), ("-n", "2"), ()), ((), ("-f", "machines", "-n", "4", "-ppn", "2"), ("--bf16",))
+        bf16 = ("--bf16",) if HAS_BF16_OF_IPEX else ()
+        lines = (("-H", "one"), ("-n", "2"), ()), ((), ("-f", "machines", "-n", "4", "-ppn", "2"), bf16)
         for ours, theirs, more in lines:
             ran = run(project, *ours, *guides, "--", "mpirun", *theirs, *mpirun, *more, aborts=True, env=exports)
             ranks = by_rank(ran.out)
