@@ -1,6 +1,9 @@
-"""Labs for tests: made on demand, shared by spec within a session, removed at its end.
+"""Labs for tests: each file makes its own, which its tests share by spec; they are removed at the file's end.
 
-They are temporary: what a session leaves that was killed is removed by the next one, or by `ipexctl lab down NAME`.
+A lab takes half a second, so no file sees what another one left on a host: files pass in any order and company. The
+environment with a real MPI, which takes twenty seconds, is installed once in a session and unpacked in later labs
+(`lab_run_helpers.py: lab_with_mpi`). Labs are temporary: what a session leaves that was killed is removed by the next
+one, or by `ipexctl lab down NAME`.
 """
 
 from __future__ import annotations
@@ -22,10 +25,12 @@ from lab_run_helpers import Cluster, lab_with_mpi, new_cluster, session_dir
 from tiny_wheels import write_stack
 from trust_helpers import snapshot
 
+_numbers = itertools.count()
 
-@pytest.fixture(scope="session")
+
+@pytest.fixture(scope="module")
 def make_lab() -> Iterator[Callable[[LabSpec], Lab]]:
-    """Create a lab of this spec, or return the existing one. All are removed at the end of the session."""
+    """Create a lab of this spec, or return that of this file. All are removed at the end of the file."""
     try:
         system.require()
     except UserError as missing:
@@ -36,7 +41,7 @@ def make_lab() -> Iterator[Callable[[LabSpec], Lab]]:
     def make(spec: LabSpec) -> Lab:
         if spec not in labs:
             # A name no person's lab has, so that only ours is removed.
-            name = spec.name or f"test-{os.getpid()}-{len(labs)}"
+            name = spec.name or f"test-{os.getpid()}-{next(_numbers)}"
             labs[spec] = up(replace(spec, name=name, temporary=True))
         return labs[spec]
 
@@ -56,13 +61,10 @@ def lab(
     return lab_with_mpi(make_lab(spec), session_dir(tmp_path_factory))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lab3(make_lab: Callable[[LabSpec], Lab]) -> Lab:
-    """Three plain hosts that all tests share: every test restores them."""
+    """Three plain hosts that the tests of a file share: every test restores them."""
     return make_lab(LabSpec(hosts=3))
-
-
-_numbers = itertools.count()
 
 
 @pytest.fixture

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import json
+import os
 import re
 import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +23,7 @@ import pytest
 from agent_helpers import wait_until
 from clean_environment import package_environ
 from cli_helpers import CommandResult, begin, ipexctl, processes_with
-from ipexctl.lab import Lab, ssh_argv
+from ipexctl.lab import Lab, LabHost, ssh_argv
 from lab_helpers import ask, on_host
 from tiny_wheels import write_stack
 
@@ -45,19 +49,20 @@ def wheels_from_pypi(base: Path, *requirements: str) -> Path:
     wheels = base / "from-pypi"
     for requirement in requirements:
         done = wheels / f"{requirement}.done"
-        if done.exists():
-            continue
-        said = subprocess.run(
-            [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", wheels, requirement],
-            capture_output=True,
-            text=True,
-            timeout=170,
-            check=False,
-            env=package_environ(),
-        )
-        if said.returncode:
-            pytest.skip(f"{requirement} can't be had from PyPI: {said.stderr.strip().splitlines()[-1:]}")
-        done.touch()
+        with _locked(done):
+            if done.exists():
+                continue
+            said = subprocess.run(
+                [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", wheels, requirement],
+                capture_output=True,
+                text=True,
+                timeout=170,
+                check=False,
+                env=package_environ(),
+            )
+            if said.returncode:
+                pytest.skip(f"{requirement} can't be had from PyPI: {said.stderr.strip().splitlines()[-1:]}")
+            done.touch()
     return wheels
 
 
@@ -202,24 +207,64 @@ def rank_reports(ran: CommandResult) -> dict[int, dict[str, Any]]:
 
 def small_stack(base: Path) -> tuple[object, ...]:
     """The options that install a small torch and a real MPI from a wheelhouse in that directory."""
-    house = stack_with(wheels_from_pypi(base, IMPI), base / "house")
+    house = base / "house"
+    with _locked(house):
+        if not house.exists():
+            stack_with(wheels_from_pypi(base, IMPI), base / "house.part").rename(house)
     return ("--wheelhouse", house, "--offline", "--stack", "torch")
 
 
-_installed: dict[str, Lab] = {}
-
-
 def lab_with_mpi(lab: Lab, base: Path, *options: object) -> Lab:
-    """Run trust and install on a lab, once per lab."""
-    if lab.name in _installed:
-        return lab
+    """Run trust and install on a lab: the first of the session, later ones get what it has in its home.
+
+    A lab with other homes, accounts or options is installed as a user would.
+    """
     where = ("-H", lab.hostfile, *options)
     said = ipexctl("trust", *where)
     assert said.rc == 0, said.err
-    said = ipexctl("install", *where, *small_stack(base), timeout=240)
-    assert said.rc == 0, said.err + said.out
-    _installed[lab.name] = lab
+    if options or lab.shared_home or {host.home for host in lab.hosts} != {_PLAIN_HOME}:
+        _install(lab, base, *options)
+        return lab
+    packed = base / "environment.tar"
+    with _locked(packed):
+        if not packed.exists():
+            _install(lab, base)
+            _pack(lab.hosts[0], packed)
+            return lab
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda host: _unpack(host, packed), lab.hosts))
     return lab
+
+
+_PLAIN_HOME = "/home/ipex"
+
+
+def _install(lab: Lab, base: Path, *options: object) -> None:
+    said = ipexctl("install", "-H", lab.hostfile, *options, *small_stack(base), timeout=240)
+    assert said.rc == 0, said.err + said.out
+
+
+def _pack(host: LabHost, packed: Path) -> None:
+    """Write what `install` has made into a tar: all of the home but the key of `trust`."""
+    command = f"tar -C {_PLAIN_HOME} --exclude .ipexctl/ssh -cf - .ipexctl"
+    beside = packed.with_suffix(".part")
+    with beside.open("wb") as file:
+        subprocess.run([*ssh_argv(host), command], stdout=file, stdin=subprocess.DEVNULL, check=True, timeout=120)
+    beside.rename(packed)
+
+
+def _unpack(host: LabHost, packed: Path) -> None:
+    with packed.open("rb") as file:
+        subprocess.run([*ssh_argv(host), f"tar -C {_PLAIN_HOME} -xpf -"], stdin=file, check=True, timeout=120)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One process of the session after the other: the first makes the path, which all use."""
+    path.parent.mkdir(exist_ok=True)
+    with path.with_name(f"{path.name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def upload_mpi(lab: Lab, wheel: Path, name: str) -> str:
@@ -246,7 +291,8 @@ def new_cluster(lab: Lab, directory: Path) -> Cluster:
 
 
 def session_dir(factory: pytest.TempPathFactory) -> Path:
-    """One directory for all modules of a session."""
-    directory = factory.getbasetemp() / "run"
+    """One directory for all modules of a session, also if several processes run its tests."""
+    base = factory.getbasetemp()
+    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "run"
     directory.mkdir(exist_ok=True)
     return directory

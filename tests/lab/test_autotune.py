@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from cli_helpers import processes_with
 from ipexctl.lab import LabSpec
 from lab_run_helpers import Cluster
 
-MPI_LAB = LabSpec(hosts=3, name=f"runlab-{os.getpid()}")
+MPI_LAB = LabSpec(hosts=3)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
 TRAIN = """\

@@ -18,7 +18,7 @@ from lab_run_helpers import IMPI, PYTHON, Cluster, session_dir, stack_with, whee
 from message_data import missing
 from tiny_wheels import write_stack
 
-LAB = LabSpec(hosts=2, name=f"books-{os.getpid()}")
+LAB = LabSpec(hosts=2)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
 TRAIN = """\

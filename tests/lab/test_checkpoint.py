@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 
@@ -11,7 +10,7 @@ from ipexctl.lab import LabSpec
 from lab_run_helpers import Cluster, by_rank
 from message_data import missing
 
-MPI_LAB = LabSpec(hosts=3, name=f"endlab-{os.getpid()}")
+MPI_LAB = LabSpec(hosts=3)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
 TRAIN = """\

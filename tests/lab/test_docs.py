@@ -134,7 +134,7 @@ def small_wheels(wheel_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 def page_hosts(
     make_lab: Callable[[LabSpec], Lab], wheel_dir: Path, small_wheels: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> PageHosts:
-    lab = make_lab(LabSpec(hosts=4, name=f"pages-{os.getpid()}"))
+    lab = make_lab(LabSpec(hosts=4))
     for host in lab.hosts:
         for login, text in (("ipex", ACCOUNT_SETUP), ("root", ROOT_SETUP)):
             subprocess.run([*ssh_argv(host), "-l", login, "sh -e"], input=text.encode(), check=True, timeout=60)
@@ -161,7 +161,7 @@ def test_pages_on_localhost(context: Scene, wheel_dir: Path, tmp_path: Path) -> 
 @pytest.mark.lab
 @scenes(BASTION)
 def test_pages_behind_a_bastion(context: Scene, make_lab: Callable[[LabSpec], Lab], tmp_path: Path) -> None:
-    lab = make_lab(LabSpec(hosts=4, bastion=True, name=f"pagesb-{os.getpid()}"))
+    lab = make_lab(LabSpec(hosts=4, bastion=True))
     config = lab.hosts[0].dir.parent / "ssh_config"
     shell = Shell(tmp_path, ssh_config=config)
     shell.write("ssh_config", config.read_text())
@@ -197,7 +197,7 @@ def slurm_programs(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.mark.lab
 def test_pages_of_slurm(slurm_programs: None, make_lab: Callable[[LabSpec], Lab], tmp_path: Path) -> None:
     """From this machine to the queue, which installs an environment; then in an allocation on the login node."""
-    lab = make_lab(LabSpec(hosts=3, slurm=True, shared_home=True, name=f"pagesq-{os.getpid()}"))
+    lab = make_lab(LabSpec(hosts=3, slurm=True, shared_home=True))
     first = lab.hosts[0]
     config = tmp_path / "ssh_config"
     login = f"Host {LOGIN}\n  HostName {first.address}\n  User {first.user}\n\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from cli_helpers import processes_with
 from ipexctl.lab import Lab, LabSpec, break_host, mend_host
 from lab_run_helpers import Cluster
 
-MPI_LAB = LabSpec(hosts=3, name=f"drruns-{os.getpid()}")
+MPI_LAB = LabSpec(hosts=3)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
 WITH_A_CHILD = """\

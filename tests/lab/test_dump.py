@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 import zipfile
 
@@ -14,7 +13,7 @@ from ipexctl.lab import LabSpec, break_host, mend_host
 from lab_run_helpers import Cluster, by_rank, wheels_from_pypi
 from message_data import missing
 
-MPI_LAB = LabSpec(hosts=3, name=f"runlab-{os.getpid()}")
+MPI_LAB = LabSpec(hosts=3)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
 HANG_SCRIPT = """\

@@ -19,7 +19,7 @@ from ipexctl.lab import LabSpec
 from lab_helpers import ask
 from lab_run_helpers import REPORT_SCRIPT, WAIT_SCRIPT, Cluster, rank_reports
 
-MPI_LAB = LabSpec(hosts=2, name=f"export-{os.getpid()}")
+MPI_LAB = LabSpec(hosts=2)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(200)]
 
 RUN_ONLY_VARIABLES = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +13,7 @@ from ipexctl.lab import Lab, LabSpec
 from lab_run_helpers import Cluster, new_cluster
 from slurm_helpers import NEEDS_SLURM, Slurm, copy_to_hosts, slurm_on
 
-MPI_LAB = LabSpec(hosts=2, name=f"export-{os.getpid()}")
+MPI_LAB = LabSpec(hosts=2)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(200), NEEDS_SLURM]
 
 REPORTED_VARIABLES = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import time
@@ -27,7 +26,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def lab(make_lab: Callable[[LabSpec], Lab]) -> Lab:
-    lab = make_lab(LabSpec(hosts=2, name=f"fetch-{os.getpid()}"))
+    lab = make_lab(LabSpec(hosts=2))
     for index, host in enumerate(lab.hosts):
         made = f"mkdir -p work/ck && head -c 200000000 /dev/urandom >work/ck/big.pt && echo {index} >work/ck/of"
         assert ask(host, made, timeout=100).rc == 0

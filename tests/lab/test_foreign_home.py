@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 
@@ -12,7 +11,7 @@ from ipexctl.lab import LabSpec
 from lab_run_helpers import Cluster
 from message_data import missing
 
-LAB = LabSpec(hosts=2, shared_home=True, name=f"foreign-{os.getpid()}")
+LAB = LabSpec(hosts=2, shared_home=True)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 FILL = """\
 mkdir -p {0} && cd {0} || exit

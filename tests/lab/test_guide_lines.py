@@ -19,7 +19,7 @@ from ipexctl.lab import LabSpec
 from lab_run_helpers import REPORT_SCRIPT, Cluster, rank_reports
 from message_data import missing
 
-MPI_LAB = LabSpec(hosts=4, name=f"guides-{os.getpid()}")
+MPI_LAB = LabSpec(hosts=4)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
 ARGS = (

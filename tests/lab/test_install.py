@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from lab_helpers import ask
 from simple_index import SimpleIndex
 from tiny_wheels import write_stack
 
-LAB = LabSpec(hosts=3, name=f"install-{os.getpid()}")
+LAB = LabSpec(hosts=3)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 
 

@@ -19,7 +19,7 @@ from lab_helpers import ask
 from simple_index import SimpleIndex
 from tiny_wheels import write_stack
 
-LAB = LabSpec(hosts=2, name=f"install-faults-{os.getpid()}")
+LAB = LabSpec(hosts=2)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
 
@@ -104,7 +104,7 @@ def test_first_host_downloads_directly_if_it_reaches_the_index(
 def test_shared_home_is_installed_once_and_verified_on_every_host(
     make_lab: Callable[[LabSpec], Lab], wheelhouse: Path
 ) -> None:
-    shared = Target(make_lab(LabSpec(hosts=3, shared_home=True, name=f"install-nfs-{os.getpid()}")), "~/ours")
+    shared = Target(make_lab(LabSpec(hosts=3, shared_home=True)), "~/ours")
     first = shared.report("--wheelhouse", wheelhouse, "--offline")
     assert set(statuses(first).values()) == {"changed"}
     assert all(host["verify"]["ok"] for host in first["hosts"])
@@ -116,7 +116,7 @@ def test_shared_home_is_installed_once_and_verified_on_every_host(
 def test_environment_in_use_on_another_host_of_a_shared_home_is_kept(
     make_lab: Callable[[LabSpec], Lab], wheelhouse: Path
 ) -> None:
-    shared = Target(make_lab(LabSpec(hosts=3, shared_home=True, name=f"install-nfs-{os.getpid()}")), "~/ours")
+    shared = Target(make_lab(LabSpec(hosts=3, shared_home=True)), "~/ours")
     home = shared.report("--wheelhouse", wheelhouse, "--offline")["path"].rpartition("/envs/")[0]
     program = f"(sleep 300 | {home}/envs/default/bin/python -c 'input()') >/dev/null 2>&1 & echo $!"
     shell = ask(shared.hosts[2], program).out.strip()
@@ -130,7 +130,7 @@ def test_environment_in_use_on_another_host_of_a_shared_home_is_kept(
 def test_homes_at_different_paths_are_refused_with_a_common_path(
     make_lab: Callable[[LabSpec], Lab], wheelhouse: Path
 ) -> None:
-    apart = make_lab(LabSpec(hosts=2, homes=("/home", "/scratch"), name=f"install-apart-{os.getpid()}"))
+    apart = make_lab(LabSpec(hosts=2, homes=("/home", "/scratch")))
     ran = ipexctl("install", "-H", apart.hostfile, "--wheelhouse", wheelhouse, "--offline")
     assert ran.rc == 1
     assert "/home/ipex/.ipexctl on node1" in ran.err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ from message_data import missing
 from simple_index import SimpleIndex
 from tiny_wheels import write_ipex, write_stack
 
-LAB = LabSpec(hosts=2, name=f"install-again-{os.getpid()}")
+LAB = LabSpec(hosts=2)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 CHANGED = {"node1": "changed", "node2": "changed"}
 

@@ -34,7 +34,7 @@ from ipexctl.lab import Lab, LabHost, LabSpec
 from ipexctl.lab.system import in_host, init_of
 from lab_run_helpers import Cluster, session_dir, small_stack
 
-MPI_LAB = LabSpec(hosts=4, name=f"lies-{os.getpid()}")
+MPI_LAB = LabSpec(hosts=4)
 """A lab of its own: other tests cannot use a host with wrong answers."""
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(400)]
 

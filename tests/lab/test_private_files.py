@@ -12,7 +12,7 @@ import pytest
 from ipexctl.lab import Lab, LabSpec
 from lab_run_helpers import Cluster, new_cluster, session_dir, small_stack
 
-LAB = LabSpec(hosts=2, name=f"private-{os.getpid()}")
+LAB = LabSpec(hosts=2)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 PROJECT = {
     "train.py": "import os\nopen(f'made-{os.environ[\"RANK\"]}', 'w')\nprint('trained')\n",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from cli_helpers import NO_HOSTS_ENV, CommandResult, ipexctl
 from ipexctl.lab import LabSpec
 from lab_run_helpers import Cluster, by_rank
 
-MPI_LAB = LabSpec(hosts=2, name=f"project-{os.getpid()}")
+MPI_LAB = LabSpec(hosts=2)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
 

@@ -28,7 +28,7 @@ from lab_run_helpers import (
     wheels_from_pypi,
 )
 
-MPI_LAB = LabSpec(hosts=3, name=f"runlab-{os.getpid()}")
+MPI_LAB = LabSpec(hosts=3)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
 
@@ -288,7 +288,7 @@ def test_openmpi_and_mpich_start_and_end_ranks(
 def test_run_with_shared_home_and_internal_network(
     make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
-    spec = LabSpec(hosts=2, name=f"runlab-s{os.getpid()}", shared_home=True, internal=True)
+    spec = LabSpec(hosts=2, shared_home=True, internal=True)
     lab = lab_with_mpi(make_lab(spec), session_dir(tmp_path_factory))
     cluster = Cluster(lab, tmp_path / "project", tmp_path / "state")
     cluster.write("who.py", REPORT_SCRIPT)
@@ -307,7 +307,7 @@ def test_run_with_shared_home_and_internal_network(
 def test_run_with_different_users_and_one_home_path(
     make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:
-    spec = LabSpec(hosts=2, name=f"runlab-u{os.getpid()}", users=("alice", "bob"), homes=("/home", "/data"))
+    spec = LabSpec(hosts=2, users=("alice", "bob"), homes=("/home", "/data"))
     home = ("--home", "/var/tmp/ours")
     lab = lab_with_mpi(make_lab(spec), session_dir(tmp_path_factory), *home)
     cluster = Cluster(lab, tmp_path / "project", tmp_path / "state", home)

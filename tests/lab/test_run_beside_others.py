@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from collections.abc import Iterator
 
@@ -14,7 +13,7 @@ from cli_helpers import processes_with
 from ipexctl.lab import LabSpec
 from lab_run_helpers import WAIT_SCRIPT, Cluster, Running, by_rank
 
-MPI_LAB = LabSpec(hosts=3, name=f"runlab-{os.getpid()}")
+MPI_LAB = LabSpec(hosts=3)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 CLAIM = "ipexctl-claim"
 AS_ROOT = ("--user", "root", "--python", "/usr/bin/python3", "-n", "1")

@@ -18,7 +18,7 @@ from faults.transfers import TRANSFER_CASES
 from ipexctl.lab import Lab, LabSpec
 from lab_run_helpers import new_cluster
 
-MPI_LAB = LabSpec(hosts=3, name=f"endlab-{os.getpid()}")
+MPI_LAB = LabSpec(hosts=3)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 SEED = int(os.environ.get("IPEXCTL_TESTS_SEED") or time.time())
 """Decides the moments of the faults; a failure prints it."""

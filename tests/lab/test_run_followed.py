@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import time
@@ -15,7 +14,7 @@ from agent_helpers import wait_until
 from ipexctl.lab import LabSpec, break_host, mend_host
 from lab_run_helpers import Cluster, by_rank
 
-MPI_LAB = LabSpec(hosts=2, name=f"followlab-{os.getpid()}")
+MPI_LAB = LabSpec(hosts=2)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
 COUNT_SCRIPT = """\

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import time
@@ -13,7 +12,7 @@ from ipexctl.lab import LabSpec, break_host, mend_host
 from lab_run_helpers import REPORT_SCRIPT, Cluster, by_rank, rank_reports
 from message_data import missing
 
-MPI_LAB = LabSpec(hosts=3, name=f"runlab-{os.getpid()}")
+MPI_LAB = LabSpec(hosts=3)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
 

@@ -34,7 +34,7 @@ from ipexctl.node.common.handshake import (
 )
 from lab_run_helpers import Cluster, by_rank
 
-MPI_LAB = LabSpec(hosts=3, name=f"endlab-{os.getpid()}")
+MPI_LAB = LabSpec(hosts=3)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
 HERE = Path(__file__).parent

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from lab_run_helpers import Cluster, by_rank
 from message_data import missing
 from slurm_helpers import NEEDS_SLURM, Slurm, put, slurm_on, upload_ipexctl
 
-MPI_LAB = LabSpec(hosts=2, name=f"export-{os.getpid()}")
+MPI_LAB = LabSpec(hosts=2)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(200), NEEDS_SLURM]
 
 RANK_SCRIPT = """\

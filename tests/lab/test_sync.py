@@ -18,7 +18,7 @@ from install_helpers import Target, statuses
 from ipexctl.lab import Lab, LabSpec, break_host, mend_host
 from lab_helpers import ask
 
-LAB = LabSpec(hosts=3, name=f"sync-{os.getpid()}")
+LAB = LabSpec(hosts=3)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 _numbers = itertools.count()
 

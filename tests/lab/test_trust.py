@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import time
@@ -25,7 +24,7 @@ from trust_helpers import (
     trust,
 )
 
-LAB = LabSpec(hosts=4, name=f"trust-{os.getpid()}")
+LAB = LabSpec(hosts=4)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 
@@ -13,7 +12,7 @@ from ipexctl.lab.system import in_host
 from lab_helpers import ask
 from trust_helpers import expected_logins, node0_logins, snapshot, trust
 
-LAB = LabSpec(hosts=4, name=f"trust-{os.getpid()}")
+LAB = LabSpec(hosts=4)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 
 

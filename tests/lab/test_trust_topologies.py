@@ -17,7 +17,7 @@ from ipexctl.lab.plan import PREFIX
 from ipexctl.lab.system import in_host
 from trust_helpers import check_there_and_back, expected_logins, node0_logins, read_authorized_keys, snapshot, trust
 
-LAB = LabSpec(hosts=4, name=f"trust-{os.getpid()}")
+LAB = LabSpec(hosts=4)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 
 
@@ -64,9 +64,7 @@ def test_control_machine_can_be_node0(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_trust_with_different_accounts_homes_and_ports(make_lab: Callable[[LabSpec], Lab], tmp_path: Path) -> None:
-    lab = make_lab(
-        LabSpec(hosts=4, users=("alice", "bob", "root"), homes=("/home", "/scratch"), name=f"trust-u{os.getpid()}")
-    )
+    lab = make_lab(LabSpec(hosts=4, users=("alice", "bob", "root"), homes=("/home", "/scratch")))
     check_there_and_back(lab, lab.hostfile)
     two = lab.hosts[1]
     in_host(two, "/usr/sbin/sshd -p 2222 -o PidFile=/run/second.pid")
@@ -81,7 +79,7 @@ def test_trust_with_different_accounts_homes_and_ports(make_lab: Callable[[LabSp
 
 
 def test_shared_home_gets_the_line_once(make_lab: Callable[[LabSpec], Lab]) -> None:
-    lab = make_lab(LabSpec(hosts=4, shared_home=True, name=f"trust-s{os.getpid()}"))
+    lab = make_lab(LabSpec(hosts=4, shared_home=True))
     before = snapshot(lab.hosts[0])
     done = trust(lab.hostfile)
     assert done.ran.rc == 0, done.document
@@ -95,7 +93,7 @@ def test_shared_home_gets_the_line_once(make_lab: Callable[[LabSpec], Lab]) -> N
 
 
 def test_trust_uses_the_internal_network(make_lab: Callable[[LabSpec], Lab], tmp_path: Path) -> None:
-    lab = make_lab(LabSpec(hosts=3, internal=True, names=False, name=f"trust-i{os.getpid()}"))
+    lab = make_lab(LabSpec(hosts=3, internal=True, names=False))
     done = trust(lab.hostfile)
     assert done.ran.rc == 0, done.document
     assert [host["internal"] for host in done.document["hosts"]] == [host.internal for host in lab.hosts]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,7 @@ def account_of(lab: Lab, directory: Path) -> Account:
 def test_uninstall_restores_hosts_and_control_machine(
     make_lab: Callable[[LabSpec], Lab], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    lab = make_lab(LabSpec(hosts=2, name=f"uninst-{os.getpid()}"))
+    lab = make_lab(LabSpec(hosts=2))
     account = account_of(lab, tmp_path)
     before = [snapshot(host) for host in lab.hosts]
     account.good("trust")
@@ -84,7 +83,7 @@ def test_uninstall_restores_hosts_and_control_machine(
 
 
 def test_shared_home_is_handled_once(make_lab: Callable[[LabSpec], Lab], tmp_path: Path) -> None:
-    lab = make_lab(LabSpec(hosts=2, shared_home=True, name=f"uninst-nfs-{os.getpid()}"))
+    lab = make_lab(LabSpec(hosts=2, shared_home=True))
     account = account_of(lab, tmp_path)
     before = snapshot(lab.hosts[0])
     account.good("trust")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from ipexctl.lab import LabSpec
 from lab_run_helpers import Cluster
 from message_data import missing
 
-MPI_LAB = LabSpec(hosts=3, name=f"runlab-{os.getpid()}")
+MPI_LAB = LabSpec(hosts=3)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 
 START_LINES = """\
