@@ -3,6 +3,9 @@
 The agent is sent as a zip on stdin, before the request, and nothing is written. A `cached` call runs the copy in
 `HOME/agent/HASH` instead; where that is missing, the zip is sent after all, and the agent unpacks itself there.
 
+It starts without `site`: it needs the standard library alone, a host's .pth files run code (0.1 s on some hosts), and
+their output would stand in ours.
+
 The request is one line of JSON. Stdout carries events, one per line of JSON; the `event` of the last one is `done`, or
 `failed` with `reason` and `fix`. Output of ranks comes as frames after the event `frames`, up to their end.
 """
@@ -163,7 +166,7 @@ def agent_command(
     archive = agent_zip(command.partition(".")[0])
     copy = f"{home_path}/agent/{_copy_name(archive)}" if cached else "''"
     arguments = f"{len(archive)} {copy} {shlex.join([command, action] if action else [command])}"
-    text = _find_python(python, home_path if home else "", "-I", _BOOT, arguments)
+    text = _find_python(python, home_path if home else "", "-I -S", _BOOT, arguments)
     return Command(text, label or f"{command} {action}".strip())
 
 

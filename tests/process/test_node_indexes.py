@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import time
+import venv
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,10 @@ import pytest
 
 from agent_helpers import all_pythons
 from env_helpers import said, start
+from ipexctl.hosts.host import Host
+from ipexctl.node.env.replies import PipSettings
+from ipexctl.remote.local import LocalSession
+from ipexctl.remote.node_call import call
 from simple_index import SimpleIndex
 from tiny_wheels import write_oneccl, write_wheel
 
@@ -248,3 +253,23 @@ def test_invalid_pip_config_is_ignored(tmp_path: Path) -> None:
     file = tmp_path / "pip.conf"
     file.write_text("index-url = https://me:secret@host/simple\n")
     assert settings({"PIP_CONFIG_FILE": str(file)})["index_url"] is None
+
+
+def test_pip_settings_of_a_venv_are_read_and_its_pth_files_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Python of a host may be that of a venv which its login activates; its .pth files run code."""
+    monkeypatch.delenv("PIP_CONFIG_FILE")
+    venv.create(tmp_path / "venv", symlinks=True)
+    (tmp_path / "venv/pip.conf").write_text("[global]\nindex-url = https://venv/simple\n")
+    (site,) = (tmp_path / "venv").glob("lib/python3*/site-packages")
+    (site / "own.pth").write_text(f"import os; os.mkdir({str(tmp_path / 'ran')!r})\n")
+    reply = call(
+        LocalSession(Host("here", "localhost")),
+        "env.pip_settings",
+        "read",
+        {},
+        python=str(tmp_path / "venv/bin/python"),
+    )
+    assert reply.decode(PipSettings).index_url == "https://venv/simple"
+    assert not (tmp_path / "ran").exists()

@@ -25,10 +25,16 @@ def files() -> list[Path]:
     if not (named and Path(named).exists()):
         own = os.environ.get("XDG_CONFIG_HOME") or expand_home("~/.config")
         paths += [Path(expand_home("~/.pip/pip.conf")), Path(own) / "pip" / "pip.conf"]
-    paths.append(Path(sys.prefix) / "pip.conf")
+    paths.append(prefix() / "pip.conf")
     if named:
         paths.append(Path(expand_home(named)))
     return paths
+
+
+def prefix() -> Path:
+    """The directory of this Python, as pip sees it: `sys.prefix` is that of a venv only after `import site`."""
+    of_venv = Path(sys.executable).parent.parent
+    return of_venv if (of_venv / "pyvenv.cfg").is_file() else Path(sys.prefix)
 
 
 def expand_home(path: str) -> str:
