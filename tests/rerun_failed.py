@@ -1,8 +1,10 @@
-"""Runs pytest in a clean environment, and failed tests again, alone: those on real hosts can fail on a busy machine.
+"""Runs pytest in a clean environment, and the files of failed tests again, alone: real hosts can fail a busy machine.
 
 In: pytest's arguments, or several sets of them with `--then` between: the next begins if all tests before it passed.
-With `--once` in front, failed tests are not run again. Each test that needed it is printed as `flaky: NAME`. The exit
-code is pytest's; 0 where all passed the second time; 130 after Ctrl-C, 143 and 129 after SIGTERM and SIGHUP.
+With `--once` in front, nothing is run again. The rule: the second call runs the tests of a file in their company and
+order, so a test that fails because of those before it fails again. Each test that passes then is printed as
+`flaky: NAME`. The exit code is pytest's; 0 where all passed the second time; 130 after Ctrl-C, 143 and 129 after
+SIGTERM and SIGHUP.
 """
 
 from __future__ import annotations
@@ -40,13 +42,20 @@ def run_and_rerun(args: list[str]) -> int:
         failed = failed_tests(cache)
         if code != FAILED or not 0 < len(failed) <= MOST:
             return code
-        print(f"\n{len(failed)} failed: once more, one after the other", flush=True)
-        code = run(cache, "-p", "no:xdist", *failed)
+        files = list(dict.fromkeys(name.partition("::")[0] for name in failed))
+        print(f"\n{len(failed)} failed: the tests of {len(files)} files once more, one after the other", flush=True)
+        code = run(cache, "-p", "no:xdist", *selecting(args), *files)
         still = set(failed_tests(cache)) if code else set()
     for name in failed:
         if name not in still:
             print(f"flaky: {name}")
     return code
+
+
+def selecting(args: list[str]) -> list[str]:
+    """The options among these that choose tests, with their values."""
+    pairs = zip(args, [*args[1:], ""], strict=True)
+    return [part for option, value in pairs if option in ("-m", "-k", "--whole") for part in (option, value)]
 
 
 def main(args: list[str]) -> int:

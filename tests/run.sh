@@ -1,8 +1,9 @@
 #!/bin/sh
 # The checks and the tests, on this machine as it is: missing packages are installed where that is allowed.
-#   sh tests/run.sh                 checks, unit tests, and each command once on real hosts: about ten minutes on two cores
+#   sh tests/run.sh                 checks, unit tests, and each command once on real hosts: MINUTES on two cores
+#   sh tests/run.sh --changed       checks, and the tests nearest to what differs from main; it says what it leaves out
 #   sh tests/run.sh --all           everything: all tests on real hosts, the pages, Ansible, Slurm, real wheels
-#   sh tests/run.sh --rest          what --all has beyond the plain call
+#   sh tests/run.sh --ci            the plain call, all tests of what changed since the last landing, a third of the rest
 #   sh tests/run.sh -k hostfile     any other arguments go to pytest
 . "$(dirname -- "$0")/../.ci/environment"
 
@@ -14,10 +15,11 @@ else
 fi
 
 # Most tests wait for hosts, not for a processor: three files at a time, in order: a file of one long test would be last.
-# A test that failed runs once more, alone, and is named as flaky if it passes then. The tests see nothing of the caller,
-# and Ctrl-C ends them with their labs and processes: exec, so that a signal to this process arrives there too.
+# The files of tests that failed run once more, and a test that passes then is named as flaky. The tests see nothing of
+# the caller, and Ctrl-C ends them with their labs and processes: exec, so that a signal to this process arrives there too.
 pytest() { exec .venv/bin/python tests/rerun_failed.py "$@"; }
 three_at_a_time="-n 3 --dist loadfile --no-loadscope-reorder"
+most="tests/lab tests/package tests/process tests/unit"
 real_wheels="tests/stack --durations=0"
 
 checks() {
@@ -27,9 +29,19 @@ checks() {
 # shellcheck disable=SC2086
 set -e
 case "${1:-}" in
-  "") checks; pytest $three_at_a_time -m "not lab or core" tests/lab tests/process tests/unit ;;
-  --all) checks; pytest $three_at_a_time tests/lab tests/package tests/process tests/unit --then $real_wheels ;;
-  --rest) pytest $three_at_a_time -m "not core" tests/lab tests/package --then $real_wheels ;;
+  "") checks; pytest $three_at_a_time --whole /dev/null $most ;;
+  --changed)
+    files=$(.venv/bin/python tests/selection.py changed)
+    checks & # mypy takes as long as the tests
+    .venv/bin/python tests/rerun_failed.py --once -q -n 2 --dist loadfile $files || { code=$?; wait; exit $code; }
+    wait $!
+    ;;
+  --all) checks; pytest $three_at_a_time $most --then $real_wheels ;;
+  --ci)
+    checks
+    .venv/bin/python tests/selection.py ci >.venv/whole-files
+    pytest $three_at_a_time --whole .venv/whole-files $most --then $real_wheels --whole .venv/whole-files
+    ;;
   *)
     checks
     case " $* " in

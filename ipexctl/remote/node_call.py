@@ -4,7 +4,7 @@ The agent is sent as a zip on stdin, before the request, and nothing is written.
 `HOME/agent/HASH` instead; where that is missing, the zip is sent after all, and the agent unpacks itself there.
 
 It starts without `site`: it needs the standard library alone, a host's .pth files run code (0.1 s on some hosts), and
-their output would stand in ours.
+their output would stand in the reply.
 
 The request is one line of JSON. Stdout carries events, one per line of JSON; the `event` of the last one is `done`, or
 `failed` with `reason` and `fix`. Output of ranks comes as frames after the event `frames`, up to their end.

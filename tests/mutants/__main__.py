@@ -16,7 +16,6 @@ survives; it is 1 if the tests fail without any change. It takes minutes and is 
 from __future__ import annotations
 
 import argparse
-import ast
 import compileall
 import difflib
 import json
@@ -28,9 +27,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from import_graph import distances, is_test, project_imports
 
 from .mutate import KINDS, Mutant, is_in_function, mutants_of
 
@@ -71,7 +72,6 @@ def main() -> int:
         for number, place in chosen.items():
             _show(f"{number}", place)
         return 0
-    imports = imports_of_tests(ROOT / "tests/unit")
     tests = files_of(paths_of(given.room))
     also = files_of(given.also)
     with tempfile.TemporaryDirectory(prefix="ipexctl-mutants-") as directory:
@@ -92,7 +92,7 @@ def main() -> int:
             before = file.read_text(encoding="utf-8")
             file.write_text(place.mutant.text, encoding="utf-8")
             begun, noticed = time.monotonic(), ""
-            for stage in stages(place, reached.get(f"{file}:{place.mutant.line}"), imports, tests, also):
+            for stage in stages(place, reached.get(f"{file}:{place.mutant.line}"), tests, also):
                 if stage and not noticed:
                     noticed = run(copy, stage, max(_LEAST_TIME, 3 * seconds))
             took = time.monotonic() - begun
@@ -136,33 +136,10 @@ def paths_of(room: str) -> tuple[str, ...]:
     return tuple(f"tests/unit/{name}" for name in ((own,) if own else ()) + also) or ("tests/unit",)
 
 
-def imports_of_tests(directory: Path) -> dict[str, frozenset[str]]:
-    """For each file of tests below a directory, the modules of ipexctl that it or a helper beside it imports."""
-    own = {file: _imported(file) for file in sorted(directory.rglob("*.py"))}
-    helpers = {file.stem: names for file, names in own.items() if not file.name.startswith("test_")}
-    return {
-        str(file.relative_to(ROOT)): names.union(*(helpers[name] for name in names & helpers.keys()))
-        for file, names in own.items()
-        if file.name.startswith("test_")
-    }
-
-
-def _imported(file: Path) -> frozenset[str]:
-    """The names of modules, and of what may be one, in a file's imports."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-            found.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return frozenset(found)
-
-
-def near(path: Path, imports: Mapping[str, Set[str]]) -> tuple[str, ...]:
-    """The files of tests that import the module."""
-    name = ".".join(path.with_suffix("").parts)
-    return tuple(file for file, names in imports.items() if name in names)
+def near(path: Path) -> tuple[str, ...]:
+    """The files of unit tests that import the module, also through helpers."""
+    found = distances([path.as_posix()], project_imports())
+    return tuple(sorted(file for file, far in found.items() if not far and is_test(file) and "/unit/" in file))
 
 
 def files_of(tests: Iterable[str]) -> tuple[str, ...]:
@@ -198,7 +175,6 @@ def _lines_of(chosen: Mapping[int, Place], copy: Path) -> dict[str, list[int]]:
 def stages(
     place: Place,
     reached: Sequence[str] | None,
-    imports: Mapping[str, Set[str]],
     tests: Iterable[str],
     also: Iterable[str],
 ) -> tuple[tuple[str, ...], ...]:
@@ -207,7 +183,7 @@ def stages(
     `reached` are those that call its function. For a change outside functions, which counts when a module is imported,
     it is None: then come the files that import the module, then the others.
     """
-    close = near(place.path, imports)
+    close = near(place.path)
     rest = tuple(sorted(also, key=lambda file: place.path.stem not in file))
     if reached is not None:
         return tuple(reached), rest

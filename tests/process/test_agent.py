@@ -244,6 +244,7 @@ NOT_IMPORTED = ("run.sitecustomize",)
 """It runs in a rank and changes the interpreter that imports it."""
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("python", all_pythons())
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_module_can_be_imported(python: str, folder: str) -> None:

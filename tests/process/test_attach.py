@@ -42,6 +42,7 @@ def bytes_unread(pipe: IO[bytes]) -> int:
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4), sys.byteorder)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("is_freed", [False, True])
 def test_output_that_the_disk_of_node0_has_no_room_for_is_shown_while_it_is_printed(
     attach: Callable[..., Attached], mounted: Callable[[str], Path], is_freed: bool
@@ -119,6 +120,7 @@ def test_incomplete_copy_is_reported(attach: Callable[..., Attached]) -> None:
     assert b"as far as the run was followed" in logs.stderr
 
 
+@pytest.mark.rest
 @pytest.mark.signals
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signal_stops_the_run_and_shows_its_end(attach: Callable[..., Attached], number: int, code: int) -> None:
@@ -135,6 +137,7 @@ def test_signal_stops_the_run_and_shows_its_end(attach: Callable[..., Attached],
     assert attached.run.status["state"] == "stopped"
 
 
+@pytest.mark.rest
 @pytest.mark.signals
 @pytest.mark.parametrize("after", [0.06, 0.5])
 def test_second_ctrl_c_exits_when_node0_has_the_request(attach: Callable[..., Attached], after: float) -> None:
@@ -196,6 +199,7 @@ def test_second_sigterm_after_a_while_exits_at_once(attach: Callable[..., Attach
     assert missing(err.decode(), f"ipexctl why {attached.run.id}") == []
 
 
+@pytest.mark.rest
 @pytest.mark.signals
 def test_sighup_detaches_from_the_run_unless_nohup(attach: Callable[..., Attached]) -> None:
     attached = attach(COUNT_SCRIPT.format(60, 0.1))
@@ -235,6 +239,7 @@ def test_ignored_sigint_stays_ignored_and_sigterm_stops_the_run(attach: Callable
     assert attached.run.wait()["state"] == "stopped"
 
 
+@pytest.mark.rest
 @pytest.mark.signals
 def test_sigint_during_logs_does_not_stop_the_run(attach: Callable[..., Attached]) -> None:
     attached = attach(COUNT_SCRIPT.format(60, 0.1))
@@ -253,6 +258,7 @@ def test_background_call_is_not_stopped_by_terminal_access(attach: Callable[...,
     assert "ended well" in (tmp_path / "said").read_text()
 
 
+@pytest.mark.rest
 @pytest.mark.signals
 def test_live_view_continues_until_the_stopped_run_has_ended(attach: Callable[..., Attached]) -> None:
     attached = attach(IGNORE_TERM_SCRIPT)
@@ -328,6 +334,7 @@ def test_slow_reader_blocks_no_rank_and_gets_every_line(attach: Callable[..., At
         assert [int(line.split()[1]) for line in of_rank(out, rank)] == list(range(60000))
 
 
+@pytest.mark.rest
 @pytest.mark.signals
 def test_run_can_be_stopped_if_stdout_is_full(attach: Callable[..., Attached]) -> None:
     attached = attach("import time\nwhile True:\n    print('x' * 5000)\n    time.sleep(0.001)", 1)
@@ -380,6 +387,7 @@ def test_why_dumps_stacks_of_ranks_once(attach: Callable[..., Attached]) -> None
     assert places() == [[0, 1]]
 
 
+@pytest.mark.rest
 def test_attach_shows_stack_dump_of_a_stopped_hang(attach: Callable[..., Attached]) -> None:
     attached = attach(HANG_SCRIPT, 2, go={"hang_after": 6, "on_hang": "stop"})
     ended = attached.call("attach", "last")

@@ -214,6 +214,7 @@ def test_download_works_with_every_python(server: str, tmp_path: Path, python: s
     assert sorted(content_of(tmp_path / "store").values()) == sorted([BODY, b"local"]), last
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("mode", "reason"),
     [
@@ -245,6 +246,7 @@ def test_silent_server_is_a_timeout(server: str, tmp_path: Path) -> None:
     assert "silent for 0.3 s" in failure_reason(tmp_path, item(server, "silent"), patches=patches)
 
 
+@pytest.mark.rest
 def test_connection_and_url_errors_are_reported(tmp_path: Path) -> None:
     assert "refused" in failure_reason(tmp_path, item("http://127.0.0.1:1", "good"))
     assert "http://no-such-host.invalid/good/a.whl: " in failure_reason(

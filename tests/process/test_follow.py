@@ -93,6 +93,7 @@ class Follow:
         return last
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("python", all_pythons())
 def test_run_is_followed_from_first_line_to_end(make: Callable[..., Run], python: str) -> None:
     run = make("import sys\nprint('out')\nprint('err', file=sys.stderr)", 2).start()
@@ -165,6 +166,7 @@ for n in range(3):
 """Two ranks print in turns, each line in one write."""
 
 
+@pytest.mark.rest
 def test_finished_output_is_read_in_order_of_time(make: Callable[..., Run]) -> None:
     run = make(IN_TURNS, 2).start()
     run.wait()
@@ -200,6 +202,7 @@ def test_only_requested_ranks_and_streams_are_sent(make: Callable[..., Run]) -> 
     assert followed.last["status"]["state"] == "running"
 
 
+@pytest.mark.rest
 def test_lines_are_sent_without_delay(make: Callable[..., Run]) -> None:
     run = make("import time\nfor i in range(40):\n    print(time.time(), flush=True)\n    time.sleep(0.07)").start()
     follow = Follow(run)

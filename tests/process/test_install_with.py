@@ -79,6 +79,7 @@ def machine(empty: Machine) -> Machine:
     return empty
 
 
+@pytest.mark.rest
 def test_added_package_needs_only_its_wheel(machine: Machine) -> None:
     (before,) = machine.envs
     pad = os.stat(next(machine.site.glob("torch_pad*")))
@@ -102,6 +103,7 @@ def test_added_package_needs_only_its_wheel(machine: Machine) -> None:
     assert again["hosts"][0]["status"] == "ok"
 
 
+@pytest.mark.rest
 def test_added_packages_are_kept_by_later_installs(machine: Machine) -> None:
     write_wheel(machine.wheels, "rich", "14.0.0")
     machine.install("--with", "tqdm")
@@ -109,6 +111,7 @@ def test_added_packages_are_kept_by_later_installs(machine: Machine) -> None:
     assert machine.install()["hosts"][0]["status"] == "ok"
 
 
+@pytest.mark.rest
 def test_environment_with_another_name_is_built_from_scratch(machine: Machine) -> None:
     write_wheel(machine.wheels, "numpy", "2.4.0")
     (before,) = machine.envs
@@ -117,6 +120,7 @@ def test_environment_with_another_name_is_built_from_scratch(machine: Machine) -
     assert machine.envs == {before, report["hosts"][0]["env"]}
 
 
+@pytest.mark.rest
 def test_another_version_of_a_package_replaces_only_that_package(machine: Machine) -> None:
     write_wheel(machine.wheels, "numpy", "1.26.4", files={"numpy.py": "__version__ = '1.26.4'\n"})
     report = machine.install("--with", "numpy<2")
@@ -124,6 +128,7 @@ def test_another_version_of_a_package_replaces_only_that_package(machine: Machin
     assert len(list(machine.site.glob("numpy-*.dist-info"))) == 1
 
 
+@pytest.mark.rest
 def test_environment_in_use_is_kept(machine: Machine) -> None:
     (before,) = machine.envs
     python = machine.home / "envs" / before / "bin" / "python"
@@ -134,6 +139,7 @@ def test_environment_in_use_is_kept(machine: Machine) -> None:
         process.communicate(b"\n")
 
 
+@pytest.mark.rest
 def test_damaged_environment_is_not_extended(machine: Machine) -> None:
     next(machine.site.glob("torch_pad*")).unlink()
     ran = machine.call("install", "--with", "tqdm")
@@ -144,6 +150,7 @@ def test_damaged_environment_is_not_extended(machine: Machine) -> None:
     assert machine.install("--with", "tqdm")["hosts"][0]["packages"]["tqdm"] == "4.67.1"
 
 
+@pytest.mark.rest
 def test_run_adds_packages_before_the_start(machine: Machine, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import tqdm\n")
@@ -177,6 +184,7 @@ def test_private_index_without_answer_is_an_error(answers: bool, tmp_path: Path)
     assert [part in text for part in ("acme-1.0-", "acme-9.9", DEAD)] == [answers, False, not answers]
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("torch", "ipex", "oneccl", "name"),
     [("2.7.0+cpu", "2.7.0", "2.7.0", "ipex-2.7"), ("2.8.0+cpu", "2.8.0", None, "torch-2.13")],
@@ -208,6 +216,7 @@ def test_all_commands_name_candidates_before_an_index_query(empty: Machine) -> N
     assert not any("env.json" in setting["reason"] for setting in plan["settings"])
 
 
+@pytest.mark.rest
 def test_all_commands_name_the_installed_environment(empty: Machine) -> None:
     write_stack(empty.wheels, "2.8.0+cpu", "2.8.0", None, PYTHON)
     assert empty.ask("install", "--stack", "ipex")["hosts"][0]["status"] == "changed"
@@ -218,6 +227,7 @@ def test_all_commands_name_the_installed_environment(empty: Machine) -> None:
     assert empty.ask("install", "--upgrade", "--dry-run")["stack"]["name"] == "torch-2.13"
 
 
+@pytest.mark.rest
 def test_mpi_in_bindings_from_a_url_is_named_after_install(empty: Machine) -> None:
     """Before the download it is not known, and the one of impi-rt is named."""
     write_stack(empty.wheels, "2.8.0+cpu", "2.8.0", "2.8.0", PYTHON, impi="2021.18.0")

@@ -83,6 +83,7 @@ def test_of_many_claims_one_counts_and_a_run_without_record_has_none(tmp_path: P
     assert not claim(str(tmp_path / "none"), "call")
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("command", "timeout", "code"),
     [("echo it broke; exit 3", 20.0, 3), ("sleep 100 & echo begun; sleep 100", 1.0, None), ("kill -9 $$", 20.0, 137)],

@@ -84,6 +84,7 @@ INVALID_HELLOS = (
 )
 
 
+@pytest.mark.rest
 def test_unauthenticated_clients_are_dropped_within_five_seconds(served: Served, tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         began = time.monotonic()
@@ -114,6 +115,7 @@ def test_strangers_that_fill_the_port_block_no_client(served: Served, tmp_path: 
     assert served.process.poll() is None
 
 
+@pytest.mark.rest
 def test_slow_unauthenticated_client_gets_no_more_time(served: Served) -> None:
     with served.call() as stranger:
         began = time.monotonic()

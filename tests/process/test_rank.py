@@ -207,6 +207,7 @@ print("done")
     assert run.left() == []
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("end", ["exit", "kill", "kill the wrapper"])
 def test_intel_openmp_files_of_a_rank_are_removed(make: Callable[..., Run], tmp_path: Path, end: str) -> None:
     """As libiomp5 leaves them; `mine` is a process that lives, `foreign` one that is not of this run."""
@@ -259,6 +260,7 @@ def test_rank_that_cannot_reach_the_supervisor_exits_with_111(make: Callable[...
     assert not (run.rundir / "job.json").exists()
 
 
+@pytest.mark.rest
 def test_supervisor_without_the_token_is_refused(make: Callable[..., Run]) -> None:
     """Another program listens on that port: the rank starts nothing."""
     stranger = socket.create_server(("127.0.0.1", 0))
@@ -325,6 +327,7 @@ class BreakableConnection:
                     (far if each is near else near).sendall(data)
 
 
+@pytest.mark.rest
 def test_repeated_connection_losses_lose_no_output(make: Callable[..., Run]) -> None:
     code = "import time\nfor i in range(60000):\n    print(i, 'x' * 50)\n    if i % 600 == 0: time.sleep(0.05)"
     run = make(code)
@@ -344,6 +347,7 @@ def test_repeated_connection_losses_lose_no_output(make: Callable[..., Run]) -> 
     assert len(run.events("reconnected")) >= 3
 
 
+@pytest.mark.rest
 def test_suspended_supervisor_blocks_no_rank_and_gets_all_output_later(make: Callable[..., Run]) -> None:
     code = (
         "import sys\nfor i in range(300000): print(i, 'x' * 50)\nprint('finished', file=sys.stderr)\nopen('done', 'w')"
@@ -359,6 +363,7 @@ def test_suspended_supervisor_blocks_no_rank_and_gets_all_output_later(make: Cal
     assert not list((run.rundir / "spill").iterdir())
 
 
+@pytest.mark.rest
 def test_rank_ends_if_the_supervisor_is_lost(make: Callable[..., Run]) -> None:
     run = make(SLEEP_FOREVER, 2, patches={"run.rank": FAST_LOSS_PATCH}).start()
     run.wait_for_all(b"here")
@@ -371,6 +376,7 @@ def test_rank_ends_if_the_supervisor_is_lost(make: Callable[..., Run]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("rank_port", [None, "tcp"])
 def test_supervisor_that_accepts_but_does_not_answer_is_waited_for(
     make: Callable[..., Run], rank_port: str | None
@@ -395,6 +401,7 @@ def test_supervisor_that_accepts_but_does_not_answer_is_waited_for(
     assert [run.output(rank) for rank in range(3)] == [b"here\nend\n"] * 3
 
 
+@pytest.mark.rest
 def test_run_continues_after_the_host_was_suspended(make: Callable[..., Run]) -> None:
     patches = {
         "run.rank": FAST_LOSS_PATCH,
@@ -414,6 +421,7 @@ def test_run_continues_after_the_host_was_suspended(make: Callable[..., Run]) ->
     assert (status["state"], status["ranks"][0]["state"]) == ("ok", "ok")
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("ending", ["", "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"])
 def test_rank_that_lost_a_suspended_supervisor_fails_the_run(make: Callable[..., Run], ending: str) -> None:
     run = make(ending + SLEEP_FOREVER, patches={"run.rank": FAST_LOSS_PATCH}).start()

@@ -40,6 +40,7 @@ def test_a_failed_rank_is_a_failure_with_its_exit_code(attach: Callable[..., Att
     assert (failure["failure"], failure["rank"], failure["exit_code"], ran.returncode) == ("exit", 1, 7, 7)
 
 
+@pytest.mark.rest
 @pytest.mark.signals
 def test_ctrl_c_stops_the_run_and_ends_with_the_state(attach: Callable[..., Attached]) -> None:
     attached = attach(IGNORE_TERM_SCRIPT)
@@ -53,6 +54,7 @@ def test_ctrl_c_stops_the_run_and_ends_with_the_state(attach: Callable[..., Atta
     assert b"again to leave at once" in err
 
 
+@pytest.mark.rest
 @pytest.mark.signals
 def test_sighup_detaches_and_the_end_does_not_know_the_state(attach: Callable[..., Attached]) -> None:
     attached = attach(COUNT_SCRIPT.format(60, 0.1))

@@ -67,6 +67,7 @@ def test_each_attempt_has_its_own_port_and_a_separator_line(make: Callable[..., 
     assert run.left() == []
 
 
+@pytest.mark.rest
 def test_restart_waits_for_slow_ranks(make: Callable[..., Run]) -> None:
     code = "import os, signal, time\nattempt, rank = os.environ['RESTART_COUNT'], os.environ['RANK']\n"
     code += "if (attempt, rank) == ('0', '1'): signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -78,6 +79,7 @@ def test_restart_waits_for_slow_ranks(make: Callable[..., Run]) -> None:
     assert (status["state"], status["attempt"], [rank["exit_code"] for rank in status["ranks"]]) == ("ok", 1, [0, 0])
 
 
+@pytest.mark.rest
 def test_silent_run_is_reported_with_last_lines_and_not_ended(make: Callable[..., Run]) -> None:
     code = "import os, time\nprint('step', os.environ['RANK'], flush=True)\nwhile not os.path.exists('speak'):\n"
     code += " time.sleep(0.1)\nprint('again', flush=True)\ntime.sleep(2)"
@@ -118,6 +120,7 @@ def test_silent_run_is_dumped_once_and_continues(make: Callable[..., Run]) -> No
     assert newest.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.rest
 def test_run_that_is_silent_again_and_again_keeps_one_dump(make: Callable[..., Run]) -> None:
     code = "import time\nfor step in range(3):\n print('step', flush=True)\n time.sleep(6)"
     run = make(code, go={"hang_after": 2.5, "on_hang": "report"}).start()
@@ -152,6 +155,7 @@ def test_a_silent_run_is_dumped_and_stopped(make: Callable[..., Run]) -> None:
     assert run.left() == []
 
 
+@pytest.mark.rest
 def test_hanging_run_is_restarted_if_allowed(make: Callable[..., Run]) -> None:
     code = "import os, time\nprint('here', flush=True)\nif os.environ['RESTART_COUNT'] == '0': time.sleep(600)"
     run = make(code, go={"hang_after": 6, "on_hang": "stop", "restarts": 1}).start()
@@ -191,6 +195,7 @@ def test_final_status_is_written_without_free_disk_space(make: Callable[..., Run
     assert json.loads((run.rundir / "status.json").read_text())["ended"] is not None
 
 
+@pytest.mark.rest
 def test_slow_setup_file_is_not_a_lost_rank(make: Callable[..., Run], tmp_path: Path) -> None:
     setup = tmp_path / "setvars.sh"
     setup.write_text("sleep 5\nexport FROM_SETUP=yes\n")
@@ -272,6 +277,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
+@pytest.mark.rest
 def test_wrapper_of_the_previous_attempt_does_not_affect_the_next(make: Callable[..., Run], tmp_path: Path) -> None:
     code = f"""
 import os, pathlib, sys, time

@@ -22,6 +22,7 @@ if os.environ["RANK"] == "1" and os.environ.get("RESTART_COUNT", "0") == "0":
 """
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("source", ["node0", "copy"])
 def test_printed_notes_stay_lines_and_real_ones_are_notes(attach: Callable[..., Attached], source: str) -> None:
     attached = attach(SCRIPT, go={"restarts": 1})

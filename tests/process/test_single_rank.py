@@ -72,6 +72,7 @@ def test_failure_of_the_single_rank_fails_the_run(
     assert (status["exit_code"], first["kind"], first["rank"], first["host"]) == (exit_code, kind, 0, "here")
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("number", "kind", "words"),
     [(signal.SIGKILL, "lost", "0 here wrapper"), (signal.SIGTERM, "signal", "0 here SIGTERM")],

@@ -84,6 +84,7 @@ def status_of(run: Run, *states: str) -> dict[str, Any]:
     return dict(run.status)
 
 
+@pytest.mark.rest
 def test_ranks_that_save_and_end_at_the_notice_go_on_in_the_next_start(
     start: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +112,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.rest
 def test_a_rank_that_ends_at_the_notice_leaves_the_others_time_to_save(start: Callable[..., Run]) -> None:
     grace = {"common.limits": ("TERM_GRACE = 4.0", "TERM_GRACE = 0.5")}  # after the end of a run; it is not one
     run = start(SAVES_LONG, seconds=20, patches=grace)
@@ -119,6 +121,7 @@ def test_a_rank_that_ends_at_the_notice_leaves_the_others_time_to_save(start: Ca
     assert [(run.rundir / f"ranks/{rank:04}.out").read_text() for rank in (0, 1)] == ["saved\n"] * 2
 
 
+@pytest.mark.rest
 def test_ranks_without_a_handler_go_on_until_the_run_is_stopped(start: Callable[..., Run], tmp_path: Path) -> None:
     run = start(GOES_ON, may_requeue=False)
     status = status_of(run, "stopped", "failed", "ok")
@@ -128,6 +131,7 @@ def test_ranks_without_a_handler_go_on_until_the_run_is_stopped(start: Callable[
     assert "noticed" not in [event["event"] for event in events]
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("may_requeue", [True, False])
 def test_a_lost_node_puts_the_job_into_the_queue_in_place_of_a_restart(
     start: Callable[..., Run], tmp_path: Path, may_requeue: bool
@@ -152,6 +156,7 @@ def test_a_lost_node_puts_the_job_into_the_queue_in_place_of_a_restart(
     assert "stopped responding" in status["reason"]
 
 
+@pytest.mark.rest
 def test_a_stop_by_a_user_near_the_limit_puts_nothing_into_the_queue(start: Callable[..., Run], tmp_path: Path) -> None:
     run = start(GOES_ON, seconds=24)
     wait_until(lambda: "job-limit" in (run.rundir / "events.jsonl").read_text(), 40)

@@ -90,6 +90,7 @@ subprocess.run([sys.executable, "-c", code], close_fds=False)
 }
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("command", SLOW_EXITS.values(), ids=SLOW_EXITS)
 def test_slow_exit_is_not_stuck(make: Callable[..., Run], command: str | list[str]) -> None:
     status = make(command, 1).start().wait()
@@ -138,6 +139,7 @@ load() if os.environ["RANK"] == "1" else all_reduce()
 """
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("python", [PYTHONS[0], *PYTHONS[1:2], *PYTHONS[-1:]])
 def test_dump_shows_stacks_and_ranks_continue(make: Callable[..., Run], python: str) -> None:
     run = running(make([python, "-u", "-c", HANG_SCRIPT], 3, job={"variables": {"PATH": "/usr/bin:/bin"}}))
@@ -183,6 +185,7 @@ time.sleep(600)
     assert {row["state"] for row in run.status["ranks"]} == {"running"}
 
 
+@pytest.mark.rest
 def test_suspended_wrapper_delays_the_dump_only_briefly(make: Callable[..., Run]) -> None:
     code = "import os, time\nprint('here', flush=True)\nif os.environ['RANK'] != '2': time.sleep(600)"
     run = running(make(code, 3))

@@ -28,6 +28,7 @@ def states(status: dict[str, Any]) -> list[tuple[str, int | None]]:
     return [(row["state"], row["exit_code"]) for row in status["ranks"]]
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("python", all_pythons())
 def test_run_succeeds_under_every_python(make: Callable[..., Run], python: str) -> None:
     run = make("import os, sys\nprint('out', os.environ['RANK'])\nprint('err', file=sys.stderr)", python=python).start()
@@ -56,6 +57,7 @@ def test_failed_rank_ends_the_others_and_sets_the_exit_code(make: Callable[..., 
 WITH_A_CHILD = "import subprocess, time\nsubprocess.Popen(['sleep', '600'])\nprint('here', flush=True)\ntime.sleep(600)"
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize(
     ("victim", "exit_code", "first", "row"),
     [
@@ -277,6 +279,7 @@ def test_full_disk_on_node0_loses_no_output_if_space_is_freed(
     assert (status["state"], status["ranks"][0]["lost"]) == ("ok", 0)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("has_memory", [True, False])
 def test_permanently_full_disk_does_not_end_training_and_loss_is_counted(
     make: Callable[..., Run], tmp_path: Path, mounted: Callable[[str], Path], has_memory: bool

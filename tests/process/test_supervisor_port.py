@@ -37,6 +37,7 @@ def connect_locally(name: str) -> socket.socket:
     return connection
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("source", ["127.0.0.2", "127.0.0.1", "@"])
 def test_many_unauthenticated_connections_delay_no_rank(make: Callable[..., Run], source: str) -> None:
     run = make(SLEEP_FOREVER, 4, go={"addresses": ["127.0.0.1"]})
@@ -164,6 +165,7 @@ def test_rank_that_sends_only_malformed_messages_is_lost(make: Callable[..., Run
     assert (status["state"], status["first_failure"]["kind"], status["first_failure"]["rank"]) == ("failed", "lost", 1)
 
 
+@pytest.mark.rest
 def test_rank_that_reconnects_to_a_slow_supervisor_is_not_lost(make: Callable[..., Run]) -> None:
     run = make("", launch=NO_RANKS).start()
     ranks = [FakeRank(run, 0), FakeRank(run, 1)]
@@ -178,6 +180,7 @@ def test_rank_that_reconnects_to_a_slow_supervisor_is_not_lost(make: Callable[..
     assert run.wait()["state"] == "ok"
 
 
+@pytest.mark.rest
 def test_unauthenticated_connections_are_dropped_and_the_run_continues(make: Callable[..., Run]) -> None:
     run = make(SLEEP_FOREVER).start()
     run.wait_for(b"here", 1)

@@ -93,6 +93,7 @@ def test_stack_with_oneccl_is_verified(ccl: Home) -> None:
     assert "opt/mpi/bin/mpiexec.hydra" in str(result.launcher)
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("python", other_pythons())
 def test_verify_runs_under_every_python(gloo: Home, python: str) -> None:
     assert verify(gloo, request(gloo), python)["ok"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mutants.__main__ import ROOT, Place, choose, files_of, imports_of_tests, near, paths_of, stages
+from mutants.__main__ import ROOT, Place, choose, files_of, near, paths_of, stages
 from mutants.mutate import KINDS, is_in_function, mutants_of
 
 
@@ -66,16 +66,15 @@ def test_lines_outside_functions_count_when_the_module_is_imported() -> None:
 def test_tests_that_reach_the_function_come_first_and_others_only_for_a_constant() -> None:
     path = Path("ipexctl/hosts/limit.py")
     (mutant, *_) = mutants_of((ROOT / path).read_text())
-    imports = imports_of_tests(ROOT / "tests/unit")
-    close = near(path, imports)
+    close = near(path)
     assert "tests/unit/hosts/test_hosts_limit.py" in close
     assert "tests/unit/launch/test_binding.py" not in close
     # A module that only a helper beside the tests imports.
-    assert "tests/unit/doctor/test_doctor_rules.py" in near(Path("ipexctl/facts/facts.py"), imports)
+    assert "tests/unit/doctor/test_doctor_rules.py" in near(Path("ipexctl/facts/facts.py"))
     room, also = files_of(["tests/unit/hosts"]), ("tests/process/test_a.py", "tests/process/test_limit.py")
     place = Place(path, mutant)
-    assert stages(place, ["a::b"], imports, room, also) == (("a::b",), also[::-1])
-    first, rest, last = stages(place, None, imports, room, also)
+    assert stages(place, ["a::b"], room, also) == (("a::b",), also[::-1])
+    first, rest, last = stages(place, None, room, also)
     assert (first, last) == (close, also[::-1])
     assert {*first, *rest} >= {*room}
     assert not {*first} & {*rest}

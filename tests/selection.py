@@ -1,0 +1,199 @@
+"""Chooses the tests that a call runs: `python tests/selection.py changed [BASE]`, `python tests/selection.py ci`.
+
+`changed` prints the test files of what differs from BASE (the last commit of main): nearest first, by imports, as many
+as fit into `BUDGET`; what it leaves out is named. Pages and golden texts bring the tests of pages and of golden texts.
+
+`ci` prints the files of which a submission runs all tests, beside the core of all others: those of `changed` since the
+last landing without a budget, and a third of the rest. Which third is the number of commits: three landings see
+everything. As a plugin of pytest, `--whole FILE` takes that list: tests that are neither core nor of a file in it are
+left out.
+
+In: git and `durations.json`, the seconds of each file in the last recorded run (`python tests/selection.py record
+JUNIT.xml…`). The rule: what is left out is said, and `sh tests/run.sh --all` leaves out nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from import_graph import ROOT, distances, is_test, project_imports
+
+DURATIONS = Path(__file__).with_name("durations.json")
+BUDGET = 60.0
+"""Seconds of tests, one after the other, for `changed`; two processes run them in half of it, beside the checks."""
+NEAR = 2
+"""A test that reaches a changed module by more imports than this proves little of it: nearly all tests do."""
+UNKNOWN_SECONDS = 1.0
+"""Of a test file without a record: it is new."""
+SHARES = 3
+TESTS_OF = {"docs/": "tests/unit/docs", "mkdocs.yml": "tests/unit/docs", "tests/unit/golden/": "tests/unit/golden"}
+ALWAYS = ("tests/unit/test_measures.py", "tests/unit/test_language.py")
+"""Rules for all files of the project."""
+REST = ("tests/process/", "tests/lab/", "tests/package/", "tests/stack/")
+"""Where tests are that are not core; those of `tests/unit` all are."""
+LANDING_HOURS = 4
+"""The commits of one submission are younger than its last one by less; the commit before them has landed."""
+
+
+class Choice(NamedTuple):
+    """Test files of a change."""
+
+    files: tuple[str, ...]
+    left_out: tuple[tuple[str, float], ...]
+    """Near ones that the budget did not allow, with their seconds."""
+
+
+def choose(
+    changed: Collection[str],
+    imports: Mapping[str, frozenset[str]],
+    seconds: Mapping[str, float],
+    *,
+    budget: float = BUDGET,
+) -> Choice:
+    """Pure. A changed test file is always among them."""
+    reached = distances(changed, imports)
+    for path in changed:
+        for prefix, tests in TESTS_OF.items():
+            if path.startswith(prefix):
+                reached.update({file: 0 for file in imports if is_test(file) and file.startswith(f"{tests}/")})
+    near = {file: distance for file, distance in reached.items() if is_test(file) and distance <= NEAR}
+    if any(path.endswith(".py") for path in changed):
+        near.update({file: 0 for file in ALWAYS if file in imports})
+    chosen: list[str] = []
+    left_out: list[tuple[str, float]] = []
+    total = 0.0
+    for file in sorted(near, key=lambda file: (near[file], seconds.get(file, UNKNOWN_SECONDS), file)):
+        cost = seconds.get(file, UNKNOWN_SECONDS)
+        if file in changed or total + cost <= budget:
+            chosen.append(file)
+            total += cost
+        else:
+            left_out.append((file, cost))
+    return Choice(tuple(chosen), tuple(left_out))
+
+
+def shares(files: Iterable[str], seconds: Mapping[str, float], count: int = SHARES) -> tuple[tuple[str, ...], ...]:
+    """These files in `count` parts that take about as long as one another. Pure."""
+    parts: list[list[str]] = [[] for _ in range(count)]
+    totals = [0.0] * count
+    for file in sorted(files, key=lambda file: (-seconds.get(file, UNKNOWN_SECONDS), file)):
+        index = totals.index(min(totals))
+        parts[index].append(file)
+        totals[index] += seconds.get(file, UNKNOWN_SECONDS)
+    return tuple(tuple(sorted(part)) for part in parts)
+
+
+def seconds_of(reports: Iterable[Path]) -> dict[str, float]:
+    """Test file → its seconds in these reports of `pytest --junitxml`."""
+    totals: defaultdict[str, float] = defaultdict(float)
+    for report in reports:
+        for case in ElementTree.parse(report).iter("testcase"):
+            totals[case.get("classname", "").replace(".", "/") + ".py"] += float(case.get("time", 0))
+    return {file: round(total, 1) for file, total in sorted(totals.items()) if (ROOT / file).is_file()}
+
+
+# The plugin
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--whole", metavar="FILE", help="run core tests, and all tests of the files that FILE lists")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not (named := config.getoption("--whole")):
+        return
+    whole = set(Path(named).read_text().split())
+    kept = [item for item in items if is_core(item) or str(item.path.relative_to(ROOT)) in whole]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    items[:] = kept
+
+
+def is_core(item: pytest.Item) -> bool:
+    """A file of `REST` has a few core tests, or is core as a whole if none of its tests is marked `rest`."""
+    path = str(item.path.relative_to(ROOT))
+    if path.startswith("tests/process/"):
+        return item.get_closest_marker("rest") is None
+    return not path.startswith(REST) or item.get_closest_marker("core") is not None
+
+
+# The checkout
+
+
+def changed_files(base: str) -> list[str]:
+    new = _git("ls-files", "--others", "--exclude-standard")
+    return sorted({*_git("diff", "--name-only", "--no-renames", base, "--"), *new})
+
+
+def last_of_main() -> str:
+    """Where this branch left main; the last commit on main itself."""
+    for name in ("main", "origin/main"):
+        if found := _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}"):
+            return (_git("merge-base", "HEAD", found[0]) or found)[0]
+    return "HEAD"
+
+
+def last_landing() -> str:
+    """The newest commit that is older than those of this submission; the first one of all if there is none."""
+    (newest,) = _git("log", "-1", "--format=%ct")
+    before = int(newest) - LANDING_HOURS * 3600
+    return (_git("rev-list", "-1", f"--before={before}", "HEAD") or _git("rev-list", "--max-parents=0", "HEAD"))[0]
+
+
+def _git(*args: str) -> list[str]:
+    return subprocess.run(["git", "-C", ROOT, *args], capture_output=True, text=True, check=False).stdout.splitlines()
+
+
+def _recorded() -> dict[str, float]:
+    seconds: dict[str, float] = json.loads(DURATIONS.read_text())
+    return seconds
+
+
+def _print_changed(base: str) -> None:
+    changed = changed_files(base)
+    choice = choose(changed, project_imports(), _recorded())
+    print("\n".join(choice.files))
+    print(f"{len(changed)} files differ from {base[:10]}: {len(choice.files)} files of tests", file=sys.stderr)
+    for file, cost in choice.left_out:
+        print(f"left out: {file} ({cost:.0f} s)", file=sys.stderr)
+    print("left out: tests that are further away; sh tests/run.sh --all has all", file=sys.stderr)
+
+
+def _print_ci() -> None:
+    base, seconds, imports = os.environ.get("IPEXCTL_TESTS_BASE") or last_landing(), _recorded(), project_imports()
+    near = choose(changed_files(base), imports, seconds, budget=float("inf")).files
+    rest = [file for file in imports if is_test(file) and file.startswith(REST)]
+    number = int(_git("rev-list", "--count", "HEAD")[0]) % SHARES
+    chosen = {file for file in near if file.startswith(REST)} | set(shares(rest, seconds)[number])
+    print("\n".join(sorted(chosen)))
+    left_out = sorted(set(rest) - chosen)
+    print(f"whole files since {base[:10]}, and part {number + 1} of {SHARES} of the rest", file=sys.stderr)
+    print(f"left out, but for their core: {' '.join(left_out)}", file=sys.stderr)
+
+
+def main(args: list[str]) -> int:
+    if args[:1] == ["changed"]:
+        _print_changed(args[1] if args[1:] else last_of_main())
+    elif args == ["ci"]:
+        _print_ci()
+    elif args[:1] == ["record"] and args[1:]:
+        seconds = {**_recorded(), **seconds_of(map(Path, args[1:]))}
+        kept = {file: seconds[file] for file in sorted(seconds) if (ROOT / file).is_file()}
+        DURATIONS.write_text(json.dumps(kept, indent=0) + "\n")
+    else:
+        print(__doc__, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

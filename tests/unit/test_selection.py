@@ -1,0 +1,97 @@
+"""The choice of tests: what a change brings, what is left out, and shares that together are everything."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from import_graph import ROOT, distances, is_test, project_imports
+from selection import REST, SHARES, choose, seconds_of, shares
+
+IMPORTS = {
+    "ipexctl/a.py": frozenset[str](),
+    "ipexctl/b.py": frozenset({"ipexctl/a.py"}),
+    "ipexctl/c.py": frozenset({"ipexctl/b.py"}),
+    "ipexctl/d.py": frozenset({"ipexctl/c.py"}),
+    "tests/helpers.py": frozenset({"ipexctl/a.py"}),
+    "tests/unit/test_a.py": frozenset({"tests/helpers.py"}),
+    "tests/unit/test_b.py": frozenset({"ipexctl/b.py"}),
+    "tests/unit/test_d.py": frozenset({"ipexctl/d.py"}),
+    "tests/unit/docs/test_links.py": frozenset[str](),
+    "tests/unit/golden/test_golden_a.py": frozenset({"ipexctl/d.py"}),
+}
+
+
+def test_imports_of_the_product_are_counted_and_helpers_are_not() -> None:
+    found = distances(["ipexctl/a.py"], IMPORTS)
+    assert [found[f"tests/unit/test_{name}.py"] for name in "abd"] == [0, 1, 3]
+    assert "tests/unit/docs/test_links.py" not in found
+
+
+@pytest.mark.parametrize(
+    ("changed", "budget", "chosen", "left_out"),
+    [
+        (["ipexctl/a.py"], 60.0, ["a", "b"], []),
+        (["ipexctl/a.py"], 5.0, ["a"], ["b"]),
+        (["tests/unit/test_d.py"], 0.0, ["d"], []),
+        (["tests/helpers.py"], 60.0, ["a"], []),
+        (["docs/run.md"], 60.0, ["docs/test_links"], []),
+        (["tests/unit/golden/a.txt"], 60.0, ["golden/test_golden_a"], []),
+        (["LICENSE"], 60.0, [], []),
+    ],
+)
+def test_nearest_tests_come_first_until_the_budget_is_used(
+    changed: list[str], budget: float, chosen: list[str], left_out: list[str]
+) -> None:
+    seconds = dict.fromkeys(IMPORTS, 4.0)
+    choice = choose(changed, IMPORTS, seconds, budget=budget)
+    names = [f"tests/unit/{name if '/' in name else f'test_{name}'}.py" for name in chosen]
+    assert list(choice.files) == names
+    assert choice.left_out == tuple((f"tests/unit/test_{name}.py", 4.0) for name in left_out)
+
+
+def test_shares_take_about_as_long_and_are_everything() -> None:
+    seconds = {f"tests/lab/test_{number}.py": float(number % 7) for number in range(40)}
+    parts = shares(seconds, seconds)
+    assert sorted(file for part in parts for file in part) == sorted(seconds)
+    totals = [sum(seconds[file] for file in part) for part in parts]
+    assert len(parts) == SHARES
+    assert max(totals) - min(totals) <= 6
+
+
+def test_graph_of_the_checkout_has_ways_through_helpers_plugins_and_named_modules() -> None:
+    imports = project_imports()
+    near = {file for file, far in distances(["ipexctl/node/run/supervisor.py"], imports).items() if not far}
+    assert "tests/process/test_run_lifecycle.py" in near, "it names the module, and starts it from a zip"
+    fixtures = distances(["tests/unit/sync/sync_fixtures.py"], imports)
+    assert fixtures["tests/unit/sync/test_sync_leases.py"] == 0
+
+
+def test_seconds_are_read_from_the_reports_of_pytest(tmp_path: Path) -> None:
+    report = tmp_path / "report.xml"
+    case = '<testcase classname="tests.unit.test_selection" name="{}" time="1.25"/>'
+    gone = '<testcase classname="tests.unit.test_gone" name="c" time="9"/>'
+    report.write_text(f"<testsuites><testsuite>{case.format('a')}{case.format('b')}{gone}</testsuite></testsuites>")
+    assert seconds_of([report]) == {"tests/unit/test_selection.py": 2.5}
+
+
+def test_whole_files_run_beside_the_core_of_all_others(tmp_path: Path) -> None:
+    """pytest itself, with the plugin: no test runs."""
+    whole = tmp_path / "whole"
+    argv = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--whole", str(whole), "tests/lab/test_exec.py"]
+
+    def collected(*files: str) -> list[str]:
+        whole.write_text("\n".join(files))
+        done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+        return [line for line in done.stdout.splitlines() if "::" in line]
+
+    assert 0 < len(collected()) < len(collected("tests/lab/test_exec.py"))
+
+
+def test_every_file_that_is_not_core_is_in_a_share() -> None:
+    rest = [file for file in project_imports() if is_test(file) and not file.startswith("tests/unit/")]
+    assert rest
+    assert all(file.startswith(REST) for file in rest)
