@@ -256,6 +256,7 @@ class _Push:
                 f"{found[host.name].directory}/{STORE}",
                 addresses.get(host.name),
                 resume=True,
+                is_guarded=True,
             )
             for host in hosts
         }
@@ -266,7 +267,7 @@ class _Push:
             blobs: Sequence[StoredFile] = uploader.blobs_of(host) if uploader is not None else ()
             request: PlaceRequest = {
                 "path": found.path,
-                "directory": found.directory,
+                "listed": found.listed,
                 "force": self._options.force,
                 "blobs": [[blob.sha256, blob.name] for blob in blobs],
             }

@@ -43,7 +43,7 @@ class Target:
         return [[str(file_of(content)["sha256"]), name] for content, name in files]
 
     def place(self, found: Said, blobs: list[list[str]], *, force: bool = False) -> Said:
-        request = {"path": found.last["path"], "directory": found.last["directory"], "force": force, "blobs": blobs}
+        request = {"path": found.last["path"], "listed": found.last["listed"], "force": force, "blobs": blobs}
         return self.call("place", request)
 
     def all(self) -> dict[str, Any]:

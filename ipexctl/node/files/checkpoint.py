@@ -45,10 +45,11 @@ from ipexctl.node.common.files import (
     remove_abandoned,
     write_json_atomically,
 )
+from ipexctl.node.common.guarded_directory import open_directory, open_file
 from ipexctl.node.common.handshake import CHECKPOINT_EXCHANGE, CHECKPOINT_FILES, derive_token
 from ipexctl.node.common.limits import CHECKPOINT_STEP
 from ipexctl.node.files import store
-from ipexctl.node.files.checkpoint_path import open_directory, open_file, resolve_checkpoint
+from ipexctl.node.files.checkpoint_path import resolve_path
 from ipexctl.node.files.checkpoint_plan import (
     MAX_FILES,
     Copy,
@@ -89,7 +90,7 @@ class CheckpointFiles:
 
     def __init__(self, path: str, home: str, project: str = "") -> None:
         self.base, self.top = os.path.split(path)
-        self._resolve = functools.partial(resolve_checkpoint, path, home, project)
+        self._resolve = functools.partial(resolve_path, path, home, project)
         key = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
         self.directory = os.path.join(home, "checkpoints", key)
         self.inbox, self.outbox = (os.path.join(self.directory, name) for name in ("in", "out"))

@@ -1,9 +1,10 @@
-"""Finds a checkpoint on this host, and decides whose links may lead there.
+"""Finds the place of a checkpoint or of pushed data on this host, and decides whose links may lead there.
 
-The PATH of `--checkpoint` comes in; the same place without links goes out, and every later step opens that place
-without following a link. The rule: a project decides nothing about files outside of it. So a link that sync brought is
-refused, and if a project's file set the PATH, also any other link below a working directory that is not synced. A link
-that the user made on this host is followed; one of another account is only if that account owns the directory, too.
+The PATH of `--checkpoint` or `push` comes in; the same place without links goes out, and every later step opens that
+place without following a link. The rule: a project decides nothing about files outside of it. So a link that sync
+brought is refused, and if a project's file set the PATH, also any other link below a working directory that is not
+synced. A link that the user made on this host is followed; one of another account is only if that account owns the
+directory, too.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from ipexctl.node.files.tree import ProjectTree
 _MAX_LINKS = 40
 """As many as Linux follows."""
 _DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_OWN_PLACE = "name the place itself in the call: --checkpoint /PATH/ON/EVERY/HOST"
+OWN_CHECKPOINT = "name the place itself in the call: --checkpoint /PATH/ON/EVERY/HOST"
+OWN_DATA = "name the place itself in the call: ipexctl push SRC /PATH/ON/EVERY/HOST"
 
 
-def resolve_checkpoint(path: str, home: str, project: str = "") -> str:
+def resolve_path(path: str, home: str, project: str = "", *, fix: str = OWN_CHECKPOINT) -> str:
     """An absolute path without links, also if its end does not exist yet. Raises an AgentError for a refused link.
 
     `project`: the working directory of the ranks if a project's file set the path, else empty.
@@ -44,9 +46,9 @@ def resolve_checkpoint(path: str, home: str, project: str = "") -> str:
                 target, links = os.readlink(part, dir_fd=above), links + 1
                 if links > _MAX_LINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-                _check_link(here, target, home, project)
+                _check_link(here, target, home, project, fix)
                 if status.st_uid not in (0, os.geteuid(), os.stat(above).st_uid):
-                    raise AgentError(f"{here} is a link of another account (uid {status.st_uid})", _OWN_PLACE)
+                    raise AgentError(f"{here} is a link of another account (uid {status.st_uid})", fix)
                 pending += target.split("/")[::-1]
                 if not target.startswith("/"):
                     continue
@@ -63,14 +65,14 @@ def resolve_checkpoint(path: str, home: str, project: str = "") -> str:
         os.close(above)
 
 
-def _check_link(path: str, target: str, home: str, project: str) -> None:
+def _check_link(path: str, target: str, home: str, project: str, fix: str) -> None:
     """Refuse a link that the project has brought. `path` has no links in its directory."""
     found = _tree_of(path, home)
     if found is not None:
         if _is_synced(*found, target):
-            raise AgentError(f"{path} is a link to {target}, which sync brought from the project", _OWN_PLACE)
+            raise AgentError(f"{path} is a link to {target}, which sync brought from the project", fix)
     elif project and path.startswith(os.path.realpath(project) + "/"):
-        raise AgentError(f"{path} is a link to {target}, and a file of the project names the checkpoint", _OWN_PLACE)
+        raise AgentError(f"{path} is a link to {target}, and a file of the project names the checkpoint", fix)
 
 
 def _tree_of(path: str, home: str) -> tuple[ProjectTree, str] | None:
@@ -89,47 +91,3 @@ def _is_synced(tree: ProjectTree, name: str, target: str) -> bool:
     row = tree.rows.get(name)
     rows = [*([row] if row is not None and row[6] else ()), *(row for row in tree.pending if row[0] == name)]
     return any(row[1] == "l" and row[4] == target for row in rows)
-
-
-def open_directory(path: str, *, make: bool = False) -> int:
-    """Open a directory of an absolute path without following a link; with `make`, missing ones are made.
-
-    Raises an AgentError if a part of it is a link, which has been made since the path was resolved.
-    """
-    number, done = os.open("/", _DIRECTORY), "/"
-    for part in filter(None, path.split("/")):
-        done = os.path.join(done, part)
-        try:
-            below = _enter(part, number, make=make)
-        except OSError as error:
-            if error.errno in (errno.ELOOP, errno.ENOTDIR) and os.path.islink(done):
-                raise AgentError(f"{done} is a link", "name the directory itself") from None
-            raise OSError(error.errno, error.strerror, done) from None
-        finally:
-            os.close(number)
-        number = below
-    return number
-
-
-def _enter(part: str, above: int, *, make: bool) -> int:
-    try:
-        return os.open(part, _DIRECTORY, dir_fd=above)
-    except FileNotFoundError:
-        if not make:
-            raise
-    with contextlib.suppress(FileExistsError):  # another process may have made it meanwhile
-        os.mkdir(part, dir_fd=above)
-    return os.open(part, _DIRECTORY, dir_fd=above)
-
-
-def open_file(path: str) -> int:
-    """Open a file of an absolute path for reading without following a link, and without waiting for a pipe."""
-    directory = open_directory(os.path.dirname(path))
-    try:
-        return os.open(
-            os.path.basename(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory
-        )
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, path) from None
-    finally:
-        os.close(directory)

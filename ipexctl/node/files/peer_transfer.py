@@ -129,13 +129,19 @@ def connect(request: ConnectRequest, report: store.Report = store.emit_or_end) -
 
 def serve(request: ServeRequest, stdin: BinaryIO) -> Json:
     """Only the end of stdin may follow the request: a buffer could hold data that `select` would miss."""
-    server = FileServer(request)
-    store.emit_or_end("serving", port=server.port)
-    server.run(stdin.fileno())
+    with store.entered(request) as inside:
+        server = FileServer(inside)
+        store.emit_or_end("serving", port=server.port)
+        server.run(stdin.fileno())
     return {}
+
+
+def _connect(request: ConnectRequest, _: BinaryIO) -> Json:
+    with store.entered(request) as inside:
+        return connect(inside)
 
 
 def main(action: str) -> int:
     store.end_on_signals()
-    actions: dict[str, Action] = {"serve": serve, "connect": lambda request, _: connect(request)}
+    actions: dict[str, Action] = {"serve": serve, "connect": _connect}
     return answer(actions[action])

@@ -8,6 +8,10 @@ them to their names, and removes that directory.
 The rules: a file that is there is equal by its hash, or is not touched without `force`; each file is complete or
 absent, also after a full disk; no link below the path is followed; nothing of the user is removed. What arrived before
 a call broke off stays for the next one. `/`, a home and what is in ipexctl's own directory are no paths of data.
+
+Other accounts may write in the path, as in a team's directory. So both directories are opened once
+(`guarded_directory.py`), the own one only if it belongs to this account alone; the list is that of `inspect`, by its
+hash; names are checked and contents hashed again when they are used.
 """
 
 from __future__ import annotations
@@ -19,26 +23,17 @@ import json
 import os
 import pwd
 import shlex
-import shutil
 import stat
 import sys
 from typing import TYPE_CHECKING, BinaryIO, Iterator, NamedTuple, TypedDict
 
 from ipexctl.node.common.answer import Action, AgentError, answer
-from ipexctl.node.common.files import (
-    encode_name,
-    explain_full_disk,
-    free_space,
-    read_json,
-    remove_file,
-    secure_directory,
-    sha256_of,
-    write_json_atomically,
-)
+from ipexctl.node.common.files import encode_name, explain_full_disk, free_space
+from ipexctl.node.common.guarded_directory import GuardedDirectory, check_name, open_file
 from ipexctl.node.common.home_entries import is_stored
 from ipexctl.node.common.processes import is_partial_in_use
 from ipexctl.node.files import store
-from ipexctl.node.files.checkpoint_path import open_directory
+from ipexctl.node.files.checkpoint_path import OWN_DATA, resolve_path
 from ipexctl.node.files.file_stream import read_body, read_headers
 from ipexctl.node.files.replies import InspectReply, PlaceReply
 
@@ -50,6 +45,7 @@ LIST, STORE, TOKEN = "list.json", "store", "id"
 CONTENT, PARCEL = "content", "parcel"
 """The names in the store: a large file, or several small ones in a stream."""
 SHOWN = 20
+_MAX_LIST = 1 << 30
 _TOP = ""
 """The name of SRC itself, if it is a file."""
 
@@ -71,7 +67,8 @@ class InspectRequest(TypedDict):
 
 class PlaceRequest(TypedDict):
     path: str
-    directory: str
+    listed: str
+    """The hash of the list that `inspect` has left there."""
     force: bool
     blobs: list[list[str]]
     """Hash and name of each file in the store."""
@@ -90,8 +87,8 @@ class ListedPath(NamedTuple):
 def check_path(text: str, home: str, *, is_file: bool) -> str:
     """The path without links. Raises an AgentError for one that is no place for data."""
     account = os.path.realpath(os.path.expanduser("~"))
-    path = os.path.realpath(os.path.join(account, os.path.expanduser(text)))
     own = os.path.realpath(os.path.join(account, os.path.expanduser(home)))
+    path = resolve_path(os.path.join(account, os.path.expanduser(text)), own, fix=OWN_DATA)
     places = [(account, "your home directory"), (own, "ipexctl's own directory")]
     with contextlib.suppress(KeyError):  # $HOME may be another directory
         places.append((os.path.realpath(pwd.getpwuid(os.geteuid()).pw_dir), "your home directory"))
@@ -111,10 +108,14 @@ def check_path(text: str, home: str, *, is_file: bool) -> str:
 
 
 def read_list(packed: bytes) -> list[ListedPath]:
-    rows = [ListedPath(*row) for row in json.loads(gzip.decompress(packed))]
+    return checked(json.loads(gzip.decompress(packed)))
+
+
+def checked(listed: list[list[object]]) -> list[ListedPath]:
+    rows = [ListedPath(*row) for row in listed]  # type: ignore[arg-type]
     for row in rows:
-        if any(part in ("", ".", "..") for part in row.path.split("/")) and row.path != _TOP:
-            raise AgentError(f"{row.path!r} leads out of the path")
+        if row.path != _TOP:
+            check_name(row.path)
     return rows
 
 
@@ -163,8 +164,12 @@ class Comparison:
             return "differing"
         if self._quick:
             return "same"
-        digest = sha256_of(at, lambda size: self._progress.add(size, row.path))
-        return "same" if digest == row.content else "differing"
+        digest = hashlib.sha256()
+        with open(open_file(os.fsdecode(at)), "rb", buffering=0) as file:
+            for block in _blocks(file):
+                digest.update(block)
+                self._progress.add(len(block), row.path)
+        return "same" if digest.hexdigest() == row.content else "differing"
 
 
 def place_of(path: str, name: str) -> bytes:
@@ -177,15 +182,16 @@ def inspect(request: InspectRequest, stream: BinaryIO, report: Report = store.em
     path = check_path(request["path"], request["home"], is_file=request["is_file"])
     found = Comparison(path, rows, report, quick=request["quick"])
     refused = found.blocked or (found.differing and not request["force"])
-    directory = token = ""
+    directory = token = digest = ""
     if not refused and found.lacking and not request["dry_run"] and not request["quick"]:
-        directory, token = prepare(path, found.lacking, is_file=request["is_file"])
+        directory, token, digest = prepare(path, found.lacking, is_file=request["is_file"])
     files = [row for row in found.lacking if row.kind == "f"]
     return InspectReply(
         path=path,
         python=sys.executable,
         directory=directory,
         token=token,
+        listed=digest,
         same=found.same,
         lacking=sum(row.kind != "d" for row in found.lacking),
         is_complete=not found.lacking and not found.blocked,
@@ -198,135 +204,152 @@ def inspect(request: InspectRequest, stream: BinaryIO, report: Report = store.em
     )
 
 
-def prepare(path: str, lacking: list[ListedPath], *, is_file: bool) -> tuple[str, str]:
-    """Make the directory in which files arrive, on the disk of the path; returns it, and a token of that directory.
+def own_directory(path: str) -> bytes:
+    """The name of the directory in which the files of that path arrive."""
+    return os.fsencode(PREFIX + hashlib.sha256(os.fsencode(path)).hexdigest()[:16])
+
+
+def enter_own(above: GuardedDirectory, path: str) -> GuardedDirectory:
+    """That directory. Raises an AgentError for a link or a directory that another account can open or has made."""
+    name = own_directory(path)
+    shown = os.path.join(above.path, os.fsdecode(name))
+    fix = f"see whose it is: ls -ld {shlex.quote(shown)}; or name another PATH"
+    try:
+        directory = above.enter(name)
+    except AgentError as error:
+        raise AgentError(error.reason, fix) from None
+    except NotADirectoryError:
+        raise AgentError(f"{shown} is no directory", fix) from None
+    directory.check_private(fix)
+    return directory
+
+
+def prepare(path: str, lacking: list[ListedPath], *, is_file: bool) -> tuple[str, str, str]:
+    """Make the directory in which files arrive, on the disk of the path; returns it, its token and the list's hash.
 
     Hosts that see the same directory have the same token: a dangling link, because creating one is atomic on NFS, too.
     """
     parent = os.path.dirname(path) if is_file else path
-    umask = os.umask(0o077)
-    os.umask(_umask)
-    try:
-        os.makedirs(parent, exist_ok=True)
-    finally:
-        os.umask(umask)
-    directory = os.path.join(parent, PREFIX + hashlib.sha256(os.fsencode(path)).hexdigest()[:16])
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(directory, 0o700)
-    fix = f"see whose it is: ls -ld {shlex.quote(directory)}; or name another PATH"
-    if os.path.islink(directory):
-        raise AgentError(f"{directory} is a link", fix)
-    secure_directory(directory, fix)
-    needed = sum({row.content: row.size for row in lacking if row.kind == "f"}.values())
-    arrived = sum(status.st_size for status in _stored(directory))
-    if needed - arrived > free_space(directory):
-        raise explain_full_disk(parent, needed - arrived)
-    link = os.path.join(directory, TOKEN)
-    with contextlib.suppress(FileExistsError):
-        os.symlink(os.urandom(16).hex(), link)
-    write_json_atomically(os.path.join(directory, LIST), {"rows": lacking})
-    return directory, os.readlink(link)
+    with _umask_of_account():
+        above = GuardedDirectory.open(parent, make=True)
+    with above:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(own_directory(path), 0o700, dir_fd=above.number)
+        with enter_own(above, path) as directory:
+            needed = sum({row.content: row.size for row in lacking if row.kind == "f"}.values())
+            arrived = sum(status.st_size for status in _stored(directory))
+            if needed - arrived > free_space(directory.anchor):
+                raise explain_full_disk(parent, needed - arrived)
+            with contextlib.suppress(FileExistsError):
+                os.symlink(os.urandom(16).hex(), TOKEN, dir_fd=directory.number)
+            rows = json.dumps(lacking, separators=(",", ":")).encode()
+            directory.write(os.fsencode(LIST), (rows,))
+            return directory.path, os.readlink(TOKEN, dir_fd=directory.number), hashlib.sha256(rows).hexdigest()
 
 
-def _stored(directory: str) -> Iterator[os.stat_result]:
-    for above, _, names in os.walk(os.path.join(directory, STORE)):
+def _stored(directory: GuardedDirectory) -> Iterator[os.stat_result]:
+    for above, _, names in os.walk(os.path.join(directory.anchor, STORE)):
         for name in names:
             with contextlib.suppress(OSError):
-                yield os.stat(os.path.join(above, name))
+                yield os.stat(os.path.join(above, name), follow_symlinks=False)
+
+
+@contextlib.contextmanager
+def _umask_of_account() -> Iterator[None]:
+    umask = os.umask(_umask)
+    try:
+        yield
+    finally:
+        os.umask(umask)
 
 
 class Placement:
     """Puts what has arrived at its names."""
 
-    def __init__(self, path: str, directory: str, rows: list[ListedPath], *, force: bool) -> None:
-        self.path, self._force = path, force
-        self._store = os.path.join(directory, STORE)
+    def __init__(self, top: GuardedDirectory, own: GuardedDirectory, name: str, *, force: bool) -> None:
+        """`name`: of SRC in `top` if it is a file, else empty."""
+        self._top, self._own, self._name, self._force = top, own, name, force
         self.uses: dict[str, list[ListedPath]] = {}
         """Content → the files that have it, as far as they are not in place."""
-        for row in rows:
-            if row.kind == "f":
-                self.uses.setdefault(row.content, []).append(row)
         self.placed = 0
 
     def place_large(self, sha256: str) -> None:
-        source = os.path.join(self._store, sha256, CONTENT)
+        """The file itself gets the first name, and the others a copy."""
         rows = self.uses.pop(sha256, [])
-        for row in rows[1:]:
-            with open(source, "rb") as file:
-                self._write(row, iter(lambda: file.read(1 << 20), b""))
-        if rows:
-            with self._name_of(rows[0]) as (number, name):
-                os.chmod(source, mode_of(rows[0]))
-                self._check_free(rows[0], number, name)
-                os.replace(source, name, dst_dir_fd=number)
-                self.placed += 1
+        if not rows:
+            return
+        with self._arrived(sha256) as directory:
+            with open(directory.open_to_read(os.fsencode(CONTENT)), "rb", buffering=0) as file:
+                if _hash_of(file) != sha256:
+                    raise AgentError(f"{rows[0].path or self._name}: what has arrived was changed", "run it again")
+                for row in rows[1:]:
+                    file.seek(0)
+                    self._write(row, _blocks(file))
+                os.fchmod(file.fileno(), mode_of(rows[0]))
+            with self._place_of(rows[0]) as (target, name), self._free(rows[0]):
+                target.rename(directory.number, os.fsencode(CONTENT), name, replace=self._force)
+            self.placed += 1
 
     def place_parcel(self, sha256: str) -> None:
-        with open(os.path.join(self._store, sha256, PARCEL), "rb") as stream:
+        with self._arrived(sha256) as directory, open(directory.open_to_read(os.fsencode(PARCEL)), "rb") as stream:
             for header in read_headers(stream):
                 content, size = str(header["sha256"]), int(header["size"])
                 data = b"".join(read_body(stream, size, content))
+                if hashlib.sha256(data).hexdigest() != content:
+                    raise AgentError("what has arrived was changed", "run it again")
                 for row in self.uses.pop(content, []):
                     self._write(row, iter((data,)))
 
-    def place_empty_and_links(self, rows: list[ListedPath]) -> None:
+    def place_links(self, rows: list[ListedPath]) -> None:
         for row in rows:
-            if row.kind != "l":
-                continue
-            with self._name_of(row) as (number, name):
-                self._check_free(row, number, name)
-                temporary = self._temporary(name)
-                os.symlink(encode_name(row.content), temporary, dir_fd=number)
-                os.replace(temporary, name, src_dir_fd=number, dst_dir_fd=number)
+            if row.kind == "l":
+                with self._place_of(row) as (target, name), self._free(row):
+                    target.link_to(encode_name(row.content), name, replace=self._force)
                 self.placed += 1
 
+    def make_directory(self, row: ListedPath) -> None:
+        with _umask_of_account(), self._place_of(row) as (above, name), contextlib.suppress(FileExistsError):
+            os.mkdir(name, row.mode & 0o777 | 0o700, dir_fd=above.number)
+
+    def _arrived(self, sha256: str) -> GuardedDirectory:
+        if not store.is_sha256(sha256):
+            raise AgentError(f"{sha256[:80]!r} is no sha256")
+        return self._own.enter(f"{STORE}/{sha256}".encode())
+
     def _write(self, row: ListedPath, chunks: Iterator[bytes]) -> None:
-        with self._name_of(row) as (number, name):
-            self._check_free(row, number, name)
-            temporary = self._temporary(name)
-
-            def opener(path: str, flags: int) -> int:
-                return os.open(path, flags | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=number)
-
-            try:
-                with open(temporary, "wb", opener=opener) as file:
-                    for chunk in chunks:
-                        file.write(chunk)
-                    file.flush()
-                    os.fchmod(file.fileno(), mode_of(row))
-                os.replace(temporary, name, src_dir_fd=number, dst_dir_fd=number)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    os.unlink(temporary, dir_fd=number)
-                raise
-            self.placed += 1
-
-    @staticmethod
-    def _temporary(name: bytes) -> bytes:
-        return b".%s.ipexctl-%s.new" % (name[:200], os.urandom(4).hex().encode())
+        with self._place_of(row) as (target, name), self._free(row):
+            target.write(name, chunks, mode_of(row), replace=self._force)
+        self.placed += 1
 
     @contextlib.contextmanager
-    def _name_of(self, row: ListedPath) -> Iterator[tuple[int, bytes]]:
+    def _place_of(self, row: ListedPath) -> Iterator[tuple[GuardedDirectory, bytes]]:
         """The opened directory of a file, without following a link, and its name there."""
-        directory, name = os.path.split(place_of(self.path, row.path))
-        umask = os.umask(_umask)
-        try:
-            number = open_directory(os.fsdecode(directory), make=True)
-        finally:
-            os.umask(umask)
-        try:
-            yield number, name
-        finally:
-            os.close(number)
+        if row.path != _TOP:
+            check_name(row.path)
+        above, name = os.path.split(encode_name(row.path or self._name))
+        with _umask_of_account():
+            directory = self._top.enter(above, make=True)
+        with directory:
+            yield directory, name
 
-    def _check_free(self, row: ListedPath, directory: int, name: bytes) -> None:
-        """What was written there since the comparison is not replaced either."""
+    @contextlib.contextmanager
+    def _free(self, row: ListedPath) -> Iterator[None]:
+        """What was written there since the comparison is not replaced either; a directory never is."""
         try:
-            status = os.stat(name, dir_fd=directory, follow_symlinks=False)
-        except FileNotFoundError:
-            return
-        if not self._force or stat.S_ISDIR(status.st_mode):
-            raise AgentError(f"{row.path or self.path} was made there meanwhile", "run it again")
+            yield
+        except (FileExistsError, IsADirectoryError):
+            raise AgentError(f"{row.path or self._name} was made there meanwhile", "run it again") from None
+
+
+def _blocks(file: BinaryIO) -> Iterator[bytes]:
+    return iter(lambda: file.read(1 << 20), b"")
+
+
+def _hash_of(file: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    for block in _blocks(file):
+        digest.update(block)
+    return digest.hexdigest()
 
 
 def mode_of(row: ListedPath) -> int:
@@ -335,58 +358,61 @@ def mode_of(row: ListedPath) -> int:
 
 
 def place(request: PlaceRequest) -> PlaceReply:
-    path, directory = request["path"], request["directory"]
-    if not os.path.basename(directory).startswith(PREFIX):
-        raise AgentError(f"{directory} is none of push's directories")
-    rows = [ListedPath(*row) for row in read_json(os.path.join(directory, LIST)).get("rows", ())]
-    if not rows:
-        raise AgentError(f"{directory} was taken away meanwhile", "run it again")
-    placement = Placement(path, directory, rows, force=request["force"])
-    for row in rows:
-        if row.kind == "d":
-            _make_directory(path, row)
-    for sha256, name in request["blobs"]:
+    path = request["path"]
+    gone = AgentError("what had arrived was taken away meanwhile", "run it again")
+    with contextlib.ExitStack() as held:
         try:
-            placement.place_parcel(sha256) if name == PARCEL else placement.place_large(sha256)
-        except FileNotFoundError as error:
-            if os.fspath(error.filename or "").startswith(directory):
-                raise AgentError("what had arrived was taken away meanwhile", "run it again") from None
-            raise
-    if placement.uses:
-        raise AgentError("not all files have arrived", "run it again")
-    placement.place_empty_and_links(rows)
-    clean_up(directory)
-    return PlaceReply(placement.placed)
-
-
-def _make_directory(path: str, row: ListedPath) -> None:
-    umask = os.umask(_umask)
-    try:
-        at = place_of(path, row.path)
-        above = open_directory(os.fsdecode(os.path.dirname(at)), make=True)
+            # A file's directory is beside it, that of a directory in it.
+            is_file = not stat.S_ISDIR(os.stat(path, follow_symlinks=False).st_mode)
+        except FileNotFoundError:
+            is_file = True
+        parent, name = os.path.split(path) if is_file else (path, "")
         try:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(os.path.basename(at), row.mode & 0o777 | 0o700, dir_fd=above)
-        finally:
-            os.close(above)
-    finally:
-        os.umask(umask)
+            top = held.enter_context(GuardedDirectory.open(parent))
+            own = held.enter_context(enter_own(top, path))
+            listed = own.read(os.fsencode(LIST), _MAX_LIST)
+        except FileNotFoundError:
+            raise gone from None
+        if hashlib.sha256(listed).hexdigest() != request["listed"]:
+            raise AgentError(f"{own.path} has the list of another push", "run it again")
+        rows = checked(json.loads(listed))
+        if is_file != any(row.path == _TOP and row.kind != "d" for row in rows):
+            raise AgentError(f"{path} was replaced meanwhile", "run it again")
+        placement = Placement(top, own, name, force=request["force"])
+        for row in rows:
+            if row.kind == "d" and row.path != _TOP:
+                placement.make_directory(row)
+            elif row.kind == "f":
+                placement.uses.setdefault(row.content, []).append(row)
+        for sha256, kind in request["blobs"]:
+            try:
+                placement.place_parcel(sha256) if kind == PARCEL else placement.place_large(sha256)
+            except FileNotFoundError as error:
+                if not store.is_there(os.path.join(own.anchor, STORE), {"sha256": sha256, "name": kind, "size": None}):
+                    raise gone from None
+                raise error from None
+        if placement.uses:
+            raise AgentError("not all files have arrived", "run it again")
+        placement.place_links(rows)
+        clean_up(top, own, path)
+        return PlaceReply(placement.placed)
 
 
-def clean_up(directory: str) -> None:
+def clean_up(top: GuardedDirectory, own: GuardedDirectory, path: str) -> None:
     """Remove what push has made here, unless another call still writes there."""
-    with contextlib.suppress(OSError):
-        names = os.listdir(os.path.join(directory, STORE))
-        paths = [os.path.join(directory, STORE, name) for name in names]
-        if any(is_partial_in_use(path) for path in paths if os.path.isfile(path)):
+    with contextlib.suppress(OSError), own.enter(os.fsencode(STORE)) as arrived:
+        names = arrived.names()
+        paths = {name: os.path.join(arrived.anchor, os.fsdecode(name)) for name in names}
+        if any(is_partial_in_use(place) for place in paths.values() if os.path.isfile(place)):
             return
-        for path in filter(is_stored, paths):
-            shutil.rmtree(path) if os.path.isdir(path) else os.unlink(path)
-        os.rmdir(os.path.join(directory, STORE))
-    for name in (LIST, TOKEN):
-        remove_file(os.path.join(directory, name))
+        for name in names:
+            if is_stored(paths[name]):
+                arrived.remove_tree(name)
+        os.rmdir(STORE, dir_fd=own.number)
+    for entry in (LIST, TOKEN):
+        own.unlink(os.fsencode(entry))
     with contextlib.suppress(OSError):
-        os.rmdir(directory)
+        os.rmdir(own_directory(path), dir_fd=top.number)
 
 
 _umask = 0o077

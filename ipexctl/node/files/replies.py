@@ -69,6 +69,8 @@ class InspectReply(NamedTuple):
     """That of the push, beside or in the path; empty if nothing is to come."""
     token: str
     """The same on hosts that see this directory."""
+    listed: str
+    """The hash of the list that is in the directory, which `place` gets again."""
     same: int
     """Files and links that are there already."""
     lacking: int

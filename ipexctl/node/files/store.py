@@ -15,15 +15,16 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import stat
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Callable, NoReturn, Sequence, TypedDict
+from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, NoReturn, Sequence, TypedDict, TypeVar, cast
 
 from ipexctl.node.common.answer import Action, AgentError, Json, answer, emit, explain_os_error
 from ipexctl.node.common.files import (
@@ -33,6 +34,7 @@ from ipexctl.node.common.files import (
     secure_directory,
     sha256_of,
 )
+from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.home import make_home
 from ipexctl.node.common.home_entries import is_stored
 from ipexctl.node.common.processes import is_partial_in_use, partial_name
@@ -40,7 +42,7 @@ from ipexctl.node.files.file_stream import CHUNK, END, header_line, read_body, r
 
 if TYPE_CHECKING:
     from io import FileIO
-    from typing import Iterator, Mapping
+    from typing import Mapping
 
     from typing_extensions import NotRequired
 
@@ -51,6 +53,7 @@ SILENT_WRITER = 30.0
 MINIMUM_KEPT = 1 << 20
 """Bytes from which on an unfinished file is worth to be continued."""
 _unfinished: set[Path] = set()
+Request = TypeVar("Request", bound="Mapping[str, Any]")
 Report = Callable[..., None]
 """Called with an event's name and its fields; `emit` writes them to stdout."""
 
@@ -72,6 +75,8 @@ class StoreRequest(TypedDict):
     files: list[StoreFile]
     resume: NotRequired[bool]
     """Unfinished files are kept, and continued by a later call."""
+    guarded: NotRequired[bool]
+    """Other accounts may change a directory above the store: it is `entered`."""
 
 
 class HaveRequest(StoreRequest):
@@ -84,6 +89,7 @@ class ReceiveRequest(TypedDict):
     files: list[StoreFile] | None
     """No others are accepted; None: all are."""
     resume: NotRequired[bool]
+    guarded: NotRequired[bool]
 
 
 class HashMismatch(AgentError):
@@ -135,10 +141,33 @@ def total_of(files: Sequence[StoreFile]) -> int | None:
     return sum(sizes) if len(sizes) == len(files) else None
 
 
+@contextmanager
+def entered(request: Request) -> Iterator[Request]:
+    """The request with a path of its store that stays the same directory, whatever others do to those above it.
+
+    A guarded store is in a directory of this account alone, which is entered once, without following a link. Raises an
+    AgentError for any other.
+    """
+    if not request.get("guarded"):
+        yield request
+        return
+    above, name = os.path.split(request["store"])
+    with GuardedDirectory.open(above) as directory:
+        directory.check_private(f"see whose it is: ls -ld {shlex.quote(above)}")
+        try:
+            yield cast("Request", {**request, "store": f"{directory.anchor}/{name}"})
+        except AgentError as error:
+            raise AgentError(error.reason.replace(directory.anchor, above), error.fix) from None
+
+
+def is_sha256(text: str) -> bool:
+    return bool(_SHA256.fullmatch(text))
+
+
 def path_of(store: str, file: StoreFile) -> Path:
     """The path of a file; its hash and name are checked, so that it can't be outside the store."""
     sha256, name = file["sha256"], file["name"]
-    if not _SHA256.fullmatch(sha256):
+    if not is_sha256(sha256):
         raise AgentError(f"{sha256[:80]!r} is no sha256")
     if not name or name.startswith(".") or "/" in name or "\0" in name or len(os.fsencode(name)) > 200:
         raise AgentError(f"{name[:80]!r} can't be a file's name in the store")
@@ -404,7 +433,8 @@ def _send_to_stdout(request: StoreRequest) -> int:
             raise AgentError(f"{file.name} changed while it was read")
 
     try:
-        send(request, out.write, send_body)
+        with entered(request) as inside:
+            send(inside, out.write, send_body)
         out.flush()
     except (AgentError, OSError) as error:
         os.write(2, f"{error}\n".encode())
@@ -416,8 +446,15 @@ def main(action: str) -> int:
     if action == "send":
         return _send_to_stdout(json.loads(sys.stdin.buffer.readline()))
     end_on_signals()
-    actions: dict[str, Action] = {
-        "have": lambda request, _: have(request),
-        "receive": receive,
-    }
+    actions: dict[str, Action] = {"have": _have, "receive": _receive}
     return answer(actions[action])
+
+
+def _have(request: HaveRequest, _: BinaryIO) -> Json:
+    with entered(request) as inside:
+        return have(inside)
+
+
+def _receive(request: ReceiveRequest, stream: BinaryIO) -> Json:
+    with entered(request) as inside:
+        return receive(inside, stream)

@@ -71,6 +71,8 @@ class StoreLocation:
     """The directory of ipexctl on the host with a copy of the agent. If empty, each call sends the agent."""
     resume: bool = False
     """Unfinished files stay in the store, and the next transfer continues them."""
+    is_guarded: bool = False
+    """Other accounts may change a directory above the store: see `store.entered`."""
 
     def call(
         self,
@@ -89,7 +91,7 @@ class StoreLocation:
             session,
             command,
             action,
-            {**request, **({"home": self.home} if self.home else {}), **({"resume": True} if self.resume else {})},
+            {**request, **self._options()},
             python=self.python,
             home=self.home,
             cached=bool(self.home),
@@ -98,6 +100,10 @@ class StoreLocation:
             timeout=timeout,
             cancel=cancel,
         )
+
+    def _options(self) -> dict[str, object]:
+        options = {"home": self.home, "resume": self.resume, "guarded": self.is_guarded}
+        return {name: value for name, value in options.items() if value}
 
 
 @dataclass(frozen=True, slots=True)

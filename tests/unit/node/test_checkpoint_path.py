@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.files.checkpoint_path import open_directory, open_file, resolve_checkpoint
+from ipexctl.node.common.guarded_directory import open_directory, open_file
+from ipexctl.node.files.checkpoint_path import resolve_path
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def write_state(tree: Path, *rows: tuple[str, str, bool], file: str = "state.jso
 
 def refusal(path: Path, home: Path, project: str = "") -> str:
     with pytest.raises(AgentError) as caught:
-        resolve_checkpoint(str(path), str(home), project)
+        resolve_path(str(path), str(home), project)
     assert "--checkpoint" in caught.value.fix
     return caught.value.reason
 
@@ -53,10 +54,10 @@ def test_links_of_the_user_are_followed_into_missing_directories(home: Path, tre
     (tree / "up").symlink_to("../../../big/../big")
     write_state(tree, ("ckpt", "/elsewhere", True), ("same", str(tmp_path / "big"), False))
     for name, project in (("ckpt", ""), ("ckpt", str(tree))):  # also if a project's file names the path
-        assert resolve_checkpoint(f"{tree}/{name}/x/last.pt", str(home), project) == f"{tmp_path}/big/mine/x/last.pt"
-    assert resolve_checkpoint(f"{tree}/same/last.pt", str(home)) == f"{tmp_path}/big/last.pt"
-    assert resolve_checkpoint(f"{tree}/up", str(home)) == f"{tmp_path}/big"
-    assert resolve_checkpoint(f"{tree}/../../x", str(home)) == f"{home}/x"
+        assert resolve_path(f"{tree}/{name}/x/last.pt", str(home), project) == f"{tmp_path}/big/mine/x/last.pt"
+    assert resolve_path(f"{tree}/same/last.pt", str(home)) == f"{tmp_path}/big/last.pt"
+    assert resolve_path(f"{tree}/up", str(home)) == f"{tmp_path}/big"
+    assert resolve_path(f"{tree}/../../x", str(home)) == f"{home}/x"
     assert not (tmp_path / "big/mine").exists()
 
 
@@ -83,10 +84,10 @@ def test_links_of_a_project_that_is_not_synced_count_only_for_a_path_in_the_call
     project.mkdir()
     (project / "ckpt").symlink_to(tmp_path / "big")
     assert "ckpt" in refusal(project / "ckpt/last.pt", home, str(project))
-    assert resolve_checkpoint(f"{project}/ckpt/last.pt", str(home)) == f"{tmp_path}/big/last.pt"
+    assert resolve_path(f"{project}/ckpt/last.pt", str(home)) == f"{tmp_path}/big/last.pt"
     (tmp_path / "link").symlink_to(project)  # above the project, a link may lead to it
     (project / "plain").mkdir()
-    assert resolve_checkpoint(f"{tmp_path}/link/plain/x", str(home), f"{tmp_path}/link") == f"{project}/plain/x"
+    assert resolve_path(f"{tmp_path}/link/plain/x", str(home), f"{tmp_path}/link") == f"{project}/plain/x"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
@@ -96,14 +97,14 @@ def test_links_of_another_account_are_followed_only_in_its_own_directory(home: P
     os.chown(tmp_path / "shared/ckpt", 65534, 65534, follow_symlinks=False)
     assert "65534" in refusal(tmp_path / "shared/ckpt/x", home)
     os.chown(tmp_path / "shared", 65534, 65534)
-    assert resolve_checkpoint(f"{tmp_path}/shared/ckpt/x", str(home)) == f"{tmp_path}/big/x"
+    assert resolve_path(f"{tmp_path}/shared/ckpt/x", str(home)) == f"{tmp_path}/big/x"
 
 
 def test_links_in_a_circle_are_an_error(home: Path, tmp_path: Path) -> None:
     (tmp_path / "one").symlink_to("two")
     (tmp_path / "two").symlink_to("one")
     with pytest.raises(OSError, match="Too many"):
-        resolve_checkpoint(f"{tmp_path}/one/x", str(home))
+        resolve_path(f"{tmp_path}/one/x", str(home))
 
 
 def test_directories_are_opened_and_made_without_following_links(tmp_path: Path) -> None:

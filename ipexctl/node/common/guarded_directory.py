@@ -1,0 +1,254 @@
+"""Works in a directory that other accounts may change: it is opened once, and all below is reached from there.
+
+A path that was checked and is used by its name later may be another one by then: whoever can write in a directory above
+it can rename it and put something else in its place. So `open_directory` enters an absolute path one component at a
+time and follows no link, and a `GuardedDirectory` holds what it entered: its owner and mode are those of the opened
+directory, files and directories below are found from its descriptor, and a rename changes nothing. The rules: a name
+from a list or a request is checked where it is used (`check_name`), no link is followed, a new file has another name
+until it is complete (O_EXCL), and nothing is replaced that was not meant.
+
+Programs that know paths only get `anchor`, which leads into the opened directory whatever its name is by then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from typing import Iterable, Iterator
+
+from ipexctl.node.common.answer import AgentError
+
+_ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_TEMPORARY_NAME = 200
+"""Bytes of a file's name in that of its temporary file: a name has 255 at most."""
+_DEPTH = 100
+
+
+def check_name(name: str) -> list[str]:
+    """The parts of a relative name. Raises an AgentError for one that could lead out of a directory."""
+    parts = name.split("/")
+    if "\0" in name or any(part in ("", ".", "..") for part in parts):
+        raise AgentError(f"{name[:200]!r} leads out of the directory")
+    return parts
+
+
+def open_directory(path: str, *, make: bool = False) -> int:
+    """Open a directory of an absolute path without following a link; with `make`, missing ones are made.
+
+    Raises an AgentError if a part of it is a link, which has been made since the path was resolved.
+    """
+    number, done = os.open("/", _ENTER), "/"
+    for part in filter(None, path.split("/")):
+        done = os.path.join(done, part)
+        try:
+            below = _enter(os.fsencode(part), number, make=make)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.ENOTDIR) and os.path.islink(done):
+                raise AgentError(f"{done} is a link", "name the directory itself") from None
+            raise OSError(error.errno, error.strerror, done) from None
+        finally:
+            os.close(number)
+        number = below
+    return number
+
+
+def _enter(name: bytes, above: int, *, make: bool, mode: int = 0o777) -> int:
+    try:
+        return os.open(name, _ENTER, dir_fd=above)
+    except FileNotFoundError:
+        if not make:
+            raise
+    with contextlib.suppress(FileExistsError):  # another process may have made it meanwhile
+        os.mkdir(name, mode, dir_fd=above)
+    return os.open(name, _ENTER, dir_fd=above)
+
+
+def open_file(path: str) -> int:
+    """Open a file of an absolute path for reading without following a link, and without waiting for a pipe."""
+    directory = open_directory(os.path.dirname(path))
+    try:
+        return os.open(os.path.basename(path), _READ, dir_fd=directory)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None
+    finally:
+        os.close(directory)
+
+
+class GuardedDirectory:
+    """An opened directory. Names below it are relative, and bytes or text; a missing entry is a FileNotFoundError."""
+
+    def __init__(self, number: int, path: str) -> None:
+        self.number, self.path = number, path
+        """`path`: as it was when it was opened, for messages."""
+
+    @classmethod
+    def open(cls, path: str, *, make: bool = False) -> GuardedDirectory:
+        return cls(open_directory(path, make=make), path)
+
+    def __enter__(self) -> GuardedDirectory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        os.close(self.number)
+
+    @property
+    def anchor(self) -> str:
+        """A path of this process that leads into the directory as long as it is open."""
+        return f"/proc/self/fd/{self.number}"
+
+    def status(self) -> os.stat_result:
+        return os.fstat(self.number)
+
+    def check_private(self, fix: str) -> None:
+        """Raise an AgentError unless it belongs to this account, which alone can open it."""
+        status = self.status()
+        if status.st_uid != os.geteuid():
+            raise AgentError(f"{self.path} belongs to another account (uid {status.st_uid})", fix)
+        if status.st_mode & 0o077:
+            raise AgentError(f"{self.path} is open to other accounts (mode {stat.S_IMODE(status.st_mode):o})", fix)
+
+    def enter(self, name: bytes, *, make: bool = False, mode: int = 0o777) -> GuardedDirectory:
+        """A directory below. With `make`, missing ones on the way are made with that mode.
+
+        Raises an AgentError if a part of the name is a link.
+        """
+        number, done = os.dup(self.number), os.fsencode(self.path)
+        for part in filter(None, name.split(b"/")):
+            done = os.path.join(done, part)
+            try:
+                below = _enter(part, number, make=make, mode=mode)
+            except OSError as error:
+                if error.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(part, number):
+                    raise AgentError(f"{os.fsdecode(done)} is a link", "name the directory itself") from None
+                raise OSError(error.errno, error.strerror, os.fsdecode(done)) from None
+            finally:
+                os.close(number)
+            number = below
+        return GuardedDirectory(number, os.fsdecode(done))
+
+    def status_of(self, name: bytes) -> os.stat_result | None:
+        """Of an entry of this directory, not of what a link leads to; None if there is none."""
+        with contextlib.suppress(FileNotFoundError):
+            return os.stat(name, dir_fd=self.number, follow_symlinks=False)
+        return None
+
+    def open_to_read(self, name: bytes) -> int:
+        """An entry of this directory that is a file. Raises an OSError for any other kind."""
+        number = os.open(name, _READ, dir_fd=self.number)
+        if not stat.S_ISREG(os.fstat(number).st_mode):
+            os.close(number)
+            raise OSError(errno.EINVAL, "it is not a file", os.path.join(self.path, os.fsdecode(name)))
+        return number
+
+    def read(self, name: bytes, limit: int) -> bytes:
+        """The content of a file of this account. Raises an AgentError for one of another, or a larger one."""
+        with open(self.open_to_read(name), "rb") as file:
+            status = os.fstat(file.fileno())
+            where = os.path.join(self.path, os.fsdecode(name))
+            if status.st_uid != os.geteuid():
+                raise AgentError(f"{where} belongs to another account (uid {status.st_uid})")
+            if status.st_size > limit:
+                raise AgentError(f"{where} has {status.st_size} bytes, more than {limit}")
+            return file.read()
+
+    @contextlib.contextmanager
+    def written(self, name: bytes, mode: int, *, replace: bool = True) -> Iterator[int]:
+        """A descriptor of a new file, which gets its name and mode at the end; nothing is left after an exception.
+
+        Without `replace`, an entry of that name, made meanwhile too, is a FileExistsError.
+        """
+        temporary = b".%s.ipexctl-%s.new" % (name[:_TEMPORARY_NAME], os.urandom(4).hex().encode())
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        number = os.open(temporary, flags, 0o600, dir_fd=self.number)
+        try:
+            yield number
+            os.fchmod(number, mode)
+            self.rename(self.number, temporary, name, replace=replace)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=self.number)
+            raise
+        finally:
+            os.close(number)
+
+    def write(self, name: bytes, chunks: Iterable[bytes], mode: int = 0o600, *, replace: bool = True) -> None:
+        with self.written(name, mode, replace=replace) as number:
+            for chunk in chunks:
+                view = memoryview(chunk)
+                while view:
+                    view = view[os.write(number, view) :]
+
+    def link_to(self, target: bytes, name: bytes, *, replace: bool = True) -> None:
+        """A symbolic link in this directory."""
+        if not replace:
+            os.symlink(target, name, dir_fd=self.number)
+            return
+        temporary = b".%s.ipexctl-%s.new" % (name[:_TEMPORARY_NAME], os.urandom(4).hex().encode())
+        os.symlink(target, temporary, dir_fd=self.number)
+        self.rename(self.number, temporary, name)
+
+    def rename(self, source: int, old: bytes, name: bytes, *, replace: bool = True) -> None:
+        """Give an entry of an opened directory a name in this one.
+
+        Without `replace`, a file gets its name by a hard link, which fails if there is one; on a filesystem without
+        hard links it is looked up first.
+        """
+        if not replace:
+            try:
+                os.link(old, name, src_dir_fd=source, dst_dir_fd=self.number, follow_symlinks=False)
+                os.unlink(old, dir_fd=source)
+                return
+            except OSError as error:
+                if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS):
+                    raise
+            if self.status_of(name) is not None:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fsdecode(name))
+        os.replace(old, name, src_dir_fd=source, dst_dir_fd=self.number)
+
+    def unlink(self, name: bytes) -> None:
+        """Remove a file or a link, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self.number)
+
+    def names(self) -> list[bytes]:
+        return [os.fsencode(name) for name in os.listdir(self.anchor)]
+
+    def remove_tree(self, name: bytes) -> None:
+        """Remove a file, a link, or a directory with all that is below it; no link is followed.
+
+        Raises the OSError of the first entry that stays.
+        """
+        waiting = [name]
+        while waiting:
+            _remove(self, waiting.pop(), self, 0, waiting)
+
+
+def _remove(directory: GuardedDirectory, name: bytes, top: GuardedDirectory, depth: int, waiting: list[bytes]) -> None:
+    """What is deeper than `_DEPTH` is moved to `top` and removed from there: each level needs a descriptor."""
+    status = directory.status_of(name)
+    if status is None:
+        return
+    if not stat.S_ISDIR(status.st_mode):
+        directory.unlink(name)
+        return
+    if depth > _DEPTH:
+        waiting.append(b".ipexctl-%s.old" % os.urandom(8).hex().encode())
+        os.rename(name, waiting[-1], src_dir_fd=directory.number, dst_dir_fd=top.number)
+        return
+    with directory.enter(name) as below:
+        for entry in below.names():
+            _remove(below, entry, top, depth + 1, waiting)
+    os.rmdir(name, dir_fd=directory.number)
+
+
+def _is_link(name: bytes, above: int) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode)
+    except OSError:
+        return False
