@@ -84,7 +84,6 @@ def docstrings(tree: ast.AST) -> set[int]:
 
 _WORDS = re.compile(r"[A-Za-z']{2,} [A-Za-z']{2,}")
 _RUN_TEXTS = ("ipexctl/node/", "ipexctl/jobs/", "ipexctl/trust/")
-_ADAPTERS = ("ipexctl/jobs/why/old_records.py", "ipexctl/jobs/old_notes.py")
 """They read what versions before fields have written: sentences that never change."""
 _OF_RE = {"compile", "search", "match", "fullmatch", "findall", "finditer", "sub", "split"}
 _OF_OTHERS: dict[str, str] = {
@@ -143,7 +142,7 @@ def own_sentences() -> dict[str, str]:
     """Each sentence that our programs print → where. Patterns, docstrings and texts that are compared are none."""
     found: dict[str, str] = {}
     for path, tree in modules().items():
-        if path.startswith("ipexctl/lab/") or path in _ADAPTERS:
+        if path.startswith("ipexctl/lab/"):
             continue
         left_out = docstrings(tree) | {id(part) for text, _ in compared_texts(tree) for part in ast.walk(text)}
         left_out |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
@@ -159,8 +158,6 @@ def own_sentences() -> dict[str, str]:
 def sentences_matched_as_data() -> list[str]:
     found = []
     for path, tree in modules().items():
-        if path in _ADAPTERS:
-            continue
         for node, kind in compared_texts(tree):
             for text in rendered(node)[:1]:
                 if not _WORDS.search(text) or text in _OF_OTHERS:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.jobs.node0 import call_on_node0, open_copy
-from ipexctl.jobs.old_notes import OldNotes
 from ipexctl.jobs.reconnect import Absence, silence_limit
 from ipexctl.jobs.windows import check_windows
 from ipexctl.node.common.frames import (
@@ -146,7 +145,6 @@ class Follower:
         self._figures = figures
         self._first_call = first_call
         self._dump: DumpReceiver | None = None
-        self._old_notes = OldNotes()
         self._absence = Absence(reconnect)
         self._silence_limit = silence_limit(reconnect)
         self._is_queued = False
@@ -217,8 +215,6 @@ class Follower:
             }
             last = self._call(session, request)
         status = self._on_status(last.record("status"))
-        for part in self._old_notes.flush():
-            self._watch(part)
         tail = [f"  {line}" for line in status.mpirun.tail if line.strip()]
         if status.state == "failed" and tail:
             self._watch(Notice("\n".join(["the last lines of mpirun.log:", *tail]), True))
@@ -285,22 +281,13 @@ class Follower:
         if self._copy is not None:
             self._copy.write(part)
             self._check_copy()
-        if isinstance(part, Note) or self._has_notes:
-            self._watch(part)
-        else:
-            for found in self._old_notes.feed(part):
-                self._watch(found)
+        self._watch(part)
 
     @property
     def _world_size(self) -> int:
         """A job of Slurm that begins again may have nodes for more ranks."""
         begins_again = self._record.transport == "slurm" and self.status is not None and self.status.attempt
         return max(self._record.world_size, self.status.world_size if begins_again and self.status else 0)
-
-    @property
-    def _has_notes(self) -> bool:
-        """Whether the record says which lines are ipexctl's; the first status comes before the output."""
-        return self.status is not None and self.status.notes
 
     def _on_status(self, document: dict[str, Any]) -> RunStatus:
         self.document = document

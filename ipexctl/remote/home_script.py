@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Final
 
 from ipexctl.node.common.home import (
-    DEFAULT_NAME,
-    EVIDENCE,
     HOME_ENTRIES,
     IGNORED,
     MARK,
@@ -38,20 +36,19 @@ def home_functions() -> str:
         "home_mark_text": MARK_TEXT,
         "home_entries": "|".join(re.escape(name) for name in sorted(HOME_ENTRIES)),
         "home_ignored": IGNORED,
-        "home_default": DEFAULT_NAME,
     }
     lines = [f"{name}={shlex.quote(value)}" for name, value in values.items()]
-    # The globs are not quoted: sh expands them.
-    checks = [f'if has_line {shlex.quote(line)} "$1"/{pattern}; then return 0; fi' for pattern, line in EVIDENCE]
-    return "\n".join([*lines, "has_evidence() {", *checks, "return 1", "}", shell_text(_SCRIPT)])
+    return "\n".join([*lines, shell_text(_SCRIPT)])
 
 
 def home_refusal(line: str, home: str) -> HostError | None:
     """The error for the last line of stderr of a script; None if it did not refuse the home."""
-    kind = line.removeprefix(_PREFIX)
-    if kind == line or kind not in REFUSALS:
+    if not line.startswith(_PREFIX):
         return None
-    refused = HomeRefused(kind, home)
+    kind, _, detail = line.removeprefix(_PREFIX).partition(" ")
+    if kind not in REFUSALS:
+        return None
+    refused = HomeRefused(kind, home, f" ({detail})" if detail else "")
     return HostError(refused.reason, refused.fix)
 
 

@@ -232,7 +232,6 @@ def test_record_has_why_a_command_could_not_be_started(
     """As fields, for `why`: the sentences are for people."""
     status = make(command, job=job).start().wait()
     problem = status["first_failure"]["detail"]
-    assert status["has_details"]
     assert (problem["kind"], problem["fields"]["file"]) == (kind, file)
     assert all(problem["fields"].values())
     assert status["ranks"][status["first_failure"]["rank"]]["problem"] == problem

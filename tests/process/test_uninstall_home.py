@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from sync_helpers import Place
 
-from agent_helpers import all_pythons
+from agent_helpers import all_pythons, mark_home
 from env_helpers import Home, said, start
 from ipexctl.node.common.home import MARK
 from ipexctl.node.common.processes import own_identity
@@ -33,6 +33,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(base / "cache"))
         home = Home.below(base)
+        mark_home(home.path)
         home.build()
         project = base / "project"
         (project / "deep").mkdir(parents=True)
@@ -134,7 +135,7 @@ def test_results_of_runs_are_kept_until_they_are_asked_for_and_other_files_besid
     assert kinds(reply["left"])["results"] == 1
     left = agent("remove", home, results=True)["left"]
     assert [(entry["kind"], entry["path"]) for entry in left] == [("other", f"{home}/results/of-a-user")]
-    assert files(home) == {"results/of-a-user/notes"}
+    assert files(home) == {MARK, "results/of-a-user/notes"}
 
 
 def test_user_files_and_settings_before_tune_are_kept(home: Path) -> None:
@@ -212,7 +213,7 @@ def test_entries_of_a_user_are_kept_and_listed_and_only_those_of_ipexctl_go(home
     assert listed == {home / Path(*Path(name).parts[:2]) for name in [*foreign, "envs/data"]}
     before = {entry["path"] for entry in agent("remove", home, results=True)["left"]}
     assert {Path(path) for path in before} == listed
-    assert files(home) == set(foreign)
+    assert files(home) == {MARK, *foreign}, "with them, it stays a home"
     assert os.readlink(home / "envs/data") == "/etc"
 
 

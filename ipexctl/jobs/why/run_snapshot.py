@@ -2,8 +2,7 @@
 
 In: the last event and the output frames of `node/run/run_snapshot.py`, from node0 or from the local copy. Out: a frozen
 `RunSnapshot`. The rules: a part that is missing or malformed is left out, as a damaged record still explains much;
-lines of earlier attempts do not count; all times are of node0's clock. A record of an older version gets the details
-that it lacks (`old_records.py`), so that nothing behind this module knows about versions.
+lines of earlier attempts do not count; all times are of node0's clock.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.jobs.submit.preflight.imports import PACKAGES
-from ipexctl.jobs.why.old_records import details_of_log, details_of_output, details_of_reason, with_details
 from ipexctl.known_errors.match import FailureContext, RankOutput
 from ipexctl.node.common.frames import SUFFIXES, Chunk
 from ipexctl.node.common.records import (
@@ -103,7 +101,7 @@ def read_snapshot(
     document: Mapping[str, Any], output: Iterable[Chunk], node0: str, dump: Dump | None = None
 ) -> RunSnapshot:
     """`document` is the last event of the call."""
-    status = with_details(read_status(document.get("status")))
+    status = read_status(document.get("status"))
     events = [as_dict(entry) for entry in as_list(document.get("events"))]
     started = max((at for at, event in enumerate(events) if event.get("event") == "restart"), default=0)
     exits = [
@@ -171,16 +169,12 @@ def _failure_context(
         kind = ended.kind if isinstance(ended, Failure) else ""
         details = (row.problem,) if row.problem is not None else ()
         printed = RankOutput(row.rank, row.host, out, err, ended.exit_code, ended.signal, kind, row.state, details)
-        if not status.has_details:
-            printed = replace(printed, details=details_of_output(printed.last_text))
         outputs.append(printed)
     plan = as_dict(document.get("plan"))
     log, reported = split_details(as_lines(document.get("mpirun")) or status.mpirun.tail)
-    known = reported if status.has_details else details_of_log("\n".join(log))
+    known = reported
     if first is not None and first.detail is not None:
         known = (*known, first.detail)
-    elif not status.has_details:
-        known = (*known, *details_of_reason(status.reason))
     return FailureContext(
         run=status.id,
         outputs=tuple(outputs),

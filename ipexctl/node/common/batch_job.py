@@ -221,7 +221,6 @@ def document_of(rundir: str) -> Json | None:
         "exit_code": 1 if state in ("failed", "lost") else None,
         "supervisor": {"host": job.node},
         "ranks": [],
-        "has_details": True,
         "slurm": job._asdict(),
     }
 

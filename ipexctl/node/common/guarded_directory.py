@@ -1,11 +1,11 @@
 """Works in a directory that other accounts may change: it is opened once, and all below is reached from there.
 
-A path that was checked and is used by its name later may be another one by then: whoever can write in a directory above
-it can rename it and put something else in its place. So `open_directory` enters an absolute path one component at a
-time and follows no link, and a `GuardedDirectory` holds what it entered: its owner and mode are those of the opened
-directory, files and directories below are found from its descriptor, and a rename changes nothing. The rules: a name
-from a list or a request is checked where it is used (`check_name`), no link is followed, a new file has another name
-until it is complete (O_EXCL), and nothing is replaced that was not meant.
+A path that was checked and is used by its name later may be another one by then: an account that can write in a
+directory above it can rename it and put something else in its place. So `open_directory` enters an absolute path one
+component at a time and follows no link, and a `GuardedDirectory` holds what it entered: its owner and mode are those of
+the opened directory, files and directories below are found from its descriptor, and a rename changes nothing. The
+rules: a name from a list or a request is checked where it is used (`check_name`), no link is followed, a new file has
+another name until it is complete (O_EXCL), and nothing is replaced that was not meant.
 
 Programs that know paths only get `anchor`, which leads into the opened directory whatever its name is by then.
 """

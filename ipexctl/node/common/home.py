@@ -1,10 +1,11 @@
 """The home: the one directory of a host below which ipexctl writes and removes.
 
 A home carries the file `MARK`, made before anything else in it. Nothing is written or removed in a directory without
-it: a directory with files of others is refused. A missing or empty directory becomes a home, and so does one that has
-files which only an earlier version can have made (`EVIDENCE`), or that is the default home by its name. `open_home`
-decides this on a host, by inodes and not by names; `remote/home.sh` decides the same where there may be no Python, from
-the same names and patterns. `home_entries` says which entries inside a home are ipexctl's.
+it: a directory with files and no mark is refused, whatever its name and its files are. A missing or empty directory
+becomes a home. The directory and its mark belong to the account. So that nobody can exchange it, each directory above
+it belongs to the account or to root, and no other account can write there (`check_above`; a sticky directory is fine).
+`open_home` decides this on a host, by inodes and not by names; `remote/home.sh` decides the same where there may be no
+Python. `home_entries` says which entries inside a home are ipexctl's.
 """
 
 from __future__ import annotations
@@ -43,28 +44,9 @@ HOME_ENTRIES = frozenset(
 """The names in a home that ipexctl makes."""
 IGNORED = r"lost\+found|\.snapshot|\.nfs.*"
 """Names that do not count as content of a directory: filesystems and file servers make them."""
-_HEX = "[0-9a-f]"
-_RUN_ID = f"*-{'[0-9]' * 4}-{'[0-9]' * 6}-{_HEX * 4}"
-EVIDENCE = (
-    ("envs/*/env.json", r'"schema": *"ipexctl\.env/|"digest": *"'),
-    ("runs/*/status.json", r'"schema": *"ipexctl\.status/'),
-    ("runs/*/job.json", r'"rundir": *"'),
-    (f"runs/{_RUN_ID}/job.json", ""),
-    (f"runs/{_RUN_ID}/agent.zip", ""),
-    (f"runs/{_RUN_ID}/ranks/{'[0-9]' * 4}.out", ""),
-    (f"agent/{_HEX * 16}/ipexctl/node/__main__.py", "ipexctl[.]node"),
-    (f"code/*-{_HEX * 8}/.ipexctl/state.json", '"digest"'),
-    (f"wheels/{_HEX * 64}/*.whl", ""),
-    ("ssh/config", "^# Made by `ipexctl trust`"),
-    ("ssh/id_ed25519.pub", "^ssh-ed25519 [^ ]* ipexctl "),
-    ("tune.before", "^(linger|thp|governor|sysctl:[a-z0-9_.-]+)\t"),
-)
-"""Files that only ipexctl makes, as glob and regular expression (in the syntax of grep -E) for a line of theirs:
-homes of 0.1 and 0.2 have no mark. A user's directories of the same names have none of them."""
-_MAX_FILES = 40
-"""Files that are read for a pattern: a directory of a user may have any number."""
-_MAX_BYTES = 1 << 16
 _OTHERS_MAY_WRITE = 0o022
+_MAX_LINKS = 40
+"""As many as Linux follows."""
 _SETTLE = 0.1
 """Seconds after which a directory is read again before it is refused: another call may be making it."""
 
@@ -83,6 +65,10 @@ REFUSALS: Mapping[str, tuple[str, str]] = {
         "name a directory of its own: --home DIR",
     ),
     "other_account": ("{home} belongs to another account{names}", "name a directory of this account: --home DIR"),
+    "above": (
+        "{home} could be exchanged by other accounts{names}",
+        "name a directory below one of this account: --home DIR",
+    ),
     "open": (
         "{home} can be changed by other accounts, and its filesystem does not let that be changed",
         "name a directory on another filesystem: --home DIR",
@@ -124,12 +110,11 @@ def open_home(home: str) -> bool:
     if status is None:
         return False
     has_mark = _has_mark(home)
-    is_old = False
     if not has_mark:
-        is_old = _check_unmarked(home)
+        _check_unmarked(home)
     _close_to_others(home, status)
     if not has_mark:
-        _write_mark(home, is_old=is_old)
+        _write_mark(home)
     return True
 
 
@@ -143,9 +128,9 @@ def check_home(home: str) -> bool:
 
 
 def is_home(home: str) -> bool:
-    """Whether the directory is a home already, by its mark or by what an earlier version has left in it."""
+    """Whether the directory is a home already, by its mark."""
     try:
-        return _check(home) is not None and (_has_mark(home) or _check_unmarked(home))
+        return _check(home) is not None and _has_mark(home)
     except AgentError:
         return False
 
@@ -156,8 +141,66 @@ def remove_mark(home: str) -> None:
         os.unlink(os.path.join(home, MARK))
 
 
+def check_above(home: str) -> None:
+    """Raise a HomeRefused if another account could exchange the directory, or one above it.
+
+    Each directory on the way belongs to this account or to root, and so does each link; nobody else can write there, or
+    it is sticky, where entries can be exchanged by their owners alone. A private group of the account is nobody else.
+    """
+    pending, done, links = os.path.join(os.getcwd(), home).split("/")[:0:-1], "/", 0
+    while True:
+        _check_directory(home, done)
+        if not pending:
+            return
+        part = pending.pop()
+        if part in ("", "."):
+            continue
+        path = os.path.dirname(done) if part == ".." else os.path.join(done, part)
+        try:
+            status = os.lstat(path)
+        except OSError:
+            return  # it is made below a directory that was checked, or the call explains why it can't be entered
+        if not stat.S_ISLNK(status.st_mode):
+            done = path
+            continue
+        links += 1
+        if links > _MAX_LINKS:
+            return
+        if status.st_uid not in (0, os.geteuid()):
+            raise HomeRefused("above", home, f" ({path} is a link of uid {status.st_uid})")
+        target = os.readlink(path)
+        done = "/" if target.startswith("/") else done
+        pending += target.split("/")[::-1]
+
+
+def _check_directory(home: str, path: str) -> None:
+    status = os.stat(path)
+    if not stat.S_ISDIR(status.st_mode) or _is_same(status, home):
+        return  # the home itself has rules of its own
+    if status.st_uid not in (0, os.geteuid()):
+        raise HomeRefused("above", home, f" ({path} belongs to uid {status.st_uid})")
+    others = status.st_mode & _OTHERS_MAY_WRITE
+    if others == stat.S_IWGRP and _is_private_group(status):
+        others = 0
+    if others and not status.st_mode & stat.S_ISVTX:
+        raise HomeRefused("above", home, f" ({path} has mode {stat.S_IMODE(status.st_mode):o})")
+
+
+def _is_private_group(status: os.stat_result) -> bool:
+    """Whether a directory's group is its owner's own: the umask 002 of some systems lets it write."""
+    import grp
+    import pwd
+
+    try:
+        owner, group = pwd.getpwuid(status.st_uid), grp.getgrgid(status.st_gid)
+    except KeyError:
+        return False
+    return owner.pw_gid == group.gr_gid and owner.pw_name == group.gr_name and set(group.gr_mem) <= {owner.pw_name}
+
+
 def _check(home: str) -> os.stat_result | None:
     """The status of the directory, which belongs to this account and is not its home directory; None: there is none."""
+    check_above(home)
     try:
         status = os.stat(home)
     except (FileNotFoundError, NotADirectoryError):
@@ -186,8 +229,8 @@ def _has_mark(home: str) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
 
 
-def _check_unmarked(home: str) -> bool:
-    """Whether a directory without a mark is the home of an earlier version; False: it is empty. Else a HomeRefused."""
+def _check_unmarked(home: str) -> None:
+    """Raise a HomeRefused for a directory without a mark, unless it is empty."""
     import pwd
 
     status = os.stat(home)
@@ -199,13 +242,11 @@ def _check_unmarked(home: str) -> bool:
     except KeyError:  # an account without an entry
         pass
     if not foreign_content(home):
-        return False
-    if is_default_home(home) or has_evidence(home):
-        return True
+        return
     time.sleep(_SETTLE)
     names = foreign_content(home)
     if not names:
-        return False
+        return
     few = ", ".join(name if name.isprintable() else repr(name) for name in names[:3])
     raise HomeRefused("other_files", home, f" ({few}{', …' if len(names) > 3 else ''})")
 
@@ -216,44 +257,6 @@ def foreign_content(home: str) -> list[str]:
     if MARK in names:  # another call has just made it; a cache of NFS may still say that there is none
         return []
     return sorted(name for name in names if not re.fullmatch(IGNORED, name, re.DOTALL))
-
-
-def is_default_home(home: str) -> bool:
-    """Whether it is `~/.ipexctl` itself: nothing else has this name. A link there may lead to a directory of others."""
-    try:
-        default = os.lstat(os.path.join(os.path.expanduser("~"), DEFAULT_NAME))
-        return stat.S_ISDIR(default.st_mode) and os.path.samestat(default, os.stat(home))
-    except OSError:
-        return False
-
-
-def has_evidence(home: str) -> bool:
-    """Whether one of the files is there that only ipexctl makes."""
-    import glob
-    import itertools
-
-    for pattern, line in EVIDENCE:
-        paths = glob.iglob(os.path.join(glob.escape(home), pattern))
-        if any(has_line(path, line) for path in itertools.islice(paths, _MAX_FILES)):
-            return True
-    return False
-
-
-def has_line(path: str, pattern: str) -> bool:
-    """Whether a regular file has such a line in its beginning; any file has an empty pattern."""
-    try:
-        number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        if not stat.S_ISREG(os.fstat(number).st_mode):
-            return False
-        text = os.read(number, _MAX_BYTES).decode(errors="replace") if pattern else ""
-    except OSError:
-        return False
-    finally:
-        os.close(number)
-    return re.search(pattern, text, re.MULTILINE) is not None
 
 
 def _close_to_others(home: str, status: os.stat_result) -> None:
@@ -271,7 +274,7 @@ def _close_to_others(home: str, status: os.stat_result) -> None:
         raise HomeRefused("open", home)
 
 
-def _write_mark(home: str, *, is_old: bool) -> None:
+def _write_mark(home: str) -> None:
     """O_EXCL is atomic on NFS, too; its text only tells a reader what it is."""
     try:
         number = os.open(os.path.join(home, MARK), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -280,8 +283,6 @@ def _write_mark(home: str, *, is_old: bool) -> None:
             raise HomeRefused("no_mark", home) from None
         return
     except OSError as error:
-        if is_old:  # a full or read-only disk: the home is known without it, and the call may be one that makes room
-            return
         raise OSError(error.errno, error.strerror, home) from None
     try:
         os.write(number, MARK_TEXT.encode())

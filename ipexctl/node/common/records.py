@@ -1,8 +1,7 @@
 """The record of a run, `status.json`, as values shared by the nodes and the control machine.
 
 What a program must know is a field here: why a run failed is the `kind` of its failure, and `Detail` beside it. The
-sentences (`reason`, `mismatch`) are for people; no program looks for words in them. Records of 0.2.0 and before have
-sentences alone: `jobs/why/old_records.py` reads those.
+sentences (`reason`, `mismatch`) are for people; no program looks for words in them.
 
 Decoding never fails: a missing or invalid field is empty, whatever its default, for records of any version. The values
 are named tuples, because importing dataclasses takes 10 ms for every rank and every call.
@@ -268,8 +267,6 @@ class RunStatus(NamedTuple):
     first_failure: Failure | None = None
     reason: str = ""
     """Why it ended, in a sentence for people."""
-    has_details: bool = False
-    """Whether failures have their `detail`; False in records of 0.2.0 and before."""
     attempt: int = 0
     """The number of restarts so far."""
     restarts: int = 0

@@ -7,8 +7,7 @@ entry is the JSON of a note's frame: rank, stream, offset, the line, the kind of
 In come kinds with fields, from the supervisor; out go the line for the file, and for a follower each note once its line
 is complete. The rules: an entry is written before its line, and withdrawn if there was no room for the line; a follower
 reads the entries after it has seen how long a file is. If a full disk refuses an entry, it is written later, and until
-then the line looks like one of the rank. Records of older versions have no entries (`RunStatus.notes` is false), and
-`jobs/old_notes.py` finds their notes by their text.
+then the line looks like one of the rank.
 
 The kinds, with their fields:
 

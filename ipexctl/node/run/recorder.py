@@ -55,7 +55,6 @@ def first_status(request: SupervisorRequest, start: StartRequest) -> RunStatus:
         world_size=start.world_size,
         started=time.time(),
         restarts=start.restarts,
-        has_details=True,
         supervisor=own_identity(),
         node0=request.host,
         master=start.master,

@@ -17,7 +17,7 @@ from typing import BinaryIO, Iterator, Sequence, TypedDict
 from ipexctl.node.common.answer import Action, AgentError, answer
 from ipexctl.node.common.batch_job import is_finished
 from ipexctl.node.common.files import disk_usage, encode_name, home_of, read_json
-from ipexctl.node.common.home import HomeRefused, check_home, open_home, remove_mark
+from ipexctl.node.common.home import HOME_ENTRIES, MARK, HomeRefused, check_home, remove_mark
 from ipexctl.node.common.home_entries import TREE, foreign_entries, is_results, is_run, is_tree, own_entries
 from ipexctl.node.common.liveness import REPORT_LIMITS, Liveness, liveness_of
 from ipexctl.node.common.processes import is_partial_in_use
@@ -238,10 +238,11 @@ class HomeContents:
         remove_tree(os.fsencode(f"{self.home}/tune.before.rest"))
 
     def remove_home(self) -> None:
-        """Remove the mark and the directory, if nothing of ipexctl is left; files of others stay."""
-        if any(map(self._own, EMPTIED)) or any(
-            os.path.lexists(f"{self.home}/{name}") for name in ("ssh", "tune.before")
-        ):
+        """Remove the mark and the directory, if nothing of ipexctl is left; files of others stay.
+
+        What stays in its directories, as what runs wrote, keeps the mark: without it, this would be no home any more.
+        """
+        if any(os.path.lexists(f"{self.home}/{name}") for name in HOME_ENTRIES - {MARK}):
             return
         remove_mark(self.home)
         remove_directory(os.fsencode(self.home))
@@ -308,7 +309,6 @@ def remove(request: UninstallRequest, _: BinaryIO) -> HomeReply:
         raise AgentError(f"run {run} is alive", f"ipexctl stop {run}")
     for reason in description.busy:
         raise AgentError(reason, "wait until it has ended, then run it again")
-    open_home(contents.home)  # one of an earlier version has its mark until the end
     contents.remove()
     after = HomeContents(request)
     left = tuple(after.left())

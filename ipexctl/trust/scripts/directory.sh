@@ -1,3 +1,7 @@
+has_line() { # pattern, file: whether it is regular and has such a line in its beginning
+    [ -f "$2" ] && [ ! -h "$2" ] && dd if="$2" bs=65536 count=1 2>/dev/null | grep -qE "$1"
+}
+
 # HOME/ssh may have files that trust did not write: a user's key or config is neither used nor changed.
 check_ssh() { # the directory ssh of a home
     [ -d "$1" ] || return 0

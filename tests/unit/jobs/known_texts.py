@@ -21,6 +21,7 @@ from ipexctl.jobs.dump import Dump, place_lines, read_dump
 from ipexctl.jobs.why.diagnosis import Diagnosis, diagnose
 from ipexctl.jobs.why.run_snapshot import read_snapshot
 from ipexctl.node.common.frames import Chunk
+from ipexctl.node.common.records import DETAIL_MARK
 from ipexctl.remote.reply import Reply
 
 HOSTS = ("node1", "node2", "node3")
@@ -37,6 +38,8 @@ class Text:
     exit_code: int | None = 1
     signal: int | None = None
     kind: str = ""
+    detail: Any = None
+    """What the program that failed recorded: kind and fields; the text is only for people."""
     said_by: tuple[int, ...] = (1,)
     backend: str = "gloo"
     master: str = "10.0.0.1"
@@ -73,7 +76,7 @@ def document(text: Text) -> tuple[dict[str, Any], list[Chunk]]:
     """The snapshot of the run, as `node/run/run_snapshot.py` sends it."""
     if text.stacks:
         return hung()
-    has_first = text.by == "rank" or text.kind in ("lost", "checkpoint")
+    has_first = text.by == "rank" or text.kind in ("lost", "checkpoint") or (text.by == "supervisor" and text.detail)
     first = {
         "kind": text.kind or ("exit" if not text.signal else "signal"),
         "rank": 1 if text.said_by else None,
@@ -81,13 +84,14 @@ def document(text: Text) -> tuple[dict[str, Any], list[Chunk]]:
         "exit_code": text.exit_code,
         "signal": text.signal,
         "oom": text.oom,
+        "detail": text.detail,
         "at": 1012.0,
     }
     running = text.state == "running"
     return account(
         [(row_state(text, rank), text.text if rank in text.said_by and text.by == "rank" else "") for rank in range(3)],
         first=first if has_first and not running else None,
-        mpirun=text.text.splitlines() if text.by == "mpirun" else [],
+        mpirun=log_of(text) if text.by == "mpirun" else [],
         plan={
             "backend": text.backend,
             "python": "/env/bin/python",
@@ -101,6 +105,11 @@ def document(text: Text) -> tuple[dict[str, Any], list[Chunk]]:
         silent={"since": 900.0} if running else None,
         events=[{"event": "exit", "rank": text.ended, "at": 1011.0}],
     )
+
+
+def log_of(text: Text) -> list[str]:
+    detail = [f"{DETAIL_MARK}{json.dumps(text.detail)}"] if text.detail else []
+    return [*text.text.splitlines(), *detail]
 
 
 def hung() -> tuple[dict[str, Any], list[Chunk]]:
@@ -122,8 +131,9 @@ def row_state(text: Text, rank: int) -> dict[str, Any]:
         return {"state": "running"}
     if rank == text.ended:
         return {"state": "ok", "exit_code": 0}
+    problem = {"problem": text.detail} if text.detail else {}
     if rank == 1 and text.by == "rank":
-        return {"state": "failed", "exit_code": text.exit_code, "signal": text.signal, "lost": text.lost}
+        return {"state": "failed", "exit_code": text.exit_code, "signal": text.signal, "lost": text.lost, **problem}
     return {"state": "stopped", "exit_code": 143, "signal": 15}
 
 

@@ -137,7 +137,8 @@ def test_the_advice_to_install_keeps_the_stack(text: str) -> None:
 def test_overloaded_hosts_are_distinguished_from_killed_wrappers(
     kind: str, reason: str, mpirun: str, wanted: str
 ) -> None:
-    first = {**FIRST, "exit_code": None, "kind": kind}
+    detail = {"kind": "wrapper-killed" if "killed" in reason else "silent", "fields": {}} if kind == "lost" else None
+    first = {**FIRST, "exit_code": None, "kind": kind, "detail": detail}
     more: dict[str, Any] = {
         "reason": reason,
         "mpirun": [mpirun] if mpirun else [],
@@ -147,16 +148,17 @@ def test_overloaded_hosts_are_distinguished_from_killed_wrappers(
 
 
 @pytest.mark.parametrize(
-    ("printed", "argument"),
+    ("printed", "kind", "file", "argument"),
     [
-        ("ipexctl: node2: ./my train; reboot: Permission denied", "ls -l './my train;'' reboot' "),
-        ("ipexctl: node2: /opt/$(reboot).sh could not be sourced: no", "'/opt/$(reboot).sh'"),
-        ("sh: 1: x'; reboot; ': not found", """ 'x'"'"';'' reboot;'' '"'"'';"""),
-        ("ipexctl: node2: ./train: Permission denied", "ipexctl exec -- ls -l ./train "),
+        ("", "no-command", "./my train; reboot", "ls -l './my train;'' reboot' "),
+        ("", "setup-failed", "/opt/$(reboot).sh", "'/opt/$(reboot).sh'"),
+        ("sh: 1: x'; reboot; ': not found", "", "", """ 'x'"'"';'' reboot;'' '"'"'';"""),
+        ("", "no-command", "./train", "ipexctl exec -- ls -l ./train "),
     ],
 )
-def test_printed_text_is_quoted_in_the_fix(printed: str, argument: str) -> None:
-    assert argument in cause_in(verdict_of(Text("", printed))).fix
+def test_printed_and_recorded_texts_are_quoted_in_the_fix(printed: str, kind: str, file: str, argument: str) -> None:
+    detail = {"kind": kind, "fields": {"place": "node2", "file": file, "what": f"{file}: Permission denied"}}
+    assert argument in cause_in(verdict_of(Text("", printed, detail=detail if kind else None))).fix
 
 
 @pytest.mark.parametrize("state", ["ok", "running", "stopped"])
@@ -438,17 +440,21 @@ def test_silent_run_shows_the_activity_of_each_rank() -> None:
 
 @pytest.mark.parametrize(
     "ended",
-    [{"state": "stopped", "status": {"exit_code": 143}}, {"reason": "the time limit of 9 s is over"}],
+    [
+        {"state": "stopped", "status": {"exit_code": 143}},
+        {"first": {"kind": "time-limit", "rank": None, "host": None, "at": 1012.0}},
+    ],
 )
 def test_stopped_run_reports_its_silence(ended: dict[str, Any]) -> None:
     rows = [{"rank": 0, "host": "node1", "last": "epoch 3", "cpu": 0.0, "waits_in": "futex_wait"}]
     ended = {**ended, "status": {"exit_code": 124, **ended.get("status", {})}}
     silent = {"since": 1001.0, "after": 5.0, "ranks": rows}
-    verdict = judged([({"state": "stopped"}, "")], first=None, silent=silent, **ended)
+    ended = {"first": None, **ended}
+    verdict = judged([({"state": "stopped"}, "")], silent=silent, **ended)
     assert missing(verdict.notes[0], "12 ipexctl dump last") == []
     (other,) = verdict.others
     assert missing(other.sentence, "0 node1 futex_wait epoch 3") == []
-    talked = judged([({"state": "stopped"}, "")], first=None, silent=None, **ended)
+    talked = judged([({"state": "stopped"}, "")], silent=None, **ended)
     assert not any("ipexctl dump" in note for note in talked.notes)
 
 
@@ -493,9 +499,7 @@ def test_a_rank_lost_with_its_node_is_no_failure_of_the_script() -> None:
 
 def supervisor_status(action: str, *given: Any, by_mpirun: bool = True) -> RunStatus:
     """The status that `node/run/verdict.py` writes when a run of three ranks ends that way."""
-    record: Any = SimpleNamespace(
-        status=RunStatus("r", "running", node0="node1", has_details=True), event=lambda *_, **__: None
-    )
+    record: Any = SimpleNamespace(status=RunStatus("r", "running", node0="node1"), event=lambda *_, **__: None)
     getattr(supervisors.RunVerdict(record, lambda: None, "mpirun" if by_mpirun else ""), action)(*given)
     status: RunStatus = record.status
     return status
@@ -530,20 +534,17 @@ PEERS: Any = [
         ("on_lost", (PEERS[2:], [PEERS[2]], 35.0), True, "node.lost"),
     ],
 )
-@pytest.mark.parametrize("is_old", [False, True])
 def test_ends_that_the_supervisor_records_give_their_cause(
-    action: str, given: tuple[Any, ...], by_mpirun: bool, wanted: str | None, is_old: bool
+    action: str, given: tuple[Any, ...], by_mpirun: bool, wanted: str | None
 ) -> None:
-    """By the fields of the record alone; for a record of 0.2.0, which lacks them, by its sentence."""
+    """By the fields of the record alone."""
     status = supervisor_status(action, *given, by_mpirun=by_mpirun)
     record = status.to_json()
     more = {
-        "reason": record["reason"] if is_old else "in words that no program knows",
+        "reason": "in words that no program knows",
         "first": record["first_failure"],
     }
-    if is_old:
-        del more["first"]["detail"]
-    verdict = judged([(STOPPED, ""), (STOPPED, "")], status={"has_details": not is_old}, **more)
+    verdict = judged([(STOPPED, ""), (STOPPED, "")], **more)
     assert cause_id(verdict) == wanted
 
 
@@ -561,7 +562,7 @@ def test_command_that_was_not_started_is_explained_by_the_record(
 ) -> None:
     row = {"state": "failed", "exit_code": 127, "problem": {"kind": kind, "fields": fields}}
     first = {**FIRST, "exit_code": 127, "detail": row["problem"]}
-    cause = cause_in(judged([(STOPPED, ""), (row, "any words")], first=first, status={"has_details": True}))
+    cause = cause_in(judged([(STOPPED, ""), (row, "any words")], first=first))
     assert cause.id == wanted
     assert missing(cause.sentence, " ".join(fields.get("what", "").split())) == []
 
@@ -577,7 +578,7 @@ def test_command_that_was_not_started_is_explained_by_the_record(
 def test_details_in_the_log_of_mpirun_are_read_and_not_shown(detail: object, wanted: str | None) -> None:
     log = ["ipexctl: node2: in words that no program knows", DETAIL_MARK + json.dumps(detail)]
     first = {**FIRST, "exit_code": None, "rank": None, "host": None, "kind": "not-begun"}
-    verdict = judged([(STOPPED, ""), (STOPPED, "")], first=first, mpirun=log, status={"has_details": True})
+    verdict = judged([(STOPPED, ""), (STOPPED, "")], first=first, mpirun=log)
     assert cause_id(verdict) == wanted
     assert [line.text for line in verdict.lines] == log[:1]
 
@@ -585,15 +586,8 @@ def test_details_in_the_log_of_mpirun_are_read_and_not_shown(detail: object, wan
 def test_sentences_of_a_new_record_are_not_read() -> None:
     words = "rank 1 on node2 disconnected: its wrapper process was killed"
     first = {**FIRST, "exit_code": None, "kind": "lost", "detail": {"kind": "silent", "fields": {}}}
-    verdict = judged([(STOPPED, ""), (STOPPED, "")], first=first, reason=words, status={"has_details": True})
+    verdict = judged([(STOPPED, ""), (STOPPED, "")], first=first, reason=words)
     assert cause_id(verdict) == "node.lost"
-
-
-@pytest.mark.parametrize(("reason", "was_limit"), [("the time limit of 9 s is over", True), ("it was killed", False)])
-def test_time_limit_of_an_old_record_is_read_from_its_reason(reason: str, was_limit: bool) -> None:
-    verdict = judged([(STOPPED, ""), (STOPPED, "")], first=None, reason=reason, status={"exit_code": 124})
-    assert (verdict.first is not None and verdict.first.kind == "time-limit") == was_limit
-    assert any("--time-limit" in note for note in verdict.notes) == was_limit
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import shutil
 import stat
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,6 @@ from ipexctl.node.common.home import MARK, HomeRefused
 from ipexctl.node.common.home_entries import foreign_entries, own_entries
 from ipexctl.remote.home_script import home_functions, home_refusal
 
-DATA = Path(__file__).parents[2] / "data"
 RUN = "train-1120-132512-9f3a"
 Decide = Callable[[Path], str]
 """Opens a home; returns "ok" or the kind of the refusal."""
@@ -41,7 +39,7 @@ def by_sh(home: Path, shell: str = "sh") -> str:
     if done.returncode == 0:
         return "ok"
     assert home_refusal(done.stderr.splitlines()[-1], str(home)) is not None, done.stderr
-    return done.stderr.split()[-1]
+    return done.stderr.splitlines()[-1].split()[1]
 
 
 WAYS = {"agent": by_agent, "sh": by_sh}
@@ -73,7 +71,7 @@ def snapshot(home: Path) -> set[tuple[str, int, int]]:
     return {(str(path), path.lstat().st_mtime_ns, path.lstat().st_mode) for path in (home, *home.rglob("*"))}
 
 
-OLD_HOMES = {
+FOREIGN = {
     "environment of 0.1": {"envs/torch-2.13-23936c50/env.json": '{\n  "digest": "23",\n  "schema": "ipexctl.env/1"\n}'},
     "record of a run": {"runs/old/status.json": '{"schema": "ipexctl.status/1", "id": "old"}'},
     "compact record": {"runs/old/status.json": '{"schema":"ipexctl.status/1"}'},
@@ -90,8 +88,6 @@ OLD_HOMES = {
     "only the agent": {f"agent/{'0' * 16}/ipexctl/node/__main__.py": "from ipexctl.node import main"},
     "only wheels": {f"wheels/{'0' * 64}/torch-2.8-py3-none-any.whl": "PK"},
     "only tune": {"tune.before": "sysctl:vm.swappiness\t60\n"},
-}
-FOREIGN = {
     **{name: {f"{name}/file": "mine"} for name in ("agent", "checkpoints", "code", "envs", "runs", "tmp", "wheels")},
     "names in capitals of ours": {"runs/exp1/status.json": '{"state": "ok"}', "runs/exp1/job.json": "{}"},
     "an environment for games": {"envs/cartpole/env.json": '{"id": "CartPole-v1"}'},
@@ -121,26 +117,6 @@ def test_empty_directory_becomes_a_home(tmp_path: Path, decide: Decide, files: d
     assert snapshot(home) == before
 
 
-@pytest.mark.parametrize("name", OLD_HOMES)
-def test_home_of_an_earlier_version_is_recognised_and_marked(tmp_path: Path, decide: Decide, name: str) -> None:
-    home = fill(tmp_path / "home", OLD_HOMES[name])
-    before = snapshot(home)
-    assert homes.check_home(str(home))
-    assert homes.is_home(str(home))
-    assert snapshot(home) == before
-    assert decide(home) == "ok"
-    assert (home / MARK).is_file()
-
-
-@pytest.mark.parametrize("archive", ["before-14.tar.xz", "env-0.1.0.tar.xz"])
-def test_homes_that_0_1_has_left_are_recognised(tmp_path: Path, decide: Decide, archive: str) -> None:
-    with tarfile.open(DATA / archive) as opened:
-        opened.extraction_filter = getattr(tarfile, "data_filter", None)
-        opened.extractall(tmp_path)
-    assert decide(tmp_path / "home") == "ok"
-    assert (tmp_path / "home" / MARK).is_file()
-
-
 @pytest.mark.parametrize("name", FOREIGN)
 def test_directory_of_a_user_is_refused_and_unchanged(tmp_path: Path, decide: Decide, name: str) -> None:
     home = fill(tmp_path / "home", FOREIGN[name])
@@ -154,15 +130,8 @@ def test_directory_of_a_user_is_refused_and_unchanged(tmp_path: Path, decide: De
     assert refused.fix.endswith(f"--home {home}/ipexctl")
 
 
-def test_link_in_place_of_a_file_and_a_fifo_are_no_evidence(tmp_path: Path, decide: Decide) -> None:
-    home = fill(tmp_path / "home", {"envs/a/": ""})
-    (home / "tune.before").symlink_to(fill(tmp_path / "old", OLD_HOMES["only tune"]) / "tune.before")
-    os.mkfifo(home / "envs/a/env.json")
-    assert decide(home) == "other_files"
-
-
 def test_home_directory_of_the_account_is_refused_by_any_path(tmp_path: Path, decide: Decide) -> None:
-    account = fill(tmp_path / "account", OLD_HOMES["record of a run"])
+    account = tmp_path / "account"
     (tmp_path / "link").symlink_to(account)
     for path in (str(account), f"{account}//", f"{account}/.", f"{tmp_path}/link", f"{tmp_path}/link/"):
         assert decide(Path(path)) == "account_home"
@@ -170,13 +139,71 @@ def test_home_directory_of_the_account_is_refused_by_any_path(tmp_path: Path, de
     assert decide(Path("/")) in ("root", "account_home", "other_account")
 
 
-def test_default_home_is_known_by_its_name_unless_it_is_a_link(tmp_path: Path, decide: Decide) -> None:
-    account = tmp_path / "account"
-    home = fill(account / ".ipexctl", {"code/project-d13fd23a/result.txt": "left by uninstall"})
-    assert decide(home) == "ok"
-    shutil.rmtree(home)
-    home.symlink_to(fill(tmp_path / "data", FOREIGN["one file"]))
+def test_default_home_needs_a_mark_as_any_other(tmp_path: Path, decide: Decide) -> None:
+    home = fill(tmp_path / "account/.ipexctl", {"code/project-d13fd23a/result.txt": "of a user"})
     assert decide(home) == "other_files"
+    shutil.rmtree(home)
+    assert decide(home) == "ok"
+    fill(home, {"code/project-d13fd23a/result.txt": "left by uninstall"})
+    assert decide(home) == "ok"
+
+
+OTHER = 61002
+
+
+def at_once(path: Path, *, owner: int = 0, mode: int = 0o755) -> Path:
+    path.mkdir()
+    os.chown(path, owner, owner)
+    path.chmod(mode)
+    return path
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another account")
+@pytest.mark.parametrize(
+    ("owner", "mode", "decision"),
+    [
+        (0, 0o755, "ok"),
+        (0, 0o1777, "ok"),
+        (0, 0o1775, "ok"),
+        (OTHER, 0o755, "above"),
+        (OTHER, 0o1777, "above"),
+        (0, 0o777, "above"),
+        (0, 0o757, "above"),
+    ],
+)
+def test_no_other_account_can_exchange_a_home(
+    tmp_path: Path, decide: Decide, owner: int, mode: int, decision: str
+) -> None:
+    above = at_once(tmp_path / "above", owner=owner, mode=mode)
+    assert decide(above / "h") == decision
+    assert decide(above / "a/b/h") == decision
+    assert (above / "h").exists() == (decision == "ok")
+    marked = fill(above / "marked", {MARK: ""})
+    assert decide(marked) == decision, "also a home that exists"
+    assert homes.is_home(str(marked)) == (decision == "ok")
+    (tmp_path / "link").symlink_to(above)
+    assert decide(tmp_path / "link/x") == decision, "through a link of this account"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another account")
+def test_a_group_may_write_above_a_home_only_if_it_is_the_accounts_own(tmp_path: Path, decide: Decide) -> None:
+    above = at_once(tmp_path / "above", mode=0o775)
+    assert decide(above / "h") == "ok", "root's own group, as with the umask 002"
+    os.chown(above, 0, OTHER)
+    assert decide(above / "i") == "above"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a link to another account")
+def test_links_of_another_account_lead_to_no_home(tmp_path: Path, decide: Decide) -> None:
+    sticky = at_once(tmp_path / "tmp", mode=0o1777)
+    (tmp_path / "ours").mkdir()
+    (sticky / "link").symlink_to(tmp_path / "ours")
+    assert decide(sticky / "link/h") == "ok"
+    os.chown(sticky / "link", OTHER, OTHER, follow_symlinks=False)
+    assert decide(sticky / "link/h") == "above"
+    assert decide(sticky / "link/../ours/i") == "above"
+    (tmp_path / "second").symlink_to("tmp/link")
+    assert decide(tmp_path / "second/j") == "above"
 
 
 def test_home_that_others_can_write_to_is_closed_also_with_files_of_a_user(tmp_path: Path, decide: Decide) -> None:

@@ -210,7 +210,7 @@ def test_a_home_of_another_account_gets_no_key(run: Run, tmp_path: Path) -> None
 
 
 def test_invalid_key_is_reported_and_can_be_revoked(run: Run, tmp_path: Path) -> None:
-    home = tmp_path / "home"
+    home = mark_home(tmp_path / "home")
     (home / "ssh").mkdir(parents=True)
     (home / "ssh/id_ed25519").write_text("half a k")
     (home / "ssh/id_ed25519.pub").write_text("ssh-ed25519 AAAA ipexctl me@node1\n")
