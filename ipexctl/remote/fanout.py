@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
+from ipexctl.errors import UserError
 from ipexctl.remote.outcome import Cancelled, HostError
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ def _collect(
             pending -= 1
             if isinstance(outcome, BaseException):
                 unexpected = unexpected or outcome
-                cancel.throw()
+                if not isinstance(outcome, UserError):  # other steps of the call would report that they were stopped
+                    cancel.throw()
             elif unexpected is None:
                 yield outcome
     finally:

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
+from ipexctl.errors import UserError
 from ipexctl.node.common.home import (
     HOME_ENTRIES,
     IGNORED,
@@ -42,13 +43,18 @@ def home_functions() -> str:
 
 
 def home_refusal(line: str, home: str) -> HostError | None:
-    """The error for the last line of stderr of a script; None if it did not refuse the home."""
+    """The error for the last line of stderr of a script; None if it did not refuse the home.
+
+    Raises UserError for a home that must not be used on any host.
+    """
     if not line.startswith(_PREFIX):
         return None
     kind, _, detail = line.removeprefix(_PREFIX).partition(" ")
     if kind not in REFUSALS:
         return None
     refused = HomeRefused(kind, home, f" ({detail})" if detail else "")
+    if refused.is_wrong_call:
+        raise UserError(refused.reason, fix=refused.fix)
     return HostError(refused.reason, refused.fix)
 
 
@@ -60,7 +66,14 @@ def use_home_or_fail(home: str) -> str:
     events = []
     for kind in REFUSALS:
         refused = HomeRefused(kind, home)
-        event = json.dumps({"event": "failed", "reason": refused.reason, "fix": refused.fix})
+        event = json.dumps(
+            {
+                "event": "failed",
+                "reason": refused.reason,
+                "fix": refused.fix,
+                "wrong_call": refused.is_wrong_call,
+            }
+        )
         events.append(f"{kind}) printf '%s\\n' {shlex.quote(event)} ;;")
     cases = "\n".join(events)
     return (

@@ -24,6 +24,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.errors import UserError
 from ipexctl.limits import STEP_SILENCE
 from ipexctl.node.common.frames import CompressedFrameReader, FrameError
 from ipexctl.remote.command import Command
@@ -212,6 +213,8 @@ def call(
 ) -> Reply:
     """Run a command of the agent and return its last event; raises HostError unless that is `done`.
 
+    Raises UserError, which ends the call on all hosts, if the host refuses what the call names.
+
     `command` is the module below `ipexctl.node`, such as `env.build`. `stdin` is sent after the request. Frames are
     received where `on_frame` is given; it may raise a FrameError. `cached` is for commands that may write below `home`:
     it runs the copy of the agent there, and makes one if there is none. A function as `request` may wait for it: the
@@ -280,8 +283,10 @@ def _run(
     output = EventReader(handle_event, limits)
     ended = session.run(line, output.sink, stdin=stdin, timeout=timeout, cancel=cancel, silence=STEP_SILENCE)
     if last and last[0]["event"] == "failed":
-        reason = str(last[0].get("reason") or "it failed without a reason")
-        raise HostError(reason, str(last[0].get("fix") or ""))
+        reason, fix = str(last[0].get("reason") or "it failed without a reason"), str(last[0].get("fix") or "")
+        if last[0].get("wrong_call") is True:
+            raise UserError(f"{session.host.name}: {reason}", fix=fix)
+        raise HostError(reason, fix)
     if last and ended.ok:
         return last[0]
     cause, fix = explain_stderr(output.stderr)

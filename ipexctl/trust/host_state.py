@@ -68,6 +68,8 @@ class HostState:
     """Whether node0's ssh supports `^` for preferred algorithms."""
     home_problem: str = ""
     """The kind of refusal, if the directory of `--home` can't be one: `node/common/home.py: REFUSALS`."""
+    home_detail: str = ""
+    """Which directory above it is why."""
     has_trust_dir: bool = False
     key: str | None = None
     """The public key of ipexctl on node0; empty if the file has no valid key."""
@@ -133,6 +135,7 @@ def read_host_state(reply: bytes, *, server_key: str | None, port: int | None) -
         has_ssh_client="client" in values,
         supports_preferred="quick" in values,
         home_problem=problem if (problem := text("home.problem")) in REFUSALS else "",
+        home_detail=text("home.detail"),
         has_trust_dir="dir" in values,
         key=" ".join(text("key").split()[:2]) if "key" in values else None,
         config=text("config"),

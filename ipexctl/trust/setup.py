@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
+from ipexctl.errors import UserError
 from ipexctl.hosts.home import find_leaders
 from ipexctl.hosts.internal import internal_addresses
 from ipexctl.node.common.home import HomeRefused
@@ -235,7 +236,10 @@ def revoke(hosts: Sequence[Host], pool: SessionPool, options: TrustOptions) -> T
 
 def _node0_problem(node0: HostState) -> HostError | None:
     if node0.home_problem:
-        refused = HomeRefused(node0.home_problem, node0.ipexctl_home)
+        detail = f" ({node0.home_detail})" if node0.home_detail else ""
+        refused = HomeRefused(node0.home_problem, node0.ipexctl_home, detail)
+        if refused.is_wrong_call:
+            raise UserError(refused.reason, fix=refused.fix)
         return HostError(refused.reason, refused.fix)
     if not node0.has_ssh_client:
         return HostError("it has no ssh or ssh-keygen", "install openssh-client (openssh-clients) there")

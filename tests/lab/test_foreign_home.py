@@ -81,5 +81,24 @@ def test_files_of_a_user_inside_a_home_stay_and_are_listed(cluster: Cluster) -> 
     assert "result.txt" in cluster.on(0, f"find {home}/code -type f")
     assert call(cluster, home, "uninstall", "--yes", "--with-results").rc == 0
     found = cluster.on(0, f"cd {home} && find . -type f -printf '%P\\n'")
-    assert sorted(found.split()) == sorted(users.split())
+    assert sorted(found.split()) == sorted([".ipexctl-home", *users.split()]), "with them, it stays a home"
     assert cluster.on(0, f"readlink {home}/envs/link") == "/etc\n"
+
+
+@pytest.mark.core
+def test_home_that_another_account_could_exchange_is_refused_before_anything_is_done(cluster: Cluster) -> None:
+    cluster.write("train.py", "print('trained')\n")
+    cluster.as_root(0, "mkdir -p /var/tmp/b/open && chown -R nobody /var/tmp/b && chmod 777 /var/tmp/b/open")
+    cluster.as_root(1, "mkdir -p /var/tmp/b/open && chown -R nobody /var/tmp/b && chmod 777 /var/tmp/b/open")
+    home = "/var/tmp/b/open/h"
+    for command, *args in (
+        ("trust",),
+        ("sync",),
+        ("run", *PYTHON, "train.py"),
+        ("envs", "--prune"),
+        ("uninstall", "--yes"),
+    ):
+        ran = call(cluster, home, command, *args)
+        assert ran.rc == 2, (command, ran.rc, ran.err)
+        assert missing(ran.err, f"{home} /var/tmp/b nobody") == ["nobody"], "by its number"
+        assert cluster.on(0, "ls -A /var/tmp/b/open") == ""

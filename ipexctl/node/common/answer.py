@@ -41,6 +41,9 @@ _OS_ERRORS = {
 class AgentError(Exception):
     """An error on this host, with a reason and a fix for the user."""
 
+    is_wrong_call = False
+    """The call names something that must not be used, on whatever host: it ends with exit code 2."""
+
     def __init__(self, reason: str, fix: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
@@ -61,7 +64,7 @@ def explain_os_error(error: OSError, path: str | bytes | os.PathLike[str] = "", 
 
 
 def emit_failure(error: AgentError) -> None:
-    emit("failed", reason=error.reason, fix=error.fix)
+    emit("failed", reason=error.reason, fix=error.fix, **({"wrong_call": True} if error.is_wrong_call else {}))
 
 
 def write_bytes(data: bytes) -> None:

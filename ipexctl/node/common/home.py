@@ -90,6 +90,7 @@ class HomeRefused(AgentError):
         reason, fix = (text.format(home=home, names=names, below=below) for text in REFUSALS[kind])
         super().__init__(reason, fix)
         self.kind = kind
+        self.is_wrong_call = kind == "above"
 
 
 def make_home(home: str) -> None:

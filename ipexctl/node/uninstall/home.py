@@ -328,8 +328,9 @@ def main(action: str) -> int:
             return actions[action](request, stdin)
         except HomeRefused as refused:
             # The fix for other calls names a directory to begin anew in; here it might be one in use.
-            raise AgentError(
-                refused.reason, "nothing there is removed; name the directory of ipexctl: --home DIR"
-            ) from None
+            fix = "nothing there is removed; name the directory of ipexctl: --home DIR"
+            failed = AgentError(refused.reason, fix)
+            failed.is_wrong_call = refused.is_wrong_call
+            raise failed from None
 
     return answer(act)

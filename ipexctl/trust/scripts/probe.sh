@@ -92,7 +92,10 @@ if [ -n "$2" ]; then
     # Older clients don't know ^ and stop reading the config.
     ssh -G -F /dev/null -o KexAlgorithms=^curve25519-sha256 -o Ciphers=^aes128-gcm@openssh.com localhost \
         >/dev/null 2>&1 </dev/null && tell quick yes
-    check_home "$ipexctl_home" && check_ssh "$ipexctl_home/ssh" || tell home.problem "$home_problem"
+    check_home "$ipexctl_home" && check_ssh "$ipexctl_home/ssh" || {
+        tell home.problem "$home_problem"
+        tell home.detail "$home_detail"
+    }
     [ ! -d "$ipexctl_home/ssh" ] || tell dir "$(ls -ldn "$ipexctl_home/ssh/.")"
     if [ -z "$home_problem" ] && [ -e "$ipexctl_home/ssh/id_ed25519" ]; then
         tell key "$(ssh-keygen -y -P '' -f "$ipexctl_home/ssh/id_ed25519" 2>/dev/null </dev/null)"

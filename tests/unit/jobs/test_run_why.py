@@ -137,7 +137,9 @@ def test_the_advice_to_install_keeps_the_stack(text: str) -> None:
 def test_overloaded_hosts_are_distinguished_from_killed_wrappers(
     kind: str, reason: str, mpirun: str, wanted: str
 ) -> None:
-    detail = {"kind": "wrapper-killed" if "killed" in reason else "silent", "fields": {}} if kind == "lost" else None
+    detail: Any = (
+        {"kind": "wrapper-killed" if "killed" in reason else "silent", "fields": {}} if kind == "lost" else None
+    )
     first = {**FIRST, "exit_code": None, "kind": kind, "detail": detail}
     more: dict[str, Any] = {
         "reason": reason,
