@@ -139,8 +139,8 @@ BREAKS: Final = (
     Break(
         "the checkpoint is taken from the wrong host",
         "files/checkpoint_plan.py",
-        "return max(changed or holders,",
-        "return min(holders,",
+        "= max(changed or holders,",
+        "= min(holders,",
         r"continues? from",
         ("it restarts from a checkpoint",) * 6,
     ),

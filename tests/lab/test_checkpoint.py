@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -72,6 +73,26 @@ def test_all_ranks_continue_from_the_checkpoint_of_rank_0(cluster: Cluster) -> N
     half = cluster.run(*options, "--max-restarts", "1", "train.py", "9", "1", "--half")
     assert starts(half.out) == {("8", "8")}
     assert missing(half.err, "not used") == []
+
+
+TRAINER = Path(__file__).parents[1] / "stand_ins" / "trainer.py"
+
+
+def test_three_runs_of_a_trainer_with_rotation_resume_from_the_newest_whole_checkpoint(cluster: Cluster) -> None:
+    cluster.write("train.py", TRAINER.read_text())
+    options = ("--ppn", "1", "--checkpoint", "checkpoints", "train.py", "checkpoints")
+    cluster.run(*options, "60")
+    cluster.run(*options, "30")
+    resumed = cluster.run(*options, "100", "--resume")
+    assert by_rank(resumed.out) == {rank: ["from checkpoint-30", "at 100"] for rank in range(3)}
+    assert missing(resumed.err, "14 files set aside node2 node1 checkpoint-40 deleted .ipexctl/checkpoints/") == []
+    tree = synced_tree(cluster)
+    assert cluster.on(0, f"ls {tree}/checkpoints").split() == ["checkpoint-100", "checkpoint-80"]
+    # What the third run left on the other hosts is no checkpoint; the next exchange removes what was set aside.
+    cluster.run(*options, "100", "--resume")
+    for index in range(3):
+        assert cluster.on(index, f"ls {tree}/checkpoints").split() == ["checkpoint-100", "checkpoint-80"]
+        assert cluster.on(index, f"ls {tree}/checkpoints/checkpoint-100 | wc -l").strip() == "9"
 
 
 PLACED = """\

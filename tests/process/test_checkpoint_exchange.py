@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import io
 import json
 import os
 import shutil
@@ -13,18 +12,17 @@ import socket
 import subprocess
 import sys
 import time
-import zipfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from checkpoint_helpers import TOKEN, Hosts, saved
 from run_helpers import Run
 from stranger_helpers import UnauthenticatedClients
 
 from agent_helpers import all_pythons, wait_until
-from env_helpers import start
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.authenticated_socket import connect, read_line, send_line
 from ipexctl.node.common.handshake import CHECKPOINT_EXCHANGE, CHECKPOINT_FILES, derive_token
@@ -35,59 +33,6 @@ from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
 from message_data import missing
 
 pytest_plugins = ["run_fixtures"]
-
-TOKEN = "0123456789abcdef" * 4
-
-
-def saved(text: str) -> bytes:
-    """As torch.save writes it."""
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        archive.writestr(zipfile.ZipInfo("data.pkl"), text * 1000)
-    return packed.getvalue()
-
-
-class Hosts:
-    def __init__(self, base: Path, path: str) -> None:
-        self.base, self.path = base, path
-        self.names = ("node1", "node2", "node3")
-
-    def of(self, name: str, part: str = "") -> Path:
-        return self.base / name / "code" / (part or self.path)
-
-    def write(self, name: str, data: bytes, part: str = "", at: float | None = None) -> Path:
-        path = self.of(name, part)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-        if at is not None:
-            os.utime(path, (at, at))
-        return path
-
-    def content(self, part: str = "") -> list[bytes | None]:
-        paths = [self.of(name, part) for name in self.names]
-        return [path.read_bytes() if path.exists() else None for path in paths]
-
-    def exchange(self, *, python: str = sys.executable, token: str = TOKEN) -> CheckpointExchange:
-        exchange = CheckpointExchange(self.path, dict(enumerate(self.names)), "127.0.0.1", TOKEN)
-        clients = {name: self.take_part(rank, exchange.port, python, token) for rank, name in enumerate(self.names)}
-        self.errors = {}
-        if token == TOKEN:
-            wait_until(lambda: exchange.is_over, 60)
-            exchange.close()
-        for name, client in clients.items():
-            self.errors[name] = client.communicate(timeout=30)[1].decode()
-        exchange.close()
-        self.notes = []
-        while not exchange.notes.empty():
-            self.notes.append(exchange.notes.get())
-        return exchange
-
-    def take_part(self, rank: int, port: int, python: str, token: str) -> subprocess.Popen[bytes]:
-        home = self.base / self.names[rank]
-        (home / "code").mkdir(parents=True, exist_ok=True)
-        request = {"rank": rank, "path": str(home / "code" / self.path), "home": str(home)}
-        request |= {"address": "127.0.0.1", "port": port, "token": token}
-        return start("files.checkpoint", "", request, python=python)
 
 
 @pytest.fixture
@@ -101,6 +46,10 @@ def test_exchange_works_with_every_python(hosts: Callable[[str], Hosts], python:
     cluster.write("node2", saved("one"))
     assert cluster.exchange(python=python).failure == "", cluster.errors
     assert cluster.content() == [saved("one")] * 3
+    cluster.of("node2").unlink()
+    for _ in range(2):  # set aside, then removed
+        assert cluster.exchange(python=python).failure == "", cluster.errors
+        assert cluster.content() == [None] * 3
 
 
 def test_new_and_deleted_files_are_distributed_to_all_hosts(hosts: Callable[[str], Hosts]) -> None:
@@ -303,7 +252,7 @@ def test_second_connection_of_a_host_is_closed_and_the_first_one_counts(hosts: C
     address = ("127.0.0.1", exchange.port, TOKEN, CHECKPOINT_EXCHANGE)
     with connect(*address) as first, connect(*address) as second:
         send_line(first, {"rank": 1})
-        assert read_line(first, time.monotonic() + 10) == {"scan": True}
+        assert read_line(first, time.monotonic() + 10) == {"scan": True, "hosts": ["node1", "node2"]}
         second.settimeout(10)
         send_line(second, {"rank": 1})
         assert second.recv(100) == b""

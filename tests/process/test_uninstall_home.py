@@ -217,6 +217,31 @@ def test_entries_of_a_user_are_kept_and_listed_and_only_those_of_ipexctl_go(home
     assert os.readlink(home / "envs/data") == "/etc"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_checkpoints_that_were_set_aside_on_another_disk_are_removed_and_nothing_else(
+    home: Path, tmp_path: Path
+) -> None:
+    exchange = "0" * 32
+    places = {}
+    for number, kind in enumerate(("own", "of another account", "another name", "a link")):
+        key = str(number) * 16
+        place = tmp_path / (f"{kind}/.ipexctl-aside-{key}" if kind != "another name" else f"{kind}/mine")
+        places[kind] = place
+        real = tmp_path / "elsewhere" if kind == "a link" else place
+        (real / exchange).mkdir(parents=True)
+        (real / exchange / "last.pt").write_text("weights")
+        if kind == "a link":
+            place.parent.mkdir()
+            place.symlink_to(real)
+        elif kind == "of another account":
+            os.chown(place, 12345, 12345)
+        (home / "checkpoints" / key).mkdir(parents=True)
+        (home / "checkpoints" / key / "aside").symlink_to(place)
+    assert agent("remove", home, results=True)["event"] == "done"
+    assert {kind for kind, place in places.items() if not (place / exchange / "last.pt").exists()} == {"own"}
+    assert not places["own"].exists()
+
+
 def test_directory_of_a_user_is_refused_and_unchanged(tmp_path: Path) -> None:
     for name in ("checkpoints/model", "code/.git/HEAD", "tmp/a", "agent/policy/w.pt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -40,7 +40,7 @@ _COPY = re.compile(r"[0-9a-f]{16}")
 _NEW_COPY = re.compile(rf"\.new-{_HEX12}")
 _BYTECODE = re.compile(r"[0-9a-f]{16}\.cpython-[0-9]+\.zip|\.[0-9a-f]{16}\.cpython-[0-9]+\.zip\.[0-9a-f]{8}\.new")
 _CHECKPOINT = re.compile(r"[0-9a-f]{16}")
-_CHECKPOINT_FILES = re.compile(r"files\.json|in|out|\.files\.json\.[0-9a-f]{8}\.new")
+_CHECKPOINT_FILES = re.compile(r"files\.json|in|out|aside|\.files\.json\.[0-9a-f]{8}\.new")
 _DIGEST_NAME = re.compile(r".+-[0-9a-f]{8}", re.DOTALL)
 _ENV_FILES = ("env.json", "lock.json", "pyvenv.cfg")
 REMOVED_RUN = re.compile(r"\.gone-[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -141,7 +141,7 @@ def is_stored(path: str) -> bool:
 
 
 def is_checkpoint_record(path: str) -> bool:
-    """The hashes of a checkpoint's files, and files on their way."""
+    """The hashes of a checkpoint's files, files on their way, and those that were set aside."""
     is_named = _CHECKPOINT.fullmatch(os.path.basename(path)) and is_directory(path)
     return bool(is_named) and all(_CHECKPOINT_FILES.fullmatch(name) for name in list_names(path))
 

@@ -4,22 +4,25 @@ A rank wrapper starts it as `PYTHON -I RUNDIR/agent.zip files.checkpoint`, with 
 connects to the supervisor (`common/authenticated_socket.py`), and the two take turns, with one line of JSON each:
 
     {"rank"}
-        → {"scan": true}
-    {"copies", "incomplete", "known"}
+        → {"scan": true, "hosts": [name, …]}
+    {"copies", "incomplete", "known", "kept"}
         → {"exchange": a name, "serve": [copy, …], "clients": addresses of the hosts that fetch them}
     {"port": of its file server, or null}
-        → {"fetch": [{"address", "port", "copies"}, …], "remove": [name, …], "known": {name: [sha256, is brought]}}
-    {"done": true}
+        → {"fetch": [{"address", "port", "copies"}, …], "remove": [name, …], "known": {name: [sha256, is brought]},
+           "kept": [name, …], "parts": [directory, …]}
+    {"done": true, "aside": the directory with the files to remove, or empty}
         → {"end": true}, when all hosts are done
 
 Instead of any of its lines it may send {"failed": reason, "fix"}. The hosts derive the token of their file servers from
 that of the run and the name of the exchange: no token is sent. HOME/checkpoints/KEY keeps what the host has after
-the exchange. Files are received there, and replace those of the checkpoint when they are complete.
+the exchange. Files are received there, and replace those of the checkpoint when they are complete; those to remove
+are set aside (`checkpoint_aside.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import json
@@ -32,7 +35,7 @@ import sys
 import threading
 import time
 import zipfile
-from typing import IO, TYPE_CHECKING, Any, Callable, Iterator, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Callable, Collection, Iterator, NamedTuple, cast
 
 from ipexctl.node.common import authenticated_socket
 from ipexctl.node.common.answer import AgentError, Json, explain_os_error
@@ -45,10 +48,12 @@ from ipexctl.node.common.files import (
     remove_abandoned,
     write_json_atomically,
 )
-from ipexctl.node.common.guarded_directory import open_directory, open_file
+from ipexctl.node.common.guarded_directory import GuardedDirectory, open_directory, open_file
 from ipexctl.node.common.handshake import CHECKPOINT_EXCHANGE, CHECKPOINT_FILES, derive_token
 from ipexctl.node.common.limits import CHECKPOINT_STEP
 from ipexctl.node.files import store
+from ipexctl.node.files.checkpoint_aside import HIDDEN, AsideFiles
+from ipexctl.node.files.checkpoint_layout import is_empty_checkpoint
 from ipexctl.node.files.checkpoint_path import resolve_path
 from ipexctl.node.files.checkpoint_plan import (
     MAX_FILES,
@@ -68,7 +73,7 @@ if TYPE_CHECKING:
 PATIENCE = 60.0
 """Seconds for a connection to the supervisor while strangers fill its port."""
 _IN_STORE = "file"
-"""The name of each file in the two stores."""
+"""The name of each file in the store of received files."""
 _MAX_HEADER = 100 << 20
 
 
@@ -93,17 +98,24 @@ class CheckpointFiles:
         self._resolve = functools.partial(resolve_path, path, home, project)
         key = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
         self.directory = os.path.join(home, "checkpoints", key)
-        self.inbox, self.outbox = (os.path.join(self.directory, name) for name in ("in", "out"))
+        self.inbox = os.path.join(self.directory, "in")
         self._record = os.path.join(self.directory, "files.json")
         self._umask = os.umask(0o077)
         os.umask(self._umask)
         self._mount: str | None = None
         """The mount point of the checkpoint's filesystem after the last exchange."""
+        self.kept: frozenset[str] = frozenset()
+        """Files that stayed on this host alone at the last exchange."""
+        self._empty: list[str] = []
+        """Empty directories that count as checkpoints for scripts."""
+        self._times: dict[str, int | None] = {}
+        """Directories that are changed → when they had changed before, in ns; None for a new one."""
         try:
             record = read_json(self._record)
             self._rows: Json = record["files"]
             self.known = read_known({name: row[:2] for name, row in self._rows.items()}, self.top)
             self._mount = record.get("mount")
+            self.kept = frozenset(name for name in record.get("kept", ()) if name in self.known)
         except (*MALFORMED, AttributeError):
             self._rows, self.known = {}, {}
 
@@ -111,6 +123,10 @@ class CheckpointFiles:
     def root(self) -> str:
         """The file or directory, in a path without links. Raises an AgentError for a link that may not lead to it."""
         return self._resolve()
+
+    @functools.cached_property
+    def aside(self) -> AsideFiles:
+        return AsideFiles(self.directory, self.root)
 
     def path_of(self, name: str) -> str:
         return self.root + check_name(name, self.top)[len(self.top) :]
@@ -136,7 +152,7 @@ class CheckpointFiles:
             else:
                 incomplete[name] = found
         self._check_mounted({*copies, *incomplete})
-        return HostCopies(copies, incomplete, self.known)
+        return HostCopies(copies, incomplete, self.known, self.kept)
 
     def _check_mounted(self, found: set[str]) -> None:
         """Raise an AgentError if all files that this host wrote are gone together with their filesystem.
@@ -167,7 +183,10 @@ class CheckpointFiles:
                 yield self.top
             return
         for directory, directories, files in os.walk(root, onerror=self._check_unreadable):
-            directories[:] = sorted(part for part in directories if not is_temporary(part))
+            is_empty = directory != root and not directories and not files
+            if is_empty and is_empty_checkpoint(os.path.basename(directory)):
+                self._empty.append(os.path.join(self.top, os.path.relpath(directory, root)))
+            directories[:] = sorted(part for part in directories if not is_temporary(part) and HIDDEN not in part)
             above = os.path.join(self.top, os.path.relpath(directory, root)) if directory != root else self.top
             for part in sorted(files):
                 if not is_temporary(part):
@@ -190,26 +209,36 @@ class CheckpointFiles:
             return "it is being written"
         return Copy(name, status.st_size, status.st_mtime_ns, stat.S_IMODE(status.st_mode), sha256)
 
-    def offer(self, copies: list[Copy]) -> None:
-        """Make a store of links to these files, from which other hosts fetch them."""
-        for copy in copies:
-            directory = os.path.join(self.outbox, copy.sha256)
-            os.makedirs(directory, exist_ok=True)
-            path = self.source_of(copy.name)
-            if path is None:
-                raise AgentError(f"{self.path_of(copy.name)} became a link that leads out of the checkpoint")
-            with contextlib.suppress(FileExistsError):
-                os.symlink(path, os.path.join(directory, _IN_STORE))
+    def open_copy(self, copy: Copy) -> IO[bytes]:
+        """Open a file for other hosts, if it still is the one that was reported. Raises an OSError."""
+        path = self.source_of(copy.name)
+        if path is None:
+            raise OSError(errno.ELOOP, "it became a link that leads out of the checkpoint", self.path_of(copy.name))
+        try:
+            file = open(open_file(path), "rb", buffering=0)  # noqa: SIM115
+        except AgentError as error:
+            raise OSError(errno.ELOOP, error.reason, self.path_of(copy.name)) from None
+        status = os.fstat(file.fileno())
+        if stat.S_ISREG(status.st_mode) and (status.st_size, status.st_mtime_ns) == (copy.size, copy.mtime_ns):
+            return file
+        file.close()
+        raise OSError(errno.ESTALE, "it has changed", path)
 
-    def place(self, copies: list[Copy]) -> None:
-        """Replace files of the checkpoint with those received; each has its old or its new content, never a part."""
+    def place(self, copies: list[Copy], aside: Collection[str] = ()) -> None:
+        """Replace files of the checkpoint with those received; each has its old or its new content, never a part.
+
+        `aside`: those of which the old file is set aside.
+        """
         uses = [copy.sha256 for copy in copies]
         for copy in copies:
             uses.remove(copy.sha256)
             directory, target = os.path.split(self.path_of(copy.name))
             source = os.path.join(self.inbox, copy.sha256, _IN_STORE)
+            self._note_times(copy.name)
             number = open_directory(directory, make=True)
             try:
+                if copy.name in aside:
+                    self.aside.keep(copy.name, target, number)
                 if copy.sha256 in uses or os.stat(source).st_dev != os.stat(number).st_dev:
                     self._place_copy(source, number, target, copy)
                 else:
@@ -219,6 +248,25 @@ class CheckpointFiles:
                 raise OSError(error.errno, error.strerror, os.path.join(directory, target)) from None
             finally:
                 os.close(number)
+
+    def _note_times(self, name: str) -> None:
+        """Scripts choose the oldest checkpoint by the time of its directory, which an exchange must not change."""
+        for above in _directories_of(name):
+            if above not in self._times:
+                try:
+                    self._times[above] = os.lstat(self.path_of(above)).st_mtime_ns
+                except FileNotFoundError:
+                    self._times[above] = None
+
+    def restore_times(self, copies: list[Copy]) -> None:
+        """A new directory gets the time of its newest file."""
+        for name, time_ns in self._times.items():
+            path = self.path_of(name)
+            newest = max((copy.mtime_ns for copy in copies if copy.name.startswith(f"{name}/")), default=None)
+            at = time_ns if time_ns is not None else newest
+            if at is not None:
+                with contextlib.suppress(FileNotFoundError):
+                    _act_on_entry(functools.partial(os.utime, ns=(at, at), follow_symlinks=False), path)
 
     def _place_copy(self, source: str, directory: int, target: str, copy: Copy) -> None:
         temporary = f"{target}.{os.getpid()}.tmp"
@@ -242,18 +290,35 @@ class CheckpointFiles:
         os.chmod(file, copy.mode & 0o777 & ~self._umask | 0o600)
         os.utime(file, ns=(copy.mtime_ns, copy.mtime_ns))
 
-    def remove(self, names: list[str]) -> None:
-        """Remove files, and the directories that are empty then; scripts take those for checkpoints."""
+    def remove(self, names: Collection[str]) -> None:
+        """Set files aside, with the temporary files that are left beside them, and remove the directories that are
+        empty then; scripts take those for checkpoints."""
         for name in names:
+            self._note_times(name)
             with contextlib.suppress(FileNotFoundError):
-                _remove_entry(os.unlink, self.path_of(name))
-            above = os.path.dirname(name)
+                _act_on_entry(functools.partial(self._set_aside, name), self.path_of(name))
+        emptied = {above for name in names for above in _directories_of(name)}
+        for directory in sorted(emptied.union(self._empty), key=lambda name: -name.count("/")):
             with contextlib.suppress(OSError):
-                while "/" in above:
-                    _remove_entry(os.rmdir, self.path_of(above))
-                    above = os.path.dirname(above)
+                if directory in emptied:
+                    self._set_temporaries_aside(directory)
+                _act_on_entry(os.rmdir, self.path_of(directory))
 
-    def save(self, known: KnownFiles) -> None:
+    def _set_aside(self, name: str, entry: str, *, dir_fd: int) -> None:
+        self.aside.keep(name, entry, dir_fd)
+
+    def _set_temporaries_aside(self, directory: str) -> None:
+        """The rank that wrote them has ended; scripts would take their directory for a checkpoint."""
+        with GuardedDirectory.open(self.path_of(directory)) as opened:
+            names = opened.names()
+            kinds = [(name, opened.status_of(name)) for name in names]
+            if all(
+                is_temporary(os.fsdecode(name)) and status and stat.S_ISREG(status.st_mode) for name, status in kinds
+            ):
+                for name in map(os.fsdecode, names):
+                    self.aside.keep(f"{directory}/{name}", name, opened.number)
+
+    def save(self, known: KnownFiles, kept: list[str]) -> None:
         rows = {}
         for name, file in known.items():
             with contextlib.suppress(OSError):
@@ -261,20 +326,27 @@ class CheckpointFiles:
         mount = self.root
         while not os.path.ismount(mount):
             mount = os.path.dirname(mount)
-        write_json_atomically(self._record, {"files": rows, "mount": mount})
+        write_json_atomically(self._record, {"files": rows, "mount": mount, "kept": kept})
 
     def clear(self) -> None:
-        for directory in (self.inbox, self.outbox):
-            shutil.rmtree(directory, ignore_errors=True)
+        shutil.rmtree(self.inbox, ignore_errors=True)
 
 
-def _remove_entry(remove: Callable[..., None], path: str) -> None:
-    """Remove a file or directory without following a link in its path."""
+def _act_on_entry(act: Callable[..., None], path: str) -> None:
+    """Call `act` with the name of a file or directory and its open directory; no link in its path is followed."""
     directory = open_directory(os.path.dirname(path))
     try:
-        remove(os.path.basename(path), dir_fd=directory)
+        act(os.path.basename(path), dir_fd=directory)
     finally:
         os.close(directory)
+
+
+def _directories_of(name: str) -> Iterator[str]:
+    """The directories of a file below the top, the inner ones first."""
+    above = name.rpartition("/")[0]
+    while "/" in above:
+        yield above
+        above = above.rpartition("/")[0]
 
 
 def _hash_of(file: IO[bytes]) -> str:
@@ -321,12 +393,12 @@ class Exchange:
     def run(self) -> None:
         """Raises an error of the connection. Any other is sent to the supervisor."""
         files = self._files
-        self._receive()  # from here on, the supervisor knows this host
+        hosts = self._receive()["hosts"]  # from here on, the supervisor knows this host
         files.clear()
         try:
             make_private_directory(os.path.dirname(files.directory))
             make_private_directory(files.directory)
-            self._steps()
+            self._steps([str(host) for host in hosts])
         except AgentError as error:
             send_line(self._conn, {"failed": error.reason, "fix": error.fix})
         except ConnectionError:
@@ -339,11 +411,14 @@ class Exchange:
                 os.close(self._stop_serving)
             files.clear()
 
-    def _steps(self) -> None:
+    def _steps(self, hosts: list[str]) -> None:
         files = self._files
-        send_line(self._conn, files.scan().to_json())
+        files.aside.put_back(files.top, hosts)
+        scanned = files.scan()
+        send_line(self._conn, scanned.to_json())
         order = self._receive()
-        token = derive_token(self._token, CHECKPOINT_FILES, str(order["exchange"]))
+        exchange = _check_exchange(order["exchange"])
+        token = derive_token(self._token, CHECKPOINT_FILES, exchange)
         to_serve = list(read_copies(order["serve"], files.top).values())
         send_line(self._conn, {"port": self._serve(to_serve, token, order["clients"]) if to_serve else None})
         order = self._receive()
@@ -351,23 +426,34 @@ class Exchange:
         fetches = [(fetch, list(read_copies(fetch["copies"], files.top).values())) for fetch in order["fetch"]]
         size = sum(copy.size for _, copies in fetches for copy in copies)
         if size > free_space(files.directory):
-            raise explain_full_disk(files.directory, size)
+            full = explain_full_disk(files.directory, size)
+            # No exchange succeeds as long as these files fill the disk, so none would remove them.
+            raise full if files.aside.is_empty() else AgentError(full.reason, _fix_full_disk(files.aside.path))
         for fetch, copies in fetches:
             self._fetch(fetch, copies, token)
-        files.place([copy for _, copies in fetches for copy in copies])
-        files.remove([name for name in order["remove"] if files.known[name].is_brought])
-        files.save(known)
-        send_line(self._conn, {"done": True})
-        self._receive()  # the other hosts may still fetch from this one
+        received = [copy for _, copies in fetches for copy in copies]
+        parts = [check_name(part, files.top) for part in order["parts"]]
+        aside = {check_name(name, files.top) for name in order["remove"] if scanned.is_present(name)}
+        if aside:
+            files.aside.prepare(exchange)
+        files.place(received, aside)
+        files.remove(aside - {copy.name for copy in received})
+        files.restore_times(received)
+        files.save(known, [check_name(name, files.top) for name in order["kept"]])
+        files.aside.note_parts(parts, hosts)
+        send_line(self._conn, {"done": True, "aside": files.aside.path if files.aside.is_used else ""})
+        # The other hosts may still fetch from this one. A failure of theirs ends the connection.
+        if self._receive().get("end"):
+            files.aside.end()
 
     def _receive(self) -> Any:
         return read_line(self._conn, time.monotonic() + CHECKPOINT_STEP)
 
     def _serve(self, copies: list[Copy], token: str, clients: list[str]) -> int:
         """Start a file server in a thread; returns its port."""
-        self._files.offer(copies)
+        by_hash = {copy.sha256: copy for copy in copies}
         request: ServeRequest = {
-            "store": self._files.outbox,
+            "store": self._files.directory,
             "files": _as_store_files(copies),
             "bind": self._conn.getsockname()[0],
             "token": token,
@@ -375,7 +461,7 @@ class Exchange:
             "addresses": clients,
             "idle": CHECKPOINT_STEP,
         }
-        server = FileServer(request)
+        server = FileServer(request, lambda sha256: cast("BinaryIO", self._files.open_copy(by_hash[sha256])))
         user, self._stop_serving = os.pipe()
         threading.Thread(target=server.run, args=(user,), daemon=True).start()
         return server.port
@@ -391,6 +477,17 @@ class Exchange:
         failed = connect(request, lambda *_, **__: None)["failed"]
         if failed:
             raise AgentError(f"a file changed while it was sent: {failed[0]['reason']}")
+
+
+def _fix_full_disk(aside: str) -> str:
+    return f"rm -r {shlex.quote(aside)}  # files that earlier exchanges set aside; or free other space there"
+
+
+def _check_exchange(name: object) -> str:
+    """It names a directory."""
+    if not isinstance(name, str) or not re.fullmatch("[0-9a-f]{32}", name):
+        raise ValueError(f"{name!r:.80} is no name of an exchange")
+    return name
 
 
 def _as_store_files(copies: list[Copy]) -> list[store.StoreFile]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, BinaryIO, Sequence, cast
+from typing import TYPE_CHECKING, BinaryIO, Callable, Sequence, cast
 
 from ipexctl.node.common import authenticated_socket
 from ipexctl.node.common.answer import Action, AgentError, Json, answer
@@ -48,14 +48,14 @@ class ConnectRequest(store.StoreRequest):
 
 
 class FileServer(AuthenticatingServer):
-    """Serves files of one store."""
+    """Serves files of one store, or those that `open_file` opens by their hashes."""
 
-    def __init__(self, request: ServeRequest) -> None:
+    def __init__(self, request: ServeRequest, open_file: Callable[[str], BinaryIO] | None = None) -> None:
         try:
             super().__init__(request["bind"], request["token"], FILES, request["clients"], request["addresses"])
         except OSError as error:
             raise AgentError(f"nothing can listen on {request['bind']}: {error.strerror or error}") from None
-        self._request = request
+        self._request, self._open_file = request, open_file
         self._files = {file["sha256"]: file for file in request["files"]}
         self._lock = threading.Lock()
         self._serving = 0
@@ -85,7 +85,7 @@ class FileServer(AuthenticatingServer):
             if size and conn.sendfile(file, offset, size) != size:
                 raise ConnectionError(f"{file.name} changed while it was read")
 
-        store.send({"store": self._request["store"], "files": files}, conn.sendall, send_body)
+        store.send({"store": self._request["store"], "files": files}, conn.sendall, send_body, self._open_file)
 
 
 def _with_offset(file: store.StoreFile, offset: object) -> store.StoreFile:

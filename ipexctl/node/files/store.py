@@ -401,15 +401,22 @@ def receive(request: ReceiveRequest, stream: BinaryIO, report: Report = emit_or_
     return {"got": got, "failed": failed}
 
 
-def send(request: StoreRequest, write: Callable[[bytes], Any], send_body: Callable[[BinaryIO, int, int], Any]) -> None:
+def send(
+    request: StoreRequest,
+    write: Callable[[bytes], Any],
+    send_body: Callable[[BinaryIO, int, int], Any],
+    open_file: Callable[[str], BinaryIO] | None = None,
+) -> None:
     """Write a stream of files; the header of a file that can't be read has an error, and no bytes follow it.
 
-    `send_body` gets the file, the offset and the number of bytes.
+    `send_body` gets the file, the offset and the number of bytes. `open_file` opens a file by its hash, for files that
+    are not in the store.
     """
     for file in request["files"]:
         header: Json = {"sha256": file["sha256"], "name": file["name"]}
         try:
-            opened = path_of(request["store"], file).open("rb", buffering=0)
+            path = path_of(request["store"], file)
+            opened = path.open("rb", buffering=0) if open_file is None else open_file(file["sha256"])
         except OSError as error:
             message = f"{error.filename} can't be read: {error.strerror or error}"
             write(header_line({**header, "error": message}))

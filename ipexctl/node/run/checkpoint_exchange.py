@@ -16,7 +16,7 @@ import secrets
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING, Iterable, Mapping
+from typing import TYPE_CHECKING, Iterable, Iterator, Mapping
 
 from ipexctl.node.common.authenticated_socket import MALFORMED, REPLY_TIME, AuthenticatingServer, read_line, send_line
 from ipexctl.node.common.files import format_size
@@ -87,7 +87,7 @@ class CheckpointExchange(AuthenticatingServer):
             host = self._hosts[rank]
             if host in self._conns:
                 return
-            send_line(conn, {"scan": True})
+            send_line(conn, {"scan": True, "hosts": list(self._hosts.values())})
             self._conns[host], self._addresses[host] = conn, address
             self._connected.notify_all()
         self._closed.wait()
@@ -126,11 +126,19 @@ class CheckpointExchange(AuthenticatingServer):
                 for transfer in plan.transfers
                 if transfer.target == host
             ]
-            self._send(host, {"fetch": fetches, "remove": plan.removals.get(host, ()), "known": plan.known[host]})
-        for host in reports:
-            self._receive(host)
+            order = {
+                "fetch": fetches,
+                "remove": plan.removals.get(host, ()),
+                "known": plan.known[host],
+                "kept": plan.kept.get(host, ()),
+                "parts": plan.parts,
+            }
+            self._send(host, order)
+        places = {host: str(self._receive(host).get("aside") or "") for host in reports}
         for host in reports:
             self._send(host, {"end": True})
+        for line in describe_aside(places):
+            self.notes.put(line)
 
     def _read_report(self, host: str, top: str) -> HostCopies:
         try:
@@ -171,10 +179,49 @@ def describe_exchange(path: str, reports: Mapping[str, HostCopies], plan: Exchan
         what = _shown(above, copies[0].name) if len(copies) == 1 else f"{path} ({len(copies)} files)"
         size = format_size(sum(copy.size for copy in copies))
         lines.append(f"checkpoint {what}: {size} from {source} to {', '.join(targets)}")
-    for host, names in plan.removals.items():
-        what = _shown(above, names[0]) if len(names) == 1 else f"{path} ({len(names)} files)"
-        lines.append(f"checkpoint {what}: removed on {host}, as on the host that wrote it")
-    return lines
+    return [*lines, *_describe_left_out(path, reports, plan)]
+
+
+def _describe_left_out(path: str, reports: Mapping[str, HostCopies], plan: ExchangePlan) -> Iterator[str]:
+    """Lines about files that are not exchanged, or set aside: one for each directory that is decided as a whole."""
+    above = path.rpartition("/")[0]
+    reasons = {
+        **{name: f"{main}, which wrote it, has deleted it" for name, main in plan.deleted.items()},
+        **dict.fromkeys(plan.parts, "no host has the rest of it"),
+        **{
+            name: f"its last save on {host} did not end, and all hosts have it as it was before"
+            for name, host in plan.unfinished.items()
+        },
+    }
+    removals = {host: set(names) for host, names in plan.removals.items()}
+    for directory, why in reasons.items():
+        found = {host: {name for name in names if name.startswith(f"{directory}/")} for host, names in removals.items()}
+        hosts = [host for host, names in found.items() if names]
+        for host, names in found.items():
+            removals[host] -= names
+        if hosts:
+            count = sum(map(len, found.values()))
+            files = f"{count} file{'s' * (count > 1)} set aside on {', '.join(hosts)}"
+            yield f"checkpoint {_shown(above, directory)}: {why}; {files}"
+    for rest in dict.fromkeys(frozenset(names) for names in removals.values() if names):
+        hosts = [host for host, names in removals.items() if names == rest]
+        what = _shown(above, min(rest)) if len(rest) == 1 else f"{path} ({len(rest)} files)"
+        yield f"checkpoint {what}: set aside on {', '.join(hosts)}, as the host that wrote it has deleted it"
+    for host, kept in plan.kept.items():
+        for name in sorted(set(kept) - set(reports[host].kept)):
+            yield f"checkpoint {_shown(above, name)} stays on {host}, which wrote it, and is brought to no other host"
+
+
+def describe_aside(places: Mapping[str, str]) -> list[str]:
+    """Lines about where files were set aside. Pure."""
+    hosts: dict[str, list[str]] = {}
+    for host, place in places.items():
+        if place:
+            hosts.setdefault(place, []).append(host)
+    return [
+        f"checkpoint: files set aside on {', '.join(names)} are in {_shown('', place)} until the next exchange succeeds"
+        for place, names in hosts.items()
+    ]
 
 
 def _shown(above: str, name: str) -> str:

@@ -23,6 +23,7 @@ from ipexctl.node.common.liveness import REPORT_LIMITS, Liveness, liveness_of
 from ipexctl.node.common.processes import is_partial_in_use
 from ipexctl.node.common.store_lock import is_alive
 from ipexctl.node.env import environments
+from ipexctl.node.files.checkpoint_aside import remove_aside
 from ipexctl.node.files.tree import ProjectTree
 from ipexctl.node.files.tree_upload import Plan
 from ipexctl.node.run.retention import runs_with_processes
@@ -226,6 +227,8 @@ class HomeContents:
         envs = [env.name for env in environments.list_environments({"home": self.home}).envs]
         for env, reason in environments.remove({"home": self.home, "names": envs, "used": {}}).failed.items():
             raise AgentError(f"{env} was not removed: {reason}")
+        for path in self._own("checkpoints"):
+            remove_aside(f"{path}/aside")  # it may be on another disk, and in a tree there
         for part in (*self.trees, *self.runs, *self.result_directories):
             part.remove(with_results=self.takes_results)
         for name in EMPTIED:

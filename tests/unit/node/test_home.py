@@ -290,6 +290,7 @@ def test_foreign_entries_are_those_that_ipexctl_does_not_make(tmp_path: Path) ->
             f"agent/{'0' * 16}.cpython-311.zip": "",
             f"checkpoints/{'0' * 16}/files.json": "{}",
             f"checkpoints/{'1' * 16}/in/": "",
+            f"checkpoints/{'2' * 16}/aside/{'0' * 32}/out/last.pt": "weights",
             "code/project-d13fd23a/.ipexctl/": "",
             "code/project-d13fd23a.gen2/.ipexctl/": "",
             "envs/torch-2.13-23936c50/env.json": '{"digest": "1"}',

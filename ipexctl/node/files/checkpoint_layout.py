@@ -1,0 +1,144 @@
+"""Recognises checkpoints that consist of several files, by the names that frameworks write. Pure.
+
+In: the names of the files that all hosts have together; out: the directories that are such a checkpoint, each with
+whether it is whole. The rule: the process that begins a checkpoint also ends it, with one file that it writes last, the
+marker. A directory without its marker was left by a rank that was killed, or is what other ranks wrote into a directory
+that this process has deleted. A directory that may be of another format is not listed: nothing is said about it.
+
+| format | recognised by | whole with |
+| --- | --- | --- |
+| Trainer | `checkpoint-N` with its arguments or state, or beside such ones | `trainer_state.json`, all weights |
+| accelerate, `save_state` | `random_states_N.pkl` | `random_states_0.pkl` |
+| torch.distributed.checkpoint | `__N_M.distcp` | `.metadata` |
+| any | files of ranks, none of rank 0, and no weights | never |
+| any, in `checkpoint-N` | half-written weights | never |
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Iterable, Iterator, NamedTuple
+
+_OF_A_RANK = re.compile(
+    r"rng_state_[0-9]+\.pth|random_states_[0-9]+\.pkl|__[0-9]+_[0-9]+\.distcp"
+    r"|(bf16_|fp16_)?zero_pp_rank_[0-9]+_mp_rank_[0-9]+_(optim|model)_states\.pt"
+)
+_TRAINER_STATE, _METADATA, _FIRST_STATES = "trainer_state.json", ".metadata", "random_states_0.pkl"
+_TRAINER_DIRECTORY = re.compile(r"checkpoint-[0-9]+")
+_TRAINER_FILES = frozenset(("training_args.bin", _TRAINER_STATE))
+_RNG_STATE = re.compile(r"rng_state(_[0-9]+)?\.pth")
+_BESIDE_WEIGHTS = re.compile(
+    r"(training_args|optimizer|scheduler|sampler|scaler|rng_state|random_states)\b.*|(rng_state|random_states)_.*"
+    r"|(optimizer|scheduler|sampler|scaler)_[0-9]+\..*|.*\.(json|txt|md|jinja|py)|\.metadata|latest"
+)
+_SHARD = re.compile(r"(.*)-([0-9]{5})-of-([0-9]{5})(\.(?:safetensors|bin))")
+_OF_A_FRAMEWORK = re.compile(
+    r"(adapter_)?(model|pytorch_model|diffusion_pytorch_model)(_[0-9]+)?(-[0-9]{5}-of-[0-9]{5})?"
+    r"\.(safetensors|bin)(\.index\.json)?"
+    r"|(optimizer|scheduler|scaler|sampler)(_[0-9]+)?\.(pt|bin)|training_args\.bin|trainer_state\.json"
+    r"|rng_state\.pth|dl_state_dict(_[0-9]+)?\.bin|custom_checkpoint_[0-9]+\.pkl|\.metadata|latest"
+    r"|zero_to_fp32\.py|mp_rank_[0-9]+_model_states\.pt"
+    r"|(adapter_|generation_|preprocessor_|processor_|tokenizer_)?config\.json|tokenizer\.(json|model)|vocab\.(json|txt)"
+    r"|merges\.txt|special_tokens_map\.json|added_tokens\.json|chat_template\.jinja|spiece\.model|sentencepiece.*\.model"
+)
+
+
+class Checkpoint(NamedTuple):
+    """A directory that is a checkpoint."""
+
+    marker: str
+    """The name of the file that is written last."""
+    is_whole: bool
+
+
+def is_of_a_rank(name: str) -> bool:
+    """Whether a file has a name that a framework gives to the part of one rank."""
+    return _OF_A_RANK.fullmatch(name.rpartition("/")[2]) is not None
+
+
+def is_of_a_framework(name: str) -> bool:
+    """Whether a file in a recognised checkpoint has a name that frameworks write there."""
+    return is_of_a_rank(name) or _OF_A_FRAMEWORK.fullmatch(name.rpartition("/")[2]) is not None
+
+
+def is_weights(name: str) -> bool:
+    """Whether a file in a recognised checkpoint has weights; formats that are not known here count, too."""
+    return _BESIDE_WEIGHTS.fullmatch(name.rpartition("/")[2]) is None
+
+
+def is_empty_checkpoint(directory: str) -> bool:
+    """Whether an empty directory of this name counts as a checkpoint for a framework."""
+    return _TRAINER_DIRECTORY.fullmatch(directory) is not None
+
+
+def find_checkpoints(names: Iterable[str], top: str, half: Iterable[str] = ()) -> dict[str, Checkpoint]:
+    """The directories among `names` that are checkpoints, the outer ones first.
+
+    Of `top`, only the files directly in it count: what is below may be other checkpoints. `half`: half-written files.
+    """
+    direct: dict[str, set[str]] = {}
+    for name in names:
+        directory, _, last = name.rpartition("/")
+        if directory:  # else PATH is a single file
+            direct.setdefault(directory, set()).add(last)
+    cut = {name.rpartition("/")[0] for name in half if is_of_a_framework(name) and is_weights(name)} - {""}
+    for directory in cut:
+        direct.setdefault(directory, set())
+    of_trainer = {path.rpartition("/")[0] for path in direct if _is_of_trainer(path) and direct[path] & _TRAINER_FILES}
+    below: dict[str, set[str]] = {}
+    for directory in direct:
+        for above in _directories_above(directory):
+            if above != top:
+                below.setdefault(above, set()).add(directory)
+    found: dict[str, Checkpoint] = {}
+    for directory in sorted(direct, key=lambda path: (-path.count("/"), path)):  # the inner ones first
+        inner = below.get(directory, set())
+        beside_trainer = directory.rpartition("/")[0] in of_trainer
+        checkpoint = _recognise(directory, direct[directory], has_more=bool(inner), beside_trainer=beside_trainer)
+        if directory in cut and _is_of_trainer(directory):
+            checkpoint = Checkpoint(f"{directory}/{_TRAINER_STATE}", is_whole=False)
+        if checkpoint is not None:
+            has_parts = any(path in found and not found[path].is_whole for path in inner)
+            found[directory] = checkpoint._replace(is_whole=checkpoint.is_whole and not has_parts)
+    return dict(sorted(found.items()))
+
+
+def _directories_above(directory: str) -> Iterator[str]:
+    while "/" in directory:
+        directory = directory.rpartition("/")[0]
+        yield directory
+
+
+def _is_of_trainer(directory: str) -> bool:
+    return _TRAINER_DIRECTORY.fullmatch(directory.rpartition("/")[2]) is not None
+
+
+def _recognise(directory: str, files: set[str], *, has_more: bool, beside_trainer: bool) -> Checkpoint | None:
+    """`has_more`: there are files in directories below."""
+    has_rng_states = any(map(_RNG_STATE.fullmatch, files))
+    if _is_of_trainer(directory) and (files & _TRAINER_FILES or (beside_trainer and has_rng_states)):
+        weights = any(map(is_weights, files)) or has_more
+        return Checkpoint(f"{directory}/{_TRAINER_STATE}", _TRAINER_STATE in files and weights and _has_shards(files))
+    if any(re.fullmatch(r"random_states_[0-9]+\.pkl", file) for file in files):
+        return Checkpoint(f"{directory}/{_FIRST_STATES}", _FIRST_STATES in files)
+    if any(file.endswith(".distcp") and is_of_a_rank(file) for file in files):
+        return Checkpoint(f"{directory}/{_METADATA}", _METADATA in files)
+    if _lacks_first_rank(files) and not has_more:
+        return Checkpoint(f"{directory}/{_TRAINER_STATE}", is_whole=False)
+    return None
+
+
+def _lacks_first_rank(files: set[str]) -> bool:
+    """Whether only other ranks wrote there: rank 0 has deleted the directory, or was ended before it wrote its part."""
+    of_ranks = {file for file in files if is_of_a_rank(file)}
+    is_of_first = any(re.search(r"(?<![0-9])0(?![0-9])", file) for file in of_ranks)
+    return bool(of_ranks) and not is_of_first and not any(map(is_weights, files - of_ranks))
+
+
+def _has_shards(files: set[str]) -> bool:
+    """Whether each file that is one of several has all others beside it."""
+    matches = filter(None, map(_SHARD.fullmatch, files))
+    return all(
+        {f"{match[1]}-{number:05}-of-{match[3]}{match[4]}" for number in range(1, int(match[3]) + 1)} <= files
+        for match in matches
+    )

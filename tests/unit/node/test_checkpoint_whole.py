@@ -1,0 +1,302 @@
+"""Directories of several files: what their main writer has deleted stays deleted, and parts are no checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from typing import NamedTuple
+
+import pytest
+
+from ipexctl.node.files.checkpoint_layout import find_checkpoints
+from ipexctl.node.files.checkpoint_plan import Copy, ExchangePlan, HostCopies, Known, plan_exchange
+from ipexctl.node.run.checkpoint_exchange import describe_exchange
+
+SHORT = {
+    "M": "model.safetensors", "T": "training_args.bin", "O": "optimizer.pt", "S": "trainer_state.json",
+    "R0": "rng_state_0.pth", "R1": "rng_state_1.pth", "R2": "rng_state_2.pth",
+    "D0": "__0_0.distcp", "D1": "__1_0.distcp", "D": ".metadata",
+    "A0": "random_states_0.pkl", "A1": "random_states_1.pkl",
+}  # fmt: skip
+
+
+def full(word: str) -> str:
+    """`60/M` is the model of checkpoint-60 in the directory `ck`; other words are paths below it."""
+    directory, _, last = word.rpartition("/")
+    parts = [f"checkpoint-{directory}" if directory.isdigit() else directory, SHORT.get(last, last)]
+    return "/".join(filter(None, ("ck", *parts)))
+
+
+def sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def host(words: str) -> HostCopies:
+    """A report, from words with a sign each.
+
+    `=` written here, as after the last exchange; `<` brought, likewise; `+` new; `~` written here, and changed since;
+    `b` brought, and changed since; `-` written here, and deleted; `x` brought, and deleted; `?` new and half-written;
+    `k` kept here alone.
+    """
+    copies, incomplete, known, kept = {}, {}, {}, set()
+    for word in words.split():
+        sign, name = word[0], full(word[1:])
+        if sign in "=<~b-xk":
+            known[name] = Known(sha(name), sign in "<bx")
+        if sign in "=<+~bk":
+            new = sign in "+~b"
+            copies[name] = Copy(name, 1, 2 if new else 1, 0o644, sha(f"new {name}" if new else name))
+        if sign == "?":
+            incomplete[name] = "it is half-written"
+        if sign == "k":
+            kept.add(name)
+    return HostCopies(copies, incomplete, known, kept)
+
+
+class Result(NamedTuple):
+    common: set[str]
+    """Files that all hosts have."""
+    aside: dict[str, set[str]]
+    alone: dict[str, set[str]]
+    """Files that a host has beyond the common ones."""
+
+
+def apply(reports: dict[str, HostCopies], plan: ExchangePlan) -> dict[str, HostCopies]:
+    """The reports of the hosts after the exchange, if nothing happens."""
+    after = {}
+    for name, report in reports.items():
+        aside = set(plan.removals.get(name, ()))
+        copies = {file: copy for file, copy in report.copies.items() if file not in aside}
+        incomplete = {file: why for file, why in report.incomplete.items() if file not in aside}
+        for transfer in plan.transfers:
+            if transfer.target == name:
+                copies.update({copy.name: copy for copy in transfer.copies})
+                incomplete = {file: why for file, why in incomplete.items() if file not in copies}
+        after[name] = HostCopies(copies, incomplete, plan.known[name], frozenset(plan.kept.get(name, ())))
+    return after
+
+
+def outcome(reports: dict[str, HostCopies]) -> Result:
+    plan = plan_exchange(reports)
+    after = apply(reports, plan)
+    common = set.intersection(*({*report.copies} for report in after.values()))
+    alone = {name: {*report.copies, *report.incomplete} - common for name, report in after.items()}
+    again = plan_exchange(after)
+    assert (again.transfers, again.removals, again.known) == ((), {}, plan.known)
+    return Result(
+        common,
+        {name: set(names) for name, names in plan.removals.items()},
+        {name: names for name, names in alone.items() if names},
+    )
+
+
+def names(words: str) -> set[str]:
+    return set(map(full, words.split()))
+
+
+def per_host(*words: str) -> dict[str, set[str]]:
+    return {f"node{number}": names(each) for number, each in enumerate(words, 1) if each}
+
+
+CASES = {
+    "each rank has written its part": (["+60/M +60/S +60/R0", "+60/R1"], "60/M 60/S 60/R0 60/R1", [], []),
+    "rotated by rank 0 before any exchange": (
+        ["+60/M +60/S +60/R0", "+20/R1 +60/R1", "+20/R2 +60/R2"],
+        "60/M 60/S 60/R0 60/R1 60/R2", ["", "20/R1", "20/R2"], [],
+    ),
+    "rotated by rank 0 after an exchange": (
+        ["-60/M -60/S -60/R0 x60/R1 +30/M +30/S +30/R0", "<60/M <60/S <60/R0 =60/R1 +30/R1"],
+        "30/M 30/S 30/R0 30/R1", ["", "60/M 60/S 60/R0 60/R1"], [],
+    ),
+    "deleted by rank 0, and a rank wrote its state again": (
+        ["-60/M -60/S -60/R0 x60/R1", "<60/M <60/S <60/R0 ~60/R1"], "", ["", "60/M 60/S 60/R0 60/R1"], [],
+    ),
+    "rotated where each host writes all": (
+        ["-60/M -60/S -60/R0 x60/R1", "=60/M =60/S <60/R0 =60/R1"], "", ["", "60/M 60/S 60/R0 60/R1"], [],
+    ),
+    "a file of the user in a rotated directory": (
+        ["-60/M -60/S -60/R0 x60/R1 x60/notes.txt", "<60/M <60/S <60/R0 =60/R1 =60/notes.txt"],
+        "", ["", "60/M 60/S 60/R0 60/R1"], ["", "60/notes.txt"],
+    ),
+    "a file that stayed alone stays alone": (["", "k60/notes.txt"], "", [], ["", "60/notes.txt"]),
+    "a file that stayed alone, and was changed": (["", "~60/notes.txt"], "60/notes.txt", [], []),
+    "deleted and written again": (
+        ["~60/M ~60/S ~60/R0 x60/R1", "<60/M <60/S <60/R0 =60/R1"], "60/M 60/S 60/R0", ["", "60/R1"], [],
+    ),
+    "written again by all": (
+        ["~60/M ~60/S ~60/R0 x60/R1", "<60/M <60/S <60/R0 ~60/R1"], "60/M 60/S 60/R0 60/R1", [], [],
+    ),
+    "rank 0 is on another host, which writes it again": (
+        ["-60/M -60/S -60/R0 b60/R1", "b60/M b60/S b60/R0 =60/R1"], "60/M 60/S 60/R0 60/R1", [], [],
+    ),
+    "deleted by rank 0 on another host than its writer": (
+        ["=60/M =60/S =60/R0 <60/R1", "x60/M x60/S x60/R0 -60/R1"], "60/M 60/S 60/R0", ["60/R1"], [],
+    ),
+    "the deletion was interrupted, and the others have the rest": (
+        ["-60/M =60/S =60/R0 x60/R1", "<60/M <60/S <60/R0 =60/R1"], "60/M 60/S 60/R0 60/R1", [], [],
+    ),
+    "only the optimizer was deleted, to save space": (
+        ["=60/M =60/S =60/R0 -60/O <60/R1", "<60/M <60/S <60/R0 <60/O =60/R1"],
+        "60/M 60/S 60/R0 60/R1", ["", "60/O"], [],
+    ),
+    "the save of a new one did not end": (
+        ["=60/M =60/S =60/R0 <60/R1 +80/M +80/R0", "<60/M <60/S <60/R0 =60/R1 +80/R1"],
+        "60/M 60/S 60/R0 60/R1", ["80/M 80/R0", "80/R1"], [],
+    ),
+    "the save of a new one ended in the middle of a file": (
+        ["=60/M =60/S ?80/M", "<60/M <60/S"], "60/M 60/S", ["80/M"], [],
+    ),
+    "the save into an old one did not end": (
+        ["~60/M =60/S =60/R0 <60/R1", "<60/M <60/S <60/R0 =60/R1"], "60/M 60/S 60/R0 60/R1", ["60/M"], [],
+    ),
+    "a file of the user in a part": (["", "+60/R1 +60/notes.txt"], "", ["", "60/R1"], ["", "60/notes.txt"]),
+    "a shard is missing": (
+        ["+60/S +60/R0 +60/model-00001-of-00002.safetensors", "+60/R1"],
+        "", ["60/S 60/R0 60/model-00001-of-00002.safetensors", "60/R1"], [],
+    ),
+    "rank 0's host has a new disk": (["", "<60/M <60/S =60/R1 +80/R1"], "60/M 60/S 60/R1", ["", "80/R1"], []),
+    "accelerate": (
+        ["+a/step_2/model.safetensors +a/step_2/A0", "+a/step_2/A1 +a/step_1/A1"],
+        "a/step_2/model.safetensors a/step_2/A0 a/step_2/A1", ["", "a/step_1/A1"], [],
+    ),
+    "torch.distributed.checkpoint": (
+        ["+s-2/D +s-2/D0 +s-3/D0", "+s-1/D1 +s-2/D1 +s-3/D1"], "s-2/D s-2/D0 s-2/D1", ["s-3/D0", "s-1/D1 s-3/D1"], [],
+    ),
+    "torch.distributed.checkpoint, rotated": (["-s-2/D -s-2/D0 xs-2/D1", "<s-2/D <s-2/D0 =s-2/D1"],
+        "", ["", "s-2/D s-2/D0 s-2/D1"], []),
+    "FSDP with the Trainer": (
+        ["+60/S +60/R0 +checkpoint-60/pytorch_model_fsdp_0/D0", "+60/R1"],
+        "", ["60/S 60/R0 checkpoint-60/pytorch_model_fsdp_0/D0", "60/R1"], [],
+    ),
+    "a script of its own, rotated before any exchange": (
+        ["+s-2/model.pt +s-2/rank0.pt", "+s-1/rank1.pt +s-2/rank1.pt"],
+        "s-2/model.pt s-2/rank0.pt s-2/rank1.pt", ["", "s-1/rank1.pt"], [],
+    ),
+    "a script of its own, rotated after an exchange": (
+        ["-s-1/rank0.pt xs-1/rank1.pt +s-2/rank0.pt", "<s-1/rank0.pt =s-1/rank1.pt +s-2/rank1.pt"],
+        "s-2/rank0.pt s-2/rank1.pt", ["", "s-1/rank0.pt s-1/rank1.pt"], [],
+    ),
+    "a directory for each rank": (
+        ["+rank-0/model.pt", "+rank-1/model.pt"], "rank-0/model.pt rank-1/model.pt", [], [],
+    ),
+    "a script with names of a Trainer": (
+        ["+60/model.pt +60/O +60/R0 +80/M +80/R0", "+60/R1 +80/R1"],
+        "60/model.pt 60/O 60/R0 60/R1 80/M 80/R0 80/R1", [], [],
+    ),
+    "a script with names of a Trainer, ended in a save": (
+        ["+60/model.pt +60/R0 ?60/O +80/R0 ?80/M", "+60/R1 +80/R1"],
+        "60/model.pt 60/R0 60/R1", ["80/R0 80/M", "80/R1"], ["60/O"],
+    ),
+    "states of ranks in a directory of their own": (
+        ["+s-1/rng/R0 +s-1/model.pt", "+s-1/rng/R1"], "s-1/rng/R0 s-1/rng/R1 s-1/model.pt", [], [],
+    ),
+    "Lightning, top k": (
+        ["-v/epoch=1.ckpt =v/epoch=2.ckpt +v/epoch=3.ckpt", "<v/epoch=1.ckpt <v/epoch=2.ckpt"],
+        "v/epoch=2.ckpt v/epoch=3.ckpt", ["", "v/epoch=1.ckpt"], [],
+    ),
+    "flat files of ranks": (["+rank0.pt +x.json", "+rank1.pt"], "rank0.pt rank1.pt x.json", [], []),
+    "a flat file that its writer has deleted and another host wrote, too": (["-a.pt", "=a.pt"], "", [], ["", "a.pt"]),
+    "a flat state of accelerate": (["+A0 +model.safetensors", "+A1"], "A0 A1 model.safetensors", [], []),
+    "a flat state in part": (["+model.safetensors", "+A1"], "", ["model.safetensors", "A1"], []),
+    "a model that was saved alone": (["+60/M +60/config.json", ""], "60/M 60/config.json", [], []),
+    "a model that was saved alone, beside a Trainer's": (
+        ["=60/M =60/S +80/M", "<60/M <60/S"], "60/M 60/S 80/M", [], [],
+    ),
+    "the final model of a Trainer beside its checkpoints": (
+        ["+M +training_args.bin +60/M +60/S +60/R0", "+60/R1"], "M training_args.bin 60/M 60/S 60/R0 60/R1", [], [],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "common", "aside", "alone"), CASES.values(), ids=CASES)
+def test_directories_are_whole_on_all_hosts_or_set_aside(
+    words: list[str], common: str, aside: list[str], alone: list[str]
+) -> None:
+    reports = {f"node{number}": host(each) for number, each in enumerate(words, 1)}
+    assert outcome(reports) == Result(names(common), per_host(*aside), per_host(*alone))
+
+
+def test_single_file_is_no_part_of_a_directory() -> None:
+    for name in ("random_states_1.pkl", "__1_0.distcp", "model.safetensors"):
+        copy = Copy(name, 1, 1, 0o644, sha(name))
+        half = HostCopies({}, {name: "it is half-written"})
+        result = outcome({"node1": HostCopies({name: copy}), "node2": HostCopies(), "node3": half})
+        assert result == Result({name}, {}, {})
+
+
+def test_lines_name_the_reason_for_what_is_set_aside() -> None:
+    reports = {
+        "node1": host("-60/M -60/S -60/R0 x60/R1 x60/notes.txt ~40/M =40/S +80/M"),
+        "node2": host("<60/M <60/S <60/R0 =60/R1 =60/notes.txt <40/M <40/S =40/R1 +80/R1"),
+    }
+    lines = describe_exchange("out/ck", reports, plan_exchange(reports))
+    found = {tuple(re.findall(r"checkpoint-\d+|notes.txt|\d files?|node\d", line)) for line in lines}
+    assert found >= {
+        ("checkpoint-40", "node1", "1 file", "node1"),  # its last save did not end
+        ("checkpoint-80", "2 files", "node1", "node2"),
+        ("checkpoint-60", "node1", "4 files", "node2"),
+        ("checkpoint-60", "notes.txt", "node2"),
+    }
+
+
+class TrainerHosts:
+    """The files of hosts on which a Trainer runs, and what happens to them."""
+
+    def __init__(self, seed: int, count: int) -> None:
+        self.random = random.Random(seed)
+        self.reports = {f"node{number}": HostCopies() for number in range(1, count + 1)}
+        self.clock = 0
+        self.whole: set[int] = set()
+        """The steps of checkpoints that were written to their end, and not deleted by rank 0."""
+
+    def write(self, name: str, step: int, file: str) -> None:
+        self.clock += 1
+        path = f"ck/checkpoint-{step}/{file}"
+        copy = Copy(path, 1, self.clock, 0o644, sha(f"{path} {self.clock}"))
+        self.reports[name] = self.reports[name]._replace(copies={**self.reports[name].copies, path: copy})
+
+    def steps_of(self, name: str) -> list[int]:
+        return sorted({int(path.split("/")[1].rpartition("-")[2]) for path in self.reports[name].copies})
+
+    def train(self, order: list[str]) -> None:
+        """Some saves; the last may be cut anywhere. Rank 0 keeps two, the newest by number."""
+        step = max(self.steps_of(order[0]), default=0) if self.random.random() < 0.7 else 0
+        for _ in range(self.random.randrange(1, 4)):
+            step += 20
+            writes = [(order[0], file) for file in ("M", "T", "R0")]
+            writes += [(order[0], "S"), *((name, f"R{rank}") for rank, name in enumerate(order) if rank)]
+            is_cut = self.random.random() < 0.15
+            if is_cut:
+                writes = writes[: self.random.randrange(2, 4)] + writes[4 : self.random.randrange(4, 6)]
+            for name, file in writes:
+                self.write(name, step, SHORT[file])
+            if is_cut:
+                return
+            self.whole.add(step)
+            for old in self.steps_of(order[0])[:-2]:
+                self.whole.discard(old)
+                kept = {
+                    path: copy
+                    for path, copy in self.reports[order[0]].copies.items()
+                    if f"/checkpoint-{old}/" not in path
+                }
+                self.reports[order[0]] = self.reports[order[0]]._replace(copies=kept)
+
+    def exchange(self) -> None:
+        self.reports = apply(self.reports, plan_exchange(self.reports))
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("seed", range(100))
+def test_ranks_find_the_newest_whole_checkpoint_after_any_runs(seed: int, count: int) -> None:
+    hosts = TrainerHosts(seed, count)
+    for _ in range(8):
+        order = list(hosts.reports)
+        hosts.train(order)
+        hosts.exchange()
+        found = {name: hosts.steps_of(name) for name in order}
+        assert found == dict.fromkeys(order, sorted(hosts.whole))
+        for report in hosts.reports.values():
+            assert set(report.copies) == set(hosts.reports[order[0]].copies)
+            assert all(each.is_whole for each in find_checkpoints(report.copies, "ck").values())
