@@ -230,6 +230,7 @@ def test_checkpoints_that_were_set_aside_on_another_disk_are_removed_and_nothing
         real = tmp_path / "elsewhere" if kind == "a link" else place
         (real / exchange).mkdir(parents=True)
         (real / exchange / "last.pt").write_text("weights")
+        real.chmod(0o700)
         if kind == "a link":
             place.parent.mkdir()
             place.symlink_to(real)
