@@ -96,9 +96,11 @@ def test_home_that_another_account_could_exchange_is_refused_before_anything_is_
         ("sync",),
         ("run", *PYTHON, "train.py"),
         ("envs", "--prune"),
-        ("uninstall", "--yes"),
     ):
         ran = call(cluster, home, command, *args)
         assert ran.rc == 2, (command, ran.rc, ran.err)
         assert missing(ran.err, f"{home} /var/tmp/b nobody") == ["nobody"], "by its number"
         assert cluster.on(0, "ls -A /var/tmp/b/open") == ""
+    cluster.on(0, f"mkdir {home} && touch {home}/.ipexctl-home")
+    assert call(cluster, home, "uninstall", "--yes").rc == 2
+    assert cluster.on(0, f"ls -A {home}") == ".ipexctl-home\n"
