@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from pathlib import Path
+from typing import Final
 
 import typer
 
 from ipexctl.cli.options import NAMED_RUN, RANKS, SUMMARY, TextOutput, ViewOptions, command
 from ipexctl.errors import UserError
+
+_DETACHING: Final = (signal.SIGHUP, signal.SIGTERM)
+"""Signals that leave the run as it is: `timeout 60 ipexctl attach RUN` is a look at a detached run."""
 
 
 @command()
@@ -20,9 +25,9 @@ def attach_command(
     summary: Path | None = SUMMARY,
     output: TextOutput,
 ) -> None:
-    """Watch a run from its first line until it ends; Ctrl-C stops the run, `q` detaches.
+    """Watch a run from its first line until it ends; Ctrl-C stops the run, `q` and SIGTERM detach.
 
-    The exit code is the run's. SIGTERM stops the run, too; to wait without touching it: ipexctl wait.
+    The exit code is the run's; after SIGTERM, 143. To wait for the end without output: ipexctl wait.
     A run in a queue is waited for; until it begins, Ctrl-C leaves it there.
 
     \b
@@ -47,7 +52,7 @@ def attach_command(
         from ipexctl.ui.run.events import EventsView
 
         events = EventsView(Cancel(), ranks=chosen, quiet=output.quiet)
-    code = watch_run(record, view, chosen, output, events=events)
+    code = watch_run(record, view, chosen, output, events=events, detaching=_DETACHING)
     if summary is not None and not write_summary_of_run(summary, record, code, time.monotonic() - began):
         code = code or 1
     raise typer.Exit(code)

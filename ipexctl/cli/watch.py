@@ -2,9 +2,9 @@
 
 In come the record of a run, the options of its view, and for `run` the session that has started it. `jobs/follow.py`
 brings the updates, a `RunView` shows them, and the exit code of the call comes out. The rules it keeps: the first
-Ctrl-C or SIGTERM stops the run, the second leaves when node0 has the request, the third at once; SIGHUP and `q` only
-detach; a reader that is slow or has left never holds up a signal; a node0 that is gone is replaced by the local copy if
-the run had ended.
+Ctrl-C stops the run, the second leaves when node0 has the request, the third at once; SIGTERM does the same to `run`,
+which has started the run, and detaches `attach`, which only watches it; SIGHUP and `q` only detach; a reader that is
+slow or has left never holds up a signal; a node0 that is gone is replaced by the local copy if the run had ended.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ipexctl.ui.run.plain import PlainRun, wants_live
 from ipexctl.ui.run.summary import left_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from ipexctl.cli.options import Output, ViewOptions
     from ipexctl.jobs.ranks import RankSet
@@ -52,17 +52,19 @@ def watch_run(
     plan: str = "",
     interrupt: Interrupt | None = None,
     events: EventsView | None = None,
+    detaching: Collection[int] = (signal.SIGHUP,),
 ) -> int:
     """Show the run until it ends or the user detaches; returns the exit code of the call.
 
     `started` is the session to node0 that has started the run, which this call closes, and the first call over it;
     `plan` the text of plan.json.
     `interrupt` holds a signal that already arrived. `events` is the view of `--events`, which also shows a start.
+    `detaching` are the signals that only detach; the others stop the run.
     """
     if events is not None:
         events.record = record
     with connector_of(record) as connector:
-        watching = _Watching(record, connector, view, ranks, output, started, plan, events)
+        watching = _Watching(record, connector, view, ranks, output, started, plan, events, detaching)
         reason = fix = ""
         try:
             code = watching.run(interrupt)
@@ -104,8 +106,12 @@ class _Watching:
         started: tuple[Session, FollowCall] | None,
         plan: str,
         events: EventsView | None,
+        detaching: Collection[int],
     ) -> None:
         self.code: int | None = None
+        self._detaching = detaching
+        self._is_detached = False
+        """By a signal."""
         self._record = record
         self._connector = connector
         self._session = started[0] if started is not None else None
@@ -168,7 +174,7 @@ class _Watching:
     def _print_end(self, ended: RunEnded | None) -> int:
         run = self._record.id
         is_cut_short = self._view.drops_output and self._cancel.thrown
-        is_stopped = self.code not in (None, 128 + signal.SIGHUP) and (ended is None or is_cut_short)
+        is_stopped = self.code is not None and not self._is_detached and (ended is None or is_cut_short)
         if ended is None and self._not_stopped:
             print_message(f"{printable(self._not_stopped)}\nrun {run} may still be running: ipexctl stop {run}")
         elif ended is None and self._is_queued():
@@ -218,13 +224,14 @@ class _Watching:
         return session or self._connector.open(self._record.node0, cancel)
 
     def _handle_signal(self, number: int, leave: Leave) -> None:
-        """The first signal stops the run (SIGHUP detaches), the second exits. Runs as a signal handler.
+        """The first signal stops the run or detaches, the second exits. Runs as a signal handler.
 
         The third comes while the handler of the second waits, and exits at once.
         """
         if self.code is None:
             self.code = 128 + number
-            if number == signal.SIGHUP or self._over.is_set() or self._is_queued():
+            self._is_detached = number in self._detaching
+            if self._is_detached or self._over.is_set() or self._is_queued():
                 self._cancel.throw()
                 return
             self._number = number
@@ -233,6 +240,8 @@ class _Watching:
         elif number != signal.SIGHUP:  # a terminal closed during the stop is ignored
             self._view.abandon()
             run = self._record.id
+            if self._is_detached and not self._over.is_set():
+                leave(f"{left_text(run)}\n")
             if not self._is_leaving and not self._over.is_set():
                 self._is_leaving = True
                 self._stop_answered.wait(STOP_DELIVERY)

@@ -122,14 +122,13 @@ def test_incomplete_copy_is_reported(attach: Callable[..., Attached]) -> None:
 
 @pytest.mark.rest
 @pytest.mark.signals
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signal_stops_the_run_and_shows_its_end(attach: Callable[..., Attached], number: int, code: int) -> None:
+def test_ctrl_c_stops_the_run_and_shows_its_end(attach: Callable[..., Attached]) -> None:
     attached = attach(IGNORE_TERM_SCRIPT)
     process = attached.begin_and_read("attach", "last")
     attached.run.wait_for_all(b"still here")
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
-    assert process.returncode == code
+    assert process.returncode == 130
     assert [of_rank(out, rank).count(b"told to go") for rank in (0, 1)] == [1, 1]
     assert of_rank(out, 0)[-1] == b"still here"
     assert b"again to leave at once" in err
@@ -174,9 +173,9 @@ def test_third_ctrl_c_exits_at_once_with_the_stop_command(attach: Callable[..., 
     assert missing(err.decode(), f"ipexctl stop {attached.run.id}") == []
 
 
-@pytest.mark.parametrize(("number", "rc"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_signal_that_is_sent_twice_at_once_stops_the_run(
-    attach: Callable[..., Attached], number: signal.Signals, rc: int
+@pytest.mark.parametrize(("number", "rc", "state"), [(signal.SIGTERM, 143, "running"), (signal.SIGINT, 130, "stopped")])
+def test_signal_that_is_sent_twice_at_once_counts_once(
+    attach: Callable[..., Attached], number: signal.Signals, rc: int, state: str
 ) -> None:
     attached = attach(COUNT_SCRIPT.format(1000, 0.05))
     process = attached.begin_and_read("attach", "last")
@@ -185,18 +184,43 @@ def test_signal_that_is_sent_twice_at_once_stops_the_run(
         time.sleep(0.003)
     _, err = process.communicate(timeout=30)
     assert process.returncode == rc, err
-    assert attached.run.status["state"] == "stopped"
+    assert attached.run.status["state"] == state
 
 
-def test_second_sigterm_after_a_while_exits_at_once(attach: Callable[..., Attached]) -> None:
-    attached = attach(IGNORE_TERM_SCRIPT)
+def test_sigterm_of_timeout_detaches_and_the_run_ends_well(attach: Callable[..., Attached]) -> None:
+    attached = attach(COUNT_SCRIPT.format(100, 0.1))
+    call = f"timeout 3 {' '.join(IPEXCTL)} attach last | tail -n 2; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", call], env=attached.env, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 124, done.stderr
+    assert missing(done.stderr.decode(), f"detached ipexctl attach {attached.run.id} ipexctl stop") == []
+    assert len(done.stdout.splitlines()) == 2
     process = attached.begin_and_read("attach", "last")
     process.send_signal(signal.SIGTERM)
-    time.sleep(1.3)
-    process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=30)
-    assert process.returncode == -signal.SIGTERM
-    assert missing(err.decode(), f"ipexctl why {attached.run.id}") == []
+    assert (process.returncode, missing(err.decode(), f"detached {attached.run.id}")) == (143, [])
+    assert attached.run.wait()["state"] == "ok"
+
+
+def test_sigterm_to_the_live_view_detaches_and_restores_the_terminal(attach: Callable[..., Attached]) -> None:
+    attached = attach(COUNT_SCRIPT.format(1000, 0.05))
+    shown = attached.show()
+    assert shown.until_seen(b"number 5")
+    shown.process.send_signal(signal.SIGTERM)
+    assert shown.until_gone() == 143
+    assert shown.restored
+    assert attached.run.status["state"] == "running"
+
+
+def test_sigterm_detaches_though_nobody_reads_the_output(attach: Callable[..., Attached]) -> None:
+    attached = attach("import time\nfor _ in range(20000): print('x' * 100)\ntime.sleep(600)")
+    process = attached.begin("attach", "last")
+    assert process.stdout is not None
+    wait_until(lambda: bytes_unread(process.stdout) >= 60000, 20)  # type: ignore[arg-type]
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 143
+    assert time.monotonic() - began < 5
+    assert attached.run.status["state"] == "running"
 
 
 @pytest.mark.rest
@@ -221,7 +245,7 @@ def test_sighup_detaches_from_the_run_unless_nohup(attach: Callable[..., Attache
 
 
 @pytest.mark.signals
-def test_ignored_sigint_stays_ignored_and_sigterm_stops_the_run(attach: Callable[..., Attached]) -> None:
+def test_ignored_sigint_stays_ignored_and_sigterm_detaches(attach: Callable[..., Attached]) -> None:
     """As for a call in the background of a script."""
     attached = attach(COUNT_SCRIPT.format(600, 0.1))
     command = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh", *IPEXCTL, "attach", "last"]
@@ -236,7 +260,7 @@ def test_ignored_sigint_stays_ignored_and_sigterm_stops_the_run(attach: Callable
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 143, err.decode()
-    assert attached.run.wait()["state"] == "stopped"
+    assert attached.run.status["state"] == "running"
 
 
 @pytest.mark.rest

@@ -237,7 +237,8 @@ class _Wait:
             raise
 
     def _tell(self, others: Sequence[OtherRun], away: Mapping[str, HostError], left: float) -> None:
-        news = {(other.id, other.account, other.hosts, other.is_starting) for other in others}, set(away)
+        # Hosts answer in another order at each look, which is no news.
+        news = {(other.id, other.account, frozenset(other.hosts), other.is_starting) for other in others}, set(away)
         if news == self._told:
             return
         parts = [describe_all(others, time.time())] if others else []

@@ -268,3 +268,28 @@ def test_hosts_that_hide_other_accounts_are_named(machines: dict[str, Machine]) 
     claim = hold(machines, "mine")
     assert claim.hiding == ("node2",)
     claim.release()
+
+
+def test_a_wait_says_once_what_it_waits_for_though_the_hosts_answer_in_another_order(
+    machines: dict[str, Machine],
+) -> None:
+    said: list[str] = []
+    for machine in machines.values():
+        machine.runs.append("other-1")
+    first, second = machines.values()
+    answers = [machine.look for machine in (first, second)]
+    order = threading.Barrier(2)
+
+    def look(number: int) -> bytes:
+        """Which of the two is late changes with each look."""
+        order.wait(5)
+        time.sleep(0.03 * ((first.looks + number) % 2))
+        answer = answers[number]()
+        order.wait(5)
+        return answer
+
+    first.look, second.look = (lambda: look(0)), (lambda: look(1))  # type: ignore[method-assign]
+    with pytest.raises(StartError):
+        hold(machines, "mine", 1.5, said)
+    assert first.looks > 5
+    assert [line.count("other-1") for line in said] == [1]
