@@ -1,12 +1,12 @@
-"""Follows a run on node0: reports its output and status, and reconnects where the connection is lost.
+"""Follows a run on node0: reports its output and status, and goes on where the connection or the follower is lost.
 
 In come the frames of `node/run/follow.py`, over sessions that the caller opens; out go updates, each once and in order:
 chunks of a rank's output, notes of ipexctl in it, the status, notices for the user, and at last `RunEnded`. A local
 copy gets the output before they do. A `RunView` shows them.
 
 The run does not know its followers; leaving it changes nothing. Each wait has a bound: for a frame on an open
-connection, and for a node0 that is away (`reconnect.py`). What arrives is checked: output of a rank
-that the run does not have ends the call.
+connection, for a node0 that is away (`reconnect.py`), and for a program on it that ends again and again
+(`MOST_EARLY_ENDS`). What arrives is checked: output of a rank that the run does not have ends the call.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ipexctl.errors import UserError
 from ipexctl.jobs.node0 import call_on_node0, open_copy
 from ipexctl.jobs.reconnect import Absence, silence_limit
 from ipexctl.jobs.windows import check_windows
+from ipexctl.limits import NODE0_STEADY
 from ipexctl.node.common.frames import (
     SUFFIXES,
     WINDOWS,
@@ -39,7 +40,7 @@ from ipexctl.node.common.frames import (
 from ipexctl.node.common.records import RunStatus, as_number, read_status
 from ipexctl.option_defaults import RECONNECT_SECONDS
 from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel, Deadline
-from ipexctl.remote.outcome import HostError, Unreachable
+from ipexctl.remote.outcome import AgentEnded, HostError, Unreachable
 from ipexctl.remote.progress import Notice
 from ipexctl.remote.reply import Reply
 from ipexctl.text import rough_duration
@@ -52,6 +53,11 @@ if TYPE_CHECKING:
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.node.run.follow import FollowRequest
     from ipexctl.remote.session import Session
+
+
+MOST_EARLY_ENDS: Final = 5
+"""Ends of the program that follows the run on node0, in a row and each within NODE0_STEADY of its start, until the call
+gives up: the kernel may kill one for lack of memory, while a Python that is broken fails every time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +117,8 @@ class Follower:
 
     `copy` gets each chunk and status before `watch` does; with `is_copy` the run is such a copy. `figures` is the
     number of seconds between two statuses that differ only in figures. `first_call` is used once: over the first
-    session, the process that has started the run can follow it. `reconnect` is the number of seconds that node0 may be
-    away.
+    session, the process that has started the run can follow it, and that start counts as a sign of node0. `reconnect`
+    is the number of seconds that node0 may be away.
     """
 
     def __init__(
@@ -146,6 +152,14 @@ class Follower:
         self._first_call = first_call
         self._dump: DumpReceiver | None = None
         self._absence = Absence(reconnect)
+        self._has_begun = first_call is not None
+        """The run was seen on node0: a loss does not end the call at once."""
+        if self._has_begun:
+            self._absence.on_frame(time.monotonic())
+        self._is_away = False
+        """The connection was lost, and not opened again yet."""
+        self._early_ends = 0
+        """Of the program on node0, in a row."""
         self._silence_limit = silence_limit(reconnect)
         self._is_queued = False
         self._silent_since: float | None = None
@@ -154,19 +168,26 @@ class Follower:
     def follow(self, *, to_the_end: bool = True) -> RunEnded:
         """Report events until the run has ended, or all output so far; returns the last event, which was reported too.
 
-        A lost connection is opened again. Raises a HostError when node0 has no such run, Cancelled when `cancel` was
-        set, Unreachable when node0 was never reached or was away for too long.
+        A lost connection is opened again, and a program that was killed on node0 is started again there. Raises a
+        HostError when node0 has no such run or ends that program again and again, Cancelled when `cancel` was set,
+        Unreachable when node0 was never reached or was away for too long.
         """
         attempts = 0
         while True:
+            began = time.monotonic()
             try:
                 ended = self._follow_once(to_the_end)
             except Unreachable as error:
-                if self.status is None:
+                if not self._has_begun:
                     raise
                 attempts = self._on_loss(error, attempts)
                 interval = RETRY_INTERVALS[min(attempts, len(RETRY_INTERVALS)) - 1]
                 self._cancel.sleep(min(interval, self._absence.left(time.monotonic())))
+            except AgentEnded as error:
+                if not self._has_begun:
+                    raise
+                self._on_agent_end(error, time.monotonic() - began)
+                self._cancel.sleep(RETRY_INTERVALS[min(max(1, self._early_ends), len(RETRY_INTERVALS)) - 1])
             else:
                 if self._copy is not None:
                     self._copy.finish(self.document)
@@ -174,8 +195,23 @@ class Follower:
                 self._watch(ended)
                 return ended
 
+    def _on_agent_end(self, error: AgentEnded, lived: float) -> None:
+        """Report that the program on node0 has ended; raises a HostError to give up."""
+        name, run = self._record.node0.name, self._record.id
+        self._early_ends = self._early_ends + 1 if lived < NODE0_STEADY else 0
+        if self._early_ends >= MOST_EARLY_ENDS:
+            raise HostError(
+                f"the program that follows the run there ended {self._early_ends} times in a row ({error.how}); "
+                f"whether run {run} goes on cannot be seen from here",
+                f"ipexctl doctor -l {name} shows its memory and disks; then: ipexctl attach {run}, or, if the run has "
+                f"ended: ipexctl why {run}",
+            )
+        text = f"{name}: the program that follows the run there has ended ({error.how}); starting it again"
+        self._watch(Notice(text, True))
+
     def _on_loss(self, error: Unreachable, attempts: int) -> int:
         """Report the loss, and return how many attempts to connect it makes; raises Unreachable to give up."""
+        self._is_away = True
         now = time.monotonic()
         step = self._absence.on_loss(now)
         name, run = self._record.node0.name, self._record.id
@@ -196,7 +232,8 @@ class Follower:
 
     def _follow_once(self, to_the_end: bool) -> RunEnded:
         with closing(self._open_session(self._cancel)) as session:
-            if self.status is not None:
+            if self._is_away:
+                self._is_away = False
                 self._watch(Notice(f"{self._record.node0.name} is reached again"))
             self._dump = None
             request: FollowRequest = {
@@ -291,6 +328,7 @@ class Follower:
 
     def _on_status(self, document: dict[str, Any]) -> RunStatus:
         self.document = document
+        self._has_begun = True
         self.status = status = read_status(document)
         since = status.silent.since if status.silent is not None else None
         if status.silent is not None and since != self._silent_since and status.state in ("starting", "running"):

@@ -29,7 +29,7 @@ from ipexctl.limits import STEP_SILENCE
 from ipexctl.node.common.frames import CompressedFrameReader, FrameError
 from ipexctl.remote.command import Command
 from ipexctl.remote.event_reader import DEFAULT_LIMITS, EventReader
-from ipexctl.remote.outcome import HostError
+from ipexctl.remote.outcome import AgentEnded, HostError
 from ipexctl.remote.program_errors import explain_stderr
 from ipexctl.remote.session import ChunkStream, chunks_of
 
@@ -211,7 +211,8 @@ def call(
     timeout: float | None = None,
     cancel: Cancel | None = None,
 ) -> Reply:
-    """Run a command of the agent and return its last event; raises HostError unless that is `done`.
+    """Run a command of the agent and return its last event; raises HostError unless that is `done`, and AgentEnded if
+    the agent ended without one.
 
     Raises UserError, which ends the call on all hosts, if the host refuses what the call names.
 
@@ -290,7 +291,8 @@ def _run(
     if last and ended.ok:
         return last[0]
     cause, fix = explain_stderr(output.stderr)
-    raise HostError(f"{line.label} broke off ({ended})" + (f": {cause}" if cause else ""), fix)
+    how = f"{ended}: {cause}" if cause else str(ended)
+    raise AgentEnded(f"{line.label} broke off ({ended})" + (f": {cause}" if cause else ""), fix, how=how)
 
 
 def _frame_reader(on_frame: Callable[[Frame], None]) -> RawReader:

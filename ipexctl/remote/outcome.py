@@ -49,6 +49,14 @@ class Cancelled(HostError):
     """The command was cancelled; its processes on the host were ended."""
 
 
+class AgentEnded(HostError):
+    """The agent's program ended on the host before its answer, `how`: it was killed there, or its Python has failed."""
+
+    def __init__(self, reason: str, advice: str = "", *, how: str = "") -> None:
+        super().__init__(reason, advice)
+        self.how = how
+
+
 @dataclass(frozen=True, slots=True)
 class HostResult:
     """The result of a command on one host. A command with more to report adds its fields in a subclass."""

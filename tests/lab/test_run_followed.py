@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import subprocess
 import time
@@ -53,6 +54,70 @@ def test_two_followers_get_every_line_once_after_reconnects(cluster: Cluster) ->
     windows = [name for name in names if name.endswith((".meter", ".host"))]
     assert windows == ["0000.host", "0000.meter", "0001.meter", "0002.host", "0002.meter", "0003.meter"]
     assert len(names) == 8 + len(windows)
+
+
+FOLLOWER, STARTER = "run.follow follow", "run.supervisor"
+"""In the command line of the program that `attach` and `logs` start on node0; of the one that has started a run."""
+
+
+def kill_followers(cluster: Cluster, words: str, run: str) -> list[str]:
+    """Kill the processes that send the output, and never the supervisor of the run."""
+    shown = cluster.on(0, f"cat .ipexctl/runs/{run}/status.json; echo; ps -u $(id -u) -wwo pid=,comm=,args=")
+    status, *lines = shown.splitlines()
+    supervisor = str(json.loads(status)["supervisor"]["pid"])
+    rows = [line.split(None, 2) for line in lines if words in line]
+    victims = [pid for pid, name, _ in rows if name.startswith("python") and pid != supervisor]
+    cluster.on(0, f"kill -9 {' '.join(victims)}")
+    return victims
+
+
+def test_followers_that_are_killed_on_node0_are_started_again_and_no_line_is_lost(cluster: Cluster) -> None:
+    running = cluster.begin("--ppn", "2", "counts.py", "800")
+    running.wait_for("[3] number 10\n", times=2)
+    others = [cluster.begin_call(*call) for call in (("attach", running.id), ("logs", running.id, "-f"))]
+    waiting = cluster.begin_call("wait", running.id)
+    for each in others:
+        each.wait_for("[3] number 20\n", times=2)
+    assert len(kill_followers(cluster, STARTER, running.id)) == 1
+    assert len(kill_followers(cluster, FOLLOWER, running.id)) >= 3
+    running.wait_for("starting it again")
+    running.wait_for("[3] number 150\n", times=2)
+    kill_followers(cluster, FOLLOWER, running.id)
+    for each in (running, *others):
+        assert each.end(90) == 0, each.err.read_text()
+        for stream in (each.out, each.err):
+            assert by_rank(stream.read_text()) == {rank: [f"number {n}" for n in range(800)] for rank in range(4)}
+        assert each.err.read_text().count("starting it again") == 2
+    assert waiting.end(60) == 0, waiting.err.read_text()
+    assert cluster.status(running.id)["state"] == "ok"
+
+
+def test_python_of_node0_that_fails_at_each_start_ends_the_call_and_not_the_run(cluster: Cluster) -> None:
+    run = cluster.run("--ppn", "1", "--detach", "-l", "node1", "counts.py", "100000").out.strip()
+    cluster.wait_until(run, "running")
+    path = cluster.state / "ipexctl" / "runs" / f"{run}.json"
+    record = json.loads(path.read_text())
+    switch = "[ ! -e $HOME/broken ] || kill -ILL $$"
+    script = f'#!/bin/sh\n{switch}\nexec {record["python"]} "$@"\n'
+    cluster.on(0, f"printf %s {shlex.quote(script)} > fails; chmod +x fails")
+    path.write_text(json.dumps({**record, "python": cluster.on(0, "echo $HOME/fails").strip()}))
+    watching = cluster.begin_call("attach", run)
+    watching.wait_for("number 5\n")
+    cluster.on(0, "touch broken")
+    try:
+        kill_followers(cluster, FOLLOWER, run)
+        began = time.monotonic()
+        assert watching.end(60) == 1, watching.err.read_text()
+        assert time.monotonic() - began < 40
+    finally:
+        cluster.on(0, "rm broken")
+    errors = watching.err.read_text()
+    assert "5 times in a row" in errors
+    assert f"ipexctl attach {run}" in errors
+    numbers = by_rank(watching.out.read_text())[0]
+    assert numbers == [f"number {number}" for number in range(len(numbers))]
+    assert cluster.status(run)["state"] == "running"
+    assert cluster.call("stop", run).rc == 0
 
 
 def test_events_of_a_run_on_hosts_survive_a_reconnect_and_name_the_failed_host(cluster: Cluster) -> None:

@@ -45,7 +45,7 @@ from ipexctl.remote.command import Command
 from ipexctl.remote.fanout import fan_out, run_in_background
 from ipexctl.remote.home_script import home_refusal, use_home_or_fail
 from ipexctl.remote.node_call import agent_zip, call_line, script_text
-from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
+from ipexctl.remote.outcome import AgentEnded, Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.program_errors import explain_stderr
 from ipexctl.remote.session import Session, StdinQueue, capture
 
@@ -297,7 +297,7 @@ class Launch:
             raise HostError("the supervisor ended before it had started the run")
         except HostError as error:
             failure = StartFailure.of_host(self._record.node0.name, error)
-            is_lost = self._may_run and isinstance(error, (Cancelled, TimedOut, Unreachable))
+            is_lost = self._may_run and isinstance(error, (AgentEnded, Cancelled, TimedOut, Unreachable))
             if is_lost and not self._is_stopped(error):
                 fix = f"it may run: ipexctl ps shows it, ipexctl stop {self._record.id} stops it"
                 failure = replace(failure, fix=fix, is_unsure=True)

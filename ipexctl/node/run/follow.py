@@ -14,6 +14,7 @@ its entry in `output.notes` alone (`output_notes.py`), which is read after the e
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import math
 import os
@@ -405,8 +406,8 @@ def forward_run(
             sent_at = now
         sender.tick(now)
         writer.flush()
-        if os.getppid() != parent:
-            raise AgentError("the caller has exited")
+        if os.getppid() != parent:  # as when it cannot write; a caller whose shell alone was killed follows again
+            raise BrokenPipeError(errno.EPIPE, "the caller has exited")
         if sender.is_caught_up:
             idle = min(LONGEST_INTERVAL, max(IDLE_INTERVAL, LONGEST_INTERVAL / 10 * (now - sent_at)))
             if is_frequent:

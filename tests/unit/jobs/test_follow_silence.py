@@ -16,7 +16,7 @@ from ipexctl.jobs.registry import RunRecord
 from ipexctl.node.common.frames import CompressedFrameWriter, StreamName, encode_json
 from ipexctl.remote.cancel import Cancel, Deadline
 from ipexctl.remote.command import Command
-from ipexctl.remote.outcome import Unreachable
+from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.progress import Notice
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Ended, Readable, Session
@@ -156,3 +156,61 @@ def test_a_status_that_is_no_object_is_refused(status: object) -> None:
     follower, _ = follow_through(Node0([{"status": status}], 0, is_over=True))
     with pytest.raises(MalformedReply):
         follower.follow()
+
+
+class KilledProgram(Node0):
+    """A program that sends these frames and is killed."""
+
+    def _run(
+        self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
+    ) -> Ended:
+        del command, stdin, deadline
+
+        def write(data: bytes) -> None:
+            sink("stdout", data)
+
+        if self.frames:
+            write(b'{"event": "frames"}\n')
+            writer = CompressedFrameWriter(write)
+            for frame in self.frames:
+                writer.send(encode_json(frame))
+            writer.flush()
+        sink("stderr", self.junk)
+        return Ended(137)
+
+
+@pytest.mark.parametrize("reconnect_for", [0, 60])
+def test_a_program_that_is_killed_on_node0_is_started_again(reconnect_for: float) -> None:
+    killed = [KilledProgram([{"status": STATUS}], 0, is_over=False) for _ in range(3)]
+    follower, watched = follow_through(*killed, Node0([{"status": STATUS}], 0, is_over=True), seconds=reconnect_for)
+    assert follower.follow().exit_code == 0
+    assert [text.count("node1") for text in warnings(watched)] == [1, 1, 1]
+    assert all("exit code 137" in text for text in warnings(watched))
+
+
+@pytest.mark.parametrize("frames", [[], [{"status": STATUS}]])
+def test_a_python_that_fails_at_each_start_ends_the_call(frames: list[dict[str, Any]]) -> None:
+    broken = [KilledProgram(frames, 0, is_over=False, junk=b"Illegal instruction\n") for _ in range(50)]
+    follower, watched = follow_through(Node0([{"status": STATUS}], 0, is_over=False), *broken)
+    with pytest.raises(HostError) as caught:
+        follower.follow()
+    assert not isinstance(caught.value, Unreachable)
+    assert "5 times" in caught.value.reason
+    assert "Illegal instruction" in caught.value.reason
+    assert "cannot be seen" in caught.value.reason
+    assert "ipexctl attach r1" in caught.value.fix
+    assert len(warnings(watched)) == 5  # the silence of the first program, and four starts
+
+
+def test_an_end_of_a_program_that_has_followed_for_long_counts_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "NODE0_STEADY", 0.0)
+    killed = [KilledProgram([{"status": STATUS}], 0, is_over=False) for _ in range(12)]
+    follower, _ = follow_through(*killed, Node0([{"status": STATUS}], 0, is_over=True))
+    assert follower.follow().exit_code == 0
+
+
+def test_a_program_that_was_never_heard_ends_the_call_at_once() -> None:
+    follower, watched = follow_through(KilledProgram([], 0, is_over=False))
+    with pytest.raises(HostError, match="exit code 137"):
+        follower.follow()
+    assert not watched
