@@ -87,6 +87,7 @@ def _first_failure(diagnosis: Diagnosis) -> dict[str, Any] | None:
         "signal": first.signal,
         "oom": first.oom is not None,
         "limit": first.oom.limit if first.oom else None,
+        "memory": first.oom.memory if first.oom else None,
         "ranks": list(first.ranks),
         "at": first.at,
         "after": max(0.0, first.at - diagnosis.started) if first.at is not None and diagnosis.started else None,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ipexctl.lab import LabSpec
+from ipexctl.lab import LabHost, LabSpec
+from ipexctl.lab.system import in_namespaces
 from lab_run_helpers import Cluster
 from message_data import missing
 
@@ -67,3 +71,42 @@ def test_rank_with_exception_is_named_with_its_last_lines(cluster: Cluster) -> N
     assert missing(text.out.splitlines()[0], f"{said['run']['id']} 1 node2") == []
     assert "\x1b" not in text.out
     assert text.err == ""
+
+
+@contextlib.contextmanager
+def limited_memory(host: LabHost, size: int) -> Iterator[None]:
+    """All processes of the host are in one cgroup of version 1, which the host itself does not show."""
+    top = Path("/sys/fs/cgroup/memory")
+    group = top / f"ipexctl-{host.netns}"
+    try:
+        group.mkdir()
+    except OSError:
+        pytest.skip("no memory cgroup of version 1 here that we may write to")
+
+    def move(place: Path) -> None:
+        for pid in in_namespaces([host.netns])[host.netns]:
+            with contextlib.suppress(OSError):
+                (place / "cgroup.procs").write_text(str(pid))
+
+    try:
+        move(group)
+        (group / "memory.limit_in_bytes").write_text(str(size))
+        yield
+    finally:
+        (group / "memory.limit_in_bytes").write_text("-1")
+        move(top)
+        group.rmdir()
+
+
+def test_kill_for_lack_of_memory_is_known_on_a_host_that_shows_neither_cgroups_nor_its_log(cluster: Cluster) -> None:
+    assert cluster.on(1, "dmesg >/dev/null 2>&1 && echo shown || true") == ""
+    assert " - cgroup " not in cluster.on(1, "cat /proc/self/mountinfo")
+    grows = "if os.environ['RANK'] == '1': held = [b'x' * (1 << 20) for _ in range(3000)]\n"
+    with limited_memory(cluster.lab.hosts[1], 900 << 20):
+        said = fail(cluster, BARRIER_LINES + grows, rc=137)
+    first = said["first_failure"]
+    assert (first["kind"], first["rank"], first["host"], first["oom"]) == ("oom", 1, "node2", True)
+    assert 600 << 20 < first["memory"] < 920 << 20
+    assert (said["cause"]["id"], said["cause"]["confidence"]) == ("memory.oom", "likely")
+    assert missing(said["cause"]["sentence"], "rank 1 node2 memory MB") == []
+    assert "dmesg" not in json.dumps(said)

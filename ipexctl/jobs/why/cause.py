@@ -103,11 +103,20 @@ def _of_checkpoint(snapshot: RunSnapshot, first: Failure | None) -> Cause | None
 
 
 def _of_oom(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
-    """Needs the kernel's report that it killed the rank, by its cgroup or its log."""
+    """Needs the kernel's report that it killed the rank, by its cgroup, its log or its counter."""
     if first is None or first.rank is None or first.oom is None:
         return None
-    limited = f" (its limit is {format_limit(first.oom.limit)})" if first.oom.limit else ""
-    return _recorded(snapshot, first, "memory.oom", limited=limited)
+    return _recorded(snapshot, first, "memory.oom", short=_shortage(first, first.oom))
+
+
+def _shortage(first: Failure, oom: OutOfMemory) -> str:
+    if oom.limit:
+        text = f"its control group's limit of {format_limit(oom.limit)} was reached"
+    elif oom.by == "kernel counter":
+        text = f"memory ran out: on {first.host}, or in a control group whose limit it does not show"
+    else:
+        text = f"the memory of {first.host} ran out"
+    return text + (f"; its last memory was {format_limit(oom.memory)}" if oom.memory else "")
 
 
 def _own_text(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:

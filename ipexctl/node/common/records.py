@@ -69,9 +69,11 @@ class OutOfMemory(NamedTuple):
     """The kernel killed a process because memory ran out."""
 
     by: str
-    """The source: cgroup, kernel log."""
+    """The source: cgroup, kernel log, kernel counter."""
     limit: int | None = None
-    """Bytes, when there was a limit below the machine's memory."""
+    """Bytes of the cgroup's limit, if that was reached."""
+    memory: int | None = None
+    """The most bytes that the rank was seen to have."""
 
 
 class Throughput(NamedTuple):

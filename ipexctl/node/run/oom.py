@@ -1,7 +1,10 @@
-"""Detects that the kernel killed a process because memory ran out: by cgroup counters (v1, v2), else by the kernel log.
+"""Detects that the kernel killed a process because memory ran out: by counters of its cgroup (v1, v2), the kernel's
+log, or the kernel's counter of such kills.
 
-In comes the process of a rank, while it runs; out comes, after it was killed, by what that is known, and the limit.
-This needs no more rights than the rank has; when neither can be read, the result is None.
+In comes the process of a rank, while it runs; out comes, after it was killed by a SIGKILL that ipexctl did not send, by
+what that is known, and the limit of its cgroup if that was reached. This needs no more rights than the rank has: the
+log is for root on most machines, and a host may not show its cgroups, as in a container, but everybody may read the
+counter. When nothing can be read, the result is None.
 """
 
 from __future__ import annotations
@@ -64,6 +67,30 @@ def _kills(version: int, directory: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def _times_reached(cgroup: Cgroup) -> int | None:
+    """How often the limits of the cgroup and its parents were reached; None if that is not known.
+
+    The counter of kills rises, too, when the memory of the whole machine ran out.
+    """
+    version, directory, top = cgroup
+    counts: list[str] = []
+    while (directory + "/").startswith(top.rstrip("/") + "/"):
+        if version == 1:
+            counts += re.findall(r"^(\d+)$", read_text(f"{directory}/memory.failcnt"), re.MULTILINE)
+        else:
+            counts += re.findall(r"^oom (\d+)$", read_text(f"{directory}/memory.events"), re.MULTILINE)
+        if directory == "/":
+            break
+        directory = os.path.dirname(directory)
+    return sum(map(int, counts)) if counts else None
+
+
+def kills_of_machine(proc: str = "/proc") -> int | None:
+    """The kills for lack of memory since boot, of any process; None before Linux 4.13."""
+    match = re.search(r"^oom_kill (\d+)$", read_text(f"{proc}/vmstat"), re.MULTILINE)
+    return int(match[1]) if match else None
+
+
 def limit_of(cgroup: Cgroup) -> int | None:
     """The smallest limit of the cgroup and its parents; None when there is none."""
     version, directory, top = cgroup
@@ -85,6 +112,10 @@ class OutOfMemoryWatch:
         self._pid, self._proc = pid, proc
         self._seen: dict[Cgroup, list[tuple[float, int]]] = {}
         """Per cgroup the process was in: times and numbers of kills."""
+        self._reached: dict[Cgroup, int | None] = {}
+        """How often a limit was reached when the cgroup was seen first."""
+        self._machine: list[tuple[float, int]] = []
+        """Times and numbers of kills of any process."""
         self._latest: list[Cgroup] = []
         self._before: list[Cgroup] = []
         self.update(time.monotonic())
@@ -95,22 +126,35 @@ class OutOfMemoryWatch:
             self._before, self._latest = self._latest, cgroups
         for cgroup in cgroups:
             kills, seen = _kills(cgroup[0], cgroup[1]), self._seen.setdefault(cgroup, [])
-            if kills is not None:
-                seen.append((now, kills))
-            while len(seen) > 1 and seen[1][0] < now - RECENT:
-                seen.pop(0)
+            self._reached.setdefault(cgroup, _times_reached(cgroup))
+            _add(seen, now, kills)
+        _add(self._machine, now, kills_of_machine(self._proc))
 
     def find_kill(self) -> Json | None:
         """The out-of-memory report for a process that SIGKILL has ended, or None."""
         for cgroup in (*self._latest, *self._before):
             kills, seen = _kills(cgroup[0], cgroup[1]), self._seen[cgroup]
             if kills is not None and seen and kills > seen[0][1]:
-                return {"by": "cgroup", "limit": limit_of(cgroup)}
+                return {"by": "cgroup", "limit": limit_of(cgroup) if self._is_limit_reached(cgroup) else None}
         scope = find_kill_in_log(kernel_log(), self._pid) if _is_initial_pid_namespace() else None
         if scope is None:
-            return None
+            kills = kills_of_machine(self._proc)
+            is_counted = kills is not None and bool(self._machine) and kills > self._machine[0][1]
+            return {"by": "kernel counter", "limit": None} if is_counted else None
         limits = [limit_of(cgroup) for cgroup in self._latest] if scope == "cgroup" else []
         return {"by": "kernel log", "limit": next((limit for limit in limits if limit), None)}
+
+    def _is_limit_reached(self, cgroup: Cgroup) -> bool:
+        before, now = self._reached.get(cgroup), _times_reached(cgroup)
+        return before is None or now is None or now > before
+
+
+def _add(seen: list[tuple[float, int]], now: float, kills: int | None) -> None:
+    """Add a number, and forget those of long ago but for the last of them."""
+    if kills is not None:
+        seen.append((now, kills))
+    while len(seen) > 1 and seen[1][0] < now - RECENT:
+        seen.pop(0)
 
 
 def find_kill_in_log(log: bytes, pid: int) -> str | None:

@@ -196,16 +196,16 @@ def end_descendants(except_pid: int, grace: float = 0.5) -> list[int]:
     return victims
 
 
-def reap() -> Iterator[tuple[int, int]]:
-    """Ended children with their status, including orphans of the command."""
+def reap() -> Iterator[tuple[int, int, int]]:
+    """Ended children, including orphans of the command: pid, status, and the most bytes of memory that it had."""
     while True:
         try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
         except ChildProcessError:
             return
         if not pid:
             return
-        yield pid, status
+        yield pid, status, usage.ru_maxrss << 10
 
 
 class Usage:

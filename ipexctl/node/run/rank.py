@@ -55,6 +55,8 @@ BEAT_INTERVAL = 4.0
 """Seconds between two messages with figures, which the supervisor answers: by these it sees that the rank lives."""
 TRIAL_BEAT_INTERVAL = 1.0
 """The same in a trial of `autotune`, which ends as soon as enough is measured."""
+FIRST_MEMORY_INTERVAL = 0.1
+"""Seconds from the start of the command to the first look at its cgroup; each later one has twice as long."""
 EXITED_BEAT_INTERVAL = 1.0
 """The same once the command has ended: a rank then soon gives up a supervisor that does not answer."""
 
@@ -114,6 +116,11 @@ class CommandWatch:
         self._openmp_files = processes.OpenmpFiles()
         self._openmp_files.update(self._usage.pids)
         self._oom = OutOfMemoryWatch(pid)
+        self._interval = FIRST_MEMORY_INTERVAL
+        self.memory_at = time.monotonic() + self._interval
+        """When to look at its cgroup next."""
+        self._memory = 0
+        """Of the command and its processes, when they were measured last."""
 
     @property
     def pids(self) -> list[int]:
@@ -123,15 +130,20 @@ class CommandWatch:
     def measure(self) -> tuple[float, int]:
         """CPU and memory."""
         figures = self._usage.now()
+        self._memory = figures[1]
         self._openmp_files.update(self._usage.pids)
         return figures
 
     def check_memory(self, now: float) -> None:
+        """Often at first: a script that starts a program in another cgroup does that soon."""
         self._oom.update(now)
+        self._interval = min(2 * self._interval, BEAT_INTERVAL)
+        self.memory_at = now + self._interval
 
-    def find_kill(self) -> Json | None:
-        """The kernel's kill for lack of memory, if there was one."""
-        return self._oom.find_kill()
+    def find_kill(self, memory: int) -> Json | None:
+        """The kernel's kill for lack of memory, if there was one; `memory` is the most that the command itself had."""
+        kill = self._oom.find_kill()
+        return kill and {**kill, "memory": max(memory, self._memory) or None}
 
     def remove_files(self, ended: Collection[int]) -> None:
         """Remove files of these processes, then of all that have ended."""
@@ -381,6 +393,8 @@ class Rank:
             return
         is_quiet = self.client.is_up and self.exit is None and not self.stacks.is_busy
         latest = min(self.beat_at, self.meter.next_end) if is_quiet else now + 0.5
+        if self.watch is not None and self.exit is None:
+            latest = min(latest, self.watch.memory_at)
         wait = min(max(0.0, at - now) for at in (self.kill_at, self.drain_until, self.beat_at, latest))
         waits = [stream.read_at - now for stream in self.streams if stream.open]
         self.exchange(wake, max(0.0, min([wait, *(seconds for seconds in waits if seconds > 0)])))
@@ -432,8 +446,8 @@ class Rank:
             state, waits = processes.process_state(self.child.pid) if self.child and self.exit is None else (None, None)
             figures = {"cpu": round(cpu, 1), "rss": rss, "process": state, "waits_in": waits}
             self.client.send_message("beat", ends=self.ends(), **figures)
-            if self.watch is not None:
-                self.watch.check_memory(now)
+        if self.watch is not None and self.exit is None and now >= self.watch.memory_at:
+            self.watch.check_memory(now)
         if self.watch is not None and self.exit is None and now >= min(self.poll_at, self.meter.next_end):
             self.poll_at = now + self.beat_interval
             self.meter.poll(self.watch.pids, now)
@@ -488,11 +502,11 @@ class Rank:
         while self._signals:
             number = self._signals.pop(0)
             if number == signal.SIGCHLD:
-                for pid, status in processes.reap():
+                for pid, status, memory in processes.reap():
                     if self.child is not None and pid == self.child.pid and self.exit is None:
                         self.child.returncode = 0  # it is reaped here, not by subprocess
                         by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-                        self.on_exit(128 + by if by else os.WEXITSTATUS(status), by)
+                        self.on_exit(128 + by if by else os.WEXITSTATUS(status), by, memory=memory)
                     elif self.checkpoint is not None and pid == self.checkpoint.pid:
                         self.on_checkpoint_exit(self.checkpoint, status)
             elif number in (signal.SIGUSR1, signal.SIGUSR2):
@@ -504,13 +518,14 @@ class Rank:
                     self.client.send_message("outside-signal", signal=number)
                 self.stop()
 
-    def on_exit(self, code: int, by: int | None, problem: Detail | None = None) -> None:
+    def on_exit(self, code: int, by: int | None, problem: Detail | None = None, *, memory: int = 0) -> None:
+        """`memory`: the most bytes that the command had."""
         if self.stacks.stuck is not None:  # the exception is the cause, not the signal that ended the process
             code, by = self.stacks.stuck["code"], None
         was_stopped = self.phase is Phase.STOPPING
         self.enter(Phase.EXITED)
         is_own = not was_stopped or (by == signal.SIGKILL and not self.has_killed)
-        oom = self.watch.find_kill() if self.watch is not None and is_own and by == signal.SIGKILL else None
+        oom = self.watch.find_kill(memory) if self.watch is not None and is_own and by == signal.SIGKILL else None
         self.exit = {"code": code, "signal": by, "is_own": is_own, "oom": oom}
         self.exit["problem"] = problem._asdict() if problem is not None else None
         self.beat_at = min(self.beat_at, time.monotonic() + EXITED_BEAT_INTERVAL)

@@ -93,6 +93,41 @@ def test_counters_of_the_new_cgroup_are_used_after_a_move(tmp_path: Path) -> Non
     assert watched.find_kill() == {"by": "cgroup", "limit": GB}
 
 
+@pytest.mark.parametrize(("version", "after", "limit"), [(2, 2, GB), (2, 1, None), (1, 2, GB), (1, 1, None)])
+def test_limit_is_named_only_if_it_was_reached(tmp_path: Path, version: int, after: int, limit: int | None) -> None:
+    """The counter of kills rises, too, when the memory of the machine ran out."""
+    machine = machine_with_cgroup_v2(tmp_path) if version == 2 else machine_with_cgroup_v1(tmp_path, "/user.slice/job")
+
+    def put(kills: int, reached: int) -> None:
+        if version == 2:
+            machine.put("cg/user.slice/job/memory.events", f"low 0\nmax 7\noom 0\noom_kill {kills}\n")
+            machine.put("cg/user.slice/memory.events", f"low 0\nmax 7\noom {reached}\noom_kill {kills}\n")
+            machine.put("cg/user.slice/memory.max", f"{GB}\n")
+        else:
+            place = "cg/memory/user.slice"
+            machine.put(f"{place}/job/memory.oom_control", f"oom_kill_disable 0\nunder_oom 0\noom_kill {kills}\n")
+            machine.put(f"{place}/job/memory.failcnt", "0\n")
+            machine.put(f"{place}/memory.failcnt", f"{reached}\n")
+            machine.put(f"{place}/job/memory.stat", f"cache 0\nhierarchical_memory_limit {GB}\n")
+
+    put(1, 1)
+    watched = oom.OutOfMemoryWatch(PID, machine.proc)
+    put(2, after)
+    assert watched.find_kill() == {"by": "cgroup", "limit": limit}
+
+
+def test_kill_is_counted_by_the_kernel_where_no_cgroup_is_visible(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "4:memory:/job\n", ["22 1 8:1 / / rw - ext4 /dev/sda rw"])
+    machine.put("proc/vmstat", "pgfault 1\noom_kill 3\nx 1\n")
+    watched = oom.OutOfMemoryWatch(PID, machine.proc)
+    assert watched.find_kill() is None
+    machine.put("proc/vmstat", "pgfault 1\noom_kill 4\nx 1\n")
+    assert watched.find_kill() == {"by": "kernel counter", "limit": None}
+    watched.update(1e9)
+    watched.update(1e9 + 100)
+    assert watched.find_kill() is None
+
+
 def test_oom_kills_of_long_ago_are_ignored(tmp_path: Path) -> None:
     machine = machine_with_cgroup_v2(tmp_path)
     watched = oom.OutOfMemoryWatch(PID, machine.proc)
