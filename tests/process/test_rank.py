@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -19,6 +20,8 @@ from pathlib import Path
 import pytest
 from run_helpers import FAST_LOSS_PATCH, SLEEP_FOREVER, Run
 
+from agent_helpers import wait_until
+from message_data import missing
 from tiny_wheels import STAND_INS
 
 pytest_plugins = ["run_fixtures"]
@@ -99,6 +102,55 @@ def test_setup_file_is_sourced_by_bash_and_its_output_is_dropped(make: Callable[
     run = make("import os\nprint(os.environ['SITE'], os.environ['BY'])", job={"setup": str(setup)}).start()
     assert run.wait()["state"] == "ok"
     assert run.output() == b"here bash\n"
+
+
+LIMITS_SCRIPT = """
+import os, resource
+names = ("NOFILE", "CORE", "STACK", "AS", "CPU")
+print({name: resource.getrlimit(getattr(resource, "RLIMIT_" + name)) for name in names}, oct(os.umask(0)))
+print({"line", "_ipexctl"} & os.environ.keys(), os.environ["SITE"], os.getpriority(os.PRIO_PROCESS, 0))
+"""
+
+
+def limits_of(pid: int | str) -> list[str]:
+    return Path(f"/proc/{pid}/limits").read_text().splitlines()
+
+
+def test_rank_keeps_limits_and_umask_of_its_setup_file_and_the_wrapper_does_not(
+    make: Callable[..., Run], tmp_path: Path
+) -> None:
+    setup = tmp_path / "limit.sh"
+    setup.write_text(
+        "set -eu\nulimit -Sn 300\nulimit -c 0\nulimit -Ss 4096\nulimit -v 30000000\numask 027\n"
+        "set -a\nSITE=here\nreadonly SITE\nline=mine\numask() { echo wrong; }\n"
+    )
+    run = make(LIMITS_SCRIPT, job={"setup": str(setup), "options": {"nice": 3}}).start()
+    assert run.wait()["state"] == "ok", run.output(0, "err")
+    hard = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[1] for name in ("NOFILE", "STACK", "CPU")}
+    first, second = run.output(0).decode().splitlines()
+    expected = {
+        "NOFILE": (300, hard["NOFILE"]),
+        "CORE": (0, 0),
+        "STACK": (4096 << 10, hard["STACK"]),
+        "AS": (30000000 << 10, 30000000 << 10),
+        "CPU": (resource.getrlimit(resource.RLIMIT_CPU)[0], hard["CPU"]),
+    }
+    assert first == f"{expected} 0o27"
+    assert second == "{'line'} here 3"
+
+
+def test_wrapper_has_its_own_limits_beside_a_setup_file(make: Callable[..., Run], tmp_path: Path) -> None:
+    setup = tmp_path / "limit.sh"
+    setup.write_text("ulimit -Sn 300\nulimit -n 99999999999\nexport SITE=here\n")
+    run = make(SLEEP_FOREVER, job={"setup": str(setup)}).start()
+    run.wait_for_all(b"here")
+    (row,) = [row for row in run.status["ranks"] if row["rank"] == 0]
+    assert limits_of(row["wrapper"]) == limits_of("self")
+    changed = set(limits_of(row["pid"])) - set(limits_of("self"))
+    assert [line.split()[:4] for line in changed] == [["Max", "open", "files", "300"]]
+    wait_until(lambda: run.status["ranks"][0]["mismatch"], 20)
+    (text,) = run.status["ranks"][0]["mismatch"]
+    assert missing(text, "limit.sh 2 ulimit open files") == []
 
 
 def test_setup_file_runs_as_in_an_interactive_shell(make: Callable[..., Run], tmp_path: Path) -> None:

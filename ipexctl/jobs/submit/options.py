@@ -33,7 +33,7 @@ class RunOptions(SyncOptions):
     )
     setup: str | None = declare(
         "--setup FILE",
-        "File on every host to source in bash before mpirun and each rank.",
+        "File on every host to source in bash; ranks keep its variables, ulimit and umask.",
         panel=_ENVIRONMENT,
         kind="path",
         lost_in=("accelerate", "mpijob", "trainjob"),

@@ -1,12 +1,20 @@
-"""The environment of a program: the account's variables, a sourced setup file, planned variables."""
+"""The environment of a program: the account's variables, a sourced setup file, planned variables.
+
+In come an environment and the path of a setup file; out come the variables, the umask and the limits that bash has
+after it, as they would be at a prompt where the user sources it. The rule: what the file does not change stays the
+wrapper's, and what else it does to its process, such as `cd`, `renice` and functions, is not kept.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
+import re
+import resource
 import shlex
 import subprocess
-from typing import TYPE_CHECKING, Collection
+from typing import TYPE_CHECKING, Collection, Mapping, NamedTuple
 
 from ipexctl.node.common.limits import SETUP_FILE
 
@@ -29,11 +37,61 @@ def account_variables() -> dict[str, str]:
     return {"HOME": account.pw_dir, "USER": account.pw_name, "LOGNAME": account.pw_name, "SHELL": account.pw_shell}
 
 
-def source_setup(setup: str, environ: dict[str, str]) -> dict[str, str]:
-    """The environment after bash has sourced that file; raises a SetupError with the error that bash printed."""
+class ProcessLimits(NamedTuple):
+    """What a setup file has changed in its process, for the ranks to have, too; the rest is None or absent."""
+
+    umask: int | None = None
+    limits: Mapping[int, tuple[int, int]] = {}
+    """A number of `resource` → the soft and the hard limit."""
+
+    def apply(self) -> None:
+        """Set them for this process. A limit that can't be set stays: bash has set it for the same account."""
+        if self.umask is not None:
+            os.umask(self.umask)
+        for number, limit in self.limits.items():
+            with contextlib.suppress(OSError, ValueError, MemoryError):
+                resource.setrlimit(number, limit)
+
+
+class SetupResult(NamedTuple):
+    environ: dict[str, str]
+    process: ProcessLimits = ProcessLimits()
+    refused: tuple[str, ...] = ()
+    """Errors of its `ulimit` lines, after which the file went on."""
+
+
+_LIMITS = {
+    "Max cpu time": "CPU",
+    "Max file size": "FSIZE",
+    "Max stack size": "STACK",
+    "Max core file size": "CORE",
+    "Max resident set": "RSS",
+    "Max processes": "NPROC",
+    "Max open files": "NOFILE",
+    "Max locked memory": "MEMLOCK",
+    "Max pending signals": "SIGPENDING",
+    "Max msgqueue size": "MSGQUEUE",
+    "Max nice priority": "NICE",
+    "Max realtime priority": "RTPRIO",
+    "Max realtime timeout": "RTTIME",
+    "Max data size": "DATA",
+    "Max address space": "AS",
+}
+"""The lines of /proc/self/limits, and the names of `resource`; those come last that leave no memory to set others."""
+_ROW = re.compile(r"^(Max [a-z ]+?) {2,}(\d+|unlimited) +(\d+|unlimited)\b", re.MULTILINE)
+_AFTER_SETUP = (
+    "{ builtin umask; while IFS= builtin read -r _ipexctl; do builtin printf '%s\\n' \"$_ipexctl\"; done; "
+    "builtin unset -v _ipexctl; builtin printf '\\0'; } </proc/self/limits || builtin printf '\\0'; exec env -0"
+)
+"""It starts no other program but `env`: the file may have left no process or memory for one."""
+
+
+def source_setup(setup: str, environ: dict[str, str]) -> SetupResult:
+    """The environment, the umask and the limits after bash has sourced that file; raises a SetupError with the error
+    that bash printed."""
     # As at a prompt, $0 is bash, since oneAPI's scripts refuse a $0 that is their own name. No arguments are given.
     # setvars.sh exits with 3 when it has been sourced before, and node0's ranks inherit mpirun's environment.
-    script = f"unset -v SETVARS_COMPLETED; . {shlex.quote(setup)} </dev/null 1>&2 || exit; exec env -0"
+    script = f"unset -v SETVARS_COMPLETED; . {shlex.quote(setup)} </dev/null 1>&2 || exit; {_AFTER_SETUP}"
     try:
         argv = ["bash", "-c", script]
         done = subprocess.run(argv, env=environ, capture_output=True, check=False, timeout=SETUP_FILE)
@@ -41,11 +99,30 @@ def source_setup(setup: str, environ: dict[str, str]) -> dict[str, str]:
         raise SetupError(0, f"there is no bash to source {setup} with") from None
     except subprocess.TimeoutExpired:
         raise SetupError(0, f"{setup} could not be sourced: it took longer than {SETUP_FILE:g} s") from None
+    errors = done.stderr.decode(errors="replace").strip().splitlines()
     if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
-        raise SetupError(0, f"{setup} could not be sourced: {lines[-1] if lines else f'exit code {done.returncode}'}")
-    pairs = (item.partition(b"=") for item in done.stdout.split(b"\0") if item)
-    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs if name not in (b"_", b"SHLVL")}
+        raise SetupError(0, f"{setup} could not be sourced: {errors[-1] if errors else f'exit code {done.returncode}'}")
+    head, _, rest = done.stdout.partition(b"\0")
+    pairs = (item.partition(b"=") for item in rest.split(b"\0") if item)
+    found = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs if name not in (b"_", b"SHLVL")}
+    refused = tuple(line for line in errors if ": ulimit: " in line)
+    return SetupResult(found, changed_limits(head.decode(errors="replace")), refused)
+
+
+def changed_limits(text: str) -> ProcessLimits:
+    """What differs from this process, which bash has inherited it from: an umask, then lines of /proc/self/limits."""
+    first, _, table = text.partition("\n")
+    own = os.umask(0o077)
+    os.umask(own)
+    umask = int(first, 8) if re.fullmatch(r"[0-7]{1,4}", first) else own
+    rows = {found[1]: found.groups()[1:] for found in _ROW.finditer(table)}
+    limits = {}
+    for name in filter(rows.get, _LIMITS):
+        number = getattr(resource, f"RLIMIT_{_LIMITS[name]}")
+        soft, hard = (resource.RLIM_INFINITY if word == "unlimited" else int(word) for word in rows[name])
+        if resource.getrlimit(number) != (soft, hard):
+            limits[number] = (soft, hard)
+    return ProcessLimits(umask if umask != own else None, limits)
 
 
 def set_variables(environ: dict[str, str], variables: Variables, prepended: Collection[str]) -> None:

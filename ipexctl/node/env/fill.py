@@ -274,7 +274,7 @@ class Fill:
         path = os.environ.get("PATH", os.defpath)
         base = {"PATH": path, "HOME": str(self.work), "LC_ALL": "C", **dict.fromkeys(LIST_VARIABLES, LIST_MARKER)}
         try:
-            sourced = source_setup(str(script), base)
+            sourced = source_setup(str(script), base).environ
         except SetupError as error:
             raise failure(f"the oneCCL bindings: {error.strerror}") from None
         single_values, list_values = {}, {}

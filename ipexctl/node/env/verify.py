@@ -73,7 +73,7 @@ class Verify:
         env.setdefault("PATH", "/usr/local/bin:/usr/bin:/bin")
         if setup := self.request["setup"]:
             try:
-                env = source_setup(setup, env)
+                env = source_setup(setup, env).environ
             except SetupError as error:
                 raise AgentError(str(error.strerror), "mend the file, or leave --setup out") from None
         set_variables(env, self.request["variables"], self.request["prepended"])

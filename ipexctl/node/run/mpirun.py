@@ -119,6 +119,6 @@ def _environment(start: StartRequest) -> dict[str, str]:
         environ.update(environment_of_srun(variables_of_job(os.environ)))
     environ.update(account_variables())
     if start.setup:
-        environ = source_setup(start.setup, environ)
+        environ = source_setup(start.setup, environ).environ
     set_variables(environ, start.variables, ())
     return environ

@@ -27,6 +27,7 @@ from ipexctl.node.common.processes import (
 )
 
 if TYPE_CHECKING:
+    from ipexctl.node.common.environ import ProcessLimits
     from ipexctl.node.common.job import ProcessOptions, RankJob
 
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
@@ -96,10 +97,11 @@ def bound(plan: RankJob, mismatches: list[str]) -> Iterator[None]:
             os.sched_setaffinity(0, before)
 
 
-def prepare_child(options: ProcessOptions) -> Callable[[], None]:
+def prepare_child(options: ProcessOptions, limits: ProcessLimits) -> Callable[[], None]:
     """A preexec_fn for the command of a rank: what only the child may have, and not the wrapper.
 
-    An account may raise its niceness, and never lower it again: the wrapper would answer the supervisor late.
+    An account may raise its niceness, and never lower it again: the wrapper would answer the supervisor late. By
+    the limits of a setup file it might fail, so that the child has these last.
     """
     die_with_wrapper = end_with_parent(signal.SIGKILL)
 
@@ -107,6 +109,7 @@ def prepare_child(options: ProcessOptions) -> Callable[[], None]:
         die_with_wrapper()
         if options.nice > os.getpriority(os.PRIO_PROCESS, 0):  # a login may have a higher one
             os.setpriority(os.PRIO_PROCESS, 0, options.nice)
+        limits.apply()
 
     return prepare
 

@@ -293,8 +293,9 @@ class Rank:
         try:
             master = Master(**self.welcome["master"]) if "master" in self.welcome else self.job.master
             attempt = int(self.identity["attempt"] or 0)
-            environ = rank_env.environment(self.job, self.rank, master, attempt)
-            environ = self.meter.prepare(self.stacks.prepare(environ))
+            setup = rank_env.environment(self.job, self.rank, master, attempt)
+            self.mismatches += setup.refused
+            environ = self.meter.prepare(self.stacks.prepare(setup.environ))
             with contextlib.suppress(OSError):  # a full disk is no reason not to start; a script that needs it says so
                 make_private_directory(rank_env.results_directory(self.job))
             self.client.last_received = time.monotonic()  # a setup file takes time, in which nothing is read
@@ -308,7 +309,7 @@ class Rank:
                     stderr=subprocess.PIPE,
                     close_fds=False,  # the MPI library looks for descriptors mpirun has opened for it
                     start_new_session=True,
-                    preexec_fn=processes.prepare_child(self.job.options),
+                    preexec_fn=processes.prepare_child(self.job.options, setup.process),
                 )
         except rank_env.RankStartError as error:
             code, why = NOT_STARTED, str(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ipexctl.node.common.environ import account_variables, set_variables, source_setup
+from ipexctl.node.common.environ import SetupResult, account_variables, set_variables, source_setup
 from ipexctl.node.common.records import Detail
 
 if TYPE_CHECKING:
@@ -56,8 +56,9 @@ def results_directory(job: JobRecord) -> str:
     return os.path.join(os.path.dirname(os.path.dirname(job.rundir)), "results", job.id)
 
 
-def environment(job: JobRecord, rank: int, master: Master, attempt: int) -> dict[str, str]:
-    """mpirun's environment without variables of other launchers, plus the planned variables.
+def environment(job: JobRecord, rank: int, master: Master, attempt: int) -> SetupResult:
+    """mpirun's environment without variables of other launchers, plus the planned variables; with what the setup file
+    changes beside variables.
 
     Raises an OSError when the setup file can't be sourced.
     """
@@ -65,14 +66,16 @@ def environment(job: JobRecord, rank: int, master: Master, attempt: int) -> dict
     unset = {*LAUNCHER_VARIABLES, *PLANNED_ALONE, *(name for name, value in job.variables.items() if value is None)}
     environ = {k: v for k, v in os.environ.items() if k not in unset and not k.startswith(LAUNCHER_PREFIXES)}
     environ.update(account_variables())  # mpirun passes on the values of node0
+    setup = SetupResult(environ)
     if job.setup:
-        environ = source_setup(job.setup, environ)
-        environ = {k: v for k, v in environ.items() if k not in unset}
+        setup = source_setup(job.setup, environ)
+        environ = {k: v for k, v in setup.environ.items() if k not in unset}
     set_variables(environ, job.variables, job.prepended)
     set_variables(environ, plan.variables, job.prepended)
     environ.update(RESTART_COUNT=str(attempt), IPEXCTL_RUN=job.id, IPEXCTL_RUN_DIR=results_directory(job))
     if not job.has_rendezvous:
-        return {name: value for name, value in environ.items() if not name.startswith(MPI_PREFIXES)}
+        environ = {name: value for name, value in environ.items() if not name.startswith(MPI_PREFIXES)}
+        return setup._replace(environ=environ)
     environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(plan.local_rank),
@@ -81,4 +84,4 @@ def environment(job: JobRecord, rank: int, master: Master, attempt: int) -> dict
         MASTER_ADDR=master.addr,
         MASTER_PORT=str(master.port),
     )
-    return environ
+    return setup._replace(environ=environ)
