@@ -207,7 +207,7 @@ def _disk_full_as_it_fails(context: FaultRound) -> ExpectedResult:
     node0 = context.stage.cluster.lab.hosts[0]
     break_host(node0, "full-disk")
     context.kill(context.host, context.row["pid"], signal.SIGUSR1)
-    time.sleep(4)
+    time.sleep(2)  # of the 5 s in which there must be room
     mend_host(context.stage.cluster.lab.host(node0.name) or node0, "full-disk")
     return ExpectedResult("failed", 1, "exit", context.victim, context.host, last_words=b"as it was told to", within=30)
 

@@ -287,7 +287,7 @@ def test_permanently_full_disk_does_not_end_training_and_loss_is_counted(
     place = mounted("size=1m")
     code = "for i in range(60000): print(i, 'x' * 40)\nopen('trained', 'w')"
     patches = {
-        "common.limits": ("FULL_DISK_FLUSH = 30.0", "FULL_DISK_FLUSH = 2.0"),
+        "common.limits": ("FULL_DISK_ROOM = 5.0", "FULL_DISK_ROOM = 2.0"),
         "run.rank": ("BEAT_INTERVAL = 4.0", "BEAT_INTERVAL = 0.5"),
         "run.unstored_output": ("CAPACITY = 32 << 20", "CAPACITY = 32 << 20" if has_memory else "CAPACITY = 0"),
     }
@@ -309,7 +309,7 @@ def test_final_status_is_written_to_a_home_whose_disk_stays_full(
     home, go = mounted("size=4m"), tmp_path / "go"
     code = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)\n"
     code += "for i in range(3000): print(i, 'x' * 40)"
-    with runs_in(home, patches={"common.limits": ("FULL_DISK_FLUSH = 30.0", "FULL_DISK_FLUSH = 2.0")}) as make:
+    with runs_in(home, patches={"common.limits": ("FULL_DISK_ROOM = 5.0", "FULL_DISK_ROOM = 2.0")}) as make:
         run = make(code).start()
         run.wait_until(lambda: run.status["state"] == "running")
         with contextlib.suppress(OSError), (home / "ballast").open("wb", buffering=0) as ballast:

@@ -11,6 +11,7 @@ as words.
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -19,9 +20,10 @@ from ipexctl.jobs.hang import Hang, explain_hang
 from ipexctl.jobs.ranks import fold_ranks
 from ipexctl.known_errors.match import Cause, PatternMatch, RankOutput, cause_of, raised
 from ipexctl.known_errors.table import known_errors
-from ipexctl.node.common.records import Failure, OutOfMemory, RankStatus
+from ipexctl.node.common.files import format_size
+from ipexctl.node.common.records import Failure, FullDisk, OutOfMemory, RankStatus
 from ipexctl.node.run.verdict import format_limit
-from ipexctl.text import counted
+from ipexctl.text import counted, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -117,6 +119,31 @@ def _shortage(first: Failure, oom: OutOfMemory) -> str:
     else:
         text = f"the memory of {first.host} ran out"
     return text + (f"; its last memory was {format_limit(oom.memory)}" if oom.memory else "")
+
+
+_OF_FULL_DISKS: Final = ("disk.full", "disk.write_failed")
+_SHARED_MEMORY: Final = re.compile(r"/dev/shm|/torch_")  # noqa: S108  # a text of torch
+
+
+def _of_full_disk(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """Needs a text of that rank about a write that failed, and its wrapper's look at the disks of its host."""
+    row = snapshot.row(first.rank) if first is not None else None
+    if first is None or row is None or row.disk is None:
+        return None
+    own = _own_text(snapshot, first)
+    if own is None or own.id not in _OF_FULL_DISKS:
+        return None
+    if _SHARED_MEMORY.search(snapshot.output_of(row.rank).last_text):
+        return None
+    return _recorded(snapshot, first, "disk.full", disk=describe_full_disk(row.disk), path=shlex.quote(row.disk.path))
+
+
+def describe_full_disk(disk: FullDisk) -> str:
+    """`the disk of /home/me on it has 0 bytes of 16.0 GB free`."""
+    path = printable(disk.path)
+    if disk.lacks_files:
+        return f"{path} has no room for more files, though {format_size(disk.free)} are free"
+    return f"{path} has {format_size(disk.free)} of {format_size(disk.size)} free"
 
 
 def _own_text(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
@@ -269,6 +296,7 @@ CAUSE_FINDERS: Final = (
     CauseFinder("the exchange of the checkpoint", _of_checkpoint),
     CauseFinder("more ranks than cores", _too_many_ranks),
     CauseFinder("the kernel's report on memory", _of_oom),
+    CauseFinder("a disk that was full when the rank could not write", _of_full_disk),
     CauseFinder("the text of the rank that failed first", _of_first_rank),
     CauseFinder("mpirun's log", _of_mpirun),
     CauseFinder("the other ranks", _of_other_ranks),

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from ipexctl.jobs.dump import RankStacks, name_ranks, place_lines
 from ipexctl.jobs.ranks import describe_ranks
 from ipexctl.jobs.stall_report import describe_silent
-from ipexctl.jobs.why.cause import choose_cause, choose_hang_cause, find_first_failure, find_hang
+from ipexctl.jobs.why.cause import choose_cause, choose_hang_cause, describe_full_disk, find_first_failure, find_hang
 from ipexctl.known_errors.match import Cause, RankOutput, bare, cause_of, shortened
 from ipexctl.known_errors.table import known_errors
 from ipexctl.node.common.records import Failure, LostOutput, RankStatus, SilentRank, Throughput
@@ -115,7 +115,8 @@ def _failed(snapshot: RunSnapshot) -> Diagnosis:
             notes=(*_hung(snapshot), *_notes(snapshot), more),
             next=(f"ipexctl logs {run}",),
         )
-    cause, others, notes = choose_cause(snapshot, first), _other_ranks(snapshot, first), _notes(snapshot)
+    cause, others = choose_cause(snapshot, first), _other_ranks(snapshot, first)
+    notes = _notes(snapshot, cause)
     if first is None or first.rank is None:
         headline = f"{failed}: {snapshot.status.reason or 'no rank printed a reason'}"
         own = [line for line in snapshot.context.mpirun.err if line != snapshot.status.reason]
@@ -309,8 +310,9 @@ def _lost_peer(snapshot: RunSnapshot, row: RankStatus, first: Failure) -> str:
     return f"failed after it, because {peer} was lost ({how}): {shortened(': '.join(output.exception), 100)}"
 
 
-def _notes(snapshot: RunSnapshot) -> tuple[str, ...]:
+def _notes(snapshot: RunSnapshot, cause: Cause | None = None) -> tuple[str, ...]:
     notes = []
+    is_disk_known = cause is not None and (cause.id, cause.source) == ("disk.full", "record")
     if snapshot.restarts:
         times = "once" if len(snapshot.restarts) == 1 else f"{len(snapshot.restarts)} times"
         reasons = "; ".join(dict.fromkeys(snapshot.restarts))
@@ -327,6 +329,8 @@ def _notes(snapshot: RunSnapshot) -> tuple[str, ...]:
         line = f": {shortened(notify.line, 200)}" if notify.line else ""
         notes.append(f"the command of --notify {how} on {snapshot.node0}{line}")
     for row in snapshot.status.ranks:
+        if row.disk is not None and not is_disk_known:
+            notes.append(f"a disk of {row.host} was full when rank {row.rank} failed: {describe_full_disk(row.disk)}")
         notes.extend(f"rank {row.rank} on {row.host}: {text}" for text in row.mismatch[:1])
         if len(notes) > 6:
             break

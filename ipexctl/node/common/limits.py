@@ -38,7 +38,8 @@ SUPERVISOR_BUSY = 180.0
 # A run ends. Two things end, mpirun and the ranks, in any order, and each is waited for with the other's end in mind.
 # When the run has an ending, ranks are told to stop and have TERM_GRACE until their wrappers kill them; mpirun, which
 # ends with its ranks, has the same. RANK_EXIT comes on top before a rank that is still connected is given up. While a
-# full disk holds output back, both have FULL_DISK_FLUSH in place of these. LAST_MESSAGES is only about the network.
+# full disk holds output back, both have FULL_DISK_FLUSH in place of these, and a disk that stays full ends that wait
+# after FULL_DISK_ROOM. LAST_MESSAGES is only about the network.
 TERM_GRACE = 4.0
 """For ranks to exit between SIGTERM and SIGKILL."""
 OUTPUT_DRAIN = 2.0
@@ -49,8 +50,11 @@ MPIRUN_EXIT = 10.0
 """For mpirun to exit once every rank has."""
 LAST_MESSAGES = 2.0
 """For the ranks' last messages to arrive once mpirun has exited."""
+FULL_DISK_ROOM = 5.0
+"""For a full disk to have room again once every rank has ended: nobody makes room sooner, but for another program that
+removes its files at its end, too."""
 FULL_DISK_FLUSH = 30.0
-"""For output to be written once every rank has ended, when the disk is full."""
+"""For output to be written once a full disk has room again, and for the last status."""
 
 JOB_NOTICE = 60.0
 """Before the end of a Slurm job, for its ranks to save what they have; of a job under four minutes, a quarter."""

@@ -76,6 +76,18 @@ class OutOfMemory(NamedTuple):
     """The most bytes that the rank was seen to have."""
 
 
+class FullDisk(NamedTuple):
+    """A filesystem that had no room when a rank failed on its host."""
+
+    path: str
+    """A directory on it."""
+    free: int
+    """Bytes."""
+    size: int
+    lacks_files: bool = False
+    """Bytes are free, and no more files can be made."""
+
+
 class Throughput(NamedTuple):
     """What the step meter has measured: of the last minute, or of the whole attempt once it has ended."""
 
@@ -144,6 +156,8 @@ class RankStatus(NamedTuple):
     """Sentences about cores and memory that differ from the plan."""
     problem: Detail | None = None
     """Why its command could not be started."""
+    disk: FullDisk | None = None
+    """A disk of its host that was full when its command failed."""
     throughput: Throughput | None = None
     trial: TrialFigures | None = None
 
@@ -153,6 +167,7 @@ class RankStatus(NamedTuple):
         records = {
             "oom": self.oom and self.oom._asdict(),
             "problem": self.problem and self.problem._asdict(),
+            "disk": self.disk and self.disk._asdict(),
             "throughput": self.throughput and self.throughput._asdict(),
             "trial": self.trial and self.trial._asdict(),
         }

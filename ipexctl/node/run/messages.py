@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Callable, Dict, Mapping, NamedTuple, TypeVar, 
 
 from ipexctl.node.common.frames import FrameError, decode_json
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder, check_type, decode, decode_natural
-from ipexctl.node.common.records import Detail, OutOfMemory, TrialFigures
+from ipexctl.node.common.records import Detail, FullDisk, OutOfMemory, TrialFigures
 from ipexctl.node.run.host_notes import HostNotes
 from ipexctl.node.run.step_windows import StepWindow
 
@@ -111,6 +111,8 @@ class Exit(NamedTuple):
     oom: OutOfMemory | None = None
     problem: Detail | None = None
     """Why the command could not be started."""
+    disk: FullDisk | None = None
+    """A disk of the host that was full then."""
 
 
 class Stuck(NamedTuple):

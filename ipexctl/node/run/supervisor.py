@@ -34,7 +34,15 @@ from ipexctl.node.common.environ import SetupError
 from ipexctl.node.common.files import read_json, remove_file, write_atomically, write_json_atomically
 from ipexctl.node.common.job import CONNECTIVITY_FILE, StartRequest, SupervisorRequest
 from ipexctl.node.common.json_records import decode
-from ipexctl.node.common.limits import FULL_DISK_FLUSH, LAST_MESSAGES, RANK_EXIT, RANK_SILENCE, RANKS_BEGIN, TERM_GRACE
+from ipexctl.node.common.limits import (
+    FULL_DISK_FLUSH,
+    FULL_DISK_ROOM,
+    LAST_MESSAGES,
+    RANK_EXIT,
+    RANK_SILENCE,
+    RANKS_BEGIN,
+    TERM_GRACE,
+)
 from ipexctl.node.common.link import ready
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.common.records import FINAL, Detail, Mpirun, TrialFigures, split_details
@@ -444,7 +452,7 @@ class Supervisor:
         self.verdict.check_outside_signals(now, self.ranks, self.mpirun.ended_at is not None)
         if self.record.holds_output and self.record.has_room():
             self.record.store_held()
-        for peer in self.peers.check_disk(now, self.record.has_room, FULL_DISK_FLUSH):
+        for peer in self.peers.check_disk(now, self.record.has_room, FULL_DISK_ROOM):
             self.record.event("output-lost", rank=peer.rank, host=peer.host)
             self.on_end(peer, peer.ends)
         self.check_exchange()
@@ -608,7 +616,7 @@ class Supervisor:
 
     def close(self) -> None:
         ending = self.verdict.ending or verdict.Ending("ok", 0)
-        self.wait_for_room(FULL_DISK_FLUSH if ending.state != "stopped" else TERM_GRACE)
+        self.wait_for_room(FULL_DISK_ROOM if ending.state != "stopped" else TERM_GRACE)
         for peer in self.ranks:
             if peer.status.state not in FINAL:
                 is_lost = peer.instance is not None and ending.state != "stopped"

@@ -159,8 +159,8 @@ class RunVerdict:
             state = "stopped"
         elif code == 0:
             state = "ok"
-        ended = peer.status._replace(state=state, exit_code=code, signal=by, oom=oom, problem=message.problem)
-        peer.status = ended._replace(cpu=0.0, rss=0)
+        ended = peer.status._replace(state=state, exit_code=code, signal=by, oom=oom, cpu=0.0, rss=0)
+        peer.status = ended._replace(problem=message.problem, disk=message.disk)
         more = {"oom": oom._asdict()} if oom else {}
         self._recorder.event("exit", rank=peer.rank, host=peer.host, exit_code=code, signal=by, state=state, **more)
         if gave_up:

@@ -51,6 +51,8 @@ class Text:
     """A rank that had ended with exit code 0 before."""
     plan: Any = None
     """More fields of the plan."""
+    disk: Any = None
+    """A disk that its wrapper has found full."""
     lost: int = 0
     """Bytes of its output that the record lacks."""
     stacks: str = ""
@@ -133,7 +135,8 @@ def row_state(text: Text, rank: int) -> dict[str, Any]:
         return {"state": "ok", "exit_code": 0}
     problem = {"problem": text.detail} if text.detail else {}
     if rank == 1 and text.by == "rank":
-        return {"state": "failed", "exit_code": text.exit_code, "signal": text.signal, "lost": text.lost, **problem}
+        end = {"exit_code": text.exit_code, "signal": text.signal, "lost": text.lost, **problem, "disk": text.disk}
+        return {"state": "failed", **end}
     return {"state": "stopped", "exit_code": 143, "signal": 15}
 
 

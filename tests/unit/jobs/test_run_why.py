@@ -646,3 +646,31 @@ def test_copy_with_more_output_than_the_record_gives_the_cause() -> None:
     assert [line.text for line in verdict.lines] == ["loading", *NO_MODULE.splitlines()]
     assert cause_id(diagnosis_of_lost_output("loading\nsaving")) == "script.exited"
     assert cause_id(diagnosis_of_lost_output(f"loading\n{NO_MODULE}", lost=0)) == "script.exited"
+
+
+WRITE_FAILED = "RuntimeError: PytorchStreamWriter failed writing file data/1: file write failed"
+FULL_DISK = {"path": "/home/me/my project", "free": 4096, "size": 16_000_000_000}
+
+
+def test_disk_that_was_found_full_is_named_with_its_host_and_room() -> None:
+    cause = cause_in(judged([(STOPPED, ""), ({**FAILED, "disk": FULL_DISK}, WRITE_FAILED)]))
+    assert (cause.id, cause.confidence, cause.source) == ("disk.full", "likely", "record")
+    assert missing(cause.sentence, "node2 rank 1 full /home/me/my project 4.1 kB 16.0 GB") == []
+    assert missing(cause.fix, "ipexctl exec -l node2 -- df -h '/home/me/my project'") == []
+    no_files = cause_in(judged([(STOPPED, ""), ({**FAILED, "disk": {**FULL_DISK, "lacks_files": True}}, WRITE_FAILED)]))
+    assert "no room for more files" in no_files.sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "disk", "expected"),
+    [
+        (WRITE_FAILED, None, "disk.write_failed"),
+        ("Traceback (most recent call last):\nValueError: no", FULL_DISK, "script.raised"),
+        ("OSError: [Errno 28] No space left on device: '/dev/shm/torch_1'", FULL_DISK, "disk.full"),
+    ],
+)
+def test_full_disk_is_the_cause_of_writes_to_it_alone(text: str, disk: dict[str, Any] | None, expected: str) -> None:
+    diagnosis = judged([(STOPPED, ""), ({**FAILED, "disk": disk}, text)])
+    cause = cause_in(diagnosis)
+    assert (cause.id, cause.source) == (expected, "output")
+    assert sum("/home/me/my project" in note for note in diagnosis.notes) == (disk is not None)
