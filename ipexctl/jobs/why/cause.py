@@ -114,7 +114,7 @@ def _of_oom(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
 def _shortage(first: Failure, oom: OutOfMemory) -> str:
     if oom.limit:
         text = f"its control group's limit of {format_limit(oom.limit)} was reached"
-    elif oom.by == "kernel counter":
+    elif oom.by == "vmstat":
         text = f"memory ran out: on {first.host}, or in a control group whose limit it does not show"
     else:
         text = f"the memory of {first.host} ran out"

@@ -69,7 +69,7 @@ class OutOfMemory(NamedTuple):
     """The kernel killed a process because memory ran out."""
 
     by: str
-    """The source: cgroup, kernel log, kernel counter."""
+    """The source: cgroup, kernel log, vmstat."""
     limit: int | None = None
     """Bytes of the cgroup's limit, if that was reached."""
     memory: int | None = None

@@ -140,7 +140,7 @@ class OutOfMemoryWatch:
         if scope is None:
             kills = kills_of_machine(self._proc)
             is_counted = kills is not None and bool(self._machine) and kills > self._machine[0][1]
-            return {"by": "kernel counter", "limit": None} if is_counted else None
+            return {"by": "vmstat", "limit": None} if is_counted else None
         limits = [limit_of(cgroup) for cgroup in self._latest] if scope == "cgroup" else []
         return {"by": "kernel log", "limit": next((limit for limit in limits if limit), None)}
 

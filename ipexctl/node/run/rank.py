@@ -43,7 +43,6 @@ from ipexctl.node.common.limits import (
 from ipexctl.node.common.link import ready
 from ipexctl.node.common.records import DETAIL_MARK, Detail
 from ipexctl.node.run import output_buffer, process_stacks, processes, rank_env, supervisor_client
-from ipexctl.node.run.full_disk import find_full_disk
 from ipexctl.node.run.oom import OutOfMemoryWatch
 from ipexctl.node.run.rank_meter import MeteredHost, RankMeter
 
@@ -530,18 +529,13 @@ class Rank:
         oom = self.watch.find_kill(memory) if self.watch is not None and is_own and by == signal.SIGKILL else None
         self.exit = {"code": code, "signal": by, "is_own": is_own, "oom": oom}
         self.exit["problem"] = problem._asdict() if problem is not None else None
-        disk = find_full_disk(self.written_places()) if code and is_own else None
+        disk = rank_env.find_full_disk(self.job, self.rank) if code and is_own else None
         self.exit["disk"] = disk._asdict() if disk is not None else None
         self.beat_at = min(self.beat_at, time.monotonic() + EXITED_BEAT_INTERVAL)
         self.drain_until = time.monotonic() + (STOPPED_DRAIN if was_stopped else OUTPUT_DRAIN)
         self.meter.finish(time.monotonic())
         self.send_windows()
         self.client.send_message("exit", **self.exit)
-
-    def written_places(self) -> list[str]:
-        """Where a rank writes most often, first its own directory."""
-        temporary = self.plan.variables.get("TMPDIR") or self.job.variables.get("TMPDIR") or "/tmp"  # noqa: S108
-        return [self.job.cwd, rank_env.results_directory(self.job), self.job.rundir, temporary]
 
     def handle_message(self, message: Json) -> None:
         kind = message.get("t")

@@ -1,4 +1,4 @@
-"""The number of a rank, as set by mpirun or srun, and the environment of its command."""
+"""The number of a rank, as set by mpirun or srun, the environment of its command, and the disks that it writes to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ipexctl.node.common.environ import SetupResult, account_variables, set_variables, source_setup
-from ipexctl.node.common.records import Detail
+from ipexctl.node.common.records import Detail, FullDisk
 
 if TYPE_CHECKING:
     from ipexctl.node.common.job import JobRecord, Master
@@ -23,6 +23,8 @@ MPI_PREFIXES = (
 """Scripts take a rank and a number of ranks from them, and would wait for the others in a process group."""
 PLANNED_ALONE = ("IPEXCTL_ALLREDUCE", "IPEXCTL_METER")
 """Variables that only a plan or the wrapper sets: of a login or another run, they ask for files that this run lacks."""
+_FULL = 1 << 20
+"""Bytes: no checkpoint fits in less, and a file that was cut short has left no more."""
 
 
 WRONG_MPI = Detail("wrong-mpi")
@@ -54,6 +56,24 @@ def find_rank(job: JobRecord) -> int:
 def results_directory(job: JobRecord) -> str:
     """The directory of this host for the run's results, which no retention removes."""
     return os.path.join(os.path.dirname(os.path.dirname(job.rundir)), "results", job.id)
+
+
+def find_full_disk(job: JobRecord, rank: int) -> FullDisk | None:
+    """The first of the filesystems to which a rank writes most often on which this account can write no more; first
+    that of its own directory."""
+    temporary = job.ranks[rank].variables.get("TMPDIR") or job.variables.get("TMPDIR") or "/tmp"  # noqa: S108
+    is_root = os.geteuid() == 0  # a part may be reserved for root
+    for path in (job.cwd, results_directory(job), job.rundir, temporary):
+        try:
+            status = os.statvfs(path)
+        except OSError:
+            continue
+        free = (status.f_bfree if is_root else status.f_bavail) * status.f_frsize
+        no_files = status.f_files > 0 and (status.f_ffree if is_root else status.f_favail) == 0
+        is_read_only = status.f_flag & os.ST_RDONLY  # an image has no room by its nature
+        if status.f_blocks and not is_read_only and (free < _FULL or no_files):
+            return FullDisk(path, free, status.f_blocks * status.f_frsize, no_files and free >= _FULL)
+    return None
 
 
 def environment(job: JobRecord, rank: int, master: Master, attempt: int) -> SetupResult:

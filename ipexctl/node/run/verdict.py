@@ -9,7 +9,7 @@ to blame, as when mpirun ended; `ranks` are all ranks concerned. The kinds:
 
     exit        its command ended with `exit_code`
     signal      `signal` ended it, and neither the supervisor nor the rank wrapper had sent that signal
-    oom         the kernel killed it: `oom` is {"by": "cgroup", "kernel log" or "kernel counter",
+    oom         the kernel killed it: `oom` is {"by": "cgroup", "kernel log" or "vmstat",
                 "limit": bytes or null, "memory": bytes or null}
     lost        it sends nothing any more: its node, the network link or its rank wrapper has failed
     stuck       its exception is printed, but its interpreter does not exit

@@ -122,7 +122,7 @@ def test_kill_is_counted_by_the_kernel_where_no_cgroup_is_visible(tmp_path: Path
     watched = oom.OutOfMemoryWatch(PID, machine.proc)
     assert watched.find_kill() is None
     machine.put("proc/vmstat", "pgfault 1\noom_kill 4\nx 1\n")
-    assert watched.find_kill() == {"by": "kernel counter", "limit": None}
+    assert watched.find_kill() == {"by": "vmstat", "limit": None}
     watched.update(1e9)
     watched.update(1e9 + 100)
     assert watched.find_kill() is None
