@@ -41,7 +41,7 @@ class ExpectedResult:
     last_words: bytes = b""
     """On the stderr of that rank."""
     more: tuple[tuple[str, Any], ...] = ()
-    """Of the first failure."""
+    """Of the first failure; of a record in it, these fields."""
     attempt: int | None = None
     """The number of restarts."""
     earlier: tuple[str, int | None] = ("", None)

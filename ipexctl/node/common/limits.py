@@ -51,8 +51,8 @@ MPIRUN_EXIT = 10.0
 LAST_MESSAGES = 2.0
 """For the ranks' last messages to arrive once mpirun has exited."""
 FULL_DISK_ROOM = 5.0
-"""For a full disk to have room again once every rank has ended: nobody makes room sooner, but for another program that
-removes its files at its end, too."""
+"""For a full disk to have room again once every rank has ended, as when another program ends and removes its files. A
+call that follows the run has its output, so that a long wait saves little."""
 FULL_DISK_FLUSH = 30.0
 """For output to be written once a full disk has room again, and for the last status."""
 
