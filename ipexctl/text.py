@@ -110,6 +110,12 @@ def tilde_path(path: Path) -> str:
     return printable(f"~{text[len(home) :]}" if inside else text)
 
 
+def home_directory() -> Path:
+    """The account's home directory, / if it has none."""
+    home = os.path.expanduser("~")  # noqa: PTH111  # Path.home raises without a home
+    return Path(home if home.startswith("/") else "/")
+
+
 def expanded(path: Path | str) -> Path:
     """The path with the home of this account or another for `~`; as it is if there is no such account."""
     return Path(os.path.expanduser(path))  # noqa: PTH111  # Path.expanduser raises for an unknown account

@@ -1,37 +1,53 @@
-"""The directories of ipexctl on the control machine: this account's; those that ipexctl makes are closed to others."""
+"""This account of the control machine: its name, and its directories of ipexctl, which are closed to others.
+
+An account may have no entry in passwd, as in a container that was started with a number, and no HOME.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def state_directory() -> Path:
-    import platformdirs  # 3 ms, which --help does not need, nor the modules of `_secure`, 5 ms
-
-    return _secure(platformdirs.user_state_path("ipexctl", appauthor=False), "XDG_STATE_HOME")
+    return _secured("state", "XDG_STATE_HOME")
 
 
 def cache_directory() -> Path:
-    import platformdirs
-
-    return _secure(platformdirs.user_cache_path("ipexctl", appauthor=False), "XDG_CACHE_HOME")
+    return _secured("cache", "XDG_CACHE_HOME")
 
 
 def data_directory() -> Path:
-    import platformdirs
-
-    return _secure(platformdirs.user_data_path("ipexctl", appauthor=False), "XDG_DATA_HOME")
+    return _secured("data", "XDG_DATA_HOME")
 
 
-def _secure(directory: Path, variable: str) -> Path:
-    """Close the directory to others: older versions made it with the umask. The directories above it are left alone."""
+def account_name() -> str:
+    """The name of this account, else its number."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # OSError since Python 3.13
+        return str(os.getuid())
+
+
+def _secured(kind: Literal["state", "cache", "data"], variable: str) -> Path:
+    """The directory, closed to others: older versions made it with the umask. Those above it are left alone."""
+    import platformdirs  # 3 ms, which --help does not need, nor the other modules here, 5 ms
+
     from ipexctl.errors import UserError
     from ipexctl.node.common.answer import AgentError
     from ipexctl.node.common.files import secure_directory
 
+    paths = {"state": platformdirs.user_state_path, "cache": platformdirs.user_cache_path}
+    try:
+        directory = paths.get(kind, platformdirs.user_data_path)("ipexctl", appauthor=False)
+    except RuntimeError:
+        what = f"this account (uid {os.getuid()}) has no home directory: it is not in /etc/passwd, and HOME is not set"
+        raise UserError(what, fix="name a directory of this account: export HOME=DIR") from None
     try:
         secure_directory(directory, f"use a directory of this account: {variable}=DIR")
     except AgentError as error:

@@ -315,6 +315,40 @@ def classes_nobody_distinguishes() -> list[str]:
     return [name for name in exception_classes() if name not in used]
 
 
+# JSON
+
+_OTHER_JSON = {
+    "ipexctl/node/common/json_parser.py": "the one way",
+    "ipexctl/inrank/agreement.py": "a rank imports nothing of the agent, and damaged JSON there means off",
+    "ipexctl/stack/catalog/user_table.py": "finds the positions of values in a text that was parsed",
+}
+"""Modules with a parser of JSON of their own → why."""
+
+
+@row("* places that parse JSON in another way than node/common/json_parser.py", wanted=0, held=0)
+def json_parsed_elsewhere() -> list[str]:
+    return [
+        f"{path}:{line}" for path, tree in modules().items() if path not in _OTHER_JSON for line in json_parsers(tree)
+    ]
+
+
+def json_parsers(tree: ast.AST) -> Iterator[int]:
+    """The lines where a module takes a parser of the standard library, under whatever name."""
+    names = {"load", "loads", "JSONDecoder", "decoder"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            is_one = node.attr in names and ast.unparse(node.value) == "json"
+        elif isinstance(node, ast.Import):
+            is_one = any(name.name.startswith("json.") or (name.name == "json" and name.asname) for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            is_of_json = (node.module or "").partition(".")[0] == "json"
+            is_one = is_of_json and any(name.name in names | {"*"} for name in node.names)
+        else:
+            continue
+        if is_one:
+            yield node.lineno
+
+
 # Views, liveness, limits
 
 

@@ -8,6 +8,7 @@ from the baseline's than rounding and the baseline's own starts explain.
 
 from __future__ import annotations
 
+import math
 import re
 from statistics import median
 from typing import TYPE_CHECKING, Final
@@ -46,7 +47,8 @@ def find_losses(lines: Iterable[str]) -> tuple[tuple[str, float], ...]:
         if step is None and line.endswith("\r"):
             continue
         number = next(filter(None, step.groups())) if step is not None else ""
-        found.setdefault(f"step {number}" if number else f"line {len(found) + 1}", float(loss[1]))
+        if math.isfinite(value := float(loss[1])):
+            found.setdefault(f"step {number}" if number else f"line {len(found) + 1}", value)
     return tuple(found.items())
 
 

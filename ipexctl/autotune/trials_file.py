@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.autotune.model import Observation, Trial
 from ipexctl.errors import UserError
 from ipexctl.node.common.files import make_private_directory, write_atomically
+from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.common.json_records import decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -73,9 +75,8 @@ def resume(directory: Path, call: str) -> tuple[TrialsFile, tuple[tuple[Trial, O
     path = directory / "trials.jsonl"
     try:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        first = json.loads(lines[0])
-        header = SearchHeader(str(first["call"]), int(first["seed"]), str(first["script"]), float(first["began"]))
-    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
+        header = decode(SearchHeader, parse_json(lines[0]), "its first line")
+    except (OSError, ValueError, IndexError):
         raise UserError("there is no search to go on with", fix="leave out --resume") from None
     if header.call != call:
         raise UserError(
@@ -92,7 +93,7 @@ def resume(directory: Path, call: str) -> tuple[TrialsFile, tuple[tuple[Trial, O
 def _trials(lines: list[str]) -> Iterator[tuple[Trial, Observation]]:
     for line in lines:
         try:
-            fields = json.loads(line)
+            fields = parse_json(line)
             trial, observation = _trial(fields["trial"]), _observation(fields["observation"])
         except (ValueError, KeyError, TypeError):
             return

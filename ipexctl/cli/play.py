@@ -10,7 +10,6 @@ The rule: a mistake in the playbook is an error before any host is touched, and 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -23,6 +22,7 @@ import typer
 from ipexctl.cli import complete
 from ipexctl.cli.options import Home, Output, Targets, argument, command, flag, option
 from ipexctl.errors import UserError, raise_all
+from ipexctl.node.common.json_parser import parse_json
 from ipexctl.text import expanded
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def _extra_variables(arguments: Sequence[str], cwd: Path, templater: Templater) 
             raise_all(templater.check(templates_in(values)))
         elif word.lstrip().startswith("{"):
             try:
-                values = json.loads(word)
+                values = parse_json(word)
             except ValueError as error:
                 raise UserError(f"-e: this is no JSON: {error}", fix="-e NAME=VALUE, or -e @FILE") from None
         else:

@@ -8,13 +8,13 @@ listed with their start times, as a pid alone may have been given to another pro
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from ipexctl.facts.answers import decimal, kilobytes, limit, natural
 from ipexctl.facts.live_runs import RUN_ID, RunsOnHost, parse_live_runs
 from ipexctl.facts.store import is_network, store_token
+from ipexctl.node.common.json_parser import JsonError, parse_json
 from ipexctl.text import is_variable_name
 
 if TYPE_CHECKING:
@@ -478,8 +478,8 @@ def _supervisor(line: str) -> RunSupervisor | None:
     run, _, rest = line.partition(" ")
     start, _, text = rest.partition(" ")
     try:
-        record = json.loads(text)
-    except (ValueError, RecursionError):
+        record = parse_json(text)
+    except JsonError:
         return None
     if not RUN_ID.fullmatch(run) or not isinstance(record, dict):
         return None

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from .agreement import Round
 from .channel import SEGMENT_SIZE, Channel
 from .layout import find_hosts
-from .segment import NAME, NONCE_SIZE, Segment, SegmentError, create_memfd, is_supported
+from .segment import NONCE_SIZE, Segment, SegmentError, create_memfd, is_supported, open_memfd
 from .waiting import Peer, read_state
 
 CROSSOVER, CROSSOVER_BETWEEN = 4 << 10, 512 << 10
@@ -183,12 +183,8 @@ def _mapped(rank: int, offers: Sequence[Mapping[str, Any]]) -> dict[int, Segment
 
 def _map(offer: Mapping[str, Any]) -> Segment | None:
     """The segment of another rank; None if that process is not on this host, or not to be seen from here."""
-    path = f"/proc/{offer['pid']}/fd/{offer['number']}"
-    try:
-        if NAME not in os.readlink(path):
-            return None  # of another process with that number
-        number = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
+    number = open_memfd(offer["pid"], offer["number"])
+    if number is None:
         return None
     try:
         if os.fstat(number).st_size != SEGMENT_SIZE:

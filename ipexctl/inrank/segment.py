@@ -25,6 +25,7 @@ import ctypes
 import mmap
 import os
 import platform
+import stat
 import weakref
 
 WAITS_FOR, NONCE, AWAITED, PIECES = 128, 384, 640, 1024
@@ -83,6 +84,28 @@ def create_memfd(size: int) -> int:
         os.close(number)
         raise SegmentError(f"memfd: {error.strerror}") from None
     return number
+
+
+def open_memfd(pid: object, number: object) -> int | None:
+    """A descriptor of the memfd that a process of this user has under that number; None if there is none.
+
+    The numbers come from the store of the ranks, into which anybody on their network may write, and root can open what
+    is another user's.
+    """
+    if type(pid) is not int or type(number) is not int:
+        return None
+    path = f"/proc/{pid}/fd/{number}"
+    try:
+        if not os.readlink(path).startswith(f"/memfd:{NAME}"):
+            return None  # of another process with that number
+        found = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return None
+    status = os.fstat(found)
+    if status.st_uid == os.geteuid() and stat.S_ISREG(status.st_mode):
+        return found
+    os.close(found)
+    return None
 
 
 class Segment:

@@ -19,7 +19,7 @@ from ipexctl.lab.state import LABS, directories
 from ipexctl.node.common.files import disk_usage, write_atomically
 from ipexctl.option_defaults import DEFAULT_HOME
 from ipexctl.remote.control_machine import is_this_machine
-from ipexctl.text import expanded
+from ipexctl.text import expanded, home_directory
 from ipexctl.user_config import config_directory
 from ipexctl.user_directories import cache_directory, data_directory, state_directory
 
@@ -125,12 +125,12 @@ def _left(hosts: Sequence[Host], selection: str, *, with_results: bool) -> Itera
 
 
 def _completion_files() -> list[Path]:
-    return [path for name in COMPLETIONS if (path := Path.home() / name).is_file()]
+    return [path for name in COMPLETIONS if (path := home_directory() / name).is_file()]
 
 
 def _bashrc() -> list[Path]:
     """The `.bashrc`, if it has the line of the completion."""
-    path = Path.home() / ".bashrc"
+    path = home_directory() / ".bashrc"
     try:
         return [path] if _completion_line() in path.read_bytes().splitlines() else []
     except OSError:
@@ -138,7 +138,7 @@ def _bashrc() -> list[Path]:
 
 
 def _completion_line() -> bytes:
-    return os.fsencode(f"source '{Path.home() / COMPLETIONS[0]}'")
+    return os.fsencode(f"source '{home_directory() / COMPLETIONS[0]}'")
 
 
 def _remove_line(path: Path) -> None:

@@ -8,7 +8,6 @@ untrusted processes and bounded.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +17,7 @@ from ipexctl.jobs.node0 import call_on_node0
 from ipexctl.jobs.ranks import describe_ranks
 from ipexctl.limits import DUMP_WAIT, STOP_ANSWER
 from ipexctl.node.common.frames import FrameError, decode_json
+from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.records import RankStatus, RunStatus, SilentRank, read_status
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
@@ -279,7 +279,7 @@ def _process(row: Reply) -> Process:
     try:
         text = row["text"][:_MOST_TEXT]
         threads = read_pyspy(text, pid) if how == "py-spy" else read_faulthandler(text)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         threads, why = (), f"the output of {how} can't be read"
     waits_for = row.get("waits_for")
     waits_for = waits_for if type(waits_for) is int else None  # older agents send none
@@ -289,7 +289,7 @@ def _process(row: Reply) -> Process:
 def read_pyspy(text: str, pid: int) -> tuple[Thread, ...]:
     """Parse `py-spy dump --json`; raises ValueError, KeyError or TypeError for other text."""
     found = []
-    for thread in json.loads(text):
+    for thread in parse_json(text):
         name = str(thread.get("thread_name") or "")
         frames = tuple(
             StackFrame(str(frame["name"]), str(frame["filename"]), _line_number(frame["line"]))

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.file_reader import SCRIPT, read_regular
-from ipexctl.node.common.files import make_private_directory, write_json_atomically
+from ipexctl.node.common.files import make_private_directory, read_json, write_json_atomically
 from ipexctl.option_declaration import values_of
 from ipexctl.sync.root import owner_here, tree_name
 from ipexctl.text import join_words
@@ -132,8 +131,8 @@ def save(directory: Path, script: str, measured: Measured) -> None:
 
 def find(directory: Path, script: str) -> Measured | None:
     """The result for a script; None if there is none, or it can't be read."""
-    with contextlib.suppress(KeyError, TypeError, ValueError):
-        fields: dict[str, Any] = dict(_read_scripts(directory)[script])
+    with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
+        fields = dict(_read_scripts(directory)[script])
         settings = tuple((str(name), str(value)) for name, value in fields.pop("settings"))
         fingerprint = Fingerprint(**{name: str(value) for name, value in fields.pop("fingerprint").items()})
         date = str(fields.pop("date"))
@@ -143,9 +142,6 @@ def find(directory: Path, script: str) -> Measured | None:
 
 
 def _read_scripts(directory: Path) -> dict[str, dict[str, Any]]:
-    try:
-        document = json.loads((directory / NAME).read_bytes())
-        scripts: dict[str, dict[str, Any]] = document["scripts"] if document["schema"] == SCHEMA else {}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-    return scripts
+    document = read_json(directory / NAME)
+    scripts = document.get("scripts") if document.get("schema") == SCHEMA else None
+    return scripts if isinstance(scripts, dict) else {}

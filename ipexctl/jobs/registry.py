@@ -23,11 +23,13 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.allocation import job_number
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import make_private_directory, write_atomically, write_json_atomically
+from ipexctl.node.common.json_parser import as_object, read_json_file
+from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.processes import ProcessIdentity, own_identity
 from ipexctl.option_defaults import CONNECT_SECONDS
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
-from ipexctl.text import expanded, printable
+from ipexctl.text import expanded, format_clock, printable
 from ipexctl.user_directories import state_directory
 
 if TYPE_CHECKING:
@@ -181,7 +183,7 @@ class RunRegistry:
         """As `find`; a call of `command` without a run is refused, and the last run is named."""
         if word is None:
             last = self.find("last")
-            began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last.started))
+            began = format_clock(last.started, "%Y-%m-%d %H:%M:%S")
             raise UserError(f"which run? The last one is {last.id} of {began}", fix=f"ipexctl {command} {last.id}")
         return self.find(word)
 
@@ -235,22 +237,32 @@ def _host_to_json(host: Host) -> dict[str, Any]:
     }
 
 
-def _host(document: dict[str, Any]) -> Host:
-    paths: dict[str, Any] = {name: Path(document[name]) if document[name] else None for name in _HOST_PATHS}
-    return Host(**{name: document[name] for name in _HOST_FIELDS}, **paths, proxy=document.get("proxy"))
+def _host(document: Reply) -> Host:
+    identity, known_hosts, ssh_config = map(document.text_or_none, _HOST_PATHS)
+    return Host(
+        document.text("name"),
+        document.text("address"),
+        user=document.text_or_none("user"),
+        port=document.integer_or_none("port"),
+        internal=document.text_or_none("internal"),
+        identity=Path(identity) if identity else None,
+        known_hosts=Path(known_hosts) if known_hosts else None,
+        ssh_config=Path(ssh_config) if ssh_config else None,
+        proxy=document.text_or_none("proxy"),
+    )
 
 
 def _read_record(path: Path) -> RunRecord | DamagedRecord:
     """The record; fields that records of older versions don't have get their defaults."""
     try:
-        data = Reply(json.loads(path.read_text(encoding="utf-8")))
+        data = Reply(as_object(read_json_file(path)))
         if data["schema"] != SCHEMA:
             raise ValueError(f"its schema is {data['schema']!r}, not {SCHEMA!r}")
         nodes = tuple(map(_host, data.records("nodes"))) if "nodes" in data else ()
         return data.decode(RunRecord, node0=_host(data.record("node0")), nodes=nodes)
     except OSError as error:
         reason = error.strerror or str(error)
-    except (HostError, TypeError):
+    except HostError:
         reason = "it is not the record of a run"
     except ValueError as error:
         reason = str(error)
@@ -282,9 +294,8 @@ def save_failed_call(directory: Path, failed: FailedCall) -> None:
 
 def read_failed_call(directory: Path) -> FailedCall | None:
     try:
-        fields = json.loads((directory / _FAILED_CALL).read_text(encoding="utf-8"))
-        return FailedCall(float(fields["at"]), str(fields["script"]), str(fields["reason"]), str(fields.get("fix", "")))
-    except (OSError, ValueError, KeyError, TypeError):
+        return decode(FailedCall, read_json_file(directory / _FAILED_CALL), "the file")
+    except (OSError, ValueError):
         return None
 
 
@@ -345,7 +356,7 @@ def starting_runs(directory: Path) -> tuple[str, ...]:
 def _is_abandoned(marker: Path) -> bool:
     """False also for a process of another machine: whether it runs cannot be seen from here."""
     try:
-        process = ProcessIdentity(**json.loads(marker.read_text()))
-    except (OSError, ValueError, TypeError):
+        process = decode(ProcessIdentity, read_json_file(marker), "the file")
+    except (OSError, ValueError):
         return False
     return process.is_gone

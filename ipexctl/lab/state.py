@@ -20,6 +20,7 @@ from ipexctl.errors import UserError
 from ipexctl.lab.condition import FoundLab
 from ipexctl.limits import LAB_LOCK
 from ipexctl.node.common.files import write_atomically
+from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.processes import ProcessIdentity
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def _on_disk(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 def from_json(text: str) -> Lab:
     """Parse the output of `to_json`; raises ValueError for anything else."""
-    data = json.loads(text)
+    data = parse_json(text)
     if not isinstance(data, dict) or data.pop("format", None) != _FORMAT:
         raise ValueError("not a lab.json of this version")
     try:

@@ -23,6 +23,7 @@ from jinja2.exceptions import SecurityError, TemplateError
 
 from ipexctl.hosts.names import did_you_mean
 from ipexctl.limits import TEMPLATE_RENDERED
+from ipexctl.node.common.json_parser import parse_json
 from ipexctl.playbook.ansible_names import HINTS
 from ipexctl.playbook.renderer_env import BadTemplate, Renderer, Undefined
 
@@ -207,7 +208,7 @@ def main() -> None:
     signal.signal(signal.SIGALRM, _time_up)
     worker = Worker()
     for line in sys.stdin:
-        answer = worker.handle_message(json.loads(line))
+        answer = worker.handle_message(parse_json(line, any_number=True))
         if answer is not None:
             sys.stdout.write(answer + "\n")
             sys.stdout.flush()

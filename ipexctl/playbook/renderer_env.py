@@ -37,6 +37,8 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import missing
 
+from ipexctl.node.common.json_parser import parse_json
+
 _MAX_COMPILED: Final = 4096
 _TRUE: Final = frozenset({"yes", "true", "on", "1", "y"})
 _LOOKUPS: Final = ("lookup", "query")
@@ -151,7 +153,7 @@ FILTERS: Final[dict[str, Callable[..., Any]]] = {
     "b64decode": lambda value: base64.b64decode(str(value)).decode("utf-8", "replace"),
     "to_json": lambda value, indent=None: json.dumps(value, indent=indent),
     "to_nice_json": lambda value, indent=4: json.dumps(value, indent=indent, sort_keys=True),
-    "from_json": lambda value: json.loads(str(value)),
+    "from_json": lambda value: parse_json(str(value), any_number=True),
     "intersect": lambda first, other: [item for item in first if item in other],
     "difference": lambda first, other: [item for item in first if item not in other],
     "union": lambda first, other: [*first, *(item for item in other if item not in first)],

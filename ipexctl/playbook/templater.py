@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.names import did_you_mean
 from ipexctl.limits import TEMPLATE_REPLY
+from ipexctl.node.common.json_parser import parse_json
 from ipexctl.playbook.playbook_file import Templated, Value, templates_in
 
 if TYPE_CHECKING:
@@ -198,7 +199,7 @@ class Templater:
         poll.register(process.stdout, select.POLLIN)
         line = process.stdout.readline() if poll.poll(TEMPLATE_REPLY * 1000) else b""
         if line.endswith(b"\n"):
-            return json.loads(line)
+            return parse_json(line, any_number=True)
         self._kill()
         return None
 

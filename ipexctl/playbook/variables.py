@@ -17,6 +17,7 @@ from ipexctl.errors import UserError
 from ipexctl.file_reader import PLAYBOOK, NotRegularError, read_regular
 from ipexctl.found_files import check_found
 from ipexctl.hosts.source import SourceFile
+from ipexctl.node.common.json_parser import parse_json
 from ipexctl.playbook.playbook_file import Position, Templated, Value
 from ipexctl.playbook.read import read_variables
 
@@ -144,7 +145,7 @@ def _of_inventory(host: str, name: str, text: str) -> Any:
 
 def _listed(text: str) -> Any:
     """Lists and mappings of a YAML inventory are JSON here, those of an INI file are Python literals."""
-    for parse in (json.loads, ast.literal_eval):
+    for parse in (parse_json, ast.literal_eval):
         try:
             value = parse(text)
             json.dumps(value)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 import ipaddress
 import socket
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
+
+from ipexctl.user_directories import account_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +24,7 @@ def is_this_machine(host: Host) -> bool:
     """
     if host.port is not None or host.ssh_config is not None:
         return False
-    if host.user is not None and host.user != getpass.getuser():
+    if host.user is not None and host.user != account_name():
         return False
     return _is_own_address(host.address)
 

@@ -19,6 +19,7 @@ from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import end_session_script
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.session import OVERTIME, Ended, Session, Wakeup, copy_stdin, timed_out
+from ipexctl.text import home_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,7 +82,7 @@ def _start(command: Command, stdin: Readable | None) -> subprocess.Popen[bytes]:
 
 def _home() -> Path:
     """The account's home, or / if there is none, like sshd."""
-    home = Path.home()
+    home = home_directory()
     return home if home.is_dir() else Path("/")
 
 

@@ -83,8 +83,5 @@ class Reply(dict[str, Any]):
 
     def error(self, problem: str) -> MalformedReply:
         """The error of this object, which it quotes without credentials."""
-        try:
-            shown = json.dumps({**self, "logins": "***"} if "logins" in self else self, ensure_ascii=False)
-        except RecursionError:  # it was decoded with a few frames less on the stack
-            shown = "{…}"
+        shown = json.dumps({**self, "logins": "***"} if "logins" in self else self, ensure_ascii=False)
         return MalformedReply(problem, _CREDENTIALS.sub("//***@", shown))

@@ -32,6 +32,7 @@ from ipexctl.limits import CANCEL_CLEANUP, CANCEL_GRACE, SLURM_ANSWER
 from ipexctl.node.common.authenticated_socket import REPLY_TIME, AuthenticatingServer, read_line
 from ipexctl.node.common.frames import HEAD, FrameError, FrameReader, decode_json, encode_json
 from ipexctl.node.common.handshake import STEP
+from ipexctl.node.common.json_parser import JsonError, parse_object
 from ipexctl.node.common.slurm import (
     JOB_ENDS,
     begin_query,
@@ -286,10 +287,8 @@ class SrunSession(Session):
 
     def _read_events(self, stream: IO[bytes]) -> None:
         for line in iter(lambda: stream.readline(_MAX_EVENT), b""):
-            with contextlib.suppress(ValueError, RecursionError):
-                event = json.loads(line)
-                if not isinstance(event, dict):
-                    continue
+            with contextlib.suppress(JsonError):
+                event = parse_object(line)
                 with self._lock:
                     waiting = self._waiting.get(str(event["call"])) if "call" in event else self._ready
                 if waiting is not None and waiting.qsize() < _MAX_EVENTS:

@@ -10,7 +10,6 @@ its own.
 from __future__ import annotations
 
 import contextlib
-import getpass
 import glob
 import io
 import os
@@ -32,6 +31,8 @@ from ipexctl.hosts.host import ssh_options
 from ipexctl.remote.algorithms import ANY_ALGORITHMS, Algorithms
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.patterns import matches
+from ipexctl.text import home_directory
+from ipexctl.user_directories import account_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -139,8 +140,15 @@ class Resolver:
             raise Unreachable(f"ssh can't be started: {error.strerror or error}", _try_ssh_g(host)) from None
         if code != 0:
             lines = [line.strip() for line in err.splitlines() if not line.startswith("Pseudo-terminal")]
-            raise Unreachable(f"`ssh -G` failed: {lines[0] if lines else f'exit code {code}'}", _try_ssh_g(host))
+            line = lines[0] if lines else f"exit code {code}"
+            fix = _add_to_passwd() if line.startswith("No user exists for uid") else _try_ssh_g(host)
+            raise Unreachable(f"`ssh -G` failed: {line}", fix)
         return parse_ssh_g(out)
+
+
+def _add_to_passwd() -> str:
+    entry = f"user:x:{os.getuid()}:{os.getgid()}::{home_directory()}:/bin/sh"
+    return f"ssh needs an entry of this account; as root: echo {shlex.quote(entry)} >> /etc/passwd"
 
 
 def _try_ssh_g(host: Host) -> str:
@@ -254,7 +262,7 @@ def ssh_home() -> Path:
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:
-        return Path.home()
+        return home_directory()
 
 
 def _expand_tilde(path: str) -> str:
@@ -316,7 +324,7 @@ def endpoint(settings: Mapping[str, Sequence[str]], host: Host, environ: Mapping
         return None if value in ("", "none") else value
 
     hostname = first("hostname", host.address)
-    user = first("user") or getpass.getuser()
+    user = first("user") or account_name()
     port = int(first("port", "22"))
     alias = unset(first("hostkeyalias"))
     expand = _token_expander(host.address, hostname, port, user, alias)
@@ -405,7 +413,7 @@ def _token_expander(name: str, hostname: str, port: int, user: str, alias: str |
         "k": alias or name,
         "p": str(port),
         "r": user,
-        "u": getpass.getuser(),
+        "u": account_name(),
         "d": str(ssh_home()),
         "i": str(os.getuid()),
         "l": local_name,

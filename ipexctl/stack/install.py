@@ -12,13 +12,13 @@ rest. With --dry-run only plans are made.
 from __future__ import annotations
 
 import contextlib
-import json
 from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from ipexctl.hosts.home import check_same_home
+from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.env.replies import CheckResult, EnvRecord
 from ipexctl.refusal import Refusal
 from ipexctl.remote.command import Command
@@ -262,7 +262,7 @@ def _read_lock(context: InstallContext, host: Host, record: EnvRecord) -> Lock |
     try:
         session = context.pool.session(host)
         output = capture(session, Command.argv("cat", path), timeout=60, cancel=context.pool.cancel)
-        lock = Lock.from_json(json.loads(output.stdout))
+        lock = Lock.from_json(parse_json(output.stdout))
     except (HostError, ValueError, KeyError, TypeError):
         return None
     return lock if lock.digest == record.digest else None

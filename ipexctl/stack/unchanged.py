@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ipexctl.facts.answers import read_answers
 from ipexctl.facts.facts import Facts, parse
 from ipexctl.facts.probe import environment_command
 from ipexctl.limits import ENV_UNCHANGED_CHECK
+from ipexctl.node.common.json_parser import parse_object
 from ipexctl.node.env.check import check_packages, find_problems
 from ipexctl.remote.node_call import script_text
 from ipexctl.remote.reply import MalformedReply
@@ -18,6 +17,8 @@ from ipexctl.stack.env.environment import machine_token, parse_result
 from ipexctl.stack.lock.lock import Lock
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ipexctl.hosts.host import Host
     from ipexctl.node.env.replies import VerifyResult
     from ipexctl.remote.session import Session
@@ -65,14 +66,11 @@ def parse_intact(text: str, host: Host, name: str) -> IntactEnv | None:
         problems = find_problems(env.path, record, recorded_lock, lock.digest) or check_packages(
             (*answers.all("env.intact"), *damaged), recorded_lock, lambda _, info: [info] if info in damaged else []
         )
-    except (ValueError, KeyError, TypeError, RecursionError, MalformedReply):
+    except (ValueError, KeyError, TypeError, MalformedReply):
         return None
     return None if problems or proof is None else IntactEnv(facts, env.name, lock, proof)
 
 
 def _object(text: str | None) -> Mapping[str, Any]:
     """Raises a ValueError unless the text is a JSON object."""
-    value = json.loads(text or "")
-    if not isinstance(value, Mapping):
-        raise ValueError("no object")
-    return value
+    return parse_object(text or "")

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ipexctl.node.common.files import encode_name
+from ipexctl.node.common.json_parser import parse_json
 from ipexctl.text import readable
 
 if TYPE_CHECKING:
@@ -75,6 +76,9 @@ class Manifest:
         return f"{self.count:,} {'file' if self.count == 1 else 'files'}, {readable(self.size)}"
 
 
-def unpacked(packed: bytes) -> Manifest:
-    """Raises a ValueError, an OSError or an EOFError if it is no packed manifest."""
-    return Manifest(tuple(ManifestEntry(*row) for row in json.loads(gzip.decompress(packed))))
+def unpacked(packed: bytes, digest: str) -> Manifest:
+    """Raises a ValueError, an OSError, an EOFError or a zlib.error unless it is the packed manifest of that digest."""
+    text = gzip.decompress(packed)
+    if hashlib.sha256(text).hexdigest() != digest:
+        raise ValueError("it has another digest")
+    return Manifest(tuple(ManifestEntry(*row) for row in parse_json(text)))

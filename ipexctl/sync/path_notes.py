@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
-from ipexctl.node.common.files import make_private_directory, write_json_atomically
+from ipexctl.node.common.files import make_private_directory, read_json, write_json_atomically
 from ipexctl.sync.root import real_path
 from ipexctl.user_directories import state_directory
 
@@ -54,8 +53,8 @@ class PathNotes:
     def _notes(self) -> Iterator[tuple[Path, str]]:
         with contextlib.suppress(OSError):
             for note in sorted(self._directory.glob("*.json")):
-                with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                    yield note, str(json.loads(note.read_bytes())["path"])
+                if isinstance(path := read_json(note).get("path"), str):
+                    yield note, path
 
 
 def real_name(path: str) -> str:

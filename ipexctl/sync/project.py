@@ -11,16 +11,22 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import time
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.file_reader import open_regular
-from ipexctl.node.common.files import encode_name, make_private_directory, write_atomically, write_json_atomically
+from ipexctl.node.common.files import (
+    encode_name,
+    make_private_directory,
+    read_json,
+    write_atomically,
+    write_json_atomically,
+)
 from ipexctl.sync.fetched import fetched_below
 from ipexctl.sync.ignore import pattern_for
 from ipexctl.sync.manifest import Manifest, ManifestEntry, unpacked
@@ -168,8 +174,8 @@ def sent_before(project: Project, digest: str) -> Manifest | None:
     if len(digest) != 64 or not digest.isalnum():
         return None
     try:
-        return unpacked((project.cache / f"{digest}.gz").read_bytes())
-    except (OSError, ValueError, EOFError, TypeError):
+        return unpacked((project.cache / f"{digest}.gz").read_bytes(), digest)
+    except (OSError, ValueError, EOFError, zlib.error):
         return None
 
 
@@ -189,10 +195,9 @@ class Hashes:
         self._next: dict[str, list[object]] = {}
         self.files_read = 0
         """The number of files that had to be read."""
-        with contextlib.suppress(OSError, ValueError, AttributeError, TypeError):
-            data = json.loads(path.read_bytes())
-            if data.get("schema") == _SCHEMA and isinstance(data["files"], dict):
-                self._cached = data["files"]
+        data = read_json(path)
+        if data.get("schema") == _SCHEMA and isinstance(data.get("files"), dict):
+            self._cached = data["files"]
 
     def of(self, root: bytes, found: Found) -> Found | str:
         """The hash of a file, or its present identity if it has changed since the scan."""

@@ -11,7 +11,6 @@ Trees of equal names do not mix: the name has a hash of root, account and machin
 from __future__ import annotations
 
 import contextlib
-import getpass
 import hashlib
 import os
 import pwd
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from ipexctl.found_files import check_found
 from ipexctl.node.common.files import make_private_directory, open_private
 from ipexctl.option_defaults import DEFAULT_HOME
-from ipexctl.user_directories import cache_directory, data_directory, state_directory
+from ipexctl.user_directories import account_name, cache_directory, data_directory, state_directory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -156,18 +155,11 @@ def owner_here() -> str:
     with contextlib.suppress(OSError):
         machine = _MACHINE_ID.read_text().strip()
     if machine:
-        return f"{_user()}@{machine}/{os.uname().nodename}"
+        return f"{account_name()}@{machine}/{os.uname().nodename}"
     id_file = data_directory() / "machine"
     with contextlib.suppress(OSError):
         make_private_directory(id_file.parent)
         with contextlib.suppress(FileExistsError), open(id_file, "x", opener=open_private) as file:
             file.write(secrets.token_hex(16))
-        return f"{_user()}@{id_file.read_text()}"
-    return f"{_user()}@{os.uname().nodename}"
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # an account without a name, as in containers
-        return str(os.getuid())
+        return f"{account_name()}@{id_file.read_text()}"
+    return f"{account_name()}@{os.uname().nodename}"

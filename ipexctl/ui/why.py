@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import shutil
 import sys
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.node.common.records import FINAL
-from ipexctl.text import printable
+from ipexctl.text import format_clock, printable
 from ipexctl.ui.messages import paint, wants_color
 from ipexctl.ui.paragraph import wrapped
 from ipexctl.ui.results import value_json
@@ -148,7 +147,7 @@ def _headline(diagnosis: Diagnosis, columns: int, *, colors: bool) -> Iterator[s
 
 def _failed_call(failed: FailedCall, columns: int, *, colors: bool) -> Iterator[str]:
     """The call that began no run: its reason, which may have several lines, and its fix."""
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(failed.at))
+    at = format_clock(failed.at, "%Y-%m-%d %H:%M:%S")
     reason, *more = failed.reason.splitlines() or [""]
     sentence = f"ipexctl run {failed.script} at {at} started no run{f': {reason}' if reason else ''}"
     for line in _folded(sentence, columns, ""):

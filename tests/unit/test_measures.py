@@ -7,7 +7,7 @@ import ast
 import pytest
 
 import measures
-from measures import ROWS, Row, compared_texts, rendered, strongly_connected
+from measures import ROWS, Row, compared_texts, json_parsers, rendered, strongly_connected
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.held is not None], ids=lambda row: str(row.text))
@@ -39,6 +39,23 @@ def test_a_sentence_with_fields_is_rendered_as_a_number_and_as_a_word() -> None:
 
 def test_circles_are_found_also_over_others() -> None:
     assert strongly_connected({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+
+
+@pytest.mark.parametrize(
+    ("code", "count"),
+    [
+        ("json.loads(text)", 1),
+        ("json.load(file)", 1),
+        ("parse = json.loads", 1),
+        ("json.JSONDecoder().raw_decode", 1),
+        ("from json import loads as parse", 1),
+        ("import json as j", 1),
+        ("import json; json.dumps({})", 0),
+        ("pickle.loads(data)", 0),
+    ],
+)
+def test_a_parser_of_json_is_found_under_any_name(code: str, count: int) -> None:
+    assert len(list(json_parsers(ast.parse(code)))) == count
 
 
 def test_the_table_has_a_line_for_each_row() -> None:

@@ -96,10 +96,21 @@ def check_queue_options(options: QueueOptions) -> None:
                 f"--sbatch {quoted(option)} is no option of sbatch",
                 fix="in its long form, without blanks: --constraint=amx",
             )
+        if (whole := _abbreviated(name)) is not None:
+            raise UserError(f"--sbatch {name}: sbatch takes it for {whole}", fix=f"the whole name: --sbatch {whole}")
         if name in _OWN:
             raise UserError(f"--sbatch {name}: submit has an option of its own for it", fix=_OWN[name])
         if name in _REFUSED:
             raise UserError(f"--sbatch {name} is not for a run", fix=_REFUSED[name])
+
+
+def _abbreviated(name: str) -> str | None:
+    """The option of the tables that sbatch may take it for: it accepts the beginning of a name, as `--err`.
+
+    Which other options begin so depends on its version. No whole name of another option is such a beginning.
+    """
+    known = (*_OWN, *_REFUSED, *_OF_SHARE)
+    return None if name in known else next((option for option in known if option.startswith(name)), None)
 
 
 def option_lines(run: str, options: QueueOptions) -> list[str]:

@@ -10,7 +10,6 @@ it. `cause_from_copy` serves `run` and `attach`, which have just received everyt
 
 from __future__ import annotations
 
-import time
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -28,6 +27,7 @@ from ipexctl.node.common.frames import Chunk, Frame, FrameError, decode_chunk, d
 from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
+from ipexctl.text import format_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -242,7 +242,7 @@ def _from_copy(record: RunRecord, runs: Path, error: HostError, cancel: Cancel) 
 def _unknown(record: RunRecord, snapshot: RunSnapshot | None, away: str, fix: str) -> Diagnosis:
     notes = []
     if record.started:
-        began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started))
+        began = format_clock(record.started, "%Y-%m-%d %H:%M:%S")
         size = f"{record.world_size} rank{'s' * (record.world_size != 1)}"
         notes.append(f"it was started at {began}: {record.script}, {size} on {fold(record.hosts)}")
     if snapshot is not None:

@@ -13,6 +13,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Dict, Iterator
 
+from ipexctl.node.common.json_parser import JsonError, parse_object
 from ipexctl.node.common.json_records import as_json
 
 if TYPE_CHECKING:
@@ -117,9 +118,13 @@ def answer(action: Action, stdin: BinaryIO | None = None) -> int:
     """
     os.umask(0o077)
     stdin = stdin or open(0, "rb", buffering=1 << 16, closefd=False)  # noqa: SIM115  # a pipe's size
-    request = json.loads(stdin.readline())
+    request: Json = {}
     try:
+        request = parse_object(stdin.readline())
         result = action(request, stdin)
+    except JsonError as error:
+        emit_failure(AgentError(f"the request can't be read: {error}", "run it again"))
+        return 1
     except AgentError as error:
         emit_failure(error)
         return 1

@@ -19,6 +19,7 @@ from ipexctl.node.common import sockets
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.frames import FrameError, FrameReader, decode_json, encode_json
 from ipexctl.node.common.handshake import MAX_FRAME, ClientHandshake, HandshakeError, ServerHandshake
+from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.link import ConnectionBroken, Link, ready
 from ipexctl.node.common.listener import Listener
 
@@ -30,7 +31,7 @@ REPLY_TIME = 5.0
 PATIENCE = 20.0
 """Seconds for a connection that the server closes again and again."""
 MAX_LINE = 1 << 24
-MALFORMED = (ValueError, KeyError, TypeError, RecursionError)
+MALFORMED = (ValueError, KeyError, TypeError)
 """Errors raised by an invalid message."""
 _RETRY_INTERVAL = 0.1
 
@@ -172,4 +173,4 @@ def read_line(conn: socket.socket, deadline: float, limit: int = MAX_LINE) -> An
         line += data
         if not data or len(line) > limit:
             raise ConnectionError("the other side closed the connection" if not data else "its line is too long")
-    return json.loads(line)
+    return parse_json(line)

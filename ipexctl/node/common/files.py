@@ -20,6 +20,7 @@ import time
 from typing import Any, Callable, Mapping, Pattern, TypedDict, Union
 
 from ipexctl.node.common.answer import FREE_SPACE_FIX, AgentError, Json
+from ipexctl.node.common.json_parser import JsonError, read_json_file
 from ipexctl.node.common.processes import is_running
 
 AnyPath = Union[str, bytes, "os.PathLike[str]"]
@@ -104,9 +105,8 @@ def write_json_atomically(path: AnyPath, value: object, *, durable: bool = True)
 def read_json(path: AnyPath) -> Json:
     """The JSON object in a file; empty when there is no such file, or no valid object in it."""
     try:
-        with open(path, "rb") as file:
-            value = json.loads(file.read())
-    except (OSError, ValueError, RecursionError):
+        value = read_json_file(path)
+    except (OSError, JsonError):
         return {}
     return value if isinstance(value, dict) else {}
 

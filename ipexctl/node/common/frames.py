@@ -20,6 +20,8 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Callable, Iterator, Literal, Mapping, NamedTuple, Tuple, Union
 
+from ipexctl.node.common.json_parser import JsonError, parse_json
+
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
@@ -101,8 +103,8 @@ def encode_json(document: Json) -> bytes:
 
 def decode_json(payload: bytes) -> Json:
     try:
-        document = json.loads(payload.decode())
-    except (ValueError, RecursionError):
+        document = parse_json(payload)
+    except JsonError:
         raise FrameError("a message that is no JSON") from None
     if not isinstance(document, dict):
         raise FrameError("a message of another shape")

@@ -236,8 +236,9 @@ def _netrc_login(host: str) -> str:
     named = os.environ.get("NETRC")
     for path in [named] if named else ["~/.netrc", "~/_netrc"]:
         try:
-            login = netrc.netrc(str(Path(path).expanduser())).authenticators(host)
-        except (OSError, netrc.NetrcParseError, RuntimeError, ValueError):
+            file = os.path.expanduser(path)  # noqa: PTH111  # Path.expanduser raises without a home
+            login = netrc.netrc(file).authenticators(host)
+        except (OSError, netrc.NetrcParseError, ValueError):
             continue
         if login:
             return _basic(login[0] or "", login[2] or "")

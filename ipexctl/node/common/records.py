@@ -10,11 +10,11 @@ are named tuples, because importing dataclasses takes 10 ms for every rank and e
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 from typing import TYPE_CHECKING, Any, Iterable, Literal, Mapping, NamedTuple, cast
 
 from ipexctl.node.common.job import Master
+from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.json_records import FieldDecoder, as_json, check_type, decode, decode_valid
 from ipexctl.node.common.processes import ProcessIdentity
 
@@ -59,7 +59,7 @@ def split_details(lines: Iterable[str]) -> tuple[list[str], tuple[Detail, ...]]:
             rest.append(line)
             continue
         with contextlib.suppress(ValueError):
-            details.append(decode(Detail, json.loads(document), "a detail"))
+            details.append(decode(Detail, parse_json(document), "a detail"))
         if before.strip():
             rest.append(before)
     return rest, tuple(details)

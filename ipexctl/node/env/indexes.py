@@ -13,7 +13,6 @@ from __future__ import annotations
 import gzip
 import html
 import io
-import json
 import os
 import re
 import threading
@@ -29,6 +28,7 @@ from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.http import HttpClient, HttpSettings, explain
+from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.env.check import normalize
 from ipexctl.node.env.environments import HYDRA, intel_mpi_version
 from ipexctl.node.env.replies import AvailableWheel, QueryReply, SourceFailure
@@ -126,7 +126,7 @@ def links_of(address: str, kind: str, text: str) -> list[FileLink]:
                     yanked=bool(item.get("yanked")),
                     requires_python=item.get("requires-python"),
                 )
-                for item in json.loads(text)["files"]
+                for item in parse_json(text)["files"]
             ]
         except (ValueError, KeyError, TypeError, AttributeError):
             raise SourceUnusable("what it answers is no index's JSON") from None
@@ -167,7 +167,7 @@ def local_path(url: str) -> Path | None:
     parts = urlsplit(url)
     if parts.scheme == "file":
         return Path(unquote(parts.path))
-    return None if "://" in url else Path(url).expanduser()
+    return None if "://" in url else Path(os.path.expanduser(url))  # noqa: PTH111  # Path.expanduser raises without a home
 
 
 def local_links(path: Path) -> list[FileLink]:

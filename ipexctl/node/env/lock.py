@@ -144,8 +144,8 @@ def configuration(sources: list[SourceRequest], env: dict[str, str]) -> str:
             url = urlunsplit(parts._replace(netloc=host))
             env[f"UV_INDEX_S{number}_USERNAME"] = unquote(name)
             env[f"UV_INDEX_S{number}_PASSWORD"] = unquote(password)
-        elif not parts.scheme:
-            url = "file://" + quote(str(Path(url).expanduser().absolute()))
+        elif not parts.scheme and (path := local_path(url)) is not None:
+            url = "file://" + quote(str(path.absolute()))
         lines += [
             "[[index]]",
             f'name = "s{number}"',

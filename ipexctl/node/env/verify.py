@@ -24,6 +24,7 @@ from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.archive import agent_argv
 from ipexctl.node.common.environ import SetupError, set_variables, source_setup
 from ipexctl.node.common.files import write_json_atomically
+from ipexctl.node.common.json_parser import JsonError, parse_object
 from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.records import Detail
 from ipexctl.node.common.sockets import free_port
@@ -107,7 +108,7 @@ class Verify:
             in_time = watch([child], self.timeout)
             began = None
             for line in child.report.decode(errors="replace").splitlines():
-                event = json.loads(line)
+                event = parse_object(line)
                 if "steps" in event:
                     steps, self.backend, self.module = event["steps"], event["backend"], event["module"]
                     pending = [step for step in steps if step not in done]
@@ -205,8 +206,8 @@ def results(output: bytes) -> list[Json]:
     replies = []
     for line in output.decode(errors="replace").splitlines():
         if MARK in line:
-            with contextlib.suppress(ValueError):
-                replies.append(json.loads(line.split(MARK, 1)[1]))
+            with contextlib.suppress(JsonError):
+                replies.append(parse_object(line.split(MARK, 1)[1]))
     return replies
 
 

@@ -15,6 +15,8 @@ import traceback
 from datetime import timedelta
 from typing import Any
 
+from ipexctl.node.common.json_parser import parse_json
+
 MARK = "@ipexctl-rank "
 """Begins a line with the result of a rank, or with the detail of its failure (`records.py: Detail`), as JSON."""
 RANK = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "MV2_COMM_WORLD_RANK", "RANK")
@@ -81,7 +83,7 @@ def write(result: dict[str, Any]) -> None:
 
 
 def main(options_text: str) -> int:
-    backend, module, world, timeout = json.loads(options_text)
+    backend, module, world, timeout = parse_json(options_text)
     signal.alarm(int(timeout) + 5)  # the parent process may be gone: no rank must be left spinning
     try:
         work(backend, module, world, timeout)

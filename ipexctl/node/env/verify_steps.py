@@ -19,6 +19,8 @@ import traceback
 from importlib import metadata
 from typing import Any, Callable
 
+from ipexctl.node.common.json_parser import parse_json
+
 
 def version_of(*names: str) -> str | None:
     for name in names:
@@ -125,7 +127,7 @@ def choose_steps(backend: str, module: str | None, has_ipex: bool) -> tuple[list
 
 
 def main(options_text: str) -> int:
-    wanted, done, pipe = json.loads(options_text)
+    wanted, done, pipe = parse_json(options_text)
     report = os.fdopen(pipe, "w", buffering=1)
 
     def emit(**event: Any) -> None:

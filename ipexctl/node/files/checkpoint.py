@@ -25,7 +25,6 @@ import contextlib
 import errno
 import functools
 import hashlib
-import json
 import os
 import re
 import shlex
@@ -50,6 +49,7 @@ from ipexctl.node.common.files import (
 )
 from ipexctl.node.common.guarded_directory import GuardedDirectory, open_directory, open_file
 from ipexctl.node.common.handshake import CHECKPOINT_EXCHANGE, CHECKPOINT_FILES, derive_token
+from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.limits import CHECKPOINT_STEP
 from ipexctl.node.files import store
 from ipexctl.node.files.checkpoint_aside import HIDDEN, AsideFiles
@@ -376,7 +376,7 @@ def problem_of(file: IO[bytes], path: str, size: int) -> str:
 def _has_all_tensors(read_bytes: Any, head: bytes, size: int) -> bool:
     length = int.from_bytes(head, "little")
     try:
-        header = json.loads(read_bytes(min(length, _MAX_HEADER)))
+        header = parse_json(read_bytes(min(length, _MAX_HEADER)))
         ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
         return bool(8 + length + max(ends, default=0) == size)
     except (*MALFORMED, AttributeError, IndexError):
@@ -497,7 +497,7 @@ def _as_store_files(copies: list[Copy]) -> list[store.StoreFile]:
 
 def main(action: str) -> int:  # noqa: ARG001
     """Errors that the supervisor does not know are on stderr."""
-    request = CheckpointRequest(**json.loads(sys.stdin.readline()))
+    request = CheckpointRequest(**parse_json(sys.stdin.readline()))
     store.end_on_signals()
     peer = f"{request.address} port {request.port}"
     try:

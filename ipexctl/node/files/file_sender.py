@@ -21,7 +21,6 @@ import contextlib
 import fcntl
 import glob
 import hashlib
-import json
 import os
 import stat
 import zlib
@@ -29,6 +28,7 @@ from typing import Any, BinaryIO, Iterator, Tuple, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer, buffer_output, emit, write_bytes
 from ipexctl.node.common.files import RunReference, decode_name, encode_name, read_json, rundir_of
+from ipexctl.node.common.json_parser import parse_json
 
 CHUNK_SIZE = 1 << 18
 LIST_CHUNK_SIZE = 1 << 14
@@ -330,7 +330,7 @@ def serve(request: SendRequest, stdin: BinaryIO) -> None:
     line = stdin.readline()
     if not line.endswith(b"\n"):  # the receiver is gone, or needs nothing
         return
-    for number, have, known in json.loads(line)["wants"]:
+    for number, have, known in parse_json(line)["wants"]:
         send_file(number, listing.paths[number], have, known)
 
 

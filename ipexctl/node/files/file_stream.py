@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from typing import TYPE_CHECKING, Any, BinaryIO, Iterator, Mapping
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.files import format_size
+from ipexctl.node.common.json_parser import JsonError, parse_object
 
 if TYPE_CHECKING:
     from ipexctl.node.files.tree_upload import UploadStream
@@ -42,11 +42,10 @@ def read_headers(stream: BinaryIO | UploadStream) -> Iterator[Json]:
             if len(line) < _MAX_LINE:
                 raise AgentError("the stream broke off between two files", "run it again")
             raise AgentError(_NO_HEADER, "run it again")
-        header = None
-        with contextlib.suppress(ValueError):
-            header = json.loads(line.decode())  # for bytes, json looks for the encoding first
-        if not isinstance(header, dict):
-            raise AgentError(_NO_HEADER, "run it again")
+        try:
+            header = parse_object(line)
+        except JsonError:
+            raise AgentError(_NO_HEADER, "run it again") from None
         if header.get("end") is True:
             return
         yield header

@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
-import json
 import os
 import pwd
 import shlex
@@ -31,6 +30,7 @@ from ipexctl.node.common.answer import Action, AgentError, answer
 from ipexctl.node.common.files import encode_name, explain_full_disk, free_space
 from ipexctl.node.common.guarded_directory import GuardedDirectory, check_name, open_file
 from ipexctl.node.common.home_entries import is_stored
+from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.processes import is_partial_in_use
 from ipexctl.node.files import store
 from ipexctl.node.files.checkpoint_path import OWN_DATA, resolve_path
@@ -108,7 +108,7 @@ def check_path(text: str, home: str, *, is_file: bool) -> str:
 
 
 def read_list(packed: bytes) -> list[ListedPath]:
-    return checked(json.loads(gzip.decompress(packed)))
+    return checked(parse_json(gzip.decompress(packed)))
 
 
 def checked(listed: list[list[object]]) -> list[ListedPath]:

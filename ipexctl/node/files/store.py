@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import re
 import shlex
@@ -37,6 +36,7 @@ from ipexctl.node.common.files import (
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.home import make_home
 from ipexctl.node.common.home_entries import is_stored
+from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.processes import is_partial_in_use, partial_name
 from ipexctl.node.files.file_stream import CHUNK, END, header_line, read_body, read_headers
 
@@ -451,7 +451,7 @@ def _send_to_stdout(request: StoreRequest) -> int:
 
 def main(action: str) -> int:
     if action == "send":
-        return _send_to_stdout(json.loads(sys.stdin.buffer.readline()))
+        return _send_to_stdout(parse_json(sys.stdin.buffer.readline()))
     end_on_signals()
     actions: dict[str, Action] = {"have": _have, "receive": _receive}
     return answer(actions[action])

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import json
 import os
 import signal
 import stat
@@ -30,6 +29,7 @@ from ipexctl.node.common.files import (
     write_json_atomically,
 )
 from ipexctl.node.common.home_entries import STATE_DIRECTORY, is_stored
+from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.limits import UPLOAD_SILENCE
 from ipexctl.node.common.liveness import DAY
 from ipexctl.node.files.file_stream import CHUNK, read_body, read_headers
@@ -406,7 +406,7 @@ def read_manifest(request: TreeRequest, stream: BinaryIO) -> list[Row]:
     compressed = stream.read(request["manifest"])
     if len(compressed) != request["manifest"]:
         raise AgentError("the connection broke off while the list of files came", "run it again")
-    rows: list[Row] = json.loads(zlib.decompress(compressed, GZIP))
+    rows: list[Row] = parse_json(zlib.decompress(compressed, GZIP))
     for row in rows:
         parts = row[0].split("/")
         if "\0" in row[0] or parts[0] == STATE_DIRECTORY or any(part in ("", ".", "..") for part in parts):

@@ -8,7 +8,6 @@ too (`ports.py`). A node that listens without a known address cannot be tested f
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import secrets
 import shutil
@@ -18,6 +17,7 @@ from typing import BinaryIO, Iterable, Iterator, Sequence, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.files import remove_file
+from ipexctl.node.common.json_parser import JsonError, parse_object
 from ipexctl.node.network import ports
 from ipexctl.node.network.replies import NodeResult
 
@@ -114,12 +114,10 @@ def problem(kind: str, text: str, port: int) -> str:
 def read_events(stdout: Iterable[bytes]) -> Iterator[Json]:
     """The events of the agent on a node; other output comes from its login shell."""
     for line in stdout:
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict) and "event" in event:
-            yield event
+        with contextlib.suppress(JsonError):
+            event = parse_object(line)
+            if "event" in event:
+                yield event
 
 
 def check_nodes(request: ConnectivityRequest) -> dict[str, NodeResult]:

@@ -30,6 +30,7 @@ from ipexctl.node.common.files import (
     rundir_of,
     write_json_atomically,
 )
+from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.json_records import decode
 
 if TYPE_CHECKING:
@@ -154,5 +155,5 @@ def main(action: str) -> int:
     if action == "claim":
         return answer(lambda request, _: claim_by_call(request))
     os.umask(0o077)
-    notify(decode(NotifyRequest, json.loads(sys.stdin.readline()), "the request"))
+    notify(decode(NotifyRequest, parse_json(sys.stdin.readline()), "the request"))
     return 0

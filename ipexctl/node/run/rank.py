@@ -31,6 +31,7 @@ from ipexctl.node.common import frames
 from ipexctl.node.common.environ import SetupError
 from ipexctl.node.common.files import make_private_directory, remove_file
 from ipexctl.node.common.job import JobRecord, Master, read_job
+from ipexctl.node.common.json_parser import read_json_file
 from ipexctl.node.common.limits import (
     OUTPUT_DRAIN,
     SUPERVISOR_AT_EXIT,
@@ -609,8 +610,7 @@ def print_error(text: str, detail: Detail | None = None) -> None:
 
 def main(path: str) -> int:
     try:
-        with open(path, encoding="utf-8") as file:
-            job = read_job(json.load(file))
+        job = read_job(read_json_file(path))
         local, address, port = sys.argv[-3:]
         code = Rank(job, path, rank_env.find_rank(job), ((local, 0), (address, int(port)))).run()
     except (OSError, ValueError) as error:

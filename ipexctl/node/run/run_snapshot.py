@@ -12,7 +12,7 @@ line is shortened.
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import re
 import time
@@ -22,6 +22,7 @@ from ipexctl.node.common.answer import Json, answer, emit_frames
 from ipexctl.node.common.batch_job import with_job
 from ipexctl.node.common.files import RunReference, last_lines, read_json, rundir_of
 from ipexctl.node.common.frames import SUFFIXES, Chunk, CompressedFrameWriter, StreamName, encode_chunk, last_state
+from ipexctl.node.common.json_parser import JsonError, parse_object
 from ipexctl.node.common.processes import read_text
 from ipexctl.node.run.notify import end_on_node0
 from ipexctl.node.run.output_notes import NotesReader
@@ -77,12 +78,8 @@ def events_of(path: str) -> list[Json]:
     """The events, oldest first; of too many, the first and the last ones."""
     events = []
     for line in tail(path, FAILED_RANK_BYTES, 100000):
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(event, dict):
-            events.append(event)
+        with contextlib.suppress(JsonError):
+            events.append(parse_object(line))
     half = MAX_EVENTS // 2
     return events if len(events) <= MAX_EVENTS else events[:half] + events[-half:]
 

@@ -7,13 +7,13 @@ has died; of a run in a queue's job, Slurm is asked before, where another machin
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.files import write_json_atomically
+from ipexctl.node.common.json_parser import JsonError, parse_object, read_json_file
 from ipexctl.node.common.liveness import REPORT_LIMITS, age_for_follower, liveness_of
 from ipexctl.node.common.records import FINAL, RunStatus, read_status
 from ipexctl.node.common.slurm import GOING_ON, WAITING, describe_run_end
@@ -68,12 +68,11 @@ def read_status_file(rundir: str, *, is_copy: bool = False, unchanged_for: float
 def read_document(path: str) -> StoredStatus:
     """The status in the file, whether or not its supervisor lives."""
     try:
-        with open(path, encoding="utf-8") as file:
-            document: Json = json.load(file)
-            written = os.fstat(file.fileno()).st_mtime
+        document: Json = read_json_file(path)
+        written = os.stat(path).st_mtime
     except FileNotFoundError:
         raise no_record(os.path.dirname(path)) from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, JsonError) as error:
         raise AgentError(f"{path} can't be read: {getattr(error, 'strerror', None) or error}") from None
     kinds = {"state": str, "supervisor": dict, "ranks": list}
     if not isinstance(document, dict) or not all(isinstance(document.get(name), kinds[name]) for name in kinds):
@@ -147,8 +146,8 @@ def read_pruned(runs_directory: str) -> dict[str, Json]:
         for line in file:
             # A full disk or a killed call may have left a part of a line.
             with contextlib.suppress(ValueError, KeyError, TypeError):
-                entry = json.loads(line)
-                pruned[entry["id"]] = entry
+                entry = parse_object(line)
+                pruned[str(entry["id"])] = {**entry, "at": float(entry["at"]), "why": str(entry["why"])}
     return pruned
 
 

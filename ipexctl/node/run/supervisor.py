@@ -33,6 +33,7 @@ from ipexctl.node.common.answer import AgentError, Json, emit
 from ipexctl.node.common.environ import SetupError
 from ipexctl.node.common.files import read_json, remove_file, write_atomically, write_json_atomically
 from ipexctl.node.common.job import CONNECTIVITY_FILE, StartRequest, SupervisorRequest
+from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.limits import (
     FULL_DISK_FLUSH,
@@ -747,7 +748,7 @@ def reply_and_follow(reply: str, stdin: BufferedReader) -> int:
     """Pass on the supervisor's reply; if it has started the run, follow it unless stdin ends."""
     sys.stdout.write(reply)
     sys.stdout.flush()
-    if json.loads(reply)["event"] == "failed":
+    if parse_json(reply)["event"] == "failed":
         return 0
     if stdin.peek(1):
         from ipexctl.node.run import follow  # imported while mpirun starts
@@ -762,7 +763,7 @@ def reply_and_follow(reply: str, stdin: BufferedReader) -> int:
 
 def main(action: str) -> int:  # noqa: ARG001
     stdin = open(0, "rb", closefd=False)  # noqa: SIM115
-    request = decode(SupervisorRequest, json.loads(stdin.readline()), "the request")
+    request = decode(SupervisorRequest, parse_json(stdin.readline()), "the request")
     allow_many_files(1 << 20)
     local = f"{sockets.LOCAL}ipexctl-{os.urandom(16).hex()}"
     try:
@@ -783,7 +784,7 @@ def main(action: str) -> int:  # noqa: ARG001
             listener.close()
         return reply_and_follow(send_reply, stdin)
     try:
-        start = decode(StartRequest, json.loads(line), "the request")
+        start = decode(StartRequest, parse_json(line), "the request")
         start = start._replace(argv=(*start.argv, local, request.bind, str(port)))
         for name, text in (("job.json", start.job), ("plan.json", start.plan)):
             if text:

@@ -21,7 +21,6 @@ program.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -34,6 +33,7 @@ from ipexctl.node.common.answer import emit
 from ipexctl.node.common.authenticated_socket import ConnectError, connect, send_line
 from ipexctl.node.common.frames import HEAD, FrameError, FrameReader, decode_json, encode_json
 from ipexctl.node.common.handshake import STEP
+from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.processes import adopt_descendants, all_processes
 from ipexctl.node.common.slurm import OF_SLURM
 
@@ -64,7 +64,7 @@ class ControlPort(NamedTuple):
 def main(action: str) -> int:
     del action
     stdin = open(0, "rb", buffering=1 << 16, closefd=False)  # noqa: SIM115  # read until the end
-    request = json.loads(stdin.readline())
+    request = parse_json(stdin.readline())
     address = next((value for name in _SHOWN_BY if (value := os.environ.get(name))), request["address"])
     server = _CommandTable(ControlPort(address, request["port"], request["token"]), request["environment"])
     target = server.target
@@ -105,7 +105,7 @@ def main(action: str) -> int:
         signal.signal(number, end)
     emit("ready")
     for line in stdin:
-        server.handle(json.loads(line))
+        server.handle(parse_json(line))
     leave()
     return 0
 
@@ -354,5 +354,5 @@ def environment(of_step: dict[str, str], of_job: dict[str, str]) -> dict[str, st
 
 
 def _home() -> str:
-    home = Path.home()
-    return str(home) if home.is_dir() else "/"
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111  # without a home it stays as it is
+    return str(home) if home.is_absolute() and home.is_dir() else "/"

@@ -9,11 +9,12 @@ major and minor of torch only, so `works_with` has the patches that are known to
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from ipexctl.node.common.json_parser import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -210,7 +211,7 @@ def rows() -> tuple[StackSpec, ...]:
 @cache
 def packaged() -> tuple[Mapping[str, Any], ...]:
     """The rows of rows.json as JSON values; a row has the keys that it lacks from the row that it is `like`."""
-    found = json.loads(Path(__file__).with_name("rows.json").read_text(encoding="utf-8"))
+    found = parse_json(Path(__file__).with_name("rows.json").read_text(encoding="utf-8"))
     by_name = {row["name"]: row for row in found}
     merged = ({**by_name.get(row.get("like"), {}), **row} for row in found)
     return tuple({key: value for key, value in row.items() if key != "like"} for row in merged)

@@ -20,6 +20,7 @@ from ipexctl.file_reader import STACK_ROWS, read_regular
 from ipexctl.found_files import check_own
 from ipexctl.hosts.names import did_you_mean
 from ipexctl.hosts.source import SourceFile
+from ipexctl.node.common.json_parser import JsonError, parse_json
 from ipexctl.stack.catalog.table import StackSpec, newest_first, packaged, row_from, rows
 from ipexctl.stack.lock.wheels import split_requirement
 from ipexctl.text import expanded
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 VARIABLE: Final = "IPEXCTL_ROWS"
 _KINDS: Final = ("ipex", "torch")
+_FIX_VALUE: Final = "write a list of rows, as docs/versions.md shows it"
 _BLANK: Final = " \t\r\n"
 _FIX: Final = "JSON needs double quotes around names and texts, and has no comma after the last item"
 _DECODER: Final = json.JSONDecoder()
@@ -56,17 +58,14 @@ class JsonNode:
     """The position of its key, for a value of an object."""
 
 
-def parse_json(text: str) -> JsonNode:
-    """Parse JSON. Raises FormatError with the position."""
+def parse_nodes(text: str) -> tuple[JsonNode, Any]:
+    """The nodes and the plain value of JSON. Raises FormatError with the position."""
     try:
-        json.loads(text)
-        return _value(text, _skip(text, 0))[0]
-    except json.JSONDecodeError as error:
-        raise FormatError(error.msg[:1].lower() + error.msg[1:], error.pos, _FIX) from None
-    except RecursionError:
-        raise FormatError("nested too deeply", 0, "write a list of rows, as docs/versions.md shows it") from None
-    except ValueError:
-        raise FormatError("a number of too many digits", 0, "write a shorter number") from None
+        value = parse_json(text)
+    except JsonError as error:
+        is_syntax = error.position is not None
+        raise FormatError(error.problem, error.position or 0, _FIX if is_syntax else _FIX_VALUE) from None
+    return _value(text, _skip(text, 0))[0], value
 
 
 def _value(text: str, at: int) -> tuple[JsonNode, int]:
@@ -290,11 +289,11 @@ def merged(text: str, path: str) -> tuple[StackSpec, ...]:
 
 
 def _read_rows(text: str, path: str) -> dict[str, StackSpec]:
-    document = parse_json(text)
+    document, rows_of_user = parse_nodes(text)
     if not isinstance(document.value, list):
         raise FormatError("the file must be a list of rows", document.at, '[{"name": "ipex-2.8", ...}]')
     found: dict[str, StackSpec] = {}
-    for node, own in zip(document.value, json.loads(text), strict=True):
+    for node, own in zip(document.value, rows_of_user, strict=True):
         row = _read_row(node, own, path)
         if row.name in found:
             raise FormatError(f"the row {row.name!r} occurs twice", node.at)

@@ -9,7 +9,6 @@ user can give.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from packaging.version import VERSION_PATTERN
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
+from ipexctl.node.common.json_parser import parse_object
 from ipexctl.node.env.replies import EnvRecord
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.text import is_variable_name
@@ -71,14 +71,14 @@ SCHEMA: Final = "ipexctl.env/1"
 def read_record(text: str) -> EnvRecord | None:
     """The record; None if the text, which comes from a host, is not a valid record."""
     try:
-        data = Reply(json.loads(text))
+        data = Reply(parse_object(text))
         requests = tuple(request for request in data["requests"] if _is_request(request))
         installer = data["installer"] if isinstance(data.get("installer"), dict) else None
         variables, prepended = data.texts_by_name("variables"), data.texts("prepended")  # here they have no default
         record = data.decode(
             EnvRecord, requests=requests, installer=installer, variables=variables, prepended=prepended
         )
-    except (MalformedReply, ValueError, TypeError, RecursionError):
+    except (MalformedReply, ValueError, TypeError):
         return None
     if record.schema != SCHEMA or not all(map(is_variable_name, record.variables)):
         return None

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.limits import INDEX_ANSWER_VALID
-from ipexctl.node.common.files import make_private_directory, write_json_atomically
+from ipexctl.node.common.files import make_private_directory, read_json, write_json_atomically
+from ipexctl.node.common.json_records import decode
 from ipexctl.node.env.replies import AvailableWheel, SourceFailure
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.user_directories import cache_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
 CONTROL_MACHINE: Final = ""
@@ -70,25 +70,24 @@ class IndexCache:
             document = self._document_of(machine)
             found = {project: document["projects"][project] for project in projects}
             at = min(float(part["at"]) for part in found.values())
-            candidates = {
-                project: tuple(
-                    AvailableWheel(project, **dict(zip(_FIELDS, values, strict=True))) for values in part["wheels"]
-                )
-                for project, part in found.items()
-            }
-            failures = tuple(SourceFailure(source, reason) for source, reason in document["failures"])
-            availability = Availability(candidates, tuple(document["answered"]), failures)
+            candidates = {project: tuple(_wheels(project, part["wheels"])) for project, part in found.items()}
+            failures = tuple(SourceFailure(str(source), str(reason)) for source, reason in document["failures"])
+            availability = Availability(candidates, tuple(map(str, document["answered"])), failures)
         except (KeyError, TypeError, ValueError):
             return None
         return CachedAnswer(availability, at) if 0 <= time.time() - at < INDEX_ANSWER_VALID else None
 
     def _document_of(self, machine: str) -> dict[str, Any]:
-        try:
-            document = json.loads(self._path(machine).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {}
-        return document if isinstance(document, dict) and document.get("schema") == _SCHEMA else {}
+        document = read_json(self._path(machine))
+        is_valid = document.get("schema") == _SCHEMA and isinstance(document.get("projects"), dict)
+        return document if is_valid else {}
 
     def _path(self, machine: str) -> Path:
         key = hashlib.sha256(repr((machine, self._settings)).encode()).hexdigest()[:16]
         return self._directory / f"{key}.json"
+
+
+def _wheels(project: str, rows: Iterable[Any]) -> Iterator[AvailableWheel]:
+    """Raises a ValueError or a TypeError for what is no list of wheels."""
+    for values in rows:
+        yield decode(AvailableWheel, dict(zip(_FIELDS, values, strict=True)), "a wheel", {"project": project})

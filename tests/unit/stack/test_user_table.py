@@ -13,7 +13,7 @@ from stack_helpers import host, planned
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.stack.catalog.table import packaged, rows
-from ipexctl.stack.catalog.user_table import ROW_KEYS, check_row, known_rows, merged, parse_json, rows_file
+from ipexctl.stack.catalog.user_table import ROW_KEYS, check_row, known_rows, merged, parse_nodes, rows_file
 from ipexctl.stack.resolve.model import StackRequest
 from ipexctl.stack.resolve.resolver import resolve
 from message_data import missing
@@ -33,7 +33,7 @@ def error_of(text: str) -> FileError:
 
 def test_packaged_rows_match_the_format() -> None:
     for row in packaged():
-        check_row(parse_json(json.dumps(row)), "a row")
+        check_row(parse_nodes(json.dumps(row))[0], "a row")
 
 
 def test_new_user_row_is_the_newest_stack_and_can_be_chosen() -> None:

@@ -101,7 +101,8 @@ def test_tree_name_is_short_plain_ascii(name: str) -> None:
 @given(st.binary(max_size=40))
 def test_any_bytes_of_a_name_are_preserved_in_a_manifest(name: bytes) -> None:
     entry = ManifestEntry(decode_name(name), "f", 0o644, 0, "0" * 64)
-    again = unpacked(Manifest.of([entry]).packed).entries[0]
+    manifest = Manifest.of([entry])
+    again = unpacked(manifest.packed, manifest.digest).entries[0]
     assert encode_name(again.path) == name
     assert again == entry
 

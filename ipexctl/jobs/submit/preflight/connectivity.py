@@ -24,6 +24,7 @@ from ipexctl.jobs.submit.preflight.node_ports import check_ports
 from ipexctl.jobs.submit.request import StartError, StartFailure
 from ipexctl.limits import CONNECTIVITY_CHECK, CONNECTIVITY_VALID
 from ipexctl.node.common.job import CONNECTIVITY_FILE, ConnectivityRecord
+from ipexctl.node.common.json_parser import parse_object
 from ipexctl.node.network.replies import NodeResult
 from ipexctl.remote.command import Command, login_line
 from ipexctl.remote.node_call import call, script_text
@@ -71,10 +72,10 @@ def parse_node0(text: str) -> Node0Files:
     config, _, rest = text.partition(f"\n{_MARK}\n")
     uptime, _, document = rest.partition("\n")
     try:
-        reply = Reply(json.loads(document))
+        reply = Reply(parse_object(document))
         record = ConnectivityRecord(reply.text("key"), reply.number("checked"))
         age = float(uptime.split()[0]) - record.checked
-    except (HostError, ValueError, TypeError, IndexError, RecursionError):
+    except (HostError, ValueError, IndexError):
         return Node0Files(config)
     return Node0Files(config, record if 0 <= age <= CONNECTIVITY_VALID else None)
 

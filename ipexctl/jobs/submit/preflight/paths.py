@@ -8,7 +8,6 @@ communicate. Evaluation is pure (`evaluate_paths`).
 
 from __future__ import annotations
 
-import json
 import os
 import posixpath
 import re
@@ -23,6 +22,7 @@ from ipexctl.jobs.submit.preflight.data_copy import copy_line
 from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
 from ipexctl.launch.request import LaunchOptions, RankEnv
 from ipexctl.limits import PATHS_CHECK
+from ipexctl.node.common.json_parser import JsonError, parse_object
 from ipexctl.remote.command import Command
 from ipexctl.remote.node_call import script_text
 from ipexctl.remote.outcome import HostError
@@ -202,12 +202,9 @@ def parse_paths(output: str) -> FoundPaths:
 
 def _parse_python(text: str) -> FoundPython:
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        document = None
-    if not isinstance(document, dict):
-        raise MalformedReply("no JSON object", text)
-    reply = Reply(document)
+        reply = Reply(parse_object(text))
+    except JsonError as error:
+        raise MalformedReply(str(error), text) from None
     version = re.fullmatch(r"([0-9]{1,4})\.([0-9]{1,4})\.([0-9]{1,4})", reply.text("version"))
     if version is None:
         raise MalformedReply("version is no version", text)
