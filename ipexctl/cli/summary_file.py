@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
+from ipexctl.named_paths import check_named_file, open_named_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,9 +30,12 @@ def _unwritable(path: Path) -> str:
             return "it is a directory"
         if not path.parent.is_dir():
             return f"there is no directory {path.parent}"
+        check_named_file(path)
         is_writable = os.access(path if path.exists() else path.parent, os.W_OK)
     except PermissionError:
         is_writable = False
+    except OSError as error:
+        return error.strerror or str(error)
     return "" if is_writable else os.strerror(errno.EACCES)
 
 
@@ -57,9 +61,11 @@ def write_summary(
 
         fields["other_runs"] = other_runs_json(other_runs)
     try:
-        path.write_text(summary_text(fields))
-    except OSError as error:
-        print_message(f"--summary {path}: {error.strerror or error}; it is not written")
+        with open(open_named_file(path), "w", encoding="utf-8") as file:  # noqa: PTH123
+            file.write(summary_text(fields))
+    except (OSError, UserError) as error:
+        problem = getattr(error, "strerror", None) or error
+        print_message(f"--summary {path}: {problem}; it is not written")
         return False
     return True
 

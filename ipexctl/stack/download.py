@@ -9,12 +9,14 @@ beside its place and moved; what is there already is not fetched again, so a cal
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
+from ipexctl.node.common.files import write_atomically
 from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice, Watch, ignore_event
@@ -92,14 +94,26 @@ def _fetch(context: InstallContext, locked: LockedStack, directory: Path) -> Non
     try:
         for wheel in wanted:
             if wheel.path is not None:
-                shutil.copyfile(wheel.path, directory / wheel.filename)
+                _copy(wheel.path, directory / wheel.filename)
         _download(context, locked, [wheel for wheel in wanted if wheel.path is None], directory)
         text = json.dumps(locked.lock.to_json(), indent=1)
-        (directory / LOCK).write_text(text + "\n")
+        write_atomically(directory / LOCK, f"{text}\n".encode(), durable=False, mode=0o644, is_of_user=True)
     except OSError as error:
         raise HostError(
             f"{error.filename or directory}: {error.strerror or error}", "make room there, or choose another directory"
         ) from None
+
+
+def _copy(source: Path | str, target: Path) -> None:
+    """Under its name comes a new file: one that is there may be a link, of another account if it may write there."""
+    temporary = target.with_name(f".{target.name}.{os.getpid():06x}{os.urandom(1).hex()}.new")
+    try:
+        with open(source, "rb") as old, open(temporary, "xb") as new:  # noqa: PTH123
+            shutil.copyfileobj(old, new, 1 << 20)
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _download(context: InstallContext, locked: LockedStack, wheels: Sequence[Wheel], directory: Path) -> None:

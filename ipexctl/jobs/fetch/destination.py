@@ -2,8 +2,10 @@
 
 In come the entries and bytes that `receiver.py` has from a host; out go files, directories and links below DEST, and
 for each file the part that is missing (`MissingPart`). A part that has arrived stays for the next call. The rules:
-every name is taken from a directory that is held open, and no link is followed: nothing is written outside; modes are
-those of the host without what the caller's umask takes away, as with cp and rsync.
+every name is taken from a directory that is held open, and no link is followed: nothing is written outside; where
+another account may write, too, as in /tmp, nothing of it is taken for a part or for a file that is there already, and
+its directories are not written into; modes are those of the host without what the caller's umask takes away, as with
+cp and rsync.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
+from ipexctl.named_paths import find_place, is_of_stranger, is_strangers_file, open_named_directory
 from ipexctl.node.common.files import encode_name
 from ipexctl.remote.outcome import HostError
 
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
 _READ: Final = 1 << 20
 _THROUGH: Final = (errno.ELOOP, errno.ENOTDIR)
 _AT_IT: Final = "another fetch is bringing it to the same place"
+_CHANGED: Final = "the part of it that was here has changed; fetch it again"
+_OWN_DEST: Final = "fetch into a directory of your own"
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -84,10 +90,13 @@ class Destination:
         """Absolute paths that did not exist before; nothing below a created directory."""
         self._new: set[tuple[str, ...]] = set() if top is None else {()}
         try:
+            os.close(find_place(root if top is None else os.path.dirname(top)).directory)
             os.makedirs(root, exist_ok=True)
-            self._top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._top = open_named_directory(root)
         except OSError as error:
             raise HostError(f"{root} on this machine can't be written to: {error.strerror or error}") from None
+        except UserError as error:
+            raise HostError(str(error), error.fix) from None
 
     def remove_if_empty(self) -> None:
         """Remove the directory, and those above it that were created for it, as far as nothing is in them."""
@@ -121,6 +130,8 @@ class Destination:
             there = _stat(directory, name)
             if there is not None and stat.S_ISDIR(there.st_mode):
                 raise WriteRefused("there is a directory of that name on the control machine; move it away")
+            if there is not None and not _can_replace(there, os.fstat(directory)):
+                raise WriteRefused(f"there is a file of another account (uid {there.st_uid}) of that name; {_OWN_DEST}")
             if entry.kind == "l":
                 self._create_link(directory, name, entry)
                 return None
@@ -141,8 +152,7 @@ class Destination:
                 number = os.open(name, _READING, dir_fd=directory)
                 self._file = _OpenFile(entry, directory, b"", number, crc, at, True, refused)
                 return
-            part = _part(name)
-            number = self._open_part(directory, part, at)
+            part, number = self._open_part(directory, name, at)
         except (OSError, WriteRefused) as error:
             why = str(error) if isinstance(error, WriteRefused) else str(_write_error(error))
             if isinstance(error, OSError) and error.errno in _FULL:
@@ -152,25 +162,36 @@ class Destination:
         self._file = _OpenFile(entry, directory, part, number, crc, at, False)
 
     @staticmethod
-    def _open_part(directory: int, part: bytes, at: int) -> int:
-        number = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=directory)
+    def _open_part(directory: int, name: bytes, at: int) -> tuple[bytes, int]:
+        """The name and the descriptor of the temporary file.
+
+        If its usual name is that of something else than a file of this account, it gets a new one, which no later call
+        finds.
+        """
+        part = _part(name)
+        number: int | None = None
+        with contextlib.suppress(FileExistsError):
+            number = os.open(part, _NEW, 0o600, dir_fd=directory)
+        if number is None and (number := _open_own(directory, part, os.O_RDWR)) is None:
+            if at:
+                raise WriteRefused(_CHANGED)
+            part = _part(name, os.urandom(8))
+            number = os.open(part, _NEW, 0o600, dir_fd=directory)
         try:
             if not _is_free(number):
                 raise WriteRefused(_AT_IT)
             status, there = os.fstat(number), _stat(directory, part)
             if there is None or there.st_ino != status.st_ino:  # it got its name just now
                 raise WriteRefused(_AT_IT)
-            size = status.st_size
-            if size < at:
+            if status.st_size < at:
                 os.unlink(part, dir_fd=directory)
-                raise WriteRefused("the part of it that was here has changed; fetch it again")
-            if size > at:
-                os.ftruncate(number, at)
+                raise WriteRefused(_CHANGED)
+            os.ftruncate(number, at)
             os.lseek(number, at, os.SEEK_SET)
         except (OSError, WriteRefused):
             os.close(number)
             raise
-        return number
+        return part, number
 
     def write(self, data: memoryview) -> None:
         file = self._file
@@ -215,9 +236,13 @@ class Destination:
 
     def abandon(self) -> None:
         """Keep the received part of a file for the next call."""
-        if self._file is not None:
-            _close(self._file)
-            self._file = None
+        file, self._file = self._file, None
+        if file is None:
+            return
+        if file.part and file.part != _part(encode_name(file.entry.parts[-1])):
+            with contextlib.suppress(OSError):
+                os.unlink(file.part, dir_fd=file.directory)
+        _close(file)
 
     def close_directories(self) -> None:
         """Set modes and times of directories, after the last file in them."""
@@ -234,7 +259,7 @@ class Destination:
     def _missing_part(
         self, directory: int, name: bytes, there: os.stat_result | None, entry: FetchEntry
     ) -> MissingPart | None:
-        is_file = there is not None and stat.S_ISREG(there.st_mode)
+        is_file = there is not None and stat.S_ISREG(there.st_mode) and not _is_strangers(there, os.fstat(directory))
         if is_file and there is not None and there.st_size == entry.size:
             if _same_time(there.st_mtime_ns, entry.mtime):
                 if stat.S_IMODE(there.st_mode) != self._mode_of(entry):
@@ -242,15 +267,17 @@ class Destination:
                 return None
             return self._partial_file(directory, name, entry, in_place=True)
         part = _stat(directory, _part(name))
-        if part is not None and stat.S_ISREG(part.st_mode) and 0 < part.st_size <= entry.size:
+        if part is not None and _is_own(part) and 0 < part.st_size <= entry.size:
             return self._partial_file(directory, _part(name), entry, in_place=False)
         return MissingPart(entry)
 
     def _partial_file(self, directory: int, name: bytes, entry: FetchEntry, *, in_place: bool) -> MissingPart:
         digest, crc, size = hashlib.blake2b(digest_size=32), 0, 0
         try:
-            number = os.open(name, _READING, dir_fd=directory)
+            number = os.open(name, _READING, dir_fd=directory) if in_place else _open_own(directory, name, os.O_RDONLY)
         except OSError:
+            number = None
+        if number is None:
             return MissingPart(entry)
         with os.fdopen(number, "rb", buffering=0) as file:
             if not in_place and not _is_free(number):
@@ -272,15 +299,18 @@ class Destination:
                 os.close(number)
 
     def _create_link(self, directory: int, name: bytes, entry: FetchEntry) -> None:
-        target, part = encode_name(entry.target), _part(name)
-        with contextlib.suppress(OSError):
-            if os.readlink(name, dir_fd=directory) == target:
-                return
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(part, dir_fd=directory)
+        target, part, there = encode_name(entry.target), _part(name, os.urandom(8)), _stat(directory, name)
+        if there is not None and not _is_strangers(there, os.fstat(directory)):
+            with contextlib.suppress(OSError):
+                if os.readlink(name, dir_fd=directory) == target:
+                    return
         os.symlink(target, part, dir_fd=directory)
         is_new = _stat(directory, name) is None
-        os.replace(part, name, src_dir_fd=directory, dst_dir_fd=directory)
+        try:
+            os.replace(part, name, src_dir_fd=directory, dst_dir_fd=directory)
+        except OSError:
+            os.unlink(part, dir_fd=directory)
+            raise
         if is_new:
             self._note(entry.parts)
 
@@ -320,8 +350,13 @@ class Destination:
                 raise WriteRefused(
                     f"{here} is a link or a file on the control machine; fetch writes into directories only"
                 ) from None
+            status, status_above = os.fstat(number), os.fstat(above)
+            if status_above.st_mode & stat.S_ISVTX and is_of_stranger(status, status_above):
+                os.close(number)
+                here = os.path.join(self.root, *parts[: depth + 1])
+                raise WriteRefused(f"{here} is a directory of another account (uid {status.st_uid}); {_OWN_DEST}")
             self._path_descriptors.append((names[depth], number))
-            mode = stat.S_IMODE(os.fstat(number).st_mode)
+            mode = stat.S_IMODE(status.st_mode)
             if mode & 0o700 != 0o700:
                 with contextlib.suppress(OSError):
                     os.fchmod(number, mode | 0o700)
@@ -339,6 +374,36 @@ class Destination:
 
 
 _READING: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+_NEW: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def _open_own(directory: int, name: bytes, flags: int) -> int | None:
+    """A descriptor of a file of this account that has no other name; None if that is something else."""
+    try:
+        number = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory)
+    except OSError:
+        return None
+    if _is_own(os.fstat(number)):
+        return number
+    os.close(number)
+    return None
+
+
+def _is_own(status: os.stat_result) -> bool:
+    """Another account may have made the file, or chosen it with a link: it could read and change what comes into it."""
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1
+
+
+def _is_strangers(status: os.stat_result, directory: os.stat_result) -> bool:
+    """Whether what has the name already may be of an account that neither owns the directory nor is root."""
+    return is_of_stranger(status, directory) or is_strangers_file(status, directory)
+
+
+def _can_replace(status: os.stat_result, directory: os.stat_result) -> bool:
+    """Whether the sticky bit of the directory, if any, lets this account replace that file."""
+    return not directory.st_mode & stat.S_ISVTX or os.geteuid() in (0, status.st_uid, directory.st_uid)
 
 
 def read_umask() -> int:
@@ -374,9 +439,9 @@ def _close(file: _OpenFile) -> None:
         os.close(file.number)
 
 
-def _part(name: bytes) -> bytes:
-    """The name of a temporary file: short and unique."""
-    return b".ipexctl-" + hashlib.blake2b(name, digest_size=8).hexdigest().encode() + b".part"
+def _part(name: bytes, salt: bytes = b"") -> bytes:
+    """The name of a temporary file: short and unique. Without salt, later calls find it."""
+    return b".ipexctl-" + hashlib.blake2b(name, digest_size=8, salt=salt).hexdigest().encode() + b".part"
 
 
 def _stat(directory: int, name: bytes) -> os.stat_result | None:

@@ -70,7 +70,7 @@ def test_lookup_of_a_run_with_a_damaged_record_is_an_error(register: RunRegistry
     register.save(RUN)
     (tmp_path / "runs" / "train-2.json").write_text("{")
     for word in ("last", "train-2", "train", "tr"):
-        with pytest.raises(UserError, match=r"train-2.*train-2\.json: Expecting") as caught:
+        with pytest.raises(UserError, match=r"train-2.*train-2\.json: expecting") as caught:
             register.find(word)
         assert f"mv {tmp_path}" in caught.value.fix
         assert register.knows(word)

@@ -197,10 +197,3 @@ def test_fence_line_without_an_end_is_an_error() -> None:
     with pytest.raises(HostError):
         for data in [b"\x1eabc123", *[b"x" * 1000] * 10]:
             fence.feed(data)
-
-
-def test_answers_too_deep_to_be_quoted_are_errors_too() -> None:
-    nested: list[Any] = []
-    for _ in range(100_000):
-        nested = [nested]
-    assert "{…}" in Reply({"event": "odd", "x": nested}).error("an event out of order").reason
