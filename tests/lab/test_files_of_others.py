@@ -80,16 +80,19 @@ class Account:
         assert accepted.rc == 0, accepted.err
 
 
+def make_account(base: Path) -> Account:
+    (base / "passwd").write_text(PASSWD)
+    (base / "group").write_text(GROUP)
+    for path in ("home", "config", "config/ipexctl", "work", "work/mine"):
+        (base / path).mkdir()
+        os.chown(base / path, ME, ME)
+    return Account(base)
+
+
 @pytest.fixture
 def me(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Account:
     monkeypatch.delenv("SUDO_UID", raising=False)
-    account = Account(tmp_path)
-    (tmp_path / "passwd").write_text(PASSWD)
-    (tmp_path / "group").write_text(GROUP)
-    for path in ("home", "config", "config/ipexctl", "work", "work/mine"):
-        (tmp_path / path).mkdir()
-        os.chown(tmp_path / path, ME, ME)
-    return account
+    return make_account(tmp_path)
 
 
 LOCAL = "hosts = 'localhost'\n"
