@@ -5,6 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from ipexctl.inrank.agreement import Round
 
 
@@ -67,3 +69,13 @@ def test_a_late_rank_acts_on_what_was_published_before() -> None:
     late = Round(store, 0, 2, "1", 0.1).decide({}, lambda _: {"on": True})
     assert late == early
     assert "off" in late
+
+
+@pytest.mark.parametrize("left", ["[" * 200_000, "{", "[1]", '{"off": 5}', "null"])
+def test_what_a_stranger_has_put_into_the_store_means_off(left: str) -> None:
+    store = Store()
+    store.set("ipexctl/allreduce/1/offer/1", left)
+    decision = Round(store, 0, 2, "1", 5.0).decide(
+        {"off": ""}, lambda offers: {"off": next((offer["off"] for offer in offers if offer["off"]), "")}
+    )
+    assert "offer/1 in the ranks' store is no JSON of ipexctl" in decision["off"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import signal
 import subprocess
 import time
@@ -65,6 +66,49 @@ def test_time_of_slurm(time_: str) -> None:
 def test_what_is_no_word_for_slurm_is_refused(options: QueueOptions) -> None:
     with pytest.raises(UserError):
         check_queue_options(options)
+
+
+@pytest.mark.parametrize(
+    ("option", "whole"),
+    [
+        ("--err=F", "--error"),
+        ("--er=F", "--error"),
+        ("--outp=F", "--output"),
+        ("--arr=0-3", "--array"),
+        ("--job=x", "--job-name"),
+        ("--wra=true", "--wrap"),
+        ("--cluster=b", "--clusters"),
+        ("--par", "--partition"),
+        ("--exclus", "--exclusive"),
+        ("--cpus-per-t=4", "--cpus-per-task"),
+    ],
+)
+def test_the_beginning_of_such_an_option_is_refused_as_sbatch_takes_it(option: str, whole: str) -> None:
+    with pytest.raises(UserError) as refused:
+        check_queue_options(QueueOptions(others=(option,)))
+    assert whole in refused.value.fix
+
+
+def test_sbatch_takes_beginnings_and_no_whole_option_of_it_is_such_a_beginning(tmp_path: Path) -> None:
+    config = tmp_path / "slurm.conf"
+    config.write_text("ClusterName=x\nSlurmctldHost=localhost\n")
+    environ = {**os.environ, "SLURM_CONF": str(config)}
+
+    def sbatch(*words: str) -> str:
+        done = subprocess.run(["sbatch", *words], env=environ, capture_output=True, text=True, timeout=20, check=False)
+        return done.stdout + done.stderr
+
+    script = tmp_path / "job.sh"
+    script.write_text("#!/bin/sh\n")
+    said = sbatch("--err=F", "--test-only", "--begin=nonsense", str(script))
+    assert "Invalid time specification" in said, said  # of --begin: it knows --err
+    options = set(re.findall(r"--[a-z][a-z-]+", sbatch("--help")))
+    assert len(options) > 50
+    for option in options:
+        try:
+            check_queue_options(QueueOptions(others=(f"{option}=x",)))
+        except UserError as error:
+            assert "sbatch takes it for" not in error.message, option
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,118 @@
+"""Files that ipexctl has written, damaged: each command goes on without a cache, or says which record it can't read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cli_helpers import NO_HOSTS_ENV, CommandResult, ipexctl
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
+LOCAL = ("--hosts", "localhost")
+RUN = ("run", *LOCAL, "--python", sys.executable, "--backend", "none")
+COMMANDS: tuple[tuple[object, ...], ...] = (
+    ("ps",),
+    ("why",),
+    ("why", "last"),
+    ("logs", "last"),
+    ("slow", "last"),
+    ("wait", "last", "--timeout", 5),
+    ("fetch", "last", "out"),
+    ("report", "last", "-o", "page.html"),
+    ("envs", *LOCAL),
+    ("ps", "--prune", "--dry-run"),
+    ("doctor", "--no-network", *LOCAL),
+    ("uninstall", "--dry-run"),
+    ("autotune", *RUN[1:], "--resume", "--dry-run", "train.py"),
+    ("sync", *LOCAL),
+    (*RUN, "train.py"),
+)
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "brackets": lambda path: path.write_text("[" * 200_000),
+    "objects": lambda path: path.write_text('{"a":' * 200_000),
+    "infinite": lambda path: path.write_text('{"schema": 1e999}'),
+    "numbers": lambda path: path.write_text("9" * 100_000),
+    "half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "list": lambda path: path.write_text("[[]]"),
+    "bytes": lambda path: path.write_bytes(b"\xff\xfe\0"),
+    "pipe": lambda path: (path.unlink(), os.mkfifo(path)),
+}
+
+
+class Station:
+    """An account with a project, and what a run and other calls have left."""
+
+    def __init__(self, base: Path) -> None:
+        self.base, self.home, self.project = base, base / "home", base / "project"
+        self.project.mkdir()
+        self.home.mkdir()
+        (self.project / "train.py").write_text("print('loss: 0.5')\n")
+        (self.project / "secret.env").write_text("A=1\n")
+        for path in self.project.iterdir():
+            os.utime(path, (1_700_000_000, 1_700_000_000))  # hashes of files that are written right now are not kept
+
+    def call(self, *words: object) -> CommandResult:
+        places = {f"XDG_{name}_HOME": str(self.home / name) for name in ("STATE", "CACHE", "DATA", "CONFIG")}
+        ran = ipexctl(*words, cwd=self.project, env={**NO_HOSTS_ENV, **places, "HOME": str(self.home)})
+        assert "did not expect" not in ran.err, ran.err
+        assert ran.rc in (0, 1, 2), (words, ran.rc, ran.err)
+        return ran
+
+    def records(self) -> list[Path]:
+        found = (path for path in sorted(self.home.rglob("*")) if path.is_file() and "agent" not in path.parts)
+        return [path for path in found if path.suffix in (".json", ".jsonl") or path.parent.name == "leases"]
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory: pytest.TempPathFactory) -> Station:
+    station = Station(tmp_path_factory.mktemp("used"))
+    assert station.call(*RUN, "--env-file", "secret.env", "train.py").rc == 0
+    station.call(*RUN, "nosuch.py")
+    names = {path.name for path in station.records()}
+    assert {"hashes.json", "status.json", "plan.json", "events.jsonl", "state.json"} <= names
+    assert any(path.parent.name == "env-files" for path in station.records())
+    return station
+
+
+@pytest.fixture
+def station(used: Station, tmp_path: Path) -> Station:
+    shutil.copytree(used.base, tmp_path, dirs_exist_ok=True)
+    station = object.__new__(Station)
+    station.base, station.home, station.project = tmp_path, tmp_path / "home", tmp_path / "project"
+    return station
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_every_command_stands_all_files_damaged_at_once(station: Station, damage: str) -> None:
+    for path in station.records():
+        DAMAGES[damage](path)
+    for words in COMMANDS:
+        station.call(*words)
+    assert station.call(*RUN, "train.py").rc == 0
+
+
+@pytest.mark.parametrize("damage", ["brackets", "infinite"])
+def test_every_file_alone_may_be_damaged(station: Station, damage: str) -> None:
+    for path in station.records():
+        before = path.read_bytes()
+        DAMAGES[damage](path)
+        for words in (("ps",), ("why", "last"), ("fetch", "last", "out")):
+            station.call(*words)
+        path.unlink()
+        path.write_bytes(before)
+
+
+def test_a_damaged_record_is_the_failure_of_its_run_alone(station: Station) -> None:
+    assert station.call(*RUN, "train.py").rc == 0
+    first, last = sorted((station.home / "STATE/ipexctl/runs").glob("*.json"))
+    first.write_text("[" * 200_000)
+    shown = station.call("ps")
+    assert last.stem in shown.out
+    assert f"{first}: it is nested too deeply" in shown.out + shown.err
+    refused = station.call("logs", first.stem)
+    assert (refused.rc, "it is nested too deeply" in refused.err) == (2, True), refused.err

@@ -1,0 +1,136 @@
+"""The one way to read JSON: what is refused is one kind of error, whatever another program has left there."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.node.common.files import read_json
+from ipexctl.node.common.json_parser import MAX_DEPTH, JsonError, parse_json, parse_object, read_json_file
+
+DEEP = 200_000
+
+
+def nested(depth: int, of: str = "[]") -> str:
+    return of[:-1] * depth + of[-1] * depth
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[" * DEEP, "nested too deeply"),
+        (nested(DEEP), "nested too deeply"),
+        ('{"a":' * DEEP, "nested too deeply"),
+        ('{"a":[' * DEEP, "nested too deeply"),
+        (nested(MAX_DEPTH + 1), "nested too deeply"),
+        (f'[1, {{"a": {nested(MAX_DEPTH)}}}]', "nested too deeply"),
+        ("1e999", "out of range"),
+        ('{"a": [-1e999]}', "out of range"),
+        ("Infinity", "out of range"),
+        ("[-Infinity]", "out of range"),
+        ("NaN", "out of range"),
+        ("9" * 21, "out of range"),
+        ("9" * 1_000_000, "out of range"),
+        (r'"\ud800"', "half of a character"),
+        (r'{"\uDFFF": 1}', "half of a character"),
+        (r'[{"a": "x\ud83d"}]', "half of a character"),
+        (b'"\xed\xa0\x80"', "UTF-8"),
+        (b"\xff\xfe", "UTF-8"),
+        ("", "line 1, column 1"),
+        ("{", "line 1, column 2"),
+        ('{"a": 1,\n }', "line 2, column 2"),
+        ('"a\nb"', "control character"),
+        ("[] []", "extra data"),
+    ],
+)
+def test_what_a_program_may_have_left_there_is_refused(text: str | bytes, problem: str) -> None:
+    with pytest.raises(JsonError, match=re.escape(problem)):
+        parse_json(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (nested(MAX_DEPTH)[:3] + "1" + nested(MAX_DEPTH)[-3:], [[[1]]]),
+        ("[1, -1, 0.5, 1e-999, 1.7e308]", [1, -1, 0.5, 0.0, 1.7e308]),
+        (str(2**63), 2**63),
+        (str(-(2**63)), -(2**63)),
+        (r'"\ud83d\ude00"', "\U0001f600"),
+        (r'"\udcff.txt"', "\udcff.txt"),  # a byte of a file name
+        (r'"C:\\ud800"', r"C:\ud800"),
+        (b"\xef\xbb\xbf{}", {}),
+        (bytearray('["ä", "\0"]'.replace("\0", r"\u0000"), "utf-8"), ["ä", "\0"]),
+        (json.dumps(["["] * 500), ["["] * 500),
+    ],
+)
+def test_what_ipexctl_writes_is_read(text: str | bytes | bytearray, value: object) -> None:
+    assert parse_json(text) == value
+
+
+def test_the_deepest_text_that_is_read_can_be_written_again() -> None:
+    value = parse_json(nested(MAX_DEPTH))
+    assert json.dumps(value) == nested(MAX_DEPTH)
+    assert parse_json(json.dumps([value[0]])) == value
+
+
+def test_values_of_templates_may_have_any_number() -> None:
+    assert parse_json("[Infinity, 1e999, " + "9" * 40 + "]", any_number=True) == [float("inf")] * 2 + [int("9" * 40)]
+    with pytest.raises(JsonError, match="nested too deeply"):
+        parse_json("[" * DEEP, any_number=True)
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "null", '"x"'])
+def test_another_value_than_an_object_is_refused(text: str) -> None:
+    with pytest.raises(JsonError, match="no JSON object"):
+        parse_object(text)
+
+
+def test_a_file_is_regular_and_of_limited_size(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('{"a": 1}')
+    assert read_json_file(path) == read_json(path) == {"a": 1}
+    with pytest.raises(JsonError, match="more than 0 MB"):
+        read_json_file(path, limit=7)
+    path.unlink()
+    assert read_json(path) == {}
+    os.mkfifo(path)
+    with pytest.raises(JsonError, match="no regular file"):
+        read_json_file(path)
+    assert read_json(path) == read_json(tmp_path) == {}
+
+
+def any_json(random_: random.Random, depth: int = 0) -> Any:
+    kinds: list[Any] = [None, True, 0, -1, 1e-9, 2**62, "", "a\0b", "\udc80", "é", "[" * random_.randrange(9)]
+    kind = random_.randrange(len(kinds) + (0 if depth > 6 else 6))
+    if kind < len(kinds):
+        return kinds[kind]
+    count = random_.randrange(4)
+    if kind % 2:
+        return [any_json(random_, depth + 1) for _ in range(count)]
+    return {f"k{number}": any_json(random_, depth + 1) for number in range(count)}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_damaged_text_is_a_value_or_one_kind_of_error(seed: int) -> None:
+    random_ = random.Random(seed)
+    for _ in range(200):
+        value = any_json(random_)
+        text = json.dumps(value, ensure_ascii=random_.random() < 0.5).encode("utf-8", "surrogateescape")
+        if b"\x80" not in text:
+            assert parse_json(text) == value
+        damaged = bytearray(text)
+        for _ in range(random_.randrange(1, 4)):
+            at = random_.randrange(len(damaged) + 1)
+            damaged[at : at + random_.randrange(3)] = random_.choice(
+                [b"", b"[", b'"', b"\\u", b"\\ud8", b"1e999", b"\xff", b"\0", b"9" * 30, b"{", b","]
+            )
+        try:
+            json.dumps(parse_json(damaged)).encode()
+        except JsonError:
+            continue
