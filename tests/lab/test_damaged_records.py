@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -40,8 +41,13 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
     "list": lambda path: path.write_text("[[]]"),
     "bytes": lambda path: path.write_bytes(b"\xff\xfe\0"),
-    "pipe": lambda path: (path.unlink(), os.mkfifo(path)),
+    "pipe": lambda path: replace_by_pipe(path),
 }
+
+
+def replace_by_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
 
 
 class Station:
@@ -53,8 +59,6 @@ class Station:
         self.home.mkdir()
         (self.project / "train.py").write_text("print('loss: 0.5')\n")
         (self.project / "secret.env").write_text("A=1\n")
-        for path in self.project.iterdir():
-            os.utime(path, (1_700_000_000, 1_700_000_000))  # hashes of files that are written right now are not kept
 
     def call(self, *words: object) -> CommandResult:
         places = {f"XDG_{name}_HOME": str(self.home / name) for name in ("STATE", "CACHE", "DATA", "CONFIG")}
@@ -73,6 +77,8 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Station:
     station = Station(tmp_path_factory.mktemp("used"))
     assert station.call(*RUN, "--env-file", "secret.env", "train.py").rc == 0
     station.call(*RUN, "nosuch.py")
+    time.sleep(2.5)  # hashes of files that were written right now are not kept
+    station.call("sync", *LOCAL)
     names = {path.name for path in station.records()}
     assert {"hashes.json", "status.json", "plan.json", "events.jsonl", "state.json"} <= names
     assert any(path.parent.name == "env-files" for path in station.records())
@@ -80,11 +86,12 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> Station:
 
 
 @pytest.fixture
-def station(used: Station, tmp_path: Path) -> Station:
-    shutil.copytree(used.base, tmp_path, dirs_exist_ok=True)
-    station = object.__new__(Station)
-    station.base, station.home, station.project = tmp_path, tmp_path / "home", tmp_path / "project"
-    return station
+def station(used: Station, tmp_path: Path) -> Iterator[Station]:
+    """It is as before afterwards, in its place: records have absolute paths."""
+    shutil.copytree(used.home, tmp_path / "home", symlinks=True)
+    yield used
+    shutil.rmtree(used.home)
+    shutil.move(tmp_path / "home", used.home)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

@@ -220,6 +220,27 @@ def test_prune_removes_leases_and_leftovers_and_follows_no_links(runs: Runs) -> 
     assert precious.exists()
 
 
+def test_nothing_outside_is_written_or_removed_by_a_link_in_the_home(runs: Runs, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    for name in ("notes", "old", "job.json"):
+        (outside / name).write_text("kept\n")
+    run = runs.make("old", 99)
+    (run / "link").symlink_to(outside)
+    (run / "job.json").symlink_to(outside / "job.json")
+    (runs.place / ".gone-x").symlink_to(outside)
+    (runs.place / ".pruned.jsonl").symlink_to(outside / "notes")
+    state = runs.home / "code/p-0123abcd/.ipexctl"
+    state.mkdir(parents=True)
+    (state / "leases").symlink_to(outside)
+    start("run.retention", "prune", {**RetentionLimits().request(str(runs.home)), "keep": 0, "mine": None})
+    (runs.place / ".pruned.jsonl").unlink()
+    runs.prune()
+    assert runs.names == []
+    assert sorted(path.name for path in outside.iterdir()) == ["job.json", "notes", "old"]
+    assert {path.read_text() for path in outside.iterdir()} == {"kept\n"}
+
+
 def test_damaged_records_are_pruned(runs: Runs) -> None:
     for name, text in (("a", "{"), ("b", "[]"), ("c", '{"supervisor": {}}')):
         (runs.make_other(name, 99) / "status.json").write_text(text)

@@ -23,8 +23,10 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
-from ipexctl.named_paths import find_place, is_of_stranger, is_strangers_file, open_named_directory
+from ipexctl.named_paths import is_strangers_file, open_named_directory, resolve_named
+from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.files import encode_name
+from ipexctl.node.common.guarded_directory import GuardedDirectory, is_of_stranger
 from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from ipexctl.jobs.fetch.manifest import FetchEntry
 
 _READ: Final = 1 << 20
-_THROUGH: Final = (errno.ELOOP, errno.ENOTDIR)
+_NO_DIRECTORY: Final = " on the control machine; fetch writes into directories only"
 _AT_IT: Final = "another fetch is bringing it to the same place"
 _CHANGED: Final = "the part of it that was here has changed; fetch it again"
 _OWN_DEST: Final = "fetch into a directory of your own"
@@ -61,7 +63,7 @@ class _OpenFile:
     """A file that is being received."""
 
     entry: FetchEntry
-    directory: int
+    directory: GuardedDirectory
     part: bytes
     number: int
     crc: int
@@ -78,7 +80,7 @@ class Destination:
     def __init__(self, root: str) -> None:
         self.root = root
         self._umask = read_umask()
-        self._path_descriptors: list[tuple[bytes, int]] = []
+        self._path_descriptors: list[tuple[bytes, GuardedDirectory]] = []
         self._entered: tuple[str, ...] | None = None
         """The directory whose descriptors are open."""
         self._directories: list[FetchEntry] = []
@@ -90,7 +92,7 @@ class Destination:
         """Absolute paths that did not exist before; nothing below a created directory."""
         self._new: set[tuple[str, ...]] = set() if top is None else {()}
         try:
-            os.close(find_place(root if top is None else os.path.dirname(top)).directory)
+            resolve_named(root)
             os.makedirs(root, exist_ok=True)
             self._top = open_named_directory(root)
         except OSError as error:
@@ -115,7 +117,7 @@ class Destination:
     ) -> None:
         self.abandon()
         self._back_to(0)
-        os.close(self._top)
+        self._top.close()
 
     def inspect(self, entry: FetchEntry) -> MissingPart | None:
         """The part of a file that is missing here; directories and links are created at once. Raises WriteRefused."""
@@ -127,10 +129,10 @@ class Destination:
             directory, name = self._enter(entry.parts[:-1]), encode_name(entry.parts[-1])
             if entry.kind == "f" and self._made == entry.parts[:-1]:
                 return MissingPart(entry)
-            there = _stat(directory, name)
+            there = directory.status_of(name)
             if there is not None and stat.S_ISDIR(there.st_mode):
                 raise WriteRefused("there is a directory of that name on the control machine; move it away")
-            if there is not None and not _can_replace(there, os.fstat(directory)):
+            if there is not None and not _can_replace(there, directory.status()):
                 raise WriteRefused(f"there is a file of another account (uid {there.st_uid}) of that name; {_OWN_DEST}")
             if entry.kind == "l":
                 self._create_link(directory, name, entry)
@@ -149,7 +151,7 @@ class Destination:
             directory = self._enter(entry.parts[:-1])
             if at and missing.in_place:
                 refused = "" if at == entry.size else "it changed while it was read; fetch it again"
-                number = os.open(name, _READING, dir_fd=directory)
+                number = os.open(name, _READING, dir_fd=directory.number)
                 self._file = _OpenFile(entry, directory, b"", number, crc, at, True, refused)
                 return
             part, number = self._open_part(directory, name, at)
@@ -162,7 +164,7 @@ class Destination:
         self._file = _OpenFile(entry, directory, part, number, crc, at, False)
 
     @staticmethod
-    def _open_part(directory: int, name: bytes, at: int) -> tuple[bytes, int]:
+    def _open_part(directory: GuardedDirectory, name: bytes, at: int) -> tuple[bytes, int]:
         """The name and the descriptor of the temporary file.
 
         If its usual name is that of something else than a file of this account, it gets a new one, which no later call
@@ -171,20 +173,20 @@ class Destination:
         part = _part(name)
         number: int | None = None
         with contextlib.suppress(FileExistsError):
-            number = os.open(part, _NEW, 0o600, dir_fd=directory)
+            number = os.open(part, _NEW, 0o600, dir_fd=directory.number)
         if number is None and (number := _open_own(directory, part, os.O_RDWR)) is None:
             if at:
                 raise WriteRefused(_CHANGED)
             part = _part(name, os.urandom(8))
-            number = os.open(part, _NEW, 0o600, dir_fd=directory)
+            number = os.open(part, _NEW, 0o600, dir_fd=directory.number)
         try:
             if not _is_free(number):
                 raise WriteRefused(_AT_IT)
-            status, there = os.fstat(number), _stat(directory, part)
+            status, there = os.fstat(number), directory.status_of(part)
             if there is None or there.st_ino != status.st_ino:  # it got its name just now
                 raise WriteRefused(_AT_IT)
             if status.st_size < at:
-                os.unlink(part, dir_fd=directory)
+                directory.unlink(part)
                 raise WriteRefused(_CHANGED)
             os.ftruncate(number, at)
             os.lseek(number, at, os.SEEK_SET)
@@ -220,13 +222,13 @@ class Destination:
                 raise WriteRefused("it changed while it was read; fetch it again")
             if file.crc != known or file.at != entry.size:
                 with contextlib.suppress(OSError):
-                    os.unlink(file.part, dir_fd=file.directory)
+                    file.directory.unlink(file.part)
                 raise WriteRefused("it was damaged on the way; fetch it again")
             os.fchmod(file.number, self._mode_of(entry))
             os.utime(file.number, ns=(entry.mtime, entry.mtime))
             if not file.in_place:
-                is_new = not self._is_below_new(entry.parts) and _stat(file.directory, name) is None
-                os.replace(file.part, name, src_dir_fd=file.directory, dst_dir_fd=file.directory)
+                is_new = not self._is_below_new(entry.parts) and file.directory.status_of(name) is None
+                file.directory.rename(file.directory.number, file.part, name)
                 if is_new:
                     self._note(entry.parts)
         except OSError as error:
@@ -241,40 +243,46 @@ class Destination:
             return
         if file.part and file.part != _part(encode_name(file.entry.parts[-1])):
             with contextlib.suppress(OSError):
-                os.unlink(file.part, dir_fd=file.directory)
+                file.directory.unlink(file.part)
         _close(file)
 
     def close_directories(self) -> None:
         """Set modes and times of directories, after the last file in them."""
         for entry in reversed(self._directories):
             with contextlib.suppress(OSError, WriteRefused):
-                number = self._enter(entry.parts)
-                os.utime(number, ns=(entry.mtime, entry.mtime))
-                inherited = os.fstat(number).st_mode & stat.S_ISGID  # of the directory above it on this machine
-                os.fchmod(number, self._mode_of(entry) | inherited)
+                directory = self._enter(entry.parts)
+                directory.set_times(entry.mtime)
+                inherited = directory.status().st_mode & stat.S_ISGID  # of the directory above it on this machine
+                directory.set_mode(self._mode_of(entry) | inherited)
 
     def _mode_of(self, entry: FetchEntry) -> int:
         return entry.mode & 0o777 & ~self._umask
 
     def _missing_part(
-        self, directory: int, name: bytes, there: os.stat_result | None, entry: FetchEntry
+        self, directory: GuardedDirectory, name: bytes, there: os.stat_result | None, entry: FetchEntry
     ) -> MissingPart | None:
-        is_file = there is not None and stat.S_ISREG(there.st_mode) and not _is_strangers(there, os.fstat(directory))
+        is_file = there is not None and stat.S_ISREG(there.st_mode) and not _is_strangers(there, directory.status())
         if is_file and there is not None and there.st_size == entry.size:
             if _same_time(there.st_mtime_ns, entry.mtime):
                 if stat.S_IMODE(there.st_mode) != self._mode_of(entry):
                     self._set_mode(directory, name, entry)
                 return None
             return self._partial_file(directory, name, entry, in_place=True)
-        part = _stat(directory, _part(name))
+        part = directory.status_of(_part(name))
         if part is not None and _is_own(part) and 0 < part.st_size <= entry.size:
             return self._partial_file(directory, _part(name), entry, in_place=False)
         return MissingPart(entry)
 
-    def _partial_file(self, directory: int, name: bytes, entry: FetchEntry, *, in_place: bool) -> MissingPart:
+    def _partial_file(
+        self, directory: GuardedDirectory, name: bytes, entry: FetchEntry, *, in_place: bool
+    ) -> MissingPart:
         digest, crc, size = hashlib.blake2b(digest_size=32), 0, 0
         try:
-            number = os.open(name, _READING, dir_fd=directory) if in_place else _open_own(directory, name, os.O_RDONLY)
+            number = (
+                os.open(name, _READING, dir_fd=directory.number)
+                if in_place
+                else _open_own(directory, name, os.O_RDONLY)
+            )
         except OSError:
             number = None
         if number is None:
@@ -290,28 +298,22 @@ class Destination:
             return MissingPart(entry)
         return MissingPart(entry, size, digest.hexdigest(), crc, in_place)
 
-    def _set_mode(self, directory: int, name: bytes, entry: FetchEntry) -> None:
+    def _set_mode(self, directory: GuardedDirectory, name: bytes, entry: FetchEntry) -> None:
         with contextlib.suppress(OSError):
-            number = os.open(name, _READING, dir_fd=directory)
+            number = os.open(name, _READING, dir_fd=directory.number)
             try:
                 os.fchmod(number, self._mode_of(entry))
             finally:
                 os.close(number)
 
-    def _create_link(self, directory: int, name: bytes, entry: FetchEntry) -> None:
-        target, part, there = encode_name(entry.target), _part(name, os.urandom(8)), _stat(directory, name)
-        if there is not None and not _is_strangers(there, os.fstat(directory)):
+    def _create_link(self, directory: GuardedDirectory, name: bytes, entry: FetchEntry) -> None:
+        target, there = encode_name(entry.target), directory.status_of(name)
+        if there is not None and not _is_strangers(there, directory.status()):
             with contextlib.suppress(OSError):
-                if os.readlink(name, dir_fd=directory) == target:
+                if os.readlink(name, dir_fd=directory.number) == target:
                     return
-        os.symlink(target, part, dir_fd=directory)
-        is_new = _stat(directory, name) is None
-        try:
-            os.replace(part, name, src_dir_fd=directory, dst_dir_fd=directory)
-        except OSError:
-            os.unlink(part, dir_fd=directory)
-            raise
-        if is_new:
+        directory.link_to(target, name)
+        if there is None:
             self._note(entry.parts)
 
     def _note(self, parts: tuple[str, ...]) -> None:
@@ -323,7 +325,7 @@ class Destination:
     def _is_below_new(self, parts: tuple[str, ...]) -> bool:
         return any(parts[:depth] in self._new for depth in range(len(parts)))
 
-    def _enter(self, parts: tuple[str, ...]) -> int:
+    def _enter(self, parts: tuple[str, ...]) -> GuardedDirectory:
         """The directory, created if needed, kept open until another one is requested."""
         if parts and parts == self._entered:
             return self._path_descriptors[-1][1]
@@ -338,35 +340,32 @@ class Destination:
         for depth in range(common, len(names)):
             above = self._path_descriptors[-1][1] if self._path_descriptors else self._top
             with contextlib.suppress(FileExistsError):
-                os.mkdir(names[depth], dir_fd=above)
+                os.mkdir(names[depth], dir_fd=above.number)
                 self._made = parts[: depth + 1]
                 self._note(self._made)
+            here = os.path.join(self.root, *parts[: depth + 1])
             try:
-                number = os.open(names[depth], _READING | os.O_DIRECTORY, dir_fd=above)
-            except OSError as error:
-                if error.errno not in _THROUGH:
-                    raise
-                here = os.path.join(self.root, *parts[: depth + 1])
-                raise WriteRefused(
-                    f"{here} is a link or a file on the control machine; fetch writes into directories only"
-                ) from None
-            status, status_above = os.fstat(number), os.fstat(above)
+                directory = above.enter(names[depth])
+            except AgentError:
+                raise WriteRefused(f"{here} is a link{_NO_DIRECTORY}") from None
+            except NotADirectoryError:
+                raise WriteRefused(f"{here} is a file{_NO_DIRECTORY}") from None
+            status, status_above = directory.status(), above.status()
             if status_above.st_mode & stat.S_ISVTX and is_of_stranger(status, status_above):
-                os.close(number)
-                here = os.path.join(self.root, *parts[: depth + 1])
+                directory.close()
                 raise WriteRefused(f"{here} is a directory of another account (uid {status.st_uid}); {_OWN_DEST}")
-            self._path_descriptors.append((names[depth], number))
+            self._path_descriptors.append((names[depth], directory))
             mode = stat.S_IMODE(status.st_mode)
             if mode & 0o700 != 0o700:
                 with contextlib.suppress(OSError):
-                    os.fchmod(number, mode | 0o700)
+                    directory.set_mode(mode | 0o700)
         self._entered = parts
         return self._path_descriptors[-1][1] if self._path_descriptors else self._top
 
     def _back_to(self, depth: int) -> None:
         self._entered = None
         while len(self._path_descriptors) > depth:
-            os.close(self._path_descriptors.pop()[1])
+            self._path_descriptors.pop()[1].close()
 
     def _disk(self, error: OSError) -> HostError:
         full = "; make room and run it again: it goes on from here" if error.errno in _FULL else ""
@@ -379,10 +378,10 @@ _READING: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _NEW: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def _open_own(directory: int, name: bytes, flags: int) -> int | None:
+def _open_own(directory: GuardedDirectory, name: bytes, flags: int) -> int | None:
     """A descriptor of a file of this account that has no other name; None if that is something else."""
     try:
-        number = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory)
+        number = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory.number)
     except OSError:
         return None
     if _is_own(os.fstat(number)):
@@ -442,13 +441,6 @@ def _close(file: _OpenFile) -> None:
 def _part(name: bytes, salt: bytes = b"") -> bytes:
     """The name of a temporary file: short and unique. Without salt, later calls find it."""
     return b".ipexctl-" + hashlib.blake2b(name, digest_size=8, salt=salt).hexdigest().encode() + b".part"
-
-
-def _stat(directory: int, name: bytes) -> os.stat_result | None:
-    try:
-        return os.stat(name, dir_fd=directory, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
 
 
 def _same_time(time: int, other: int) -> bool:

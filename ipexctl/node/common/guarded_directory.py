@@ -16,7 +16,7 @@ import contextlib
 import errno
 import os
 import stat
-from typing import Iterable, Iterator
+from typing import Callable, Iterable, Iterator
 
 from ipexctl.node.common.answer import AgentError
 
@@ -25,6 +25,8 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _TEMPORARY_NAME = 200
 """Bytes of a file's name in that of its temporary file: a name has 255 at most."""
 _DEPTH = 100
+_MAX_LINKS = 40
+"""As many as Linux follows."""
 
 
 def check_name(name: str) -> list[str]:
@@ -33,6 +35,64 @@ def check_name(name: str) -> list[str]:
     if "\0" in name or any(part in ("", ".", "..") for part in parts):
         raise AgentError(f"{name[:200]!r} leads out of the directory")
     return parts
+
+
+def resolve_links(path: str, fix: str, check_link: Callable[[str, str], None] | None = None) -> str:
+    """An absolute path without links, also if its end does not exist yet. Raises an AgentError for a refused link.
+
+    A link counts if it belongs to this account, to root, or to the owner of the directory that it is in. `check_link`
+    gets the path of each and its target, and may refuse it, too. What is in /proc stays as it is: a link there may be
+    an open file.
+    """
+    pending, here, links = path.split("/")[::-1], "/", 0
+    above, done = os.open("/", _ENTER), "/"
+    try:
+        while pending:
+            part = pending.pop()
+            if part in ("", "."):
+                continue
+            here = os.path.dirname(done) if part == ".." else os.path.join(done, part)
+            try:
+                status = os.stat(part, dir_fd=above, follow_symlinks=False)
+            except FileNotFoundError:
+                return os.path.normpath(os.path.join(here, *pending[::-1]))
+            if stat.S_ISLNK(status.st_mode):
+                directory = os.stat(above)
+                if directory.st_dev == _device_of_proc():
+                    return os.path.join(here, *pending[::-1])
+                target, links = os.readlink(part, dir_fd=above), links + 1
+                if links > _MAX_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+                if check_link is not None:
+                    check_link(here, target)
+                if is_of_stranger(status, directory):
+                    raise AgentError(f"{here} is a link of another account (uid {status.st_uid})", fix)
+                pending += target.split("/")[::-1]
+                if not target.startswith("/"):
+                    continue
+                here, part = "/", "/"
+            elif not stat.S_ISDIR(status.st_mode):
+                return os.path.normpath(os.path.join(here, *pending[::-1]))
+            below = os.open(part, _ENTER, dir_fd=above)
+            os.close(above)
+            above, done = below, here
+        return done
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, here) from None
+    finally:
+        os.close(above)
+
+
+def is_of_stranger(status: os.stat_result, directory: os.stat_result) -> bool:
+    """Whether an entry of a directory is of an account that is neither this one nor root, nor owns the directory."""
+    return status.st_uid not in (0, os.geteuid(), directory.st_uid)
+
+
+def _device_of_proc() -> int | None:
+    try:
+        return os.stat("/proc/self").st_dev
+    except OSError:
+        return None
 
 
 def open_directory(path: str, *, make: bool = False) -> int:
@@ -104,6 +164,18 @@ class GuardedDirectory:
 
     def status(self) -> os.stat_result:
         return os.fstat(self.number)
+
+    def set_mode(self, mode: int) -> None:
+        os.chmod(self._of_inode, mode)
+
+    def set_times(self, mtime: int) -> None:
+        """In nanoseconds."""
+        os.utime(self._of_inode, ns=(mtime, mtime))
+
+    @property
+    def _of_inode(self) -> int | str:
+        """For calls that take no descriptor of O_PATH, and need no right to enter the directory."""
+        return self.anchor if hasattr(os, "O_PATH") else self.number
 
     def check_private(self, fix: str) -> None:
         """Raise an AgentError unless it belongs to this account, which alone can open it."""
@@ -191,7 +263,11 @@ class GuardedDirectory:
             return
         temporary = b".%s.ipexctl-%s.new" % (name[:_TEMPORARY_NAME], os.urandom(4).hex().encode())
         os.symlink(target, temporary, dir_fd=self.number)
-        self.rename(self.number, temporary, name)
+        try:
+            self.rename(self.number, temporary, name)
+        except OSError:
+            self.unlink(temporary)
+            raise
 
     def rename(self, source: int, old: bytes, name: bytes, *, replace: bool = True) -> None:
         """Give an entry of an opened directory a name in this one.
@@ -219,17 +295,26 @@ class GuardedDirectory:
     def names(self) -> list[bytes]:
         return [os.fsencode(name) for name in os.listdir(self.anchor)]
 
-    def remove_tree(self, name: bytes) -> None:
+    def remove_tree(self, name: bytes, *, ignore_errors: bool = False) -> None:
         """Remove a file, a link, or a directory with all that is below it; no link is followed.
 
-        Raises the OSError of the first entry that stays.
+        Raises the OSError of the first entry that stays, or with `ignore_errors` removes all that it can.
         """
         waiting = [name]
+        errors = (OSError,) if ignore_errors else ()
         while waiting:
-            _remove(self, waiting.pop(), self, 0, waiting)
+            with contextlib.suppress(*errors):
+                _remove(self, waiting.pop(), self, 0, waiting, errors)
 
 
-def _remove(directory: GuardedDirectory, name: bytes, top: GuardedDirectory, depth: int, waiting: list[bytes]) -> None:
+def _remove(
+    directory: GuardedDirectory,
+    name: bytes,
+    top: GuardedDirectory,
+    depth: int,
+    waiting: list[bytes],
+    errors: tuple[type[OSError], ...],
+) -> None:
     """What is deeper than `_DEPTH` is moved to `top` and removed from there: each level needs a descriptor."""
     status = directory.status_of(name)
     if status is None:
@@ -243,7 +328,8 @@ def _remove(directory: GuardedDirectory, name: bytes, top: GuardedDirectory, dep
         return
     with directory.enter(name) as below:
         for entry in below.names():
-            _remove(below, entry, top, depth + 1, waiting)
+            with contextlib.suppress(*errors):
+                _remove(below, entry, top, depth + 1, waiting, errors)
     os.rmdir(name, dir_fd=directory.number)
 
 

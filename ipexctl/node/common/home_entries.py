@@ -15,7 +15,9 @@ import re
 import stat
 from typing import Callable, Iterator, Mapping
 
-from ipexctl.node.common.files import read_json, remove_file
+from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.files import read_json
+from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.home import HOME_ENTRIES, IGNORED
 
 RUN_ID = re.compile(r".+-[0-9]{4}-[0-9]{6}-[0-9a-f]{4}", re.DOTALL)
@@ -25,6 +27,7 @@ _RUN_FILES = ("status.json", "job.json", "agent.zip", "rank.py", "shim", "ranks"
 TREE = re.compile(r"(.+-[0-9a-f]{8})(?:\.gen([0-9]+))?", re.DOTALL)
 STATE_DIRECTORY = ".ipexctl"
 """Of a project's tree."""
+_LEASES = f"{STATE_DIRECTORY}/leases".encode()
 _HEX12 = "[0-9a-f]{12}"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _PARTIAL = re.compile(r"[0-9a-f]+\..+\.[0-9]+\.[0-9a-f]+\.part")
@@ -218,7 +221,8 @@ def foreign_entries(home: str) -> Iterator[str]:
 
 def release_trees(rundir: str) -> None:
     """Remove the leases of a run that is over, in the home of its directory."""
-    code, name = f"{os.path.dirname(os.path.dirname(rundir))}/code", os.path.basename(rundir)
-    with contextlib.suppress(OSError):
-        for tree in os.listdir(code):
-            remove_file(f"{code}/{tree}/{STATE_DIRECTORY}/leases/{name}")
+    code, name = f"{os.path.dirname(os.path.dirname(rundir))}/code", os.fsencode(os.path.basename(rundir))
+    for tree in list_names(code):  # one of them may be a link of the user, to a larger disk
+        path = os.path.realpath(f"{code}/{tree}")
+        with contextlib.suppress(OSError, AgentError), GuardedDirectory.open(path) as top, top.enter(_LEASES) as leases:
+            leases.unlink(name)

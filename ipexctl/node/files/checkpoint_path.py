@@ -10,17 +10,13 @@ directory, too.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
-import stat
 
 from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.guarded_directory import resolve_links
 from ipexctl.node.common.home_entries import STATE_DIRECTORY
 from ipexctl.node.files.tree import ProjectTree
 
-_MAX_LINKS = 40
-"""As many as Linux follows."""
-_DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 OWN_CHECKPOINT = "name the place itself in the call: --checkpoint /PATH/ON/EVERY/HOST"
 OWN_DATA = "name the place itself in the call: ipexctl push SRC /PATH/ON/EVERY/HOST"
 
@@ -30,39 +26,7 @@ def resolve_path(path: str, home: str, project: str = "", *, fix: str = OWN_CHEC
 
     `project`: the working directory of the ranks if a project's file set the path, else empty.
     """
-    pending, here, links = path.split("/")[::-1], "/", 0
-    above, done = os.open("/", _DIRECTORY), "/"
-    try:
-        while pending:
-            part = pending.pop()
-            if part in ("", "."):
-                continue
-            here = os.path.dirname(done) if part == ".." else os.path.join(done, part)
-            try:
-                status = os.stat(part, dir_fd=above, follow_symlinks=False)
-            except FileNotFoundError:
-                return os.path.normpath(os.path.join(here, *pending[::-1]))
-            if stat.S_ISLNK(status.st_mode):
-                target, links = os.readlink(part, dir_fd=above), links + 1
-                if links > _MAX_LINKS:
-                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-                _check_link(here, target, home, project, fix)
-                if status.st_uid not in (0, os.geteuid(), os.stat(above).st_uid):
-                    raise AgentError(f"{here} is a link of another account (uid {status.st_uid})", fix)
-                pending += target.split("/")[::-1]
-                if not target.startswith("/"):
-                    continue
-                here, part = "/", "/"
-            elif not stat.S_ISDIR(status.st_mode):
-                return os.path.normpath(os.path.join(here, *pending[::-1]))
-            below = os.open(part, _DIRECTORY, dir_fd=above)
-            os.close(above)
-            above, done = below, here
-        return done
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, here) from None
-    finally:
-        os.close(above)
+    return resolve_links(path, fix, lambda here, target: _check_link(here, target, home, project, fix))
 
 
 def _check_link(path: str, target: str, home: str, project: str, fix: str) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
+import json
 import os
 import pwd
 import shlex
@@ -375,7 +376,7 @@ def place(request: PlaceRequest) -> PlaceReply:
             raise gone from None
         if hashlib.sha256(listed).hexdigest() != request["listed"]:
             raise AgentError(f"{own.path} has the list of another push", "run it again")
-        rows = checked(json.loads(listed))
+        rows = checked(parse_json(listed))
         if is_file != any(row.path == _TOP and row.kind != "d" for row in rows):
             raise AgentError(f"{path} was replaced meanwhile", "run it again")
         placement = Placement(top, own, name, force=request["force"])

@@ -4,7 +4,9 @@ In: the limits of a call; out: what was removed and why, and what is kept. Wheth
 `liveness.py`, and of the processes of this account that name it; where that can't be known, the run stays. The rules:
 one call at a time; a run is renamed away before its files are deleted, so that an interrupted removal leaves no half
 run; a summary of each pruned run stays as a line of `runs/.pruned.jsonl`; a directory of `runs` that is no run is
-neither counted nor removed. Token and secrets of runs that are over go at once, whatever their age.
+neither counted nor removed. Token and secrets of runs that are over go at once, whatever their age. Ranks may change
+what is in a run's directory, and others what is above a home: `runs` is opened once, all that is written or removed is
+reached from there, and no link is followed.
 """
 
 from __future__ import annotations
@@ -14,20 +16,18 @@ import errno
 import json
 import os
 import re
-import shutil
 import time
 from typing import TypedDict
 
-from ipexctl.node.common.answer import answer
+from ipexctl.node.common.answer import AgentError, answer
 from ipexctl.node.common.files import (
     disk_usage,
     home_of,
-    open_private,
     read_json,
-    remove_file,
     waits_in_queue,
     write_atomically,
 )
+from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.home import check_home, open_home
 from ipexctl.node.common.home_entries import REMOVED_RUN, is_run, list_names, release_trees
 from ipexctl.node.common.limits import PRUNE_LOCK
@@ -37,6 +37,8 @@ from ipexctl.node.common.records import FINAL, read_status
 from ipexctl.node.common.store_lock import store_lock
 from ipexctl.node.run.replies import PrunedRun, PruneReply
 
+PRUNED = b".pruned.jsonl"
+_APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 REMEMBERED = 1000
 MAX_NAME = 256
 SUMMARY_FIELDS = (
@@ -136,36 +138,37 @@ def choose_runs(runs: list[Run], request: PruneRunsRequest, active: set[str], no
     return removed
 
 
-def remove(runs_directory: str, run: Run, why: str, now: float) -> bool:
+def remove(runs_directory: GuardedDirectory, run: Run, why: str, now: float) -> bool:
     """Rename the run away first, then delete its files. On a full disk its summary is written after that."""
-    removed_path, pruned_path, line = f"{runs_directory}/.gone-{run.name}", f"{runs_directory}/.pruned.jsonl", ""
+    name, removed, line = os.fsencode(run.name), os.fsencode(f".gone-{run.name}"), ""
     if run.document:
         summary = {name: run.document[name] for name in SUMMARY_FIELDS if name in run.document}
         if summary.get("state") not in FINAL:
             summary["state"] = "lost"
         line = json.dumps({"id": run.name, "at": round(now), "why": why, "status": summary})
-    is_noted = not line or append_line(pruned_path, line)
+    is_noted = not line or append_line(runs_directory, line)
     try:
-        os.rename(run.path, removed_path)
+        runs_directory.rename(runs_directory.number, name, removed)
     except OSError:
         return False
-    shutil.rmtree(removed_path, ignore_errors=True)
+    runs_directory.remove_tree(removed, ignore_errors=True)
     if not is_noted:
-        append_line(pruned_path, line)
+        append_line(runs_directory, line)
     with contextlib.suppress(OSError):  # results stay, whatever their age; an empty directory has none
-        os.rmdir(f"{os.path.dirname(runs_directory)}/results/{run.name}")
+        os.rmdir(f"{os.path.dirname(os.path.dirname(run.path))}/results/{run.name}")
     release_trees(run.path)
     return True
 
 
-def append_line(path: str, line: str) -> bool:
-    """Append a line; false if the disk or the quota is full. Raises other OSErrors.
+def append_line(runs_directory: GuardedDirectory, line: str) -> bool:
+    """Append a line to the list of pruned runs; false if the disk or the quota is full. Raises other OSErrors.
 
     An empty line before it separates it from one that a full disk has cut off.
     """
     data = f"\n{line}\n".encode()
     try:
-        with open(path, "ab", buffering=0, opener=open_private) as file:
+        number = os.open(PRUNED, _APPEND, 0o600, dir_fd=runs_directory.number)
+        with open(number, "ab", buffering=0) as file:
             return file.write(data) == len(data)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -173,25 +176,25 @@ def append_line(path: str, line: str) -> bool:
         return False
 
 
-def clean_up(runs_directory: str) -> None:
+def clean_up(runs_directory: GuardedDirectory) -> None:
     """Delete what an interrupted call has left, and shorten the list of pruned runs."""
-    for name in list_names(runs_directory):
-        if REMOVED_RUN.fullmatch(name):
-            shutil.rmtree(f"{runs_directory}/{name}", ignore_errors=True)
-    path = runs_directory + "/.pruned.jsonl"
+    for name in runs_directory.names():
+        if REMOVED_RUN.fullmatch(os.fsdecode(name)):
+            runs_directory.remove_tree(name, ignore_errors=True)
     with contextlib.suppress(OSError):
-        with open(path, encoding="utf-8") as file:
+        with open(runs_directory.open_to_read(PRUNED), "rb") as file:
             lines = [line for line in file if line.strip()]
         if len(lines) > 2 * REMEMBERED:
-            write_atomically(path, "".join(lines[-REMEMBERED:]).encode(), durable=False)
+            path = f"{runs_directory.anchor}/{os.fsdecode(PRUNED)}"
+            write_atomically(path, b"".join(lines[-REMEMBERED:]), durable=False)
 
 
-def remove_job_files(runs: list[Run], active: set[str], now: float) -> None:
+def remove_job_files(runs_directory: GuardedDirectory, runs: list[Run], active: set[str], now: float) -> None:
     """Remove token and secrets of runs that are over: of a killed call, or where all processes were killed."""
     for run in runs:
-        path = run.path + "/job.json"
-        if os.path.exists(path) and not run.may_be_in_progress(now, active):
-            remove_file(path)
+        if os.path.lexists(run.path + "/job.json") and not run.may_be_in_progress(now, active):
+            with contextlib.suppress(OSError, AgentError), runs_directory.enter(os.fsencode(run.name)) as directory:
+                directory.unlink(b"job.json")
 
 
 def prune(request: PruneRunsRequest) -> PruneReply:
@@ -206,9 +209,10 @@ def prune(request: PruneRunsRequest) -> PruneReply:
         active = runs_with_processes(runs_directory)
         to_remove = choose_runs(runs, request, active, now)
         if not request["dry_run"]:
-            clean_up(runs_directory)
-            remove_job_files(runs, active, now)
-            to_remove = [(run, why) for run, why in to_remove if remove(runs_directory, run, why, now)]
+            with GuardedDirectory.open(os.path.realpath(runs_directory)) as opened:
+                clean_up(opened)
+                remove_job_files(opened, runs, active, now)
+                to_remove = [(run, why) for run, why in to_remove if remove(opened, run, why, now)]
     removed = {run.name for run, _ in to_remove}
     kept = [run.bytes for run in runs if run.name not in removed]
     pruned = tuple(PrunedRun(run.name, run.bytes, why) for run, why in to_remove)

@@ -26,9 +26,8 @@ sys.stdin.read()
 @contextmanager
 def memfd_of(uid: int, name: str = "ipexctl-allreduce") -> Iterator[tuple[int, int]]:
     """The pid of a process of that user, and the number of its memfd."""
-    as_user = {"user": uid, "group": uid} if uid else {}
     with subprocess.Popen(
-        ["/usr/bin/python3", "-c", SERVE, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, **as_user
+        ["/usr/bin/python3", "-c", SERVE, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, user=uid, group=uid
     ) as process:
         assert process.stdout is not None
         yield process.pid, int(process.stdout.readline())
