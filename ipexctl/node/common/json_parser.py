@@ -1,7 +1,7 @@
 """The one way in which ipexctl reads JSON: of its own files, of an answer of a host, of a message from a connection.
 
 In comes a text or a file; out comes a value, or a `JsonError`, which is a ValueError and says what is wrong. The rules
-are for what a program of somebody else, a full disk or a failing one may have left there:
+are for what another program, another account, a full disk or a failing one may have left there:
 
 - no deeper than `MAX_DEPTH`, whatever the depth of the stack: Python raises a RecursionError, and a value that is just
   below its limit fails later, where it is written or compared;
