@@ -57,7 +57,7 @@ class Training(Hosts):
     def whole(self) -> set[str]:
         return {*OF_RANK_0, *(f"rng_state_{rank}.pth" for rank in range(len(self.names)))}
 
-    def aside(self, name: str) -> set[str]:
+    def aside_files(self, name: str) -> set[str]:
         base = self.base / name / "checkpoints"
         return {path.name for path in base.glob("*/aside/**/*") if path.is_file() and path.name != "parts.json"}
 
@@ -84,19 +84,19 @@ def test_three_runs_with_rotation_resume_from_the_newest_whole_checkpoint(hosts:
     assert hosts.found()["node2"]["checkpoint-20"] == {"rng_state_1.pth"}
     hosts.exchanged()
     assert hosts.found() == everywhere(hosts, "checkpoint-40", "checkpoint-60")
-    assert hosts.aside("node2") == {"rng_state_1.pth"}
+    assert hosts.aside_files("node2") == {"rng_state_1.pth"}
     hosts.train("30")
     hosts.exchanged()
     assert hosts.found() == everywhere(hosts, "checkpoint-20", "checkpoint-30")
-    assert hosts.aside("node2") == hosts.whole()
-    assert hosts.aside("node1") == set()
+    assert hosts.aside_files("node2") == hosts.whole()
+    assert hosts.aside_files("node1") == set()
     ends = hosts.train("100", "--resume")
     assert ends == {name: (0, ["from checkpoint-30", "at 100"]) for name in hosts.names}
     hosts.exchanged()
     assert hosts.found() == everywhere(hosts, "checkpoint-80", "checkpoint-100")
     hosts.exchanged()
     assert hosts.notes == []
-    assert [hosts.aside(name) for name in hosts.names] == [set()] * len(hosts.names)
+    assert [hosts.aside_files(name) for name in hosts.names] == [set()] * len(hosts.names)
     assert not list(hosts.base.glob("*/checkpoints/*/aside"))
 
 
@@ -142,8 +142,8 @@ def test_save_into_an_old_checkpoint_that_was_killed_leaves_the_old_one(three: T
     three.exchanged()
     assert three.found() == everywhere(three, "checkpoint-20")
     assert three.content("checkpoints/checkpoint-20/model.safetensors") == [before] * 3
-    (aside,) = (three.base / "node1/checkpoints").glob("*/aside/*/checkpoints/checkpoint-20/model.safetensors")
-    assert aside.read_bytes() == after
+    (aside_files,) = (three.base / "node1/checkpoints").glob("*/aside/*/checkpoints/checkpoint-20/model.safetensors")
+    assert aside_files.read_bytes() == after
 
 
 def test_file_of_the_user_in_a_rotated_checkpoint_stays(three: Training) -> None:
@@ -178,19 +178,19 @@ def test_another_host_completes_what_was_set_aside(tmp_path: Path) -> None:
 def test_failed_exchange_removes_nothing_that_was_set_aside(three: Training) -> None:
     three.train("60", "--limit", "1")
     three.exchanged()
-    before = three.aside("node2")
+    before = three.aside_files("node2")
     assert before == {"rng_state_1.pth"}
     three.train("80", "--limit", "1")
     (three.base / "node3/checkpoints").rename(three.base / "node3/moved")
     (three.base / "node3/checkpoints").write_text("a file where the exchange needs a directory")
     assert three.exchange().failure
-    assert three.aside("node2") >= before
+    assert three.aside_files("node2") >= before
     (three.base / "node3/checkpoints").unlink()
     (three.base / "node3/moved").rename(three.base / "node3/checkpoints")
     three.exchanged()
     assert three.found() == everywhere(three, "checkpoint-80")
     three.exchanged()
-    assert [three.aside(name) for name in three.names] == [set()] * 3
+    assert [three.aside_files(name) for name in three.names] == [set()] * 3
 
 
 @pytest.fixture
@@ -218,13 +218,13 @@ def test_files_on_another_disk_are_set_aside_there_and_uninstall_finds_them(
     (disk / "full").write_bytes(b"x" * (os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize))
     three.exchanged()
     assert not three.found()["node2"]
-    (aside,) = disk.glob(".ipexctl-aside-*")
-    assert aside.stat().st_mode & 0o777 == 0o700
-    assert {path.name for path in aside.rglob("*") if path.is_file()} == three.whole()
-    assert missing(" ".join(three.notes), f"node2 {aside}") == []
+    (aside_files,) = disk.glob(".ipexctl-aside-*")
+    assert aside_files.stat().st_mode & 0o777 == 0o700
+    assert {path.name for path in aside_files.rglob("*") if path.is_file()} == three.whole()
+    assert missing(" ".join(three.notes), f"node2 {aside_files}") == []
     (link,) = (three.base / "node2/checkpoints").glob("*/aside")
     remove_aside(str(link))
-    assert not aside.exists()
+    assert not aside_files.exists()
     assert not os.path.lexists(link)
 
 
@@ -238,11 +238,11 @@ def test_full_disk_that_earlier_files_fill_names_them(tmp_path: Path, disk: Path
     flat.exchanged()
     flat.write("node1", b"b" * 3_000_000, "out/next.pt")
     failure = flat.exchange().failure
-    (aside,) = disk.glob("checkpoints/*/aside")
+    (aside_files,) = disk.glob("checkpoints/*/aside")
     assert missing(failure, "node2 full rm -r") == []
     command = failure[failure.index("rm -r") : failure.index("  #")]
-    assert (tmp_path / "node2").resolve() / aside.relative_to(disk) == Path(command.split()[-1]).resolve()
-    assert list(aside.rglob("last.pt"))
+    assert (tmp_path / "node2").resolve() / aside_files.relative_to(disk) == Path(command.split()[-1]).resolve()
+    assert list(aside_files.rglob("last.pt"))
     subprocess.run(command, shell=True, check=True)
     flat.exchanged()
     assert flat.content("out/next.pt") == [b"b" * 3_000_000] * 2
@@ -289,12 +289,12 @@ def flat(tmp_path: Path) -> Training:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another account")
 def test_another_account_gets_no_hand_on_what_is_removed(flat: Training, disk: Path) -> None:
     """It renames the directory beside the checkpoint, and puts a link to files of the user in its place."""
-    aside = aside_of(flat, disk)
+    aside_files = aside_of(flat, disk)
     caches = flat.base / "caches"
     (caches / ("a" * 32)).mkdir(parents=True)
     (caches / ("a" * 32) / "model").write_text("of the user")
-    as_another_account(disk, lambda: replace_by_link(aside.name, caches))
-    assert aside.is_symlink()
+    as_another_account(disk, lambda: replace_by_link(aside_files.name, caches))
+    assert aside_files.is_symlink()
     flat.write("node1", b"two", "out/last.pt")
     flat.exchanged()
     assert (caches / ("a" * 32) / "model").read_text() == "of the user"
@@ -303,22 +303,22 @@ def test_another_account_gets_no_hand_on_what_is_removed(flat: Training, disk: P
     assert flat.content("out/last.pt") == [None, None]
     assert [path.name for path in caches.iterdir()] == ["a" * 32]
     (found,) = (flat.base / "node2/checkpoints").glob("*/aside")
-    assert found.resolve() == disk / "mine" / aside.name
+    assert found.resolve() == disk / "mine" / aside_files.name
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another account")
 def test_directory_of_another_account_beside_the_checkpoint_gets_no_files(flat: Training, disk: Path) -> None:
-    aside = aside_of(flat, disk)
+    aside_files = aside_of(flat, disk)
     flat.exchanged()
-    assert not aside.exists()
-    as_another_account(disk, lambda: aside.relative_to(disk).mkdir())
-    assert aside.stat().st_uid == 12345
+    assert not aside_files.exists()
+    as_another_account(disk, lambda: aside_files.relative_to(disk).mkdir())
+    assert aside_files.stat().st_uid == 12345
     flat.write("node1", b"two", "out/last.pt")
     flat.exchanged()
     flat.of("node1", "out/last.pt").unlink()
     flat.exchanged()
     assert flat.content("out/last.pt") == [None, None]
-    assert not list(aside.iterdir())
+    assert not list(aside_files.iterdir())
 
 
 def test_file_that_became_a_link_is_not_sent(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ class CheckpointFiles:
         return self._resolve()
 
     @functools.cached_property
-    def aside(self) -> AsideFiles:
+    def aside_files(self) -> AsideFiles:
         return AsideFiles(self.directory, self.root)
 
     def path_of(self, name: str) -> str:
@@ -224,10 +224,10 @@ class CheckpointFiles:
         file.close()
         raise OSError(errno.ESTALE, "it has changed", path)
 
-    def place(self, copies: list[Copy], aside: Collection[str] = ()) -> None:
+    def place(self, copies: list[Copy], aside_files: Collection[str] = ()) -> None:
         """Replace files of the checkpoint with those received; each has its old or its new content, never a part.
 
-        `aside`: those of which the old file is set aside.
+        `aside_files`: those of which the old file is set aside.
         """
         uses = [copy.sha256 for copy in copies]
         for copy in copies:
@@ -237,8 +237,8 @@ class CheckpointFiles:
             self._note_times(copy.name)
             number = open_directory(directory, make=True)
             try:
-                if copy.name in aside:
-                    self.aside.keep(copy.name, target, number)
+                if copy.name in aside_files:
+                    self.aside_files.keep(copy.name, target, number)
                 if copy.sha256 in uses or os.stat(source).st_dev != os.stat(number).st_dev:
                     self._place_copy(source, number, target, copy)
                 else:
@@ -305,7 +305,7 @@ class CheckpointFiles:
                 _act_on_entry(os.rmdir, self.path_of(directory))
 
     def _set_aside(self, name: str, entry: str, *, dir_fd: int) -> None:
-        self.aside.keep(name, entry, dir_fd)
+        self.aside_files.keep(name, entry, dir_fd)
 
     def _set_temporaries_aside(self, directory: str) -> None:
         """The rank that wrote them has ended; scripts would take their directory for a checkpoint."""
@@ -316,7 +316,7 @@ class CheckpointFiles:
                 is_temporary(os.fsdecode(name)) and status and stat.S_ISREG(status.st_mode) for name, status in kinds
             ):
                 for name in map(os.fsdecode, names):
-                    self.aside.keep(f"{directory}/{name}", name, opened.number)
+                    self.aside_files.keep(f"{directory}/{name}", name, opened.number)
 
     def save(self, known: KnownFiles, kept: list[str]) -> None:
         rows = {}
@@ -413,7 +413,7 @@ class Exchange:
 
     def _steps(self, hosts: list[str]) -> None:
         files = self._files
-        files.aside.put_back(files.top, hosts)
+        files.aside_files.put_back(files.top, hosts)
         scanned = files.scan()
         send_line(self._conn, scanned.to_json())
         order = self._receive()
@@ -428,23 +428,27 @@ class Exchange:
         if size > free_space(files.directory):
             full = explain_full_disk(files.directory, size)
             # No exchange succeeds as long as these files fill the disk, so none would remove them.
-            raise full if files.aside.is_empty() else AgentError(full.reason, _fix_full_disk(files.aside.path))
+            raise (
+                full
+                if files.aside_files.is_empty()
+                else AgentError(full.reason, _fix_full_disk(files.aside_files.path))
+            )
         for fetch, copies in fetches:
             self._fetch(fetch, copies, token)
         received = [copy for _, copies in fetches for copy in copies]
         parts = [check_name(part, files.top) for part in order["parts"]]
-        aside = {check_name(name, files.top) for name in order["remove"] if scanned.is_present(name)}
-        if aside:
-            files.aside.prepare(exchange)
-        files.place(received, aside)
-        files.remove(aside - {copy.name for copy in received})
+        aside_files = {check_name(name, files.top) for name in order["remove"] if scanned.is_present(name)}
+        if aside_files:
+            files.aside_files.prepare(exchange)
+        files.place(received, aside_files)
+        files.remove(aside_files - {copy.name for copy in received})
         files.restore_times(received)
         files.save(known, [check_name(name, files.top) for name in order["kept"]])
-        files.aside.note_parts(parts, hosts)
-        send_line(self._conn, {"done": True, "aside": files.aside.path if files.aside.is_used else ""})
+        files.aside_files.note_parts(parts, hosts)
+        send_line(self._conn, {"done": True, "aside": files.aside_files.path if files.aside_files.is_used else ""})
         # The other hosts may still fetch from this one. A failure of theirs ends the connection.
         if self._receive().get("end"):
-            files.aside.end()
+            files.aside_files.end()
 
     def _receive(self) -> Any:
         return read_line(self._conn, time.monotonic() + CHECKPOINT_STEP)
@@ -479,8 +483,8 @@ class Exchange:
             raise AgentError(f"a file changed while it was sent: {failed[0]['reason']}")
 
 
-def _fix_full_disk(aside: str) -> str:
-    return f"rm -r {shlex.quote(aside)}  # files that earlier exchanges set aside; or free other space there"
+def _fix_full_disk(aside_files: str) -> str:
+    return f"rm -r {shlex.quote(aside_files)}  # files that earlier exchanges set aside; or free other space there"
 
 
 def _check_exchange(name: object) -> str:

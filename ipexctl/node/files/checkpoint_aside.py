@@ -26,6 +26,7 @@ from typing import Collection, Iterator
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.files import make_private_directory
 from ipexctl.node.common.guarded_directory import GuardedDirectory
+from ipexctl.node.common.json_parser import parse_object
 from ipexctl.node.files.checkpoint_plan import check_name
 
 HIDDEN = ".ipexctl-aside-"
@@ -51,16 +52,16 @@ class AsideFiles:
         return _place_of(self._link)
 
     def is_empty(self) -> bool:
-        with contextlib.suppress(OSError, AgentError), _open(self._link) as aside:
-            return not _exchanges(aside)
+        with contextlib.suppress(OSError, AgentError), _open(self._link) as aside_files:
+            return not _exchanges(aside_files)
         return True
 
     def prepare(self, exchange: str) -> None:
         """Choose the place: where the checkpoint's files can be renamed to."""
         self._exchange = exchange
         device = os.stat(_existing(self._root)).st_dev
-        with contextlib.suppress(OSError, AgentError), _open(self._link) as aside:
-            if aside.status().st_dev == device:
+        with contextlib.suppress(OSError, AgentError), _open(self._link) as aside_files:
+            if aside_files.status().st_dev == device:
                 return
         if os.path.islink(self._link):
             os.unlink(self._link)
@@ -89,8 +90,8 @@ class AsideFiles:
         """Rename an entry of an open directory to its place among the files set aside."""
         above, _, last = name.rpartition("/")
         try:
-            with _open(self._link) as aside:
-                target = aside.enter(os.fsencode(f"{self._exchange}/{above}"), make=True, mode=0o700)
+            with _open(self._link) as aside_files:
+                target = aside_files.enter(os.fsencode(f"{self._exchange}/{above}"), make=True, mode=0o700)
         except FileNotFoundError as error:
             raise AgentError(f"{error.filename} was removed during the exchange", "start the run again") from None
         try:
@@ -110,7 +111,7 @@ class AsideFiles:
         """Remember the directories that were in part, if files of them were set aside."""
         if not self.is_used:
             return
-        with _open(self._link) as aside, aside.enter(self._exchange.encode()) as exchange:
+        with _open(self._link) as aside_files, aside_files.enter(self._exchange.encode()) as exchange:
             parts = [part for part in parts if _is_directory(part, exchange)]
             if parts:
                 record = {"parts": parts, "hosts": list(hosts)}
@@ -118,9 +119,9 @@ class AsideFiles:
 
     def put_back(self, top: str, hosts: Collection[str]) -> None:
         """Rename directories that were in part to their places, where nothing is now, if another host takes part."""
-        with contextlib.suppress(FileNotFoundError, AgentError), _open(self._link) as aside:
-            for name in _exchanges(aside):
-                with aside.enter(name) as exchange:
+        with contextlib.suppress(FileNotFoundError, AgentError), _open(self._link) as aside_files:
+            for name in _exchanges(aside_files):
+                with aside_files.enter(name) as exchange:
                     for part in _read_parts(exchange, top, hosts):
                         self._put_back(part, top, exchange)
 
@@ -136,11 +137,11 @@ class AsideFiles:
 
     def end(self) -> None:
         """The exchange has succeeded: what earlier ones have set aside goes, as far as that is possible."""
-        with contextlib.suppress(OSError, AgentError), _open(self._link) as aside:
-            for name in _exchanges(aside):
+        with contextlib.suppress(OSError, AgentError), _open(self._link) as aside_files:
+            for name in _exchanges(aside_files):
                 if name != self._exchange.encode():
-                    aside.remove_tree(name)
-            if not _exchanges(aside):
+                    aside_files.remove_tree(name)
+            if not _exchanges(aside_files):
                 _remove_place(self._link)
 
 
@@ -149,9 +150,9 @@ def remove_aside(link: str) -> None:
 
     Nothing is removed in a directory that belongs to another account, or that ipexctl has not named.
     """
-    with contextlib.suppress(OSError, AgentError), _open(link) as aside:
-        for name in _exchanges(aside):
-            aside.remove_tree(name)
+    with contextlib.suppress(OSError, AgentError), _open(link) as aside_files:
+        for name in _exchanges(aside_files):
+            aside_files.remove_tree(name)
         _remove_place(link)
 
 
@@ -179,13 +180,13 @@ def _remove_place(link: str) -> None:
 @contextlib.contextmanager
 def _open(link: str) -> Iterator[GuardedDirectory]:
     """The directory of the files that were set aside; raises an AgentError if another account has a hand in it."""
-    with GuardedDirectory.open(_place_of(link)) as aside:
-        aside.check_private(f"mv {shlex.quote(aside.path)} {shlex.quote(aside.path)}.old")
-        yield aside
+    with GuardedDirectory.open(_place_of(link)) as aside_files:
+        aside_files.check_private(f"mv {shlex.quote(aside_files.path)} {shlex.quote(aside_files.path)}.old")
+        yield aside_files
 
 
-def _exchanges(aside: GuardedDirectory) -> list[bytes]:
-    return sorted(name for name in aside.names() if _EXCHANGE.fullmatch(name))
+def _exchanges(aside_files: GuardedDirectory) -> list[bytes]:
+    return sorted(name for name in aside_files.names() if _EXCHANGE.fullmatch(name))
 
 
 def _is_directory(name: str, exchange: GuardedDirectory) -> bool:
@@ -197,7 +198,7 @@ def _is_directory(name: str, exchange: GuardedDirectory) -> bool:
 def _read_parts(exchange: GuardedDirectory, top: str, hosts: Collection[str]) -> list[str]:
     """The directories that were in part in an exchange, if one of `hosts` took no part in it."""
     try:
-        record = json.loads(exchange.read(_PARTS, _MAX_PARTS))
+        record = parse_object(exchange.read(_PARTS, _MAX_PARTS))
         if set(hosts) <= set(record["hosts"]):
             return []
         return [check_name(part, top) for part in record["parts"] if _is_directory(part, exchange)]

@@ -374,10 +374,10 @@ class _Planner:
                     transfers.setdefault((str(source), host), []).append(winner)
                 is_old = is_there and (before is None or before.sha256 != winner.sha256 or not before.is_brought)
                 known[host][name] = Known(winner.sha256, not is_old)
-        aside = {host: names | self._replaced[host] for host, names in self._aside.items()}
+        aside_files = {host: names | self._replaced[host] for host, names in self._aside.items()}
         return ExchangePlan(
             tuple(Transfer(*hosts, tuple(copies)) for hosts, copies in transfers.items()),
-            {host: tuple(sorted(names)) for host, names in aside.items() if names},
+            {host: tuple(sorted(names)) for host, names in aside_files.items() if names},
             known,
             {host: tuple(sorted(names)) for host, names in self._kept.items() if names},
             tuple(self._parts),

@@ -26,9 +26,11 @@ def can_import(name: str) -> bool:
 
 
 def extend_search_path() -> None:
-    """Add the paths that ranks search: this process runs isolated, ranks do not."""
+    """Add the paths that ranks search: this process runs isolated, and the agent without `site`; ranks do not."""
     import site
 
+    if sys.flags.no_site:
+        site.main()
     sys.path[:0] = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     if has_user_site():
         site.addsitedir(site.getusersitepackages())

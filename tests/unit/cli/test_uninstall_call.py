@@ -27,6 +27,7 @@ def account(tmp_path: Path) -> dict[str, str]:
     """The environment of an account that used ipexctl: a home of the agent, a cache, a state, completion."""
     home = tmp_path
     files = {
+        ".ipexctl/.ipexctl-home": "",
         ".ipexctl/agent/0123456789abcdef/__main__.py": "",
         ".ipexctl/agent/0123456789abcdef/ipexctl/__init__.py": "",
         ".cache/ipexctl/sync/p-01234567/hashes.json": "{}",

@@ -57,7 +57,7 @@ def host(words: str) -> HostCopies:
 class Result(NamedTuple):
     common: set[str]
     """Files that all hosts have."""
-    aside: dict[str, set[str]]
+    aside_files: dict[str, set[str]]
     alone: dict[str, set[str]]
     """Files that a host has beyond the common ones."""
 
@@ -66,9 +66,9 @@ def apply(reports: dict[str, HostCopies], plan: ExchangePlan) -> dict[str, HostC
     """The reports of the hosts after the exchange, if nothing happens."""
     after = {}
     for name, report in reports.items():
-        aside = set(plan.removals.get(name, ()))
-        copies = {file: copy for file, copy in report.copies.items() if file not in aside}
-        incomplete = {file: why for file, why in report.incomplete.items() if file not in aside}
+        aside_files = set(plan.removals.get(name, ()))
+        copies = {file: copy for file, copy in report.copies.items() if file not in aside_files}
+        incomplete = {file: why for file, why in report.incomplete.items() if file not in aside_files}
         for transfer in plan.transfers:
             if transfer.target == name:
                 copies.update({copy.name: copy for copy in transfer.copies})
@@ -211,10 +211,10 @@ CASES = {
 
 @pytest.mark.parametrize(("words", "common", "aside", "alone"), CASES.values(), ids=CASES)
 def test_directories_are_whole_on_all_hosts_or_set_aside(
-    words: list[str], common: str, aside: list[str], alone: list[str]
+    words: list[str], common: str, aside_files: list[str], alone: list[str]
 ) -> None:
     reports = {f"node{number}": host(each) for number, each in enumerate(words, 1)}
-    assert outcome(reports) == Result(names(common), per_host(*aside), per_host(*alone))
+    assert outcome(reports) == Result(names(common), per_host(*aside_files), per_host(*alone))
 
 
 def test_single_file_is_no_part_of_a_directory() -> None:

@@ -11,6 +11,7 @@ import pytest
 import uv
 from stack_helpers import env_record, installed
 
+from agent_helpers import mark_home
 from env_helpers import PYTHON, Home
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Env, Software
@@ -145,7 +146,7 @@ def test_environment_has_failed_if_every_verification_failed(verified: dict[str,
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    return Home(tmp_path / "home")
+    return Home(mark_home(tmp_path / "home"))
 
 
 @pytest.fixture
