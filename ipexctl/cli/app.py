@@ -22,43 +22,39 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
-    "Cluster": {
+    "Every day": {
         "doctor": "Check whether the hosts can train together.",
-        "trust": "Let node0 log in to every node by ssh, as mpirun needs.",
-        "exec": "Run one command on every host and show its output live.",
-        "lab": "Create and break a cluster of real SSH hosts on one machine.",
-    },
-    "Stack": {
-        "versions": "Show the table of stacks and which one install would choose.",
         "install": "Install a matching PyTorch stack on every host.",
-        "envs": "List, remove or verify the environments on every host.",
-    },
-    "Runs": {
-        "autotune": "Find the fastest settings of a run by short trials on its hosts.",
         "run": "Run a script on all hosts, one process per rank.",
-        "submit": "Put a run into the queue of a Slurm cluster, through its login node.",
         "ps": "List the runs started from the control machine and their states.",
         "attach": "Watch a run again until it ends.",
-        "wait": "Wait until runs are over, without touching them.",
         "logs": "Print the output of a run's ranks.",
         "why": "Explain why a run ended: the likely cause and the fix.",
+        "fetch": "Fetch checkpoints, logs and other files of a run or a host.",
+        "stop": "Stop a run on every node.",
+    },
+    "Cluster": {
+        "trust": "Let node0 log in to every node by ssh, as mpirun needs.",
+        "versions": "Show the table of stacks and which one install would choose.",
+        "envs": "List, remove or verify the environments on every host.",
+        "exec": "Run one command on every host and show its output live.",
+        "sync": "Sync a project directory to the same path on every host.",
+        "push": "Copy data to the same path on every host.",
+        "lab": "Create and break a cluster of real SSH hosts on one machine.",
+        "uninstall": "Remove ipexctl from the hosts and the control machine.",
+    },
+    "Look back": {
+        "wait": "Wait until runs are over, without touching them.",
         "report": "Write one HTML page that shows a run.",
         "slow": "Name the slow rank of a run, with the cause and the cost.",
         "dump": "Show the Python stack of every rank of a run.",
-        "stop": "Stop a run on every node.",
-        "fetch": "Fetch checkpoints, logs and other files of a run or a host.",
     },
-    "Files": {
-        "sync": "Sync a project directory to the same path on every host.",
-        "push": "Copy data to the same path on every host.",
-    },
-    "Playbooks": {
+    "Advanced": {
+        "autotune": "Find the fastest settings of a run by short trials on its hosts.",
+        "submit": "Put a run into the queue of a Slurm cluster, through its login node.",
         "play": "Run a playbook of ipexctl tasks, files and commands on the hosts.",
-    },
-    "Other": {
-        "config": "Show the value of every option and where it comes from.",
         "export": "Print the plan of a run for another launcher.",
-        "uninstall": "Remove ipexctl from the hosts and the control machine.",
+        "config": "Show the value of every option and where it comes from.",
     },
 }
 """The commands by group, each with its line in the help; the module of the same name in this package defines it."""

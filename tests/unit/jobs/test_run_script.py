@@ -151,6 +151,9 @@ def test_module_is_read_from_the_project_or_required_on_hosts(tmp_path: Path) ->
     said = failure_of(theirs, {"a": ["torch"]})
     assert missing(said.reason, "a torch -m") == []
     assert project_module(("pkg.made_later",), tmp_path) is None
+    with pytest.raises(UserError) as wrong:
+        project_module(("pkg.trian", "--lr", "1e-3"), tmp_path)
+    assert wrong.value.fix == "ipexctl run -m pkg.train --lr 1e-3"
 
 
 def test_module_of_a_directory_above_is_found_with_the_line_to_type(

@@ -145,10 +145,31 @@ def project_module(argv: Sequence[str], cwd: Path, above: Sequence[Path] = ()) -
             return _without_project(_read_script_file(str(path.relative_to(cwd)), path), (cwd,), cwd)
     top = name.partition(".")[0]
     if _has_module(cwd, top):
+        _check_submodule(argv, cwd)
         return None
     found = next((path for path in above if _has_module(path, top)), None)
     call = f"cd {shlex.quote(str(found))} && ipexctl run -m {shlex.join(argv)}" if found is not None else ""
     return ScriptFile(name, imports=(Import(top, 0),), call_from_above=call)
+
+
+def _check_submodule(argv: Sequence[str], cwd: Path) -> None:
+    """Raise a UserError if a package of the project lacks the module and has one of a similar name.
+
+    Without one, the module may be made on the nodes, or be in a package of the environment with the same name.
+    """
+    package, _, last = argv[0].rpartition(".")
+    directory = cwd.joinpath(*package.split("."))
+    if not package or not directory.is_dir() or _has_module(directory, last):
+        return
+    from difflib import get_close_matches  # imported only for an error
+
+    names = {path.stem for path in directory.glob("*.py")} | {path.parent.name for path in directory.glob("*/*.py")}
+    if near := get_close_matches(last, names, n=1):
+        meant = f"{package}.{near[0]}"
+        raise UserError(
+            f"the project has no module {quoted(argv[0])}; did you mean {meant}?",
+            fix=f"ipexctl run -m {shlex.join([meant, *argv[1:]])}",
+        )
 
 
 def _read_script_file(name: str, path: Path) -> ScriptFile:
