@@ -7,13 +7,16 @@ none from other steps. Slurm accounts for what runs in it and ends it with the j
 
 The step ends with srun's stdin, also when this process is killed: a closed pipe needs no cleanup. Only a session that
 stays leaves its step to the supervisor of a run, which goes on after the call. `StepServer` is the
-one port to which the commands' connections come, of all nodes of a call; clients prove its token (docs/security.md,
-"On the wire").
+one port to which the commands' connections come, of all nodes of a call. What srun's own streams carry crosses the
+network in clear: the agent, and names of commands. All else goes through TLS to that port, with a certificate made for
+the call; its fingerprint and the token that clients prove reach a node sealed by munge (docs/security.md).
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
+import hmac
 import json
 import os
 import queue
@@ -22,17 +25,22 @@ import secrets
 import selectors
 import signal
 import socket
+import ssl
 import subprocess
+import tempfile
 import threading
 import time
 from collections import deque
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from ipexctl.limits import CANCEL_CLEANUP, CANCEL_GRACE, SLURM_ANSWER
 from ipexctl.node.common.authenticated_socket import REPLY_TIME, AuthenticatingServer, read_line
+from ipexctl.node.common.encrypted_socket import encrypt, fingerprint_of
 from ipexctl.node.common.frames import HEAD, FrameError, FrameReader, decode_json, encode_json
 from ipexctl.node.common.handshake import STEP
 from ipexctl.node.common.json_parser import JsonError, parse_object
+from ipexctl.node.common.munge import MungeError, seal
 from ipexctl.node.common.slurm import (
     JOB_ENDS,
     begin_query,
@@ -43,7 +51,7 @@ from ipexctl.node.common.slurm import (
     show_job,
     variables_of_job,
 )
-from ipexctl.node.step.serve import MESSAGE, STDERR, STDIN, STDOUT
+from ipexctl.node.step.serve import MESSAGE, STDERR, STDIN, STDOUT, encode_environment
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.command import MAX_LINE
 from ipexctl.remote.fanout import run_in_background
@@ -72,6 +80,8 @@ _CLOSE_TIME: Final = 5.0
 _SILENCE: Final = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
 """A node that does not answer for 30 seconds is lost, as over ssh."""
 _READ: Final = 1 << 18
+_EXPORTED: Final = "PATH,LD_LIBRARY_PATH,HOME,USER,LOGNAME,SHELL,LANG,TMPDIR"
+"""Variables by which a node finds the agent's Python."""
 _CONNECTION_ERRORS: Final = (OSError, FrameError)
 _WOKEN: Final = "woken"
 
@@ -80,7 +90,8 @@ def srun_argv(node: str, script: str, job: str = "") -> list[str]:
     """The line that starts a script on a node, in a step beside all others. `job`: its number (default: the call's)."""
     options = ["--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--mem=0", "--cpu-bind=none"]
     options += [f"--jobid={job}"] if job else []
-    return ["srun", *options, "--export=ALL", "--quiet", "--job-name=ipexctl", "/bin/sh", "-c", script]
+    # The environment of the call may have secrets, and crosses the network in clear: a step gets it by TLS.
+    return ["srun", *options, f"--export={_EXPORTED}", "--quiet", "--job-name=ipexctl", "/bin/sh", "-c", script]
 
 
 class StepServer:
@@ -89,9 +100,10 @@ class StepServer:
     def __init__(self, ports: range | None = None) -> None:
         """`ports`: those that nodes can connect to; None: any. Raises a HostError if none of them is free."""
         self.token = secrets.token_hex(32)
+        context, self.fingerprint = _make_certificate()
         self._waiting: dict[str, Callable[[socket.socket], object]] = {}
         self._lock = threading.Lock()
-        self._server = _open_port(self._on_connection, self.token, ports)
+        self._server = _open_port(_Port(self._on_connection, self.token, context), ports)
         self.port = self._server.port
         reader, self._stop = os.pipe()
         run_in_background(lambda: self._serve(reader), "steps")
@@ -151,14 +163,48 @@ def read_port_range(config: str) -> range | None:
     return range(int(found[1]), int(found[2]) + 1)
 
 
-def _open_port(on_connection: Callable[[str, socket.socket], None], token: str, ports: range | None) -> _StepPort:
+def _make_certificate() -> tuple[ssl.SSLContext, str]:
+    """A TLS context with a new certificate, and its fingerprint."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "ipexctl")])
+    now = datetime.datetime.now(datetime.timezone.utc)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now - datetime.timedelta(days=1)).not_valid_after(
+        now + datetime.timedelta(days=365)
+    )
+    certificate = builder.sign(key, hashes.SHA256())
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    pem = serialization.Encoding.PEM
+    text = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    with tempfile.NamedTemporaryFile() as file:  # 0600; Python loads a key from a file only
+        file.write(text + certificate.public_bytes(pem))
+        file.flush()
+        context.load_cert_chain(file.name)
+    return context, fingerprint_of(certificate.public_bytes(serialization.Encoding.DER))
+
+
+@dataclass(frozen=True)
+class _Port:
+    """What a port needs to prove and to encrypt its connections."""
+
+    on_connection: Callable[[str, socket.socket], None]
+    token: str
+    context: ssl.SSLContext
+
+
+def _open_port(port: _Port, ports: range | None) -> _StepPort:
     numbers = [0] if ports is None else secrets.SystemRandom().sample(ports, min(len(ports), _TRIES))
     reason = ""
     for number in numbers:
         # Nodes come by any network, and prove the token; the second one is for machines without IPv6.
         for address in ("::", "0.0.0.0"):  # noqa: S104
             try:
-                return _StepPort(on_connection, address, token, number)
+                return _StepPort(port, address, number)
             except OSError as error:
                 reason = error.strerror or str(error)
     among = "" if ports is None else f" among {ports.start} to {ports.stop - 1}, SrunPortRange of slurm.conf"
@@ -166,14 +212,11 @@ def _open_port(on_connection: Callable[[str, socket.socket], None], token: str, 
 
 
 class _StepPort(AuthenticatingServer):
-    def __init__(
-        self, on_connection: Callable[[str, socket.socket], None], address: str, token: str, number: int
-    ) -> None:
-        super().__init__(address, token, STEP, number=number)
-        self._on_connection = on_connection
+    def __init__(self, port: _Port, address: str, number: int) -> None:
+        super().__init__(address, port.token, STEP, number=number)
+        self._port = port
 
     def handle(self, conn: socket.socket) -> None:
-        message = read_line(conn, time.monotonic() + REPLY_TIME, limit=256)
         # Its own descriptor: that of `conn` is closed after this method.
         own = socket.socket(fileno=os.dup(conn.fileno()))
         own.setblocking(True)
@@ -181,7 +224,14 @@ class _StepPort(AuthenticatingServer):
         for option, value in _SILENCE.items():
             if hasattr(socket, option):
                 own.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-        self._on_connection(str(message["call"]), own)
+        encrypted = encrypt(own, self._port.context, seconds=REPLY_TIME)
+        message = read_line(encrypted, time.monotonic() + REPLY_TIME, limit=256)
+        encrypted.settimeout(None)
+        # Once more, within the encrypted connection: another program may have taken over the one that proved it.
+        if not hmac.compare_digest(str(message["token"]).encode(), self._port.token.encode()):
+            encrypted.close()
+            return
+        self._port.on_connection(str(message["call"]), encrypted)
 
 
 class SrunSession(Session):
@@ -213,7 +263,7 @@ class SrunSession(Session):
         self._is_over = False
         self._lifeline = contextlib.ExitStack()
         """A connection from the step: its end is the session's, also where srun was killed."""
-        self._lifeline.enter_context(server.expecting(self._name, self._lifeline.enter_context))
+        self._lifeline.enter_context(server.expecting(self._name, self._on_lifeline))
         try:
             self._srun = self._start()
         except OSError as error:
@@ -232,12 +282,22 @@ class SrunSession(Session):
             self._kill()
             raise
 
+    def _on_lifeline(self, conn: socket.socket) -> None:
+        """The step's first connection: it gets the variables of the call."""
+        conn.sendall(encode_environment(environment_of_srun(os.environ)))
+        self._lifeline.enter_context(conn)
+
     def _start(self) -> subprocess.Popen[bytes]:
         environ = environment_of_srun(os.environ)
+        try:
+            sealed = seal(json.dumps({"token": self._server.token, "fingerprint": self._server.fingerprint}))
+        except MungeError as error:
+            reason = f"what srun sends could be read on the network, and munge can't seal a key: {error}"
+            raise HostError(reason, "--transport ssh") from None
         request = {
             "address": socket.gethostname(),
             "port": self._server.port,
-            "token": self._server.token,
+            "key": sealed,
             "name": self._name,
             "environment": {**variables_of_job(os.environ), **({"SLURM_JOB_ID": self._job} if self._job else {})},
             "stays": self._stays,

@@ -6,6 +6,7 @@ import json
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from tiny_wheels import write_stack
 LAB = LabSpec(hosts=3, slurm=True)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(120), NEEDS_SLURM]
 SLEEP = "sleep 987654"
+PYTHON_HERE = sys.executable
 
 
 def in_job(lab: Lab, words: str, *, timeout: float = 60) -> CommandResult:
@@ -168,3 +170,39 @@ def test_an_ended_call_leaves_nobody_on_the_nodes(lab: Lab, how: str) -> None:
     if how == "interrupt":
         assert code == 128 + signal.SIGINT
     wait_until(lambda: ask(lab.hosts[0], "squeue -h").out == "", 20)
+
+
+_CAPTURE = """\
+import socket, sys
+packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+packets.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
+with open(sys.argv[1], "wb", buffering=0) as file:
+    file.write(b"begun")
+    while True:
+        file.write(packets.recv(1 << 16))
+"""
+
+
+def test_who_reads_packets_sees_no_secret_and_no_key(lab: Lab, tmp_path: Path) -> None:
+    """All packets of the lab's switch: the nodes' sshd is dead, so all of the run crosses by srun and its port."""
+    secrets = ("s3cret-of-the-call-8842", "s3cret-of-a-file-7731")
+    script = "import os; print('lengths', len(os.environ['OF_CALL']), len(os.environ['OF_FILE']))"
+    ask(lab.hosts[0], f"mkdir -p hidden && cd hidden && touch pyproject.toml && echo {shlex.quote(script)} > t.py")
+    ask(lab.hosts[0], f"cd hidden && umask 077 && echo OF_FILE={secrets[1]} > vars.env")
+    captured = tmp_path / "packets"
+    argv = ["ip", "netns", "exec", lab.switch, PYTHON_HERE, "-c", _CAPTURE, str(captured)]
+    capture = subprocess.Popen(argv)
+    try:
+        wait_until(lambda: captured.exists() and captured.stat().st_size)
+        words = "ipexctl run --plain --python /usr/bin/python3 --backend none -x OF_CALL --env-file vars.env t.py"
+        ran = in_job(lab, f"cd hidden && OF_CALL={secrets[0]} {words}", timeout=100)
+        said = in_job(lab, f"OF_CALL={secrets[0]} ipexctl exec -q -- sh -c 'echo ${{#OF_CALL}}'")
+    finally:
+        capture.kill()
+        capture.wait()
+    assert ran.rc == 0, ran.err
+    assert sorted(ran.out.splitlines()) == [f"[{rank}] lengths 23 21" for rank in range(2)]
+    assert said.out.count("23") == 2, "commands have the environment of the call"
+    seen = captured.read_bytes()
+    assert b"step.serve" in seen or b"SLURM" in seen, "srun's own streams are among the packets"
+    assert [text for text in (*secrets, '"token"', '"fingerprint"') if text.encode() in seen] == []

@@ -2,8 +2,9 @@
 
 srun's own streams pass 5 MB/s, in messages of 1024 bytes, and there are three of them. So they carry only what starts
 and ends commands: lines of JSON on stdin, events on stdout. Each command has a TCP connection of its own, made from
-here to the port of the control machine that the request names, as the nodes of an allocation can reach srun there, too;
-both ends prove the token of the request. On it come the script and then its stdin, and go its output and its end.
+here to the port of the control machine that the request names, as the nodes of an allocation can reach srun there, too.
+It is encrypted (`common/encrypted_socket.py`); its key comes sealed for this account (`common/munge.py`), as what srun
+sends can be read on the network. On it come the script and then its stdin, and go its output and its end.
 
     stdin   {"call": ID}  {"end": ID, "grace": SECONDS}      stdout  ready; call-failed, ended {"call": ID, …}
     a call  J {"script", "stdin"}, I bytes (none: its end)            O, E bytes; J {"code"} or {"signal"} at the end
@@ -23,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import struct
 import subprocess
 import threading
 import time
@@ -30,15 +32,18 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Collection, NamedTuple
 
 from ipexctl.node.common.answer import emit
-from ipexctl.node.common.authenticated_socket import ConnectError, connect, send_line
+from ipexctl.node.common.authenticated_socket import REPLY_TIME, connect, send_line
+from ipexctl.node.common.encrypted_socket import client_context, encrypt
 from ipexctl.node.common.frames import HEAD, FrameError, FrameReader, decode_json, encode_json
 from ipexctl.node.common.handshake import STEP
-from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.common.json_parser import JsonError, parse_json, parse_object
+from ipexctl.node.common.munge import MungeError, unseal
 from ipexctl.node.common.processes import adopt_descendants, all_processes
 from ipexctl.node.common.slurm import OF_SLURM
 
 if TYPE_CHECKING:
     import socket
+    import ssl
 
     from ipexctl.node.common.answer import Json
 
@@ -48,6 +53,8 @@ GRACE = 2.0
 """Seconds between TERM and KILL for commands whose control machine has left."""
 _READ = 1 << 18
 _POLL = 0.05
+_SIZE = struct.Struct(">I")
+_MAX_ENVIRONMENT = 16 << 20
 _DAEMON_POLL = 0.2
 _SHOWN_BY = ("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST")
 """Variables of a step with the address of the machine where srun was called."""
@@ -59,6 +66,16 @@ class ControlPort(NamedTuple):
     address: str
     port: int
     token: str
+    fingerprint: str
+    """Of its certificate."""
+    context: ssl.SSLContext
+
+    def connect(self, call: str) -> socket.socket:
+        """An encrypted connection for a command; raises an OSError."""
+        conn = connect(self.address, self.port, self.token, STEP)
+        encrypted = encrypt(conn, self.context, fingerprint=self.fingerprint, seconds=REPLY_TIME)
+        send_line(encrypted, {"call": call, "token": self.token})
+        return encrypted
 
 
 def main(action: str) -> int:
@@ -66,14 +83,19 @@ def main(action: str) -> int:
     stdin = open(0, "rb", buffering=1 << 16, closefd=False)  # noqa: SIM115  # read until the end
     request = parse_json(stdin.readline())
     address = next((value for name in _SHOWN_BY if (value := os.environ.get(name))), request["address"])
-    server = _CommandTable(ControlPort(address, request["port"], request["token"]), request["environment"])
-    target = server.target
     try:
-        lifeline = connect(target.address, target.port, target.token, STEP)
-        send_line(lifeline, {"call": request["name"]})
+        key = parse_object(unseal(request["key"]))
+    except (MungeError, JsonError) as error:
+        emit("failed", reason=f"munge there does not open the key of this call: {error}", fix="--transport ssh")
+        return 1
+    target = ControlPort(address, request["port"], key["token"], key["fingerprint"], client_context())
+    try:
+        lifeline = target.connect(request["name"])
+        variables = read_environment(lifeline)
     except OSError as error:
         emit("failed", reason=unreached(target, error), fix="does a firewall keep nodes from ports of this machine?")
         return 1
+    server = _CommandTable(target, {**variables, **environment(dict(os.environ)), **request["environment"]})
 
     stays = request.get("stays", False) and adopt_descendants()
 
@@ -129,7 +151,7 @@ class _CommandTable:
 
     def __init__(self, target: ControlPort, variables: dict[str, str]) -> None:
         self.target = target
-        self._environment = environment(dict(os.environ), variables)
+        self._environment = variables
         self._lock = threading.Lock()
         self._calls: dict[str, _StepCommand] = {}
 
@@ -206,11 +228,10 @@ class _StepCommand:
         """Run the command to its end; raises an OSError or a FrameError if there is no connection."""
         target = self._target
         try:
-            conn = connect(target.address, target.port, target.token, STEP)
-        except ConnectError as error:
+            conn = target.connect(self._name)
+        except OSError as error:
             raise OSError(unreached(target, error)) from None
         with conn:
-            send_line(conn, {"call": self._name})
             reader = _FrameSource(conn)
             kind, payload = reader.next()
             if kind != MESSAGE:
@@ -344,13 +365,39 @@ def end_session(session: int, grace: float) -> int:
     return len(left)
 
 
-def environment(of_step: dict[str, str], of_job: dict[str, str]) -> dict[str, str]:
-    """The variables of a command: those of the control machine's call, which srun brings, without Slurm's of this step.
+def environment(variables: dict[str, str]) -> dict[str, str]:
+    """Variables without those that Slurm sets for a step.
 
     A command would take a rank or a number of tasks from them, and an srun in it its options.
     """
-    kept = {name: value for name, value in of_step.items() if not name.startswith(OF_SLURM)}
-    return {**kept, **of_job}
+    return {name: value for name, value in variables.items() if not name.startswith(OF_SLURM)}
+
+
+def encode_environment(variables: dict[str, str]) -> bytes:
+    """The variables of the control machine's call, as the first thing on a session's first connection."""
+    data = b"\0".join(os.fsencode(f"{name}={value}") for name, value in environment(variables).items())
+    return _SIZE.pack(len(data)) + data
+
+
+def read_environment(conn: socket.socket) -> dict[str, str]:
+    """The other end of `encode_environment`. Raises an OSError if the connection ends before."""
+    conn.settimeout(REPLY_TIME)
+    (size,) = _SIZE.unpack(_read_exactly(conn, _SIZE.size))
+    pairs = (
+        os.fsdecode(entry).partition("=") for entry in _read_exactly(conn, min(size, _MAX_ENVIRONMENT)).split(b"\0")
+    )
+    conn.settimeout(None)
+    return {name: value for name, _, value in pairs if name}
+
+
+def _read_exactly(conn: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        part = conn.recv(size - len(data))
+        if not part:
+            raise ConnectionError("the control machine has closed the connection")
+        data += part
+    return bytes(data)
 
 
 def _home() -> str:
