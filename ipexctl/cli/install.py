@@ -26,6 +26,7 @@ def install_command(
     wheelhouse: str | None = option("--wheelhouse DIR|URL", "Wheels to prefer; the indexes serve what is missing."),
     offline: bool = flag("--offline", "Use no index, only directories of wheels (--wheelhouse, --find-links)."),
     upgrade: bool = flag("--upgrade", "Resolve again, even if an environment for this request exists."),
+    downgrade: bool = flag("--downgrade", "Accept lower versions and lost packages in the environment of this name."),
     download_only: Path | None = option("--download-only DIR", "Download wheels to this directory; touch no host."),
     dry_run: bool = flag("--dry-run", "Print what would be installed; install nothing."),
     targets: Targets,
@@ -66,6 +67,7 @@ def install_command(
             timeout=targets.timeout,
             dry_run=dry_run,
             upgrade=upgrade,
+            downgrade=downgrade,
         )
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
             if download_only is not None:

@@ -27,6 +27,7 @@ from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.progress import Notice, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Session, capture
+from ipexctl.stack.changes import changes_of, refuse_downgrade
 from ipexctl.stack.choice import installed_plan, installed_record
 from ipexctl.stack.env.build import (
     Base,
@@ -53,7 +54,7 @@ from ipexctl.stack.resolve.model import EnvRequest, StackRequest
 from ipexctl.stack.unchanged import find_intact
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ipexctl.facts.gather import HostFacts
     from ipexctl.hosts.host import Host
@@ -169,6 +170,8 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
     context.notes += explanations.notes(plan)
     name = env_directory(plan.row.name, lock.digest)
     summary = summary_of(plan, lock)
+    if refusal := _check_changes(context, name, plan.row.name, lock.packages):
+        return context.report(stack=summary, refusal=refusal)
     fetches = f"{context.first.name} downloads them"
     base = _base_of(context, lock)
     announce_stack(
@@ -217,6 +220,23 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
         installer.remove_superseded(context.extended.name)
     summary = replace(summary, mpi=context.installed_mpi or summary.mpi)
     return context.report(stack=summary, lock=lock, path=_path_of(context))
+
+
+def _check_changes(context: InstallContext, env: str, row: str, packages: Mapping[str, str]) -> Refusal | None:
+    """Note what the requested name will stand for instead of its present environment; a refusal of lower versions."""
+    named = (
+        record
+        for facts in context.facts.values()
+        for entry, record in records_of(facts)
+        if context.request.name in (entry.name, *entry.names)
+    )
+    record = next(named, None)
+    if record is None or record.name == env:
+        return None
+    context.changes = changes_of(record.packages, packages)
+    if context.request.downgrade:
+        return None
+    return refuse_downgrade(context.changes, record, row, context.request.env, context.request.name)
 
 
 def _is_installed(context: InstallContext, host: Host, name: str) -> bool:
@@ -281,6 +301,8 @@ def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
     if present and all(result.has_failed for _, result in present):
         return None
     summary, path = _summary_of_record(context, record, spec.lock), _path_of(context)
+    if refusal := _check_changes(context, record.name, record.row, record.packages):
+        return context.report(stack=summary, refusal=refusal)
     broken = {host.name: result.build for host, result in present if not result.ok or result.has_failed}
     intact = [host for host, result in present if host.name not in broken]
     spec = replace(spec, broken=broken)

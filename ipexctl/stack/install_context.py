@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.catalog.table import StackSpec
+    from ipexctl.stack.changes import PackageChange
     from ipexctl.stack.lock.lock import Lock
 
 
@@ -59,6 +60,8 @@ class InstallRequest:
     timeout: float | None = None
     dry_run: bool = False
     upgrade: bool = False
+    downgrade: bool = False
+    """A lower version or a lost package is accepted."""
 
     def to_json(self) -> dict[str, Any]:
         """The request as env.json records it. A changed version table of the user is another request."""
@@ -130,6 +133,8 @@ class InstallReport(Report[InstallResult]):
     """Bytes of wheels sent from the control machine to hosts."""
     downloaded: int = 0
     """Bytes of wheels downloaded from indexes, on any machine."""
+    changes: tuple[PackageChange, ...] = ()
+    """Of the environment that the name stands for; none if there was none."""
 
     @property
     def exit_code(self) -> int:
@@ -169,6 +174,7 @@ class InstallContext:
         self.extended: EnvRecord | None = None
         """The environment whose stack and packages the requested one keeps."""
         self.control = ControlMachine.find()
+        self.changes: tuple[PackageChange, ...] = ()
         self.notes: list[str] = []
         self.facts: dict[str, Facts] = {}
         self.done: dict[str, InstallResult] = {}
@@ -243,6 +249,7 @@ class InstallContext:
             dry_run=self.request.dry_run,
             uplink=self.uplink,
             downloaded=self.downloaded,
+            changes=self.changes,
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.text import printable, readable
 from ipexctl.ui.messages import print_message, print_paragraph, print_refusal
@@ -17,13 +17,17 @@ if TYPE_CHECKING:
     from ipexctl.stack.install_context import InstallReport, InstallResult
 
 
+_SHOWN_CHANGES: Final = 8
+
+
 def as_json(report: InstallReport) -> dict[str, Any]:
     lock = report.lock
     bytes_moved = {"wheels": lock.size if lock else 0, "downloaded": report.downloaded, "uplink": report.uplink}
     return report_json(
         "install",
         report,
-        without=("refusal", "lock", "uplink", "downloaded"),
+        without=("refusal", "lock", "uplink", "downloaded", "changes"),
+        changes=[{"name": change.name, "from": change.before, "to": change.after} for change in report.changes],
         refused=report.refusal and value_json(report.refusal, without=("exit_code",)),
         wheels=[wheel.to_json() for wheel in lock.wheels] if lock else [],
         bytes=bytes_moved,
@@ -38,11 +42,21 @@ def show(report: InstallReport, *, quiet: bool = False, no_color: bool = False) 
         results = [result for result in results if result.status != "failed"]
     if not quiet:
         _show_stack(report)
+        _show_changes(report)
     show_results(results, _describe, quiet=quiet, no_color=no_color, dry_run=report.dry_run)
     for note in report.notes:
         print_paragraph(f"note: {printable(note)}")
     if not quiet:
         _print_next_step(report)
+
+
+def _show_changes(report: InstallReport) -> None:
+    """One line; all of them are in the JSON document."""
+    if report.changes and report.refusal is None:
+        shown = ", ".join(map(str, report.changes[:_SHOWN_CHANGES]))
+        more = len(report.changes) - _SHOWN_CHANGES
+        verb = "would change" if report.dry_run else "changed"
+        print_sentence(f"{verb}: {printable(shown)}" + (f" and {more} more" if more > 0 else ""))
 
 
 def _describe(result: InstallResult) -> str:

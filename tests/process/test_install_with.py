@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from cli_helpers import CommandResult, ipexctl
+from message_data import missing
 from simple_index import SimpleIndex
 from tiny_wheels import write_stack, write_torch, write_wheel
 
@@ -236,3 +237,29 @@ def test_mpi_in_bindings_from_a_url_is_named_after_install(empty: Machine) -> No
         calls = (("--dry-run",), (), ())
         found = [empty.ask("install", "--stack", "ipex-2.8", *options)["stack"]["mpi"] for options in calls]
     assert found == ["2021.18.0", "2021.14", "2021.14"]
+
+
+def test_an_older_environment_does_not_replace_a_newer_one_without_downgrade(machine: Machine) -> None:
+    """The packages of a request for an older environment are lower than those of a later upgrade under its name."""
+    write_wheel(machine.wheels, "transformers", "5.17.0")
+    requirements = machine.home.parent / "requirements.txt"
+    requirements.write_text("transformers\n")
+    words = ("--stack", "torch", "-r", requirements)
+    machine.install(*words)
+    write_wheel(machine.wheels, "transformers", "5.24.0")
+    report = machine.install("--upgrade", "--with", "transformers>=5.20")
+    assert {"name": "transformers", "from": "5.17.0", "to": "5.24.0"} in report["changes"]
+    for more in (("--dry-run",), ()):
+        refused = machine.call("install", *words, *more)
+        assert refused.rc == 2, refused.err
+        assert missing(refused.err, "transformers 5.24.0 5.17.0 --downgrade --env") == []
+        assert next(machine.site.glob("transformers-5*")).name.startswith("transformers-5.24.0")
+    lost = machine.call("install", "--stack", "torch", "--dry-run")
+    assert (lost.rc, missing(lost.err, "transformers 5.24.0 lost")) == (2, [])
+    assert machine.install(*words, "--env", "beside")["changes"] == []
+    accepted = machine.install(*words, "--downgrade")
+    assert {"name": "transformers", "from": "5.24.0", "to": "5.17.0"} in accepted["changes"]
+    pinned = machine.install("--upgrade", "--with", "transformers==5.24.0")
+    assert {"name": "transformers", "from": "5.17.0", "to": "5.24.0"} in pinned["changes"]
+    named = machine.install("--stack", "torch", "--with", "transformers==5.17.0")
+    assert {"name": "transformers", "from": "5.24.0", "to": "5.17.0"} in named["changes"], "the call names the version"

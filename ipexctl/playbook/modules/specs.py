@@ -155,7 +155,7 @@ _DOCTOR: Final[Mapping[str, Option]] = {
 _INSTALL: Final[Mapping[str, Option]] = {
     **dict.fromkeys(("torch", "stack", "ipex", "oneccl", "python", "index_url", "wheelhouse"), _TEXT),
     **dict.fromkeys(("requirements", "extra_index_url", "find_links"), _LIST),
-    **dict.fromkeys(("require_oneccl", "offline", "upgrade"), _NO),
+    **dict.fromkeys(("require_oneccl", "offline", "upgrade", "downgrade"), _NO),
     "env": Option("env", default=DEFAULT_ENV, aliases=("name",)),
     "with": Option("list", aliases=("packages",)),
 }

@@ -81,6 +81,7 @@ def _install_request(context: PlayContext, call: Call) -> InstallRequest:
         timeout=call.timeout,
         dry_run=call.check,
         upgrade=args["upgrade"],
+        downgrade=args["downgrade"],
     )
 
 

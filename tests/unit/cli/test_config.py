@@ -68,8 +68,33 @@ HARMLESS = frozenset(
         "step",
         "sync",
     }
-    | {"syntax_check", "tags", "time_limit", "timeout", "torch", "transport", "upgrade", "user", "verbose", "verify"}
-    | {"grep", "newest", "nice", "on_hang", "only", "reconnect", "results", "resume", "tail", "timestamps", "wait"}
+    | {
+        "syntax_check",
+        "tags",
+        "time_limit",
+        "timeout",
+        "torch",
+        "transport",
+        "upgrade",
+        "downgrade",
+        "user",
+        "verbose",
+        "verify",
+    }
+    | {
+        "downgrade",
+        "grep",
+        "newest",
+        "nice",
+        "on_hang",
+        "only",
+        "reconnect",
+        "results",
+        "resume",
+        "tail",
+        "timestamps",
+        "wait",
+    }
 )
 """Parameters that a project's file may set: they run no program, send and write no file, and weaken no check."""
 NO_DEFAULTS = {"events", "json", "inventory", "cluster", "config"}

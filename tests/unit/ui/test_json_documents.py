@@ -39,7 +39,7 @@ UNINSTALLED = UninstallResult(N1, "ok")
         ),
         (
             install.as_json(InstallReport((InstallResult(N1, "ok"),), 0.0)),
-            "stack refused path wheels bytes notes dry_run",
+            "stack refused path wheels bytes notes dry_run changes",
             "env packages verify",
         ),
         (

@@ -1,0 +1,94 @@
+"""What an install would change of the environment that a name stands for, and whether the call has asked for it. Pure.
+
+In: the packages that the name stands for on the hosts, those of the environment that it will stand for, and the
+request. Out: the changes by name, and a refusal. The rule: a lower version or a lost package is refused without
+`--downgrade`, as a script that worked would fail after an install that said ok. What the call itself names is no
+surprise: a package with a version, and all that comes with a stack that it chooses; of the packages of another stack
+only those count that an earlier call has asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from ipexctl.refusal import Refusal
+from ipexctl.stack.resolve.model import EnvRequest, StackRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ipexctl.node.env.replies import EnvRecord
+
+_SHOWN = 6
+_BOUNDS = frozenset(("==", "===", "~=", "<", "<="))
+"""Operators by which a call says how high a version may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackageChange:
+    """A package whose version differs; None where there is none."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+    @property
+    def is_lower(self) -> bool:
+        if self.before is None or self.after is None:
+            return self.after is None
+        try:
+            return Version(self.after) < Version(self.before)
+        except InvalidVersion:
+            return False
+
+    def __str__(self) -> str:
+        if self.after is None:
+            return f"{self.name} {self.before} would be lost"
+        return f"{self.name} {self.before} -> {self.after}" if self.before else f"{self.name} {self.after} is new"
+
+
+def changes_of(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[PackageChange, ...]:
+    names = sorted({*before, *after})
+    return tuple(
+        PackageChange(name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)
+    )
+
+
+def refuse_downgrade(
+    changes: Sequence[PackageChange], record: EnvRecord, row: str, request: EnvRequest, name: str
+) -> Refusal | None:
+    """`record`: of the environment that the name stands for. `row`: the stack of the new one."""
+    named = _names((*request.extras, *request.constraints), _BOUNDS)
+    before = [EnvRequest.from_json(made_for) for made_for in record.requests]
+    wanted = _names(line for made_for in before for line in made_for.extras)
+    is_other_stack = row != record.row and request.stack != StackRequest()
+    lower = [
+        change
+        for change in changes
+        if change.is_lower
+        and canonicalize_name(change.name) not in named
+        and (not is_other_stack or canonicalize_name(change.name) in wanted)
+    ]
+    if not lower:
+        return None
+    listed = ", ".join(map(str, lower[:_SHOWN])) + (f" and {len(lower) - _SHOWN} more" if len(lower) > _SHOWN else "")
+    fix = "if this is meant: ipexctl install with --downgrade; to keep the present one beside it: --env NAME"
+    return Refusal(f"the environment {name} has newer packages: {listed}", fix, exit_code=2)
+
+
+def _names(lines: Iterable[str], operators: frozenset[str] = frozenset()) -> frozenset[str]:
+    """The packages of requirements, or of those that have one of these operators."""
+    found = set()
+    for line in lines:
+        try:
+            requirement = Requirement(line)
+        except InvalidRequirement:  # a path or a URL
+            continue
+        if not operators or any(each.operator in operators for each in requirement.specifier):
+            found.add(canonicalize_name(requirement.name))
+    return frozenset(found)
