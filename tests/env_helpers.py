@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import uv
 
-from agent_helpers import agent_argv
+from agent_helpers import agent_argv, mark_home
 from ipexctl.node.common.processes import all_processes
 from ipexctl.node.env.replies import EnvRecord
 from ipexctl.stack.lock.lock import Lock, Wheel
@@ -39,6 +39,9 @@ class Home:
     path: Path
     wheels: list[Wheel] = field(default_factory=list)
     python: str = MINOR
+
+    def __post_init__(self) -> None:
+        mark_home(self.path)
 
     @classmethod
     def below(cls, directory: Path, **asked: Any) -> Home:

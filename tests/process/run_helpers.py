@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent_helpers import agent_file, wait_until
+from agent_helpers import agent_file, mark_home, wait_until
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.jobs.submit.start import HOOKS
@@ -52,6 +52,9 @@ class Run:
     """The ranks connect to this port of 127.0.0.1 alone, over TCP, as those of other nodes."""
     id: str = "run1"
     token: str = field(default_factory=lambda: secrets.token_hex(32))
+
+    def __post_init__(self) -> None:
+        mark_home(self.home)
 
     @property
     def rundir(self) -> Path:

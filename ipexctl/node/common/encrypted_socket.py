@@ -19,6 +19,8 @@ import threading
 import time
 
 _CHUNK = 1 << 16
+_FAREWELL = 5.0
+"""Seconds for the other side to close a connection that this one has ended."""
 _MAX_HELD = 1 << 20
 """Bytes of each direction that wait for the other side."""
 
@@ -92,6 +94,17 @@ class _Pump:
             self._decrypt()
             while not self._is_done():
                 self._step()
+            if not self._is_conn_over:
+                self._drain()
+
+    def _drain(self) -> None:
+        """Take what still comes: a connection that is closed with unread bytes loses those on their way there."""
+        self._conn.shutdown(socket.SHUT_WR)
+        deadline = time.monotonic() + _FAREWELL
+        while (left := deadline - time.monotonic()) > 0:
+            self._conn.settimeout(left)
+            if not self._conn.recv(_CHUNK):
+                return
 
     def _is_done(self) -> bool:
         if self._is_conn_over:
