@@ -138,9 +138,15 @@ class _Pump:
 
     def _on_local(self, event: int) -> None:
         if event & select.POLLOUT:
-            del self._to_local[: self._local.send(self._to_local)]
+            try:
+                del self._to_local[: self._local.send(self._to_local)]
+            except OSError:  # it was closed: what it has sent before still goes
+                self._to_local.clear()
         if event & (select.POLLIN | select.POLLHUP | select.POLLERR) and not self._is_local_over:
-            data = self._local.recv(_CHUNK)
+            try:
+                data = self._local.recv(_CHUNK)
+            except ConnectionResetError:  # closed, with bytes that it has not read
+                data = b""
             if data:
                 self._tls.write(data)
             else:
