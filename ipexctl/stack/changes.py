@@ -1,4 +1,4 @@
-"""What an install would change of the environment that a name stands for, and whether the call has asked for it. Pure.
+"""The changes that an install makes to the environment that a name stands for, and those that it refuses. Pure.
 
 In: the packages that the name stands for on the hosts, those of the environment that it will stand for, and the
 request. Out: the changes by name, and a refusal. The rule: a lower version or a lost package is refused without
