@@ -25,15 +25,14 @@ def dump_command(
     Example: ipexctl dump last
     """
     from ipexctl.cli.hosts import check_seconds
-    from ipexctl.cli.run_hosts import begun, call_node0, chosen_ranks
+    from ipexctl.cli.run_hosts import begun, call_node0, chosen_ranks, find_run
     from ipexctl.jobs.dump import dump
-    from ipexctl.jobs.registry import RunRegistry
     from ipexctl.node.common.records import RunStatus
     from ipexctl.ui.dump import show, show_json, show_over
 
     check_seconds("--timeout", timeout)
     seconds = timeout or STOP_ANSWER
-    record = begun(RunRegistry().find(run), output)
+    record = begun(find_run(run, output), output)
     wanted = chosen_ranks(record, ranks)
 
     def show_error(reason: str) -> None:

@@ -148,15 +148,14 @@ def _fetch_from_all(
     source: FetchSource, dest: str, targets: Targets, output: Output, *, results: bool, has_connect_timeout: bool
 ) -> int:
     """Fetch from one host after the other, as they share the link of the control machine; the exit code."""
-    from ipexctl.cli.run_hosts import begun
+    from ipexctl.cli.run_hosts import begun, find_run
     from ipexctl.jobs.fetch.fetch import found_nothing, orders_of_all_hosts
-    from ipexctl.jobs.registry import RunRegistry
     from ipexctl.remote.outcome import exit_code
     from ipexctl.ui.fetch import show, show_all_json, show_no_results
 
     if results and source.path is not None:
         raise UserError("--results has its own path", fix=f"ipexctl fetch {source.word} {dest} --results")
-    record = begun(RunRegistry().find(source.word), output)
+    record = begun(find_run(source.word, output), output)
     found: list[FetchResult] = []
     interrupted = 0
     for order in orders_of_all_hosts(record, source.path, dest, results=results):
@@ -180,7 +179,7 @@ def _resolve_request(
 ) -> tuple[FetchRequest, RunRecord | None]:
     """Resolve the name before the colon: a known run, unless the call names hosts and a host has this name."""
     from ipexctl.cli.hosts import choose_hosts
-    from ipexctl.cli.run_hosts import begun
+    from ipexctl.cli.run_hosts import begun, find_run
     from ipexctl.jobs.fetch.fetch import order_of_host, order_of_run
     from ipexctl.jobs.registry import RunRegistry
 
@@ -195,7 +194,7 @@ def _resolve_request(
     if targets.limit is not None and "limit" not in targets.defaults and not targets.names_hosts:
         fix = "use --from HOST or -r RANK to name the host of a run"
         raise UserError("-l limits the hosts of a call, and a run has its own hosts", fix=fix)
-    record = begun(register.find(source.word), output)
+    record = begun(find_run(source.word, output, register), output)
     others = choose_hosts(targets) if targets.names_hosts and of_run else ()
     return order_of_run(record, source.path, dest, rank=rank, host=host, others=others), record
 

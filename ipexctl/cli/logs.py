@@ -54,9 +54,8 @@ def logs_command(
     Example: ipexctl logs last -r 0 --tail 20 -f
     """
     from ipexctl.cli.interrupt import handling_signals
-    from ipexctl.cli.run_hosts import begun, chosen_ranks, connector_of, report_host_error
+    from ipexctl.cli.run_hosts import begun, chosen_ranks, connector_of, find_run, report_host_error
     from ipexctl.jobs.follow import Follower, LineChoice, check_pattern
-    from ipexctl.jobs.registry import RunRegistry
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.outcome import Cancelled, HostError
     from ipexctl.ui.messages import print_message
@@ -65,7 +64,7 @@ def logs_command(
     if output.json and follow:
         raise UserError("--json prints one document, and --follow has no end", fix="leave one of them out")
     check_pattern(grep)
-    record = begun(RunRegistry().find(run), output, waits=follow)
+    record = begun(find_run(run, output), output, waits=follow)
     streams: tuple[StreamName, ...] = ("stderr",) if stderr else ("stdout", "stderr")
     lines = LineChoice(chosen_ranks(record, ranks), streams, tail, grep, exact=timestamps or output.json)
     cancel = Cancel()

@@ -35,7 +35,7 @@ def report_command(
     """
     from ipexctl.cli.hosts import check_seconds
     from ipexctl.cli.report_file import check_file, make_report, write_page
-    from ipexctl.cli.run_hosts import begun
+    from ipexctl.cli.run_hosts import begun, find_run
     from ipexctl.jobs.registry import RunRegistry
     from ipexctl.jobs.report.report import compared
     from ipexctl.ui.report.html import page_html
@@ -45,7 +45,7 @@ def report_command(
         raise UserError("report has no --json", fix="ipexctl why --json")
     check_seconds("--timeout", timeout)
     registry = RunRegistry()
-    record = begun(registry.find(run), output)
+    record = begun(find_run(run, output, registry), output)
     other = begun(registry.find(compare), output) if compare is not None else None
     path = page_file or Path(f"report-{record.id}.html")
     check_file("-o", path)

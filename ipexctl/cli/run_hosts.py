@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
+from ipexctl.errors import UserError
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
+from ipexctl.text import printable
 from ipexctl.ui.messages import print_message, print_with_fix
 
 if TYPE_CHECKING:
@@ -16,11 +19,27 @@ if TYPE_CHECKING:
 
     from ipexctl.cli.options import Output
     from ipexctl.jobs.ps import KnownRun
-    from ipexctl.jobs.registry import RunRecord
+    from ipexctl.jobs.registry import RunRecord, RunRegistry
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
 
 Answer = TypeVar("Answer")
+
+
+def find_run(word: str, output: Output, registry: RunRegistry | None = None) -> RunRecord:
+    """The run of that word. Of `last` from another project's directory, the project is named: it is the last of all."""
+    from ipexctl.jobs.registry import RunRegistry
+    from ipexctl.sync.root import find_root, is_marked
+
+    record = (registry or RunRegistry()).find(word)
+    if word == "last" and record.project and not output.json:
+        try:
+            root = find_root(None, None, Path.cwd())
+        except (OSError, UserError):  # no directory of a project
+            return record
+        if is_marked(root) and str(root) != record.project:
+            output.print_note(f"last is run {record.id}, of the project {printable(record.project)}")
+    return record
 
 
 def run_options(record: RunRecord, output: Output | None = None) -> ConnectOptions:

@@ -23,14 +23,14 @@ def slow_command(
     Example: ipexctl slow last
     """
     from ipexctl.cli.hosts import check_seconds, open_pool
-    from ipexctl.cli.run_hosts import begun, run_options
+    from ipexctl.cli.run_hosts import begun, find_run, run_options
     from ipexctl.jobs.registry import RunRegistry
     from ipexctl.jobs.slow.slow import slow
     from ipexctl.ui.slow import as_json, show
 
     check_seconds("--timeout", timeout)
     registry = RunRegistry()
-    record = begun(registry.find(run), output)
+    record = begun(find_run(run, output, registry), output)
     with open_pool(run_options(record, output)) as (pool, _):
         result = slow(record, pool.session, registry.directory, pool.cancel, timeout=timeout or SLOW_ANSWER)
     output.print_report(result, as_json, show)

@@ -25,14 +25,14 @@ def why_command(
     Example: ipexctl why last
     """
     from ipexctl.cli.hosts import check_seconds, open_pool
-    from ipexctl.cli.run_hosts import run_options
+    from ipexctl.cli.run_hosts import find_run, run_options
     from ipexctl.jobs.registry import RunRegistry, read_failed_call
     from ipexctl.jobs.why.why import mention_failed_call, mention_page, why
     from ipexctl.ui.why import as_json, show
 
     check_seconds("--timeout", timeout)
     registry = RunRegistry()
-    record = registry.find(run)
+    record = find_run(run, output, registry)
     seconds = timeout or WHY_ANSWER
     with open_pool(run_options(record, output)) as (pool, _):
         connect = partial(pool.connector.open, record.node0, pool.cancel)

@@ -74,6 +74,8 @@ class RunRecord:
     login node, whose home has its files, and hosts and ranks are known here once it has begun."""
     job: str = ""
     """The number of the Slurm job in which it runs; empty outside one."""
+    project: str = ""
+    """The project's directory on the control machine."""
     is_trial: bool = False
     """One of `autotune`, which removes it; `last` never means it while another run is known."""
 

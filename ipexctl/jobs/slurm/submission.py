@@ -261,6 +261,7 @@ class Submission:
             cwd=script.workdir,
             again=self.login_options.hosts,
             transport="slurm",
+            project=str(self.project.root),
         )
 
     def _submit(self, script: BatchScript, record: RunRecord) -> None:

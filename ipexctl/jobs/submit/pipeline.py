@@ -192,7 +192,8 @@ def submit_run(
             _refuse_bad_project(reading, wait_for_it=False)  # then the hosts need no check
             preflight = _begin_preflight(call, context, plan, undo)
             _refuse_bad_project(reading)  # while no host has a file of the run
-            record = run_record(run, context, plan, request, pool.connector.options, call_options)
+            options = pool.connector.options
+            record = run_record(run, context, plan, request, options, call_options, str(project.root))
             launch = _begin_launch(call, record, context, plan, retention, registry, undo)
 
             tree, upload_seconds = upload_project(query, project, context, notify, preflight)

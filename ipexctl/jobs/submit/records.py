@@ -37,7 +37,13 @@ def nodes_of(context: RunContext, plan: LaunchPlan) -> tuple[Host, ...]:
 
 
 def run_record(
-    run: str, context: RunContext, plan: LaunchPlan, request: RunRequest, connect: ConnectOptions, call: CallOptions
+    run: str,
+    context: RunContext,
+    plan: LaunchPlan,
+    request: RunRequest,
+    connect: ConnectOptions,
+    call: CallOptions,
+    project: str = "",
 ) -> RunRecord:
     nodes = nodes_of(context, plan)
     leaders = find_leaders([host.name for host in nodes], context.stores.__getitem__)
@@ -61,6 +67,7 @@ def run_record(
         again_run=call.run,
         transport=connect.transport,
         job=context.job,
+        project=project,
         is_trial=request.trial,
     )
 

@@ -196,6 +196,26 @@ def test_run_argument_defaults_to_last_except_for_stop_and_attach(command: str, 
     assert call(command, env={"XDG_STATE_HOME": str(tmp_path / "none")}).returncode == 2
 
 
+@pytest.mark.parametrize("command", ["why", "logs", "dump", "slow", "report", "fetch"])
+def test_the_last_run_of_another_project_is_named_first(command: str, tmp_path: Path) -> None:
+    """`last` is the last run of all; from a directory of another project, a user may mean that one's."""
+    for name in ("ours", "theirs", "plain"):
+        (tmp_path / name).mkdir()
+    for name in ("ours", "theirs"):
+        (tmp_path / name / "pyproject.toml").touch()
+    here, project = Host(name="localhost", address="localhost"), str(tmp_path / "theirs")
+    record = RunRecord("b-1120-110000-bbbb", here, str(tmp_path / "home"), sys.executable, project=project)
+    RunRegistry(tmp_path / "ipexctl/runs").save(record)
+    words = {"fetch": ("last:checkpoints", "there"), "report": ("last", "-o", "page.html")}.get(command, ("last",))
+    env = {"XDG_STATE_HOME": str(tmp_path)}
+
+    def first_line(directory: str, *more: str) -> str:
+        return (call(command, *words, *more, cwd=tmp_path / directory, env=env).stderr.splitlines() or [""])[0]
+
+    assert missing(first_line("ours"), f"b-1120-110000-bbbb {project}") == []
+    assert project not in first_line("theirs") + first_line("plain") + first_line("ours", "--quiet")
+
+
 def test_json_has_file_line_and_column_of_a_hostfile_error(tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("node1\nnode2 slost=4\n")
     said = json.loads(call("exec", "-H", "hosts", "--json", "--", "true", cwd=tmp_path).stdout)
