@@ -1,4 +1,8 @@
-"""Connects to node0 of a known run, for the commands that take RUN; `jobs/node0.py` makes the calls there."""
+"""Finds a known run and connects to its node0, for the commands that take RUN; `jobs/node0.py` makes the calls there.
+
+In: the word of the call, such as `last`. Out: the run's record, and one step on its node0, whose failure is printed and
+ends the call. The rule: where `last` may surprise, as the current directory is in another project, the run is named.
+"""
 
 from __future__ import annotations
 
