@@ -227,7 +227,7 @@ def _ranks(state: RunState, width: int, height: int) -> tuple[RenderableType, in
     bar_width = 6 if width < 100 else 12
     columns = [("rank", 4, True), ("host", host_width, False), ("state", 8, False)]
     columns += [("lines/s", 7, True)] if width >= 40 else []
-    columns += [("CPU%", 5, True), ("", bar_width, False), ("memory", 6, True)] if width >= 60 else []
+    columns += [("CPU%", 5, True), ("", bar_width, False), ("memory", 7, True)] if width >= 60 else []
     # Gaps are part of the widths: padding would make rich render each cell twice.
     table = Table(box=None, expand=True, padding=0, header_style="dim")
     for name, column_width, is_number in columns:
@@ -243,7 +243,7 @@ def _ranks(state: RunState, width: int, height: int) -> tuple[RenderableType, in
             Text(f"{_count(row.rate):>7}"),
             Text("" if status.cpu is None else f"{status.cpu:>5.0f}"),
             "" if status.cpu is None else _bar(status.cpu, busiest, width=bar_width, style="cyan"),
-            Text("" if status.rss is None else f"{readable(status.rss):>6}"),
+            Text("" if status.rss is None else f"{_memory(status.rss):>7}"),
         ]
         table.add_row(*cells[: len(columns)], Text(row.last))
     if hidden:
@@ -254,6 +254,11 @@ def _ranks(state: RunState, width: int, height: int) -> tuple[RenderableType, in
     else:
         return table, len(shown) + 1
     return Group(table, _cut(Text(f"{'':>4} {note}", "dim"))), len(shown) + 2
+
+
+def _memory(size: float) -> str:
+    """At most seven characters: `12.3 GB`. A rank that has just ended has a few bytes, or none."""
+    return readable(size) if size >= 1000 else "0 kB"
 
 
 def _state_text(row: Row) -> str:

@@ -365,3 +365,13 @@ def test_frame_has_the_size_of_the_screen_after_any_events_and_keys(
         text = "".join(segment.text for segment in line)
         assert cell_len(text) == width
         assert text.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("rss", "shown"), [(0, "0 kB"), (900, "0 kB"), (12_300_000_000, "12.3 GB"), (2 << 30, "2.1 GB")]
+)
+def test_memory_of_a_rank_is_apart_from_its_last_line(rss: int, shown: str) -> None:
+    rank = RankStatus(0, "node1", "running", cpu=790.0, rss=rss)
+    screen = RunState(status(1)._replace(ranks=(rank,)))
+    screen.feed(Chunk(0, "stdout", b"step 190\n"))
+    assert any(f"{shown} step 190" in line for line in plain(screen))
