@@ -188,7 +188,7 @@ def _paragraph(level: str, title: str, message: str, fix: str, has_color: bool) 
     return [
         f"{_painted(level, has_color)}  {first}",
         *(f"{_INDENT}{line}" for line in more),
-        *wrapped(message, _width(), _INDENT),
+        *wrapped_fix(message, _width(), _INDENT, _INDENT),
         *wrapped_fix(fix, _width(), f"{_INDENT}fix: ", f"{_INDENT}     "),
     ]
 
@@ -196,7 +196,8 @@ def _paragraph(level: str, title: str, message: str, fix: str, has_color: bool) 
 def _folded(level: str, findings: Sequence[Finding], has_color: bool, options: CallOptions) -> list[str]:
     """The ids alone, as nothing has to be done about them."""
     ids = ", ".join(dict.fromkeys(finding.id for finding in findings))
-    text = wrapped(f"{ids}: {options.apply('ipexctl doctor')} -v shows them", _width() - len(_INDENT), hanging=_INDENT)
+    command = f"{options.apply('ipexctl doctor')} -v"
+    text = wrapped_fix(f"{ids}; to see them: {command}", _width() - len(_INDENT), "", _INDENT)
     return [f"{_painted(level, has_color)}  {text[0]}", *text[1:]]
 
 
@@ -213,8 +214,8 @@ def _plan_lines(report: DoctorReport, options: CallOptions) -> list[str]:
         return [*wrapped(f"no stack fits these hosts: {advice.why.get('stack', '')}", _width()), ""]
     missing = [host.host.name for host in report.hosts if host.is_installed is False]
     where = "" if len(missing) == len(report.hosts) else f" on {fold_names(missing)}"
-    first = f"plan (not installed{where}: ipexctl install, or ipexctl run --install)" if missing else "plan"
-    return [*wrapped(options.apply(first), _width()), *_settings(advice), ""]
+    first = f"plan, not installed{where}: ipexctl install; or: ipexctl run --install" if missing else "plan"
+    return [*wrapped_fix(options.apply(first), _width(), "", "  "), *_settings(advice), ""]
 
 
 def _settings(advice: Recommendation) -> list[str]:

@@ -19,7 +19,7 @@ from ipexctl.launch.options import RankOptions
 from ipexctl.option_declaration import words_in_sh
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import paint, wants_color
-from ipexctl.ui.paragraph import wrapped
+from ipexctl.ui.paragraph import wrapped, wrapped_fix
 from ipexctl.ui.results import group_by, print_json
 from ipexctl.ui.table import column_widths, folded_hosts, output_width, print_lines, row_lines
 
@@ -75,7 +75,7 @@ def _sections(plan: LaunchPlan, width: int) -> Iterator[tuple[str, Iterable[str]
     yield f"What node0 starts ({_STARTER[plan.flavor]})", _command(plan.argv, width)
     yield "Variables of mpirun itself", _everywhere(plan.launcher_env, plan, width)
     yield "What each rank executes", (*wrapped(f"in {plan.cwd}", width, "  "), *_command(_rank_command(plan), width))
-    yield "Notes", (line for note in (*plan.choices, *plan.notes) for line in wrapped(note, width, "  - ", "    "))
+    yield "Notes", (line for note in (*plan.choices, *plan.notes) for line in wrapped_fix(note, width, "  - ", "    "))
 
 
 def _summary(plan: LaunchPlan) -> str:

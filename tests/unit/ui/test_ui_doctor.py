@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 from doctor_rules_helpers import context, healthy
 
+from ipexctl.call_options import CallOptions
 from ipexctl.doctor.finding import DoctorReport, Finding, HostReport
 from ipexctl.doctor.recommend import Recommendation
 from ipexctl.doctor.run import findings_by_host, host_report
 from ipexctl.facts.gather import HostFacts
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
-from ipexctl.ui.doctor import host_rows, show_doctor
+from ipexctl.ui.doctor import _folded, _paragraph, host_rows, show_doctor
+from ipexctl.ui.paragraph import wrapped_fix
 
 LONG = "Something about the host that is " + "quite " * 30 + "long"
 
@@ -147,3 +149,17 @@ def test_fix_with_limit_names_the_hosts(capfd: pytest.CaptureFixture[str]) -> No
     fix = "train without them (--limit '!NAME,!NAME')"
     lines = shown(capfd, Finding("cluster.example", "warn", "Slow", fix, ("node1", "node4")))
     assert any("(--limit '!node1,!node4')" in line for line in lines)
+
+
+def test_commands_with_long_options_are_whole_on_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """At 80 columns: a command that breaks in the middle of a path can't be pasted."""
+    options = CallOptions(" -H /home/me/clusters/of-the-group/hostfile --identity /home/me/.ssh/keys/id_of_the_cluster")
+    lines = _folded("info", [Finding("cpu.smt", "info", "m", ""), Finding("thp.off", "info", "m", "")], False, options)
+    assert any(line.strip() == f"{options.apply('ipexctl doctor')} -v" for line in lines), lines
+    heading = wrapped_fix(
+        options.apply("plan, not installed: ipexctl install; or: ipexctl run --install"), 80, "", "  "
+    )
+    commands = [line.strip().rstrip(";") for line in heading if line.strip().startswith("ipexctl")]
+    assert commands == [options.apply("ipexctl install"), options.apply("ipexctl run --install")]
+    message = options.apply("the hosts lack one environment: ipexctl install")
+    assert _paragraph("info", "env.none", message, "", False)[-1].strip() == options.apply("ipexctl install")
