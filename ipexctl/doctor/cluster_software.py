@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.doctor.context import few, groups, odd_ones
 from ipexctl.doctor.finding import Finding
-from ipexctl.doctor.host_software import NEWER_GLIBC, python_without_root, usable
+from ipexctl.doctor.host_software import NEWER_GLIBC, usable
+from ipexctl.facts.packages import python_without_root
 from ipexctl.facts.software import minor_of
 from ipexctl.option_defaults import DEFAULT_ENV
 

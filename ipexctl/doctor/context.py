@@ -94,23 +94,6 @@ def few(words: list[str] | tuple[str, ...], most: int = 4) -> str:
     return f"{', '.join(words[:most])} and {len(words) - most} more"
 
 
-_APT: Final = frozenset({"debian", "ubuntu", "linuxmint", "pop", "raspbian"})
-_DNF: Final = frozenset({"rhel", "centos", "rocky", "almalinux", "fedora", "ol", "amzn"})
-_ZYPPER: Final = frozenset({"sles", "sled", "opensuse-leap", "opensuse-tumbleweed"})
-
-
-def package_command(facts: Facts, apt: str, dnf: str, zypper: str) -> str:
-    """The install command of the distribution; for an unknown one, the Debian names of the packages."""
-    distro = facts.system.distro_id
-    if distro in _APT:
-        return f"as root: apt-get install -y {apt}"
-    if distro in _DNF:
-        return f"as root: {'yum' if (facts.system.distro_version or '').startswith('7') else 'dnf'} install -y {dnf}"
-    if distro in _ZYPPER:
-        return f"as root: zypper install -y {zypper}"
-    return f"as root, with this system's package manager, install {apt}"
-
-
 _USUAL_PORTS: Final = (32768, 60999)
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.doctor.context import few, package_command
+from ipexctl.doctor.context import few
 from ipexctl.doctor.finding import Finding
+from ipexctl.facts.packages import package_command, python_without_root, running_pythons, ways_to_python
 from ipexctl.facts.software import minor_of
 from ipexctl.stack.env.record import read_record
 
@@ -28,14 +29,6 @@ LAST: Final = (3, 13)
 _OLDEST_PYTHON: Final = (3, 8)
 NEWER_GLIBC: Final = (2, 28)
 OLDEST_GLIBC: Final = (2, 17)
-_32_BITS: Final = ("i386", "i486", "i586", "i686")
-
-
-def python_without_root(version: str) -> str:
-    return (
-        "without root, if you trust astral.sh: curl -LsSf https://astral.sh/uv/install.sh | sh && "
-        f"~/.local/bin/uv python install {version}"
-    )
 
 
 def libc(host: HostContext) -> Iterator[Finding]:
@@ -68,24 +61,16 @@ def libc(host: HostContext) -> Iterator[Finding]:
 
 def usable(facts: Facts) -> tuple[Python, ...]:
     """The interpreters that the newest IPEX has wheels for."""
-    return tuple(python for python in _running(facts) if python.minor and FIRST <= python.minor <= LAST)
-
-
-def _running(facts: Facts) -> list[Python]:
-    return [
-        python
-        for python in facts.software.pythons
-        if python.minor and python.libc != "musl" and python.arch not in _32_BITS
-    ]
+    return tuple(python for python in running_pythons(facts) if python.minor and FIRST <= python.minor <= LAST)
 
 
 def pythons(host: HostContext) -> Iterator[Finding]:
     if not host.facts.system.is_linux or host.facts.system.libc == "musl" or not host.facts.has_finished("programs"):
         return
-    running = _running(host.facts)
+    running = running_pythons(host.facts)
     minors = sorted({python.minor for python in running if python.minor})
     versions = few([f"{major}.{minor}" for major, minor in minors])
-    fix = _get_python(host.facts)
+    fix = ways_to_python(host.facts)
     if not minors:
         yield Finding(
             "python.none",
@@ -110,14 +95,6 @@ def pythons(host: HostContext) -> Iterator[Finding]:
             f"Python {versions}, and none of 3.9 to 3.13: PyTorch has wheels for it, IPEX has none",
             f"nothing to do without IPEX; with it: {python_without_root('3.12')}",
         )
-
-
-def _get_python(facts: Facts) -> str:
-    """CentOS 7 has no package new enough."""
-    if (facts.system.distro_version or "").startswith("7") and facts.system.distro_id in ("centos", "rhel"):
-        return python_without_root("3.12")
-    dnf = "python3" if facts.system.distro_id == "fedora" else "python3.11"
-    return f"{package_command(facts, 'python3 python3-venv', dnf, 'python311')}; {python_without_root('3.12')}"
 
 
 def venv(host: HostContext) -> Iterator[Finding]:

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
-from ipexctl.doctor.context import open_ports, package_command
+from ipexctl.doctor.context import open_ports
 from ipexctl.doctor.finding import Finding, merge_findings
 from ipexctl.facts.facts import Facts
+from ipexctl.facts.packages import package_command
 from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.node_call import NO_PYTHON
 from ipexctl.text import printable

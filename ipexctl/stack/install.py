@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ipexctl.facts.packages import running_pythons, ways_to_python
 from ipexctl.hosts.home import check_same_home
 from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.env.replies import CheckResult, EnvRecord
@@ -102,8 +103,17 @@ def install(
     except HostError as error:
         return context.report(refusal=Refusal(error.reason, error.fix))
     if isinstance(locked, Refusal):
-        return context.report(refusal=locked)
+        return context.report(refusal=_with_ways_to_python(context, locked))
     return _install_locked(context, locked)
+
+
+def _with_ways_to_python(context: InstallContext, refusal: Refusal) -> Refusal:
+    """Where a host at fault has no Python that runs, what doctor says about it is the fix."""
+    for name in refusal.hosts:
+        facts = context.facts.get(name)
+        if facts is not None and facts.has_finished("programs") and not running_pythons(facts):
+            return replace(refusal, fix=ways_to_python(facts))
+    return refusal
 
 
 def _check_homes(context: InstallContext) -> Refusal | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.facts.internal import addresses_among
+from ipexctl.facts.packages import running_pythons, ways_to_python
 from ipexctl.hosts.allocation import job_number
 from ipexctl.hosts.home import check_same_home
 from ipexctl.hosts.nodeset import fold
@@ -199,10 +200,12 @@ def existing_environment(hosts: Sequence[Host], name: str, facts: Mapping[str, F
     install = "ipexctl install" + ("" if name == DEFAULT_ENV else f" --env {name}")
     missing = tuple(host.name for host in hosts if host.name not in found)
     if broken_only := tuple(host for host in missing if host in broken):
+        without = next((facts[host] for host in broken_only if not running_pythons(facts[host])), None)
+        get_python = f"{ways_to_python(without)}; then: " if without is not None else ""
         raise StartError(
             StartFailure(
                 f"the environment {name} on {fold(broken_only)} does not run: its Python was removed",
-                f"{install} makes it again; or use another Python: --python PATH",
+                f"{get_python}{install} makes it again; or use another Python: --python PATH",
                 broken_only,
             )
         )
