@@ -15,7 +15,6 @@ the call; its fingerprint and the token that clients prove reach a node sealed b
 from __future__ import annotations
 
 import contextlib
-import datetime
 import hmac
 import json
 import os
@@ -25,9 +24,7 @@ import secrets
 import selectors
 import signal
 import socket
-import ssl
 import subprocess
-import tempfile
 import threading
 import time
 from collections import deque
@@ -36,7 +33,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from ipexctl.limits import CANCEL_CLEANUP, CANCEL_GRACE, SLURM_ANSWER
 from ipexctl.node.common.authenticated_socket import REPLY_TIME, AuthenticatingServer, read_line
-from ipexctl.node.common.encrypted_socket import encrypt, fingerprint_of
+from ipexctl.node.common.encrypted_socket import encrypt
 from ipexctl.node.common.frames import HEAD, FrameError, FrameReader, decode_json, encode_json
 from ipexctl.node.common.handshake import STEP
 from ipexctl.node.common.json_parser import JsonError, parse_object
@@ -53,6 +50,7 @@ from ipexctl.node.common.slurm import (
 )
 from ipexctl.node.step.serve import MESSAGE, STDERR, STDIN, STDOUT, encode_environment
 from ipexctl.remote.cancel import Deadline
+from ipexctl.remote.certificate import make_certificate
 from ipexctl.remote.command import MAX_LINE
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import agent_and_request, agent_command
@@ -60,6 +58,7 @@ from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import OVERTIME, Ended, Session, Wakeup, copy_stdin, timed_out
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Iterator, Mapping
 
     from ipexctl.hosts.host import Host
@@ -100,7 +99,7 @@ class StepServer:
     def __init__(self, ports: range | None = None) -> None:
         """`ports`: those that nodes can connect to; None: any. Raises a HostError if none of them is free."""
         self.token = secrets.token_hex(32)
-        context, self.fingerprint = _make_certificate()
+        context, self.fingerprint = make_certificate()
         self._waiting: dict[str, Callable[[socket.socket], object]] = {}
         self._lock = threading.Lock()
         self._server = _open_port(_Port(self._on_connection, self.token, context), ports)
@@ -161,31 +160,6 @@ def read_port_range(config: str) -> range | None:
     if found is None or not 0 < int(found[1]) <= int(found[2]) <= _MOST_PORTS:
         return None
     return range(int(found[1]), int(found[2]) + 1)
-
-
-def _make_certificate() -> tuple[ssl.SSLContext, str]:
-    """A TLS context with a new certificate, and its fingerprint."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "ipexctl")])
-    now = datetime.datetime.now(datetime.timezone.utc)
-    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-    builder = builder.not_valid_before(now - datetime.timedelta(days=1)).not_valid_after(
-        now + datetime.timedelta(days=365)
-    )
-    certificate = builder.sign(key, hashes.SHA256())
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    pem = serialization.Encoding.PEM
-    text = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    with tempfile.NamedTemporaryFile() as file:  # 0600; Python loads a key from a file only
-        file.write(text + certificate.public_bytes(pem))
-        file.flush()
-        context.load_cert_chain(file.name)
-    return context, fingerprint_of(certificate.public_bytes(serialization.Encoding.DER))
 
 
 @dataclass(frozen=True)

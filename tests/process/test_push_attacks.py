@@ -23,7 +23,7 @@ import pytest
 from node_store_helpers import END, file_of, frame
 
 from agent_helpers import patched_zip
-from ipexctl.node.files.push import CONTENT, PARCEL, own_directory
+from ipexctl.node.files.push import CONTENT, PARCEL, list_name, own_directory
 
 VICTIM, ATTACKER, TEAM = 61001, 61002, 61100
 PYTHON = "/usr/bin/python3"
@@ -107,10 +107,10 @@ def team() -> Iterator[Team]:
 CONTENTS = b"weights" * 1000
 ROWS = [["", "d", 0o755, 0, ""], ["model.bin", "f", 0o644, len(CONTENTS), hashlib.sha256(CONTENTS).hexdigest()]]
 FORGED = """\
-directory, own, victim, sha, pwned, parcel = sys.argv[1:]
+directory, own, victim, sha, pwned, parcel, listed = sys.argv[1:]
 os.makedirs(own + "/fake/store/" + sha)
 open(own + "/fake/store/" + sha + "/parcel", "wb").write(bytes.fromhex(parcel))
-json.dump({"rows": [[victim + "/.ssh/rc", "f", 0o755, 11, pwned]]}, open(own + "/fake/list.json", "w"))
+json.dump({"rows": [[victim + "/.ssh/rc", "f", 0o755, 11, pwned]]}, open(own + "/fake/" + listed, "w"))
 os.system(f"chmod -R a+rwX {own}/fake")
 os.rename(directory, directory + ".aside")
 os.rename(own + "/fake", directory)
@@ -121,8 +121,9 @@ PWNED = b"echo pwned\n"
 
 def forged(team: Team, directory: object, parcel: bytes, code: str = FORGED) -> None:
     sha256, content = str(file_of(parcel)["sha256"]), str(file_of(PWNED)["sha256"])
-    stream = frame(PWNED, content) + END
-    team.as_attacker(code, directory, team.own, team.home, sha256, content, stream.hex())
+    stream, rows = frame(PWNED, content) + END, json.dumps(ROWS, separators=(",", ":")).encode()
+    listed = os.fsdecode(list_name(hashlib.sha256(rows).hexdigest()))
+    team.as_attacker(code, directory, team.own, team.home, sha256, content, stream.hex(), listed)
 
 
 def test_a_directory_that_a_member_of_the_team_puts_in_place_is_not_used(team: Team) -> None:
@@ -135,14 +136,23 @@ def test_a_directory_that_a_member_of_the_team_puts_in_place_is_not_used(team: T
     assert team.receive(found, parcel, name=PARCEL)["event"] == "failed", "nothing arrives in another's directory"
 
 
-def test_a_list_that_was_written_by_another_push_is_not_used(team: Team) -> None:
-    """Only this account can write it; but another call of the victim may have done so meanwhile."""
-    found = team.inspect(ROWS, str(team.data))
+def test_each_push_places_what_is_in_its_own_list(team: Team) -> None:
+    """Two hosts may see the same directory and lack different things; what a list has become meanwhile is not used."""
+    found, other = team.inspect(ROWS, str(team.data)), [*ROWS, ["more.bin", "f", 0o644, len(CONTENTS), ROWS[1][4]]]
+    second = team.inspect(other, str(team.data))
+    assert second["directory"] == found["directory"]
+    assert second["listed"] != found["listed"]
     team.receive(found, CONTENTS)
-    other = [*ROWS, ["more.bin", "f", 0o644, len(CONTENTS), ROWS[1][4]]]
-    assert team.inspect(other, str(team.data))["listed"] != found["listed"]
-    assert team.place(found, CONTENTS)["event"] == "failed"
+    lists = sorted(Path(found["directory"]).glob("list-*.json"))
+    assert len(lists) == 2
+    for file in lists:
+        file.write_text(json.dumps(other))
+    refused = team.place(found, CONTENTS)
+    assert "was changed" in refused["reason"]
     assert not (team.data / "model.bin").exists()
+    assert team.inspect(ROWS, str(team.data)) == found
+    assert team.place(found, CONTENTS)["event"] == "done"
+    assert {path.name for path in team.data.iterdir()} == {"model.bin"}
 
 
 @pytest.mark.parametrize("force", [False, True])

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ipexctl.node.files.store import Report
 
 PREFIX = ".ipexctl-push-"
-LIST, STORE, TOKEN = "list.json", "store", "id"
+LIST, STORE, TOKEN = "list-", "store", "id"
 CONTENT, PARCEL = "content", "parcel"
 """The names in the store: a large file, or several small ones in a stream."""
 SHOWN = 20
@@ -210,6 +210,13 @@ def own_directory(path: str) -> bytes:
     return os.fsencode(PREFIX + hashlib.sha256(os.fsencode(path)).hexdigest()[:16])
 
 
+def list_name(digest: str) -> bytes:
+    """Hosts that see the same directory may lack different things: each has a list of its own."""
+    if not store.is_sha256(digest):
+        raise AgentError(f"{digest[:80]!r} is no sha256")
+    return b"%s%s.json" % (LIST.encode(), digest[:16].encode())
+
+
 def enter_own(above: GuardedDirectory, path: str) -> GuardedDirectory:
     """That directory. Raises an AgentError for a link or a directory that another account can open or has made."""
     name = own_directory(path)
@@ -244,8 +251,9 @@ def prepare(path: str, lacking: list[ListedPath], *, is_file: bool) -> tuple[str
             with contextlib.suppress(FileExistsError):
                 os.symlink(os.urandom(16).hex(), TOKEN, dir_fd=directory.number)
             rows = json.dumps(lacking, separators=(",", ":")).encode()
-            directory.write(os.fsencode(LIST), (rows,))
-            return directory.path, os.readlink(TOKEN, dir_fd=directory.number), hashlib.sha256(rows).hexdigest()
+            digest = hashlib.sha256(rows).hexdigest()
+            directory.write(list_name(digest), (rows,))
+            return directory.path, os.readlink(TOKEN, dir_fd=directory.number), digest
 
 
 def _stored(directory: GuardedDirectory) -> Iterator[os.stat_result]:
@@ -371,11 +379,11 @@ def place(request: PlaceRequest) -> PlaceReply:
         try:
             top = held.enter_context(GuardedDirectory.open(parent))
             own = held.enter_context(enter_own(top, path))
-            listed = own.read(os.fsencode(LIST), _MAX_LIST)
+            listed = own.read(list_name(request["listed"]), _MAX_LIST)
         except FileNotFoundError:
             raise gone from None
         if hashlib.sha256(listed).hexdigest() != request["listed"]:
-            raise AgentError(f"{own.path} has the list of another push", "run it again")
+            raise AgentError(f"the list in {own.path} was changed", "run it again")
         rows = checked(parse_json(listed))
         if is_file != any(row.path == _TOP and row.kind != "d" for row in rows):
             raise AgentError(f"{path} was replaced meanwhile", "run it again")
@@ -410,8 +418,9 @@ def clean_up(top: GuardedDirectory, own: GuardedDirectory, path: str) -> None:
             if is_stored(paths[name]):
                 arrived.remove_tree(name)
         os.rmdir(STORE, dir_fd=own.number)
-    for entry in (LIST, TOKEN):
-        own.unlink(os.fsencode(entry))
+    for entry in own.names():
+        if entry == TOKEN.encode() or (entry.startswith(LIST.encode()) and entry.endswith(b".json")):
+            own.unlink(entry)
     with contextlib.suppress(OSError):
         os.rmdir(own_directory(path), dir_fd=top.number)
 

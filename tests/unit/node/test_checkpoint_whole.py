@@ -209,7 +209,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("words", "common", "aside", "alone"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(("words", "common", "aside_files", "alone"), CASES.values(), ids=CASES)
 def test_directories_are_whole_on_all_hosts_or_set_aside(
     words: list[str], common: str, aside_files: list[str], alone: list[str]
 ) -> None:

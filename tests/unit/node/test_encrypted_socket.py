@@ -13,9 +13,9 @@ import pytest
 
 from agent_helpers import wait_until
 from ipexctl.node.common.encrypted_socket import client_context, encrypt
-from ipexctl.remote.srun import _make_certificate
+from ipexctl.remote.certificate import make_certificate
 
-CONTEXT, FINGERPRINT = _make_certificate()
+CONTEXT, FINGERPRINT = make_certificate()
 
 
 class Wire:
