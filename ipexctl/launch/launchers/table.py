@@ -1,9 +1,9 @@
 """The table of launchers: a row for each, with its names and the options that are taken over. Data only.
 
 An option has names without their leading dashes, with `_` for `-`, and a target: the option of ipexctl that it becomes,
-by the name of its field, or a word that `unwrap` knows (`variable`, `ignored` …). The rule: only what guides and most
-users type is here. `line` refuses every other option at its place, as the number of its values is not known; the option
-of ipexctl, which has its limits and its help in its declaration, is typed instead.
+by the name of its field, or a word that `options` knows (`variable`, `ignored` …). The rule: only what guides and most
+users type is here. `options` refuses every other option at its place, as the number of its values is not known; the
+option of ipexctl, which has its limits and its help in its declaration, is typed instead.
 """
 
 from __future__ import annotations
@@ -126,12 +126,6 @@ LAUNCHERS: Final = (
     ),
     LauncherRow(
         "",
-        _named("srun, sbatch, salloc"),
-        advice="inside a job of Slurm ipexctl takes the hosts of the allocation: --ppn N SCRIPT.py; "
-        "for a job script: ipexctl export slurm SCRIPT.py",
-    ),
-    LauncherRow(
-        "",
         _named("accelerate config, -m accelerate.commands.accelerate_cli config"),
         advice="accelerate config on the control machine, as it asks questions and ranks have no stdin; "
         "ipexctl export accelerate writes a file, too",
@@ -139,11 +133,12 @@ LAUNCHERS: Final = (
     LauncherRow(
         "",
         _named(
-            "horovodrun, jsrun, lrun, prterun, prun, aprun, ibrun, yhrun, qrsh, mpirun_rsh, mpiexec.slurm, "
-            "mpiexec.mpd, mpiexec.gforker, oshrun, shmemrun, flux, torchx, composer, colossalai, "
+            "srun, sbatch, salloc, horovodrun, jsrun, lrun, prterun, prun, aprun, ibrun, yhrun, qrsh, mpirun_rsh, "
+            "mpiexec.slurm, mpiexec.mpd, mpiexec.gforker, oshrun, shmemrun, flux, torchx, composer, colossalai, "
             "-m horovod.runner.launch, -m torch.distributed.launcher.api"
         ),
-        advice="give ipexctl the hosts and the number of ranks: -H HOSTFILE -n N --ppn N SCRIPT.py",
+        advice="give ipexctl the hosts and the number of ranks: -H HOSTFILE -n N --ppn N SCRIPT.py; inside a job of "
+        "Slurm it takes the hosts of the allocation: --ppn N SCRIPT.py; for a job script: ipexctl export slurm SCRIPT.py",
     ),
 )
 """The last ones are not taken apart, and never start in a rank."""

@@ -12,33 +12,28 @@ import contextlib
 import itertools
 import json
 import os
-import re
 import shlex
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.file_reader import SCRIPT, read_regular
 from ipexctl.found_files import check_found
-from ipexctl.hosts.names import quoted
 from ipexctl.launch.accelerate_config import AccelerateConfig, default_file, read_accelerate, read_accelerate_file
-from ipexctl.launch.launchers.line import check_file, is_shell, read_line
-from ipexctl.launch.launchers.table import ACCELERATE, CHOICES, NUMBERS
+from ipexctl.launch.launchers.line import check_file, is_shell
+from ipexctl.launch.launchers.options import SHELL, PastedLine, TakenValue, read_line
+from ipexctl.launch.launchers.table import ACCELERATE
 from ipexctl.launch.request import Export, LaunchOptions
 from ipexctl.option_declaration import declared
-from ipexctl.text import counted, is_variable_name, join_words
+from ipexctl.text import counted, join_words
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.launch.launchers.line import GivenOption, PastedLine
     from ipexctl.launch.request import CommandKind
 
-_OF_SHELL: Final = ("CCL_WORKER_COUNT", "CCL_ATL_TRANSPORT", "MASTER_ADDR", "MASTER_PORT")
-"""Variables that guides export before the launcher: they count if the user's shell has them."""
-_SHELL: Final = "the shell"
 _RANKS, _HOSTS = ("n", "ppn"), ("hostfile", "hosts")
 _SAME: Final = (
     *(_RANKS, _HOSTS, ("accelerate_config", "config_file")),
@@ -46,14 +41,6 @@ _SAME: Final = (
 )
 """Options and variables that say the same: one in the call replaces all of the line."""
 _OF_RUN: Final = ("iface", "python", "max_restarts")
-
-
-class TakenValue(NamedTuple):
-    """A value of a launcher's option for an option of ipexctl."""
-
-    value: Any
-    source: str
-    """`mpirun -n 16`"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +93,15 @@ def unwrap(
     `given`: the options that the call names, by their fields. `is_script`: the call names a script, and `python X`
     becomes X, too.
     """
-    line = read_line(argv, is_script=is_script)
+    line = read_line(argv, environ, is_script=is_script)
     if line is None:
         _check_script(argv)
         return None
-    values: dict[str, TakenValue] = {}
-    for name, taken in _values(line, environ):
-        values.setdefault(name, taken)
     by_call = {*given, *(f"${export.name}" for export in options.exports)}
     by_call |= {name for names in _SAME if by_call & {*names} for name in names}
-    wins = {name: taken for name, taken in values.items() if name not in by_call}
-    if any(row.of_accelerate for row in line.launchers):
-        config = _accelerate(line, config, wins, environ)
+    wins = {name: taken for name, taken in line.values.items() if name not in by_call}
+    if line.accelerate is not None:
+        config = _accelerate(line.accelerate, config, wins, environ)
         if wins.keys() & {*_HOSTS}:
             config = replace(config, hostfile=None)  # the outer launcher's hosts
     changes: dict[str, Any] = {name: wins[name].value for field in fields(options) if (name := field.name) in wins}
@@ -127,7 +111,7 @@ def unwrap(
         changes = {**dict.fromkeys(_RANKS), **changes}  # a default of a file is not mixed with them
     exports = [taken.value for taken in wins.values() if isinstance(taken.value, Export)]
     options = replace(options, **changes, exports=(*exports, *options.exports), sources=sources)
-    return UnwrappedCall(line.kind, line.argv, options, config, wins, _note(line, wins, values))
+    return UnwrappedCall(line.kind, line.argv, options, config, wins, _note(line, wins, argv[0]))
 
 
 def _check_script(words: Sequence[str]) -> None:
@@ -141,67 +125,13 @@ def _check_script(words: Sequence[str]) -> None:
     check_file(path, text)
 
 
-def _values(line: PastedLine, environ: Mapping[str, str]) -> Iterator[tuple[str, TakenValue]]:
-    """By the option of ipexctl or the variable; the first one counts. Raises a UserError for an impossible value."""
-    targets = {option.target: option for option in line.options}
-    for option in line.options:
-        target, value, source = option.target, option.value, option.text
-        if target == "variable":
-            yield from _exported(line, option, environ)
-        elif target in NUMBERS:
-            if not re.fullmatch(r"[0-9]{1,9}", value):
-                raise line.wrong(option, "is no number", "a number, or leave it out")
-            yield target, TakenValue(int(value), source)
-        elif value not in CHOICES.get(target, (value,)):
-            raise line.wrong(option, "has no such value", ", ".join(CHOICES[target]))
-        elif target in (*_HOSTS, *CHOICES, "iface", "master_addr", "config_file"):
-            yield target, TakenValue(value, source)
-    yield from _copies(line, targets)
-    if line.python is not None:
-        yield "python", TakenValue(line.python, "the line")
-    for name in _OF_SHELL:
-        if environ.get(name) and not (name == "CCL_WORKER_COUNT" and "ccl_workers" in targets):
-            yield from _variable(name, environ[name], _SHELL)
-
-
-def _copies(line: PastedLine, targets: Mapping[str, GivenOption]) -> Iterator[tuple[str, TakenValue]]:
-    """Without `--nnodes`, ipexrun and run_cpu start independent copies: one, unless an option says how many."""
-    launcher = next((row.name for row in line.launchers if row.starts_copies), "")
-    if launcher and not {"nodes", "ppn"} & targets.keys():
-        if "omp" in targets and "n" not in targets:
-            raise line.wrong(targets["omp"], "does not say how many copies start", "--ninstances N beside it")
-        yield "backend", TakenValue("none", f"{launcher}, without --nnodes")
-        yield "n", TakenValue(1, launcher)
-
-
-def _exported(line: PastedLine, option: GivenOption, environ: Mapping[str, str]) -> Iterator[tuple[str, TakenValue]]:
-    """`-genv NAME=VALUE`, `-x NAME=VALUE`; `-x NAME`, whose value is never shown."""
-    name, equals, value = option.value.partition("=")
-    source = " ".join(option.text.split()[:2])
-    if not is_variable_name(name):
-        raise line.wrong(option, f"has no name of a variable: {quoted(name)}", "NAME=VALUE")
-    if equals:
-        yield from _variable(name, value, source)
-    elif name in environ:
-        yield f"${name}", TakenValue(Export(name, environ[name], secret=True, source=source), source)
-    else:
-        raise line.wrong(option, "names a variable that is not set here", f"export {name}=…")
-
-
-def _variable(name: str, value: str, source: str) -> Iterator[tuple[str, TakenValue]]:
-    if name == "MASTER_ADDR":
-        yield "master_addr", TakenValue(value, source)
-    elif name != "MASTER_PORT":
-        yield f"${name}", TakenValue(Export(name, value, source=source), source)
-    elif re.fullmatch(r"[0-9]{1,5}", value) and 0 < int(value) < 1 << 16:
-        yield "master_port", TakenValue(int(value), source)
-
-
 def _accelerate(
-    line: PastedLine, config: AccelerateConfig | None, wins: Mapping[str, TakenValue], environ: Mapping[str, str]
+    given: Mapping[str, str],
+    config: AccelerateConfig | None,
+    wins: Mapping[str, TakenValue],
+    environ: Mapping[str, str],
 ) -> AccelerateConfig:
     """The configuration of accelerate's file, with its options over it."""
-    given = {option.name: option.value for option in line.options if option.target == "accelerate"}
     own = default_file(environ)
     if "config_file" in wins:
         config = read_accelerate_file(Path(wins["config_file"].value), is_typed=True)
@@ -216,26 +146,24 @@ def _accelerate(
     return config
 
 
-def _note(line: PastedLine, wins: Mapping[str, TakenValue], values: Mapping[str, TakenValue]) -> str:
+def _note(line: PastedLine, wins: Mapping[str, TakenValue], first: str) -> str:
     """One note for the whole line."""
-    names = [row.name for row in line.launchers] or [line.words[0]]
+    names = line.names or (first,)
     verb, pronoun = ("is", "it") if len(names) == 1 else ("are", "they")
-    reason = f"{pronoun} would launch a second time" if line.launchers else "ipexctl starts Python itself"
-    typed = {
-        target: [option.text for option in line.options if option.target == target]
-        for target in ("accelerate", "ignored", "ipex_key")
-    }
-    given = {name: taken for name, taken in wins.items() if taken.source != _SHELL and name != "master_addr"}
+    reason = f"{pronoun} would launch a second time" if line.names else "ipexctl starts Python itself"
+    given = {name: taken for name, taken in wins.items() if taken.source != SHELL and name != "master_addr"}
     parts = {
-        "taken over": [*itertools.starmap(_shown, given.items()), *typed["accelerate"]],
+        "taken over": [*itertools.starmap(_shown, given.items()), *line.typed["accelerate"]],
         "from the shell of the call": [
-            name.upper().lstrip("$") for name, taken in wins.items() if taken.source == _SHELL
+            name.upper().lstrip("$") for name, taken in wins.items() if taken.source == SHELL
         ],
         "replaced by options of the call": [
-            name[1:] if name.startswith("$") else taken.source for name, taken in values.items() if name not in wins
+            name[1:] if name.startswith("$") else taken.source
+            for name, taken in line.values.items()
+            if name not in wins
         ],
-        "ignored, as ipexctl starts the ranks of all hosts itself": typed["ignored"],
-        "not in accelerate, whose file turns IPEX on by ipex_config: {ipex: true}": typed["ipex_key"],
+        "ignored, as ipexctl starts the ranks of all hosts itself": line.typed["ignored"],
+        "not in accelerate, whose file turns IPEX on by ipex_config: {ipex: true}": line.typed["ipex_key"],
     }
     start = f"{join_words(names)} {verb} left out, as {reason}: every rank runs {line.argv[0]}"
     return "; ".join([start, *(f"{what}: {', '.join(words)}" for what, words in parts.items() if words)])
