@@ -42,7 +42,7 @@ def find_launcher(words: Sequence[str]) -> str:
     except UserError:
         return "a launcher"
     start = launcher_at(found, 0) if found else None
-    return (start[0].name or PurePosixPath(found[0]).name) if found and start else ""
+    return (start[0].name or " ".join(found[: start[1]]).rpartition("/")[2]) if found and start else ""
 
 
 def check_file(path: str, text: str) -> None:
