@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.hosts.nodeset import fold
+from ipexctl.jobs.earlier_memory import earlier_memory
 from ipexctl.jobs.local_copy import read_final_status
 from ipexctl.jobs.measured import notes_on as notes_on_measurement
 from ipexctl.jobs.registry import RunRecord, RunRegistry, clear_pending, given_id, mark_pending, new_id
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from ipexctl.facts.gather import HostFacts
     from ipexctl.hosts.host import Host
     from ipexctl.launch.accelerate_config import AccelerateConfig
+    from ipexctl.launch.memory import EarlierMemory
     from ipexctl.launch.plan import LaunchPlan
     from ipexctl.node.common.job import ConnectivityRecord
     from ipexctl.node.common.records import RunStatus
@@ -132,7 +134,7 @@ def plan_run(
                 query.result()  # the project is named before any note
             for text in context.notes:
                 note(text)
-            plan = make_plan(context, request, project, run)
+            plan = make_plan(context, request, project, run, earlier_memory(project.root, request.argv[0]))
             for text in script_notes(context, plan, request, project):
                 note(text)
             plan = _with_measurement(call, context, plan)
@@ -179,7 +181,7 @@ def submit_run(
                 undo.on_hosts(partial(release_tree, query, hosts, request, pool, lease=run))
             context = gather(hosts, request, pool, unsynced=project.executed_path(request), probed=probed)
 
-            plan = make_plan(context, request, project, run)
+            plan = make_plan(context, request, project, run, earlier_memory(project.root, request.argv[0]))
             _check_other_runs(call, plan, claim)
             for text in (
                 *job_notes(context, is_followed=request.is_followed),
@@ -255,7 +257,13 @@ def _refuse_bad_project(reading: Future[Project] | None, *, wait_for_it: bool = 
 # Plan: pure
 
 
-def make_plan(context: RunContext, request: RunRequest, project: ProjectLocation, run: str) -> LaunchPlan:
+def make_plan(
+    context: RunContext,
+    request: RunRequest,
+    project: ProjectLocation,
+    run: str,
+    earlier: EarlierMemory | None = None,
+) -> LaunchPlan:
     """The plan of a run; its working directory is known later, when the hosts have answered which tree they have. Pure.
 
     Raises a StartError if there is no plan, a UserError if the ranks to show do not exist.
@@ -282,6 +290,7 @@ def make_plan(context: RunContext, request: RunRequest, project: ProjectLocation
             options=options,
             mpi_seen=context.mpi,
             transport=context.transport,
+            earlier_memory=earlier,
         )
     )
     if isinstance(plan, Refusal):
