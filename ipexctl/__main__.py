@@ -66,7 +66,7 @@ def _run() -> int:
     if "_IPEXCTL_COMPLETE" in os.environ:
         # Typer would import rich only to strip markup that the help does not have: 0.2 s at every Tab.
         sys.modules["rich"] = None  # type: ignore[assignment]
-        if os.environ["_IPEXCTL_COMPLETE"] == "complete_bash":
+        if ":" in os.environ.get("COMP_WORDS", ""):
             from ipexctl.cli.complete import join_words_of_bash
 
             join_words_of_bash(os.environ)

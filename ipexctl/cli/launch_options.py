@@ -230,7 +230,12 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
         from ipexctl.launch.accelerate_config import options_of
 
         request = replace(request, options=options_of(found, request.options, len(hosts)), accelerate=found)
-    request = replace(request, hosts_from=selection.source, secret_files=(*request.secret_files, *private_keys(hosts)))
+    request = replace(
+        request,
+        hosts_from=selection.source,
+        secret_files=(*request.secret_files, *private_keys(hosts)),
+        repeats_notes=line.output.verbose > 0,
+    )
     check_request(request)
     check_ranks(request, hosts)
     options = CallOptions(host_options(targets, home, of_accelerate or selection.project_hostfile), of_ranks)

@@ -1,4 +1,4 @@
-"""Whether the ranks of a plan fit into the memory of their hosts, as a note. Pure.
+"""Notes on ranks that may not fit into the memory of their hosts. Pure.
 
 In come the free memory of each host and what a rank takes: as in an earlier run of this script, else what Python with
 torch takes before there is a model. The rule: a note, never a refusal, because a model of another size or a smaller
@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.node.common.files import format_size
-from ipexctl.text import counted
+from ipexctl.text import counted, readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,15 +43,15 @@ def notes(context: LaunchContext) -> Iterator[str]:
         if earlier is not None:
             if node.count * earlier.size > free:
                 text = (
-                    f"{ranks} on {{}} would take {format_size(node.count * earlier.size)} of memory, with "
-                    f"{format_size(earlier.size)} each as in run {earlier.run}, and {format_size(free)} are free: the "
+                    f"{ranks} on {{}} would take {readable(node.count * earlier.size)} of memory, with "
+                    f"{readable(earlier.size)} each as in run {earlier.run}, and {readable(free)} are free: the "
                     "kernel may kill one (signal 9); fewer ranks: --ppn, or a smaller batch"
                 )
                 hosts[text].append(node.name)
         elif node.count > 1 and 2 * node.count * TORCH_START > free:
             text = (
-                f"{ranks} on {{}} have {format_size(free // node.count)} of free memory each, and Python with torch "
-                f"takes {format_size(TORCH_START)} before there is a model: the kernel may kill one (signal 9); fewer "
+                f"{ranks} on {{}} have {readable(free // node.count)} of free memory each, and Python with torch "
+                f"takes {readable(TORCH_START)} before there is a model: the kernel may kill one (signal 9); fewer "
                 "ranks: --ppn"
             )
             hosts[text].append(node.name)

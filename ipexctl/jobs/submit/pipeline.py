@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING
 
 from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.earlier_memory import earlier_memory
 from ipexctl.jobs.local_copy import read_final_status
 from ipexctl.jobs.measured import notes_on as notes_on_measurement
 from ipexctl.jobs.registry import RunRecord, RunRegistry, clear_pending, given_id, mark_pending, new_id
@@ -43,6 +42,7 @@ from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
 from ipexctl.jobs.submit.start import Launch, clean_up, job_of
 from ipexctl.jobs.submit.start_notes import job_notes, restart_notes, script_notes
 from ipexctl.jobs.submit.upload import begin_query, note_secret_files, release_tree, start_reading, upload_project
+from ipexctl.jobs.windows import earlier_memory
 from ipexctl.launch.other_runs import notes_on
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchOptions, LaunchRequest
@@ -138,7 +138,7 @@ def plan_run(
             for text in script_notes(context, plan, request, project):
                 note(text)
             plan = _with_measurement(call, context, plan)
-            tree, _ = upload_project(query, project, context, notify)
+            tree, _ = upload_project(query, request, project, context, notify)
             plan = replace(plan, notes=(*notes_on(plan.other_runs, time.time()), *plan.notes))
             return PlannedRun(_plan_in(tree, plan, project), context)
     except StartError as error:
@@ -198,7 +198,7 @@ def submit_run(
             record = run_record(run, context, plan, request, options, call_options, str(project.root))
             launch = _begin_launch(call, record, context, plan, retention, registry, undo)
 
-            tree, upload_seconds = upload_project(query, project, context, notify, preflight)
+            tree, upload_seconds = upload_project(query, request, project, context, notify, preflight)
             check_data(hosts, request, project.root, tree, pool)
             if request.sync and (text := files_in_other_generations(tree, project.subdirectory, registry.all())):
                 note(text)

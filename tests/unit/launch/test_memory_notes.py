@@ -10,8 +10,8 @@ from launch_helpers import cpu, machine, request
 
 from ipexctl.facts.system import Memory
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.earlier_memory import earlier_memory
 from ipexctl.jobs.registry import RunRecord, RunRegistry
+from ipexctl.jobs.windows import earlier_memory
 from ipexctl.launch.memory import TORCH_START, EarlierMemory
 from ipexctl.launch.plan import LaunchPlan
 from ipexctl.launch.planner import plan_launch
@@ -33,9 +33,9 @@ def notes(memory: Memory, ranks: int, earlier: EarlierMemory | None = None) -> l
 @pytest.mark.parametrize(
     ("memory", "ranks", "words"),
     [
-        (FREE, 100, "100 ranks node[1-2] 220.0 MB torch --ppn"),
+        (FREE, 100, "100 ranks node[1-2] 220 MB torch --ppn"),
         (FREE, 40, None),
-        (FREE._replace(limit=4 * GB), 10, "10 ranks 400.0 MB"),
+        (FREE._replace(limit=4 * GB), 10, "10 ranks 400 MB"),
         (FREE._replace(available=TORCH_START), 1, None),  # one rank is no choice
         (Memory(), 100, None),  # not known
     ],
