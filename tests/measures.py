@@ -354,20 +354,10 @@ def json_parsers(tree: ast.AST) -> Iterator[int]:
 _IN_DIRECTORIES_OF_OTHERS = ("ipexctl/node/files/", "ipexctl/jobs/fetch/")
 """Modules that write where the user says, which may be a directory that others can change."""
 _WRITES = frozenset(
-    [
-        "rename",
-        "replace",
-        "unlink",
-        "remove",
-        "rmdir",
-        "mkdir",
-        "makedirs",
-        "symlink",
-        "link",
-        "chmod",
-        "utime",
-        "rmtree",
-    ]
+    (
+        *("rename", "replace", "unlink", "remove", "rmdir", "mkdir", "makedirs"),
+        *("symlink", "link", "chmod", "utime", "rmtree"),
+    )
 )
 
 
