@@ -320,7 +320,6 @@ def classes_nobody_distinguishes() -> list[str]:
 _OTHER_JSON = {
     "ipexctl/node/common/json_parser.py": "the one way",
     "ipexctl/inrank/agreement.py": "a rank imports nothing of the agent, and damaged JSON there means off",
-    "ipexctl/stack/catalog/user_table.py": "finds the positions of values in a text that was parsed",
 }
 """Modules with a parser of JSON of their own → why."""
 
