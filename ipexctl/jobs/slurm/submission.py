@@ -155,7 +155,10 @@ class Submission:
     def _context(self, *, dry_run: bool = False) -> RunContext:
         """What the login node knows: the home and the environment, which the nodes share."""
         unsynced = self.project.executed_path(self.request)
-        return gather((self.login,), self.request, self.pool, unsynced=unsynced, dry_run=dry_run)
+        context = gather((self.login,), self.request, self.pool, unsynced=unsynced, dry_run=dry_run)
+        for text in context.notes:
+            self.note(text)
+        return context
 
     def _check_script(self, context: RunContext) -> None:
         script = self.project.script

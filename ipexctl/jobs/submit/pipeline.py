@@ -184,6 +184,7 @@ def submit_run(
             plan = make_plan(context, request, project, run, earlier_memory(project.root, request.argv[0]))
             _check_other_runs(call, plan, claim)
             for text in (
+                *context.notes,
                 *job_notes(context, is_followed=request.is_followed),
                 *restart_notes(context, plan, request),
                 *script_notes(context, plan, request, project),
