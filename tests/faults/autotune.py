@@ -20,11 +20,10 @@ from typing import Any, Final
 
 from agent_helpers import wait_until
 from cli_helpers import processes_with
-from ipexctl.lab import break_host, mend_host
 from lab_run_helpers import Running, lab_with_mpi
 
 from .rounds import Case, Kind, Round
-from .stage import SCARCE, FaultLab, has_traceback, is_before_start, new_stage
+from .stage import SCARCE, FaultLab, broken, has_traceback, is_before_start, new_stage
 
 SCRIPT: Final = Path(__file__).with_name("scripts") / "search.py"
 WHOLE: Final = 7.0
@@ -134,9 +133,8 @@ def _host_lacks(fault: str) -> Callable[[SearchRound], None]:
         victim = context.chance.choice(context.stage.hosts)
         context.notes.append(victim.name)
         call = context.begin()
-        break_host(victim, fault)
-        call.end(200)
-        mend_host(victim)
+        with broken(victim, fault):
+            call.end(200)
         context.check_call(call)
         context.wait_for_remains(90, with_records=False)
         context.finish()

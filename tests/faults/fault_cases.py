@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_helpers import wait_until
-from ipexctl.lab import break_host, mend_host
+from ipexctl.lab import break_host
 
 from .judge import ExpectedResult
 from .rounds import Case
-from .stage import SCARCE
+from .stage import SCARCE, broken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,10 +150,8 @@ def _wrapper_told(context: FaultRound) -> ExpectedResult:
 
 def _disk_full(where: int) -> Callable[[FaultRound], ExpectedResult]:
     def play(context: FaultRound) -> ExpectedResult:
-        host = context.stage.hosts[where]
-        break_host(host, "full-disk")
-        time.sleep(2.5)
-        mend_host(context.stage.cluster.lab.host(host.name) or host, "full-disk")
+        with broken(context.stage.hosts[where], "full-disk"):
+            time.sleep(2.5)
         return ExpectedResult("ok", 0)
 
     return play
@@ -161,11 +159,9 @@ def _disk_full(where: int) -> Callable[[FaultRound], ExpectedResult]:
 
 def _disk_full_as_it_fails(context: FaultRound) -> ExpectedResult:
     """The last lines of the failed rank are written after space is freed."""
-    node0 = context.stage.hosts[0]
-    break_host(node0, "full-disk")
-    context.kill(context.host, context.row["pid"], signal.SIGUSR1)
-    time.sleep(2)  # of the 5 s in which there must be room
-    mend_host(context.stage.cluster.lab.host(node0.name) or node0, "full-disk")
+    with broken(context.stage.hosts[0], "full-disk"):
+        context.kill(context.host, context.row["pid"], signal.SIGUSR1)
+        time.sleep(2)  # of the 5 s in which there must be room
     return ExpectedResult("failed", 1, "exit", context.victim, context.host, last_words=b"as it was told to", within=30)
 
 

@@ -12,13 +12,13 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from agent_helpers import wait_until
-from ipexctl.lab import break_host, mend_host
+from ipexctl.lab import break_host
 from ipexctl.lab.system import in_host
 
 from .fault_cases import ENDLESS, SHORT, FaultCase
 from .judge import ExpectedResult
 from .play import send_signal
-from .stage import hash_of, is_before_start
+from .stage import broken, hash_of, is_before_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -163,9 +163,10 @@ def _check_killed(context: FaultRound) -> None:
 
 def _link_cut_for_a_moment(context: FaultRound) -> ExpectedResult:
     """A host is out of reach for less time than it takes to count as lost."""
-    host = _any_host(context)
-    context.notes.append(host)
-    _cut(context, host, 16.0)
+    host = context.chance.choice(context.stage.hosts)
+    context.notes.append(host.name)
+    with broken(host, "link-down"):
+        context.pause(16.0)
     return ExpectedResult("ok", 0)
 
 
@@ -198,9 +199,8 @@ def _disk_full_early(context: FaultRound) -> ExpectedResult:
     context.pause(3.0)
     host = context.chance.choice(context.stage.hosts)
     context.notes.append(f"full disk on {host.name}")
-    break_host(host, "full-disk")
-    context.pause(3.0)
-    mend_host(context.stage.cluster.lab.host(host.name) or host, "full-disk")
+    with broken(host, "full-disk"):
+        context.pause(3.0)
     return ANY_END
 
 
@@ -296,35 +296,25 @@ def _exchange_disturbed(context: FaultRound) -> ExpectedResult:
     context.start("--checkpoint", name, is_waited_for=False)
     wait_until(lambda: _exchanging(context), 60, lambda: context.client.said())
     context.pause(1.0)
-    fault, host = context.chance.choice(["part", "wrapper", "stop", "SIGINT", "supervisor", "link"]), _any_host(context)
-    context.notes.append(f"{size} MB from {holder.name}; {fault} on {host}")
+    fault = context.chance.choice(["part", "wrapper", "stop", "SIGINT", "supervisor", "link"])
+    host = context.chance.choice(context.stage.hosts)
+    context.notes.append(f"{size} MB from {holder.name}; {fault} on {host.name}")
     context.find_run()
     if fault == "stop":
         context.call("stop", context.run, rc=0)
     elif fault == "SIGINT":
         context.client.process.send_signal(signal.SIGINT)
     elif fault == "link":
-        _cut(context, host, 6.0)
+        with broken(host, "link-down"):
+            context.pause(6.0)
     else:
         word = {"part": "files.checkpoint", "wrapper": "run.rank", "supervisor": "run.supervisor"}[fault]
-        where = "node1" if fault == "supervisor" else host
+        where = "node1" if fault == "supervisor" else host.name
         context.wrecked.add(where)
         for process in context.stage.processes(where):
             if word in process.words:
                 send_signal(process, signal.SIGKILL)
     return ANY_END
-
-
-def _any_host(context: FaultRound) -> str:
-    return context.chance.choice(context.stage.hosts).name
-
-
-def _cut(context: FaultRound, name: str, longest: float) -> None:
-    """Cut a host off for so long."""
-    host = next(host for host in context.stage.hosts if host.name == name)
-    break_host(host, "link-down")
-    context.pause(longest)
-    mend_host(context.stage.cluster.lab.host(name) or host, "link-down")
 
 
 def _exchanging(context: FaultRound) -> bool:

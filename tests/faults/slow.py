@@ -27,14 +27,14 @@ from typing import Any, Final
 
 from agent_helpers import wait_until
 from ipexctl.jobs.windows import read_copied_windows
-from ipexctl.lab import LabHost, break_host, mend_host, ssh_argv
+from ipexctl.lab import LabHost, ssh_argv
 from ipexctl.lab.system import in_namespaces
 from ipexctl.node.common.processes import read_stat
 
 from .breaks import Change, changed_package, package_of_calls
 from .play import HOME
 from .rounds import Case, Kind, Round
-from .stage import FaultLab, install_torch, new_stage
+from .stage import FaultLab, broken, install_torch, new_stage
 
 SCRIPT: Final = Path(__file__).with_name("scripts") / "slowed.py"
 PRODUCT_WINDOW: Final = 10.0
@@ -148,7 +148,7 @@ class SlowRound(Round):
         found = [*verdict["findings"], *verdict["links"]]
         if not self.case.causes:
             known = max((each["until"] for each in (*before["findings"], *before["links"])), default=0.0)
-            alarms = [_named(each) for each in found if each["until"] > known]
+            alarms = [_named(each) for each in found if each["since"] >= known or each["current"]]
             assert not alarms, f"false alarms: {alarms}"
             assert overhead <= MOST_OVERHEAD, f"our programs took {overhead:.2%} of the processors"
             return
@@ -210,15 +210,7 @@ def _ordered(**seconds: float) -> Callable[[SlowRound], Slowed]:
 
 
 def _fault(name: str, *arguments: str) -> Callable[[SlowRound], Slowed]:
-    @contextmanager
-    def broken(context: SlowRound) -> Iterator[None]:
-        host = break_host(context.host, name, arguments)
-        try:
-            yield
-        finally:
-            mend_host(host)
-
-    return broken
+    return lambda context: broken(context.host, name, *arguments)
 
 
 CASES: Final = (

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cli_helpers import ipexctl
-from ipexctl.lab import Lab, LabHost, LabSpec, down, mend_host, up
+from ipexctl.lab import Lab, LabHost, LabSpec, break_host, down, mend_host, up
 from ipexctl.lab.system import in_host, in_namespaces, init_of, innermost_pid
 from ipexctl.node.common.processes import read_stat
 from lab_run_helpers import Cluster
@@ -105,7 +105,7 @@ class FaultLab:
 
     def mend(self) -> None:
         for host in self.hosts:
-            mend_host(self.cluster.lab.host(host.name) or host)
+            mend_host(host)
             if host.name in self.groups and self.controller == "memory":
                 self.limit(host.name, None)
 
@@ -159,6 +159,15 @@ class FaultLab:
 
     def outer(self, host: str, inner: int) -> int:
         return next(each.pid for each in self.processes(host) if each.inner == inner)
+
+
+@contextmanager
+def broken(host: LabHost, fault: str, *arguments: str) -> Iterator[None]:
+    break_host(host, fault, arguments)
+    try:
+        yield
+    finally:
+        mend_host(host, fault)
 
 
 @contextmanager

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent_helpers import wait_until
-from ipexctl.lab import LabHost, break_host, mend_host
+from ipexctl.lab import LabHost
 from ipexctl.lab.system import in_host
 from lab_run_helpers import PYTHON, Cluster, Running
 from tiny_wheels import write_stack
 
 from .play import HOME
 from .rounds import Case, Round
-from .stage import FaultLab, Process, has_traceback, hash_of, is_before_start
+from .stage import FaultLab, Process, broken, has_traceback, hash_of, is_before_start
 
 ENDED_WITHIN: Final = 45.0
 """Seconds after the call until no process of it is left."""
@@ -85,9 +85,8 @@ class TransferRound(Round):
                     os.kill(process.pid, signal.SIGKILL)
         elif fault in ("link", "disk"):
             name = {"link": "link-down", "disk": "full-disk"}[fault]
-            break_host(host, name)
-            time.sleep(duration)
-            mend_host(self.stage.cluster.lab.host(host.name) or host, name)
+            with broken(host, name):
+                time.sleep(duration)
         else:
             running.process.send_signal(signal.Signals[fault])
         code = running.end(150)
