@@ -39,6 +39,7 @@ class SearchRound(Round):
     stage: FaultLab
     case: Case
     chance: random.Random
+    call: Running | None = None
 
     def play(self) -> None:
         before = _content(self.stage.cluster.project)
@@ -48,6 +49,9 @@ class SearchRound(Round):
 
     def clear(self) -> None:
         self.stage.mend()
+        if self.call is not None:
+            self.call.process.kill()
+            self.call.process.wait()
 
     @property
     def mark(self) -> str:
@@ -60,9 +64,9 @@ class SearchRound(Round):
 
     def begin(self) -> Running:
         """A search, until the moment of the fault; one in two goes on with that of the round before, if it can."""
-        call = self.stage.cluster.begin_call(*self.words("none", *self.resume()))
+        self.call = self.stage.cluster.begin_call(*self.words("none", *self.resume()))
         self.pause(WHOLE)
-        return call
+        return self.call
 
     def resume(self) -> list[str]:
         """--resume, one time in two, if there is a search of the same call."""

@@ -193,7 +193,7 @@ BREAKS: Final = (
         "                lost.append(peer)\n",
         "                pass\n",
         r"there are still",
-        ("a wrapper is killed", "all processes of a host are killed"),
+        ("a node is cut off",),  # where processes are killed, mpirun ends the others
     ),
     Break(
         "remains of a sync are kept",

@@ -143,4 +143,5 @@ def show(played: Sequence[Played], goal: float) -> tuple[str, bool]:
     lines += [f"right {counted[case] - bad[case]} of {counted[case]}: {case}" for case in bad]
     lines += [f"{each.excuse or 'wrong'}: round {each.number}, {each.case}: {each.wrong[:200]}" for each in wrong]
     is_well = all(number <= (1 - goal) * counted[case] for case, number in bad.items())
-    return "\n".join([*lines, f"{sum(bad.values())} wrong" if bad else "all right"]), is_well
+    lines.append(f"wrong: {sum(bad.values())} of {sum(counted.values())} rounds that count")
+    return "\n".join(lines), is_well
