@@ -135,7 +135,8 @@ class SlurmRound(Round):
         for host in self.nodes:
             slurmd = "kill -0 $(cat /run/slurmd.pid) 2>/dev/null || slurmd >/dev/null 2>&1 </dev/null"
             in_host(host, f"rm -f /tmp/fail-* /tmp/batch.out; {slurmd}")
-        wait_until(lambda: "3.idle" in self.on_login("sinfo -h -o %D.%T"), 40, lambda: self.on_login("sinfo -h"))
+        # Slurm takes a minute to count a node as idle that was gone.
+        wait_until(lambda: "3.idle" in self.on_login("sinfo -h -o %D.%T"), 120, lambda: self.on_login("sinfo -h"))
 
 
 def _signalled(signal: str, code: int, state: str) -> Callable[[SlurmRound], ExpectedResult]:
