@@ -66,6 +66,10 @@ def _run() -> int:
     if "_IPEXCTL_COMPLETE" in os.environ:
         # Typer would import rich only to strip markup that the help does not have: 0.2 s at every Tab.
         sys.modules["rich"] = None  # type: ignore[assignment]
+        if ":" in os.environ.get("COMP_WORDS", ""):
+            from ipexctl.cli.complete import join_words_of_bash
+
+            join_words_of_bash(os.environ)
     threading.excepthook = report_in_thread
     try:
         from ipexctl.cli.app import app

@@ -320,7 +320,6 @@ def classes_nobody_distinguishes() -> list[str]:
 _OTHER_JSON = {
     "ipexctl/node/common/json_parser.py": "the one way",
     "ipexctl/inrank/agreement.py": "a rank imports nothing of the agent, and damaged JSON there means off",
-    "ipexctl/stack/catalog/user_table.py": "finds the positions of values in a text that was parsed",
 }
 """Modules with a parser of JSON of their own → why."""
 
@@ -347,6 +346,40 @@ def json_parsers(tree: ast.AST) -> Iterator[int]:
             continue
         if is_one:
             yield node.lineno
+
+
+# Directories of others
+
+_IN_DIRECTORIES_OF_OTHERS = ("ipexctl/node/files/", "ipexctl/jobs/fetch/")
+"""Modules that write where the user says, which may be a directory that others can change."""
+_WRITES = frozenset(
+    (
+        *("rename", "replace", "unlink", "remove", "rmdir", "mkdir", "makedirs"),
+        *("symlink", "link", "chmod", "utime", "rmtree"),
+    )
+)
+
+
+@row("* writes by path, not by an open directory, in modules for files of the user", wanted=0, held=37)
+def writes_by_path() -> list[str]:
+    return [
+        f"{path}:{call.lineno}"
+        for path, tree in modules().items()
+        if path.startswith(_IN_DIRECTORIES_OF_OTHERS)
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call) and _writes_by_path(call)
+    ]
+
+
+def _writes_by_path(call: ast.Call) -> bool:
+    """Of os and shutil: without a descriptor of the directory; open only if it can create or write."""
+    module, _, name = ast.unparse(call.func).rpartition(".")
+    if module not in ("os", "shutil") or any((given.arg or "").endswith("dir_fd") for given in call.keywords):
+        return False
+    opens_to_write = name == "open" and any(
+        flag in ast.unparse(call) for flag in ("O_CREAT", "O_WRONLY", "O_RDWR", "O_TRUNC")
+    )
+    return name in _WRITES or opens_to_write
 
 
 # Views, liveness, limits

@@ -14,13 +14,14 @@ JUNIT.xml…`). The rule: what is left out is said, and `sh tests/run.sh --all` 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,8 +42,8 @@ ALWAYS = ("tests/unit/test_measures.py", "tests/unit/test_language.py")
 """Rules for all files of the project."""
 REST = ("tests/process/", "tests/lab/", "tests/package/", "tests/stack/")
 """Where tests are that are not core; those of `tests/unit` all are."""
-LANDING_HOURS = 4
-"""The commits of one submission are younger than its last one by less; the commit before them has landed."""
+PAUSE_HOURS = 4
+"""Between the last commit of a submission, which has landed, and the first one of the next."""
 
 
 class Choice(NamedTuple):
@@ -143,10 +144,17 @@ def last_of_main() -> str:
 
 
 def last_landing() -> str:
-    """The newest commit that is older than those of this submission; the first one of all if there is none."""
-    (newest,) = _git("log", "-1", "--format=%ct")
-    before = int(newest) - LANDING_HOURS * 3600
-    return (_git("rev-list", "-1", f"--before={before}", "HEAD") or _git("rev-list", "--max-parents=0", "HEAD"))[0]
+    """The newest commit before a pause; the first one of all if there was none."""
+    commits = [line.split() for line in _git("log", "--date-order", "--format=%H %ct", "HEAD")]
+    return before_pause([(commit, int(time)) for commit, time in commits])
+
+
+def before_pause(commits: Sequence[tuple[str, int]]) -> str:
+    """Of commits with their times, the newest first. Pure."""
+    for (_, later), (commit, time) in itertools.pairwise(commits):
+        if later - time > PAUSE_HOURS * 3600:
+            return commit
+    return commits[-1][0]
 
 
 def _git(*args: str) -> list[str]:

@@ -1,6 +1,9 @@
-"""Shell completion of runs, hosts and environments from files of the control machine; no host is contacted.
+"""Shell completion of runs, hosts, paths and environments from files of the control machine; no host is contacted.
 
-Typer keeps the candidates that begin with what is typed. Errors are swallowed: a message would garble that line.
+In come the parameters that are typed already, as Typer has parsed them; out go candidates, of which Typer keeps those
+that begin with what is typed. So a path of a run is one of its project as it is here. Errors are swallowed: a message
+would garble that line. bash takes `last:out` for three words and replaces the last: `join_words_of_bash` comes before
+Typer, which then sees `out` alone.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from ipexctl.file_reader import check_regular
 from ipexctl.option_defaults import DEFAULT_ENV
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, MutableMapping
 
     from ipexctl.hosts.host import Host
 
@@ -27,6 +30,81 @@ NEWEST: Final = 200
 
 def runs() -> list[str]:
     return ["last", *(path.stem for path in _records())]
+
+
+_before_colon: list[str] = []
+"""What bash has cut off: the run of the path that is being completed."""
+
+
+def join_words_of_bash(environ: MutableMapping[str, str]) -> None:
+    """Make one word of `RUN`, `:` and the beginning of a path, of which Typer sees the path."""
+    words, cursor = environ.get("COMP_WORDS", "").split(), environ.get("COMP_CWORD", "")
+    if "fetch" not in words or ":" not in words or not cursor.isdecimal():
+        return
+    colon, at = words.index(":"), int(cursor)
+    if colon > 1 and at in (colon, colon + 1):
+        _before_colon.append(words[colon - 1])
+        environ["COMP_WORDS"] = "\n".join([*words[: colon - 1], *words[colon + 1 :]])
+        environ["COMP_CWORD"] = str(colon - 1)
+
+
+def sources(incomplete: str) -> list[str]:
+    """Of fetch: runs, and behind `RUN:` the paths of its project; bash gets the path alone."""
+    run, colon, path = incomplete.rpartition(":")
+    if _before_colon:
+        return _paths_of(_before_colon[0], incomplete)
+    return [f"{run}:{found}" for found in _paths_of(run, path)] if colon else runs()
+
+
+def _paths_of(run: str, typed: str) -> list[str]:
+    """The paths in the directory that is typed; relative to the current one if it is in the run's project."""
+    from ipexctl.node.common.files import read_json
+
+    records = [path for path in _records() if run in ("last", path.stem) or path.stem.startswith(run)]
+    project = read_json(records[0]).get("project") if records else None
+    if not isinstance(project, str) or not project:
+        return []
+    above, slash, _ = typed.rpartition("/")
+    try:
+        top = Path.cwd() if Path.cwd().is_relative_to(project) else Path(project)
+        found = sorted((top / above).iterdir())
+        return [f"{above}{slash}{path.name}{'/' if path.is_dir() else ''}" for path in found]
+    except OSError:
+        return []
+
+
+def lab_hosts(ctx: typer.Context) -> list[str]:
+    """The hosts of the labs of this machine; with their lab where several have that name."""
+    from collections import Counter
+
+    from ipexctl.lab import list_labs
+
+    chosen = ctx.params.get("lab")
+    hosts = [host for lab in list_labs() if chosen in (None, lab.name) for host in lab.hosts]
+    count = Counter(host.name for host in hosts)
+    return [host.name if count[host.name] == 1 else f"{host.lab}/{host.name}" for host in hosts]
+
+
+def lab_names() -> list[str]:
+    from ipexctl.lab import list_labs
+
+    return [lab.name for lab in list_labs()]
+
+
+def faults() -> list[str]:
+    from ipexctl.lab import FAULTS
+
+    return ["list", *(fault.name for fault in FAULTS)]
+
+
+def active_faults(ctx: typer.Context) -> list[str]:
+    """Those of the host that is typed before."""
+    from ipexctl.lab import find_host
+
+    try:
+        return list(find_host(ctx.params.get("name") or "", ctx.params.get("lab")).faults)
+    except UserError:
+        return []
 
 
 def environments() -> list[str]:

@@ -35,7 +35,7 @@ def fetch_command(
     source: str = argument(
         "RUN[:PATH]|HOST:PATH",
         "Run (id, a unique prefix of it, or `last`) or host, and a path.",
-        autocompletion=complete.runs,
+        autocompletion=complete.sources,
     ),
     dest: str = argument("DEST", "Destination on the control machine."),
     rank: int | None = option("--rank -r RANK", "Fetch from the host of this rank (default: node0).", min=0),

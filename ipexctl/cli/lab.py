@@ -14,6 +14,7 @@ import sys
 import typer
 
 from ipexctl import lab as labs
+from ipexctl.cli import complete
 from ipexctl.cli.options import Output, argument, flag, option, subcommand
 from ipexctl.errors import UserError
 from ipexctl.option_defaults import LAB_HOMES, LAB_HOSTS, LAB_USER
@@ -27,8 +28,8 @@ lab_command = typer.Typer(
     add_completion=False,
 )
 
-LAB = option("--lab LAB", "Name of the lab, if there are several.")
-NODE = argument("NAME", "Host of the lab: node2, or LAB/node2.")
+LAB = option("--lab LAB", "Name of the lab, if there are several.", autocompletion=complete.lab_names)
+NODE = argument("NAME", "Host of the lab: node2, or LAB/node2.", autocompletion=complete.lab_hosts)
 
 
 def _listed(text: str | None) -> tuple[str, ...]:
@@ -88,7 +89,9 @@ def up(
 @subcommand(lab_command, "down")
 def down(
     *,
-    name: str | None = argument("[NAME]", "Name of the lab, if there are several.", default=None),
+    name: str | None = argument(
+        "[NAME]", "Name of the lab, if there are several.", default=None, autocompletion=complete.lab_names
+    ),
     lab: str | None = option("--lab LAB", "The same."),
     remove_all: bool = flag("--all", "Remove all labs of this machine."),
     output: Output,
@@ -138,7 +141,7 @@ def ssh(
 @subcommand(lab_command, "break", context_settings={"ignore_unknown_options": True})
 def break_command(
     name: str = NODE,
-    fault: str = argument("FAULT", "Fault to inject; 'list' shows all."),
+    fault: str = argument("FAULT", "Fault to inject; 'list' shows all.", autocompletion=complete.faults),
     args: list[str] | None = argument("[ARGS…]", default=None),
     lab: str | None = LAB,
 ) -> None:
@@ -157,7 +160,7 @@ def break_command(
 @subcommand(lab_command, "mend")
 def mend(
     name: str = NODE,
-    fault: str | None = argument("[FAULT]", default=None),
+    fault: str | None = argument("[FAULT]", default=None, autocompletion=complete.active_faults),
     lab: str | None = LAB,
 ) -> None:
     """Remove one fault or all faults of a host.

@@ -229,7 +229,12 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
         from ipexctl.launch.accelerate_config import options_of
 
         request = replace(request, options=options_of(found, request.options, len(hosts)), accelerate=found)
-    request = replace(request, hosts_from=selection.source, secret_files=(*request.secret_files, *private_keys(hosts)))
+    request = replace(
+        request,
+        hosts_from=selection.source,
+        secret_files=(*request.secret_files, *private_keys(hosts)),
+        repeats_notes=line.output.verbose > 0,
+    )
     check_request(request)
     check_ranks(request, hosts)
     options = CallOptions(host_options(targets, home, of_accelerate or selection.project_hostfile), of_ranks)
@@ -256,6 +261,8 @@ _OF_RUN: Final = (
     ("--env", "env"), ("--python", "python"), ("--setup", "setup"), ("--mpi", "mpi"),
 )  # fmt: skip
 """Options of `run` that a command to type next needs, too: the ranks and what they run in."""
+_OF_OTHERS: Final = ("env", "python", "setup")
+"""Those that `install` or `envs` get as well, which do not have the defaults of `[run]`."""
 
 
 def options_of_run(ranks: RankOptions, run: RunOptions, targets: Targets) -> Iterator[tuple[str, object]]:
@@ -263,7 +270,8 @@ def options_of_run(ranks: RankOptions, run: RunOptions, targets: Targets) -> Ite
     values = values_of(ranks) | values_of(run)
     for option_name, name in _OF_RUN:
         value = values[name]
-        if value != built_in[name] and not targets.is_shared_default(name):
+        is_default_again = targets.is_shared_default(name) or (name in targets.defaults and name not in _OF_OTHERS)
+        if value != built_in[name] and not is_default_again:
             yield option_name, value
 
 

@@ -42,6 +42,7 @@ def logs_command(
     ),
     timestamps: bool = flag("--timestamps", "Print the time when node0 received each line, after its rank."),
     grep: str = option("--grep RE", "Print only lines that match this regular expression.", ""),
+    plain: bool = flag("--plain", "Print lines prefixed with their rank, which is how logs are printed."),
     reconnect: float = RECONNECT,
     output: Output,
 ) -> None:
@@ -61,6 +62,7 @@ def logs_command(
     from ipexctl.ui.messages import print_message
     from ipexctl.ui.run.plain import JsonLog, PlainRun
 
+    del plain
     if output.json and follow:
         raise UserError("--json prints one document, and --follow has no end", fix="leave one of them out")
     check_pattern(grep)

@@ -89,10 +89,14 @@ class RunRecord:
         return f"{self.home}/runs/{self.id}"
 
 
+def stem_of(script: str) -> str:
+    """That with which the ids of its runs begin."""
+    return _NOT_IN_IDS.sub("_", Path(script).name.removesuffix(".py")).strip("_")[:24] or "run"
+
+
 def new_id(script: str, now: float) -> str:
     """Such as `train_digits-1120-132512-9f3a`: the script's name, the time, and a random part."""
-    stem = _NOT_IN_IDS.sub("_", Path(script).name.removesuffix(".py")).strip("_")[:24] or "run"
-    return f"{stem}-{time.strftime('%m%d-%H%M%S', time.localtime(now))}-{secrets.token_hex(2)}"
+    return f"{stem_of(script)}-{time.strftime('%m%d-%H%M%S', time.localtime(now))}-{secrets.token_hex(2)}"
 
 
 _ID: Final = re.compile(r"[A-Za-z0-9_]{1,24}-[0-9]{4}-[0-9]{6}-[0-9a-f]{4}")
@@ -155,11 +159,11 @@ class RunRegistry:
         """All readable records, from the oldest to the newest."""
         return self.read_records()[0]
 
-    def read_records(self) -> tuple[list[RunRecord], list[DamagedRecord]]:
-        """All readable records, and the files that can't be read."""
+    def read_records(self, names: str = "*") -> tuple[list[RunRecord], list[DamagedRecord]]:
+        """All readable records whose ids match, and the files that can't be read."""
         found, damaged = list[RunRecord](), list[DamagedRecord]()
         with contextlib.suppress(OSError):
-            for path in sorted(self.directory.glob("*.json")):
+            for path in sorted(self.directory.glob(f"{names}.json")):
                 record = _read_record(path)
                 if isinstance(record, DamagedRecord):
                     damaged.append(record)

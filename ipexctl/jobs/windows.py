@@ -1,7 +1,8 @@
 """The windows of a run: what its ranks and hosts did in each ten seconds, from node0 or from the copy on this machine.
 
-In come frames of `node/run/window_file.py`, or files of the local copy; out comes a `RunWindows`. A rank that the run
-does not have ends the call, and a file that is damaged is left out.
+In come frames of `node/run/window_file.py`, or files of the local copy; out comes a `RunWindows`, or the memory that
+its ranks took, for the plan of the next run. A rank that the run does not have ends the call, and a file that is
+damaged is left out.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.jobs.node0 import call_on_node0
+from ipexctl.jobs.registry import RunRegistry, stem_of
+from ipexctl.launch.memory import EarlierMemory
 from ipexctl.limits import WHY_ANSWER
 from ipexctl.node.common.frames import WINDOWS, Frame, FrameError, WindowsFile, decode_windows
 from ipexctl.node.run.window_file import (
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
 
 _MAX_RECEIVED: Final = 64 << 20
+_LOOKED_AT: Final = 5
+"""The newest runs of a script; one that nobody followed left no windows here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +102,16 @@ def check_windows(world_size: int, payload: bytes) -> WindowsFile:
     if kind is None or 0 < world_size <= file.rank or len(file.data) > max_size(kind):
         raise FrameError(f"windows of rank {file.rank} that this run doesn't have")
     return file
+
+
+def earlier_memory(project: Path, script: str) -> EarlierMemory | None:
+    """The most that one rank took in the newest run of that script which was followed from this machine."""
+    registry = RunRegistry()
+    records, _ = registry.read_records(f"{stem_of(script)}-*")
+    same = [each for each in records if each.project == str(project) and f"{each.script} ".startswith(f"{script} ")]
+    for record in reversed(same[-_LOOKED_AT:]):
+        ranks = read_copied_windows(registry.directory / record.id).ranks.values()
+        sizes = [rates.rss for rank in ranks for rates in rank.windows if rates is not None and rates.rss]
+        if sizes:
+            return EarlierMemory(int(max(sizes)), record.id)
+    return None

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.software import Mpi
     from ipexctl.hosts.host import Host
+    from ipexctl.launch.memory import EarlierMemory
     from ipexctl.launch.plan import Setting
     from ipexctl.launch.stated_backend import StatedBackend
 
@@ -107,6 +108,7 @@ class LaunchRequest:
     """The MPI at `--mpi PATH`, if the facts don't have it."""
     transport: Literal["ssh", "srun"] = "ssh"
     """The way from node0 to the other hosts; srun within an allocation of Slurm."""
+    earlier_memory: EarlierMemory | None = None
 
     @property
     def node0(self) -> Host:

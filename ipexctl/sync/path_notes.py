@@ -1,7 +1,9 @@
-"""Notes of paths on the control machine that later syncs leave out: what fetch created, what --env-file named.
+"""Notes of paths on the control machine for later calls: what fetch created and what --env-file named, which syncs
+leave out; and what was said of a project.
 
-Absolute paths come in, those below a project's root go out, relative to it. There is one small file for each path, in a
-directory of the state directory, so that two calls need no lock. A path that was removed since is forgotten.
+Absolute paths come in; those below a project's root go out, relative to it, or the text of a path. There is one small
+file for each path, in a directory of the state directory, so that two calls need no lock. A path that was removed since
+is forgotten.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ class PathNotes:
     def __init__(self, kind: str) -> None:
         self._kind = kind
 
-    def add(self, paths: Iterable[str]) -> None:
+    def add(self, paths: Iterable[str], text: str = "") -> None:
         """Note these paths, whose directories may have links in their paths, and forget those that were removed."""
         found = [real_name(path) for path in paths]
         if not found:
@@ -36,11 +38,20 @@ class PathNotes:
             directory = self._directory
             make_private_directory(directory)
             for path in found:
-                name = hashlib.sha256(os.fsencode(path)).hexdigest()[:32]
-                write_json_atomically(directory / f"{name}.json", {"path": path}, durable=False)
+                value = {"path": path, "text": text} if text else {"path": path}
+                write_json_atomically(directory / _file_of(path), value, durable=False)
             for note, path in list(self._notes()):
                 if not os.path.lexists(path):
                     note.unlink(missing_ok=True)
+
+    def text_of(self, path: str) -> str:
+        """The text noted with that path; empty where there is none."""
+        path = real_name(path)
+        with contextlib.suppress(UserError):
+            noted = read_json(self._directory / _file_of(path))
+            if noted.get("path") == path and isinstance(text := noted.get("text"), str):
+                return text
+        return ""
 
     def below(self, root: Path) -> frozenset[str]:
         """The noted paths below a root, relative to it. The root has no links in its path."""
@@ -55,6 +66,10 @@ class PathNotes:
             for note in sorted(self._directory.glob("*.json")):
                 if isinstance(path := read_json(note).get("path"), str):
                     yield note, path
+
+
+def _file_of(path: str) -> str:
+    return f"{hashlib.sha256(os.fsencode(path)).hexdigest()[:32]}.json"
 
 
 def real_name(path: str) -> str:

@@ -1,33 +1,34 @@
-"""`python -m tests.faults --seed S --count N`: random faults on three hosts of a lab, one round after the other.
+"""`python -m tests.faults KIND --seed S --count N`: random faults on hosts of a lab, one round after the other.
 
-Each round prints a line: its number, its case, the moment and the options, the result and its seconds. The seed and
-the number decide a round, so `--seed S --round K` plays round K again; only the speed of the hosts may differ. The exit
-code is 1 after the first round with a wrong report (`--keep-going`: after all).
+KIND is `run` (runs, syncs and installs), `slurm` (runs over srun), `allreduce` (ranks that add gradients up in shared
+memory), `autotune` (searches) or `slow` (what slows a rank or a link). Each round prints a line: its number, seconds
+and case, the moment and the options, and the result. The seed and the number decide a round, so `--seed S --round K`
+plays round K again. The exit code is 1 if a report was wrong. A signal removes the lab first.
 
-`--break NAME` (or `all`) plays the cases that must notice a deliberate break of the agent (`breaks.py`). The exit code
-is 1 if a break is not noticed.
+`run --break NAME` (or `all`) plays the cases that must notice a deliberate break of the agent (`breaks.py`). The exit
+code is 1 if a break is not noticed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ipexctl.lab import LabSpec, down, up
-from lab_run_helpers import Cluster, lab_with_mpi
+from . import allreduce, autotune, run, slow, slurm
+from .breaks import Break, changed_package, package_of_calls
+from .rounds import Case, Kind, chance_of, choose, play_round, show
 
-from .breaks import BREAKS, Break, broken_package
-from .rounds import Played, all_cases, choose, play_round, show
-from .stage import FaultLab
+MODULES = (run, slurm, allreduce, autotune, slow)
+KINDS: dict[str, Kind] = {module.__name__.rpartition(".")[2]: module.KIND for module in MODULES}
 
 
 def say(text: str) -> None:
@@ -35,96 +36,80 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-@contextmanager
-def new_stage(base: Path) -> Iterator[FaultLab]:
-    """A lab of its own, which is removed at the end."""
-    lab = up(LabSpec(hosts=3, name=f"faults-{os.getpid()}"))
-    stage = None
-    try:
-        lab_with_mpi(lab, base)
-        project = base / "project"
-        project.mkdir()
-        stage = FaultLab(Cluster(lab, project, base / "state"))
-        stage.prepare()
-        yield stage
-    finally:
-        down(lab.name)
-        if stage is not None:
-            stage.release()
+def leave(number: int, _frame: object) -> None:
+    """Remove the lab before the program ends."""
+    sys.exit(128 + number)
 
 
-def play(stage: FaultLab, asked: argparse.Namespace) -> list[Played]:
-    cases = all_cases(asked.only, has_memory=bool(stage.groups))
-    numbers = [asked.round] if asked.round else range(1, asked.count + 1)
+def play(kind: Kind, stage: Any, cases: Sequence[Case], asked: argparse.Namespace) -> bool:
     played = []
-    for number in numbers:
-        result = play_round(stage, choose(cases, asked.seed, number), asked.seed, number)
-        say(result.line)
-        played.append(result)
-        if result.wrong:
-            only = f" --only {asked.only!r}" if asked.only else ""
-            say(f"    again: python -m tests.faults --seed {asked.seed} --round {number}{only}")
-            if not asked.keep_going:
-                break
-    return played
+    for number in [asked.round] if asked.round else range(1, asked.count + 1):
+        case = choose(cases, asked.seed, number)
+        played.append(play_round(kind.new_round(stage, case, chance_of(case, asked.seed, number)), number))
+        say(played[-1].line)
+        if asked.json:
+            with asked.json.open("a") as file:
+                file.write(json.dumps({"kind": asked.kind, "seed": asked.seed, **asdict(played[-1])}) + "\n")
+    text, is_well = show(played, kind.goal)
+    say(text)
+    return is_well
 
 
-def play_breaks(stage: FaultLab, chosen: list[Break], seed: int, base: Path) -> dict[str, str]:
-    """Break → the wrong report that shows it; empty if none does."""
+def play_breaks(kind: Kind, stage: Any, breaks: Sequence[Break], seed: int, base: Path) -> bool:
+    """Whether each break is noticed: one of its cases finds what shows it."""
+    cases = {case.name: case for case in kind.cases(argparse.Namespace())}
     noticed = {}
-    for broken in chosen:
-        package = broken_package(broken, base / broken.name)
-        before = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = str(package)
-        noticed[broken.name] = ""
-        try:
-            for number, name in enumerate(broken.cases, start=1):
-                case = next(case for case in all_cases("", has_memory=True) if case.name == name)
-                result = play_round(stage, case, seed, number)
-                say(result.line)
-                if re.search(broken.report, result.wrong):
-                    noticed[broken.name] = f"{case.name}: {result.wrong.splitlines()[0][:160]}"
+    for broken in breaks:
+        noticed[broken.name] = "NOT NOTICED"
+        with package_of_calls(changed_package([broken.change], base / broken.name)):
+            for number, case in enumerate((cases[name] for name in broken.cases), start=1):
+                played = play_round(kind.new_round(stage, case, chance_of(case, seed, number)), number)
+                say(played.line)
+                if re.search(broken.report, played.wrong):
+                    noticed[broken.name] = f"{case.name}: {played.wrong.splitlines()[0][:160]}"
                     break
-        finally:
-            del os.environ["PYTHONPATH"]
-            if before is not None:
-                os.environ["PYTHONPATH"] = before
-        say(f"{broken.name}: {'noticed' if noticed[broken.name] else 'NOT NOTICED'}")
-    return noticed
+        say(f"{broken.name}: {noticed[broken.name]}")
+    say("\n" + "\n".join(f"{name:32} {how}" for name, how in noticed.items()))
+    return "NOT NOTICED" not in noticed.values()
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description="Play random faults on hosts of a lab.")
+    kinds = parser.add_subparsers(dest="kind", required=True, metavar="KIND")
+    for name, kind in KINDS.items():
+        options = kinds.add_parser(name, help=kind.help, description=kind.help)
+        options.add_argument("--seed", type=int, default=int(time.time()), help="of all rounds (default: the time)")
+        options.add_argument("--count", type=int, default=20, help="the number of rounds (default: 20)")
+        options.add_argument("--round", type=int, help="only this one")
+        options.add_argument("--only", default="", help="cases whose name has this text")
+        options.add_argument("--json", type=Path, metavar="FILE", help="append each result to this file, too")
+        options.add_argument("--list", action="store_true", help="print the names of cases and breaks")
+        if kind.breaks:
+            options.add_argument("--break", dest="broken", metavar="NAME", help="a break of the agent, or all")
+        kind.add_options(options)
+    asked = parser.parse_args(argv)
+    asked.broken = getattr(asked, "broken", None)
+    return asked
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.faults", description="Play random faults on hosts of a lab.")
-    parser.add_argument("--seed", type=int, default=int(time.time()), help="decides all rounds (default: the time)")
-    parser.add_argument("--count", type=int, default=30, help="the number of rounds (default: 30)")
-    parser.add_argument("--round", type=int, help="only this one")
-    parser.add_argument("--only", default="", help="cases whose name has this text")
-    parser.add_argument("--keep-going", action="store_true", help="play all rounds, also after a wrong report")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results there")
-    parser.add_argument("--list", action="store_true", help="print the names of cases and breaks")
-    parser.add_argument("--break", dest="broken", metavar="NAME", help="a deliberate break of the agent, or all")
-    asked = parser.parse_args()
+    asked = parse()
+    kind = KINDS[asked.kind]
+    cases = [case for case in kind.cases(asked) if asked.only in case.name]
+    breaks = [each for each in kind.breaks if asked.broken == "all" or (asked.broken and asked.broken in each.name)]
     if asked.list:
-        say("\n".join([*(case.name for case in all_cases("", has_memory=True)), "", *(each.name for each in BREAKS)]))
+        say("\n".join([*(case.name for case in cases), *(each.name for each in kind.breaks)]))
         return 0
-    chosen = [each for each in BREAKS if asked.broken == "all" or (asked.broken and asked.broken in each.name)]
-    if asked.broken and not chosen:
-        parser.error(f"no break {asked.broken!r}: {', '.join(each.name for each in BREAKS)}")
-    base = Path(tempfile.mkdtemp(prefix="faults-"))
-    say(f"seed {asked.seed}; the calls' output is in {base}")
-    report: dict[str, Any] = {"seed": asked.seed}
-    with new_stage(base) as stage:
-        if chosen:
-            report["breaks"] = noticed = play_breaks(stage, chosen, asked.seed, base)
-            say("\n" + "\n".join(f"{name:32} {how or 'NOT NOTICED'}" for name, how in noticed.items()))
-            is_well = all(noticed.values())
-        else:
-            played = play(stage, asked)
-            report["rounds"] = [each.to_json() for each in played]
-            say(show(played))
-            is_well = not any(each.wrong for each in played)
-    if asked.json:
-        asked.json.write_text(json.dumps(report, indent=1) + "\n")
+    cases = [case for case in cases if case.is_possible]
+    if not cases or (asked.broken and not breaks):
+        say("no such case or break here: --list prints all")
+        return 2
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, leave)
+    base = Path(tempfile.mkdtemp(prefix=f"faults-{asked.kind}-"))
+    say(f"seed {asked.seed}; the output of calls is in {base}")
+    with kind.stage(base, asked) as stage:
+        is_well = play_breaks(kind, stage, breaks, asked.seed, base) if breaks else play(kind, stage, cases, asked)
     return 0 if is_well else 1
 
 

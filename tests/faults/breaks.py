@@ -6,19 +6,28 @@ agent to the hosts; the checkout stays as it is. A text that is not there exactl
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 REPOSITORY: Final = Path(__file__).parents[2]
+
+
+class Change(NamedTuple):
+    file: str
+    """Below `ipexctl/node`."""
+    old: str
+    new: str
 
 
 @dataclass(frozen=True)
 class Break:
     name: str
     file: str
-    """Below `ipexctl/node`."""
     old: str
     new: str
     report: str
@@ -26,25 +35,43 @@ class Break:
     cases: tuple[str, ...]
     """Played until one of them finds that."""
 
+    @property
+    def change(self) -> Change:
+        return Change(self.file, self.old, self.new)
+
 
 class BreakError(Exception):
-    """The text of a break is not in its module."""
+    """The text of a change is not in its module."""
 
 
-def broken_text(broken: Break, text: str) -> str:
-    count = text.count(broken.old)
+def changed_text(change: Change, text: str) -> str:
+    count = text.count(change.old)
     if count != 1:
-        raise BreakError(f"the break {broken.name!r}: {broken.file} has its text {count} times, not once")
-    return text.replace(broken.old, broken.new)
+        raise BreakError(f"{change.file} has the text {change.old!r} {count} times, not once")
+    return text.replace(change.old, change.new)
 
 
-def broken_package(broken: Break, directory: Path) -> Path:
-    """Copy the package with this break; returns the directory for PYTHONPATH."""
+def changed_package(changes: Iterable[Change], directory: Path) -> Path:
+    """Copy the package with these changes; returns the directory for PYTHONPATH."""
     for name in ("ipexctl", "playbooks"):
         shutil.copytree(REPOSITORY / name, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
-    path = directory / "ipexctl/node" / broken.file
-    path.write_text(broken_text(broken, path.read_text(encoding="utf-8")), encoding="utf-8")
+    for change in changes:
+        path = directory / "ipexctl/node" / change.file
+        path.write_text(changed_text(change, path.read_text(encoding="utf-8")), encoding="utf-8")
     return directory
+
+
+@contextmanager
+def package_of_calls(directory: Path) -> Iterator[None]:
+    """Calls of ipexctl take the package in that directory."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(directory)
+    try:
+        yield
+    finally:
+        del os.environ["PYTHONPATH"]
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
 
 
 BREAKS: Final = (
@@ -166,7 +193,7 @@ BREAKS: Final = (
         "                lost.append(peer)\n",
         "                pass\n",
         r"there are still",
-        ("a wrapper is killed", "all processes of a host are killed"),
+        ("a node is cut off",),  # where processes are killed, mpirun ends the others
     ),
     Break(
         "remains of a sync are kept",

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from agent_helpers import wait_until
-from ipexctl.lab import break_host, mend_host
+from ipexctl.lab import break_host
 
-from .stage import SCARCE
+from .judge import ExpectedResult
+from .rounds import Case
+from .stage import SCARCE, broken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,63 +24,18 @@ SHORT: Final = 150
 
 
 @dataclass(frozen=True)
-class ExpectedResult:
-    """The expected record and exit code. `rank` and `host` are compared with those of the first failure."""
-
-    state: str
-    """`not started`: node0 has no record of the run. Empty: any, as long as all reports agree about it."""
-    code: int | None
-    """None: that of the record."""
-    kind: str = ""
-    rank: int | None = None
-    host: str | None = None
-    words: str = ""
-    """In the reason."""
-    all_lines: bool | None = True
-    """False: only the last ones of a rank may be missing. None: so it is unless the run ends well."""
-    within: float = 12.0
-    """Seconds for all processes to be gone."""
-    last_words: bytes = b""
-    """On the stderr of that rank."""
-    more: tuple[tuple[str, Any], ...] = ()
-    """Of the first failure; of a record in it, these fields."""
-    attempt: int | None = None
-    """The number of restarts."""
-    earlier: tuple[str, int | None] = ("", None)
-    """The kind and the rank of the first failure of each earlier attempt."""
-    is_shown: bool = True
-    """Whether the last call has shown the output from its beginning to its end."""
-    is_stopped_by_us: bool = True
-    """Whether the supervisor stops the other ranks; hydra kills them where it sees the fault itself."""
-    or_else: tuple[ExpectedResult, ...] = ()
-    """Also right, if the moment decides."""
-
-    may_lose: bool = False
-    """Whether lines may be lost, and reported as lost, as a disk stays full."""
-    is_any_rank: bool = False
-    """Which rank is reported is a matter of time, as where hydra kills all of them."""
-
-    def fits(self, state: str, kind: str, rank: int | None, host: str | None) -> bool:
-        is_rank = self.is_any_rank or (self.rank, self.host) == (rank, host)
-        return not self.state or ((self.state, self.kind) == (state, kind) and is_rank)
-
-
-@dataclass(frozen=True)
-class FaultCase:
-    name: str
-    play: Callable[[FaultRound], ExpectedResult]
+class FaultCase(Case):
     script: str = "none"
     """The FAULT argument of `lines.py`."""
     count: int = ENDLESS
     options: tuple[str, ...] = ()
-    needs_memory: bool = False
     is_early: bool = False
     """`play` also starts the run: its fault may come before the ranks run."""
     after: Callable[[FaultRound], None] = lambda _: None
     """Compares what the run has left."""
 
 
-def _of_itself(kind: str, code: int, within: float = 12.0, **more: Any) -> Callable[[FaultRound], ExpectedResult]:
+def _of_itself(kind: str, code: int, *, within: float = 12.0, **more: Any) -> Callable[[FaultRound], ExpectedResult]:
     """The script does it."""
 
     def play(context: FaultRound) -> ExpectedResult:
@@ -123,7 +80,7 @@ def _hangs(context: FaultRound) -> ExpectedResult:
 def _cut_off(context: FaultRound) -> ExpectedResult:
     """A node that isn't the first."""
     number = context.chance.choice([1, 2])
-    host = context.stage.cluster.lab.hosts[number]
+    host = context.stage.hosts[number]
     context.died = time.time()
     break_host(host, "link-down")
     context.cut.add(host.name)
@@ -133,8 +90,8 @@ def _cut_off(context: FaultRound) -> ExpectedResult:
 
 def _node0_cut_off(context: FaultRound) -> ExpectedResult:
     context.died = time.time()
-    break_host(context.stage.cluster.lab.hosts[0], "link-down")
-    context.cut.update(host.name for host in context.stage.cluster.lab.hosts)
+    break_host(context.stage.hosts[0], "link-down")
+    context.cut.update(host.name for host in context.stage.hosts)
     return ExpectedResult("failed", 1, "lost", None, None, "no other node", all_lines=False, within=62)
 
 
@@ -147,9 +104,9 @@ def _client_killed(context: FaultRound) -> ExpectedResult:
 
 def _client_left(context: FaultRound) -> ExpectedResult:
     context.client.process.send_signal(signal.SIGHUP)
-    code = context.client.end(20)
-    assert code == 129, f"the call that was hung up on ended with {code}"
-    state = context.status["state"]
+    code, state = context.client.end(20), context.status["state"]
+    is_over = (code, state) == (0, "ok")  # before the signal
+    assert code == 129 or is_over, f"the call that was hung up on ended with {code}"
     assert state in ("running", "ok"), f"the run that was left to itself is {state}"
     context.attach()
     return ExpectedResult("ok", 0)
@@ -193,29 +150,25 @@ def _wrapper_told(context: FaultRound) -> ExpectedResult:
 
 def _disk_full(where: int) -> Callable[[FaultRound], ExpectedResult]:
     def play(context: FaultRound) -> ExpectedResult:
-        host = context.stage.cluster.lab.hosts[where]
-        break_host(host, "full-disk")
-        time.sleep(2.5)
-        mend_host(context.stage.cluster.lab.host(host.name) or host, "full-disk")
-        return ExpectedResult("ok", 0, within=40)
+        with broken(context.stage.hosts[where], "full-disk"):
+            time.sleep(2.5)
+        return ExpectedResult("ok", 0)
 
     return play
 
 
 def _disk_full_as_it_fails(context: FaultRound) -> ExpectedResult:
     """The last lines of the failed rank are written after space is freed."""
-    node0 = context.stage.cluster.lab.hosts[0]
-    break_host(node0, "full-disk")
-    context.kill(context.host, context.row["pid"], signal.SIGUSR1)
-    time.sleep(2)  # of the 5 s in which there must be room
-    mend_host(context.stage.cluster.lab.host(node0.name) or node0, "full-disk")
+    with broken(context.stage.hosts[0], "full-disk"):
+        context.kill(context.host, context.row["pid"], signal.SIGUSR1)
+        time.sleep(2)  # of the 5 s in which there must be room
     return ExpectedResult("failed", 1, "exit", context.victim, context.host, last_words=b"as it was told to", within=30)
 
 
 def _disk_full_to_the_end(context: FaultRound) -> ExpectedResult:
     """The final status is written although the disk stays full."""
-    break_host(context.stage.cluster.lab.hosts[0], "full-disk")
-    return ExpectedResult("ok", 0, within=80, may_lose=True)
+    break_host(context.stage.hosts[0], "full-disk")
+    return ExpectedResult("ok", 0, may_lose=True)
 
 
 def _not_a_thing(context: FaultRound) -> ExpectedResult:
@@ -226,7 +179,7 @@ FAULT_CASES: Final = (
     FaultCase("a rank raises", _of_itself("exit", 1, exit_code=1), "raise"),
     FaultCase("a rank exits 3", _of_itself("exit", 3, exit_code=3), "exit"),
     FaultCase("a rank is killed", _killed),
-    FaultCase("a rank is killed for want of memory", _out_of_memory, "oom", needs_memory=True),
+    FaultCase("a rank is killed for want of memory", _out_of_memory, "oom", needs="memory"),
     FaultCase("a rank raises and doesn't end", _of_itself("stuck", 1, within=20.0), "atexit"),
     FaultCase("all hang, and it is stopped", _hangs, "hang", options=("--hang-after", "3")),
     FaultCase("a node is cut off", _cut_off),

@@ -12,23 +12,22 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from agent_helpers import wait_until
-from ipexctl.lab import break_host, mend_host
+from ipexctl.lab import break_host
 from ipexctl.lab.system import in_host
 
-from .fault_cases import ENDLESS, SHORT, ExpectedResult, FaultCase
-from .stage import hash_of, is_before_start
+from .fault_cases import ENDLESS, SHORT, FaultCase
+from .judge import ExpectedResult
+from .play import send_signal
+from .stage import broken, hash_of, is_before_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .play import FaultRound
-    from .stage import Process
 
 OWN_END: Final = 75.0
-"""Seconds in which ranks without a supervisor, or without a node, end themselves."""
-ANY_END: Final = ExpectedResult(
-    "", None, all_lines=None, within=OWN_END, is_shown=False, is_stopped_by_us=False, may_lose=True
-)
+"""Seconds in which ranks without a supervisor end themselves."""
+ANY_END: Final = ExpectedResult("", None, all_lines=None, is_shown=False, is_stopped_by_us=False, may_lose=True)
 
 
 def _call_gets(number: signal.Signals) -> Callable[[FaultRound], ExpectedResult]:
@@ -66,29 +65,22 @@ def _any_process_killed(context: FaultRound) -> ExpectedResult:
     context.start(is_waited_for=False)
     wait_until(lambda: context.stage.all_processes(), 30, lambda: "the call has started no process")
     context.pause(5.0)
-    host = context.chance.choice(context.stage.cluster.lab.hosts).name
+    host = context.chance.choice(context.stage.hosts).name
     found = context.stage.processes(host, with_sshd=True)
     if not found:
         return ANY_END
     process = context.chance.choice(found)
     context.notes.append(f"killed on {host}: {process.words[:90]}")
     context.wrecked.add(host)
-    _signal(process, signal.SIGKILL)
+    send_signal(process, signal.SIGKILL)
     return ANY_END
-
-
-def _signal(process: Process, number: signal.Signals) -> None:
-    try:
-        os.kill(process.pid, number)
-    except ProcessLookupError:
-        return
 
 
 def _session_killed(context: FaultRound) -> ExpectedResult:
     """The connection over which the call follows the run: it connects again."""
     for process in context.stage.processes("node1", with_sshd=True):
         if process.words.startswith("sshd: ipex"):
-            _signal(process, signal.SIGKILL)
+            send_signal(process, signal.SIGKILL)
     return ExpectedResult("ok", 0)
 
 
@@ -100,7 +92,7 @@ def _proxy_killed(context: FaultRound) -> ExpectedResult:
     assert found, f"no hydra_pmi_proxy on {host}: {context.stage.processes(host)}"
     context.notes.append(host)
     context.died = time.time()
-    _signal(found[0], signal.SIGKILL)
+    send_signal(found[0], signal.SIGKILL)
     lost = ExpectedResult("failed", 1, "lost", all_lines=False, is_stopped_by_us=False, is_any_rank=True)
     ended = ExpectedResult("failed", 1, "mpirun", all_lines=False, is_stopped_by_us=False)
     return ExpectedResult("ok", 0, or_else=(lost, ended))
@@ -134,10 +126,10 @@ def _paused(which: str) -> Callable[[FaultRound], ExpectedResult]:
         }[which]
         processes = [each for each in context.stage.processes(host) if each.inner == pid]
         for process in processes:  # none if it has just ended
-            _signal(process, signal.SIGSTOP)
+            send_signal(process, signal.SIGSTOP)
         context.pause(8.0)
         for process in processes:
-            _signal(process, signal.SIGCONT)
+            send_signal(process, signal.SIGCONT)
         return ExpectedResult("ok", 0)
 
     return play
@@ -171,15 +163,16 @@ def _check_killed(context: FaultRound) -> None:
 
 def _link_cut_for_a_moment(context: FaultRound) -> ExpectedResult:
     """A host is out of reach for less time than it takes to count as lost."""
-    host = _any_host(context)
-    context.notes.append(host)
-    _cut(context, host, 16.0)
+    host = context.chance.choice(context.stage.hosts)
+    context.notes.append(host.name)
+    with broken(host, "link-down"):
+        context.pause(16.0)
     return ExpectedResult("ok", 0)
 
 
 def _connections_reset(context: FaultRound) -> ExpectedResult:
     """The ranks of a host lose their connections while they print, some times, and connect again at once."""
-    host = context.chance.choice(context.stage.cluster.lab.hosts[1:])
+    host = context.chance.choice(context.stage.hosts[1:])
     context.notes.append(host.name)
     wrappers = [process for process in context.stage.processes(host.name) if "run.rank" in process.words]
     if not wrappers:  # it has ended
@@ -193,7 +186,7 @@ def _connections_reset(context: FaultRound) -> ExpectedResult:
 
 
 def _bad_network(context: FaultRound) -> ExpectedResult:
-    host = context.chance.choice(context.stage.cluster.lab.hosts)
+    host = context.chance.choice(context.stage.hosts)
     fault, argument = context.chance.choice([("packet-loss", "5"), ("packet-loss", "20"), ("slow-link", "1mbit")])
     context.notes.append(f"{fault} {argument} on {host.name}")
     break_host(host, fault, (argument,))
@@ -204,11 +197,10 @@ def _disk_full_early(context: FaultRound) -> ExpectedResult:
     """A disk is full for some seconds, beginning between the call and the first lines."""
     context.start(is_waited_for=False)
     context.pause(3.0)
-    host = context.chance.choice(context.stage.cluster.lab.hosts)
+    host = context.chance.choice(context.stage.hosts)
     context.notes.append(f"full disk on {host.name}")
-    break_host(host, "full-disk")
-    context.pause(3.0)
-    mend_host(context.stage.cluster.lab.host(host.name) or host, "full-disk")
+    with broken(host, "full-disk"):
+        context.pause(3.0)
     return ANY_END
 
 
@@ -297,42 +289,32 @@ def _check_checkpoints(context: FaultRound) -> None:
 
 def _exchange_disturbed(context: FaultRound) -> ExpectedResult:
     """A fault while the hosts exchange a large checkpoint."""
-    holder, size = context.chance.choice(context.stage.cluster.lab.hosts), context.chance.choice([1, 20, 60])
+    holder, size = context.chance.choice(context.stage.hosts), context.chance.choice([1, 20, 60])
     context.arguments["directory"] = name = f"checkpoints-{context.number}-{os.getpid()}"
     path = context.synced()[holder.name].relative_to(context.stage.roots[holder.name]) / name
     in_host(holder, f"mkdir /{path} && head -c {size}M /dev/urandom >/{path}/last && chown -R $LOGIN /{path}")
     context.start("--checkpoint", name, is_waited_for=False)
     wait_until(lambda: _exchanging(context), 60, lambda: context.client.said())
     context.pause(1.0)
-    fault, host = context.chance.choice(["part", "wrapper", "stop", "SIGINT", "supervisor", "link"]), _any_host(context)
-    context.notes.append(f"{size} MB from {holder.name}; {fault} on {host}")
+    fault = context.chance.choice(["part", "wrapper", "stop", "SIGINT", "supervisor", "link"])
+    host = context.chance.choice(context.stage.hosts)
+    context.notes.append(f"{size} MB from {holder.name}; {fault} on {host.name}")
     context.find_run()
     if fault == "stop":
         context.call("stop", context.run, rc=0)
     elif fault == "SIGINT":
         context.client.process.send_signal(signal.SIGINT)
     elif fault == "link":
-        _cut(context, host, 6.0)
+        with broken(host, "link-down"):
+            context.pause(6.0)
     else:
         word = {"part": "files.checkpoint", "wrapper": "run.rank", "supervisor": "run.supervisor"}[fault]
-        where = "node1" if fault == "supervisor" else host
+        where = "node1" if fault == "supervisor" else host.name
         context.wrecked.add(where)
         for process in context.stage.processes(where):
             if word in process.words:
-                _signal(process, signal.SIGKILL)
+                send_signal(process, signal.SIGKILL)
     return ANY_END
-
-
-def _any_host(context: FaultRound) -> str:
-    return context.chance.choice(context.stage.cluster.lab.hosts).name
-
-
-def _cut(context: FaultRound, name: str, longest: float) -> None:
-    """Cut a host off for so long."""
-    host = next(host for host in context.stage.cluster.lab.hosts if host.name == name)
-    break_host(host, "link-down")
-    context.pause(longest)
-    mend_host(context.stage.cluster.lab.host(name) or host, "link-down")
 
 
 def _exchanging(context: FaultRound) -> bool:

@@ -1,28 +1,91 @@
-"""The rounds of a seed: which case each one plays, and a line about what came of it."""
+"""What all kinds of rounds share: cases, which of them a seed plays, how one is played, and what is said of it.
+
+In come a kind's cases, a seed and a number; out goes a `Played` with a line. The rule: the seed and the number decide
+the case and each random choice of its round, so both repeat it; only the speed of the hosts may differ.
+"""
 
 from __future__ import annotations
 
+import argparse
+import os
 import random
 import subprocess
 import time
 import traceback
-from dataclasses import asdict, dataclass
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from .fault_cases import FAULT_CASES, FaultCase
-from .play import FaultRound, WrongReport
-from .random_cases import RANDOM_CASES
-from .transfers import TRANSFER_CASES, TransferCase, TransferRound
-
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from .breaks import Break
 
-    from .stage import FaultLab
-
-Case = FaultCase | TransferCase
 Chosen = TypeVar("Chosen")
+CONTROLLERS: Final = Path("/sys/fs/cgroup")
 _UNREADABLE: Final = (OSError, LookupError, StopIteration, ValueError, subprocess.SubprocessError)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A story: `play` injects the fault into the round that it gets; what it returns depends on the kind."""
+
+    name: str
+    play: Callable[[Any], Any]
+    needs: str = field(default="", kw_only=True)
+    """A controller of cgroups of version 1 that this machine must have."""
+
+    @property
+    def is_possible(self) -> bool:
+        return not self.needs or os.access(CONTROLLERS / self.needs / "cgroup.procs", os.W_OK)
+
+
+@dataclass
+class Round(ABC):
+    """A case that is played once."""
+
+    stage: Any
+    case: Any
+    chance: random.Random
+    notes: list[str] = field(default_factory=list, kw_only=True)
+    """The moment and the options of this round, for its line."""
+    run: str = field(default="", kw_only=True)
+    excuse: str = field(default="", kw_only=True)
+    """Why a wrong report decides nothing: this machine was busy."""
+    details: dict[str, Any] = field(default_factory=dict, kw_only=True)
+    """For `--json`."""
+
+    @abstractmethod
+    def play(self) -> None:
+        """Play the case; raises an AssertionError if what is reported or left differs from what has happened."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """End what a wrong round has left."""
+
+    def pause(self, longest: float) -> None:
+        """Wait for the moment of the fault."""
+        seconds = self.chance.uniform(0, longest)
+        self.notes.append(f"at +{seconds:.2f} s")
+        time.sleep(seconds)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is played, where and by which rounds. `cases` and `stage` get the options of the call."""
+
+    help: str
+    cases: Callable[[argparse.Namespace], Sequence[Case]]
+    stage: Callable[[Path, argparse.Namespace], AbstractContextManager[Any]]
+    """The hosts, in a lab that is removed at the end; the output of calls is in that directory."""
+    new_round: Callable[[Any, Any, random.Random], Round]
+    add_options: Callable[[argparse.ArgumentParser], None] = lambda _: None
+    breaks: tuple[Break, ...] = ()
+    goal: float = 1.0
+    """The part of a case's rounds that must be right."""
 
 
 @dataclass(frozen=True)
@@ -33,22 +96,14 @@ class Played:
     case: str
     notes: str
     wrong: str
+    excuse: str
     seconds: float
+    details: dict[str, Any]
 
     @property
     def line(self) -> str:
-        result = f"WRONG\n    {self.wrong}" if self.wrong else "right"
+        result = f"{self.excuse or 'WRONG'}\n    {self.wrong}" if self.wrong else "right"
         return f"{self.number:3} {self.seconds:6.1f} s  {self.case} ({self.notes}): {result}"
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def all_cases(only: str, *, has_memory: bool) -> list[Case]:
-    """The cases whose name has this text. Some need a memory cgroup of version 1."""
-    cases: list[Case] = [*FAULT_CASES, *RANDOM_CASES, *TRANSFER_CASES]
-    found = [case for case in cases if only in case.name]
-    return [case for case in found if has_memory or not (isinstance(case, FaultCase) and case.needs_memory)]
 
 
 def choose(cases: Sequence[Chosen], seed: int, number: int) -> Chosen:
@@ -61,26 +116,32 @@ def choose(cases: Sequence[Chosen], seed: int, number: int) -> Chosen:
     raise AssertionError
 
 
-def play_round(stage: FaultLab, case: Case, seed: int, number: int) -> Played:
-    chance = random.Random(f"{seed}/{number}/{case.name}")
-    began = time.monotonic()
-    if isinstance(case, TransferCase):
-        played: FaultRound | TransferRound = TransferRound(stage, case, chance)
-    else:
-        played = FaultRound(stage, case, chance, is_thorough=True, ppn=chance.choice([1, 2]))
-    wrong = ""
+def chance_of(case: Case, seed: int, number: int) -> random.Random:
+    return random.Random(f"{seed}/{number}/{case.name}")
+
+
+def play_round(played: Round, number: int) -> Played:
+    began, wrong = time.monotonic(), ""
     try:
-        played.play()
-    except WrongReport as error:
-        wrong = f"{getattr(played, 'run', '')}: {error}"
-    except _UNREADABLE as error:  # a file or a field that should be there
-        wrong = f"{getattr(played, 'run', '')}: {traceback.format_exc(limit=-3)}: {error}"
-    return Played(number, case.name, "; ".join(played.notes), wrong, round(time.monotonic() - began, 1))
+        try:
+            played.play()
+        finally:
+            played.clear()
+    except (AssertionError, *_UNREADABLE) as error:
+        is_judged = isinstance(error, AssertionError) and str(error)
+        wrong = f"{played.run}: {error if is_judged else traceback.format_exc(limit=-3)}"
+    seconds = round(time.monotonic() - began, 1)
+    return Played(number, played.case.name, "; ".join(played.notes), wrong, played.excuse, seconds, played.details)
 
 
-def show(played: Sequence[Played]) -> str:
+def show(played: Sequence[Played], goal: float) -> tuple[str, bool]:
+    """The end of the output, and whether enough was right of each case. Rounds with an excuse decide nothing."""
+    counted = Counter(each.case for each in played if not (each.wrong and each.excuse))
     wrong = [each for each in played if each.wrong]
-    seconds = sum(each.seconds for each in played)
-    lines = [f"\n{len(played)} rounds of {len({each.case for each in played})} cases in {seconds:.0f} s"]
-    lines += [f"wrong: round {each.number}, {each.case}: {each.wrong.splitlines()[0][:200]}" for each in wrong]
-    return "\n".join([*lines, f"{len(wrong)} wrong" if wrong else "all right"])
+    bad = Counter(each.case for each in wrong if not each.excuse)
+    lines = [f"\n{len(played)} rounds of {len({each.case for each in played})} cases"]
+    lines += [f"right {counted[case] - bad[case]} of {counted[case]}: {case}" for case in bad]
+    lines += [f"{each.excuse or 'wrong'}: round {each.number}, {each.case}: {each.wrong[:200]}" for each in wrong]
+    is_well = all(number <= (1 - goal) * counted[case] for case, number in bad.items())
+    lines.append(f"wrong: {sum(bad.values())} of {sum(counted.values())} rounds that count")
+    return "\n".join(lines), is_well

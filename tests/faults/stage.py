@@ -1,4 +1,9 @@
-"""The lab a round plays in: three hosts, seen from outside by their namespaces, and memory that can be made scarce."""
+"""The lab of a round: its hosts, seen from outside by their namespaces, and their cgroups.
+
+In come the hosts of a lab and the name of a controller; out go the processes and files of each host, as this machine
+sees them, and a cgroup of version 1 for each host, where this machine has them. The rule: a stage removes the lab that
+it made; of one that stays, it takes only its cgroups.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +11,23 @@ import contextlib
 import hashlib
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from ipexctl.lab import mend_host
+from cli_helpers import ipexctl
+from ipexctl.lab import Lab, LabHost, LabSpec, break_host, down, mend_host, up
 from ipexctl.lab.system import in_host, in_namespaces, init_of, innermost_pid
 from ipexctl.node.common.processes import read_stat
 from lab_run_helpers import Cluster
 
-_MEMORY: Final = Path("/sys/fs/cgroup/memory")
+from .rounds import CONTROLLERS
+
 SCARCE: Final = 256 << 20
 _NO_LIMIT: Final = "-1"
+TORCH: Final = "2.13"
 
 
 def has_traceback(messages: str) -> bool:
@@ -48,28 +57,35 @@ class Process:
 
 @dataclass
 class FaultLab:
-    """`groups` holds a memory cgroup for each host, all of whose processes are in it, where this machine has them."""
+    """`groups` holds a cgroup for each host, all of whose processes are in it, where this machine has them."""
 
     cluster: Cluster
+    controller: str = "memory"
     groups: dict[str, Path] = field(default_factory=dict)
     roots: dict[str, Path] = field(default_factory=dict)
     quiet: dict[str, frozenset[int]] = field(default_factory=dict)
     known_job_files: set[Path] = field(default_factory=set)
     """Job files of earlier rounds: reported then, or of a host where all processes were killed."""
 
+    @property
+    def hosts(self) -> tuple[LabHost, ...]:
+        return self.cluster.lab.hosts
+
     def prepare(self) -> None:
-        for host in self.cluster.lab.hosts:
+        for host in self.hosts:
             self.roots[host.name] = Path(f"/proc/{init_of(host.netns)}/root")
-        if (_MEMORY / "memory.limit_in_bytes").exists() and os.access(_MEMORY, os.W_OK):
-            self._bound_memory()
+        if self.controller and os.access(CONTROLLERS / self.controller / "cgroup.procs", os.W_OK):
+            self._group()
         self.quiet = {name: frozenset(found) for name, found in self._pids().items()}
 
-    def _bound_memory(self) -> None:
+    def _group(self) -> None:
         """Version 1: on a machine with version 2 alone, hosts would have to be let into a subtree of it first."""
-        for host in self.cluster.lab.hosts:
-            group = _MEMORY / f"ipexctl-{host.netns}"
+        there = CONTROLLERS / self.controller
+        for host in self.hosts:
+            group = there / f"ipexctl-{host.netns}"
             group.mkdir(exist_ok=True)
-            in_host(host, "grep -q ' /sys/fs/cgroup ' /proc/mounts || mount -t cgroup -o memory cgroup /sys/fs/cgroup")
+            mount = f"mkdir {there} && mount -t cgroup -o {self.controller} cgroup {there}"
+            in_host(host, f"[ -d {there} ] || {{ mount -t tmpfs groups {CONTROLLERS} && {mount}; }}")
             for pid in in_namespaces([host.netns])[host.netns]:
                 (group / "cgroup.procs").write_text(str(pid))
             self.groups[host.name] = group
@@ -78,24 +94,23 @@ class FaultLab:
         (self.groups[host] / "memory.limit_in_bytes").write_text(_NO_LIMIT if size is None else str(size))
 
     def release(self) -> None:
-        """The hosts stay: they are where they were."""
-        for host in self.cluster.lab.hosts:
-            if host.name in self.groups:
-                for pid in in_namespaces([host.netns])[host.netns]:
-                    with contextlib.suppress(OSError):
-                        (_MEMORY / "cgroup.procs").write_text(str(pid))
+        """Remove the cgroups. Hosts that stay are where they were."""
+        for host in self.hosts:
+            for pid in in_namespaces([host.netns])[host.netns] if self.groups else ():
+                with contextlib.suppress(OSError):
+                    (CONTROLLERS / self.controller / "cgroup.procs").write_text(str(pid))
         for group in self.groups.values():
             with contextlib.suppress(OSError):
                 group.rmdir()
 
     def mend(self) -> None:
-        for host in self.cluster.lab.hosts:
-            mend_host(self.cluster.lab.host(host.name) or host)
-            if host.name in self.groups:
+        for host in self.hosts:
+            mend_host(host)
+            if host.name in self.groups and self.controller == "memory":
                 self.limit(host.name, None)
 
     def _pids(self) -> dict[str, tuple[int, ...]]:
-        names = {host.netns: host.name for host in self.cluster.lab.hosts}
+        names = {host.netns: host.name for host in self.hosts}
         return {names[netns]: pids for netns, pids in in_namespaces(list(names)).items()}
 
     def processes(self, host: str, *, with_sshd: bool = False) -> list[Process]:
@@ -144,3 +159,36 @@ class FaultLab:
 
     def outer(self, host: str, inner: int) -> int:
         return next(each.pid for each in self.processes(host) if each.inner == inner)
+
+
+@contextmanager
+def broken(host: LabHost, fault: str, *arguments: str) -> Iterator[None]:
+    break_host(host, fault, arguments)
+    try:
+        yield
+    finally:
+        mend_host(host, fault)
+
+
+@contextmanager
+def new_stage(
+    base: Path, prepare: Callable[[Lab], object], *, controller: str = "memory", **spec: Any
+) -> Iterator[FaultLab]:
+    """A lab of its own, which is removed at the end, with what `prepare` gives it, and an empty project."""
+    lab = up(LabSpec(name=f"faults-{os.getpid()}", temporary=True, **spec))
+    stage = FaultLab(Cluster(lab, base / "project", base / "state"), controller)
+    try:
+        prepare(lab)
+        stage.cluster.project.mkdir()
+        stage.prepare()
+        yield stage
+    finally:
+        down(lab.name)
+        stage.release()
+
+
+def install_torch(lab: Lab) -> None:
+    """The real one, from an index."""
+    for command in (("trust",), ("install", "--stack", "torch", "--torch", TORCH)):
+        done = ipexctl(*command, "-H", lab.hostfile, timeout=900)
+        assert done.rc == 0, f"{command[0]} ended with {done.rc}: {done.err}"

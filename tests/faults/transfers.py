@@ -15,23 +15,17 @@ import signal
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from agent_helpers import wait_until
-from ipexctl.lab import break_host, mend_host
+from ipexctl.lab import LabHost
 from ipexctl.lab.system import in_host
 from lab_run_helpers import PYTHON, Cluster, Running
 from tiny_wheels import write_stack
 
-from .play import HOME, RoundResult, WrongReport
-from .stage import has_traceback, hash_of, is_before_start
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ipexctl.lab import LabHost
-
-    from .stage import FaultLab, Process
+from .play import HOME
+from .rounds import Case, Round
+from .stage import FaultLab, Process, broken, has_traceback, hash_of, is_before_start
 
 ENDED_WITHIN: Final = 45.0
 """Seconds after the call until no process of it is left."""
@@ -43,36 +37,29 @@ _numbers = itertools.count()
 
 
 @dataclass(frozen=True)
-class TransferCase:
-    name: str
-    play: Callable[[TransferRound], None]
+class TransferCase(Case):
     fault: str = ""
     """One of FAULTS, or `build` for the program that builds an environment; a random one by default."""
 
 
 @dataclass
-class TransferRound:
+class TransferRound(Round):
     stage: FaultLab
     case: TransferCase
     chance: random.Random
     number: int = field(default_factory=lambda: next(_numbers))
-    notes: list[str] = field(default_factory=list)
 
-    def play(self) -> RoundResult:
-        began = time.time()
-        try:
-            self.case.play(self)
-        except AssertionError as wrong:
-            raise WrongReport(str(wrong)) from None
-        finally:
-            self.stage.mend()
-            for host in self.stage.left():
-                self.stage.kill_host(host)
-        return RoundResult(time.time() - began, 0.0)
+    def play(self) -> None:
+        self.case.play(self)
+
+    def clear(self) -> None:
+        self.stage.mend()
+        for host in self.stage.left():
+            self.stage.kill_host(host)
 
     @property
     def hosts(self) -> tuple[LabHost, ...]:
-        return self.stage.cluster.lab.hosts
+        return self.stage.hosts
 
     def cluster(self, name: str) -> Cluster:
         """Calls in a project of these rounds, with the state of the other rounds."""
@@ -98,9 +85,8 @@ class TransferRound:
                     os.kill(process.pid, signal.SIGKILL)
         elif fault in ("link", "disk"):
             name = {"link": "link-down", "disk": "full-disk"}[fault]
-            break_host(host, name)
-            time.sleep(duration)
-            mend_host(self.stage.cluster.lab.host(host.name) or host, name)
+            with broken(host, name):
+                time.sleep(duration)
         else:
             running.process.send_signal(signal.Signals[fault])
         code = running.end(150)

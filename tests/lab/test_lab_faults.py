@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cli_helpers import CommandResult
+from cli_helpers import CommandResult, ipexctl
 from ipexctl.errors import UserError
 from ipexctl.lab import FAULTS, Lab, LabHost, break_host, find_host, mend_host, ssh_argv
 from lab_helpers import ask, listens
@@ -108,6 +108,19 @@ def test_clock_skew_changes_only_the_current_date(node: LabHost) -> None:
     assert "." in ask(node, "date +%s.%N").out
     mend_host(node, "clock-skew")
     assert abs(gathered()) <= 2
+
+
+def test_tab_offers_the_hosts_of_the_lab_and_the_faults_that_a_host_has(node: LabHost) -> None:
+    def tab(*words: str) -> list[str]:
+        typed = {"COMP_WORDS": " ".join(("ipexctl", "lab", *words)), "COMP_CWORD": str(len(words) + 1)}
+        return ipexctl(env={**typed, "_IPEXCTL_COMPLETE": "complete_bash"}).out.split()
+
+    of_lab = ("--lab", node.lab)
+    assert tab("ssh", *of_lab, "") == ["node1", "node2", "node3"]
+    assert tab("mend", *of_lab, "node1", "") == []
+    break_host(node, "no-names")
+    assert tab("mend", *of_lab, "node1", "") == ["no-names"]
+    assert node.lab in tab("down", "")
 
 
 def test_mending_restores_the_home_exactly(node: LabHost) -> None:

@@ -39,6 +39,21 @@ def test_full_disk_is_recorded_and_ends_the_run_soon(mounted: Callable[[str], Pa
         assert took < 20, took
 
 
+def test_trial_whose_status_cannot_be_written_ends_and_says_why(mounted: Callable[[str], Path]) -> None:
+    """The call that measures it sees nothing of its steps, and would wait for them to the time limit."""
+    home = mounted("size=4m")
+    patches = {"run.supervisor": ("UNRECORDED = 20.0", "UNRECORDED = 1.0")}
+    with runs_in(home, patches=patches) as make:
+        run = make("import time; time.sleep(600)", 1, go={"caller_silence": 600.0}).start()
+        run.wait_until(lambda: run.status["state"] == "running")
+        with contextlib.suppress(OSError), (home / "ballast").open("wb", buffering=0) as ballast:
+            while ballast.write(b"\0" * 4096):
+                pass
+        status = run.wait()
+    assert (status["state"], status["exit_code"], status["first_failure"]) == ("failed", 1, None)
+    assert "disk of here is full" in status["reason"]
+
+
 def test_rank_that_fails_beside_a_disk_with_room_has_no_disk(tmp_path: Path) -> None:
     with runs_in(tmp_path) as make:
         status = make("raise ValueError('no')", 1).start().wait()

@@ -1,8 +1,13 @@
-"""`--mpi PATH`: the mpirun inside the oneCCL bindings, which finds its own programs on PATH only."""
+"""Paths that a call names: the mpirun inside the oneCCL bindings, and directories that another account can change."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,10 +36,10 @@ def bindings(tmp_path: Path) -> Path:
     return package
 
 
-def checked(mpi: Path | str) -> CheckedPaths:
-    request = RunRequest("script", ("train.py",), LaunchOptions(mpi=str(mpi)))
+def checked(mpi: Path | str = "auto", unsynced: str = "", **options: Any) -> CheckedPaths:
+    request = RunRequest("script", ("train.py",), LaunchOptions(mpi=str(mpi)), **options)
     with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=2) as pool:
-        found = check_paths([Host("localhost", "localhost")], request, pool)
+        found = check_paths([Host("localhost", "localhost")], request, pool, unsynced)
     assert isinstance(found, CheckedPaths), found
     return found
 
@@ -56,3 +61,32 @@ def test_setvars_is_none_without_the_script_or_for_other_mpis(bindings: Path) ->
     found = checked(elsewhere)
     assert found.mpi is not None
     assert (found.mpi.version, found.setvars) == ("2021.15", None)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="directories of another account need root")
+@pytest.mark.parametrize("is_others", [True, False], ids=["of-another", "for-all"])
+def test_what_ranks_execute_below_a_directory_of_others_is_noted(tmp_path: Path, *, is_others: bool) -> None:
+    """A user's own environment may lie in a tree that a team shares, so it is no refusal."""
+    place = Path(tempfile.mkdtemp(dir="/var/tmp"))
+    try:
+        place.chmod(0o755)
+        shared = place / "shared"
+        (shared / "project").mkdir(parents=True)
+        (shared / "python").symlink_to(sys.executable)
+        (shared / "setup.sh").touch()
+        named: dict[str, Any] = {"python": f"{shared}/python", "setup": f"{shared}/setup.sh"}
+        assert checked(unsynced=f"{shared}/project", **named).notes == ()
+        os.chown(shared, 47001 if is_others else 0, 0)
+        shared.chmod(0o755 if is_others else 0o777)
+        notes = checked(unsynced=f"{shared}/project", **named).notes
+        assert [note.partition(" on localhost: ")[0] for note in notes] == [
+            f"--no-sync {shared}/project",
+            f"--setup {shared}/setup.sh",
+            f"--python {shared}/python",
+        ]
+        assert all(str(shared) in note and "another account" in note for note in notes)
+        shared.chmod(0o1777)
+        os.chown(shared, 0, 0)
+        assert checked(unsynced=f"{shared}/project", **named).notes == ()
+    finally:
+        shutil.rmtree(place)

@@ -79,7 +79,8 @@ def test_is_caught_detects_signal_handlers(sleeper: subprocess.Popen[bytes]) -> 
 def test_signal_goes_to_the_nearest_processes_that_handle_it() -> None:
     """A launcher without a handler would be ended; a forked worker has the handler of its parent."""
     code = (
-        "import os, signal, time; signal.signal(10, lambda *_: print('got it', os.getpid(), flush=True)); "
+        # The signal may come while `print` is at work, which cannot be called again then.
+        "import os, signal, time; signal.signal(10, lambda *_: os.write(1, b'got it %d\\n' % os.getpid())); "
         "parent = os.getpid(); os.fork() == 0 or print('on', flush=True); \n"
         "while True: time.sleep(60)"
     )

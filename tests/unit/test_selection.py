@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from import_graph import ROOT, distances, is_test, project_imports
-from selection import REST, SHARES, choose, seconds_of, shares
+from selection import PAUSE_HOURS, REST, SHARES, before_pause, choose, seconds_of, shares
 
 IMPORTS = {
     "ipexctl/a.py": frozenset[str](),
@@ -95,3 +95,12 @@ def test_every_file_that_is_not_core_is_in_a_share() -> None:
     rest = [file for file in project_imports() if is_test(file) and not file.startswith("tests/unit/")]
     assert rest
     assert all(file.startswith(REST) for file in rest)
+
+
+def test_a_submission_begins_after_the_last_pause() -> None:
+    """One may take longer than the pause itself."""
+    hour = 3600
+    work = [(f"c{number}", 1_000_000 - number * (PAUSE_HOURS - 1) * hour) for number in range(4)]
+    last = work[-1][1] - (PAUSE_HOURS + 1) * hour
+    assert before_pause([*work, ("landed", last), ("older", last - 100 * hour)]) == "landed"
+    assert before_pause(work) == "c3"

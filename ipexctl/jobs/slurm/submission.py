@@ -100,7 +100,7 @@ class Submission:
             query = self._begin_query(start_reading(self.request, self.project, self.notify), None)
             context = self._context(dry_run=True)
             self._look(context)
-            tree, _ = upload_project(query, self.project, context, self.notify)
+            tree, _ = upload_project(query, self.request, self.project, context, self.notify)
             script = self._script("RUN", context, tree, "0" * 32)
             return PlannedSubmission(script.text(), self.login.name, f"{script.rundir}/slurm/job.sh")
         except StartError as error:
@@ -122,7 +122,7 @@ class Submission:
                 self._check_script(context)
                 if reading is not None:
                     reading.result()
-                tree, _ = upload_project(query, self.project, context, self.notify)
+                tree, _ = upload_project(query, self.request, self.project, context, self.notify)
                 if self.request.sync and (
                     text := files_in_other_generations(tree, self.project.subdirectory, registry.all())
                 ):
@@ -155,7 +155,10 @@ class Submission:
     def _context(self, *, dry_run: bool = False) -> RunContext:
         """What the login node knows: the home and the environment, which the nodes share."""
         unsynced = self.project.executed_path(self.request)
-        return gather((self.login,), self.request, self.pool, unsynced=unsynced, dry_run=dry_run)
+        context = gather((self.login,), self.request, self.pool, unsynced=unsynced, dry_run=dry_run)
+        for text in context.notes:
+            self.note(text)
+        return context
 
     def _check_script(self, context: RunContext) -> None:
         script = self.project.script

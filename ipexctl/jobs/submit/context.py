@@ -147,7 +147,7 @@ def gather(
         checked.mpi,
         setup,
         ssh_config,
-        notes,
+        (*checked.notes, *notes),
         files,
         transport,
         job,

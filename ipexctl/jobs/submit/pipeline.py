@@ -42,6 +42,7 @@ from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
 from ipexctl.jobs.submit.start import Launch, clean_up, job_of
 from ipexctl.jobs.submit.start_notes import job_notes, restart_notes, script_notes
 from ipexctl.jobs.submit.upload import begin_query, note_secret_files, release_tree, start_reading, upload_project
+from ipexctl.jobs.windows import earlier_memory
 from ipexctl.launch.other_runs import notes_on
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchOptions, LaunchRequest
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from ipexctl.facts.gather import HostFacts
     from ipexctl.hosts.host import Host
     from ipexctl.launch.accelerate_config import AccelerateConfig
+    from ipexctl.launch.memory import EarlierMemory
     from ipexctl.launch.plan import LaunchPlan
     from ipexctl.node.common.job import ConnectivityRecord
     from ipexctl.node.common.records import RunStatus
@@ -132,11 +134,11 @@ def plan_run(
                 query.result()  # the project is named before any note
             for text in context.notes:
                 note(text)
-            plan = make_plan(context, request, project, run)
+            plan = make_plan(context, request, project, run, earlier_memory(project.root, request.argv[0]))
             for text in script_notes(context, plan, request, project):
                 note(text)
             plan = _with_measurement(call, context, plan)
-            tree, _ = upload_project(query, project, context, notify)
+            tree, _ = upload_project(query, request, project, context, notify)
             plan = replace(plan, notes=(*notes_on(plan.other_runs, time.time()), *plan.notes))
             return PlannedRun(_plan_in(tree, plan, project), context)
     except StartError as error:
@@ -179,9 +181,10 @@ def submit_run(
                 undo.on_hosts(partial(release_tree, query, hosts, request, pool, lease=run))
             context = gather(hosts, request, pool, unsynced=project.executed_path(request), probed=probed)
 
-            plan = make_plan(context, request, project, run)
+            plan = make_plan(context, request, project, run, earlier_memory(project.root, request.argv[0]))
             _check_other_runs(call, plan, claim)
             for text in (
+                *context.notes,
                 *job_notes(context, is_followed=request.is_followed),
                 *restart_notes(context, plan, request),
                 *script_notes(context, plan, request, project),
@@ -196,7 +199,7 @@ def submit_run(
             record = run_record(run, context, plan, request, options, call_options, str(project.root))
             launch = _begin_launch(call, record, context, plan, retention, registry, undo)
 
-            tree, upload_seconds = upload_project(query, project, context, notify, preflight)
+            tree, upload_seconds = upload_project(query, request, project, context, notify, preflight)
             check_data(hosts, request, project.root, tree, pool)
             if request.sync and (text := files_in_other_generations(tree, project.subdirectory, registry.all())):
                 note(text)
@@ -255,7 +258,13 @@ def _refuse_bad_project(reading: Future[Project] | None, *, wait_for_it: bool = 
 # Plan: pure
 
 
-def make_plan(context: RunContext, request: RunRequest, project: ProjectLocation, run: str) -> LaunchPlan:
+def make_plan(
+    context: RunContext,
+    request: RunRequest,
+    project: ProjectLocation,
+    run: str,
+    earlier: EarlierMemory | None = None,
+) -> LaunchPlan:
     """The plan of a run; its working directory is known later, when the hosts have answered which tree they have. Pure.
 
     Raises a StartError if there is no plan, a UserError if the ranks to show do not exist.
@@ -282,6 +291,7 @@ def make_plan(context: RunContext, request: RunRequest, project: ProjectLocation
             options=options,
             mpi_seen=context.mpi,
             transport=context.transport,
+            earlier_memory=earlier,
         )
     )
     if isinstance(plan, Refusal):

@@ -68,6 +68,8 @@ class RunRequest(RunOptions):
     """The command of --notify; it may have a token."""
     is_followed: bool = True
     """Whether this call follows the run."""
+    repeats_notes: bool = False
+    """Whether what is left out of the project is said although an earlier run has."""
     own_tree: str = ""
     """Added to the name of the project's tree on the hosts; empty for the one that runs share."""
     trial: bool = False

@@ -11,7 +11,7 @@ import shlex
 import time
 from concurrent.futures import wait
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.registry import RunRegistry, abandoned_runs
@@ -20,6 +20,7 @@ from ipexctl.jobs.submit.project import describe_project
 from ipexctl.jobs.submit.request import StartError, StartFailure
 from ipexctl.jobs.submit.start import clean_up
 from ipexctl.remote.fanout import run_in_background
+from ipexctl.sync.path_notes import PathNotes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.sync.project import Project
     from ipexctl.sync.sync import ProjectSync
+
+_SAID: Final = PathNotes("said")
 
 
 def note_secret_files(request: RunRequest) -> None:
@@ -113,8 +116,18 @@ def release_tree(
     return clean_up(hosts, f"rm -f {home}/code/*/.ipexctl/leases/{lease}", pool)
 
 
+def _said_before(project: Project) -> Sequence[str]:
+    """What is left out of the project, such as credentials, is said once until it changes."""
+    text = "\n".join(project.notes)
+    if _SAID.text_of(str(project.root)) == text:
+        return project.notes
+    _SAID.add([str(project.root)], text)
+    return ()
+
+
 def upload_project(
     query: Future[ProjectSync] | None,
+    request: RunRequest,
     project: ProjectLocation,
     context: RunContext,
     notify: Callable[[str], None],
@@ -141,8 +154,10 @@ def upload_project(
                 first.exit_code,
             )
         )
-    for text in report.notes:  # such as credentials that were left out: never held back
-        notify(f"note: {text}")
+    known = () if request.repeats_notes or sync.dry_run else _said_before(sync.project)
+    for text in report.notes:
+        if text not in known:
+            notify(f"note: {text}")
     changed = [host for host in report.hosts if host.files_sent]
     if changed and not sync.dry_run:
         files = "1 file" if report.files == 1 else f"{report.files} files"

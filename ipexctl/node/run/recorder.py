@@ -237,6 +237,8 @@ class Recorder:
         self.ranks: Callable[[], Iterable[RankStatus]] = tuple
         self.is_unsaved = True
         """A figure has changed since the last write."""
+        self.refused_at: float | None = None
+        """When the disk first refused the status, if it does so still."""
         self._saved_at = 0.0
         self._unwritten: list[bytes] = []
         self._events = os.open(self.path("events.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -318,12 +320,14 @@ class Recorder:
         self.status = self.status._replace(throughput=run_throughput([rank.throughput for rank in ranks]))
         data = json.dumps(self.status._replace(ranks=ranks).to_json()).encode()
         if self._put(temporary, data):
-            self.is_unsaved = False
+            self.is_unsaved, self.refused_at = False, None
             if is_last:
                 remove_file(spare)
         elif is_last:
             remove_file(temporary)
             self.is_unsaved = not self._put(spare, data)
+        elif self.refused_at is None:
+            self.refused_at = now
 
     def _put(self, path: str, data: bytes) -> bool:
         """Overwrite that file, and rename it to the status."""

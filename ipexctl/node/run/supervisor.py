@@ -72,6 +72,8 @@ MINIMUM_TURN = 0.01
 """Minimum seconds of one loop iteration while output arrives, so that many small chunks are handled together."""
 CHECK_INTERVAL = 0.25
 """Seconds between two checks of all ranks for timeouts, while the run starts or ends."""
+UNRECORDED = 20.0
+"""Seconds for which the status may not be written in a trial: its call sees the steps in no other way."""
 RUNNING_INTERVAL = 1.0
 """While all is well: each check takes time from the ranks of this node."""
 MAX_MALFORMED = 3
@@ -450,6 +452,9 @@ class Supervisor:
         if self.caller.is_gone(now):
             reason = f"the call that watched it was gone for {self.plan.caller_silence:g} s"
             self.verdict.end("stopped", 128 + signal.SIGHUP, reason)
+        if self.plan.caller_silence and now - (self.record.refused_at or now) > UNRECORDED:
+            reason = f"nothing could be recorded for {UNRECORDED:g} s: the disk of {self.record.status.node0} is full"
+            self.verdict.end("failed", 1, f"{reason}, or a quota is used up")
         self.verdict.check_outside_signals(now, self.ranks, self.mpirun.ended_at is not None)
         if self.record.holds_output and self.record.has_room():
             self.record.store_held()

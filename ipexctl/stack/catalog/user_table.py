@@ -1,19 +1,17 @@
 """A user's rows: a JSON file that adds rows to the version table, or changes packaged ones.
 
-docs/versions.md describes the format. An error has the line and column of the value: the file is read by a small reader
-that keeps the position of every value. `hosts/yaml_tree` can't read it: YAML 1.1 takes single quotes, comments and
-trailing commas, reads 1e3 as a text, and refuses characters beyond U+FFFF as JSON writes them ("\\ud83d\\ude00").
+In comes the file that docs/versions.md describes; out come the rows of the table with those of the user, or a UserError
+that names the row and the key. The format is the table `_ROW` below: each value has a pattern, a type, or a list or an
+object of such.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ipexctl.errors import UserError
 from ipexctl.file_reader import STACK_ROWS, read_regular
@@ -32,207 +30,115 @@ if TYPE_CHECKING:
 
 VARIABLE: Final = "IPEXCTL_ROWS"
 _KINDS: Final = ("ipex", "torch")
-_FIX_VALUE: Final = "write a list of rows, as docs/versions.md shows it"
-_BLANK: Final = " \t\r\n"
-_FIX: Final = "JSON needs double quotes around names and texts, and has no comma after the last item"
-_DECODER: Final = json.JSONDecoder()
 
 
-class FormatError(Exception):
-    """An error at a position of the text, with the fix."""
+class _Text(NamedTuple):
+    """A text that matches a pattern."""
 
-    def __init__(self, what: str, at: int, fix: str = "") -> None:
-        super().__init__(what)
-        self.what = what
-        self.at = at
-        self.fix = fix
+    example: str = ""
+    pattern: str = r"[^\x00-\x1f]*"
+    nullable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class JsonNode:
-    """A value and its position; items of lists and objects are nodes too."""
-
-    value: str | int | float | bool | list[JsonNode] | dict[str, JsonNode] | None
-    at: int
-    key_at: int = 0
-    """The position of its key, for a value of an object."""
-
-
-def parse_nodes(text: str) -> tuple[JsonNode, Any]:
-    """The nodes and the plain value of JSON. Raises FormatError with the position."""
-    try:
-        value = parse_json(text)
-    except JsonError as error:
-        is_syntax = error.position is not None
-        raise FormatError(error.problem, error.position or 0, _FIX if is_syntax else _FIX_VALUE) from None
-    return _value(text, _skip(text, 0))[0], value
-
-
-def _value(text: str, at: int) -> tuple[JsonNode, int]:
-    """The value at this position of valid JSON, and the position after it."""
-    if text[at] not in "[{":
-        value, end = _DECODER.raw_decode(text, at)
-        return JsonNode(value, at), end
-    items: list[JsonNode] = []
-    nodes: dict[str, JsonNode] = {}
-    end = _skip(text, at + 1)
-    while text[end] not in "]}":
-        if text[at] == "[":
-            item, end = _value(text, end)
-            items.append(item)
-        else:
-            key_at = end
-            key, end = _DECODER.raw_decode(text, end)
-            item, end = _value(text, _skip(text, _skip(text, end) + 1))
-            if key in nodes:
-                raise FormatError(f"{key!r} is there twice", key_at, "remove one of them")
-            nodes[key] = JsonNode(item.value, item.at, key_at)
-        end = _skip(text, end)
-        if text[end] == ",":
-            end = _skip(text, end + 1)
-    return JsonNode(items if text[at] == "[" else nodes, at), end + 1
-
-
-def _skip(text: str, at: int) -> int:
-    while at < len(text) and text[at] in _BLANK:
-        at += 1
-    return at
-
-
-Check = Callable[[JsonNode, str], None]
-"""Raises a FormatError if a value, which has this name in messages, has another format."""
-_TWO_NUMBERS: Final = r"\d{1,3}\.\d{1,3}"
-
-
-def _text(
-    meaning: str = "a text", example: str = "", pattern: str = r"[^\x00-\x1f]*", *, nullable: bool = False
-) -> Check:
-    def check(node: JsonNode, what: str) -> None:
-        is_text = isinstance(node.value, str) and re.fullmatch(pattern, node.value)
-        if not is_text and not (nullable and node.value is None):
-            raise FormatError(f"{what} must be {meaning}", node.at, f'such as "{example}"' if example else "")
-
-    return check
-
-
-def _one_of(*words: str) -> Check:
-    def check(node: JsonNode, what: str) -> None:
-        if node.value not in words:
-            raise FormatError(f"{what} is one of {', '.join(words)}", node.at, did_you_mean(str(node.value), words))
-
-    return check
-
-
-def _true_or_false(node: JsonNode, what: str) -> None:
-    if not isinstance(node.value, bool):
-        raise FormatError(f"{what} must be true or false", node.at)
-
-
-def _list_of(check_item: Check) -> Check:
-    def check(node: JsonNode, what: str) -> None:
-        if not isinstance(node.value, list):
-            raise FormatError(f"{what} must be a list", node.at, "[...]")
-        for item in node.value:
-            check_item(item, f"an item of {what}")
-
-    return check
-
-
-def _by_glibc(check_value: Check) -> Check:
-    """An object whose keys are versions of glibc."""
-
-    def check(node: JsonNode, what: str) -> None:
-        if not isinstance(node.value, dict):
-            raise FormatError(f"{what} must be an object", node.at, '{"2.28": "impi-rt>=2021.14,<2021.19"}')
-        for key, item in node.value.items():
-            if not re.fullmatch(_TWO_NUMBERS, key):
-                raise FormatError(f"{key!r} must be the oldest glibc that it is for", item.key_at, 'such as "2.28"')
-            check_value(item, f"{what} of glibc {key}")
-
-    return check
-
-
-def _keys(known: Mapping[str, Check], needed: tuple[str, ...]) -> Check:
-    """An object with these keys, some of them required."""
-
-    def check(node: JsonNode, what: str) -> None:
-        if not isinstance(node.value, dict):
-            raise FormatError(f"{what} must be an object", node.at, "{...}")
-        for key, item in node.value.items():
-            if key not in known:
-                fix = did_you_mean(key, known, f"there are: {', '.join(known)}")
-                raise FormatError(f"no key of {what} is called {key!r}", item.key_at, fix)
-            known[key](item, repr(key))
-        for key in needed:
-            if key not in node.value:
-                raise FormatError(f"{key!r} is missing in {what}", node.at)
-
-    return check
-
-
-_VERSION: Final = _text("a version", "2.8.0", r"\d+(\.\d+){1,3}")
-_NUMBERS: Final = _text("two numbers", "3.11", _TWO_NUMBERS)
-_REQUIREMENT: Final = _text(
-    "a requirement as for pip",
+_NOTE, _MAYBE = _Text(), _Text(nullable=True)
+_VERSION: Final = _Text("2.8.0", r"\d+(\.\d+){1,3}")
+_NUMBERS: Final = _Text("3.11", r"\d{1,3}\.\d{1,3}")
+_REQUIREMENT: Final = _Text(
     "impi-rt>=2021.14,<2021.19",
     r"[A-Za-z0-9][A-Za-z0-9._-]*((===?|[<>]=?|~=|!=)[A-Za-z0-9.]+(\.\*)?(,(?=[=<>~!])|$))*",
 )
-_NOTE: Final = _text()
-_MAYBE: Final = _text(nullable=True)
 _BUILD: Final = {
-    "version": _VERSION,
-    "built_for": _VERSION,
-    "works_with": _list_of(_VERSION),
-    "pythons": _list_of(_NUMBERS),
-    "note": _NOTE,
+    "version": _VERSION, "built_for": _VERSION, "works_with": [_VERSION], "pythons": [_NUMBERS], "note": _NOTE,
     "source": _NOTE,
-}
-_IPEX: Final = {
-    **_BUILD,
-    "pypi": _one_of("available", "yanked", "absent"),
-    "pypi_pythons": _list_of(_NUMBERS),
-    "wheel_tag": _MAYBE,
-    "glibc": _NUMBERS,
-    "isa": _one_of("avx2", "avx512"),
-}
-_ONECCL: Final = {
-    **_BUILD,
-    "cpu_wheel": _one_of("published", "unverified", "none"),
-    "oneccl": _MAYBE,
-    "mpi": _MAYBE,
-}
-_INDEX: Final = {
-    "kind": _one_of("index", "links"),
-    "url": _text("a URL", "https://wheels.example.org/simple", r"(https?|file)://\S+"),
-}
-_KNOWN_BAD: Final = {
-    **dict.fromkeys(("torch", "ipex", "oneccl", "python"), _VERSION),
-    **dict.fromkeys(("what", "symptom", "instead", "source"), _NOTE),
-}
-ROW_KEYS: Final[Mapping[str, Check]] = {
-    "name": _text("small letters, digits, dots and dashes", "ipex-2.8-site", r"[a-z0-9][a-z0-9._-]{0,40}"),
-    "torch": _text("a version with its patch", "2.8.0", r"\d+\.\d+\.\d+"),
-    "torch_patches": _list_of(_VERSION),
-    "torch_pythons": _list_of(_NUMBERS),
+}  # fmt: skip
+_ROW: Final[Mapping[str, Any]] = {
+    "name": _Text("ipex-2.8-site", r"[a-z0-9][a-z0-9._-]{0,40}"),
+    "torch": _Text("2.8.0", r"\d+\.\d+\.\d+"),
+    "torch_patches": [_VERSION],
+    "torch_pythons": [_NUMBERS],
     "torch_glibc": _NUMBERS,
-    "ipex": _list_of(_keys(_IPEX, ("version",))),
-    "oneccl": _list_of(_keys(_ONECCL, ("version",))),
-    "mpi": _by_glibc(_REQUIREMENT),
-    "requires": _list_of(_REQUIREMENT),
-    "replaces": _list_of(_REQUIREMENT),
-    "constraints": _list_of(_REQUIREMENT),
-    "hugging_face": _keys({"transformers": _VERSION, "accelerate": _VERSION}, ()),
-    "indexes": _list_of(_keys(_INDEX, ("kind", "url"))),
-    "module": _text("a module's name", "oneccl_bindings_for_pytorch", r"[A-Za-z_]\w*", nullable=True),
-    "setvars": _text(
-        "a path below the module's directory", "env/setvars.sh", r"(?!/)(?!.*\.\.)[\w./-]+", nullable=True
-    ),
-    "known_bad": _list_of(_keys(_KNOWN_BAD, ("what", "symptom", "instead", "source"))),
-    "retired": _true_or_false,
+    "ipex": [
+        {
+            **_BUILD,
+            "pypi": ("available", "yanked", "absent"),
+            "pypi_pythons": [_NUMBERS],
+            "wheel_tag": _MAYBE,
+            "glibc": _NUMBERS,
+            "isa": ("avx2", "avx512"),
+        }
+    ],
+    "oneccl": [{**_BUILD, "cpu_wheel": ("published", "unverified", "none"), "oneccl": _MAYBE, "mpi": _MAYBE}],
+    "mpi": {"": _REQUIREMENT},
+    "requires": [_REQUIREMENT],
+    "replaces": [_REQUIREMENT],
+    "constraints": [_REQUIREMENT],
+    "hugging_face": {"transformers": _VERSION, "accelerate": _VERSION},
+    "indexes": [
+        {"kind": ("index", "links"), "url": _Text("https://wheels.example.org/simple", r"(https?|file)://\S+")}
+    ],
+    "module": _Text("oneccl_bindings_for_pytorch", r"[A-Za-z_]\w*", nullable=True),
+    "setvars": _Text("env/setvars.sh", r"(?!/)(?!.*\.\.)[\w./-]+", nullable=True),
+    "known_bad": [
+        {
+            **dict.fromkeys(("torch", "ipex", "oneccl", "python"), _VERSION),
+            **dict.fromkeys(("what", "symptom", "instead", "source"), _NOTE),
+        }
+    ],
+    "retired": bool,
     "note": _NOTE,
-    "sources": _list_of(_NOTE),
+    "sources": [_NOTE],
 }
-check_row: Final = _keys(ROW_KEYS, ("name",))
+"""The keys of a row. A list has items of its one format, a tuple names the words, `""` stands for any glibc."""
+_NEEDED: Final = {"ipex": ("version",), "oneccl": ("version",), "indexes": ("kind", "url"),
+                  "known_bad": ("what", "symptom", "instead", "source")}  # fmt: skip
+ROW_KEYS: Final = tuple(_ROW)
+
+
+class _FormatError(Exception):
+    """A value of the file that it can't have, with the fix."""
+
+    def __init__(self, what: str, fix: str = "") -> None:
+        super().__init__(what)
+        self.what, self.fix = what, fix
+
+
+def check_row(row: object) -> None:
+    """Raises a _FormatError for a row that has not the format."""
+    name = row.get("name") if isinstance(row, dict) else None
+    _check(row, _ROW, f"the row {name!r}" if isinstance(name, str) and len(name) < 100 else "a row", ("name",))
+
+
+def _check(value: object, form: Any, what: str, needed: tuple[str, ...] = ()) -> None:
+    if isinstance(form, list):
+        if not isinstance(value, list):
+            raise _FormatError(f"{what} must be a list", "[...]")
+        for number, item in enumerate(value, start=1):
+            of_key = what.partition(" of ")[0].strip("'")
+            _check(item, form[0], f"item {number} of {what}", _NEEDED.get(of_key, ()))
+    elif isinstance(form, dict):
+        _check_object(value, form, what, needed)
+    elif form is bool:
+        if not isinstance(value, bool):
+            raise _FormatError(f"{what} must be true or false")
+    elif not isinstance(form, _Text):
+        if value not in form:
+            raise _FormatError(f"{what} is one of {', '.join(form)}", did_you_mean(str(value), form))
+    elif not (value is None and form.nullable) and not (isinstance(value, str) and re.fullmatch(form.pattern, value)):
+        raise _FormatError(f"{what} must be another text", f'such as "{form.example}"' if form.example else "")
+
+
+def _check_object(value: object, form: Mapping[str, Any], what: str, needed: tuple[str, ...]) -> None:
+    if not isinstance(value, dict):
+        raise _FormatError(f"{what} must be an object", "{...}")
+    for key, item in value.items():
+        if "" in form and not re.fullmatch(_NUMBERS.pattern, key):
+            raise _FormatError(f"{key!r} in {what} must be the oldest glibc that it is for", 'such as "2.28"')
+        if "" not in form and key not in form:
+            fix = did_you_mean(key, form, f"there are: {', '.join(form)}")
+            raise _FormatError(f"no key of {what} is called {key!r}", fix)
+        _check(item, form.get("", form.get(key)), f"{key!r} of {what}")
+    if missing := [key for key in needed if key not in value]:
+        raise _FormatError(f"{missing[0]!r} is missing in {what}")
 
 
 def rows_file(environ: Mapping[str, str]) -> Path | None:
@@ -280,60 +186,55 @@ def rows_digest(rows: Iterable[StackSpec]) -> str | None:
 def merged(text: str, path: str) -> tuple[StackSpec, ...]:
     """The packaged rows, with the rows of this text added or merged key by key into those of the same name."""
     try:
-        own = _read_rows(text, path)
-    except FormatError as error:
-        source = SourceFile(path, Path(path).parent, text.split("\n"))
-        line, column = text.count("\n", 0, error.at) + 1, error.at - text.rfind("\n", 0, error.at)
-        raise source.error(line, column, error.what, fix=error.fix) from None
+        own = _rows_of(parse_json(text), path)
+    except JsonError as error:
+        at, source = error.position or 0, SourceFile(path, Path(path).parent, text.split("\n"))
+        fix = "JSON needs double quotes around names and texts, and has no comma after the last item"
+        line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+        raise source.error(line, column, error.problem, fix=fix) from None
+    except _FormatError as error:
+        raise UserError(f"{path}: {error.what}", fix=error.fix or "docs/versions.md shows the format") from None
     return newest_first({**{row.name: row for row in rows()}, **own}.values())
 
 
-def _read_rows(text: str, path: str) -> dict[str, StackSpec]:
-    document, rows_of_user = parse_nodes(text)
-    if not isinstance(document.value, list):
-        raise FormatError("the file must be a list of rows", document.at, '[{"name": "ipex-2.8", ...}]')
+def _rows_of(document: object, path: str) -> dict[str, StackSpec]:
+    if not isinstance(document, list):
+        raise _FormatError("the file must be a list of rows", '[{"name": "ipex-2.8", ...}]')
     found: dict[str, StackSpec] = {}
-    for node, own in zip(document.value, rows_of_user, strict=True):
-        row = _read_row(node, own, path)
-        if row.name in found:
-            raise FormatError(f"the row {row.name!r} occurs twice", node.at)
-        found[row.name] = row
+    for own in document:
+        check_row(own)
+        if own["name"] in found:
+            raise _FormatError(f"the row {own['name']!r} occurs twice")
+        found[own["name"]] = _row_of(own, path)
     return found
 
 
-def _read_row(node: JsonNode, own: Mapping[str, Any], path: str) -> StackSpec:
-    check_row(node, "a row")
-    keys = node.value if isinstance(node.value, dict) else {}
-    name = str(keys["name"].value)
+def _row_of(own: Mapping[str, Any], path: str) -> StackSpec:
+    name = own["name"]
     if name in _KINDS:
-        what = f"{name!r} is the name of the newest row of that kind"
-        raise FormatError(what, keys["name"].at, "choose another name for the row")
+        raise _FormatError(f"{name!r} is the name of the newest row of that kind", "choose another name for the row")
     by_name = {str(row["name"]): row for row in packaged()}
     packaged_row = by_name.get(name, {})
     data: dict[str, Any] = {**packaged_row, **own, "requires": _requirements(packaged_row, own)}
-    if packaged_row and "torch" in keys and "torch_patches" not in keys:
+    if packaged_row and "torch" in own and "torch_patches" not in own:
         data["torch_patches"] = list(dict.fromkeys([*data["torch_patches"], data["torch"]]))
     for needed in ("torch", "torch_pythons"):
         if not data.get(needed):
-            what = f"the row {name!r} has no {needed!r}, which a new row needs"
-            raise FormatError(what, node.at, did_you_mean(name, by_name))
+            raise _FormatError(
+                f"the row {name!r} has no {needed!r}, which a new row needs", did_you_mean(name, by_name)
+            )
     row = row_from(data, path)
-    _check_together(row, keys, node)
-    return row
-
-
-def _check_together(row: StackSpec, keys: Mapping[str, JsonNode], node: JsonNode) -> None:
-    """Check keys against one another."""
     if row.torch not in row.torch_patches:
-        at = keys.get("torch_patches", node).at
-        raise FormatError(f"torch {row.torch} is not among the 'torch_patches'", at)
-    for key, builds in (("ipex", row.ipex_builds), ("oneccl", row.oneccl_builds)):
-        for build in builds:
-            if not set(build.works_with) & set(row.torch_patches):
-                what = f"{key} {build.version} works with no torch of this row"
-                raise FormatError(what, keys.get(key, node).at, "see its 'works_with'")
+        raise _FormatError(f"the row {name!r}: torch {row.torch} is not among the 'torch_patches'")
+    builds = [*((build.version, build.works_with) for build in row.ipex_builds)]
+    builds += [(build.version, build.works_with) for build in row.oneccl_builds]
+    for version, works_with in builds:
+        if not set(works_with) & set(row.torch_patches):
+            what = f"the row {name!r}: version {version} works with no torch of this row"
+            raise _FormatError(what, "see its 'works_with'")
     if row.oneccl_builds and not row.ipex_builds:
-        raise FormatError("a row cannot have oneCCL bindings without IPEX", keys.get("oneccl", node).at)
+        raise _FormatError(f"the row {name!r} cannot have oneCCL bindings without IPEX")
+    return row
 
 
 def _requirements(packaged_row: Mapping[str, Any], own: Mapping[str, Any]) -> list[str]:

@@ -42,6 +42,10 @@ _NAMELESS_ADDRESS: Final = re.compile(
 )
 _WINDOW: Final = 0.15
 """Seconds within which equal lines of different ranks are one entry. Longer than one tick of the view."""
+_STDERR_WINDOW: Final = 5.0
+"""The same for stderr: each rank warns when it gets there, and equal warnings would fill the view."""
+_OF_ONE_RANK: Final = re.compile(r"^\[rank\d+\]: ?|(?<=\[[WIEF])\d{4} \d\d:\d\d:\d\d\.\d+")
+"""Torch's name of the rank and the time of a warning, in which equal lines differ."""
 _KEPT: Final = 3000
 _LONGEST: Final = 4000
 """Bytes of a line."""
@@ -80,7 +84,8 @@ class FoldedLog:
 
     def add(self, rank: int, stream: StreamName, text: str, now: float) -> None:
         last = self._last.get(rank, 0)
-        candidates = self._open.setdefault((stream, text), [])
+        words = _OF_ONE_RANK.sub("", text) if stream == "stderr" else text
+        candidates = self._open.setdefault((stream, words), [])
         entry = next((entry for entry in candidates if entry.number > last), None)
         if entry is None:
             entry = self.append(text, stream, now)
@@ -99,10 +104,11 @@ class FoldedLog:
     def close_window(self, now: float) -> None:
         """Forget entries that are too old for another rank to join."""
         for key, entries in list(self._open.items()):
-            if now - entries[-1].when > _WINDOW:
+            window = _STDERR_WINDOW if key[0] == "stderr" else _WINDOW
+            if now - entries[-1].when > window:
                 del self._open[key]
-            elif now - entries[0].when > _WINDOW:
-                self._open[key] = [entry for entry in entries if now - entry.when <= _WINDOW]
+            elif now - entries[0].when > window:
+                self._open[key] = [entry for entry in entries if now - entry.when <= window]
 
     def append(self, text: str, stream: StreamName | None, now: float) -> LogLine:
         """Add the newest entry; one without a stream is a notice of ipexctl."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -80,6 +81,45 @@ def test_runs_are_completed_newest_first(place: Path, command: str) -> None:
     )
     assert tab(place, command, "") == ["last", "train-1120-0002", "train-1120-0001", "other-1119"]
     assert tab(place, command, "tr") == ["train-1120-0002", "train-1120-0001"]
+
+
+@pytest.fixture
+def project(place: Path) -> Path:
+    project = place / "project"
+    (project / "checkpoints/checkpoint-10").mkdir(parents=True)
+    (project / "checkpoints/last.pt").touch()
+    (project / "check.py").touch()
+    register = RunRegistry(place / "state/ipexctl/runs")
+    host = Host(name="node1", address="node1")
+    register.save(RunRecord("train-1120-0001", host, "/home/me/.ipexctl", "python3", project=str(project)))
+    return project
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("last:che", ["check.py", "checkpoints/"]),
+        ("train:checkpoints/", ["checkpoints/checkpoint-10/", "checkpoints/last.pt"]),
+        ("last:none/", []),
+        ("other:", []),
+    ],
+)
+def test_paths_of_a_run_are_completed_from_its_project(
+    place: Path, project: Path, typed: str, offered: list[str]
+) -> None:
+    run, _, path = typed.partition(":")
+    zsh = run_completion(place, _IPEXCTL_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS=f"ipexctl fetch {typed}")
+    assert re.findall('"(.*?)"', "".join(zsh)) == [rf"{run}\\:{name}" for name in offered]
+    # bash has cut the word at the colon, and puts the answer behind it.
+    assert tab(place, "fetch", run, ":", path) == offered
+    assert tab(project / "checkpoints", "fetch", "last", ":", "l", XDG_STATE_HOME=str(place / "state")) == ["last.pt"]
+
+
+def test_hosts_and_faults_of_labs_are_completed(place: Path) -> None:
+    """The labs of this machine, which another test may make at this moment."""
+    assert tab(place, "lab", "break", "node1", "slow-") == ["slow-link", "slow-rc"]
+    assert tab(place, "lab", "mend", "no-such-host", "") == []
+    assert tab(place, "lab", "down", "no-such-lab") == []
 
 
 def test_environments_are_completed_from_recorded_runs(place: Path) -> None:

@@ -477,13 +477,16 @@ def test_suggested_commands_have_the_options_not_set_by_config_files(project: Pa
 
 
 def test_suggested_commands_have_the_options_that_choose_the_environment(project: Path) -> None:
-    """Which options of the call they have, in the order of the help; the others are left to the user."""
+    """Which options of the call they have, in the order of the help; the others are left to the user.
+
+    A default of [run] that only run has is in force again.
+    """
     (project / "ipexctl.toml").write_text("user = 'me'\n[run]\nmpi = 'openmpi'\n")
     context = parse("run", "-n", "4", "--python", "/opt/my py", "--backend", "gloo", "train.py")
     ranks = RankOptions(**{field.name: context.params[field.name] for field in fields(RankOptions)})
     run = RunOptions(**{field.name: context.params[field.name] for field in fields(RunOptions)})
     chosen = option_text(options_of_run(ranks, run, targets_of(context)))
-    assert chosen == " -n 4 --python '/opt/my py' --mpi openmpi"
+    assert chosen == " -n 4 --python '/opt/my py'"
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,8 @@ def misfits() -> list[Case]:
 
 def wrong_rows(tmp_path: Path) -> list[Case]:
     cases = []
-    for text, *_ in rows_of(user_rows.test_invalid_rows_are_errors_with_line_and_column):
+    wrong = rows_of(user_rows.test_invalid_rows_are_errors_that_name_row_and_key)
+    for text, *_ in (*wrong, *rows_of(user_rows.test_text_that_is_no_json_is_an_error_with_line_and_column)):
         error = user_rows.error_of(text)
         cases.append(Case(f"rows.json: {' '.join(text[:90].split())}", error.message, error.fix))
     (tmp_path / "latin").write_bytes(b'[{"name": "\xe9"}]')

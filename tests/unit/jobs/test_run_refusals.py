@@ -45,6 +45,13 @@ def evaluate(output: Mapping[str, str], python: str | None) -> places.CheckedPat
     return places.evaluate_paths({name: places.parse_paths(text) for name, text in output.items()}, python, hosts, {})
 
 
+def test_hosts_where_another_account_can_change_a_path_share_a_note() -> None:
+    exposed = "exposed --python /srv/env/bin/python\t/srv/env belongs to uid 1000\x1b\n"
+    (note,) = evaluate({"n1": exposed + found(), "n2": found(), "n3": exposed + found()}, "/srv/env/bin/python").notes
+    assert missing(note, "n[1,3] uid 1000 /srv/env/bin/python") == []
+    assert "\x1b" not in note
+
+
 @pytest.mark.parametrize(
     ("local", "program", "data"),
     [

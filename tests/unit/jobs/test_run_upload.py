@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +20,9 @@ from ipexctl.jobs.submit.upload import upload_project
 from ipexctl.launch.request import LaunchOptions
 
 PROJECT = ProjectLocation(Path("/here/project"), ".", ("train.py",))
+REQUEST = RunRequest("script", ("train.py",), LaunchOptions())
 CONTEXT: Any = SimpleNamespace(facts={})
+LEFT_OUT = "left out: .env (credentials; --include PATTERN sends them)"
 
 
 @dataclass
@@ -36,10 +38,16 @@ class Sync:
     is_uploaded: bool = False
     dry_run: bool = False
     facts: dict[str, object] = field(default_factory=dict)
+    project: Any = field(default_factory=lambda: SimpleNamespace(root=Path("/here/project"), notes=(LEFT_OUT,)))
 
     def upload(self) -> Report:
         self.is_uploaded = True
-        return Report()
+        return Report(notes=(*self.project.notes, "NOTE"))
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 def done(value: Any) -> Future[Any]:
@@ -53,21 +61,42 @@ def test_nothing_is_uploaded_after_a_failed_preflight() -> None:
     failed: Future[Any] = Future()
     failed.set_exception(StartError(StartFailure("REASON")))
     with pytest.raises(StartError, match="REASON"):
-        upload_project(done(sync), PROJECT, CONTEXT, print, failed)
+        upload_project(done(sync), REQUEST, PROJECT, CONTEXT, print, failed)
     assert not sync.is_uploaded
 
 
 def test_a_complete_tree_does_not_wait_for_the_preflight() -> None:
     notes: list[str] = []
     still_running: Future[Any] = Future()
-    tree, seconds = upload_project(done(Sync(needs_upload=False)), PROJECT, CONTEXT, notes.append, still_running)
+    tree, seconds = upload_project(
+        done(Sync(needs_upload=False)), REQUEST, PROJECT, CONTEXT, notes.append, still_running
+    )
     assert tree == "/there/project"
     assert 0 <= seconds < 10
-    assert notes == ["note: NOTE"]
+    assert notes == [f"note: {LEFT_OUT}", "note: NOTE"]
+
+
+def test_what_is_left_out_of_a_project_is_said_once_until_it_changes(tmp_path: Path) -> None:
+    """Other notes are about this call. -v says all, and so does a dry run, which is no run."""
+    root = tmp_path / "project"
+    root.mkdir()
+
+    def said(left_out: str = LEFT_OUT, *, dry_run: bool = False, **options: Any) -> list[str]:
+        sync, notes = Sync(needs_upload=False, dry_run=dry_run), list[str]()
+        sync.project = SimpleNamespace(root=root, notes=(left_out,) if left_out else ())
+        upload_project(done(sync), replace(REQUEST, **options), PROJECT, CONTEXT, notes.append)
+        return [note.removeprefix("note: ") for note in notes]
+
+    assert said(dry_run=True) == said() == [LEFT_OUT, "NOTE"]
+    assert said() == ["NOTE"]
+    assert said(repeats_notes=True) == said(dry_run=True) == [LEFT_OUT, "NOTE"]
+    assert said("left out: .env, key.pem") == ["left out: .env, key.pem", "NOTE"]
+    assert said("") == ["NOTE"]
+    assert said() == [LEFT_OUT, "NOTE"]
 
 
 def test_project_without_sync_keeps_its_local_path() -> None:
-    assert upload_project(None, PROJECT, None, print) == ("/here/project", 0.0)  # type: ignore[arg-type]
+    assert upload_project(None, REQUEST, PROJECT, None, print) == ("/here/project", 0.0)  # type: ignore[arg-type]
 
 
 def test_restarts_on_hosts_without_a_shared_home_are_warned_of() -> None:

@@ -95,6 +95,20 @@ def test_equal_lines_are_folded_only_within_the_time_window() -> None:
     assert stream(screen, 100.5) == ["[0-1] epoch 1", "[2] epoch 1"]
 
 
+def test_equal_warnings_of_ranks_are_one_entry_though_ranks_are_not_equally_fast() -> None:
+    warning = b"[rank%d]:[W1125 05:56:%02d.%d00000 reducer.cpp:1457] Warning: find_unused_parameters=True\n"
+    screen = RunState(status(3))
+    for rank, now in ((0, 100.0), (1, 101.3), (2, 104.0)):
+        screen.feed(Chunk(rank, "stderr", warning % (rank, now - 60, rank)))
+        screen.feed(Chunk(rank, "stderr", b"of rank %d\n" % rank))
+        screen.tick(now)
+    shown = " ".join(stream(screen, 104.1))
+    assert shown.count("find_unused_parameters") == 1
+    assert "[0-2 err] [rank0]:[W1125" in shown
+    screen.feed(Chunk(1, "stderr", warning % (1, 46, 9)))
+    assert " ".join(stream(screen, 106.0)).count("find_unused_parameters") == 2, "one rank has it twice"
+
+
 def test_stderr_lines_are_marked_and_not_folded_with_stdout() -> None:
     screen = RunState(status(2))
     screen.feed(Chunk(0, "stdout", b"same\n"))

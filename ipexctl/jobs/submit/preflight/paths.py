@@ -3,7 +3,8 @@
 In come the request and one script's output of each host; out go `CheckedPaths`. Else a `StartError` is raised, whose
 `StartFailure` names hosts and versions. mpirun starts all ranks by one path, so a path that is missing or different on
 one host would fail late, in the middle of a start. Versions are compared, too: ranks of different torch or MPI cannot
-communicate. Evaluation is pure (`evaluate_paths`).
+communicate. A path whose directories another account can change is a note: a team may share its tree, and trusts all
+its members with what runs. Evaluation is pure (`evaluate_paths`).
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ from ipexctl.launch.request import LaunchOptions, RankEnv
 from ipexctl.limits import PATHS_CHECK
 from ipexctl.node.common.json_parser import JsonError, parse_object
 from ipexctl.remote.command import Command
+from ipexctl.remote.home_script import home_functions
 from ipexctl.remote.node_call import script_text
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session, capture
+from ipexctl.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session_pool import SessionPool
@@ -86,6 +89,8 @@ class FoundPaths:
     setvars: bool = False
     python: FoundPython | None = None
     python_error: str | None = None
+    exposed: tuple[tuple[str, str], ...] = ()
+    """An option with its path, and which directory above another account can change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +113,7 @@ class CheckedPaths:
     """The MPI of `--mpi PATH`."""
     setvars: str | None = None
     """The setvars.sh of the bindings that this MPI is inside."""
+    notes: tuple[str, ...] = ()
 
 
 def check_paths(
@@ -133,6 +139,15 @@ def check_paths(
         tests.append(f"[ -r {shlex.quote(request.setup)} ] || echo {shlex.quote('--setup ' + request.setup)}")
     if setvars:
         tests.append(f"! [ -r {shlex.quote(setvars)} ] || echo setvars")
+    executed = {"--no-sync": unsynced, "--setup": request.setup or "", "--python": request.python or ""}
+    if any(executed.values()):
+        tests.append(home_functions())
+    tests += [
+        f"check_above {shlex.quote(path)} || printf 'exposed %s\\t%s\\n' {shlex.quote(f'{option} {path}')} "
+        '"$home_detail"'
+        for option, path in executed.items()
+        if path
+    ]
     script = _SCRIPT.format(
         tests="\n".join(tests) or ":",
         mpi=shlex.quote(mpi),
@@ -195,6 +210,9 @@ def parse_paths(output: str) -> FoundPaths:
             found = replace(found, setvars=True)
         elif word == "python":
             found = replace(found, python_error=rest)
+        elif word == "exposed":
+            path, _, detail = rest.partition("\t")
+            found = replace(found, exposed=(*found.exposed, (path, detail)))
         elif word == "found":
             found = replace(found, python=_parse_python(rest))
     return found
@@ -232,8 +250,9 @@ def evaluate_paths(
             fix = f"every host must have that path; to see which do: ipexctl exec -- ls -d {shlex.quote(path)}"
         raise StartError(StartFailure(reason, fix, tuple(names)))
     mpi = _same_mpi({name: paths.mpi for name, paths in found.items() if paths.mpi is not None})
+    notes = tuple(_exposed_notes(found))
     if python is None:
-        return CheckedPaths(None, mpi)
+        return CheckedPaths(None, mpi, notes=notes)
     broken = {name: paths.python_error for name, paths in found.items() if paths.python_error is not None}
     broken |= {name: "it was not found" for name, paths in found.items() if paths.python is None and name not in broken}
     if broken:
@@ -248,7 +267,19 @@ def evaluate_paths(
             )
         )
     env = _same_environment({name: paths.python for name, paths in found.items() if paths.python is not None}, python)
-    return CheckedPaths(env, mpi)
+    return CheckedPaths(env, mpi, notes=notes)
+
+
+def _exposed_notes(found: Mapping[str, FoundPaths]) -> Iterator[str]:
+    hosts: dict[tuple[str, str], list[str]] = {}
+    for name, paths in found.items():
+        for each in paths.exposed:
+            hosts.setdefault(each, []).append(name)
+    for (path, detail), names in hosts.items():
+        yield (
+            f"{path} on {fold(names)}: {printable(detail)}, so another account can decide what the ranks execute; "
+            "use a directory of your own unless you trust it"
+        )
 
 
 def _data_fix(path: str, hosts: Sequence[Host], lacking: Sequence[str], local: LocalData | None) -> str:

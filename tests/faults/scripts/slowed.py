@@ -1,4 +1,4 @@
-"""A training for `tests.slow_ranks`: DDP over gloo, each rank on a core of its own, slowed on demand.
+"""A training that is slowed: DDP over gloo, each rank on a core of its own, slowed on demand.
 
 A rank looks before each step whether /tmp/slow-RANK is there: {"work": S} computes for so many seconds more in each
 step, {"read": S} lets each batch of its data arrive so much later. The model has 1.6 million parameters, so that a step

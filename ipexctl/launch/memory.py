@@ -1,0 +1,65 @@
+"""Notes on ranks that may not fit into the memory of their hosts. Pure.
+
+In come the free memory of each host and what a rank takes: as in an earlier run of this script, else what Python with
+torch takes before there is a model. The rule: a note, never a refusal, because a model of another size or a smaller
+batch takes something else.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.hosts.nodeset import fold
+from ipexctl.text import counted, readable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ipexctl.facts.system import Memory
+    from ipexctl.launch.context import LaunchContext
+
+TORCH_START: Final = 210 << 20
+"""Private memory of a process after its first step of a tiny model: torch 2.13 with gloo, on x86-64."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierMemory:
+    """What the largest rank of an earlier run took."""
+
+    size: int
+    run: str
+
+
+def notes(context: LaunchContext) -> Iterator[str]:
+    """A line for all hosts of which the same is true."""
+    earlier, hosts = context.request.earlier_memory, defaultdict[str, list[str]](list)
+    for node in context.nodes:
+        free = _free(node.facts.memory)
+        if free is None:
+            continue
+        ranks = counted(node.count, "rank")
+        if earlier is not None:
+            if node.count * earlier.size > free:
+                text = (
+                    f"{ranks} on {{}} would take {readable(node.count * earlier.size)} of memory, with "
+                    f"{readable(earlier.size)} each as in run {earlier.run}, and {readable(free)} are free: the "
+                    "kernel may kill one (signal 9); fewer ranks: --ppn, or a smaller batch"
+                )
+                hosts[text].append(node.name)
+        elif node.count > 1 and 2 * node.count * TORCH_START > free:
+            text = (
+                f"{ranks} on {{}} have {readable(free // node.count)} of free memory each, and Python with torch "
+                f"takes {readable(TORCH_START)} before there is a model: the kernel may kill one (signal 9); fewer "
+                "ranks: --ppn"
+            )
+            hosts[text].append(node.name)
+    for text, names in hosts.items():
+        yield text.format(fold(names))
+
+
+def _free(memory: Memory) -> int | None:
+    """What the host has available, or what its control group may take where that is less."""
+    known = [size for size in (memory.available, memory.limit) if size is not None]
+    return min(known, default=None)

@@ -1,0 +1,85 @@
+"""Notes about ranks that may not fit into the memory of their hosts, and what earlier runs say about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from launch_helpers import cpu, machine, request
+
+from ipexctl.facts.system import Memory
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.registry import RunRecord, RunRegistry
+from ipexctl.jobs.windows import earlier_memory
+from ipexctl.launch.memory import TORCH_START, EarlierMemory
+from ipexctl.launch.plan import LaunchPlan
+from ipexctl.launch.planner import plan_launch
+from ipexctl.node.run.window_codec import RANK_WINDOWS, RankRates
+from ipexctl.node.run.window_file import WindowWriter
+from message_data import missing
+
+GB = 10**9
+FREE = Memory(total=24 * GB, available=22 * GB)
+
+
+def notes(memory: Memory, ranks: int, earlier: EarlierMemory | None = None) -> list[str]:
+    hosts = [machine(cpu(64), number, memory=memory) for number in (1, 2)]
+    found = plan_launch(replace(request(*hosts, ppn=ranks), earlier_memory=earlier))
+    assert isinstance(found, LaunchPlan)
+    return [note for note in found.notes if "signal 9" in note]
+
+
+@pytest.mark.parametrize(
+    ("memory", "ranks", "words"),
+    [
+        (FREE, 100, "100 ranks node[1-2] 220 MB torch --ppn"),
+        (FREE, 40, None),
+        (FREE._replace(limit=4 * GB), 10, "10 ranks 400 MB"),
+        (FREE._replace(available=TORCH_START), 1, None),  # one rank is no choice
+        (Memory(), 100, None),  # not known
+    ],
+)
+def test_ranks_that_torch_alone_fills_a_host_with_are_noted(memory: Memory, ranks: int, words: str | None) -> None:
+    found = notes(memory, ranks)
+    assert len(found) == (words is not None)
+    assert words is None or missing(found[0], words) == []
+
+
+def test_what_a_rank_took_in_an_earlier_run_counts_for_more() -> None:
+    earlier = EarlierMemory(6 * GB, "train-1120-174210-5c1e")
+    (found,) = notes(FREE, 4, earlier)
+    assert missing(found, "4 ranks node[1-2] 24.0 GB 6.0 GB train-1120-174210-5c1e 22.0 GB --ppn") == []
+    assert notes(FREE, 3, earlier) == []
+    assert notes(FREE, 100, EarlierMemory(200_000_000, "x")) == []
+
+
+def test_the_newest_run_of_the_same_script_in_the_same_project_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    registry = RunRegistry()
+
+    def save(number: int, script: str, project: str, *sizes: float) -> str:
+        run = f"train-1120-17421{number}-5c1e"
+        host = Host("node1", "node1")
+        registry.save(RunRecord(run, host, "/h", "python3", script=script, started=number, project=project))
+        (registry.directory / run / "ranks").mkdir(parents=True)
+        for rank, size in enumerate(sizes):
+            path = registry.directory / run / "ranks" / f"{rank:04}.meter"
+            writer = WindowWriter(str(path), RANK_WINDOWS)
+            writer.add(0, RankRates(rss=size / 2), 0.0, 0.0)
+            writer.add(1, RankRates(rss=size), 10.0, 10.0)
+            writer.close()
+        return run
+
+    assert earlier_memory(Path("/p"), "train.py") is None
+    meant = save(1, "train.py --lr 1", "/p", 1e9, 3e9, 2e9)
+    save(2, "train.py", "/p")  # not followed
+    save(3, "train.py", "/other", 9e9)
+    save(4, "train.pyc", "/p", 9e9)
+    found = earlier_memory(Path("/p"), "train.py")
+    assert found is not None
+    assert found.run == meant
+    assert found.size == pytest.approx(3 * GB, rel=0.01)
+    assert earlier_memory(Path("/p"), "other.py") is None
