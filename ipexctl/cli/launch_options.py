@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from ipexctl.cli.defaults import ConfiguredCommand
-from ipexctl.cli.options import Home, Output, Targets, argument, option
+from ipexctl.cli.options import Home, Output, Targets, argument, is_on_command_line, option
 from ipexctl.errors import UserError
 from ipexctl.file_reader import SCRIPT, read_regular
 from ipexctl.jobs.submit.options import RunOptions
@@ -205,22 +205,21 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
     pasted = None
     # A whole line in one word may be longer than a path: Path.is_file would raise.
     if kind == "command" or (kind == "script" and not os.path.isfile(argv[0])):  # noqa: PTH113
-        from ipexctl.launch.launchers.unwrap import TypedOptions, unwrap
+        from ipexctl.launch.launchers.unwrap import unwrap
 
-        of_run = {name: getattr(request, name) for name in ("iface", "python", "setup", "max_restarts")}
-        typed = TypedOptions(request.options, of_run, targets.names_hosts, targets.defaults)
+        given = {name for name in ctx.params if is_on_command_line(ctx, name)}
+        given |= {"hosts"} if targets.names_hosts else set()
         try:
-            pasted = unwrap(argv, typed, found, os.environ, is_script=kind == "script")
+            pasted = unwrap(argv, request.options, given, found, os.environ, is_script=kind == "script")
         except UserError as error:
             error.fix = CallOptions(host_options(targets, home), of_ranks).apply(error.fix)
             raise
     if pasted is not None:
         kind, argv, found = pasted.kind, pasted.argv, pasted.config
         request = replace(request, kind=kind, argv=argv, options=pasted.options, **pasted.run)
-        if pasted.hostfile is not None or pasted.hosts is not None:
+        if pasted.hosts:
             targets = targets.without_defaults("hosts", "hostfile")
-            named = Path(pasted.hostfile) if pasted.hostfile is not None else None
-            targets = replace(targets, hostfile=named, hosts=pasted.hosts)
+            targets = replace(targets, **{"hostfile": None, "hosts": None, **pasted.hosts})
     of_accelerate = Path(found.hostfile) if found and found.hostfile else None
     cwd = current_directory()
     root = find_root(Path(argv[0]) if kind == "script" else None, launch.run.cwd, cwd)

@@ -50,7 +50,7 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | Refusal:
     if (refusal := check_addresses(request)) is not None:
         return refusal
     options = request.options
-    default = min(_default_ranks(request, host.name) for host in request.hosts)
+    default = min(default_ranks(request.facts[host.name].cpu) for host in request.hosts)
     distribution = distribute_ranks(request.hosts, options.n, options.ppn, default)
     if isinstance(distribution, Refusal):
         return distribution
@@ -124,11 +124,6 @@ def _other_runs(request: LaunchRequest, hosts: tuple[HostPlan, ...]) -> tuple[Ot
     }
     looks = {name: request.facts[name].activity.live for name in (request.node0.name, *planned)}
     return find_other_runs(looks, PurePosixPath(request.rundir).name, planned)
-
-
-def _default_ranks(request: LaunchRequest, host: str) -> int:
-    cpu, cores = request.facts[host].cpu, request.options.cores_per_rank
-    return max(1, cores_of(cpu).count // cores) if cores is not None else default_ranks(cpu)
 
 
 def _nodes(

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Bind = Literal["auto", "socket", "numa", "cores", "none"]
 CommandKind = Literal["script", "module", "command"]
+Allocator = Literal["auto", "default", "tcmalloc", "jemalloc"]
+OpenMp = Literal["auto", "default", "intel"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +69,11 @@ class LaunchOptions(RankOptions):
     exports: tuple[Export, ...] = ()
     given: tuple[Setting, ...] = ()
     """Settings of a configuration file (accelerate's): they override planned ones, and `exports` override them."""
-    cores_per_rank: int | None = None
-    """Of a pasted line of ipexrun, without a number of ranks: each host gets as many ranks as have so many cores."""
     master_addr: str | None = None
     """The address that a pasted line gives rank 0; it is only compared with node0's."""
-    allocator: Literal["auto", "default", "tcmalloc", "jemalloc"] = "auto"
+    allocator: Allocator = "auto"
     """Of a pasted line of ipexrun, as is the next; `default`: malloc."""
-    openmp: Literal["auto", "default", "intel"] = "auto"
+    openmp: OpenMp = "auto"
     """`default`: the OpenMP that torch brings."""
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
     """`ranks`, `omp`, `master_port`, `master_addr`, `backend` → what set it, if not the option of `ipexctl run`."""

@@ -93,7 +93,7 @@ def test_mpirun_on_two_nodes(cluster: Cluster, paste: Paste) -> None:
     assert reports[3]["argv"] == [*ARGS.split(), "--bf16"]
     notes = [line for line in ran.err.splitlines() if "mpirun" in line and line.startswith("note: ")]
     assert len(notes) == 1
-    data = "-H hostfile -n 4 --ppn 2 OMP_NUM_THREADS=23 CCL_WORKER_COUNT MASTER_ADDR"
+    data = "--hostfile hostfile -n 4 --ppn 2 OMP_NUM_THREADS=23 CCL_WORKER_COUNT MASTER_ADDR"
     assert missing(notes[0], data) == []
 
 

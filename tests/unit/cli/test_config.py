@@ -490,12 +490,19 @@ def test_suggested_commands_have_the_options_that_choose_the_environment(project
 
 
 @pytest.mark.parametrize(
-    ("section", "argv", "backend"),
-    [("", (), "auto"), ("[run]\nbackend = 'none'\n", (), "none"), ("[run]\nbackend = 'none'\n", ("gloo",), "gloo")],
+    ("section", "words", "backend"),
+    [
+        ("", "train.py", "auto"),
+        ("[run]\nbackend = 'none'\n", "train.py", "none"),
+        ("[run]\nbackend = 'none'\n", "--backend gloo train.py", "gloo"),
+        ("[run]\nbackend = 'gloo'\n", "ipexrun train.py", "none"),
+        ("[run]\nbackend = 'none'\n", "--backend auto ipexrun train.py", "auto"),
+    ],
 )
 def test_the_backend_of_a_config_file_reaches_the_request(
-    section: str, argv: tuple[str, ...], backend: str, project: Path, monkeypatch: pytest.MonkeyPatch
+    section: str, words: str, backend: str, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An option of the call wins over a pasted line of another launcher, and that over the file."""
     (project / "train.py").write_text("")
     (project / "ipexctl.toml").write_text(f"hosts = 'localhost'\n{section}")
     backends = []
@@ -505,7 +512,7 @@ def test_the_backend_of_a_config_file_reaches_the_request(
         raise typer.Exit
 
     monkeypatch.setattr("ipexctl.cli.run.read_launch_call", read_only)
-    context = parse("run", *(word for value in argv for word in ("--backend", value)), "train.py")
+    context = parse("run", *words.split())
     with pytest.raises(typer.Exit):
         context.command.invoke(context)
     assert backends == [backend]

@@ -16,7 +16,7 @@ from ipexctl.cli.hosts import host_options, select
 from ipexctl.cli.options import Home
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.select import HostRequest, select_hosts
-from ipexctl.launch.launchers.unwrap import TypedOptions, unwrap
+from ipexctl.launch.launchers.unwrap import unwrap
 from ipexctl.launch.request import LaunchOptions
 from ipexctl.playbook.variables import read_vars_dirs
 from ipexctl.stack.catalog.user_table import known_rows
@@ -42,7 +42,7 @@ def hosts_of(request: HostRequest, project: Path) -> list[str]:
 
 def default_accelerate(project: Path) -> object:
     environ = {"HF_HOME": str(project)}
-    return unwrap(("accelerate", "launch", "train.py"), TypedOptions(LaunchOptions()), None, environ)
+    return unwrap(("accelerate", "launch", "train.py"), LaunchOptions(), (), None, environ)
 
 
 FOUND: dict[str, tuple[str, str, Callable[[Path], object]]] = {

@@ -148,11 +148,10 @@ def of_accelerate() -> list[Case]:
 
 
 def wrapped() -> list[Case]:
-    two = "mpirun -f hostfile -n 16 -ppn 4 -genv OMP_NUM_THREADS=23 -l -v accelerate launch --mixed_precision bf16 t.py"
+    two = "mpirun -f hostfile -n 16 -ppn 4 -genv OMP_NUM_THREADS=23 accelerate launch --mixed_precision bf16 t.py"
     environ = {"CCL_WORKER_COUNT": "1", "MASTER_ADDR": "127.0.0.1"}
     wrong = {
         "no number": "torchrun --nproc-per-node many t.py",
-        "GPUs": "accelerate launch --multi_gpu t.py",
         "unknown option": "mpirun -n 2 -foo python t.py",
         "no value": "mpirun -n",
         "nothing to start": "mpirun -n 2",
@@ -162,16 +161,14 @@ def wrapped() -> list[Case]:
         "accelerate config": "accelerate config",
         "nohup": "nohup mpirun -n 2 t.py",
         "a script of a shell": "bash -c 'mpirun -n 2 python t.py | tee log'",
-        "a step before": "bash -c 'cd /data; mpirun -n 2 python t.py'",
-        "a relative path": "bash -c 'source env/setvars.sh; mpirun -n 2 python t.py'",
-        "one of the copies": "ipexrun --instance-idx 1 t.py",
+        "no number of copies": "ipexrun --ncores-per-instance 8 t.py",
         "not set": "mpirun -x NOT_SET t.py",
     }
     alone: Any = ("a",)
     return [
-        Case("torchrun", unwrapped("torchrun --nproc-per-node 2 t.py").note),
-        Case("two launchers", unwrapped(two, LaunchOptions(ppn=2), environ).note),
-        Case("ipexrun", unwrapped("ipexrun --ninstances 2 --memory-allocator tcmalloc --log-dir x t.py").note),
+        Case("torchrun", unwrapped("torchrun --standalone --nproc-per-node 2 t.py").note),
+        Case("two launchers", unwrapped(two, LaunchOptions(ppn=2), environ, given=("ppn",)).note),
+        Case("ipexrun", unwrapped("ipexrun --ninstances 2 --memory-allocator tcmalloc t.py").note),
         Case("IPEX of accelerate", unwrapped("accelerate launch --ipex_enabled --ipex_fusion_enabled t.py").note),
         refused("too few hosts", unwrapped("torchrun --nnodes 2 t.py").used_hosts, alone),
         *(refused(name, unwrapped, line) for name, line in wrong.items()),

@@ -1,0 +1,227 @@
+"""Reads the options of a launcher's line, from left to right. Pure.
+
+The words that `line` found come in, with the variables of the user's shell; a `PastedLine` goes out: what the ranks are
+to run, and the values for options of ipexctl. The first value of an option counts, as the outer launcher starts the
+ranks. The rule: nothing is guessed; an option or a value that is not taken over is refused, with a caret under it.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ipexctl.errors import CommandLineError, UserError
+from ipexctl.hosts.names import did_you_mean, quoted
+from ipexctl.launch.launchers.line import is_python, launcher_at, own_line, refused_word
+from ipexctl.launch.launchers.table import CHOICES, NUMBERS, LauncherRow
+from ipexctl.launch.request import Export
+from ipexctl.text import is_variable_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ipexctl.launch.request import CommandKind
+
+SHELL: Final = "the shell"
+_OF_SHELL: Final = ("CCL_WORKER_COUNT", "CCL_ATL_TRANSPORT", "MASTER_ADDR", "MASTER_PORT")
+"""Variables that guides export before the launcher: they count if the user's shell has them."""
+_PYTHON_FLAGS: Final = ("-u", "-B")
+"""Flags that change nothing for a script in a rank. With others (-I) the rank runs Python as typed."""
+
+
+class TakenValue(NamedTuple):
+    """A value of the line for an option of ipexctl."""
+
+    value: Any
+    source: str
+    """`mpirun -n 16`"""
+
+
+@dataclass(frozen=True, slots=True)
+class PastedLine:
+    """A line taken apart."""
+
+    names: tuple[str, ...]
+    """Of its launchers, from the outer to the inner one."""
+    kind: CommandKind
+    argv: tuple[str, ...]
+    """What each rank runs."""
+    values: Mapping[str, TakenValue]
+    """By the field of the option, or by `$NAME` for a variable."""
+    accelerate: Mapping[str, str] | None
+    """Options of accelerate; None if it is not one of the launchers."""
+    typed: Mapping[str, Sequence[str]]
+    """The options for `accelerate`, those that are `ignored`, and `ipex_key`, as typed."""
+
+
+def read_line(words: Sequence[str], environ: Mapping[str, str], *, is_script: bool = False) -> PastedLine | None:
+    """None without a launcher. Raises a UserError for a launcher or an option that is not taken over.
+
+    `is_script`: the first word should be a script of Python, so that Python itself is left out like a launcher.
+    """
+    found = own_line(words)
+    if found is None and not (is_script and words and is_python(words[0])):
+        return None
+    line = _Reader(found or tuple(words), environ).read()
+    return None if found is None and line.kind == "command" else line
+
+
+def _program(words: tuple[str, ...]) -> tuple[CommandKind, tuple[str, ...], str | None]:
+    """What mpirun was to start: a script or module of Python, with the path of that, or another command."""
+    if not is_python(words[0]):
+        return "command", words, None
+    at = 1
+    while words[at : at + 1] and words[at] in _PYTHON_FLAGS:
+        at += 1
+    python = words[0] if words[0].startswith("/") else None
+    if words[at : at + 1] == ("-m",) and at + 1 < len(words):
+        return "module", words[at + 1 :], python
+    if at < len(words) and not words[at].startswith("-"):
+        return "script", words[at:], python
+    return "command", words, None
+
+
+class _Reader:
+    """Reads one line."""
+
+    def __init__(self, words: tuple[str, ...], environ: Mapping[str, str]) -> None:
+        self._words, self._environ = words, environ
+        self._launchers: list[LauncherRow] = []
+        self._targets: dict[str, int] = {}
+        """Where the options for a target stand."""
+        self._values: dict[str, TakenValue] = {}
+        self._accelerate: dict[str, str] = {}
+        self._typed: dict[str, list[str]] = {"accelerate": [], "ignored": [], "ipex_key": []}
+
+    def read(self) -> PastedLine:
+        at, row, python = 0, None, None
+        while (start := launcher_at(self._words, at)) is not None:
+            (row, behind), word = start, self._words[at]
+            self._check(row, behind, at)
+            if word.startswith("/") and not row.runs_commands:
+                python = word if is_python(word) else str(PurePosixPath(word).with_name("python3"))
+            self._launchers.append(row)
+            at = self._read_options(row, behind)
+            if not row.runs_commands:
+                break
+        rest = self._rest(row, at) if row is not None else self._words
+        kind: CommandKind = "script"
+        if row is None or row.runs_commands:
+            kind, rest, python = _program(rest)
+        elif row.module or "module" in self._targets:
+            kind, rest = "module", (*filter(None, (row.module,)), *rest)
+        if row is not None and row.starts_copies:
+            self._copies(row.name)
+        if python is not None:
+            self._set("python", python, "the line")
+        for name in _OF_SHELL:
+            if self._environ.get(name) and not (name == "CCL_WORKER_COUNT" and "ccl_workers" in self._targets):
+                self._variable(name, self._environ[name], SHELL)
+        names = tuple(row.name for row in self._launchers)
+        accelerate = self._accelerate if row is not None and row.of_accelerate else None
+        return PastedLine(names, kind, rest, self._values, accelerate, self._typed)
+
+    def _check(self, row: LauncherRow, behind: int, at: int) -> None:
+        name = shlex.join(self._words[at:behind])
+        if row.advice:
+            raise self._wrong(at, f"{name} would start in each rank, and ipexctl can't take it apart", row.advice)
+        if self._launchers and not row.of_accelerate:
+            outer = self._launchers[-1].name
+            fix = f"leave {outer} out: ipexctl starts the ranks of all hosts"
+            raise self._wrong(at, f"{outer} and {row.name} would both start ranks", fix)
+
+    def _read_options(self, row: LauncherRow, at: int) -> int:
+        """Reads the options that begin at this position; the position behind them."""
+        words = self._words
+        while at < len(words) and (words[at].startswith("-") or not words[at].strip()):
+            if words[at] == "--":
+                return at + 1
+            # A word of blanks is a backslash with a space behind it, at the end of a pasted line.
+            at = self._read_option(row, at) if words[at].strip() else at + 1
+        return at
+
+    def _read_option(self, row: LauncherRow, at: int) -> int:
+        dashed, equals, value = self._words[at].partition("=")
+        name = dashed.lstrip("-").replace("-", "_")
+        if name not in row.options:
+            known = [f"--{key.replace('_', '-')}" for key in row.options if len(key) > 1]
+            own = "leave it out, and type ipexctl's own in front of the line, from the list of ipexctl run --help"
+            fix = did_you_mean(f"--{name.replace('_', '-')}", known, own, cutoff=0.8)
+            raise self._wrong(at, f"{row.name} {quoted(dashed)} is not taken over", fix)
+        target, has_value = row.options[name]
+        end = at + 1
+        if has_value and not equals:
+            value, end = self._value(at, end), end + 1
+        if target == "variable" and name != "x" and "=" not in value:
+            value, end = f"{value}={self._value(at, end)}", end + 1
+        self._targets[target] = at
+        self._take(name, target, value if has_value else "true", at, f"{row.name} {shlex.join(self._words[at:end])}")
+        return end
+
+    def _value(self, option: int, at: int) -> str:
+        if at >= len(self._words):
+            raise self._wrong(option, f"{self._words[option]} has no value", "give it one, or leave it out")
+        return self._words[at]
+
+    def _take(self, name: str, target: str, value: str, at: int, source: str) -> None:
+        if target in self._typed:
+            self._typed[target].append(source)
+            self._accelerate |= {name: value} if target == "accelerate" else {}
+        elif target == "variable":
+            self._export(value, at, source)
+        elif target in NUMBERS and not re.fullmatch(r"[0-9]{1,9}", value):
+            raise self._wrong(at, f"{source} is no number", "a number, or leave it out")
+        elif target in CHOICES and value not in CHOICES[target]:
+            raise self._wrong(at, f"{source} has no such value", ", ".join(CHOICES[target]))
+        elif target != "module":
+            self._set(target, int(value) if target in NUMBERS else value, source)
+
+    def _export(self, text: str, at: int, source: str) -> None:
+        """`-genv NAME=VALUE`, `-x NAME=VALUE`; `-x NAME`, whose value is never shown."""
+        name, equals, value = text.partition("=")
+        option = " ".join(source.split()[:2])
+        if not is_variable_name(name):
+            raise self._wrong(at, f"{source} has no name of a variable: {quoted(name)}", "NAME=VALUE")
+        if equals:
+            self._variable(name, value, option)
+        elif name in self._environ:
+            self._set(f"${name}", Export(name, self._environ[name], secret=True, source=option), option)
+        else:
+            raise self._wrong(at, f"{source} names a variable that is not set here", f"export {name}=…")
+
+    def _variable(self, name: str, value: str, source: str) -> None:
+        if name == "MASTER_ADDR":
+            self._set("master_addr", value, source)
+        elif name != "MASTER_PORT":
+            self._set(f"${name}", Export(name, value, source=source), source)
+        elif re.fullmatch(r"[0-9]{1,5}", value) and 0 < int(value) < 1 << 16:
+            self._set("master_port", int(value), source)
+
+    def _copies(self, launcher: str) -> None:
+        """Without `--nnodes`, ipexrun and run_cpu start independent copies: one, unless an option says how many."""
+        if not {"nodes", "ppn"} & self._targets.keys():
+            if "omp" in self._targets and "n" not in self._targets:
+                what = f"{launcher}, without --ninstances, does not say how many copies start"
+                raise self._wrong(self._targets["omp"], what, "--ninstances N beside it")
+            self._set("backend", "none", f"{launcher}, without --nnodes")
+            self._set("n", 1, launcher)
+
+    def _set(self, name: str, value: Any, source: str) -> None:
+        self._values.setdefault(name, TakenValue(value, source))
+
+    def _rest(self, row: LauncherRow, at: int) -> tuple[str, ...]:
+        if at >= len(self._words) and not row.module:
+            raise UserError(
+                f"{row.name} what?",
+                fix=f"-- {row.name} {'python ' if row.runs_commands else ''}SCRIPT.py [ARGS…], or SCRIPT.py without it",
+            )
+        if row.runs_commands and ":" in self._words[at:]:
+            fix = "one program for all ranks, which looks at its RANK"
+            raise self._wrong(self._words.index(":", at), "the line starts several programs (MPMD)", fix)
+        return self._words[at:]
+
+    def _wrong(self, at: int, what: str, fix: str) -> CommandLineError:
+        return refused_word(self._words, at, what, fix)
