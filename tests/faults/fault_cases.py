@@ -138,7 +138,14 @@ def _mpirun(number: signal.Signals) -> Callable[[FaultRound], ExpectedResult]:
 def _wrapper_killed(context: FaultRound) -> ExpectedResult:
     context.kill(context.host, context.row["wrapper"], signal.SIGKILL)
     return ExpectedResult(
-        "failed", 1, "lost", context.victim, context.host, f"rank {context.victim} on", all_lines=False
+        "failed",
+        1,
+        "lost",
+        context.victim,
+        context.host,
+        f"rank {context.victim} on",
+        all_lines=False,
+        is_stopped_by_us=context.ppn > 1,  # the only process of a host: hydra kills all others at once
     )
 
 

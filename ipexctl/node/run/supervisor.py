@@ -504,7 +504,8 @@ class Supervisor:
         """Handle lost ranks. An exit that a rank has reported stays; without one, the loss ends the run."""
         without_exit = [peer for peer in lost if peer.exit is None]
         was_ending = self.verdict.ending is not None
-        self.verdict.on_lost(without_exit, self.ranks, now)
+        killed = verdict.killed_rank(self.record.tail("mpirun.log")) if without_exit else None
+        self.verdict.on_lost(without_exit, self.ranks, now, killed)
         also_lost = [peer for peer in self.ranks if peer.status.state == "lost" and not peer.is_over]
         for peer in {peer.rank: peer for peer in (*lost, *also_lost)}.values():
             peer.is_over = True

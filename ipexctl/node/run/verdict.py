@@ -24,6 +24,7 @@ to blame, as when mpirun ended; `ranks` are all ranks concerned. The kinds:
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from typing import TYPE_CHECKING, Callable, Literal, NamedTuple, Sequence
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from ipexctl.node.run.rank_connections import RankConnection
     from ipexctl.node.run.recorder import Recorder
 
+_KILLED_RANK = re.compile(r"\bRANK (\d+) PID \d+ RUNNING AT ")
 SETTLE_TIME = 2.0
 """Seconds in which a rank that died of a signal replaces an exit code of another rank as the first failure."""
 SIGNAL_TIME = 1.0
@@ -196,11 +198,13 @@ class RunVerdict:
         reason = f"{ranks_on_hosts(missing)} did not begin within {within:g} s"
         self.fail("not-begun", reason, peers=missing, detail=Detail("not-begun", {"seconds": f"{within:g}"}))
 
-    def on_lost(self, lost: Sequence[RankConnection], peers: Sequence[RankConnection], now: float) -> None:
-        """Handle ranks that send nothing any more."""
+    def on_lost(
+        self, lost: Sequence[RankConnection], peers: Sequence[RankConnection], now: float, killed: int | None = None
+    ) -> None:
+        """Handle ranks that send nothing any more; `killed`: whose wrapper ended first, as mpirun reports it."""
         if self.ending is not None or not lost:
             return
-        loss = describe_loss(lost, peers, self._recorder.status.node0, now)
+        loss = describe_loss(lost, peers, self._recorder.status.node0, now, killed)
         for peer in loss.peers:
             peer.status = peer.status._replace(state="lost")
         cause = () if loss.kind == "cut-off" else loss.peers
@@ -297,12 +301,25 @@ class Loss(NamedTuple):
     reason: str
 
 
-def describe_loss(lost: Sequence[RankConnection], peers: Sequence[RankConnection], node0: str, now: float) -> Loss:
+def killed_rank(lines: Sequence[str]) -> int | None:
+    """The rank whose wrapper was killed first, in the words of hydra at the end of mpirun's output."""
+    found = next(filter(None, map(_KILLED_RANK.search, lines)), None)
+    return int(found[1]) if found else None
+
+
+def describe_loss(
+    lost: Sequence[RankConnection], peers: Sequence[RankConnection], node0: str, now: float, killed: int | None
+) -> Loss:
     """All ranks lost together with these.
 
-    A closed connection means that the host still answers; a silent one may mean that the host is gone.
+    A closed connection means that the host still answers; a silent one may mean that the host is gone. mpirun kills the
+    other wrappers so soon after the first one that the connections of nearer nodes may close before its own.
     """
     first = min(lost, key=lambda peer: (peer.lost_at, peer.rank))
+    for peer in peers if first.closed_by_peer else ():
+        at = peer.disconnected_at
+        if peer.rank == killed and peer.closed_by_peer and at is not None and abs(at - first.lost_at) < AT_ONCE:
+            first, peer.lost_at = peer, at
     alive = [peer for peer in peers if peer.instance is not None and peer.exit is None]
     if first.closed_by_peer:
         gone = [

@@ -130,6 +130,26 @@ def test_first_rank_to_disconnect_is_the_first_failure() -> None:
     assert first_failure_fields(record)[1:] == (3, "node2", [3])
 
 
+@pytest.mark.parametrize(
+    ("report", "at", "first"),
+    [
+        ("=   RANK 3 PID 337 RUNNING AT 10.77.2.11", 995.02, (3, "node2", [3])),
+        ("=   RANK 3 PID 337 RUNNING AT 10.77.2.11", 999.0, (0, "node1", [0])),  # long after the first one
+        ("=   RANK 9 PID 337 RUNNING AT 10.77.2.11", 995.02, (0, "node1", [0])),
+        ("no report", 995.02, (0, "node1", [0])),
+    ],
+)
+def test_wrapper_that_mpirun_reports_as_killed_is_first_of_those_that_disconnect_at_once(
+    report: str, at: float, first: tuple[Any, ...]
+) -> None:
+    judge, record = verdict()
+    peers = cluster()
+    for rank, closed in ((0, 995.0), (3, at)):
+        peers[rank].closed_by_peer, peers[rank].disconnected_at, peers[rank].lost_at = True, closed, closed
+    judge.on_lost([peers[0], peers[3]], peers, NOW, module.killed_rank(["=====", report, "=   KILLED BY SIGNAL: 9"]))
+    assert first_failure_fields(record)[1:] == first
+
+
 def test_sigterm_to_all_ranks_is_an_mpirun_failure_and_to_one_a_rank_failure() -> None:
     judge, record = verdict()
     peers = cluster()
