@@ -41,11 +41,11 @@ class _Text(NamedTuple):
 
 
 _NOTE, _MAYBE = _Text(), _Text(nullable=True)
-_VERSION: Final = _Text("2.8.0", r"\d+(\.\d+){1,3}")
+_VERSION: Final = _Text("2.8.0", r"\d{1,9}(\.\d{1,9}){1,3}")
 _NUMBERS: Final = _Text("3.11", r"\d{1,3}\.\d{1,3}")
 _REQUIREMENT: Final = _Text(
     "impi-rt>=2021.14,<2021.19",
-    r"[A-Za-z0-9][A-Za-z0-9._-]*((===?|[<>]=?|~=|!=)[A-Za-z0-9.]+(\.\*)?(,(?=[=<>~!])|$))*",
+    r"[A-Za-z0-9][A-Za-z0-9._-]*((===?|[<>]=?|~=|!=)\d{1,9}(\.\d{1,9})*(\.\*)?(,(?=[=<>~!])|$))*",
 )
 _BUILD: Final = {
     "version": _VERSION, "built_for": _VERSION, "works_with": [_VERSION], "pythons": [_NUMBERS], "note": _NOTE,
@@ -53,7 +53,7 @@ _BUILD: Final = {
 }  # fmt: skip
 _ROW: Final[Mapping[str, Any]] = {
     "name": _Text("ipex-2.8-site", r"[a-z0-9][a-z0-9._-]{0,40}"),
-    "torch": _Text("2.8.0", r"\d+\.\d+\.\d+"),
+    "torch": _Text("2.8.0", r"\d{1,9}\.\d{1,9}\.\d{1,9}"),
     "torch_patches": [_VERSION],
     "torch_pythons": [_NUMBERS],
     "torch_glibc": _NUMBERS,

@@ -104,6 +104,8 @@ def test_user_row_precedes_a_packaged_row_for_the_same_torch() -> None:
         ('[{"name": "x", "ipex": [{"version": "2.8.0", "pypi": "yankt"}]}]', "'pypi' of item 1 of 'ipex'", "'yanked'"),
         ('[{"name": "x", "ipex": [{}]}]', "'version' missing item 1 of 'ipex'", ""),
         ('[{"name": "x", "mpi": {"new": "impi-rt"}}]', "'new' 'mpi' glibc", "2.28"),
+        ('[{"name": "x", "requires": ["a==foo"]}]', "item 1 of 'requires'", "impi-rt>="),
+        (f'[{{"name": "x", "torch": "2.16.{"1" * 5000}"}}]', "'torch' of the row 'x'", "2.8.0"),
         ('[{"name": "x", "requires": ["a; rm -rf /"]}]', "item 1 of 'requires'", "impi-rt>="),
         ('[{"name": "x", "indexes": [{"kind": "index", "url": "wheels"}]}]', "'url'", "https://"),
         ('[{"name": "x", "setvars": "../../etc/x.sh"}]', "'setvars'", "env/setvars.sh"),
