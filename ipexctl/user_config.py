@@ -1,4 +1,4 @@
-"""The user's own `config.toml`: where it is, and the directories that it trusts.
+"""The user's own `config.toml`: where it is, and the directories that it trusts. Here is the one parser of TOML, too.
 
 `trusted-directories` is read here and nowhere else, so that no file of a project can add to it. This module reads it
 only after a found file has failed its check (`found_files`), which is rare; `cli/defaults.py` reports mistakes in it.
@@ -9,12 +9,34 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ipexctl.file_reader import DEFAULTS, read_regular
 
 TRUSTED: Final = "trusted-directories"
 _BELOW: Final = "/*"
+
+
+class TomlError(ValueError):
+    """A text that is not TOML, or that Python can't hold."""
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The values of a text that may have been written by anyone. Raises a TomlError."""
+    if sys.version_info >= (3, 11):  # imported here, since each command looks for a config.toml
+        import tomllib
+    else:
+        import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+
+    try:
+        values: dict[str, Any] = tomllib.loads(text)
+        return values
+    except tomllib.TOMLDecodeError as error:
+        raise TomlError(str(error)) from None
+    except ValueError:  # Python reads no number of thousands of digits
+        raise TomlError("a value is too long for a number or a date") from None
+    except RecursionError:
+        raise TomlError("too deeply nested values") from None
 
 
 def config_directory() -> Path:
@@ -29,14 +51,9 @@ def user_file() -> Path:
 
 def read_trusted_directories() -> tuple[str, ...]:
     """The entries of `trusted-directories`; none if the file can't be read, as then nothing is trusted."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
-
     try:
-        entries = tomllib.loads(read_regular(user_file(), DEFAULTS).decode("utf-8-sig")).get(TRUSTED)
-    except (OSError, ValueError, RecursionError):
+        entries = parse_toml(read_regular(user_file(), DEFAULTS).decode("utf-8-sig")).get(TRUSTED)
+    except (OSError, ValueError):
         return ()
     return tuple(entry for entry in entries if is_entry(entry)) if isinstance(entries, list) else ()
 

@@ -9,16 +9,11 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.autotune.apply import options_of, variables_of
 from ipexctl.refusal import Refusal
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+from ipexctl.user_config import TomlError, parse_toml
 
 if TYPE_CHECKING:
     from ipexctl.autotune.model import Settings
@@ -45,15 +40,15 @@ def values_of(settings: Settings, exports: list[str]) -> dict[str, Any]:
 def with_result(text: str, settings: Settings, comment: str) -> str | Refusal:
     """The text of the file with the settings, below a comment with date, gain and interval."""
     try:
-        before = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        before = parse_toml(text)
+    except TomlError as error:
         return Refusal(f"ipexctl.toml can't be read: {error}", "mend it, then type the call with --resume --save")
     of_run = before.get(TABLE, {})
     values = values_of(settings, list(of_run.get("export", [])))
     new = _edited(text, {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}, comment)
     try:
-        after = tomllib.loads(new)
-    except tomllib.TOMLDecodeError:
+        after = parse_toml(new)
+    except TomlError:
         after = {}
     if after != {**before, TABLE: {**of_run, **values}}:
         lines = "; ".join(f"{key} = {json.dumps(value)}" for key, value in values.items())

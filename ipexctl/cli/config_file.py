@@ -11,7 +11,6 @@ import contextlib
 import os
 import re
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -19,7 +18,7 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import DEFAULTS, TooLargeError, read_regular, read_typed
 from ipexctl.found_files import check_found, check_own
 from ipexctl.text import expanded, tilde_path
-from ipexctl.user_config import user_file
+from ipexctl.user_config import TomlError, parse_toml, user_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -105,11 +104,6 @@ def config_files(named: str | None = None) -> tuple[ConfigFile, ...]:
 def _read_config_file(path: Path, origin: Literal["project", "call", "user"]) -> ConfigFile:
     from ipexctl.hosts.source import SourceFile
 
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
-
     shown = PROJECT_FILE if origin == "project" and path.parent == Path.cwd() else tilde_path(path)
     try:
         text = (read_typed if origin == "call" else read_regular)(path, DEFAULTS).decode("utf-8-sig")
@@ -121,11 +115,11 @@ def _read_config_file(path: Path, origin: Literal["project", "call", "user"]) ->
         raise UserError(f"{shown} is not text in UTF-8", fix="save it as UTF-8") from None
     source = SourceFile(shown, Path(os.path.abspath(path)).parent, text.splitlines())  # noqa: PTH100
     try:
-        return ConfigFile(source, tomllib.loads(text), origin)
-    except tomllib.TOMLDecodeError as error:
+        return ConfigFile(source, parse_toml(text), origin)
+    except TomlError as error:
         position = _POSITION.search(str(error))
-        problem = str(error)[: position.start()] if position else str(error)
-        line, column = (int(position[1]), int(position[2])) if position and position[1] else (len(source.lines), 1)
+        if position is None:
+            raise UserError(f"{shown} can't be read: {error}", fix=WITHOUT_FILES) from None
+        problem = str(error)[: position.start()]
+        line, column = (int(position[1]), int(position[2])) if position[1] else (len(source.lines), 1)
         raise source.error(line, column, f"this is not TOML: {problem}", fix=WITHOUT_FILES) from None
-    except RecursionError:
-        raise UserError(f"{shown} has too deeply nested values", fix=WITHOUT_FILES) from None

@@ -40,57 +40,65 @@ class _Text(NamedTuple):
     nullable: bool = False
 
 
+class _Object(NamedTuple):
+    """An object with these keys, some of them required."""
+
+    keys: Mapping[str, Any]
+    needed: tuple[str, ...] = ()
+
+
 _NOTE, _MAYBE = _Text(), _Text(nullable=True)
 _VERSION: Final = _Text("2.8.0", r"\d{1,9}(\.\d{1,9}){1,3}")
 _NUMBERS: Final = _Text("3.11", r"\d{1,3}\.\d{1,3}")
 _REQUIREMENT: Final = _Text(
     "impi-rt>=2021.14,<2021.19",
-    r"[A-Za-z0-9][A-Za-z0-9._-]*((===?|[<>]=?|~=|!=)\d{1,9}(\.\d{1,9})*(\.\*)?(,(?=[=<>~!])|$))*",
+    r"[A-Za-z0-9][A-Za-z0-9._-]*((===?|[<>]=?|~=|!=)\d{1,9}(\.\d{1,9})*(\.?(a|b|rc|post|dev)\d{1,9}){0,3}(\.\*)?(,(?=[=<>~!])|$))*",
 )
 _BUILD: Final = {
     "version": _VERSION, "built_for": _VERSION, "works_with": [_VERSION], "pythons": [_NUMBERS], "note": _NOTE,
     "source": _NOTE,
 }  # fmt: skip
+_IPEX: Final = {
+    **_BUILD,
+    "pypi": ("available", "yanked", "absent"),
+    "pypi_pythons": [_NUMBERS],
+    "wheel_tag": _MAYBE,
+    "glibc": _NUMBERS,
+    "isa": ("avx2", "avx512"),
+}
+_ONECCL: Final = {**_BUILD, "cpu_wheel": ("published", "unverified", "none"), "oneccl": _MAYBE, "mpi": _MAYBE}
+_INDEX: Final = {
+    "kind": ("index", "links"),
+    "url": _Text("https://wheels.example.org/simple", r"(https?|file)://\S+"),
+}
+_OF_PROBLEM: Final = ("what", "symptom", "instead", "source")
+_KNOWN_BAD: Final = {
+    **dict.fromkeys(("torch", "ipex", "oneccl", "python"), _VERSION),
+    **dict.fromkeys(_OF_PROBLEM, _NOTE),
+}
 _ROW: Final[Mapping[str, Any]] = {
     "name": _Text("ipex-2.8-site", r"[a-z0-9][a-z0-9._-]{0,40}"),
     "torch": _Text("2.8.0", r"\d{1,9}\.\d{1,9}\.\d{1,9}"),
     "torch_patches": [_VERSION],
     "torch_pythons": [_NUMBERS],
     "torch_glibc": _NUMBERS,
-    "ipex": [
-        {
-            **_BUILD,
-            "pypi": ("available", "yanked", "absent"),
-            "pypi_pythons": [_NUMBERS],
-            "wheel_tag": _MAYBE,
-            "glibc": _NUMBERS,
-            "isa": ("avx2", "avx512"),
-        }
-    ],
-    "oneccl": [{**_BUILD, "cpu_wheel": ("published", "unverified", "none"), "oneccl": _MAYBE, "mpi": _MAYBE}],
-    "mpi": {"": _REQUIREMENT},
+    "ipex": [_Object(_IPEX, ("version",))],
+    "oneccl": [_Object(_ONECCL, ("version",))],
+    "mpi": {_NUMBERS.pattern: _REQUIREMENT},
     "requires": [_REQUIREMENT],
     "replaces": [_REQUIREMENT],
     "constraints": [_REQUIREMENT],
-    "hugging_face": {"transformers": _VERSION, "accelerate": _VERSION},
-    "indexes": [
-        {"kind": ("index", "links"), "url": _Text("https://wheels.example.org/simple", r"(https?|file)://\S+")}
-    ],
+    "hugging_face": _Object({"transformers": _VERSION, "accelerate": _VERSION}),
+    "indexes": [_Object(_INDEX, ("kind", "url"))],
     "module": _Text("oneccl_bindings_for_pytorch", r"[A-Za-z_]\w*", nullable=True),
     "setvars": _Text("env/setvars.sh", r"(?!/)(?!.*\.\.)[\w./-]+", nullable=True),
-    "known_bad": [
-        {
-            **dict.fromkeys(("torch", "ipex", "oneccl", "python"), _VERSION),
-            **dict.fromkeys(("what", "symptom", "instead", "source"), _NOTE),
-        }
-    ],
+    "known_bad": [_Object(_KNOWN_BAD, _OF_PROBLEM)],
     "retired": bool,
     "note": _NOTE,
     "sources": [_NOTE],
 }
-"""The keys of a row. A list has items of its one format, a tuple names the words, `""` stands for any glibc."""
-_NEEDED: Final = {"ipex": ("version",), "oneccl": ("version",), "indexes": ("kind", "url"),
-                  "known_bad": ("what", "symptom", "instead", "source")}  # fmt: skip
+"""The keys of a row. A list has items of its one format, a tuple the words of which the value is one; a mapping has the
+pattern of its keys, which are versions of glibc."""
 ROW_KEYS: Final = tuple(_ROW)
 
 
@@ -105,40 +113,62 @@ class _FormatError(Exception):
 def check_row(row: object) -> None:
     """Raises a _FormatError for a row that has not the format."""
     name = row.get("name") if isinstance(row, dict) else None
-    _check(row, _ROW, f"the row {name!r}" if isinstance(name, str) and len(name) < 100 else "a row", ("name",))
+    what = f"the row {name!r}" if isinstance(name, str) and len(name) < 100 else "a row"
+    _check_object(row, _Object(_ROW, ("name",)), what)
 
 
-def _check(value: object, form: Any, what: str, needed: tuple[str, ...] = ()) -> None:
+def _check(value: object, form: Any, what: str) -> None:
     if isinstance(form, list):
         if not isinstance(value, list):
             raise _FormatError(f"{what} must be a list", "[...]")
         for number, item in enumerate(value, start=1):
-            of_key = what.partition(" of ")[0].strip("'")
-            _check(item, form[0], f"item {number} of {what}", _NEEDED.get(of_key, ()))
+            _check(item, form[0], f"item {number} of {what}")
+    elif isinstance(form, _Object):
+        _check_object(value, form, what)
     elif isinstance(form, dict):
-        _check_object(value, form, what, needed)
+        _check_mapping(value, form, what)
     elif form is bool:
         if not isinstance(value, bool):
             raise _FormatError(f"{what} must be true or false")
     elif not isinstance(form, _Text):
         if value not in form:
             raise _FormatError(f"{what} is one of {', '.join(form)}", did_you_mean(str(value), form))
-    elif not (value is None and form.nullable) and not (isinstance(value, str) and re.fullmatch(form.pattern, value)):
-        raise _FormatError(f"{what} must be another text", f'such as "{form.example}"' if form.example else "")
+    else:
+        _check_text(value, form, what)
 
 
-def _check_object(value: object, form: Mapping[str, Any], what: str, needed: tuple[str, ...]) -> None:
+def _check_text(value: object, form: _Text, what: str) -> None:
+    if value is None and form.nullable:
+        return
+    if not isinstance(value, str):
+        raise _FormatError(f"{what} must be a text", f'such as "{form.example}"' if form.example else "")
+    if not re.fullmatch(form.pattern, value):
+        raise _FormatError(f"{what} has another format", f'such as "{form.example}"' if form.example else "")
+
+
+def _check_object(value: object, form: _Object, what: str) -> None:
+    found = dict(_items_of(value, what))
+    for key, item in found.items():
+        if key not in form.keys:
+            fix = did_you_mean(key, form.keys, f"there are: {', '.join(form.keys)}")
+            raise _FormatError(f"no key of {what} is called {key!r}", fix)
+        _check(item, form.keys[key], f"{key!r} of {what}")
+    if missing := [key for key in form.needed if key not in found]:
+        raise _FormatError(f"{missing[0]!r} is missing in {what}")
+
+
+def _check_mapping(value: object, form: Mapping[str, Any], what: str) -> None:
+    ((pattern, form_of_value),) = form.items()
+    for key, item in _items_of(value, what):
+        if not re.fullmatch(pattern, key):
+            raise _FormatError(f"{key!r} in {what} must be the oldest glibc that it is for", 'such as "2.28"')
+        _check(item, form_of_value, f"{key!r} of {what}")
+
+
+def _items_of(value: object, what: str) -> Iterable[tuple[str, object]]:
     if not isinstance(value, dict):
         raise _FormatError(f"{what} must be an object", "{...}")
-    for key, item in value.items():
-        if "" in form and not re.fullmatch(_NUMBERS.pattern, key):
-            raise _FormatError(f"{key!r} in {what} must be the oldest glibc that it is for", 'such as "2.28"')
-        if "" not in form and key not in form:
-            fix = did_you_mean(key, form, f"there are: {', '.join(form)}")
-            raise _FormatError(f"no key of {what} is called {key!r}", fix)
-        _check(item, form.get("", form.get(key)), f"{key!r} of {what}")
-    if missing := [key for key in needed if key not in value]:
-        raise _FormatError(f"{missing[0]!r} is missing in {what}")
+    return value.items()
 
 
 def rows_file(environ: Mapping[str, str]) -> Path | None:

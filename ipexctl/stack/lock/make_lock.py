@@ -33,11 +33,7 @@ from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.stack.lock.indexes import IndexAnswer, lock_sources
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.lock.wheels import NOT_QUERIED, OLDEST_GLIBC, Target, glibc_minor, tag_ranks
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+from ipexctl.user_config import parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -200,7 +196,7 @@ def read_pylock(text: str, python: str, glibc: str, local: Mapping[str, LocalWhe
     """
     ranks = tag_ranks(python, glibc)
     made = []
-    for package in tomllib.loads(text).get("packages", ()):
+    for package in parse_toml(text).get("packages", ()):
         files = package.get("wheels") or [package[kind] for kind in ("archive",) if kind in package]
         fitting = [(fit, file) for file in files if (fit := _fit(file, ranks)) is not None]
         if not fitting:

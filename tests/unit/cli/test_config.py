@@ -285,7 +285,9 @@ def test_config_reports_every_invalid_value(project: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("data", [b"a = '\xff'\n", b"a = " + b"[" * 100_000, b"#" * 1_000_001])
+@pytest.mark.parametrize(
+    "data", [b"a = '\xff'\n", b"a = " + b"[" * 100_000, b"forks = " + b"9" * 6000, b"#" * 1_000_001]
+)
 def test_a_file_that_cannot_be_read_is_refused(data: bytes, project: Path) -> None:
     (project / "ipexctl.toml").write_bytes(data)
     with pytest.raises(UserError):

@@ -477,6 +477,15 @@ def test_lock_made_on_a_host_has_no_paths_of_the_control_machine(wheels: Path) -
     assert (wheel.path, wheel.url) == (None, f"file://{secret}")
 
 
+@pytest.mark.parametrize("text", ["a = " + "[" * 100_000, "a = " + "9" * 6000, "packages = 3", "packages = [3]"])
+def test_a_lock_of_a_host_that_cannot_be_read_is_malformed(wheels: Path, text: str) -> None:
+    answer = json.dumps({"event": "done", "pylock": text, "local_wheels": {}})
+    session = FakeSession(Host("node1", "node1"), answer.encode() + b"\n")
+    remote = LockMaker(session, "python3", "/home/me/.ipexctl", "/usr/bin/uv")
+    with pytest.raises(MalformedReply):
+        make_lock(remote, plan("torch==2.8.0+cpu"), query(links(str(wheels))))
+
+
 @pytest.mark.parametrize(
     "changed", [{"filename": "/etc/passwd"}, {"filename": 3}, {"size": "x"}, {"url": ["u"]}, {"sha256": None}]
 )

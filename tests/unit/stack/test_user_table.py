@@ -62,6 +62,7 @@ def test_user_row_changes_single_keys_of_a_packaged_row() -> None:
         ({"requires": ["intel_openmp==2025.0.0"]}, ("intel_openmp==2025.0.0",)),
         ({"replaces": ["oneccl==2021.15.*"]}, ("oneccl==2021.15.*",)),
         ({"replaces": []}, ()),
+        ({"replaces": ["peft>=0.17rc1,<1.0.post2", "numpy==2.*"]}, ("peft>=0.17rc1,<1.0.post2", "numpy==2.*")),
         ({"replaces": ["numpy"], "requires": ["peft"]}, ("numpy", "peft")),
         ({}, ("intel-openmp==2024.1.2",)),
     ],
