@@ -4,9 +4,9 @@
 as fit into `BUDGET`; what it leaves out is named. Pages and golden texts bring the tests of pages and of golden texts.
 
 `ci` prints the files of which a submission runs all tests, beside the core of all others: those of `changed` since the
-last landing without a budget, and a third of the rest. Which third is the number of commits: three landings see
-everything. As a plugin of pytest, `--whole FILE` takes that list: tests that are neither core nor of a file in it are
-left out.
+last landing within `CI_BUDGET`, and a third of the rest. Which third is the number of commits: three landings see
+everything, also what is far from a change that nearly all files import. As a plugin of pytest, `--whole FILE` takes
+that list: tests that are neither core nor of a file in it are left out.
 
 In: git and `durations.json`, the seconds of each file in the last recorded run (`python tests/selection.py record
 JUNIT.xml…`). The rule: what is left out is said, and `sh tests/run.sh --all` leaves out nothing.
@@ -32,6 +32,8 @@ from import_graph import ROOT, distances, is_test, project_imports
 DURATIONS = Path(__file__).with_name("durations.json")
 BUDGET = 60.0
 """Seconds of tests, one after the other, for `changed`; two processes run them in half of it, beside the checks."""
+CI_BUDGET = 900.0
+"""Seconds of tests that a submission's changes bring, three at a time; unit tests run anyway and cost nothing here."""
 NEAR = 2
 """A test that reaches a changed module by more imports than this proves little of it: nearly all tests do."""
 UNKNOWN_SECONDS = 1.0
@@ -42,8 +44,8 @@ ALWAYS = ("tests/unit/test_measures.py", "tests/unit/test_language.py")
 """Rules for all files of the project."""
 REST = ("tests/process/", "tests/lab/", "tests/package/", "tests/stack/")
 """Where tests are that are not core; those of `tests/unit` all are."""
-PAUSE_HOURS = 4
-"""Between the last commit of a submission, which has landed, and the first one of the next."""
+PAUSE_MINUTES = 50
+"""Between the last commit of a submission and the first one of the next: about as long as a landing takes."""
 
 
 class Choice(NamedTuple):
@@ -152,7 +154,7 @@ def last_landing() -> str:
 def before_pause(commits: Sequence[tuple[str, int]]) -> str:
     """Of commits with their times, the newest first. Pure."""
     for (_, later), (commit, time) in itertools.pairwise(commits):
-        if later - time > PAUSE_HOURS * 3600:
+        if later - time > PAUSE_MINUTES * 60:
             return commit
     return commits[-1][0]
 
@@ -178,7 +180,8 @@ def _print_changed(base: str) -> None:
 
 def _print_ci() -> None:
     base, seconds, imports = os.environ.get("IPEXCTL_TESTS_BASE") or last_landing(), _recorded(), project_imports()
-    near = choose(changed_files(base), imports, seconds, budget=float("inf")).files
+    anyway = dict.fromkeys((file for file in imports if not file.startswith(REST)), 0.0)
+    near = choose(changed_files(base), imports, {**seconds, **anyway}, budget=CI_BUDGET).files
     rest = [file for file in imports if is_test(file) and file.startswith(REST)]
     number = int(_git("rev-list", "--count", "HEAD")[0]) % SHARES
     chosen = {file for file in near if file.startswith(REST)} | set(shares(rest, seconds)[number])

@@ -158,8 +158,14 @@ def single_process_losses(training: Training) -> dict[tuple[int, int], float]:
     return found
 
 
-@pytest.mark.parametrize("hosts", [2, 3])
-@pytest.mark.parametrize("named", ["Intel MPI", *MPIS])
+@pytest.mark.parametrize(
+    ("named", "hosts"),
+    [
+        pytest.param("Intel MPI", 2, marks=pytest.mark.core),
+        ("Intel MPI", 3),
+        *((named, hosts) for named in MPIS for hosts in (2, 3)),
+    ],
+)
 def test_losses_with_every_mpi_equal_one_process_and_output_is_complete(
     training: Training, single_process_losses: dict[tuple[int, int], float], named: str, hosts: int
 ) -> None:

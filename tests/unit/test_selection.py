@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from import_graph import ROOT, distances, is_test, project_imports
-from selection import PAUSE_HOURS, REST, SHARES, before_pause, choose, seconds_of, shares
+from selection import PAUSE_MINUTES, REST, SHARES, before_pause, choose, seconds_of, shares
 
 IMPORTS = {
     "ipexctl/a.py": frozenset[str](),
@@ -99,8 +99,8 @@ def test_every_file_that_is_not_core_is_in_a_share() -> None:
 
 def test_a_submission_begins_after_the_last_pause() -> None:
     """One may take longer than the pause itself."""
-    hour = 3600
-    work = [(f"c{number}", 1_000_000 - number * (PAUSE_HOURS - 1) * hour) for number in range(4)]
-    last = work[-1][1] - (PAUSE_HOURS + 1) * hour
-    assert before_pause([*work, ("landed", last), ("older", last - 100 * hour)]) == "landed"
+    minute = 60
+    work = [(f"c{number}", 1_000_000 - number * (PAUSE_MINUTES - 1) * minute) for number in range(4)]
+    last = work[-1][1] - (PAUSE_MINUTES + 1) * minute
+    assert before_pause([*work, ("landed", last), ("older", last - 6_000 * minute)]) == "landed"
     assert before_pause(work) == "c3"
