@@ -121,7 +121,7 @@ def _openmp(hosts: HostsOfSearch, plan: LaunchPlan) -> Iterator[Settings]:
 def _communication(hosts: HostsOfSearch, plan: LaunchPlan) -> Iterator[Settings]:
     if plan.world_size == 1 or plan.backend == "none":
         return
-    for mode in ("backend", "shared"):
+    for mode in ("shared",) if plan.wire.mode != "fp32" else ("backend", "shared"):
         yield settings_of({"backend": "gloo", "allreduce": mode})
     if hosts.env.ccl:
         for workers in _WORKERS:

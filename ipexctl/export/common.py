@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.launch.options import RankOptions
-from ipexctl.launch.plan import ALLREDUCE, RANK_NAMES, LaunchPlan, Setting
+from ipexctl.launch.plan import ALLREDUCE, RANK_NAMES, WIRE, LaunchPlan, Setting
 from ipexctl.option_declaration import words_in_sh
 from ipexctl.text import counted, printable, variable_in_sh
 
@@ -47,9 +47,9 @@ class Exported:
 def common_settings(plan: LaunchPlan, *, without: Iterable[str] = ()) -> tuple[Setting, ...]:
     """The settings that are the same for all ranks on all hosts, without rank variables and secrets.
 
-    Without the variable of an all-reduce in shared memory, too: its files are in the directory of a run.
+    Without the variables by which ranks add gradients up with our files, too: these are in the directory of a run.
     """
-    excluded = {*RANK_NAMES, *MASTER, ALLREDUCE, *without}
+    excluded = {*RANK_NAMES, *MASTER, ALLREDUCE, WIRE, *without}
     differing = differing_settings(plan)
     kept: dict[str, Setting] = {}
     for setting in plan.settings:

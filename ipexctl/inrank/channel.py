@@ -12,8 +12,9 @@ same order.
 
 `start` takes step 1 for all pieces of a tensor, and step 2 and 3 of any tensor as far as the others have come, without
 waiting for them: backward goes on meanwhile. It waits if no slot is free. `finish`, at the last bucket of a backward
-pass, waits for all. With several hosts, the ranks of all hosts with the same place add up their shards over a group of
-gloo before they count up SUMMED; that goes on meanwhile, too.
+pass, waits for all. With several hosts, the ranks of all hosts with the same place add up their shards (`wire.py`)
+before they count up SUMMED; that goes on meanwhile, too. A rank alone on its host adds up nothing: its tensor itself
+goes to the other hosts.
 
 The rules: the same bits on each rank. Each counter goes through the pieces in their order, so that gloo's calls have
 the same order on all hosts; between the counters, each rank has an order of its own. A rank has left `start` without
@@ -32,15 +33,19 @@ import torch
 from .layout import pieces, shard_bounds
 from .segment import COPIED, HEADER, MOST_PIECES, SUMMED, WRITTEN
 from .waiting import HALF, MASK, Waiter
+from .wire import Lost
 
 if TYPE_CHECKING:
     from .segment import Segment
     from .waiting import Peer
+    from .wire import Between
 
 PIECE = 2 << 20
-"""Bytes of a piece on one host: what is written stays in the processor's caches until the others read it."""
+"""Bytes of a piece on one host: what is written stays in the processor's caches until the others read it.
+
+Likewise of one that is encoded for other hosts: while it is sent, the next ones are encoded."""
 PIECE_BETWEEN = 16 << 20
-"""Bytes of a piece with several hosts: the network takes longer than the memory, and each message takes a while."""
+"""Bytes of a piece that goes to other hosts as it is: the network takes longer, and each message takes a while."""
 SPACE = 64 << 20
 """Bytes of all slots: two buckets of DDP, so that a rank that is ahead by one of them does not wait."""
 WHOLE = 512 << 10
@@ -77,30 +82,37 @@ class _Piece(NamedTuple):
 class _Pending:
     """A piece that this rank has written and not copied yet."""
 
-    __slots__ = ("factor", "future", "number", "owner", "piece", "result", "target", "tensor", "work")
+    __slots__ = ("factor", "future", "lost", "number", "owner", "piece", "result", "target", "tensor", "work")
 
-    def __init__(self, owner: Any, piece: _Piece, tensor: Any, factor: float | None, number: int) -> None:
+    def __init__(
+        self, owner: Any, piece: _Piece, tensor: Any, factor: float | None, number: int, lost: Lost | None
+    ) -> None:
         self.owner = owner
         """The model."""
-        self.piece, self.tensor, self.factor = piece, tensor, factor
+        self.piece, self.tensor, self.factor, self.lost = piece, tensor, factor, lost
         self.number, self.target = number, (number + 1) & MASK
         self.future: Any = None
         """Of the bucket, with its last piece."""
         self.result: Any = None
-        """The own shard's sum, in the own segment."""
+        """The own shard's sum, in the own segment; the tensor's own part if this rank is alone on its host."""
         self.work: Any = None
-        """What adds it up between hosts."""
+        """What adds it up between hosts: a step of it at a time."""
 
 
 class Channel:
     """The segments of all ranks of this host, in the same order on each."""
 
     def __init__(
-        self, segments: Sequence[Segment], place: int, peers: Sequence[Peer], timeout: float, between: Any = None
+        self,
+        segments: Sequence[Segment],
+        place: int,
+        peers: Sequence[Peer],
+        timeout: float,
+        between: Between | None = None,
     ) -> None:
         self._between = between
-        """The backend of the ranks of all hosts with this place; None with one host."""
-        self._piece_size = PIECE if between is None else PIECE_BETWEEN
+        """None with one host."""
+        self._piece_size = PIECE if between is None or between.codec is not None else PIECE_BETWEEN
         slots = min(SPACE // self._piece_size, MOST_PIECES)
         self.place, self.size = place, len(segments)
         self._segments = segments
@@ -110,8 +122,9 @@ class Channel:
         """Of the next piece; it starts again after 32 bits, as the counters do."""
         self._to_add: deque[_Pending] = deque()
         self._to_send: deque[_Pending] = deque()
+        self._to_spread: deque[_Pending] = deque()
         self._to_copy: deque[_Pending] = deque()
-        """Pieces that wait for step 2, for other hosts, and for step 3."""
+        """Pieces that wait for step 2, for other hosts, for their sums where these go a second way, and for step 3."""
         self._used: deque[tuple[int, int]] = deque()
         """Slots that other ranks may still read, with the number that their COPIED has to reach."""
         self._free = list(range(slots))[::-1]
@@ -121,17 +134,20 @@ class Channel:
         self._lock = threading.Lock()
         self._is_interrupted = False
 
-    def start(self, owner: Any, tensor: Any, factor: float | None, future: Any) -> None:
+    def start(
+        self, owner: Any, tensor: Any, factor: float | None, future: Any, lost: dict[int, Lost] | None = None
+    ) -> None:
         """Begin to add up a flat, contiguous tensor; the future gets it once it is finished, by `finish` at the latest.
 
-        Nobody else may write to the tensor until then.
+        Nobody else may write to the tensor until then. `lost` has what each of its pieces has lost in the step before.
         """
         with self._whole(), torch.no_grad():
             plan, pending = self._plan(tensor.dtype, tensor.numel()), None
             for number, piece in enumerate(plan):
                 self._advance()
                 slot = self._free_slot(len(plan) - number)
-                pending = self._write(piece, slot, _Pending(owner, piece, tensor, factor, self._number))
+                rest = None if lost is None else lost.setdefault(number, Lost())
+                pending = self._write(piece, slot, _Pending(owner, piece, tensor, factor, self._number, rest))
             if pending is None:
                 future.set_result(tensor)
                 return
@@ -160,12 +176,18 @@ class Channel:
             yield
             self._is_interrupted = False
 
-    def discard(self, owner: Any) -> None:
-        """Forget the tensors of that model's last backward pass, if it raised an error: they have new values."""
-        for queue in (self._to_add, self._to_send, self._to_copy):
+    def discard(self, owner: Any) -> bool:
+        """Forget the tensors of that model's last backward pass, if it raised an error: they have new values.
+
+        Returns whether there were any.
+        """
+        found = False
+        for queue in (self._to_add, self._to_send, self._to_spread, self._to_copy):
             for pending in queue:
                 if pending.owner is owner:
                     pending.tensor = pending.future = None
+                    found = True
+        return found
 
     def _advance(self) -> None:
         """Take all steps for which no other rank is missing; the oldest pieces first, which the caches still hold."""
@@ -173,6 +195,8 @@ class Channel:
         while True:
             if self._to_copy and (self._to_copy[0].piece.is_whole or have_reached(SUMMED, self._to_copy[0].target)):
                 self._copy(self._to_copy.popleft())
+            elif self._to_spread and self._to_spread[0].work.is_completed():
+                self._receive(self._to_spread.popleft())
             elif self._to_send and self._to_send[0].work.is_completed():
                 self._receive(self._to_send.popleft())
             elif self._to_add and have_reached(WRITTEN, self._to_add[0].target):
@@ -182,7 +206,7 @@ class Channel:
 
     def _oldest(self) -> deque[_Pending]:
         """The queue of the oldest pieces."""
-        return self._to_copy or self._to_send or self._to_add
+        return self._to_copy or self._to_spread or self._to_send or self._to_add
 
     def _wait(self, until: int) -> None:
         """Wait for what half of the oldest pieces need for their next step, but for none after `until`.
@@ -191,8 +215,8 @@ class Channel:
         """
         queue = self._oldest()
         pending = queue[min(len(queue) // 2, (until - queue[0].target) & MASK)]
-        if queue is self._to_send:
-            pending.work.wait()
+        if queue is self._to_send or queue is self._to_spread:
+            queue[0].work.wait()
         else:
             self.waiter.wait_for_all(SUMMED if queue is self._to_copy else WRITTEN, pending.target)
 
@@ -230,7 +254,8 @@ class Channel:
             for first, last in ((start, low), (high, end)):
                 if first < last:
                     _scale(tensor[first:last], factor, self._view(place, slot, dtype, first - start, last - start))
-            pending.result = self._view(place, slot, dtype, low - start, high - start)
+            is_alone = self.size == 1
+            pending.result = tensor[low:high] if is_alone else self._view(place, slot, dtype, low - start, high - start)
         self.waiter.count_up(WRITTEN, pending.target)
         self._to_add.append(pending)
         return pending
@@ -263,16 +288,24 @@ class Channel:
             if tensor is not None:
                 tensor[low:high].copy_(pending.result)
         else:
-            pending.work = self._between.allreduce([pending.result]) if low < high else _Nothing
+            pending.work = self._between.begin(pending.result, pending.lost)
             self._to_send.append(pending)
 
     def _receive(self, pending: _Pending) -> None:
-        """The own shard is added up over all hosts."""
+        """A step of the own shard's way between hosts has ended, and with the last one it is added up over all."""
         pending.work.wait()
+        further = pending.work.next_step()
+        if further is not None:
+            pending.work = further
+            self._to_spread.append(pending)
+            return
+        is_alone = self.size == 1
+        if pending.tensor is not None or not is_alone:
+            pending.work.store(pending.result)
         self.waiter.count_up(SUMMED, pending.target)
         self._to_copy.append(pending)
         low, high = pending.piece.shards[self.place]
-        if pending.tensor is not None:
+        if pending.tensor is not None and not is_alone:
             pending.tensor[low:high].copy_(pending.result)
 
     def _copy(self, pending: _Pending) -> None:
@@ -330,18 +363,6 @@ class Channel:
         return _Piece(start, end, False, list(zip(bounds[:-1], bounds[1:])))
 
 
-class _Nothing:
-    """The work between hosts for a shard without elements."""
-
-    @staticmethod
-    def is_completed() -> bool:
-        return True
-
-    @staticmethod
-    def wait() -> None:
-        return
-
-
 def _item_size(dtype: Any) -> int:
     return int(dtype.itemsize) if hasattr(dtype, "itemsize") else torch.empty((), dtype=dtype).element_size()
 
@@ -354,8 +375,9 @@ def _scale(source: Any, factor: float | None, target: Any) -> None:
 
 
 def _add_in_order(terms: Sequence[Any], result: Any) -> None:
-    """The sum over ranks, in their order."""
-    first, second, *more = terms
-    torch.add(first, second, out=result)
-    for term in more:
+    """The sum over ranks, in their order; a term alone is the result itself."""
+    if len(terms) == 1:
+        return
+    torch.add(terms[0], terms[1], out=result)
+    for term in terms[2:]:
         result.add_(term)

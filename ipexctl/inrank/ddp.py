@@ -18,11 +18,16 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel.distributed import DistributedDataParallel
 
-from .channel import DTYPES
 from .link import CROSSOVER, OffError, SharedLink, connect
+from .wire import MODES, Lost
 
 TIMEOUT = 1800.0
 OLDEST = (2, 1)
+
+
+class _LostOfBucket(NamedTuple):
+    parameters: tuple[int, ...]
+    pieces: dict[int, Lost]
 
 
 class Gradients:
@@ -32,6 +37,7 @@ class Gradients:
         self._model = weakref.ref(model)  # the reducer, which the model owns, has this object
         self._link, self._group = link, group
         self._factor = 1.0 / group.size()
+        self._lost: dict[int, _LostOfBucket] = {}
         self.script_hook: tuple[Any, Callable[[Any, Any], Any]] | None = None
         self.is_joined = False
         """Whether this rank has no more input, and takes part in the backward passes of the others."""
@@ -46,15 +52,25 @@ class Gradients:
         group = model.process_group
         if group is not self._group or not _divides_by_size(model):
             return self._reduce_with_backend(model, group, tensor)
-        if bucket.index() == 0:
-            self._link.channel.discard(self)
-        if tensor.numel() * tensor.element_size() < self._link.crossover or tensor.dtype not in DTYPES:
-            future = self._reduce_with_backend(model, group, tensor)
+        if bucket.index() == 0 and self._link.channel.discard(self):
+            self._lost.clear()
+        if self._link.takes(tensor):
+            future = self._link.all_reduce(self, tensor, self._factor, self._lost_of(bucket))
         else:
-            future = self._link.all_reduce(self, tensor, self._factor)
+            future = self._reduce_with_backend(model, group, tensor)
         if bucket.is_last():
             self._link.channel.finish()
         return future
+
+    def _lost_of(self, bucket: Any) -> dict[int, Lost]:
+        """By piece. DDP makes other buckets after the first backward pass: what other parameters lost is dropped."""
+        if self._link.between is None or self._link.between.codec is None:
+            return {}
+        parameters = tuple(map(id, bucket.parameters()))
+        kept = self._lost.get(bucket.index())
+        if kept is None or kept.parameters != parameters:
+            kept = self._lost[bucket.index()] = _LostOfBucket(parameters, {})
+        return kept.pieces
 
     def _reduce_with_backend(self, model: Any, group: Any, tensor: Any) -> Any:
         divisor = group.size()
@@ -121,7 +137,7 @@ def _attach(model: Any) -> str:
     timeout = _timeout(group)
     name = str(_models)
     if link is None:
-        link = connect(store, dist.get_rank(), group.size(), name, reason, timeout)
+        link = connect(store, dist.get_rank(), group.size(), name, reason, timeout, _wire())
         _connected = _Connected(weakref.ref(group), link)
     else:
         link.confirm(store, dist.get_rank(), name, reason)
@@ -190,22 +206,33 @@ def _timeout(group: Any) -> float:
         return TIMEOUT
 
 
+def _wire() -> str:
+    """How values go between hosts. All ranks have the same environment, and agree on it."""
+    mode = os.environ.get("IPEXCTL_WIRE", "fp32")
+    if mode not in MODES:
+        raise OffError(f"IPEXCTL_WIRE is none of {', '.join(MODES)}")
+    return mode
+
+
 def _gradient_bytes(model: Any) -> int:
     parameters = [parameter for parameter in model._module_parameters if parameter.requires_grad]
     return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
 
 
 def _report(reason: str) -> None:
-    """Say once, on rank 0, which way the gradients go, if the call asks for shared memory."""
+    """Say once, on rank 0, which way the gradients go, if the call asks for one."""
     global _has_reported
-    if os.environ.get("IPEXCTL_ALLREDUCE") != "shared":
-        return
-    if _has_reported or not dist.is_initialized() or dist.get_rank() != 0:
+    wire = os.environ.get("IPEXCTL_WIRE", "")
+    asked = [f"--wire {wire}"] if wire else []
+    if os.environ.get("IPEXCTL_ALLREDUCE") == "shared":
+        asked.insert(0, "all-reduce in shared memory")
+    if not asked or _has_reported or not dist.is_initialized() or dist.get_rank() != 0:
         return
     _has_reported = True
     state = f"off: {reason}" if reason else "on"
     try:
-        print(f"ipexctl: all-reduce in shared memory is {state}", file=sys.stderr, flush=True)  # noqa: T201
+        for way in asked:
+            print(f"ipexctl: {way} is {state}", file=sys.stderr, flush=True)  # noqa: T201
     except (OSError, ValueError):
         return
 

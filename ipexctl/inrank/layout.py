@@ -30,10 +30,11 @@ def pieces(elements: int, itemsize: int, limit: int) -> list[tuple[int, int]]:
     return [(start, min(start + size, elements)) for start in range(0, elements, size)] if elements else []
 
 
-def find_hosts(mapped: Mapping[int, Collection[int]]) -> list[list[int]]:
+def find_hosts(mapped: Mapping[int, Collection[int]], fewest: int = 2) -> list[list[int]]:
     """The ranks of each host, from the ranks whose memory each rank has mapped, itself among them.
 
-    Raises a ValueError with the reason if there is no such division, or none that can be used.
+    `fewest` ranks must be on some host. Raises a ValueError with the reason if there is no such division, or none that
+    can be used.
     """
     hosts: list[list[int]] = []
     for rank in sorted(mapped):
@@ -45,7 +46,7 @@ def find_hosts(mapped: Mapping[int, Collection[int]]) -> list[list[int]]:
     if sum(map(len, hosts)) != len(mapped):
         raise ValueError("not all ranks of a host can map each other's memory")
     sizes = {len(ranks) for ranks in hosts}
-    if sizes == {1}:
+    if sizes == {1} and fewest > 1:
         raise ValueError("there is one rank on each host")
     if len(sizes) > 1:
         raise ValueError("the hosts have different numbers of ranks")

@@ -15,13 +15,14 @@ import torch
 import torch.distributed as dist
 
 from .agreement import Round
-from .channel import SEGMENT_SIZE, Channel
+from .channel import DTYPES, SEGMENT_SIZE, Channel
 from .layout import find_hosts
 from .segment import NONCE_SIZE, Segment, SegmentError, create_memfd, is_supported, open_memfd
 from .waiting import Peer, read_state
+from .wire import Between, Lost
 
-CROSSOVER, CROSSOVER_BETWEEN = 4 << 10, 512 << 10
-"""Bytes from which shared memory is faster than gloo on one host, and with several."""
+CROSSOVER, CROSSOVER_BETWEEN, CROSSOVER_CODED = 4 << 10, 512 << 10, 64 << 10
+"""Bytes from which this is faster than gloo: on one host, with several, and where values are encoded between them."""
 BUILDING = 60.0
 """Seconds for the groups between hosts to connect."""
 buckets = 0
@@ -35,8 +36,8 @@ class OffError(Exception):
 class SharedLink:
     """The means by which this rank adds gradients up with the others of its process group."""
 
-    def __init__(self, hosts: Sequence[Sequence[int]], channel: Channel) -> None:
-        self.hosts, self.channel = hosts, channel
+    def __init__(self, hosts: Sequence[Sequence[int]], channel: Channel, between: Between | None) -> None:
+        self.hosts, self.channel, self.between = hosts, channel, between
 
     def confirm(self, store: Any, rank: int, name: str, reason: str) -> None:
         """Return if all ranks want this link for one more model; otherwise raise an OffError."""
@@ -45,34 +46,43 @@ class SharedLink:
 
     @property
     def crossover(self) -> int:
-        """Bytes from which a tensor goes through shared memory."""
-        return CROSSOVER if len(self.hosts) == 1 else CROSSOVER_BETWEEN
+        """Bytes from which a tensor goes this way."""
+        if self.between is None:
+            return CROSSOVER
+        return CROSSOVER_BETWEEN if self.between.codec is None else CROSSOVER_CODED
 
-    def all_reduce(self, owner: Any, tensor: Any, factor: float) -> Any:
+    def takes(self, tensor: Any) -> bool:
+        """A rank alone on its host has nothing to gain for values that go to the others as they are."""
+        size = tensor.element_size()
+        if tensor.numel() * size < self.crossover or tensor.dtype not in DTYPES:
+            return False
+        return self.channel.size > 1 or (self.between is not None and self.between.compresses(tensor.dtype, size))
+
+    def all_reduce(self, owner: Any, tensor: Any, factor: float, lost: dict[int, Lost]) -> Any:
         """A future of a flat tensor, which is the sum over all ranks, each rank's values multiplied by the factor.
 
-        It is there after `channel.finish` at the latest.
+        It is there after `channel.finish` at the latest. `lost` is what rounding has taken from this bucket before.
         """
         global buckets
         buckets += 1
         future: Any = torch.futures.Future()
-        self.channel.start(owner, tensor, factor, future)
+        self.channel.start(owner, tensor, factor, future, lost)
         return future
 
 
-def connect(store: Any, rank: int, size: int, name: str, reason: str, timeout: float) -> SharedLink:
+def connect(store: Any, rank: int, size: int, name: str, reason: str, timeout: float, wire: str = "fp32") -> SharedLink:
     """A link of all ranks; `reason` is why this rank wants none, or empty. Raises an OffError."""
     own, number, reason = _offered(reason)
     segments = {rank: own} if own is not None else {}
     try:
-        offer = _offer(own, number, reason)
+        offer = _offer(own, number, reason, wire)
         offers = _published(Round(store, rank, size, f"{name}/offers").decide(offer, _table))["offers"]
         why = ""
         try:
             segments.update(_mapped(rank, offers))
         except SegmentError as error:
             why = f"rank {rank}: {error}"
-        mapped = {"off": why, "ranks": sorted(segments)}
+        mapped = {"off": why, "ranks": sorted(segments), "fewest": 2 if wire == "fp32" else 1}
         hosts = _published(Round(store, rank, size, f"{name}/mapped").decide(mapped, _hosts))["hosts"]
     except BaseException:
         if number >= 0:
@@ -81,27 +91,31 @@ def connect(store: Any, rank: int, size: int, name: str, reason: str, timeout: f
     ranks = next(ranks for ranks in hosts if rank in ranks)
     between = None
     if len(hosts) > 1:
-        between = _between(Round(store, rank, size, f"{name}/between", BUILDING), store, rank, hosts, name, timeout)
+        round_ = Round(store, rank, size, f"{name}/between", BUILDING)
+        between = _between(round_, store, rank, hosts, name, timeout, wire)
     peers = [Peer(peer, offers[peer]["pid"], offers[peer]["started"]) for peer in ranks]
     channel = Channel([segments[peer] for peer in ranks], ranks.index(rank), peers, timeout, between)
     if len({core for peer in ranks for core in offers[peer]["cores"]}) < len(ranks):
         channel.waiter.spins = 0
-    link = SharedLink(hosts, channel)
+    link = SharedLink(hosts, channel, between)
     weakref.finalize(link, os.close, number).atexit = False
     return link
 
 
-def _between(round_: Round, store: Any, rank: int, hosts: Sequence[Sequence[int]], name: str, timeout: float) -> Any:
-    """The backend of all ranks with the same place on their hosts. Only they connect, and torch knows no new group."""
+def _between(
+    round_: Round, store: Any, rank: int, hosts: Sequence[Sequence[int]], name: str, timeout: float, wire: str
+) -> Between:
+    """The groups of all ranks with the same place on their hosts. Only they connect, and torch knows no new group."""
     number, ranks = next((number, ranks) for number, ranks in enumerate(hosts) if rank in ranks)
-    group, why = None, ""
+    groups, why = [], ""
     try:
-        own = dist.PrefixStore(f"ipexctl/allreduce/{name}/place{ranks.index(rank)}", store)
-        group = dist.ProcessGroupGloo(own, number, len(hosts), timedelta(seconds=timeout))
+        for step in range(1 if wire == "fp32" or len(hosts) == 2 else 2):
+            own = dist.PrefixStore(f"ipexctl/allreduce/{name}/place{ranks.index(rank)}/{step}", store)
+            groups.append(dist.ProcessGroupGloo(own, number, len(hosts), timedelta(seconds=timeout)))
     except RuntimeError as error:
         why = f"rank {rank}: {str(error).strip().partition(chr(10))[0]}"
     _published(round_.decide({"off": why}, _all_agree))
-    return group
+    return Between(groups, number, len(hosts), wire)
 
 
 def _offered(reason: str) -> tuple[Segment | None, int, str]:
@@ -123,9 +137,10 @@ def _offered(reason: str) -> tuple[Segment | None, int, str]:
     return own, number, ""
 
 
-def _offer(own: Segment | None, number: int, reason: str) -> dict[str, Any]:
+def _offer(own: Segment | None, number: int, reason: str, wire: str) -> dict[str, Any]:
     return {
         "off": reason,
+        "wire": wire,
         "boot": _boot(),
         "pid": os.getpid(),
         "number": number,
@@ -146,6 +161,8 @@ def _boot() -> str:
 
 def _table(offers: list[Any]) -> dict[str, Any]:
     off = next((offer["off"] for offer in offers if offer["off"]), "")
+    if not off and len({offer["wire"] for offer in offers}) > 1:
+        off = "the ranks have different values of IPEXCTL_WIRE"
     return {"off": off} if off else {"offers": offers}
 
 
@@ -158,7 +175,8 @@ def _hosts(mapped: list[Any]) -> dict[str, Any]:
     if off:
         return {"off": off}
     try:
-        hosts = find_hosts({rank: entry["ranks"] for rank, entry in enumerate(mapped)})
+        ranks = {rank: entry["ranks"] for rank, entry in enumerate(mapped)}
+        hosts = find_hosts(ranks, min(entry["fewest"] for entry in mapped))
     except ValueError as why:
         return {"off": str(why)}
     return {"hosts": hosts}

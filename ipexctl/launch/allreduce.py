@@ -1,11 +1,13 @@
 """Decides how the ranks of a plan add gradients up: in shared memory on each host, or as the backend does. Pure.
 
-In: the request, the hosts with their ranks, the backend; out: an `AllReduce` with a reason that a program can read, and
-the sentences about it. `inrank/` is the code that adds them up, in the ranks' own Python. The rule: shared memory is
-for gloo, for at least two ranks on a host, for a torch that is known to have what it needs, and for x86-64, on whose
-order of stores it relies. Ranks still agree on it when they start, and stay with gloo if one of them can't. Under
-`auto`, ranks that outnumber the cores of a host stay with the backend, as one that waits keeps its core for a moment.
-Hosts must have equally many. The size of /dev/shm does not matter: the memory has no file there.
+And as what gradients go between hosts: as they are, or in fewer bytes, which changes the training a little, so that
+only the user chooses it. In: the request, the hosts with their ranks, the backend; out: an `AllReduce` and a `Wire`
+with reasons that a program can read, and the sentences about them. `inrank/` is the code that adds them up, in the
+ranks' own Python. The rule: shared memory is for gloo, for at least two ranks on a host, for a torch that is known to
+have what it needs, and for x86-64, on whose order of stores it relies. Ranks still agree on it when they start, and
+stay with gloo if one of them can't. Under `auto`, ranks that outnumber the cores of a host stay with the backend, as
+one that waits keeps its core for a moment. Hosts must have equally many. The size of /dev/shm does not matter: the
+memory has no file there.
 """
 
 from __future__ import annotations
@@ -15,13 +17,13 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.overrides import requested_variables
-from ipexctl.launch.plan import ALLREDUCE, AllReduce, Setting
+from ipexctl.launch.plan import ALLREDUCE, AS_THEY_ARE, WIRE, AllReduce, Setting, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ipexctl.launch.context import LaunchContext, NodeLayout
-    from ipexctl.launch.plan import AllReduceReason, Backend
+    from ipexctl.launch.plan import AllReduceReason, Backend, WireMode, WireReason
     from ipexctl.launch.request import LaunchRequest
 
 OLDEST_TORCH: Final = (2, 1)
@@ -29,6 +31,8 @@ OLDEST_TORCH: Final = (2, 1)
 _SHIM: Final = "IPEXCTL_SHIM"
 _ARCHITECTURE: Final = "x86_64"
 _FEWEST: Final = 2
+BYTES: Final[dict[WireMode, float]] = {"fp32": 1.0, "bf16": 0.5, "int8": 0.25}
+"""Of those of fp32."""
 
 
 def choose_allreduce(request: LaunchRequest, nodes: Sequence[NodeLayout], backend: Backend) -> AllReduce:
@@ -47,15 +51,33 @@ def choose_allreduce(request: LaunchRequest, nodes: Sequence[NodeLayout], backen
     return AllReduce("shared", "possible")
 
 
+def choose_wire(request: LaunchRequest, nodes: Sequence[NodeLayout], backend: Backend, allreduce: AllReduce) -> Wire:
+    """What the user asks for; fp32 with the first reason against it."""
+    wanted = request.options.wire
+    if wanted == "fp32":
+        return AS_THEY_ARE
+    if len(nodes) == 1:
+        return Wire("fp32", "one-host")
+    if request.options.allreduce == "backend":
+        return Wire("fp32", "backend-asked")
+    if allreduce.mode == "shared":
+        return Wire(wanted, "asked")
+    against, hosts = allreduce.reason, allreduce.hosts
+    if against == "one-rank-a-host":
+        found, hosts = _obstacle(request, nodes, backend, fewest=1)
+        return Wire(wanted, "asked") if found is None else Wire("fp32", found, hosts)
+    return Wire("fp32", against, hosts)
+
+
 def _obstacle(
-    request: LaunchRequest, nodes: Sequence[NodeLayout], backend: Backend
+    request: LaunchRequest, nodes: Sequence[NodeLayout], backend: Backend, *, fewest: int = _FEWEST
 ) -> tuple[AllReduceReason | None, tuple[str, ...]]:
-    """Why shared memory is impossible, with the hosts at fault if some are."""
+    """Why our code can't add gradients up, with the hosts at fault if some are; `fewest` ranks must be on some host."""
     if backend == "none":
         return "no-process-group", ()
     if backend != "gloo":
         return "other-backend", ()
-    if max(node.count for node in nodes) < _FEWEST:
+    if max(node.count for node in nodes) < fewest:
         return "one-rank-a-host", ()
     if len({node.count for node in nodes}) > 1:
         return "unequal-hosts", ()
@@ -83,12 +105,16 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
     if context.allreduce.mode == "shared":
         value = "shared" if context.allreduce.reason == "asked" else "auto"
         yield Setting(ALLREDUCE, value, "ranks on one host add gradients up in shared memory (--allreduce)")
+    if context.wire.mode != "fp32":
+        yield Setting(WIRE, context.wire.mode, f"gradients go between hosts as {context.wire.mode} (--wire)")
 
 
 def choice_text(context: LaunchContext) -> str | None:
     """How gradients are added up and why, as a line of the plan; None where there is nothing to choose."""
     if context.world_size == 1 or context.backend != "gloo":
         return None
+    if context.wire.mode != "fp32" and context.allreduce.mode == "backend":
+        return "all-reduce: by ipexctl between hosts, by --wire"
     found, words = context.allreduce, "gloo"
     if found.mode == "shared":
         words = "shared memory" if context.alone else "shared memory on each host, gloo between hosts"
@@ -97,34 +123,56 @@ def choice_text(context: LaunchContext) -> str | None:
     return f"all-reduce: {words}: {_reason_text(context)}"
 
 
+def wire_text(context: LaunchContext) -> str | None:
+    """As what gradients go between hosts, as a line of the plan; None where they go as they are."""
+    mode = context.wire.mode
+    if mode == "fp32":
+        return None
+    line = f"between hosts: {mode} ({BYTES[mode]:.2f}x the bytes; asked)"
+    if mode != "int8":
+        return line
+    kept = 4 / max(node.count for node in context.nodes)
+    return f"{line}; each rank keeps what rounding takes: {kept:.3g} bytes for each trained parameter"
+
+
 def notes(context: LaunchContext) -> Iterator[str]:
-    """Where --allreduce shared has no effect, and what to type for it."""
-    if context.request.options.allreduce == "shared" and context.allreduce.mode != "shared" and context.world_size > 1:
-        yield f"--allreduce shared has no effect: {_reason_text(context)}{_fix(context)}"
+    """Where --allreduce shared or --wire has no effect, and what to type for it."""
+    options = context.request.options
+    if options.allreduce == "shared" and context.allreduce.mode != "shared" and context.world_size > 1:
+        yield f"--allreduce shared has no effect: {_reason_text(context)}{_fix(context.allreduce.reason)}"
+    if options.wire != context.wire.mode:
+        found = context.wire
+        why = _text_of(context, found.reason, found.hosts, "it")
+        yield f"--wire {options.wire} has no effect: {why}{_fix(found.reason)}"
 
 
 def _reason_text(context: LaunchContext) -> str:
-    request, found = context.request, context.allreduce
-    hosts, needed = fold(found.hosts), "{}.{}".format(*OLDEST_TORCH)
-    texts: dict[AllReduceReason, str] = {
+    return _text_of(context, context.allreduce.reason, context.allreduce.hosts, "shared memory")
+
+
+def _text_of(context: LaunchContext, reason: WireReason, at_fault: Sequence[str], way: str) -> str:
+    request, hosts, needed = context.request, fold(at_fault), "{}.{}".format(*OLDEST_TORCH)
+    texts: dict[WireReason, str] = {
+        "one-host": "all ranks are on one host",
+        "backend-asked": "--allreduce backend leaves gradients to gloo",
         "possible": "ranks share a host, and each has a core",
         "no-process-group": "there is no process group",
-        "other-backend": "shared memory is for gloo alone",
+        "other-backend": f"{way} is for gloo alone",
         "one-rank-a-host": "no host has two ranks, so none can share memory with another",
         "unequal-hosts": "the hosts have different numbers of ranks",
         "hooks-off": f"{_SHIM}=off keeps the hooks of ipexctl out of the ranks",
-        "torch-unknown": f"the torch of the environment is not known, and shared memory needs {needed} or newer",
-        "torch-too-old": f"torch is {request.env.packages.get('torch')}, and shared memory needs {needed} or newer",
+        "torch-unknown": f"the torch of the environment is not known, and {way} needs {needed} or newer",
+        "torch-too-old": f"torch is {request.env.packages.get('torch')}, and {way} needs {needed} or newer",
         "more-ranks-than-cores": f"more ranks than cores on {hosts}; --allreduce shared takes it nevertheless",
-        "other-processor": f"shared memory needs x86-64, and {hosts} has another processor",
+        "other-processor": f"{way} needs x86-64, and {hosts} has another processor",
     }
-    return texts[found.reason]
+    return texts[reason]
 
 
-def _fix(context: LaunchContext) -> str:
-    fixes: dict[AllReduceReason, str] = {
+def _fix(reason: WireReason) -> str:
+    fixes: dict[WireReason, str] = {
         "other-backend": "; --backend gloo",
         "hooks-off": f"; leave {_SHIM} out",
         "torch-too-old": "; ipexctl install brings a newer one",
     }
-    return fixes.get(context.allreduce.reason, "")
+    return fixes.get(reason, "")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ipexctl.launch.overrides import requested_number
-from ipexctl.launch.plan import AS_BACKEND, AllReduce, Backend, LaunchFlavor, Setting
+from ipexctl.launch.plan import AS_BACKEND, AS_THEY_ARE, AllReduce, Backend, LaunchFlavor, Setting, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -57,6 +57,7 @@ class LaunchContext:
     bound_by_mpi: bool = False
     """True if Intel MPI binds the ranks to cores, by the user's own variables."""
     allreduce: AllReduce = AS_BACKEND
+    wire: Wire = AS_THEY_ARE
 
     @property
     def alone(self) -> bool:

@@ -32,6 +32,8 @@ def plan_choices(context: LaunchContext, distribution: RankDistribution, launche
         choices.append(f"backend {context.backend}: {context.backend_reason}")
     if (text := allreduce.choice_text(context)) is not None:
         choices.append(text)
+    if (text := allreduce.wire_text(context)) is not None:
+        choices.append(text)
     taking_turns = [node.name for node in context.nodes if threads.by_turns(context, node)]
     if taking_turns:
         choices.append(

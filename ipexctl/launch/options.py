@@ -78,6 +78,14 @@ class RankOptions:
         "auto",
         panel=_COMMUNICATION,
     )
+    wire: Literal["fp32", "bf16", "int8"] = declare(
+        "--wire",
+        "Gradients between hosts: as they are, or in half or a quarter of the bytes, rounded (default: {default}).",
+        "fp32",
+        panel=_COMMUNICATION,
+        lost_in=("accelerate", "mpijob", "shell", "slurm", "trainjob"),
+        consequence="gradients go between hosts as they are",
+    )
     mpi: str = declare(
         "--mpi NAME|PATH",
         "MPI: auto, intel, openmpi, mpich, or the path of an mpirun (default: {default}).",

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.launch.options import CCL_WORKERS
-from ipexctl.launch.plan import ALLREDUCE, RANK_NAMES, Backend, LaunchFlavor, Setting
+from ipexctl.launch.plan import ALLREDUCE, RANK_NAMES, WIRE, Backend, LaunchFlavor, Setting
 from ipexctl.launch.stated_backend import no_ccl_in_packages
 from ipexctl.launch.topology import automatic_backend
 from ipexctl.option_declaration import declared
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ipexctl.launch.request import Export, LaunchOptions, LaunchRequest
 
 _MPIS: Final = ("auto", "intel", "openmpi", "mpich")
+_OF_PLANS: Final = {ALLREDUCE: "--allreduce shared or backend", WIRE: "--wire bf16 or int8"}
 _OFF: Final = ("0", "no", "off", "false", "disable")
 _PLACEMENTS_OF_MPI: Final = ("I_MPI_PIN", "I_MPI_PIN_DOMAIN", "I_MPI_PIN_PROCESSOR_LIST", "I_MPI_PIN_CELL")
 
@@ -42,11 +43,16 @@ def check_options(options: LaunchOptions) -> Refusal | None:
                 f"{export.name} can't be exported: each rank has its own value, and one for all would hang them",
                 f"leave {export.name} out of {export.source}",
             )
-        if export.name == ALLREDUCE:
+        if export.name in _OF_PLANS:
             return Refusal(
                 f"{export.name} can't be exported: all ranks must have what the plan says",
-                f"--allreduce shared or backend; leave {export.name} out of {export.source}",
+                f"{_OF_PLANS[export.name]}; leave {export.name} out of {export.source}",
             )
+    if options.wire != "fp32" and options.allreduce == "backend":
+        return Refusal(
+            f"--wire {options.wire} is not possible with --allreduce backend, which leaves gradients to the backend",
+            "leave one of them out",
+        )
     return None
 
 

@@ -27,11 +27,16 @@ AllReduceReason = Literal[
 ]  # fmt: skip
 """`asked`: --allreduce names this mode. `allreduce.py` has the sentences."""
 
+WireMode = Literal["fp32", "bf16", "int8"]
+WireReason = Literal["default", "one-host", "backend-asked", AllReduceReason]
+
 SCHEMA: Final = "ipexctl.run/1"
 RANK_NAMES: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 """Variables that the rank wrapper sets for each rank; nothing else may set them."""
 ALLREDUCE: Final = "IPEXCTL_ALLREDUCE"
 """The variable by which the hooks of a rank know that gradients are added up in shared memory; only a plan sets it."""
+WIRE: Final = "IPEXCTL_WIRE"
+"""Likewise: that they go between hosts in fewer bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +106,19 @@ AS_BACKEND: Final = AllReduce("backend", "asked")
 
 
 @dataclass(frozen=True, slots=True)
+class Wire:
+    """As what gradients go between hosts: as they are, or in fewer bytes."""
+
+    mode: WireMode
+    reason: WireReason
+    hosts: tuple[str, ...] = ()
+    """Those at fault, if the reason is one of some hosts."""
+
+
+AS_THEY_ARE: Final = Wire("fp32", "default")
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchFile:
     """A file that mpirun needs in node0's run directory."""
 
@@ -151,10 +169,16 @@ class LaunchPlan:
     """The reasons of choices that were made without the user, for --dry-run and -v."""
     time_limit: float | None = None
     allreduce: AllReduce = AS_BACKEND
+    wire: Wire = AS_THEY_ARE
     rank_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """Options that the rank wrapper applies, by name."""
     other_runs: tuple[OtherRun, ...] = field(default=(), hash=False)
     """Runs that are alive on the same hosts."""
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the ranks add gradients up with the code of `inrank/`."""
+        return self.allreduce.mode == "shared" or self.wire.mode != "fp32"
 
     @property
     def connection(self) -> str:

@@ -2,9 +2,9 @@
 
 In: a `LaunchRequest` (facts of the hosts, environment, options); out: a `LaunchPlan` or a `Refusal`. The order of the
 decisions, each from those before it: ranks of each host (`rank_distribution`), backend (`overrides`), MPI (`mpi`),
-oneCCL's workers, cores (`binding`), all-reduce (`allreduce`), the names for mpirun, the variables (`python_env`,
-`threads`, `comm_env`), over them the user's own. The first refusal ends it. What the user should know about the plan is
-in `notes`.
+oneCCL's workers, cores (`binding`), all-reduce and what goes between hosts (`allreduce`), the names for mpirun, the
+variables (`python_env`, `threads`, `comm_env`), over them the user's own. The first refusal ends it. What the user
+should know about the plan is in `notes`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,10 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | Refusal:
     by_mpi = is_bound_by_mpi(options, wanted, launcher.flavor)
     nodes = _nodes(request, counts, workers, wanted, bound_by_mpi=by_mpi)
     adding = allreduce.choose_allreduce(request, nodes, backend)
-    context = LaunchContext(request, nodes, backend, backend_reason, launcher.flavor, workers, wanted, by_mpi, adding)
+    wire = allreduce.choose_wire(request, nodes, backend, adding)
+    context = LaunchContext(
+        request, nodes, backend, backend_reason, launcher.flavor, workers, wanted, by_mpi, adding, wire
+    )
     if (refusal := _check_names(context)) is not None:
         return refusal
     hosts = tuple(_host_plan(context, node) for node in nodes)
@@ -109,6 +112,7 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | Refusal:
         choices=plan_choices(context, distribution, launcher),
         time_limit=options.time_limit,
         allreduce=context.allreduce,
+        wire=context.wire,
         rank_options=values_for_wrapper(options),
         other_runs=_other_runs(request, hosts),
     )

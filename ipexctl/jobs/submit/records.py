@@ -113,7 +113,7 @@ def launch_spec(
         python_version=context.env.version,
         logind=context.facts[record.node0.name].logind,
         retention=retention,
-        shared_allreduce=plan.allreduce.mode == "shared",
+        adds_up=plan.adds_up,
         meter=request.meter,
         metric=request.metric or "",
         trial=request.trial,

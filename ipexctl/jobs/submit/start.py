@@ -7,7 +7,7 @@ job and the mpirun line when all else is ready.
 
 Each store gets RUNDIR/agent.zip, the run's own copy of the agent, from which its supervisor and its ranks start
 (`launch/mpi_commands.py` has their line); a copy with bytecode from an earlier run replaces it where there is one. The
-package `inrank/` goes beside the hooks only if the plan adds gradients up in shared memory: no rank reads it else. The
+package `inrank/` goes beside the hooks only if ranks add gradients up with it: no rank reads it else. The
 token and the secrets of a run travel by stdin into files of mode 0600, never in a command line.
 """
 
@@ -97,8 +97,8 @@ class LaunchSpec:
     """Of node0."""
     retention: RetentionLimits | None = None
     """Older runs are pruned by these limits; None: they are kept."""
-    shared_allreduce: bool = False
-    """Whether ranks add gradients up in shared memory."""
+    adds_up: bool = False
+    """Whether ranks add gradients up with our code."""
     meter: bool = False
     """Whether ranks count their steps and samples."""
     metric: str = ""
@@ -109,7 +109,7 @@ class LaunchSpec:
     @property
     def needs_in_rank(self) -> bool:
         """Whether ranks import the package `inrank/`."""
-        return self.shared_allreduce or self.meter
+        return self.adds_up or self.meter
 
     @property
     def bytecode(self) -> str:

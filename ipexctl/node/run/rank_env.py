@@ -21,7 +21,7 @@ MPI_PREFIXES = (
     *TASK_OF_SLURM,
 )
 """Scripts take a rank and a number of ranks from them, and would wait for the others in a process group."""
-PLANNED_ALONE = ("IPEXCTL_ALLREDUCE", "IPEXCTL_METER")
+PLANNED_ALONE = ("IPEXCTL_ALLREDUCE", "IPEXCTL_WIRE", "IPEXCTL_METER")
 """Variables that only a plan or the wrapper sets: of a login or another run, they ask for files that this run lacks."""
 _FULL = 1 << 20
 """Bytes: no checkpoint fits in less, and a file that was cut short has left no more."""

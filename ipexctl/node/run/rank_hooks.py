@@ -5,6 +5,7 @@ costs a millisecond.
 
     SIGNAL           writes all threads' stacks to an unnamed file, which `process_stacks.py` reads through /proc
     $IPEXCTL_ALLREDUCE   `shared` or `auto`: the first model with DDP imports `ipexctl_inrank` from the same directory
+    $IPEXCTL_WIRE        how gradients go between hosts: likewise
     $IPEXCTL_METER       the path of the step meter's ring: `import torch` imports `ipexctl_inrank` from there
     $IPEXCTL_NOTES   `NUMBER:INODE` of an inherited pipe: a line `PID CODE WORDS` goes there once an exception, or
                      sys.exit with a code other than 0, has reached the top. Children without the pipe write none.
@@ -188,8 +189,8 @@ def install_notes() -> None:
 
 
 def install_all_reduce() -> None:
-    """Let the first model with DDP ask all ranks whether their gradients can be added up in shared memory."""
-    if os.environ.get("IPEXCTL_ALLREDUCE") in ("shared", "auto"):
+    """Let the first model with DDP ask all ranks whether their gradients can be added up by our code."""
+    if os.environ.get("IPEXCTL_ALLREDUCE") in ("shared", "auto") or os.environ.get("IPEXCTL_WIRE"):
         call_after_import(DDP_MODULE, wrap_ddp)
 
 
@@ -272,8 +273,10 @@ def load_attach() -> Any:
     try:
         return load_in_rank("ddp").attach
     except Exception as error:  # noqa: BLE001  # the script trains without it
-        if os.environ.get("RANK") == "0" and os.environ.get("IPEXCTL_ALLREDUCE") == "shared":
-            print(f"ipexctl: all-reduce in shared memory is off: {describe(error)}", file=sys.stderr)  # noqa: T201
+        wire = os.environ.get("IPEXCTL_WIRE")
+        way = f"--wire {wire}" if wire else "all-reduce in shared memory"
+        if os.environ.get("RANK") == "0" and (wire or os.environ.get("IPEXCTL_ALLREDUCE") == "shared"):
+            print(f"ipexctl: {way} is off: {describe(error)}", file=sys.stderr)  # noqa: T201
         return id
 
 

@@ -46,7 +46,7 @@ MAX_EVENTS = 400
 PLAN_FIELDS = (
     *("backend", "flavor", "python", "command", "cwd", "env", "dtype_hint", "install", "packages", "master_port"),
     *("stack", "commit", "before_start"),
-    "allreduce",
+    *("allreduce", "wire"),
 )
 MAX_SETTINGS = 2000
 """Of the plan; those of single ranks come last."""

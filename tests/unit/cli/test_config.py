@@ -39,6 +39,7 @@ HARMLESS = frozenset(
         "accelerate_config",
         "all_hosts",
         "allreduce",
+        "wire",
         "allow_big",
         "backend",
         "bastion",

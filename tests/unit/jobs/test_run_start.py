@@ -188,7 +188,7 @@ def test_every_store_gets_its_job_and_the_token_by_stdin() -> None:
 
 @pytest.mark.parametrize(
     ("uses", "is_sent"),
-    [({}, False), ({"shared_allreduce": True}, True), ({"meter": True}, True), ({"metric": "x(.)"}, False)],
+    [({}, False), ({"adds_up": True}, True), ({"meter": True}, True), ({"metric": "x(.)"}, False)],
 )
 def test_the_package_of_a_rank_is_sent_only_if_the_run_uses_it(
     uses: dict[str, Any], is_sent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

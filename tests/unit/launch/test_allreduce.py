@@ -15,7 +15,7 @@ from ipexctl.export.common import common_settings
 from ipexctl.facts.system import Memory, System
 from ipexctl.jobs.submit.request import RunRequest
 from ipexctl.launch.overrides import check_options
-from ipexctl.launch.plan import AllReduce, LaunchPlan, to_json
+from ipexctl.launch.plan import AllReduce, LaunchPlan, Wire, to_json
 from ipexctl.launch.request import Export, LaunchOptions, RankEnv
 
 FOUR, TWO_NODES = cpu(4), cpu(8, 2)
@@ -146,3 +146,84 @@ def test_an_export_says_that_it_cannot_use_shared_memory(mode: Any, count: int) 
     context: Any = SimpleNamespace(info_name="shell")
     notes = _lost(context, call, plan(machine(FOUR, 1), ppn=2, allreduce=mode))
     assert len([note for note in notes if "shared memory" in note]) == count
+
+
+# What goes between hosts
+
+
+def between(found: LaunchPlan) -> str:
+    return next((choice for choice in found.choices if choice.startswith("between hosts")), "")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason", "shared"),
+    [
+        ({"ppn": 2}, "asked", True),
+        ({"ppn": 1}, "asked", False),
+        ({"ppn": 2, "allreduce": "shared"}, "asked", True),
+        ({"slots": (1, 2)}, "unequal-hosts", False),
+        ({"ppn": 5}, "more-ranks-than-cores", False),
+        ({"ppn": 5, "allreduce": "shared"}, "asked", True),
+        ({"ppn": 1, "backend": "none"}, "no-process-group", False),
+        ({"ppn": 1, "env": IPEX, "backend": "ccl"}, "other-backend", False),
+        ({"ppn": 1, "env": torch("2.0.1")}, "torch-too-old", False),
+        ({"ppn": 1, "env": torch(None)}, "torch-unknown", False),
+        ({"ppn": 1, "exports": (Export("IPEXCTL_SHIM", "off"),)}, "hooks-off", False),
+    ],
+)
+@pytest.mark.parametrize("mode", ["bf16", "int8"])
+def test_fewer_bytes_go_between_hosts_where_our_code_adds_up(
+    options: dict[str, Any], reason: str, shared: bool, mode: str
+) -> None:
+    found = plan(machine(FOUR, 1), machine(FOUR, 2), wire=mode, **options)
+    is_on = reason == "asked"
+    assert found.wire == Wire(mode if is_on else "fp32", reason, found.wire.hosts)  # type: ignore[arg-type]
+    assert value(found, "IPEXCTL_WIRE") == (mode if is_on else None)
+    assert (found.allreduce.mode == "shared") == shared
+    assert found.adds_up == (is_on or shared)
+    assert any(f"--wire {mode} has no effect" in note for note in found.notes) != is_on
+    assert bool(between(found)) == is_on
+    assert to_json(found)["wire"]["reason"] == reason
+
+
+def test_values_go_as_they_are_unless_the_user_asks() -> None:
+    found = plan(machine(FOUR, 1), machine(FOUR, 2), ppn=1)
+    assert to_json(found)["wire"] == {"mode": "fp32", "reason": "default", "hosts": ()}
+    assert not between(found)
+    assert not found.adds_up
+
+
+def test_one_host_has_no_wire() -> None:
+    found = plan(machine(FOUR, 1), ppn=2, wire="int8")
+    assert found.wire == Wire("fp32", "one-host")
+    assert "--wire int8 has no effect: all ranks are on one host" in found.notes
+
+
+def test_the_plan_says_how_many_bytes_go_and_stay() -> None:
+    assert between(plan(machine(FOUR, 1), machine(FOUR, 2), ppn=1, wire="bf16")) == (
+        "between hosts: bf16 (0.50x the bytes; asked)"
+    )
+    assert between(plan(machine(FOUR, 1), machine(FOUR, 2), ppn=2, wire="int8")) == (
+        "between hosts: int8 (0.25x the bytes; asked); each rank keeps what rounding takes: 2 bytes for each trained "
+        "parameter"
+    )
+
+
+def test_a_processor_of_another_kind_is_named() -> None:
+    found = plan(machine(FOUR, 1), machine(FOUR, 2, system=System(arch="aarch64")), ppn=1, wire="bf16")
+    assert found.wire == Wire("fp32", "other-processor", ("node2",))
+    assert any("it needs x86-64, and node2 has another" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"wire": "bf16", "allreduce": "backend"}, "--wire bf16"),
+        ({"exports": (Export("IPEXCTL_WIRE", "bf16"),)}, "IPEXCTL_WIRE"),
+    ],
+)
+def test_contradictions_are_refused_before_a_host_is_contacted(options: dict[str, Any], words: str) -> None:
+    refusal = check_options(LaunchOptions(**options))
+    assert refusal is not None
+    assert words in refusal.reason
+    assert refusal.fix

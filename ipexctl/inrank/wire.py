@@ -1,0 +1,252 @@
+"""What ranks of the same place on several hosts send one another: sums of gradients, in fewer bytes if the call asks.
+
+In comes the sum of a host for a part of a bucket, as each of its ranks has one; out goes the sum over all hosts, by way
+of works that `channel.py` takes one step further whenever they are complete. With fp32 it is gloo's all-reduce, of the
+values as they are. With a codec, values are sent as bf16, or as int8 with a scale for each block:
+
+    two hosts     each sends all of its values to the other, and adds up both
+    more          each sends to every host the part that this one adds up, and then its own sum to all others
+
+The rules: sums are formed in fp32, in the order of the hosts. A host uses its own values as the others read them, so
+that all of them have the same bits. An infinite or undefined value makes its block undefined everywhere, so that loss
+scalers see it. What int8 loses by rounding is added to the values of the next step (error feedback), and is forgotten
+with its model. Values that a codec would not make smaller go as they are. Each group makes its calls in the order of
+the pieces, which is the same on all hosts.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Sequence, Union
+
+import torch
+
+MODES = ("fp32", "bf16", "int8")
+BLOCK = 1024
+"""Values with one scale."""
+LEAST = 1e-30
+"""The smallest scale, for a block of zeros. What it rounds to zero is far below any gradient."""
+_TOP = 127.0
+
+
+class Bf16:
+    """Two bytes a value."""
+
+    itemsize, has_feedback = 2, False
+
+    @staticmethod
+    def size(elements: int) -> int:
+        return 2 * elements
+
+    @staticmethod
+    def encode(values: Any, wire: Any) -> None:
+        wire.view(torch.bfloat16).copy_(values)
+
+    @staticmethod
+    def decode(wire: Any, values: Any) -> None:
+        values.copy_(wire.view(torch.bfloat16))
+
+
+class Int8:
+    """One byte a value; the scales of all blocks come first."""
+
+    itemsize, has_feedback = 1, True
+
+    @staticmethod
+    def size(elements: int) -> int:
+        return 4 * -(-elements // BLOCK) + -(-elements // 4) * 4  # as fp32 begins at multiples of four
+
+    @staticmethod
+    def encode(values: Any, wire: Any) -> None:
+        for part, scale, codes in _blocks(values, wire):
+            torch.amax(part.abs(), 1, keepdim=True, out=scale)
+            scale.div_(_TOP).clamp_(min=LEAST)
+            scale.masked_fill_(~scale.isfinite(), float("nan"))
+            codes.copy_(part.div(scale).round_())
+
+    @staticmethod
+    def decode(wire: Any, values: Any) -> None:
+        for part, scale, codes in _blocks(values, wire):
+            part.copy_(codes).mul_(scale)
+
+
+Codec = Union[Bf16, Int8]
+CODECS: dict[str, Codec] = {"bf16": Bf16(), "int8": Int8()}
+
+
+def _blocks(values: Any, wire: Any) -> list[Any]:
+    """Whole blocks, and what is left, each with its scales and codes."""
+    elements = values.numel()
+    blocks, whole = -(-elements // BLOCK), elements // BLOCK * BLOCK
+    scales, codes = wire[: 4 * blocks].view(torch.float32), wire[4 * blocks :].view(torch.int8)
+    parts = [(0, whole, BLOCK)] if whole else []
+    parts += [(whole, elements, elements - whole)] if whole < elements else []
+    return [
+        (
+            values[low:high].view(-1, width),
+            scales[low // BLOCK : -(-high // BLOCK)].view(-1, 1),
+            codes[low:high].view(-1, width),
+        )
+        for low, high, width in parts
+    ]
+
+
+class Lost:
+    """What rounding has taken from a piece of a bucket in the last step."""
+
+    __slots__ = ("values",)
+
+    def __init__(self) -> None:
+        self.values: Any = None
+
+
+class Work:
+    """A step of a sum over hosts, as `channel.py` takes it further."""
+
+    def __init__(self, work: Any = None) -> None:
+        """`work` is gloo's; None where there is nothing to add up."""
+        self._work = work
+
+    def is_completed(self) -> bool:
+        return self._work is None or bool(self._work.is_completed())
+
+    def wait(self) -> None:
+        """Raises the error of the group, if it had one."""
+        if self._work is not None:
+            self._work.wait()
+
+    def next_step(self) -> Work | None:
+        """What follows once this one is complete; None after the last."""
+        return None
+
+    def store(self, target: Any) -> None:
+        """Write the sum, after the last step."""
+
+
+class AllReduce(Work):
+    """Gloo's sum of the values as they are."""
+
+    def __init__(self, link: Between, values: Any) -> None:
+        super().__init__(link.first.allreduce([values]))
+        self._values = values
+
+    def store(self, target: Any) -> None:
+        if target.data_ptr() != self._values.data_ptr():
+            target.copy_(self._values)
+
+
+class Exchange(Work):
+    """Two hosts: each has the other's values after one step."""
+
+    def __init__(self, link: Between, values: Any, lost: Lost | None) -> None:
+        self._link, self._values, self._lost = link, _with_lost(values, lost), lost
+        own = link.encoded(self._values)
+        self._wires = [torch.empty_like(own) for _ in range(link.size)]
+        super().__init__(link.first.allgather([self._wires], [own]))
+
+    def store(self, target: Any) -> None:
+        link = self._link
+        terms = [torch.empty_like(self._values) for _ in self._wires]
+        for wire, term in zip(self._wires, terms):
+            link.codec.decode(wire, term)
+        if self._lost is not None:
+            _keep(self._lost, self._values, terms[link.place])
+        target.copy_(terms[0].add_(terms[1]))
+
+
+class Scatter(Work):
+    """More hosts, the first step: this host gets from all others the part that it adds up."""
+
+    def __init__(self, link: Between, values: Any, lost: Lost | None) -> None:
+        self._link, self._values, self._lost = link, _with_lost(values, lost), lost
+        elements = values.numel()
+        self._bounds = part_bounds(elements, link.size)
+        size = link.codec.size(self._bounds[0][1])
+        self._sent = torch.zeros(link.size * size, dtype=torch.uint8)
+        self._received = torch.empty_like(self._sent)
+        for wire, (low, high) in zip(self._sent.view(link.size, -1), self._bounds):
+            link.codec.encode(self._values[low:high], wire[: link.codec.size(high - low)])
+        super().__init__(link.first.alltoall_base(self._received, self._sent, [], []))
+
+    def next_step(self) -> Gather:
+        link, codec, place = self._link, self._link.codec, self._link.place
+        low, high = self._bounds[place]
+        total, term = (torch.zeros(high - low) for _ in range(2))
+        for host, wire in enumerate(self._received.view(link.size, -1)):
+            codec.decode(wire[: codec.size(high - low)], total if host == 0 else term)
+            if host:
+                total.add_(term)
+        if self._lost is not None:
+            decoded = torch.empty_like(self._values)
+            for wire, (first, last) in zip(self._sent.view(link.size, -1), self._bounds):
+                codec.decode(wire[: codec.size(last - first)], decoded[first:last])
+            _keep(self._lost, self._values, decoded)
+        return Gather(link, total, self._bounds, self._lost)
+
+
+class Gather(Work):
+    """More hosts, the second step: all get the sums of all others."""
+
+    def __init__(self, link: Between, total: Any, bounds: Sequence[Any], lost: Lost | None) -> None:
+        self._link, self._total, self._bounds, self._lost = link, total, bounds, lost
+        own = torch.zeros(link.codec.size(bounds[0][1]), dtype=torch.uint8)
+        link.codec.encode(total, own[: link.codec.size(total.numel())])
+        self._wires = [torch.empty_like(own) for _ in range(link.size)]
+        super().__init__(link.second.allgather([self._wires], [own]))
+
+    def store(self, target: Any) -> None:
+        codec, place = self._link.codec, self._link.place
+        sums = torch.empty(self._bounds[-1][1])
+        for wire, (low, high) in zip(self._wires, self._bounds):
+            codec.decode(wire[: codec.size(high - low)], sums[low:high])
+        if self._lost is not None and self._lost.values is not None:
+            low, high = self._bounds[place]
+            missing = self._total - sums[low:high]
+            self._lost.values[low:high] += missing.nan_to_num_(0.0, 0.0, 0.0)
+        target.copy_(sums)
+
+
+class Between:
+    """The groups of the ranks with this place on their hosts, and how they send values."""
+
+    def __init__(self, groups: Sequence[Any], place: int, size: int, mode: str) -> None:
+        self.first, self.second = groups[0], groups[-1]
+        """Those of the first and of the second step: between the two kinds of calls there is no order."""
+        self.place, self.size, self.mode = place, size, mode
+        self.codec: Any = CODECS.get(mode)
+
+    def compresses(self, dtype: Any, itemsize: int) -> bool:
+        return self.codec is not None and dtype.is_floating_point and self.codec.itemsize < itemsize
+
+    def begin(self, values: Any, lost: Lost | None) -> Work:
+        """A work that adds up flat, contiguous values over all hosts; they belong to it until its sum is stored."""
+        if not values.numel():
+            return Work()
+        if not self.compresses(values.dtype, values.element_size()):
+            return AllReduce(self, values)
+        return (Exchange if self.size == 2 else Scatter)(self, values, lost if self.codec.has_feedback else None)
+
+    def encoded(self, values: Any) -> Any:
+        wire = torch.empty(self.codec.size(values.numel()), dtype=torch.uint8)
+        self.codec.encode(values, wire)
+        return wire
+
+
+def part_bounds(elements: int, hosts: int) -> list[Any]:
+    """The part of each host: whole blocks, so that the last ones may be shorter or empty."""
+    size = -(-elements // (hosts * BLOCK)) * BLOCK if elements > BLOCK else elements
+    return [(min(size * host, elements), min(size * (host + 1), elements)) for host in range(hosts)]
+
+
+def _with_lost(values: Any, lost: Lost | None) -> Any:
+    """The values in fp32, with what they have lost in the step before."""
+    values = values.float()
+    if lost is not None and lost.values is not None:
+        values.add_(lost.values)
+    return values
+
+
+def _keep(lost: Lost, values: Any, decoded: Any) -> None:
+    """Keep what the others did not get. An undefined value is in their sum, and must not come again."""
+    if lost.values is None:
+        lost.values = torch.empty_like(decoded)
+    torch.sub(values, decoded, out=lost.values).nan_to_num_(0.0, 0.0, 0.0)
