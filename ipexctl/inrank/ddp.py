@@ -137,7 +137,7 @@ def _attach(model: Any) -> str:
     timeout = _timeout(group)
     name = str(_models)
     if link is None:
-        link = connect(store, dist.get_rank(), group.size(), name, reason, timeout, _wire())
+        link = connect(store, dist.get_rank(), group.size(), name, reason, timeout, wire=_wire())
         _connected = _Connected(weakref.ref(group), link)
     else:
         link.confirm(store, dist.get_rank(), name, reason)
@@ -223,15 +223,15 @@ def _report(reason: str) -> None:
     """Say once, on rank 0, which way the gradients go, if the call asks for one."""
     global _has_reported
     wire = os.environ.get("IPEXCTL_WIRE", "")
-    asked = [f"--wire {wire}"] if wire else []
+    chosen = [f"--wire {wire}"] if wire else []
     if os.environ.get("IPEXCTL_ALLREDUCE") == "shared":
-        asked.insert(0, "all-reduce in shared memory")
-    if not asked or _has_reported or not dist.is_initialized() or dist.get_rank() != 0:
+        chosen.insert(0, "all-reduce in shared memory")
+    if not chosen or _has_reported or not dist.is_initialized() or dist.get_rank() != 0:
         return
     _has_reported = True
     state = f"off: {reason}" if reason else "on"
     try:
-        for way in asked:
+        for way in chosen:
             print(f"ipexctl: {way} is {state}", file=sys.stderr, flush=True)  # noqa: T201
     except (OSError, ValueError):
         return

@@ -70,7 +70,7 @@ class SharedLink:
         return future
 
 
-def connect(store: Any, rank: int, size: int, name: str, reason: str, timeout: float, wire: str = "fp32") -> SharedLink:
+def connect(store: Any, rank: int, size: int, name: str, reason: str, timeout: float, *, wire: str) -> SharedLink:
     """A link of all ranks; `reason` is why this rank wants none, or empty. Raises an OffError."""
     own, number, reason = _offered(reason)
     segments = {rank: own} if own is not None else {}

@@ -38,6 +38,7 @@ PREFETCHED, MIXED, UNSIZED = 1, 2, 4
 DEPTH, ITEMS = 4, 16
 """How deep, and in how many items of a batch, the first tensor is looked for."""
 MOST_ITERATORS = 64
+WIDE = ("torch.float32", "torch.float64")
 WAITING = f"{__package__}.waiting"
 """The module of the all-reduce in shared memory that counts its waiting, if the rank has imported it."""
 
@@ -139,6 +140,7 @@ class Meter:
         self._path = path
         self._ring: RingWriter | None = None
         self._before = Totals(0)
+        self._models: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._written_at = 0
         os.register_at_fork(after_in_child=self._leave_ring)
 
@@ -150,6 +152,19 @@ class Meter:
         """In a forked child, if its parent has the ring; else the child may be the one that trains."""
         if self._ring is not None:
             self.turn_off()
+
+    def on_model(self, model: Any) -> None:
+        """A model has got DDP: note how many bytes of its gradients fewer bytes could stand for."""
+        try:
+            parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+            wide = [parameter for parameter in parameters if str(parameter.dtype) in WIDE]
+            self._models[model] = sum(parameter.numel() * parameter.element_size() for parameter in wide)
+        except Exception:  # noqa: BLE001
+            self.turn_off()
+
+    def _gradients(self) -> int:
+        """By 65,536, rounded up."""
+        return min(-(-sum(self._models.values()) >> 16), 0xFFFFFF)
 
     def before_step(self) -> None:
         self.counter.before_step()
@@ -200,7 +215,7 @@ class Meter:
                 before.samples + counter.samples,
                 before.wait + counter.wait,
                 before.reduce + (waiting.slept[0] if waiting is not None else 0),
-                threading.get_native_id() << 32 | counter.flags,
+                threading.get_native_id() << 32 | self._gradients() << 8 | counter.flags,
             )
         )
         counter.flags = 0

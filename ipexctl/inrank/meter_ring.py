@@ -9,7 +9,8 @@ record when another process takes over, so that a record that was missed costs r
 
 NUMBER counts the records from 1; a record's place is (NUMBER - 1) % SLOTS. WALL is CLOCK_MONOTONIC in nanoseconds, WAIT
 the time spent waiting for data, REDUCE that for other ranks in the all-reduce in shared memory. FLAGS has why samples
-can't be known since the record before, and in its upper half the thread that stepped. CHECK is the exclusive or of the
+can't be known since the record before, in its lowest byte; the bytes of gradients of models with DDP, by 65,536, in the
+next three; and in its upper half the thread that stepped. CHECK is the exclusive or of the
 other words and of SALT. The writer clears NUMBER, writes the other words, then NUMBER: x86-64 shows stores to others in
 this order, and a reader that meets a record halfway sees NUMBER 0, two different readings, or a CHECK that is wrong.
 """

@@ -1,4 +1,4 @@
-"""What ranks of the same place on several hosts send one another: sums of gradients, in fewer bytes if the call asks.
+"""Sums of gradients over hosts, by the ranks with the same place on each: in fewer bytes if the call asks for it.
 
 In comes the sum of a host for a part of a bucket, as each of its ranks has one; out goes the sum over all hosts, by way
 of works that `channel.py` takes one step further whenever they are complete. With fp32 it is gloo's all-reduce, of the
@@ -122,7 +122,7 @@ class Work:
         """Write the sum, after the last step."""
 
 
-class AllReduce(Work):
+class PlainSum(Work):
     """Gloo's sum of the values as they are."""
 
     def __init__(self, link: Between, values: Any) -> None:
@@ -134,7 +134,7 @@ class AllReduce(Work):
             target.copy_(self._values)
 
 
-class Exchange(Work):
+class Swap(Work):
     """Two hosts: each has the other's values after one step."""
 
     def __init__(self, link: Between, values: Any, lost: Lost | None) -> None:
@@ -222,8 +222,8 @@ class Between:
         if not values.numel():
             return Work()
         if not self.compresses(values.dtype, values.element_size()):
-            return AllReduce(self, values)
-        return (Exchange if self.size == 2 else Scatter)(self, values, lost if self.codec.has_feedback else None)
+            return PlainSum(self, values)
+        return (Swap if self.size == 2 else Scatter)(self, values, lost if self.codec.has_feedback else None)
 
     def encoded(self, values: Any) -> Any:
         wire = torch.empty(self.codec.size(values.numel()), dtype=torch.uint8)

@@ -21,6 +21,7 @@ from ipexctl.text import counted, format_clock, printable, rough_duration
 from ipexctl.ui.messages import paint, wants_color
 from ipexctl.ui.paragraph import wrapped, wrapped_fix
 from ipexctl.ui.results import value_json
+from ipexctl.ui.run.summary import network_text
 from ipexctl.ui.table import print_lines
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def as_json(result: SlowResult) -> dict[str, Any]:
         "windows": verdict.windows,
         "seconds": round(verdict.seconds, 1),
         "waiting": verdict.waiting,
+        "network": value_json(verdict.network),
         "unjudged": verdict.unjudged,
         "from_copy": result.from_copy,
         "reason": printable(f"{record.node0.name}: {result.error.reason}") if result.error is not None else "",
@@ -279,6 +281,8 @@ def _judgement(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) -> Ite
     elif not verdict.findings and not verdict.links:
         judged = f"{counted(verdict.windows, 'window')} of {rough_duration(verdict.seconds)} together"
         yield f"no rank of run {record.id} is slow in {judged}"
+    if (text := network_text(verdict.network)) != "":
+        yield text
     if verdict.waiting == "spins" and not verdict.unjudged:
         yield _SPINS
     for crowded in verdict.crowded:

@@ -17,7 +17,7 @@ from ipexctl.text import format_clock, printable
 from ipexctl.ui.messages import paint, wants_color
 from ipexctl.ui.paragraph import wrapped
 from ipexctl.ui.results import value_json
-from ipexctl.ui.run.summary import throughput_text
+from ipexctl.ui.run.summary import network_text, throughput_text
 from ipexctl.ui.slow import short_json, slow_line
 from ipexctl.ui.table import print_lines
 
@@ -69,6 +69,7 @@ def as_json(answer: WhyResult) -> dict[str, Any]:
         "notes": value_json(diagnosis.notes),
         "throughput": diagnosis.throughput and diagnosis.throughput._asdict(),
         "slow": short_json(answer.slow),
+        "network": value_json(answer.slow.network if answer.slow is not None else None),
         "output_lost": lost._asdict() if (lost := diagnosis.output_lost) else None,
         "next": list(diagnosis.next),
     }
@@ -111,13 +112,15 @@ def lines_of(answer: WhyResult, columns: int = 0, *, colors: bool = False) -> It
     yield from _headline(diagnosis, columns, colors=colors)
     yield from _last_lines(diagnosis.lines, diagnosis.whose, columns, colors=colors)
     slow = slow_line(answer.slow, answer.record.id, is_over=diagnosis.state in FINAL)
-    if diagnosis.others or diagnosis.notes or slow:
+    network = network_text(answer.slow.network) if answer.slow is not None else ""
+    if diagnosis.others or diagnosis.notes or slow or network:
         yield ""
     for other in diagnosis.others:
         yield from _folded(other.sentence, columns, "")
     for note in diagnosis.notes:
         yield from _folded(note, columns, "")
-    yield from _folded(slow, columns, "") if slow else ()
+    for text in filter(None, (slow, network)):
+        yield from _folded(text, columns, "")
     cause = diagnosis.cause
     if cause is not None:
         yield ""

@@ -27,7 +27,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
     store = dist.distributed_c10d._get_default_store()
-    link = importlib.import_module("ipexctl_inrank.link").connect(store, rank, ranks, "pieces", "", 60.0)
+    link = importlib.import_module("ipexctl_inrank.link").connect(store, rank, ranks, "pieces", "", 60.0, wire="fp32")
     channel = link.channel
     common, own = random.Random(38), random.Random(rank)
     for _ in range(PASSES):

@@ -78,7 +78,7 @@ def slow(
 
 def setup_of(status: RunStatus, backend: str, allreduce: str) -> RunSetup:
     hosts = {row.rank: row.host for row in status.ranks}
-    return RunSetup(hosts, waiting_of(backend, allreduce, len(set(hosts.values()))))
+    return RunSetup(hosts, waiting_of(backend, allreduce, len(set(hosts.values()))), status.network)
 
 
 def suspect_of(verdict: SlowVerdict) -> SlowFinding | None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from ipexctl.jobs.slow.timeline import JudgedWindow
     from ipexctl.jobs.windows import RunWindows
+    from ipexctl.node.common.records import NetworkCost
     from ipexctl.node.run.own_time import Waiting
     from ipexctl.node.run.replies import SuspectLook
     from ipexctl.node.run.window_codec import HostRates, RankRates
@@ -47,6 +48,8 @@ class RunSetup:
     hosts: Mapping[int, str] = field(hash=False)
     """The host of each rank."""
     waiting: Waiting = "sleeps"
+    network: NetworkCost | None = None
+    """As the supervisor has watched it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,8 @@ class SlowVerdict:
     """Of these windows."""
     waiting: Waiting = "sleeps"
     unjudged: Unjudged = ""
+    network: NetworkCost | None = None
+    """What transfers between hosts cost; known where no rank is compared, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +119,8 @@ def judge(windows: RunWindows, setup: RunSetup, looks: Mapping[int, SuspectLook]
     hosts = {setup.hosts[rank]: found for rank, found in windows.hosts.items() if rank in setup.hosts}
     rows = judged_rows(windows.ranks, hosts)
     flat = [window for row in rows for window in row]
-    verdict = SlowVerdict(windows=len(flat), seconds=sum(window.seconds for window in flat), waiting=setup.waiting)
+    seconds = sum(window.seconds for window in flat)
+    verdict = SlowVerdict(windows=len(flat), seconds=seconds, waiting=setup.waiting, network=setup.network)
     if not flat:
         return replace(verdict, unjudged=_without_windows(windows))
     judged = [[_judged(window, setup.waiting) for window in row] for row in rows]

@@ -110,6 +110,28 @@ class SlowRank(NamedTuple):
     """Own time above that of the others, in percent of a step."""
 
 
+class WireAdvice(NamedTuple):
+    """What `--wire` would bring."""
+
+    wire: str
+    speedup: float
+    """Steps in the same time, by those without it."""
+
+
+class NetworkCost(NamedTuple):
+    """What transfers between hosts cost a step of an attempt, so far or as a whole."""
+
+    share: float
+    """The part of a step that ranks wait for other hosts, 0 to 1."""
+    bytes_per_step: float
+    """Sent by a host."""
+    rate: float
+    """Bytes a second, while a host sends."""
+    iface: str = ""
+    """Of the run's connections; empty: all but the loopback."""
+    advice: WireAdvice | None = None
+
+
 class TrialFigures(NamedTuple):
     """What a rank of a trial of `autotune` has measured so far; `node/run/trial_meter.py` has the rules."""
 
@@ -304,6 +326,8 @@ class RunStatus(NamedTuple):
     """Of the ranks together; None if nothing was measured."""
     slow: SlowRank | None = None
     """While it runs; `ipexctl slow` judges more, and says why."""
+    network: NetworkCost | None = None
+    """None on one host, and where it can't be known."""
     job_end: str = ""
     """What Slurm did that stopped it, such as TIMEOUT: a word that `slurm.describe_run_end` knows."""
     notes: bool = False

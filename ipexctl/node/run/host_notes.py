@@ -12,11 +12,14 @@ import re
 from typing import Iterator, NamedTuple, Sequence
 
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder
+from ipexctl.node.run.network_watch import MOMENT
 from ipexctl.node.run.window_codec import HostRates
 from ipexctl.node.run.window_file import MAX_LABEL, WINDOW
 
 MAX_PROCESSORS = 4
 """Whose frequency is read at once: some kernels sleep 10 ms for one that is idle."""
+LOOKING = 2.0
+"""Seconds of each window in which the interface is looked at often."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _SECTOR = 512
 _PARTS = re.compile(r"^(loop|ram|zram|dm-|md|fd|sr)")
@@ -38,6 +41,39 @@ class HostNotes(NamedTuple):
         return 0 < self.seconds <= 2 * WINDOW
 
 
+class Moments:
+    """How fast an interface sends at its busiest: it is looked at often, but only for LOOKING seconds of a window."""
+
+    def __init__(self, path: str, now: float) -> None:
+        self._path = path
+        self.at = now + WINDOW - LOOKING if path else float("inf")
+        """Of the next look."""
+        self._begun = self.at
+        self._before: tuple[float, int] | None = None
+        self._peak: float | None = None
+
+    def look(self, now: float) -> None:
+        try:
+            with open(self._path, encoding="ascii") as file:
+                sent = int(file.read())
+        except (OSError, ValueError):
+            self.at = float("inf")
+            return
+        if self._before is not None:
+            then, before = self._before
+            if now - then >= MOMENT / 2:  # a look that came late is no shorter moment
+                self._peak = max(self._peak or 0.0, (sent - before) / (now - then))
+        self._before, self.at = (now, sent), now + MOMENT
+        if now - self._begun >= LOOKING:
+            self._before = None
+            self._begun = self.at = now + WINDOW - LOOKING
+
+    def take(self) -> float | None:
+        """The rate of the busiest moment since the call before; None if it was not looked at."""
+        peak, self._peak = self._peak, None
+        return peak
+
+
 class HostProbe:
     """Reads one host."""
 
@@ -50,6 +86,15 @@ class HostProbe:
         self._disks: dict[str, bool] = {}
         self._at = now
         self._before: dict[str, float] = {}
+        self._moments = Moments(f"{root}/sys/class/net/{self.iface}/statistics/tx_bytes" if self.iface else "", now)
+
+    @property
+    def next_look(self) -> float:
+        """When `look` is to be called again, to find the busiest moment of the interface."""
+        return self._moments.at
+
+    def look(self, now: float) -> None:
+        self._moments.look(now)
 
     def take(self, pid: int, now: float) -> HostRates | None:
         """The rates since the call before; None the first time."""
@@ -90,6 +135,7 @@ class HostProbe:
             read_per_s=rate("disk read"),
             write_per_s=rate("disk write"),
             disk_busy=max(busiest, default=None),
+            peak_sent_per_s=self._moments.take(),
         )
 
     def _read(self, path: str) -> str:

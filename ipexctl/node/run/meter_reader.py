@@ -37,7 +37,12 @@ class StepRecord(NamedTuple):
     @property
     def unknown(self) -> int:
         """Not 0: the samples since the record before can't be known."""
-        return self.flags & 0xFFFFFFFF
+        return self.flags & 0xFF
+
+    @property
+    def gradients(self) -> float:
+        """Bytes of gradients of the models with DDP, to 64 KB; 0 if there is none."""
+        return float((self.flags >> 8 & 0xFFFFFF) << 16)
 
     @property
     def thread(self) -> int:

@@ -394,7 +394,7 @@ class Rank:
         if self.is_over:
             return
         is_quiet = self.client.is_up and self.exit is None and not self.stacks.is_busy
-        latest = min(self.beat_at, self.meter.next_end) if is_quiet else now + 0.5
+        latest = min(self.beat_at, self.meter.next_end, self.meter.next_look) if is_quiet else now + 0.5
         if self.watch is not None and self.exit is None:
             latest = min(latest, self.watch.memory_at)
         wait = min(max(0.0, at - now) for at in (self.kill_at, self.drain_until, self.beat_at, latest))
@@ -450,6 +450,8 @@ class Rank:
             self.client.send_message("beat", ends=self.ends(), **figures)
         if self.watch is not None and self.exit is None and now >= self.watch.memory_at:
             self.watch.check_memory(now)
+        if self.exit is None and now >= self.meter.next_look:
+            self.meter.look(now)
         if self.watch is not None and self.exit is None and now >= min(self.poll_at, self.meter.next_end):
             self.poll_at = now + self.beat_interval
             self.meter.poll(self.watch.pids, now)

@@ -50,7 +50,7 @@ DIRECTORY = os.path.dirname(os.path.abspath(__file__))
 
 def begin() -> None:
     # The hook for gloo is registered first, so that it runs after all others.
-    for install in (install_gloo_wait, install_stack_dumps, install_notes, install_all_reduce, install_meter):
+    for install in (install_gloo_wait, install_stack_dumps, install_notes, install_ddp, install_meter):
         try:
             install()
         except (
@@ -188,10 +188,14 @@ def install_notes() -> None:
     atexit.register(notes.at_end)
 
 
-def install_all_reduce() -> None:
-    """Let the first model with DDP ask all ranks whether their gradients can be added up by our code."""
-    if os.environ.get("IPEXCTL_ALLREDUCE") in ("shared", "auto") or os.environ.get("IPEXCTL_WIRE"):
+def install_ddp() -> None:
+    """Let each model with DDP ask all ranks whether our code may add its gradients up, and have them measured."""
+    if adds_up() or os.environ.get("IPEXCTL_METER"):
         call_after_import(DDP_MODULE, wrap_ddp)
+
+
+def adds_up() -> bool:
+    return os.environ.get("IPEXCTL_ALLREDUCE") in ("shared", "auto") or bool(os.environ.get("IPEXCTL_WIRE"))
 
 
 def wrap_ddp(module: Any) -> None:
@@ -256,14 +260,17 @@ def wrap_constructor(model_class: Any) -> None:
     from functools import wraps
 
     construct = model_class.__init__
-    attach: Any = None
+    actions: Any = None
 
     @wraps(construct)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        nonlocal attach
+        nonlocal actions
         construct(self, *args, **kwargs)
-        attach = attach or load_attach()
-        attach(self)
+        if actions is None:
+            actions = [load_attach()] if adds_up() else []
+            actions += [load_on_model()] if os.environ.get("IPEXCTL_METER") else []
+        for action in actions:
+            action(self)
 
     model_class.__init__ = __init__
 
@@ -277,6 +284,14 @@ def load_attach() -> Any:
         way = f"--wire {wire}" if wire else "all-reduce in shared memory"
         if os.environ.get("RANK") == "0" and (wire or os.environ.get("IPEXCTL_ALLREDUCE") == "shared"):
             print(f"ipexctl: {way} is off: {describe(error)}", file=sys.stderr)  # noqa: T201
+        return id
+
+
+def load_on_model() -> Any:
+    """The function of the meter for a new model."""
+    try:
+        return load_in_rank("meter").meter().on_model
+    except Exception:  # noqa: BLE001  # nothing is measured then
         return id
 
 

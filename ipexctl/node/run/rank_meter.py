@@ -103,6 +103,17 @@ class RankMeter:
         """When the current window ends."""
         return self._windows.next_end if self._windows is not None else float("inf")
 
+    @property
+    def next_look(self) -> float:
+        """When `look` is to be called."""
+        probe = self._host_probe if self._windows is not None else None
+        return probe.next_look if probe is not None else float("inf")
+
+    def look(self, now: float) -> None:
+        """Look at the host's interface."""
+        if self._host_probe is not None:
+            self._host_probe.look(now)
+
     def prepare(self, environ: dict[str, str]) -> dict[str, str]:
         """The environment by which the hooks of the command find the ring."""
         return environ if self._reader is None else {**environ, VARIABLE: self._reader.path}

@@ -43,12 +43,11 @@ def read_setup(request: RunReference, _: object) -> Json:
 
 
 def plan_fields(plan: Mapping[str, Any]) -> dict[str, str]:
-    backend, allreduce = plan.get("backend"), plan.get("allreduce")
-    mode: Any = allreduce.get("mode") if isinstance(allreduce, dict) else None
-    return {
-        "backend": backend if isinstance(backend, str) else "",
-        "allreduce": mode if isinstance(mode, str) else "",
-    }
+    found = {"backend": plan.get("backend")}
+    for name in ("allreduce", "wire"):
+        choice = plan.get(name)
+        found[name] = choice.get("mode") if isinstance(choice, dict) else None
+    return {name: value if isinstance(value, str) else "" for name, value in found.items()}
 
 
 class LookRequest(RunReference):

@@ -51,6 +51,8 @@ class StepWindow(NamedTuple):
     by_metric: bool = False
     """The samples are from the script's output."""
     notes: RankNotes | None = None
+    gradients: float = 0.0
+    """Bytes of gradients of models with DDP, at the end."""
 
     @property
     def is_possible(self) -> bool:
@@ -156,6 +158,7 @@ def _measure(window: StepWindow, before: StepRecord, inside: Sequence[StepRecord
         samples=float(samples) if is_known else None,
         data_wait=min(1.0, (last.wait - before.wait) / length) if is_known else None,
         reduce_wait=min(1.0, (last.reduce - before.reduce) / length),
+        gradients=last.gradients,
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Sequence
 
+from ipexctl.node.common.json_records import as_json
+
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
     from ipexctl.node.common.records import RunStatus
@@ -27,6 +29,7 @@ def summary_fields(
         "seconds": round(seconds, 3),
         "output_lost": lost and lost._asdict(),
         "throughput": status and status.throughput and status.throughput._asdict(),
+        "network": status and status.network and as_json(status.network),
     }
 
 

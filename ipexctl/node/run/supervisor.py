@@ -54,6 +54,7 @@ from ipexctl.node.run.job_end import RunEnd, RunJob
 from ipexctl.node.run.job_limit import JobLimit
 from ipexctl.node.run.master_port import PortError, check_master_port
 from ipexctl.node.run.mpirun import MpirunProcess
+from ipexctl.node.run.network_watch import NetworkWatch
 from ipexctl.node.run.own_time import waiting_of
 from ipexctl.node.run.rank_connections import RankConnection, RankConnections
 from ipexctl.node.run.slow_rank import plan_fields
@@ -81,10 +82,12 @@ MAX_MALFORMED = 3
 MAX_MISMATCHES = 64
 
 
-def watch_of(rundir: str, ranks: Sequence[RankConnection]) -> SlowWatch:
+def watches_of(rundir: str, ranks: Sequence[RankConnection]) -> tuple[SlowWatch, NetworkWatch]:
     hosts = {peer.rank: peer.host for peer in ranks}
     fields = plan_fields(read_json(os.path.join(rundir, "plan.json")))
-    return SlowWatch(hosts, waiting_of(fields["backend"], fields["allreduce"], len(set(hosts.values()))))
+    waiting = waiting_of(fields["backend"], fields["allreduce"], len(set(hosts.values())))
+    network = NetworkWatch(hosts, waiting, wire=fields["wire"], shared=fields["allreduce"] == "shared")
+    return SlowWatch(hosts, waiting), network
 
 
 class Supervisor:
@@ -124,7 +127,7 @@ class Supervisor:
             after = status.attempts[-1].reason
             self.record.event("restart", attempt=status.attempt, after=after)
             self.note_restart(after)
-        self.watch = watch_of(self.rundir, self.ranks)
+        self.watch, self.network = watches_of(self.rundir, self.ranks)
         self.dumps = stack_dumps.StackDumps(self.record.path("stacks"), self.peers)
         self.stall_dump = ""
         """The id of the last dump that was taken without being asked for."""
@@ -296,11 +299,13 @@ class Supervisor:
             rates = window.rates()
             peer.windows.of_rank.add(window.number, rates, time.monotonic(), time.time())
             self.watch.add(peer.rank, window.number, rates, window.seconds)
-            self.record.status = self.record.status._replace(slow=self.watch.slow)
+            self.network.add(peer.rank, window.number, rates, window.seconds, window.gradients)
+            self.record.status = self.record.status._replace(slow=self.watch.slow, network=self.network.network)
             self.record.is_unsaved = True
 
     def on_host_window(self, peer: RankConnection, window: HostNotes) -> None:
         if window.is_possible:
+            self.network.add_host(peer.host, window.number, window.rates, window.seconds, window.iface)
             peer.windows.of_host.add(window.number, window.rates, time.monotonic(), time.time(), window.iface)
 
     def on_trial(self, peer: RankConnection, figures: TrialFigures) -> None:
@@ -612,6 +617,7 @@ class Supervisor:
         for peer in self.ranks:
             peer.reset()
         self.watch.begin_attempt()
+        self.network.begin_attempt()
         self.record.times.write_all(time.time())  # a setup file may take long to source
         try:
             self.start()

@@ -92,6 +92,8 @@ class HostRates(NamedTuple):
     write_per_s: float | None = None
     disk_busy: float | None = None
     """Of the busiest disk."""
+    peak_sent_per_s: float | None = None
+    """Bytes over the run's interface, in the busiest moment that was looked at."""
 
 
 class _Code(NamedTuple):
@@ -227,7 +229,7 @@ HOST_WINDOWS: WindowKind[HostRates] = WindowKind(
     size=32,
     codes=_table(
         "load mhz lowest_mhz memory_used received_per_s sent_per_s other_per_s retransmits_per_s "
-        "read_per_s write_per_s",
+        "read_per_s write_per_s peak_sent_per_s",
         "hot_per_s swap_per_s",
         "busy cpu_pressure memory_pressure io_pressure steal throttled disk_busy",
     ),

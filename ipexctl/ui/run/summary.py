@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.jobs.ranks import describe_ranks
 from ipexctl.node.common.slurm import LIMIT_NEAR, describe_run_end
 from ipexctl.node.run import summary as node_summary
+from ipexctl.node.run.network_watch import ADVISED
 from ipexctl.text import counted, printable
 
 if TYPE_CHECKING:
     from ipexctl.jobs.registry import RunRecord
-    from ipexctl.node.common.records import RankStatus, RunStatus, Throughput
+    from ipexctl.node.common.records import NetworkCost, RankStatus, RunStatus, Throughput
 
 _CODES_OF_IPEXCTL: Final = (2, 3)
 """Exit codes of a call without a run: a wrong call, and an unreachable host."""
@@ -25,8 +26,8 @@ _CODES_OF_IPEXCTL: Final = (2, 3)
 def end_lines(status: RunStatus, exit_code: int) -> list[str]:
     """One sentence for a successful run; otherwise also the first failed rank, lost output and the next command."""
     lines = _end_sentences(status, exit_code)
-    if (text := throughput_text(status.throughput)) != "":
-        lines.insert(1, f"  {text}")
+    figures = (throughput_text(status.throughput), network_text(status.network))
+    lines[1:1] = [f"  {text}" for text in figures if text]
     if (lost := status.output_lost) is not None:
         size, ranks, host = counted(lost.bytes, "byte"), describe_ranks(lost.ranks), printable(lost.host) or "node0"
         lines.append(f"  {size} of the output of {ranks} are not in the record: the disk of {host} was full")
@@ -78,6 +79,19 @@ def throughput_text(throughput: Throughput | None) -> str:
     if throughput.data_wait is not None:
         parts.append(f"{throughput.data_wait:.0%} waiting for data".replace("%", " %"))
     return ", ".join(parts)
+
+
+def network_text(network: NetworkCost | None) -> str:
+    """What the network takes of a step, and what would take less of it; empty if that is little, or not known."""
+    if network is None or network.share < ADVISED:
+        return ""
+    advice, over = network.advice, f" over {network.iface}" if network.iface else ""
+    size, rate = network.bytes_per_step / 1e6, 8 * network.rate / 1e9
+    text = f"between hosts take {100 * network.share:.0f} % of a step: {size:.3g} MB{over} at {rate:.2g} Gbit/s"
+    if advice is None:
+        return f"transfers {printable(text)}"
+    faster = f"with --wire {advice.wire} a step would be about {advice.speedup:.1f}x as fast"
+    return printable(f"gradients {text}; {faster}")
 
 
 def slow_text(status: RunStatus | None) -> str:

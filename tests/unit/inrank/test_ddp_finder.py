@@ -77,6 +77,22 @@ def test_a_package_that_fails_leaves_the_script_alone_and_rank_0_says_so_once(sh
     assert run(shim, broken, IPEXCTL_ALLREDUCE="shared", RANK="1") == (PLAIN, "")
 
 
+def test_a_way_between_hosts_is_taken_and_its_failure_named(shim: Path) -> None:
+    assert run(shim, ATTACH, IPEXCTL_WIRE="bf16") == ("attached 2\nattached 6\n" + PLAIN, "")
+    said = "ipexctl: --wire bf16 is off: ImportError: no torch like this\n"
+    assert run(shim, "raise ImportError('no torch like this')", IPEXCTL_WIRE="bf16") == (PLAIN, said)
+
+
+def test_the_meter_notes_each_model_also_without_the_hook(shim: Path) -> None:
+    (shim / "ipexctl_inrank/meter.py").write_text(
+        "class Meter:\n    def on_model(self, model): print('measured', model.module)\ndef meter(): return Meter()\n"
+    )
+    measured = "measured 2\nmeasured 6\n" + PLAIN
+    assert run(shim, "raise SystemExit(9)", IPEXCTL_METER="/proc/1/fd/9") == (measured, "")
+    both = "attached 2\nmeasured 2\nattached 6\nmeasured 6\n" + PLAIN
+    assert run(shim, ATTACH, IPEXCTL_METER="/proc/1/fd/9", IPEXCTL_ALLREDUCE="auto") == (both, "")
+
+
 METERED = {
     "torch/optim/optimizer.py": "watch_optimizers torch.optim.optimizer",
     "torch/utils/data/dataloader.py": "watch_loaders torch.utils.data.dataloader",

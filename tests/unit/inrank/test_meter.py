@@ -263,3 +263,36 @@ def test_fused_steps_of_ipex_count(ring: meter_reader.MeterReader, monkeypatch: 
     assert tables[0][Optimizer].__doc__ == "Fused."
     assert tables[0][Optimizer](Optimizer(), closure=3) == "loss 3"
     assert own.counter.steps == 1
+
+
+class Model:
+    """With parameters, as DDP has them."""
+
+    def __init__(self, *parameters: tuple[str, int, bool]) -> None:
+        self._parameters = parameters
+
+    def parameters(self) -> list[Any]:
+        return [
+            SimpleNamespace(dtype=dtype, requires_grad=trained, numel=lambda n=n: n, element_size=lambda: 4)
+            for dtype, n, trained in self._parameters
+        ]
+
+
+def test_a_record_has_the_bytes_of_gradients_that_could_be_fewer(ring: meter_reader.MeterReader) -> None:
+    meter, optimizer = Meter(ring.path), Optimizer()
+    model = Model(("torch.float32", 1 << 20, True), ("torch.float32", 1 << 30, False), ("torch.bfloat16", 999, True))
+    meter.on_model(model)
+    other = Model(("torch.float64", 1, True))
+    meter.on_model(other)
+    meter.before_step()
+    meter.after_step(optimizer)
+    (record,) = ring.read()
+    assert record.gradients == (4 << 20) + (1 << 16)
+    assert record.unknown == 0
+    assert record.thread
+
+
+def test_a_model_without_parameters_ends_the_meter_and_not_the_script(ring: meter_reader.MeterReader) -> None:
+    meter = Meter(ring.path)
+    meter.on_model(Optimizer())
+    assert not meter.is_on

@@ -163,3 +163,44 @@ def test_this_host() -> None:
 @pytest.mark.parametrize(("seconds", "is_possible"), [(0.0, False), (0.001, True), (20.0, True), (20.1, False)])
 def test_a_window_has_a_possible_length(seconds: float, is_possible: bool) -> None:
     assert HostNotes(0, seconds, NOTHING).is_possible == is_possible
+
+
+def look_each_moment(probe: HostProbe, host: Host, begin: float, seconds: float, rates: dict[int, int]) -> list[float]:
+    """Look whenever the probe asks for it; a moment's bytes are those of `rates` by its number. Returns the times."""
+    now, sent, times = begin, 0, list[float]()
+    while now < begin + seconds:
+        if now >= probe.next_look:
+            sent += rates.get(len(times), 1)
+            host.write("sys/class/net/eth0/statistics/tx_bytes", f"{sent}\n")
+            probe.look(now)
+            times.append(now)
+        now = round(now + 0.01, 2)
+    return times
+
+
+def test_the_busiest_moment_of_the_interface_is_found_in_a_part_of_each_window(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.at(1)
+    probe = HostProbe([0], "eth0", 0.0, str(tmp_path))
+    probe.take(PID, 0.0)
+    times = look_each_moment(probe, host, 0.0, 10.0, {7: 5000})
+    assert min(times) >= 8.0
+    assert 35 <= len(times) <= 45
+    host.at(2)
+    found = probe.take(PID, 10.0)
+    assert found is not None
+    assert found.peak_sent_per_s == approx(5000 / 0.05, rel=0.2)
+    host.at(3)
+    assert min(look_each_moment(probe, host, 10.3, 9.0, {})) >= 18.0
+    found = probe.take(PID, 20.0)
+    assert found is not None
+    assert found.peak_sent_per_s == approx(1 / 0.05, rel=0.2)
+
+
+def test_no_interface_is_looked_at_where_the_plan_names_none(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    host.at(1)
+    assert HostProbe([0], "", 0.0, str(tmp_path)).next_look == float("inf")
+    probe = HostProbe([0], "eth0", 0.0, str(tmp_path))
+    probe.look(8.0)
+    assert probe.next_look == float("inf")

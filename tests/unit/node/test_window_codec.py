@@ -52,7 +52,7 @@ def test_what_is_not_known_stays_so(window: RankRates | None) -> None:
     assert any(entry) == (window is not None)
 
 
-@pytest.mark.parametrize("rates", [HostRates(), HostRates._make([1.0] * 19)])
+@pytest.mark.parametrize("rates", [HostRates(), HostRates._make([1.0] * 20)])
 def test_each_field_of_a_host_has_its_place(rates: HostRates) -> None:
     entry = HOST_WINDOWS.encode(rates)
     assert len(entry) == HOST_WINDOWS.size

@@ -37,7 +37,7 @@ CONTRACT = {
     "figures": "state attempt ranks loss step steps epoch epochs speed throughput",
     "note": "note warning rank host stream details text",
     "failure": "failure attempt rank host exit_code signal ranks reason fix",
-    "end": "id state exit_code world_size hosts seconds output_lost throughput",
+    "end": "id state exit_code world_size hosts seconds output_lost throughput network",
 }
 
 

@@ -1,0 +1,135 @@
+"""The part of a step that ranks wait for other hosts, and how much faster fewer bytes would be: for the status. Pure.
+
+In come the windows of all ranks and hosts of one attempt; out goes a `NetworkCost`, or None where too little is known.
+The supervisor watches while windows arrive; `slow`, `why`, the page and the closing lines say it. The rules:
+
+- It is known where ranks sleep while they wait (`own_time.py`), on several hosts. The share is what is nobody's own
+  time, over all windows with steps but the first.
+- Advice is given where gradients go between hosts as they are, the share is at least ADVISED, and the ranks have told
+  how many bytes of gradients a model with DDP has: other traffic would not become less.
+- Of the transfer, a part is hidden behind backward. It is known where steps are much longer than the moments in which
+  the interface is looked at: at the rate of the busiest of them, the bytes of a step take a time, of which the ranks
+  wait for a part. Fewer bytes take less time; what is hidden stays hidden first.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING, Mapping, NamedTuple
+
+from ipexctl.node.common.records import NetworkCost, WireAdvice
+from ipexctl.node.run.own_time import MIN_STEPS, Waiting, own_time, waiting_in
+
+if TYPE_CHECKING:
+    from ipexctl.node.run.window_codec import HostRates, RankRates
+
+MOMENT = 0.05
+"""Seconds between two looks at an interface (`host_notes.py`)."""
+LONG_STEP = 4 * MOMENT
+ADVISED = 0.2
+FEWEST_BYTES = 1 << 20
+"""In a step: less is a matter of round trips."""
+ADVICE, RATIO = "bf16", 0.5
+"""What changes a training least, and its bytes by those of fp32."""
+MOST_OPEN = 6
+"""Windows that wait for those of other ranks."""
+
+
+class _Window(NamedTuple):
+    ranks: dict[int, RankRates]
+    gradients: dict[int, float]
+    hosts: dict[str, HostRates]
+
+
+class NetworkWatch:
+    """Watches one attempt."""
+
+    def __init__(self, hosts: Mapping[int, str], waiting: Waiting, *, wire: str, shared: bool) -> None:
+        """`hosts`: rank → host; `wire`: how gradients go; `shared`: whether a host adds its own up first."""
+        self._hosts, self._waiting = hosts, waiting
+        self._host_count = len(set(hosts.values()))
+        self._is_on = self._host_count > 1 and waiting == "sleeps"
+        self._can_advise = wire == "fp32"
+        self._senders = self._host_count if shared else len(hosts)
+        self.begin_attempt()
+
+    def begin_attempt(self) -> None:
+        self._open: dict[int, _Window] = {}
+        self._has_begun = False
+        self._seconds = self._steps = self._waited = self._gradients = 0.0
+        self._sent: dict[str, float] = {}
+        self._peaks: dict[str, float] = {}
+        self._iface = ""
+
+    def add(self, rank: int, number: int, rates: RankRates, seconds: float, gradients: float) -> None:
+        if self._is_on:
+            window = self._window(number)
+            window.ranks[rank], window.gradients[rank] = rates, gradients
+            self._take(number, window, seconds)
+
+    def add_host(self, host: str, number: int, rates: HostRates, seconds: float, iface: str) -> None:
+        if self._is_on:
+            self._iface = iface
+            window = self._window(number)
+            window.hosts[host] = rates
+            self._take(number, window, seconds)
+
+    def _window(self, number: int) -> _Window:
+        if number not in self._open and len(self._open) > MOST_OPEN:
+            del self._open[min(self._open)]
+        return self._open.setdefault(number, _Window({}, {}, {}))
+
+    def _take(self, number: int, window: _Window, seconds: float) -> None:
+        if len(window.ranks) < len(self._hosts) or len(window.hosts) < self._host_count:
+            return
+        del self._open[number]
+        steps = median(rates.steps_per_s for rates in window.ranks.values()) * seconds
+        if not self._has_begun or steps <= 0:
+            self._has_begun = self._has_begun or steps > 0
+            return
+        waiting = waiting_in(window.ranks.values(), self._waiting)
+        own = [own_time(rates, waiting).total for rates in window.ranks.values()]
+        known = [total for total in own if total is not None]
+        if len(known) < len(own):
+            return
+        self._seconds += seconds
+        self._steps += steps
+        self._waited += (1.0 - max(known)) * seconds
+        self._gradients = min(window.gradients.values())
+        for host, rates in window.hosts.items():
+            self._sent[host] = self._sent.get(host, 0.0) + (rates.sent_per_s or 0.0) * seconds
+            self._peaks[host] = max(self._peaks.get(host, 0.0), rates.peak_sent_per_s or 0.0)
+
+    @property
+    def network(self) -> NetworkCost | None:
+        if self._steps < MIN_STEPS or not self._sent:
+            return None
+        step, share = self._seconds / self._steps, self._waited / self._seconds
+        moved = max(self._sent.values()) / self._steps
+        peak = min(self._peaks.values()) if step >= LONG_STEP else 0.0
+        rate = peak or (moved / (share * step) if share > 0 else 0.0)
+        advice = None
+        if self._can_advise and share >= ADVISED and moved >= FEWEST_BYTES and self._gradients:
+            of_gradients = gradients_sent(self._gradients, self._senders, moved)
+            less = gradients_sent(self._gradients, self._host_count, moved) * RATIO
+            remaining = max(0.0, 1.0 - (of_gradients - less) / moved)
+            advice = WireAdvice(ADVICE, round(speedup(step, share, moved / peak if peak else 0.0, remaining), 2))
+        return NetworkCost(round(share, 3), round(moved), round(rate), self._iface, advice)
+
+
+def gradients_sent(gradients: float, senders: int, moved: float) -> float:
+    """Bytes that a host sends in a step for gradients of that size, in a ring; of those that it does send."""
+    once = 2 * (senders - 1) / senders * gradients
+    times = max(1, int(moved / once + 0.1))  # without no_sync, each backward pass of a step sends them
+    return min(moved, times * once)
+
+
+def speedup(step: float, share: float, transfer: float, remaining: float) -> float:
+    """How much faster a step is with that part of its bytes.
+
+    `transfer`: seconds that they take, hidden or not; less than what is waited for where that is not known.
+    """
+    waited = share * step
+    whole = min(max(waited, transfer), step)
+    hidden = whole - waited
+    return step / (step - waited + max(0.0, whole * remaining - hidden))
