@@ -50,6 +50,7 @@ count(range({COUNTED // 2}, {COUNTED}))
 ALL_REDUCE_CASES, ALL_REDUCE_PIECES = (
     Path(__file__).with_name(name) for name in ("all_reduce_cases.py", "all_reduce_pieces.py")
 )
+WIRE_VALUES = Path(__file__).with_name("wire_values.py")
 METER_CASES = Path(__file__).with_name("meter_cases.py")
 COUNTED_CASE = {"steps": 6, "samples": 24, "unknown": 0, "is_on": True}
 OTHER_CASES = {
@@ -297,6 +298,31 @@ def test_gradients_added_up_in_shared_memory_have_the_bits_of_gloo(training: Tra
         found, 1
     )
     assert {case for case, count in buckets.items() if not count} == LEFT_TO_GLOO
+
+
+@pytest.mark.parametrize("hosts", [2, 3])
+@pytest.mark.parametrize("mode", ["bf16", "int8"])
+def test_values_between_hosts_are_near_and_equal_on_all_ranks(training: Training, mode: str, hosts: int) -> None:
+    """Undefined, tiny and wide ones, of all types; what rounding takes comes in the next steps."""
+    (training.project / WIRE_VALUES.name).write_bytes(WIRE_VALUES.read_bytes())
+    ran = training.call("run", "-n", hosts, "--ppn", "1", "--wire", mode, WIRE_VALUES.name)
+    assert ran.rc == 0, ran.err + ran.out
+    assert sorted(line for line in ran.out.splitlines() if "right" in line) == [f"[{r}] right" for r in range(hosts)]
+
+
+@pytest.mark.parametrize("mode", ["bf16", "int8"])
+def test_parameters_are_equal_on_both_hosts_however_a_script_trains(training: Training, mode: str) -> None:
+    (training.project / ALL_REDUCE_CASES.name).write_bytes(ALL_REDUCE_CASES.read_bytes())
+    ran = training.call("run", "-n", 2, "--ppn", "1", "--wire", mode, ALL_REDUCE_CASES.name, timeout=300)
+    assert ran.rc == 0, ran.err + ran.out
+    rows = [json.loads(line.partition(" ")[2]) for line in ran.out.splitlines() if line[4:5] == "{"]
+    found: dict[str, set[str]] = {}
+    for row in rows:
+        found.setdefault(row["case"], set()).add(row["digest"])
+    assert len(rows) == 2 * len(found) >= 2 * 28, ran.out
+    assert {case: len(digests) for case, digests in found.items()} == dict.fromkeys(found, 1)
+    left = {row["case"] for row in rows if not row["buckets"]}
+    assert left == LEFT_TO_GLOO | ({"bfloat16", "float16"} if mode == "bf16" else set())
 
 
 def test_steps_and_samples_are_counted_however_a_script_trains(training: Training) -> None:
