@@ -34,6 +34,7 @@ from . import (
     part_sync,
     part_train,
     part_volume,
+    part_wire,
     peers,
 )
 from .harness import Failed, clean_environment, say
@@ -74,6 +75,8 @@ PARTS: Final[Mapping[str, Part]] = {
     "train-bf16": Part(partial(part_train.measure, part_train.BF16), runs=28),
     "scale": Part(part_scale.measure, counts=(1, 32, 128, 256), runs=3),
     "volume": Part(part_volume.measure, runs=1),
+    "wire": Part(part_wire.measure_steps, runs=9),
+    "wire-accuracy": Part(part_wire.measure_accuracy, runs=1),
 }
 PEERS: Final = Path("~/.cache/ipexctl/benchmark-peers")
 

@@ -1,12 +1,14 @@
 """Rounds of ranks that add gradients up in shared memory, one of which is met by a fault.
 
-Two hosts with a home in common and the real torch. In come a case and a seed's choices: two ranks on each host, or two
-to four on one; the victim; the moment. The rules, besides those of every run: nobody has the run's memory any more,
-nothing is left in /dev/shm, and ranks that wait for one that stands still take no processor time.
+Two hosts with a home in common and the real torch. In come a case and a seed's choices: two ranks on each host, or
+two to four on one; with `--wire` one or two on each host; the victim; the moment. The rules, besides those of every
+run: nobody has the run's memory any more, nothing is left in /dev/shm, and ranks that wait for one that stands still
+take no processor time.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import dataclasses
 import json
@@ -45,6 +47,7 @@ class AllreduceCase(Case):
     """The FAULT argument of the script."""
     options: tuple[object, ...] = ()
     needs_two_hosts: bool = False
+    wire: str = "fp32"
 
 
 @dataclass
@@ -67,13 +70,17 @@ class AllreduceRound(RunRound):
     def play(self) -> None:
         self.host_count = 2 if self.case.needs_two_hosts else self.chance.choice([1, 2])
         self.ppn = 2 if self.host_count == 2 else self.chance.choice([2, 3, 4])
+        if self.case.wire != "fp32":
+            self.host_count, self.ppn = 2, self.chance.choice([1, 2])
         self.victim = self.chance.randrange(self.world_size)
         self.notes.append(f"rank {self.victim} of {self.world_size} on {self.host_count} hosts")
         self._files_before = shared_files(self.stage)
         self.stage.file("node1", self.directory).mkdir(mode=0o755)
         self.stage.cluster.write("exchange.py", SCRIPT.read_bytes())
         hosts = ("--limit", "node1") if self.host_count == 1 else ()
-        options = (*hosts, "--ppn", self.ppn, "--plain", "--allreduce", "shared", *self.case.options)
+        options = (*hosts, "--ppn", self.ppn, "--plain", "--wire", self.case.wire, *self.case.options)
+        if self.ppn > 1:
+            options = (*options, "--allreduce", "shared")
         words = (self.directory, self.case.fault, self.victim, self.chance.randrange(*STEPS))
         self.client = self.stage.cluster.begin(*options, "exchange.py", *words)
         self.run = self.client.id
@@ -124,6 +131,8 @@ class AllreduceRound(RunRound):
         waits = {row["rank"]: row["processes"][0]["waits_for"] for row in found["ranks"] if row["processes"]}
         near = [rank for rank in self.pids if rank != self.victim and self.host_of(rank) == self.host]
         assert [waits.get(rank) for rank in near] == [self.victim] * len(near), f"{waits}, not {self.victim}"
+        if not near:
+            return
         text = self.call("dump", self.run)
         # Ranks at the same place share one line: on another host, they may wait for one that waits over gloo.
         assert re.search(rf"waits for ranks? [0-9,-]*\b{self.victim}\b[0-9,-]* in all-reduce", text), text
@@ -242,8 +251,9 @@ def _cable_pulled(context: AllreduceRound) -> ExpectedResult:
     context.died = time.time()
     break_host(context.stage.hosts[1], "link-down")
     context.cut.add("node2")
-    first, second = (ExpectedResult("failed", 1, "lost", rank, "node2", within=75.0) for rank in (2, 3))
-    return dataclasses.replace(first, or_else=(second,))
+    ranks = range(context.ppn, context.world_size)
+    first, *others = (ExpectedResult("failed", 1, "lost", rank, "node2", within=75.0) for rank in ranks)
+    return dataclasses.replace(first, or_else=tuple(others))
 
 
 def _sshd_killed(context: AllreduceRound) -> ExpectedResult:
@@ -271,9 +281,21 @@ CASES: Final = (
     AllreduceCase("sshd killed", _sshd_killed, needs_two_hosts=True),
 )
 
+
+def _cases(asked: argparse.Namespace) -> tuple[AllreduceCase, ...]:
+    return tuple(dataclasses.replace(case, wire=asked.wire) for case in CASES)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--wire", choices=("fp32", "bf16", "int8"), default="fp32", help="always two hosts, but for fp32"
+    )
+
+
 KIND = Kind(
     "ranks that add gradients up in shared memory, on one or two hosts; installs torch",
-    lambda _: CASES,
+    _cases,
     lambda base, _: new_stage(base, install_torch, hosts=2, shared_home=True),
     AllreduceRound,
+    _add_options,
 )

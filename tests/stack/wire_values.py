@@ -82,7 +82,9 @@ def check_small(ways: Ways) -> None:
     assert ways.total(tiny).abs().max() <= 1e-38 * ways.ranks
     mixed = torch.zeros(2 * BLOCK)
     mixed[::BLOCK] = 127.0
-    assert torch.equal(ways.total(mixed.clone()), mixed * ways.ranks), "zeros beside large values stay zeros"
+    found = ways.total(mixed.clone())
+    assert not found[mixed == 0].any(), "zeros beside large values stay zeros"
+    assert (found[::BLOCK] - 127.0 * ways.ranks).abs().max() <= NEAR * 127.0
 
 
 def check_feedback(ways: Ways) -> None:
