@@ -19,7 +19,7 @@ from real_helpers import EXAMPLES, SHORT, examples_in, loss_lines, losses, real_
 
 from cli_helpers import CommandResult, ipexctl
 from ipexctl import inrank
-from ipexctl.lab import Lab, ssh_argv
+from ipexctl.lab import Lab, ssh_argv, system
 from lab_helpers import ask, on_host
 from lab_run_helpers import by_rank, upload_mpi, wheels_from_pypi
 from message_data import missing
@@ -50,6 +50,7 @@ count(range({COUNTED // 2}, {COUNTED}))
 ALL_REDUCE_CASES, ALL_REDUCE_PIECES = (
     Path(__file__).with_name(name) for name in ("all_reduce_cases.py", "all_reduce_pieces.py")
 )
+DENSE_STEPS = Path(__file__).with_name("dense_steps.py")
 WIRE_VALUES = Path(__file__).with_name("wire_values.py")
 METER_CASES = Path(__file__).with_name("meter_cases.py")
 COUNTED_CASE = {"steps": 6, "samples": 24, "unknown": 0, "is_on": True}
@@ -323,6 +324,35 @@ def test_parameters_are_equal_on_both_hosts_however_a_script_trains(training: Tr
     assert {case: len(digests) for case, digests in found.items()} == dict.fromkeys(found, 1)
     left = {row["case"] for row in rows if not row["buckets"]}
     assert left == LEFT_TO_GLOO | ({"bfloat16", "float16"} if mode == "bf16" else set())
+
+
+def test_the_advice_names_the_speed_that_fewer_bytes_bring(training: Training, tmp_path: Path) -> None:
+    (training.project / DENSE_STEPS.name).write_bytes(DENSE_STEPS.read_bytes())
+    hosts, seconds = training.lab.hosts[:2], 45
+    for host in hosts:
+        system.in_host(host, "tc qdisc add dev eth0 root tbf rate 1gbit burst 256kb latency 100ms")
+    try:
+        found = {}
+        for mode in ("fp32", "bf16"):
+            summary = tmp_path / f"{mode}.json"
+            words = ("run", "-n", 2, "--ppn", "1", "--omp", "1", "--wire", mode, "--summary", summary)
+            ran = training.call(*map(str, words), DENSE_STEPS.name, seconds, "64", timeout=120)
+            assert ran.rc == 0, ran.err + ran.out
+            found[mode] = (json.loads(summary.read_text()), ran.err)
+    finally:
+        for host in hosts:
+            system.in_host(host, "tc qdisc del dev eth0 root")
+    (plain, said), (fewer, _) = found["fp32"], found["bf16"]
+    network = plain["network"]
+    assert network["share"] > 0.2
+    assert network["bytes_per_step"] == pytest.approx(26.2e6, rel=0.05)
+    assert network["rate"] == pytest.approx(1e9 / 8, rel=0.15)
+    assert fewer["network"]["bytes_per_step"] == pytest.approx(13.1e6, rel=0.05)
+    assert fewer["network"]["advice"] is None
+    gained = fewer["throughput"]["steps_per_s"] / plain["throughput"]["steps_per_s"]
+    assert network["advice"]["wire"] == "bf16"
+    assert network["advice"]["speedup"] == pytest.approx(gained, rel=0.2)
+    assert f"with --wire bf16 a step would be about {network['advice']['speedup']:.1f}x as fast" in said
 
 
 def test_steps_and_samples_are_counted_however_a_script_trains(training: Training) -> None:

@@ -20,7 +20,7 @@ from ipexctl.ui.report import drawings
 from ipexctl.ui.report.assets import SCRIPT, STYLE
 from ipexctl.ui.report.markup import Markup, element, escaped, joined
 from ipexctl.ui.report.scales import duration_text, number_text
-from ipexctl.ui.run.summary import throughput_text
+from ipexctl.ui.run.summary import network_text, throughput_text
 from ipexctl.ui.slow import section_of
 
 if TYPE_CHECKING:
@@ -117,7 +117,9 @@ def _facts(page: ReportPage) -> Markup:
 
 def _slow(page: ReportPage) -> Markup:
     """The slow ranks and links, with what was judged; nothing for a run whose ranks could not be compared."""
-    if page.slow is None or page.record is None or (page.slow.unjudged and not page.slow.findings):
+    if page.slow is None or page.record is None:
+        return joined()
+    if page.slow.unjudged and not page.slow.findings and not network_text(page.slow.network):
         return joined()
     shown = section_of(page.record, page.slow, is_over=page.state in FINAL)
     parts = []

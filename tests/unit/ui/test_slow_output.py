@@ -12,7 +12,9 @@ from ipexctl.hosts.host import Host
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.jobs.slow.slow import SlowResult
 from ipexctl.jobs.slow.verdict import SlowVerdict
+from ipexctl.node.common.records import NetworkCost, WireAdvice
 from ipexctl.node.run.replies import ProcessShare, SuspectLook
+from ipexctl.ui.run.summary import network_text
 from ipexctl.ui.slow import as_json, lines_of, section_of, short_json, slow_line
 from message_data import missing
 
@@ -75,3 +77,43 @@ def test_section_of_a_page() -> None:
     assert rank.start < rank.end
     assert section_of(RECORD, judged(HEALTHY, HEALTHY), is_over=True).entries == ()
     assert section_of(RECORD, judged(HEALTHY, HEALTHY), is_over=True).closing
+
+
+# The network
+
+COST = NetworkCost(0.61, 26.4e6, 0.94e9 / 8, "eth0", WireAdvice("bf16", 1.52))
+ADVICE = (
+    "gradients between hosts take 61 % of a step: 26.4 MB over eth0 at 0.94 Gbit/s; with --wire bf16 a step would be "
+    "about 1.5x as fast"
+)
+
+
+@pytest.mark.parametrize(
+    ("cost", "text"),
+    [
+        (COST, ADVICE),
+        (
+            COST._replace(advice=None),
+            "transfers between hosts take 61 % of a step: 26.4 MB over eth0 at 0.94 Gbit/s",
+        ),
+        (COST._replace(iface="", share=0.2), ADVICE.replace("61 %", "20 %").replace(" over eth0", "")),
+        (COST._replace(share=0.19), ""),
+        (COST._replace(iface="e\x1b[2J", advice=None, rate=0.0), "at 0 Gbit/s"),
+        (None, ""),
+    ],
+)
+def test_the_network_is_named_where_it_takes_a_good_part_of_a_step(cost: NetworkCost | None, text: str) -> None:
+    found = network_text(cost)
+    assert "\x1b" not in found
+    assert text in found
+    assert bool(text) == bool(found)
+    verdict = SlowVerdict(unjudged="too-short", network=cost)
+    assert (found in list(lines_of(result(verdict)))) == bool(found)
+    assert (found in section_of(RECORD, verdict, is_over=True).closing) == bool(found)
+
+
+def test_programs_read_what_the_network_costs() -> None:
+    document = json.loads(json.dumps(as_json(result(SlowVerdict(network=COST)))))
+    advice = {"wire": "bf16", "speedup": 1.52}
+    assert document["network"] == {**COST._asdict(), "advice": advice}
+    assert json.loads(json.dumps(as_json(result(SlowVerdict()))))["network"] is None
