@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ipexctl.launch.topology import dtype, recommended_layout
 from ipexctl.refusal import Refusal
-from ipexctl.stack.resolve import explanations
 from ipexctl.stack.resolve.model import StackPlan
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def recommend(
     if isinstance(chosen, Refusal):
         why = {"stack": f"{chosen.reason}; {chosen.fix}" if chosen.fix else chosen.reason}
         return Recommendation(None, (), None, None, None, None, None, _iface(hosts, internal), why)
-    why = {"stack": explanations.why(chosen)}
+    why = {"stack": chosen.reason.text}
     candidates = (chosen,) if isinstance(chosen, StackPlan) else chosen.candidates
     plan = candidates[-1]
     layout, backend, why["backend"] = recommended_layout(

@@ -24,12 +24,12 @@ from ipexctl.stack.catalog.user_table import rows_digest
 from ipexctl.stack.env.record import find_existing, records_of
 from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, CachedAnswer, IndexCache
 from ipexctl.stack.lock.wheels import split_requirement
-from ipexctl.stack.resolve import explanations
+from ipexctl.stack.resolve import reasons
 from ipexctl.stack.resolve.compatibility import interpreters_for, oldest_glibc
 from ipexctl.stack.resolve.constraints import stacks
 from ipexctl.stack.resolve.model import EnvRequest, StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.projects import IPEX, ONECCL, TORCH
-from ipexctl.stack.resolve.reasons import InstalledReason, NoStack, ResolvedReason
+from ipexctl.stack.resolve.reasons import Reason, because
 from ipexctl.stack.resolve.resolver import projects, resolve, resolve_by_table
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def check_stack_request(request: StackRequest, rows: Sequence[StackSpec]) -> Non
 def _wrong_call(request: StackRequest, rows: Sequence[StackSpec]) -> Refusal | None:
     """The refusal of a request for something that the version table does not have, whatever the hosts are."""
     decided = resolve(request, {}, None, rows=rows)
-    return explanations.refusal(decided) if isinstance(decided, NoStack) and decided.is_wrong_call else None
+    return decided.refusal() if isinstance(decided, Reason) and decided.is_wrong_call else None
 
 
 def choose_stack(
@@ -73,24 +73,24 @@ def choose_stack(
     if (record := installed_record(request, env, hosts, rows)) is not None:
         return installed_plan(record, hosts, rows)
     decided = _decide(request, hosts, rows, cache or IndexCache(os.environ))
-    return explanations.refusal(decided) if isinstance(decided, NoStack) else decided
+    return decided.refusal() if isinstance(decided, Reason) else decided
 
 
 def _decide(
     request: StackRequest, hosts: Mapping[str, Facts], rows: Sequence[StackSpec], cache: IndexCache
-) -> StackPlan | Undecided | NoStack:
+) -> StackPlan | Undecided | Reason:
     """The stack by the last answer of the indexes, else by the table alone."""
     by_table = resolve_by_table(request, hosts, rows)
-    if isinstance(by_table, NoStack) and (by_table.is_wrong_call or by_table.hosts):
+    if isinstance(by_table, Reason) and (by_table.is_wrong_call or by_table.hosts):
         return by_table  # no answer of an index changes that
     answer = _last_answer(request, hosts, rows, cache)
     if answer is None:
         return by_table
     chosen = resolve(request, hosts, answer.availability, rows=rows)
-    if isinstance(chosen, NoStack) or not isinstance(chosen.reason, ResolvedReason):
+    if isinstance(chosen, Reason):
         return chosen
     clock = time.strftime("%H:%M", time.localtime(answer.at))
-    return replace(chosen, reason=replace(chosen.reason, queried_at=clock))
+    return replace(chosen, reason=because(reasons.chosen_earlier, reason=chosen.reason, at=clock))
 
 
 def installed_record(
@@ -136,7 +136,7 @@ def installed_plan(record: EnvRecord, hosts: Mapping[str, Facts], rows: Sequence
         constraints=row.constraints,
         backend="ccl" if record.backend == "ccl" else "gloo",
         glibc=oldest_glibc(hosts) or row.glibc,
-        reason=InstalledReason(fold(names), record.name),
+        reason=because(reasons.installed, on=fold(names), env=record.name),
         bundled_mpi=None if "impi-rt" in packages else record.mpi,
     )
 

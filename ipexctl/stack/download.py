@@ -30,7 +30,6 @@ from ipexctl.stack.install_context import (
     summary_of,
 )
 from ipexctl.stack.lock.pipeline import LockedStack, announce_stack, lock_stack
-from ipexctl.stack.resolve import explanations
 from ipexctl.text import expanded
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def download(
         locked = lock_stack(context, node0_may=False)
         if isinstance(locked, Refusal):
             return replace(context.report(), refusal=locked)  # the hosts were only inspected, and have no result
-        context.notes += explanations.notes(locked.plan)
+        context.notes += [note.text for note in locked.plan.notes]
         announce_stack(context, locked, by="the control machine downloads them")
         if not request.dry_run:
             _fetch(context, locked, directory)

@@ -48,7 +48,6 @@ from ipexctl.stack.install_context import (
     summary_of,
 )
 from ipexctl.stack.lock.lock import Lock, Wheel
-from ipexctl.stack.resolve import explanations
 from ipexctl.stack.resolve.compatibility import incompatibility, interpreters_for
 from ipexctl.stack.resolve.constraints import stacks
 from ipexctl.stack.resolve.model import EnvRequest, StackRequest
@@ -177,7 +176,7 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
     from ipexctl.stack.lock.pipeline import announce_stack
 
     plan, lock = locked.plan, locked.lock
-    context.notes += explanations.notes(plan)
+    context.notes += [note.text for note in plan.notes]
     name = env_directory(plan.row.name, lock.digest)
     summary = summary_of(plan, lock)
     if refusal := _check_changes(context, name, plan.row.name, lock.packages):
@@ -216,7 +215,7 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
             module=plan.row.module if plan.oneccl else None,
             retired=plan.row.retired,
             mpi=summary.mpi,
-            why=explanations.why(plan),
+            why=plan.reason.text,
             installer=dict(locked.installer.to_json()),
         ),
         interpreters=plan.interpreters,

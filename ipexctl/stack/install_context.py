@@ -24,7 +24,6 @@ from ipexctl.stack.catalog.user_table import known_rows, rows_digest
 from ipexctl.stack.choice import check_stack_request
 from ipexctl.stack.env.preflight import takes_wheels
 from ipexctl.stack.env.record import check_new_env_name
-from ipexctl.stack.resolve import explanations
 from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackPlan, StackRequest
 from ipexctl.user_directories import cache_directory
@@ -279,6 +278,6 @@ def summary_of(plan: StackPlan, lock: Lock) -> StackSummary:
         mpi=plan.bundled_mpi or lock.packages.get("impi-rt"),
         python=plan.python,
         backend=plan.backend,
-        why=explanations.why(plan),
+        why=plan.reason.text,
         retired=plan.row.retired,
     )

@@ -2,7 +2,7 @@
 
 In: a `VersionsReport`, whose outcome is a plan, a choice that the indexes still have to make, or a refusal; out: the
 table, then the chosen stack with its parts, why, and what the user does not get. The sentences come from
-`stack/resolve/explanations.py`; nothing is decided here. A torch-only variant of a stack is no row of the table, and is
+`stack/resolve/reasons.py`; nothing is decided here. A torch-only variant of a stack is no row of the table, and is
 shown only if it is the choice. With --quiet there is only the choice.
 """
 
@@ -12,8 +12,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.refusal import Refusal
-from ipexctl.stack.resolve.explanations import notes, span, why
 from ipexctl.stack.resolve.model import StackPlan, Undecided
+from ipexctl.stack.resolve.reasons import span
 from ipexctl.text import printable
 from ipexctl.ui.messages import paint, print_with_fix, wants_color
 from ipexctl.ui.paragraph import wrapped
@@ -43,7 +43,7 @@ def show_versions(report: VersionsReport, *, quiet: bool, no_color: bool, option
     if isinstance(outcome, StackPlan):
         print_lines(_choice_lines(outcome, None if quiet else options))
     elif not isinstance(outcome, Refusal):
-        print_lines(_wrapped(f"which one: {why(outcome)}"))
+        print_lines(_wrapped(f"which one: {outcome.reason.text}"))
     show_failures(host for host in report.hosts if host.facts is None)
     if isinstance(outcome, Refusal):
         label = paint("error:", "31", on=wants_color(sys.stderr, no_color=no_color))
@@ -66,9 +66,9 @@ def as_json(report: VersionsReport) -> dict[str, Any]:
         ],
         "choice": _choice_json(outcome) if isinstance(outcome, StackPlan) else None,
         "candidates": [_choice_json(plan) for plan in _candidates(outcome)],
-        "why": outcome.reason if isinstance(outcome, Refusal) else why(outcome),
+        "why": outcome.reason if isinstance(outcome, Refusal) else outcome.reason.text,
         "fix": outcome.fix if isinstance(outcome, Refusal) else "",
-        "notes": list(notes(outcome)) if isinstance(outcome, StackPlan) else [],
+        "notes": [note.text for note in outcome.notes] if isinstance(outcome, StackPlan) else [],
         "at_fault": list(outcome.hosts) if isinstance(outcome, Refusal) else [],
         "refused": refused,
         "hosts": [
@@ -129,9 +129,9 @@ def _choice_lines(plan: StackPlan, options: str | None) -> list[str]:
         f"backend {plan.backend}",
     ]
     lines = _wrapped(f"* {plan.row.name}: {', '.join(part for part in parts if part)}")
-    lines += _wrapped(f"  why: {why(plan)}")
-    for note in notes(plan):
-        lines += _wrapped(f"  note: {note}")
+    lines += _wrapped(f"  why: {plan.reason.text}")
+    for note in plan.notes:
+        lines += _wrapped(f"  note: {note.text}")
     if options is not None:
         lines.append(f"  next: ipexctl install{options}")
     return lines

@@ -254,7 +254,6 @@ def planned_environment(
     """The environment that `ipexctl install` would make, as far as that is known, and notes."""
     from ipexctl.stack.choice import choose_stack  # slow to import, and seldom needed
     from ipexctl.stack.lock.wheels import split_requirement
-    from ipexctl.stack.resolve import explanations
     from ipexctl.stack.resolve.model import StackPlan, StackRequest
 
     chosen = choose_stack(StackRequest(request.torch, request.stack), facts, rows, env=request.env)
@@ -265,9 +264,9 @@ def planned_environment(
     candidates = (chosen,) if isinstance(chosen, StackPlan) else chosen.candidates
     plan = candidates[-1]
     if plan is chosen:
-        note += f": {plan.row.name}, {explanations.why(plan)}"
+        note += f": {plan.row.name}, {plan.reason.text}"
     else:
-        note += f". Which stack that is {explanations.why(chosen)}; this plan is for {plan.row.name}"
+        note += f". Which stack that is {chosen.reason.text}; this plan is for {plan.row.name}"
     prefix = f"{home}/envs/{request.env}"
     packages = {split_requirement(line)[0]: "" for line in plan.requirements}
     packages |= {"torch": plan.torch, **({"intel-extension-for-pytorch": plan.ipex} if plan.ipex else {})}

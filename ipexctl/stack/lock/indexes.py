@@ -22,7 +22,7 @@ from ipexctl.node.common.http import origin_of, without_login
 from ipexctl.node.env.replies import AvailableWheel, PipSettings, QueryReply
 from ipexctl.remote.node_call import call
 from ipexctl.stack.lock.wheels import Availability
-from ipexctl.stack.resolve.reasons import NoIntelMpi
+from ipexctl.stack.resolve.reasons import no_intel_mpi
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -129,10 +129,11 @@ def lacks_answer_about_mpi(plan: StackPlan, availability: Availability) -> tuple
     """
     of_stacks = {source.label for source in STACK_SOURCES if source.is_of_stacks}
     silent = next((failure for failure in availability.failures if failure.source not in of_stacks), None)
-    lacking = next((note for note in plan.notes if isinstance(note, NoIntelMpi) and not note.every_host_has_mpi), None)
+    notes = [note.fields for note in plan.notes if note.kind is no_intel_mpi]
+    lacking = next((fields for fields in notes if not fields["every_host_has_mpi"]), None)
     if silent is None or lacking is None:
         return None
-    reason = f"{silent.source} gives no answer ({silent.reason}), the others have no {lacking.requirement}"
+    reason = f"{silent.source} gives no answer ({silent.reason}), the others have no {lacking['requirement']}"
     fix = "the same command asks again; to go without it: --offline with --find-links DIR, then ipexctl run --mpi PATH"
     return f"{reason}, and without it no host has an mpirun", fix
 

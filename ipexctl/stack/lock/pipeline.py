@@ -46,11 +46,10 @@ from ipexctl.stack.lock.indexes import (
 from ipexctl.stack.lock.make_lock import LockMaker, make_lock, sized, uv_for_node, uv_here
 from ipexctl.stack.lock.requirements import contradiction
 from ipexctl.stack.lock.wheels import Availability, is_cpu_build
-from ipexctl.stack.resolve import explanations, resolver
-from ipexctl.stack.resolve.explanations import join_names
+from ipexctl.stack.resolve import resolver
 from ipexctl.stack.resolve.model import Sources, StackPlan, StackRequest
 from ipexctl.stack.resolve.projects import TORCH
-from ipexctl.stack.resolve.reasons import NoStack, RecordedReason
+from ipexctl.stack.resolve.reasons import Reason, because, join_names, recorded
 from ipexctl.text import readable
 
 if TYPE_CHECKING:
@@ -86,8 +85,8 @@ def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStac
     if context.extended is not None:
         request = StackRequest(stack=context.extended.row, python=context.extended.python)
     by_table = resolver.resolve(request, context.facts, None, rows=context.request.rows)
-    if isinstance(by_table, NoStack) and (by_table.is_wrong_call or by_table.hosts):
-        return explanations.refusal(by_table)  # unlike a build that is not published, which a wheelhouse may have
+    if isinstance(by_table, Reason) and (by_table.is_wrong_call or by_table.hosts):
+        return by_table.refusal()  # unlike a build that is not published, which a wheelhouse may have
     projects = resolver.projects(request, context.request.rows)
     if context.request.env.extras:
         projects += TORCH_LIBRARIES
@@ -163,9 +162,9 @@ class _Locking:
         context, rows = self.context, self.context.request.rows
         if context.extended is not None:
             plan = installed_plan(context.extended, context.facts, rows)
-            return replace(plan, reason=RecordedReason(context.extended.why))
+            return replace(plan, reason=because(recorded, text=context.extended.why))
         decided = resolver.resolve(context.request.env.stack, context.facts, index_answer.availability, rows=rows)
-        return explanations.refusal(decided) if isinstance(decided, NoStack) else decided
+        return decided.refusal() if isinstance(decided, Reason) else decided
 
     def query_here(self) -> IndexAnswer:
         index_answer = self._query(self.context.control.session, self.context.control.python, here=True)
@@ -299,7 +298,7 @@ def announce_stack(
     context.watch(
         Notice(
             f"{plan.row.name} for Python {plan.python}: {count}, {readable(lock.size)}{unknown}; "
-            f"{by}; {explanations.why(plan)}{insist}"
+            f"{by}; {plan.reason.text}{insist}"
         )
     )
     if not lock.is_cuda and lock.size <= _LARGE:

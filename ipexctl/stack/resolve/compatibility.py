@@ -14,22 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.facts.cpu import TIERS, X86, Tier
 from ipexctl.stack.catalog.table import Isa, StackSpec, minor, version_key
-from ipexctl.stack.resolve.reasons import (
-    BuiltForOldPythons,
-    HostProblem,
-    HostProblems,
-    Incompatibility,
-    MissingInstructions,
-    MissingPython,
-    MuslInsteadOfGlibc,
-    NoCommonPython,
-    NoPython,
-    OldGlibc,
-    OtherPythons,
-    UnusablePythons,
-    WrongProcessor,
-    WrongSystem,
-)
+from ipexctl.stack.resolve import reasons
+from ipexctl.stack.resolve.reasons import Reason, because
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -100,34 +86,37 @@ def oldest_glibc(hosts: Mapping[str, Facts]) -> str | None:
     return min(known, key=version_key, default=None)
 
 
-def incompatibility(row: StackSpec, facts: Facts) -> HostProblem | None:
+def incompatibility(row: StackSpec, facts: Facts) -> Reason | None:
     """Why a host cannot run this row, not even over gloo; None if it can."""
-    kind = profile(facts)
-    return _machine_problem(row, kind) or _python_problem(row.title, kind, row.without_oneccl().pythons)
+    kind, pythons = profile(facts), row.without_oneccl().pythons
+    return _machine_problem(row, kind) or _python_problem(row.title, kind, pythons, _best_to_add({}, pythons))
 
 
-def _machine_problem(row: StackSpec, host: HostProfile) -> HostProblem | None:
+def _machine_problem(row: StackSpec, host: HostProfile) -> Reason | None:
     if host.kernel not in (None, "Linux"):
-        return WrongSystem(host.kernel)
+        return because(reasons.other_platform, found=host.kernel, wheels_for="Linux")
     if host.arch is not None and host.arch not in X86:
-        return WrongProcessor(host.arch)
+        return because(reasons.other_platform, found=host.arch, wheels_for="x86_64")
     if host.libc == "musl":
-        return MuslInsteadOfGlibc()
+        return because(reasons.musl_instead_of_glibc)
     if row.isa and not has_isa(host.tier, row.isa):
         # Of 1.12, one version needs more than the others.
         alone = row.isa == "avx512" and len(row.ipex_builds) == 1
-        return MissingInstructions(row.isa, f"IPEX {row.ipex}" if alone else row.title)
+        return because(reasons.missing_instructions, isa=row.isa, part=f"IPEX {row.ipex}" if alone else row.title)
     if host.glibc and version_key(host.glibc) < version_key(row.glibc):
-        return OldGlibc(host.glibc, row.glibc, row.title)
+        return because(reasons.old_glibc, glibc=host.glibc, needed=row.glibc, part=row.title)
     return None
 
 
-def _python_problem(part: str, host: HostProfile, pythons: Sequence[str]) -> HostProblem | None:
+def _python_problem(part: str, host: HostProfile, pythons: Sequence[str], best: str) -> Reason | None:
+    """`best`: the Python to add."""
     if host.pythons is None or host.pythons & set(pythons):
         return None
     if host.pythons:
-        return OtherPythons(_sorted(host.pythons), part, tuple(_supported(pythons) or pythons))
-    return UnusablePythons(host.others, not _supported(host.others)) if host.others else NoPython()
+        built_for, has = tuple(_supported(pythons) or pythons), _sorted(host.pythons)
+        return because(reasons.other_pythons, pythons=has, part=part, built_for=built_for, install=best)
+    too_old_for = None if _supported(host.others) else OLDEST_PYTHON
+    return because(reasons.unusable_pythons, pythons=host.others, too_old_for=too_old_for, install=best)
 
 
 def _sorted(pythons: Iterable[str]) -> tuple[str, ...]:
@@ -146,15 +135,16 @@ def has_isa(tier: Tier | None, isa: Isa) -> bool:
 
 def common_pythons(
     row: StackSpec, host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Sequence[str], part: str
-) -> tuple[str, ...] | Incompatibility:
+) -> tuple[str, ...] | Reason:
     """The Pythons that run this row on all hosts, newest first, or why there are none.
 
     `part` is the part of the row that is built for these Pythons alone.
     """
     best = _best_to_add(host_groups, pythons)
-    problems = _grouped({names: _machine_problem(row, kind) for kind, names in host_groups.items()}, best)
+    problems = _grouped({names: _machine_problem(row, kind) for kind, names in host_groups.items()})
     if problems is None:
-        problems = _grouped({names: _python_problem(part, kind, pythons) for kind, names in host_groups.items()}, best)
+        of_groups = {names: _python_problem(part, kind, pythons, best) for kind, names in host_groups.items()}
+        problems = _grouped(of_groups)
     if problems is not None:
         return problems
     common = set(_supported(pythons))
@@ -162,20 +152,19 @@ def common_pythons(
         if kind.pythons is not None:
             common &= kind.pythons
     if not common:
-        return _none_common(part, host_groups, pythons)
+        return _none_common(part, host_groups, pythons, best)
     return _sorted(common)[::-1]
 
 
-def _grouped(problems: Mapping[tuple[str, ...], HostProblem | None], python: str) -> HostProblems | None:
+def _grouped(problems: Mapping[tuple[str, ...], Reason | None]) -> Reason | None:
     """The problems of all hosts, each once."""
-    groups: dict[HostProblem, list[str]] = {}
+    groups: dict[Reason, list[str]] = {}
     for names, problem in problems.items():
         if problem is not None:
             groups.setdefault(problem, []).extend(names)
     if not groups:
         return None
-    hosts = tuple(name for names in groups.values() for name in names)
-    return HostProblems(tuple((problem, tuple(names)) for problem, names in groups.items()), python, hosts=hosts)
+    return because(reasons.host_problems, groups=tuple((problem, tuple(names)) for problem, names in groups.items()))
 
 
 def _best_to_add(host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Sequence[str]) -> str:
@@ -190,12 +179,11 @@ def _best_to_add(host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Se
 
 
 def _none_common(
-    part: str, host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Sequence[str]
-) -> BuiltForOldPythons | NoCommonPython:
+    part: str, host_groups: Mapping[HostProfile, tuple[str, ...]], pythons: Sequence[str], wanted: str
+) -> Reason:
     supported = tuple(_supported(pythons))
     if not supported:
-        return BuiltForOldPythons(part, tuple(pythons))
-    wanted = _best_to_add(host_groups, pythons)
+        return because(reasons.built_for_old_pythons, part=part, pythons=tuple(pythons), oldest=OLDEST_PYTHON)
     lacking = tuple(
         name
         for kind, names in host_groups.items()
@@ -205,10 +193,10 @@ def _none_common(
     found = tuple(
         (names, _sorted(kind.pythons)) for kind, names in list(host_groups.items())[:_EXAMPLES] if kind.pythons
     )
-    return NoCommonPython(part, supported, found, wanted, hosts=lacking)
+    return because(reasons.no_common_python, part=part, built_for=supported, found=found, install=wanted, hosts=lacking)
 
 
-def without_python(python: str, host_groups: Mapping[HostProfile, tuple[str, ...]]) -> MissingPython | None:
+def without_python(python: str, host_groups: Mapping[HostProfile, tuple[str, ...]]) -> Reason | None:
     """The hosts that lack a requested Python."""
     lacking = {
         kind: names for kind, names in host_groups.items() if kind.pythons is not None and python not in kind.pythons
@@ -217,7 +205,8 @@ def without_python(python: str, host_groups: Mapping[HostProfile, tuple[str, ...
         return None
     kind, example = next(iter(lacking.items()))
     everyone = tuple(name for names in lacking.values() for name in names)
-    return MissingPython(python, everyone, example, _sorted(kind.pythons or ()))
+    has = _sorted(kind.pythons or ())
+    return because(reasons.missing_python, python=python, hosts=everyone, example=example, example_pythons=has)
 
 
 def interpreters_for(python: str, hosts: Mapping[str, Facts]) -> dict[str, str]:

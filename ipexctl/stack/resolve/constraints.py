@@ -1,7 +1,7 @@
 """The candidate rows of a request, in the order in which the resolver tries them. Pure.
 
 In come a request and the version table; out go `Constraints`, or why no host can have that: a version that the table
-does not have is a wrong call (exit code 2, `UnknownName`), versions that exclude each other are a `Contradiction`.
+does not have is a wrong call (exit code 2), versions that exclude each other are not.
 
 The order is a promise of docs/versions.md: IPEX with oneCCL, then maintained PyTorch, then IPEX over gloo, since IPEX
 is retired and most of it is part of PyTorch. A request that names versions or a row is never widened to others.
@@ -15,27 +15,9 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.stack.catalog.table import IpexBuild, OnecclBuild, StackSpec, minor, version_key
+from ipexctl.stack.resolve import reasons
 from ipexctl.stack.resolve.compatibility import OLDEST_PYTHON
-from ipexctl.stack.resolve.reasons import (
-    Contradiction,
-    IpexForOtherTorch,
-    NoBindings,
-    NoIpexForTorch,
-    NoStack,
-    NotBuiltForPython,
-    OnecclForOtherTorch,
-    PythonTooOld,
-    PythonWithPatch,
-    StackHasOtherTorch,
-    StackWithoutIpex,
-    StackWithoutOneccl,
-    StockWithRequiredOneccl,
-    UnknownName,
-    UnknownPatch,
-    UnknownPython,
-    UnknownStack,
-    UnknownVersion,
-)
+from ipexctl.stack.resolve.reasons import Reason, because
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -65,12 +47,12 @@ class Constraints:
         return self.kind == "any" and not self.named and not self.require_oneccl
 
 
-def read_constraints(request: StackRequest, table: Sequence[StackSpec]) -> Constraints | NoStack:
+def read_constraints(request: StackRequest, table: Sequence[StackSpec]) -> Constraints | Reason:
     """Read the constraints of a request, or why it cannot be met on any host."""
     try:
         return _ConstraintReader(request, tuple(table)).constraints()
     except _Refused as refused:
-        return NoStack(refused.reason)
+        return refused.reason
 
 
 def stacks(table: Iterable[StackSpec]) -> dict[str, StackSpec]:
@@ -85,7 +67,7 @@ def stacks(table: Iterable[StackSpec]) -> dict[str, StackSpec]:
 class _Refused(Exception):
     """The request is refused."""
 
-    def __init__(self, reason: UnknownName | Contradiction) -> None:
+    def __init__(self, reason: Reason) -> None:
         super().__init__(reason)
         self.reason = reason
 
@@ -116,17 +98,20 @@ class _ConstraintReader:
         if not rows:
             having = [row for row in table if row.oneccl]
             last = next((row for row in having if row.line == chosen[0].line), having[0] if having else None)
-            raise _Refused(NoBindings(chosen[0].title, last.name if last else None))
+            with_bindings = last.name if last else None
+            raise _Refused(because(reasons.no_bindings, title=chosen[0].title, with_bindings=with_bindings))
         if request.python is not None and not any(request.python in row.pythons for row in rows):
             row = next((row for row in rows if not row.oneccl_builds), rows[0])
-            raise _Refused(NotBuiltForPython(row.title, row.pythons, request.python))
+            pythons, python = row.pythons, request.python
+            raise _Refused(because(reasons.built_for_other_pythons, part=row.title, pythons=pythons, requested=python))
         return Constraints(rows, kind, named, request.python, must, request.oneccl)
 
     def _check_stack(self) -> None:
         stack, known = self.request.stack, [*STACK_KINDS, *stacks(self.table)]
         if stack is not None and stack not in known:
             near = tuple(get_close_matches(stack.lower(), known, n=2))
-            raise _Refused(UnknownStack(stack, known[2], self.table[-1].name, near=near))
+            oldest = self.table[-1].name
+            raise _Refused(because(reasons.unknown_stack, requested=stack, near=near, oldest=known[2], newest=oldest))
 
     def _check_torch(self) -> None:
         if self.request.torch is None:
@@ -138,9 +123,9 @@ class _ConstraintReader:
             return
         if (line := minor(requested)) in lines:
             of_line = _oldest_first(patch for patch in patches if minor(patch) == line)
-            raise _Refused(UnknownPatch(self.request.torch, line, of_line))
+            raise _Refused(because(reasons.unknown_patch, requested=self.request.torch, line=line, known=of_line))
         known = tuple(dict.fromkeys(row.line for row in reversed(self.table)))
-        raise _Refused(UnknownVersion(self.request.torch, "torch", known, near=_near(requested, lines)))
+        raise _unknown("torch", self.request.torch, known, _near(requested, lines))
 
     def _check_python(self) -> None:
         python = self.request.python
@@ -149,11 +134,11 @@ class _ConstraintReader:
         known = _oldest_first({python for row in self.table for python in row.torch_pythons})
         if python in known:
             if version_key(python) < version_key(OLDEST_PYTHON):
-                raise _Refused(PythonTooOld(python))
+                raise _Refused(because(reasons.python_too_old, python=python, oldest=OLDEST_PYTHON))
             return
         if re.fullmatch(r"\d+\.\d+\.\d+\S*", python) and minor(python) in known:
-            raise _Refused(PythonWithPatch(python, near=(minor(python),)))
-        raise _Refused(UnknownPython(python, known, near=_near(python, known)))
+            raise _Refused(because(reasons.python_with_patch, requested=python, near=(minor(python),)))
+        raise _unknown("Python", python, known, _near(python, known))
 
     def _narrow_torch(self, rows: tuple[StackSpec, ...]) -> tuple[StackSpec, ...]:
         if self.request.torch is None:
@@ -168,7 +153,10 @@ class _ConstraintReader:
         if found:
             return tuple(found)
         matching = next((row.name for row in self.table if row.line == minor(requested)), None)
-        raise _Refused(StackHasOtherTorch(rows[0].name, rows[0].line, requested, matching))
+        stack, line = rows[0].name, rows[0].line
+        raise _Refused(
+            because(reasons.stack_has_other_torch, stack=stack, line=line, requested=requested, matching=matching)
+        )
 
     def _narrow_ipex(self, rows: tuple[StackSpec, ...]) -> tuple[StackSpec, ...]:
         ipex, stack = self.request.ipex, self.request.stack
@@ -183,9 +171,18 @@ class _ConstraintReader:
             return tuple(found)
         home = next(row for row in self.table if any(_is(ipex, build.version) for build in row.ipex_builds))
         if stack is not None and stack in ("torch", rows[0].name) and not rows[0].ipex_builds:
-            raise _Refused(StackWithoutIpex(stack, home.name))
+            raise _Refused(because(reasons.stack_lacks, stack=stack, what="IPEX", matching=home.name))
         fitting = next((row.ipex for row in rows if row.ipex), None)
-        raise _Refused(IpexForOtherTorch(ipex, self.request.torch or rows[0].line, home.line, fitting))
+        raise _Refused(
+            because(
+                reasons.part_for_other_torch,
+                part="IPEX",
+                version=ipex,
+                torch=self.request.torch or rows[0].line,
+                works_with=home.line,
+                fitting=fitting,
+            )
+        )
 
     def _narrow_oneccl(self, rows: tuple[StackSpec, ...]) -> tuple[StackSpec, ...]:
         """The rows with the requested bindings, and of each row the patches of torch that work with them."""
@@ -197,25 +194,25 @@ class _ConstraintReader:
                 return good
         raise _Refused(self._explain_oneccl(self.request.oneccl, rows))
 
-    def _explain_oneccl(self, oneccl: str, rows: tuple[StackSpec, ...]) -> StackWithoutOneccl | OnecclForOtherTorch:
+    def _explain_oneccl(self, oneccl: str, rows: tuple[StackSpec, ...]) -> Reason:
         """Why none of these rows has these bindings, which the table has for another torch."""
         stack = self.request.stack
         home = next(row for row in self.table if any(_is(oneccl, build.version) for build in row.oneccl_builds))
         if stack == "torch" or (stack is not None and not any(row.oneccl_builds for row in rows)):
-            return StackWithoutOneccl(stack, home.name)
+            return because(reasons.stack_lacks, stack=stack, what="oneCCL bindings", matching=home.name)
         works_with = next(build.works_with[0] for build in home.oneccl_builds if _is(oneccl, build.version))
         fitting = next((build for row in rows for build in row.oneccl_builds if _works(build, row)), None)
-        return OnecclForOtherTorch(
-            oneccl,
-            self.request.torch or rows[0].torch,
-            works_with,
-            fitting.version if fitting and fitting.cpu_wheel == "published" else None,
+        return because(
+            reasons.part_for_other_torch,
+            part="oneccl_bind_pt",
+            version=oneccl,
+            torch=self.request.torch or rows[0].torch,
+            works_with=works_with,
+            fitting=fitting.version if fitting and fitting.cpu_wheel == "published" else None,
         )
 
     def _narrow_kind(self, rows: tuple[StackSpec, ...]) -> tuple[StackSpec, ...]:
         if self.request.stack == "torch":
-            if self.request.require_oneccl:
-                raise _Refused(StockWithRequiredOneccl())
             return tuple(row.stock() for row in rows)
         if self.request.stack != "ipex":
             return rows
@@ -223,7 +220,8 @@ class _ConstraintReader:
         if found:
             return found
         last = next((row.line for row in self.table if row.ipex), None)
-        raise _Refused(NoIpexForTorch(str(self.request.torch), last, rows[0].name))
+        torch, stack = str(self.request.torch), rows[0].name
+        raise _Refused(because(reasons.no_ipex_for_torch, torch=torch, last_line=last, stack=stack))
 
 
 def _with_bindings(row: StackSpec, oneccl: str) -> StackSpec | None:
@@ -262,7 +260,11 @@ def _check_version(part: str, requested: str | None, known: Sequence[str]) -> No
     if requested is None or any(_is(requested, version) for version in known):
         return
     ordered = _oldest_first(set(known))
-    raise _Refused(UnknownVersion(requested, part, ordered, near=_near(_public(requested), ordered)))
+    raise _unknown(part, requested, ordered, _near(_public(requested), ordered))
+
+
+def _unknown(part: str, requested: str, known: tuple[str, ...], near: tuple[str, ...]) -> _Refused:
+    return _Refused(because(reasons.unknown_version, part=part, requested=requested, near=near, known=known))
 
 
 def _is(requested: str, version: str) -> bool:

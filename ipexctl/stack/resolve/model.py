@@ -2,8 +2,8 @@
 
 A `StackRequest` comes from options, `--stack` and its kin; with the packages of `--with` and requirements files it is
 an `EnvRequest`, which env.json records, so that an equal request finds its environment again; records of older
-versions lack fields. Out come a `StackPlan`, `Undecided` between two plans, or `NoStack` (`reasons.py`). A plan
-carries its reasons as values and no sentence; `explanations.py` words them where they are printed or recorded.
+versions lack fields. Out come a `StackPlan`, `Undecided` between two plans, or the `Reason` why there is none. A plan
+carries its reasons as values; their sentences are read where they are printed or recorded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ipexctl.node.env.replies import AvailableWheel
     from ipexctl.stack.catalog.table import StackSpec
-    from ipexctl.stack.resolve.reasons import ChoiceReason, StackNote
+    from ipexctl.stack.resolve.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +104,13 @@ class StackPlan:
     backend: Backend
     glibc: str
     """The oldest of the hosts, else the minimum of the row; wheels must run on it."""
-    reason: ChoiceReason
+    reason: Reason
     """Why it is this stack."""
     bundled_mpi: str | None = None
     """The version of the Intel MPI inside the bindings, which starts the ranks; None if there is none."""
     torch_wheel: AvailableWheel | None = None
     """None if no index was queried."""
-    notes: tuple[StackNote, ...] = ()
+    notes: tuple[Reason, ...] = ()
     """What the user should know: IPEX is retired, gloo instead of ccl, a yanked wheel."""
 
     @property
@@ -125,3 +125,5 @@ class Undecided:
 
     candidates: tuple[StackPlan, ...]
     """Best first; the last one needs the least of the indexes."""
+    reason: Reason
+    """What it depends on."""

@@ -1,509 +1,389 @@
-"""The reasons of the resolver as values: why a row does not run, why a stack was chosen, what the user does not get.
+"""Why a row does not run, why a stack was chosen, what the user does not get: one value, one table of its sentences.
 
-The other modules of this package decide and return these; `explanations.py` alone makes sentences from them, once, when
-the decision is made. A program that wants to know a reason matches the class and reads its fields, so a sentence can be
-reworded without a change of behaviour. All are frozen and hashable: equal reasons of many hosts are said once.
+A `Reason` is a kind with fields. A kind is a function below: its parameters are the fields, and it returns what
+happened and what to type next. `because(old_glibc, glibc="2.17", ...)` makes the value, whose fields mypy checks
+against the parameters; the sentence is made when `text`, `fix` or `refusal` is read, after the decision. A program
+that wants to know a reason compares `kind` and reads `fields`, so rewording a sentence changes no behaviour.
 
-A field `part` names what a row is to a user, `IPEX 2.8` or `oneccl_bind_pt 2.7.0`. Versions of Python are `3.11`.
+The parts of a fix are alternatives. A field `part` names what a row is to a user, `IPEX 2.8` or `oneccl_bind_pt 2.7.0`;
+`hosts` are those at fault; `install` is the Python to add, `3.11`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec
+
+from ipexctl.hosts.names import quoted
+from ipexctl.refusal import Refusal
+from ipexctl.stack.lock.wheels import split_requirement
+from ipexctl.stack.resolve.projects import IPEX, ONECCL, TORCH
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from ipexctl.stack.catalog.table import Isa, KnownBad, StackSpec
 
+    Names = tuple[str, ...]
+    Absent = tuple[tuple[str, str | None], ...]
+    """Projects, with a version if the indexes have others."""
+    Builds = tuple[tuple[str, str, Names], ...]
+    """Projects, a version, and the Pythons that it has wheels for."""
+    Rejected = tuple[str, "Reason"]
+    """The name of a better row, with the reason why it was not taken."""
+    Gloo = Literal["no", "maybe", "yes"]
+    Newest = Literal["PyTorch", "maintained PyTorch", "stack with IPEX and oneCCL bindings", "stack with IPEX"]
 
-# One host cannot run a row.
+Text = tuple[str, str]
+"""What happened, and the fix, empty if there is none."""
+Fields = ParamSpec("Fields")
 
-
-@dataclass(frozen=True, slots=True)
-class WrongSystem:
-    kernel: str
-    """`Darwin`."""
-
-
-@dataclass(frozen=True, slots=True)
-class WrongProcessor:
-    arch: str
-
-
-@dataclass(frozen=True, slots=True)
-class MuslInsteadOfGlibc:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class MissingInstructions:
-    isa: Isa
-    part: str
-
-
-@dataclass(frozen=True, slots=True)
-class OldGlibc:
-    glibc: str
-    needed: str
-    part: str
-
-
-@dataclass(frozen=True, slots=True)
-class NoPython:
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class UnusablePythons:
-    """The host has Pythons that do not run the agent, or take no wheels."""
-
-    pythons: tuple[str, ...]
-    all_too_old: bool
-
-
-@dataclass(frozen=True, slots=True)
-class OtherPythons:
-    """The host has usable Pythons, and the row is built for others."""
-
-    pythons: tuple[str, ...]
-    part: str
-    built_for: tuple[str, ...]
-
-
-HostProblem = (
-    WrongSystem
-    | WrongProcessor
-    | MuslInsteadOfGlibc
-    | MissingInstructions
-    | OldGlibc
-    | NoPython
-    | UnusablePythons
-    | OtherPythons
-)
-
-
-# All hosts together cannot have a row.
-
-
-@dataclass(frozen=True, slots=True)
-class Incompatibility:
-    """Why a row is not the stack of these hosts."""
-
-    hosts: tuple[str, ...] = field(default=(), kw_only=True)
-    """The hosts at fault; empty if the request or the indexes are."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostProblems(Incompatibility):
-    groups: tuple[tuple[HostProblem, tuple[str, ...]], ...]
-    """Each problem with its hosts."""
-    python: str
-    """The Python to install where one is missing."""
-
-
-@dataclass(frozen=True, slots=True)
-class NoCommonPython(Incompatibility):
-    """Each host could run the row, but with no Python that all of them have; `hosts` lack the best one."""
-
-    part: str
-    built_for: tuple[str, ...]
-    found: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
-    """Hosts and the Pythons that they have."""
-    python: str
-    """The Python that most hosts have."""
-
-
-@dataclass(frozen=True, slots=True)
-class BuiltForOldPythons(Incompatibility):
-    """The row's newest Python is older than those that run the agent."""
-
-    part: str
-    pythons: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BuiltForOtherPythons(Incompatibility):
-    """The row has no builds for the requested Python."""
-
-    part: str
-    pythons: tuple[str, ...]
-    requested: str
-
-
-@dataclass(frozen=True, slots=True)
-class NoStackForGlibc(Incompatibility):
-    """Some hosts have a glibc that is too old for every candidate."""
-
-    glibc: str
-    oldest: str
-
-
-@dataclass(frozen=True, slots=True)
-class OnlyCudaBuild(Incompatibility):
-    """Only the CUDA build of torch is available, and something else runs without gigabytes of it."""
-
-    line: str | None = None
-    """The torch of a row with more parts; None where torch is the row."""
-
-
-@dataclass(frozen=True, slots=True)
-class BindingsNeverPublished(Incompatibility):
-    line: str
-
-
-@dataclass(frozen=True, slots=True)
-class PartsDisagree(Incompatibility):
-    """By the table, no versions of the row's parts work together on these hosts."""
-
-    title: str
+_NAMES: Final = {
+    TORCH: "torch",
+    IPEX: "IPEX",
+    ONECCL: "oneccl_bind_pt",
+    "impi-rt": "Intel MPI (impi-rt)",
+    "intel-openmp": "Intel's OpenMP library (intel-openmp)",
+}
+_WITHOUT: Final = {"intel-openmp": ", often a little slower", "numpy": ", but tensors cannot become arrays"}
+_MANY: Final = 3
+"""The largest number of hosts that a fix names one by one, and of reasons and indexes that a sentence has."""
+_PLURAL: Final = {"has": "have", "is": "are", "runs": "run"}
 
 
 @dataclass(frozen=True, slots=True)
 class QueriedIndexes:
-    answered: tuple[str, ...]
-    failed: tuple[str, ...]
+    answered: Names = ()
+    failed: Names = ()
+
+    def without(self, what: str) -> str:
+        """`no index in reach has X (queried: PyPI; no answer from Intel's index)`."""
+        queried = [f"queried: {join_names(self.answered, _MANY)}"] if self.answered else []
+        if self.failed:
+            queried.append(f"no answer from {join_names(self.failed, _MANY)}")
+        return f"no index in reach has {what}" + (f" ({'; '.join(queried)})" if queried else "")
 
 
 @dataclass(frozen=True, slots=True)
-class OtherBuilds:
-    """A version that the indexes have, but not in a build for these hosts."""
-
-    project: str
-    version: str
-    pythons: tuple[str, ...]
-    """Those that it has wheels for."""
-
-
-@dataclass(frozen=True, slots=True)
-class MissingWheels(Incompatibility):
-    """The row fits all hosts, and the queried indexes lack wheels of it."""
-
-    title: str
-    absent: tuple[tuple[str, str | None], ...]
-    """Projects, with a version if the indexes have others."""
-    other_builds: tuple[OtherBuilds, ...]
-    pythons: tuple[str, ...]
-    """Those that the wheels must be for, and `glibc`."""
-    glibc: str
-    never_published: str | None
-    """The torch line whose bindings were never published for CPUs."""
-    indexes: QueriedIndexes
-
-
-@dataclass(frozen=True, slots=True)
-class MissingRequirement(Incompatibility):
-    row: str
-    requirement: str
-    indexes: QueriedIndexes
-
-
-@dataclass(frozen=True, slots=True)
-class RejectedRow:
-    """A better row that was not taken."""
-
-    name: str
-    problem: Incompatibility
-
-
-# A stack was chosen.
-
-
-class Basis(Enum):
-    """The sense in which a stack is the best."""
-
-    REQUESTED = "requested"
-    NEWEST_TORCH = "newest torch"
-    NEWEST_MAINTAINED_TORCH = "newest maintained torch"
-    NEWEST_WITH_ONECCL = "newest with oneCCL"
-    NEWEST_WITH_IPEX = "newest with IPEX"
-
-
-@dataclass(frozen=True, slots=True)
-class ResolvedReason:
-    """The resolver chose the stack."""
-
-    basis: Basis
-    title: str
-    any_hosts: bool
-    newer: RejectedRow | None
-    """The first newer row, with the reason why it is not this one."""
-    over_gloo: bool
-    instead_of_oneccl: RejectedRow | None
-    """The newest row with oneCCL, where a row without it is better than one with IPEX over gloo."""
-    gloo_without_bindings: bool
-    """No index was queried yet; the stack runs over gloo if none has its bindings."""
-    queried_at: str | None = None
-    """The time of an earlier query whose answer decided: `14:05`."""
-
-
-@dataclass(frozen=True, slots=True)
-class InstalledReason:
-    """The hosts have the stack already."""
-
-    hosts: str
-    """Folded: `node[1-4]`."""
-    env: str
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedReason:
-    """The stack is kept; the environment's record has the sentence from its own install."""
-
-    text: str
-
-
-ChoiceReason = ResolvedReason | InstalledReason | RecordedReason
-
-
-# What the user should know about a chosen stack.
-
-
-@dataclass(frozen=True, slots=True)
-class GlooInsteadOfOneccl:
-    problem: Incompatibility | None
-    """Why there is no oneCCL; None if no queried index has any bindings."""
-    row: str | None
-    """The row with oneCCL that the problem is about; None for the chosen one."""
-    indexes: QueriedIndexes
-
-
-@dataclass(frozen=True, slots=True)
-class IpexIsRetired:
-    maintained: str | None
-    """The newest maintained row that runs on the hosts, else the problem of the newest."""
-    problem: Incompatibility | None
-
-
-@dataclass(frozen=True, slots=True)
-class YankedWheel:
-    project: str
-    version: str
-    source: str
-
-
-@dataclass(frozen=True, slots=True)
-class UnpublishedBindings:
-    """The bindings were never published for CPUs; this wheel is of other origin."""
-
-    version: str
-    line: str
-    source: str
-    bundled_mpi: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class KnownProblem:
-    problem: KnownBad
-
-
-@dataclass(frozen=True, slots=True)
-class NoIntelMpi:
-    requirement: str
-    indexes: QueriedIndexes
-    every_host_has_mpi: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A package that the stack can do without, and that no index has."""
-
-    requirement: str
-    title: str
-    indexes: QueriedIndexes
-
-
-StackNote = (
-    GlooInsteadOfOneccl | IpexIsRetired | YankedWheel | UnpublishedBindings | KnownProblem | NoIntelMpi | LeftOut
-)
-
-
-# No stack was chosen: the request is at fault.
-
-
-@dataclass(frozen=True, slots=True)
-class UnknownName:
-    """The request names something that the version table does not have: a wrong call, exit code 2."""
-
-    requested: str
-    near: tuple[str, ...] = field(default=(), kw_only=True)
-    """The nearest that there are."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnknownStack(UnknownName):
-    oldest: str
-    newest: str
-
-
-@dataclass(frozen=True, slots=True)
-class UnknownVersion(UnknownName):
-    part: str
-    known: tuple[str, ...]
-    """Oldest first."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnknownPatch(UnknownName):
-    """The torch line is known, this patch of it is not."""
-
-    line: str
-    known: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class UnknownPython(UnknownName):
-    known: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PythonWithPatch(UnknownName):
-    """`3.11.4` was given for `3.11`."""
-
-
-@dataclass(frozen=True, slots=True)
-class PythonTooOld:
-    python: str
-
-
-@dataclass(frozen=True, slots=True)
-class NoBindings:
-    """oneCCL is required, and no candidate has bindings."""
-
-    title: str
-    with_bindings: str | None
-    """A stack that has them."""
-
-
-@dataclass(frozen=True, slots=True)
-class NotBuiltForPython:
-    """No candidate is built for the requested Python."""
-
-    title: str
-    pythons: tuple[str, ...]
-    requested: str
-
-
-@dataclass(frozen=True, slots=True)
-class StackHasOtherTorch:
-    stack: str
-    line: str
-    requested: str
-    matching: str | None
-    """The stack with the requested torch."""
-
-
-@dataclass(frozen=True, slots=True)
-class StackWithoutIpex:
-    stack: str
-    matching: str
-
-
-@dataclass(frozen=True, slots=True)
-class StackWithoutOneccl:
-    stack: str
-    matching: str
-
-
-@dataclass(frozen=True, slots=True)
-class IpexForOtherTorch:
-    ipex: str
-    torch: str
-    built_for: str
-    fitting: str | None
-    """The IPEX for the requested torch."""
-
-
-@dataclass(frozen=True, slots=True)
-class OnecclForOtherTorch:
-    oneccl: str
-    torch: str
-    works_with: str
-    """A torch that these bindings work with."""
-    fitting: str | None
-    """Published bindings for the requested torch."""
-
-
-@dataclass(frozen=True, slots=True)
-class StockWithRequiredOneccl:
-    """`--stack torch --require-oneccl`."""
-
-
-@dataclass(frozen=True, slots=True)
-class NoIpexForTorch:
-    torch: str
-    last_line: str | None
-    """The torch of the last IPEX."""
-    stack: str
-    """The stack of the requested torch."""
-
-
-Contradiction = (
-    PythonTooOld
-    | NoBindings
-    | NotBuiltForPython
-    | StackHasOtherTorch
-    | StackWithoutIpex
-    | StackWithoutOneccl
-    | IpexForOtherTorch
-    | OnecclForOtherTorch
-    | StockWithRequiredOneccl
-    | NoIpexForTorch
-)
-"""The parts of a request exclude one another, whatever the hosts have."""
-
-
-# No stack was chosen: the hosts or the indexes are at fault.
-
-
-@dataclass(frozen=True, slots=True)
-class MissingPython:
-    """Some hosts lack the requested Python."""
-
-    python: str
-    hosts: tuple[str, ...]
-    example: tuple[str, ...]
-    """Hosts among them with the same Pythons, and these."""
-    example_pythons: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class NothingFits:
-    """No candidate can be had; `row` is the one to talk about, as its problem is the easiest to solve."""
-
-    row: StackSpec
-    problem: Incompatibility
-    total_hosts: int
-    queried: bool
-    is_named: bool
-    """Whether the request names a row, not only a kind."""
-    required_oneccl: str | None
-    """The requested version of the bindings."""
-    fits: StackSpec | None
-    """The newest row of the same kind that can be had."""
-    stock: StackSpec | None
-    """A row without IPEX that can be had."""
-    gloo: StackSpec | None
-    """A row that can be had over gloo, where oneCCL is required."""
-
-
-NoStackReason = UnknownName | Contradiction | MissingPython | NothingFits
-
-
-@dataclass(frozen=True, slots=True)
-class NoStack:
-    """The resolver's answer where no stack can be chosen. `explanations.refusal` words it."""
-
-    reason: NoStackReason
+class Reason:
+    kind: Callable[..., Text]
+    fields: Mapping[str, Any] = field(hash=False)
+
+    @property
+    def text(self) -> str:
+        return self.kind(**self.fields)[0]
+
+    @property
+    def fix(self) -> str:
+        return self.kind(**self.fields)[1]
+
+    @property
+    def hosts(self) -> Names:
+        """The hosts at fault; empty if the request or the indexes are."""
+        match self.fields:
+            case {"hosts": hosts}:
+                return tuple(hosts)
+            case {"groups": groups}:
+                return tuple(name for _, names in groups for name in names)
+            case {"problem": Reason() as problem}:
+                return problem.hosts
+        return ()
 
     @property
     def is_wrong_call(self) -> bool:
         """Whether the request names something that does not exist, whatever the hosts have."""
-        return isinstance(self.reason, UnknownName)
+        return self.kind in (unknown_stack, unknown_version, unknown_patch, python_with_patch)
 
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """The hosts at fault; empty if the request or the indexes are."""
-        if isinstance(self.reason, MissingPython):
-            return self.reason.hosts
-        return self.reason.problem.hosts if isinstance(self.reason, NothingFits) else ()
+    def refusal(self) -> Refusal:
+        return Refusal(self.text, self.fix, self.hosts, exit_code=2 if self.is_wrong_call else 1)
+
+
+def because(kind: Callable[Fields, Text], *unnamed: Fields.args, **fields: Fields.kwargs) -> Reason:
+    if unnamed:
+        raise TypeError(f"the fields of {kind} are passed by name")
+    return Reason(kind, fields)
+
+
+# One host cannot run a row: the predicate of a sentence.
+def other_platform(*, found: str, wheels_for: Literal["Linux", "x86_64"]) -> Text:
+    return f"{'runs' if wheels_for == 'Linux' else 'is'} {found}; the wheels are for {wheels_for}", ""
+
+
+def musl_instead_of_glibc() -> Text:
+    return "has musl instead of glibc", "a system with glibc, such as Debian, Ubuntu or Rocky Linux"
+
+
+def missing_instructions(*, isa: Isa, part: str) -> Text:
+    return f"has no {'AVX-512' if isa == 'avx512' else 'AVX2'}, which {part} needs", ""
+
+
+def old_glibc(*, glibc: str, needed: str, part: str) -> Text:
+    return f"has glibc {glibc}; {part} needs {needed}", "a newer system, such as RHEL 8, Ubuntu 20.04 or Debian 10"
+
+
+def unusable_pythons(*, pythons: Names, too_old_for: str | None, install: str) -> Text:
+    """Those that there are do not run the agent, or take no wheels."""
+    rule = f"; ipexctl needs {too_old_for} or newer on a node" if too_old_for else ", and not for x86_64 with glibc"
+    has = f"has only Python {' and '.join(pythons)}{rule}" if pythons else "has no Python 3 that runs"
+    return has, f"install Python {install} there"
+
+
+def other_pythons(*, pythons: Names, part: str, built_for: Names, install: str) -> Text:
+    return f"has {_only(pythons)}; {part} is built for {span(built_for)}", f"install Python {install} there"
+
+
+# All hosts together cannot have a row: a clause.
+def host_problems(*, groups: tuple[tuple[Reason, Names], ...]) -> Text:
+    """Each problem with its hosts."""
+    fixes = dict.fromkeys(problem.fix for problem, _ in groups if problem.fix)
+    return "; ".join(_of_hosts(names, problem.text) for problem, names in groups[:_MANY]), ", and ".join(fixes)
+
+
+def no_common_python(
+    *, part: str, built_for: Names, found: tuple[tuple[Names, Names], ...], install: str, hosts: Names
+) -> Text:
+    """Each host could run the row; `found` has hosts with their Pythons, and `hosts` lack the one to install."""
+    has = "; ".join(_of_hosts(names, f"has {_only(pythons)}") for names, pythons in found)
+    text = f"no Python that {part} is built for ({span(built_for)}) is on all hosts: {has}"
+    return text, f"install Python {install} on {join_names(hosts)}"
+
+
+def built_for_old_pythons(*, part: str, pythons: Names, oldest: str) -> Text:
+    return f"{part} is built for Python {span(pythons)}; ipexctl needs {oldest} or newer on a node", ""
+
+
+def built_for_other_pythons(*, part: str, pythons: Names, requested: str) -> Text:
+    fix = f"remove --python, or choose another row: ipexctl versions --python {requested}"
+    return f"{part} is built for Python {span(pythons)}, not for {requested}", fix
+
+
+def only_cuda_build(*, line: str) -> Text:
+    """Something else runs without gigabytes of CUDA."""
+    return f"only the CUDA build of torch {line} is available", ""
+
+
+def bindings_never_published(*, line: str) -> Text:
+    return f"oneCCL bindings for CPUs were never published for torch {line}", ""
+
+
+def parts_disagree(*, title: str) -> Text:
+    return f"no versions of the parts of {title} work together on these hosts", ""
+
+
+def missing_requirement(*, row: str, requirement: str, indexes: QueriedIndexes) -> Text:
+    return f"{row} needs {requirement}, and {indexes.without('it')}", ""
+
+
+def missing_wheels(
+    *, title: str, absent: Absent, others: Builds, pythons: Names, glibc: str, line: str | None, indexes: QueriedIndexes
+) -> Text:
+    """`line`: the torch whose bindings were never published for CPUs."""
+    clauses: list[str] = []
+    if absent:
+        clauses.append(
+            indexes.without(" and ".join(f"{_NAMES[name]} {version or ''}".strip() for name, version in absent))
+        )
+    if others:
+        available = " and ".join(f"{_NAMES[project]} {version}" for project, version, _ in others)
+        available += f" {'is' if len(others) == 1 else 'are'} available, but not as a CPU wheel for Python"
+        has = others[0][2]
+        hint = f" (there are those of Python {', '.join(has)})" if has else ""
+        if has and set(pythons) <= set(has):
+            hint = f" (its wheels of Python {', '.join(has)} need a newer glibc, or are builds with CUDA)"
+        clauses.append(f"{available} {join_names(pythons)} and glibc {glibc}{hint}")
+    if line:
+        clauses.append(bindings_never_published(line=line)[0])
+    text = "; ".join(clauses) or parts_disagree(title=title)[0]
+    return text, "name a directory or an index that has it: --wheelhouse DIR, --index-url URL"
+
+
+# A stack was chosen.
+def chosen(
+    *, newest: Newest | None, title: str, any_hosts: bool, newer: Rejected | None, gloo: Gloo, missed: Rejected | None
+) -> Text:
+    """`newest`: the sense in which it is the best; None if it was requested. `newer`: the first newer row.
+
+    `missed`: the newest row with oneCCL, where a row without it is better than one with IPEX over gloo.
+    """
+    text = f"the newest {newest}{' that fits every host' if any_hosts else ''}" if newest else f"{title} was requested"
+    text += f" ({newer[0]}: {newer[1].text})" if newer else ""
+    if missed:
+        name, problem = missed
+        unlisted = {"indexes": QueriedIndexes()} if "indexes" in problem.fields else {}
+        text += f"; not {name}, the newest with oneCCL: {problem.kind(**{**problem.fields, **unlisted})[0]}"
+    return text + {"no": "", "yes": ", over gloo", "maybe": "; over gloo if no index has its bindings"}[gloo], ""
+
+
+def chosen_earlier(*, reason: Reason, at: str) -> Text:
+    """The answer of an earlier query decided."""
+    return f"{reason.text} (the indexes were queried at {at})", ""
+
+
+def undecided(*, first: str, last: str, needs_cpu_build: bool) -> Text:
+    torch = " and a build of torch for CPUs" if needs_cpu_build else ""
+    has = f"{first} if they have its oneCCL bindings{torch}, else {last}"
+    return f"depends on what the indexes have: {has}; `ipexctl install --dry-run` queries them", ""
+
+
+def installed(*, on: str, env: str) -> Text:
+    """`on`: the hosts, folded: `node[1-4]`."""
+    return f"installed on {on} as {env}", ""
+
+
+def recorded(*, text: str) -> Text:
+    """The stack is kept; the environment's record has the sentence from its own install."""
+    return text, ""
+
+
+# What the user should know about a chosen stack.
+def gloo_instead_of_oneccl(*, row: str | None, problem: Reason | None, indexes: QueriedIndexes) -> Text:
+    """`row`: the row with oneCCL that the problem is about; without a problem no queried index has any bindings."""
+    if problem is None:
+        why = f"{indexes.without('oneccl_bind_pt')}; the newest stack with it is {row}"
+    else:
+        why = f"{row}: {problem.text}" if row else problem.text
+    return f"gloo instead of oneCCL: {why}", ""
+
+
+def ipex_is_retired(*, maintained: str | None, problem: Reason | None) -> Text:
+    """The newest maintained row that runs on the hosts, else the problem of the newest."""
+    other = f"no maintained stack fits: {problem.text}" if problem else ""
+    other = f"`--stack torch` installs the maintained {maintained}" if maintained else other
+    return f"IPEX is retired since March 2026 (no more fixes, known security issues); {other}", ""
+
+
+def yanked_wheel(*, project: str, version: str, source: str) -> Text:
+    return f"{_NAMES[project]} {version} is yanked on {source}; it can still be installed by its exact version", ""
+
+
+def unpublished_bindings(*, version: str, line: str, source: str, bundled_mpi: str | None) -> Text:
+    without = "and needs the oneCCL and Intel MPI that it was built with"
+    needs = f"with Intel MPI {bundled_mpi} inside" if bundled_mpi else without
+    never = f"oneccl_bind_pt {version} was never published for CPUs with torch {line}"
+    return f"{never}: this build is from {source} {needs}", ""
+
+
+def known_problem(*, bad: KnownBad) -> Text:
+    return f"known problem: {bad.what} ({bad.symptom}); better: {bad.instead}", ""
+
+
+def no_intel_mpi(*, requirement: str, indexes: QueriedIndexes, every_host_has_mpi: bool) -> Text:
+    instead = "add the wheel of impi_rt to the others, or use an MPI of the cluster with --setup FILE or --mpi PATH"
+    instead = "the mpirun of the hosts is used" if every_host_has_mpi else instead
+    return f"without Intel MPI: {indexes.without(f'a wheel of {requirement}')}; {instead}", ""
+
+
+def left_out(*, requirement: str, title: str, indexes: QueriedIndexes) -> Text:
+    """The stack can do without the package."""
+    project = split_requirement(requirement)[0]
+    lacks = f"without {_NAMES.get(project, project)}: {indexes.without(requirement)}"
+    return f"{lacks}; {title} runs without it{_WITHOUT.get(project, '')}", ""
+
+
+# The request names something that the version table does not have; `near` are the nearest that there are.
+def unknown_stack(*, requested: str, near: Names, oldest: str, newest: str) -> Text:
+    there_are = f"`ipexctl versions` lists them: {oldest} to {newest}, ipex, torch"
+    return f"there is no stack called {quoted(requested)}", _guess(near, there_are)
+
+
+def unknown_version(*, part: str, requested: str, near: Names, known: Names) -> Text:
+    there_are = f"it has {known[0]} to {known[-1]}: ipexctl versions" if known else ""
+    return f"the version table has no {part} {quoted(requested)}", _guess(near, there_are)
+
+
+def unknown_patch(*, requested: str, line: str, known: Names) -> Text:
+    text = f"the version table has no torch {quoted(requested)}; of torch {line} there is {', '.join(known)}"
+    return text, f"--torch {known[-1]}"
+
+
+def python_with_patch(*, requested: str, near: Names) -> Text:
+    return f"--python takes the first two numbers of a version, not {quoted(requested)}", _guess(near, "")
+
+
+# The parts of a request exclude one another, whatever the hosts have.
+def python_too_old(*, python: str, oldest: str) -> Text:
+    text = f"Python {python} is too old: ipexctl needs {oldest} or newer on a host"
+    return text, f"use --python {oldest}, or remove it"
+
+
+def no_bindings(*, title: str, with_bindings: str | None) -> Text:
+    has = f"--stack {with_bindings} has them; or " if with_bindings else ""
+    return f"there are no oneCCL bindings for {title}", f"{has}remove --require-oneccl to use gloo"
+
+
+def stack_has_other_torch(*, stack: str, line: str, requested: str, matching: str | None) -> Text:
+    return f"the stack {stack} has torch {line}, not {requested}", f"--stack {matching}" if matching else ""
+
+
+def stack_lacks(*, stack: str, what: Literal["IPEX", "oneCCL bindings"], matching: str) -> Text:
+    return f"the stack {stack} has no {what}", f"--stack {matching}"
+
+
+def part_for_other_torch(
+    *, part: Literal["IPEX", "oneccl_bind_pt"], version: str, torch: str, works_with: str, fitting: str | None
+) -> Text:
+    option = "--ipex" if part == "IPEX" else "--oneccl"
+    text, fix = f"{part} {version} does not work with torch {torch}", f"--torch {works_with} with {option} {version}"
+    return (f"{text}; {fitting} does", f"{option} {fitting}, or {fix}") if fitting else (text, fix)
+
+
+def no_ipex_for_torch(*, torch: str, last_line: str | None, stack: str) -> Text:
+    text, fix = f"there is no IPEX for torch {torch}", f"--stack {stack}"
+    if last_line is None:
+        return text, fix
+    return f"{text}; the last IPEX is for torch {last_line}", f"{fix}, or --torch {last_line}"
+
+
+# The hosts or the indexes are at fault.
+def missing_python(*, python: str, hosts: Names, example: Names, example_pythons: Names) -> Text:
+    """Some hosts lack the requested Python; those of `example` have the same Pythons."""
+    has = f"Python {', '.join(example_pythons)}" if example_pythons else "no usable Python"
+    text = f"there is no Python {python} on {join_names(hosts)} ({join_names(example)}: {has})"
+    return text, f"install it there, or remove --python {python}"
+
+
+def nothing_fits(
+    *, problem: Reason, total_hosts: int, fits: StackSpec | None, required: str, gloo: str | None, stock: str | None
+) -> Text:
+    """No candidate can be had; the problem is the easiest to solve. `required`: the option that requires oneCCL.
+
+    What can be had: `fits`, the newest row of the same kind; `gloo`, one over gloo where oneCCL is required; `stock`,
+    one without IPEX.
+    """
+    text, fixes, hosts = problem.text, [problem.fix], problem.hosts
+    if fits is not None:
+        text += f"; newest that fits: {fits.line}"
+        fixes.append(f"--stack {fits.name}" if hosts else "")
+    fixes.append(f"remove {required} to get {gloo} with gloo" if gloo else "")
+    fixes.append(f"--stack {stock}" if stock else "")
+    if 0 < len(hosts) <= _MANY and len(hosts) < total_hosts:
+        without = ",".join(f"!{name}" for name in hosts)
+        fixes.append(f"leave {'it' if len(hosts) == 1 else 'them'} out: --limit '{without}'")
+    return text, ", or ".join(filter(None, fixes))
+
+
+# Words
+def span(pythons: Sequence[str]) -> str:
+    """`3.9 to 3.13`."""
+    return "no Python" if not pythons else pythons[0] if len(pythons) == 1 else f"{pythons[0]} to {pythons[-1]}"
+
+
+def join_names(names: Sequence[str], most: int = 5) -> str:
+    """`node1, node2 and 3 more`."""
+    if len(names) > most:
+        return f"{', '.join(names[:most])} and {len(names) - most} more"
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else ""
+
+
+def _only(pythons: Names) -> str:
+    return f"only Python {pythons[0]}" if len(pythons) == 1 else f"Python {', '.join(pythons)}"
+
+
+def _of_hosts(names: Names, predicate: str) -> str:
+    """`node3 has glibc 2.17`, `node3 and node4 have glibc 2.17`."""
+    verb, blank, rest = predicate.partition(" ")
+    return f"{join_names(names)} {verb if len(names) == 1 else _PLURAL[verb]}{blank}{rest}"
+
+
+def _guess(near: Names, there_are: str) -> str:
+    return " ".join(filter(None, (f"did you mean {' or '.join(near)}?" if near else "", there_are)))

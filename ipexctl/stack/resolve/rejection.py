@@ -10,16 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ipexctl.stack.catalog.table import StackSpec, version_key
+from ipexctl.stack.resolve import reasons
 from ipexctl.stack.resolve.projects import IPEX, ONECCL, TORCH
-from ipexctl.stack.resolve.reasons import (
-    BindingsNeverPublished,
-    Incompatibility,
-    MissingWheels,
-    NoStackForGlibc,
-    OtherBuilds,
-    PartsDisagree,
-    QueriedIndexes,
-)
+from ipexctl.stack.resolve.reasons import QueriedIndexes, Reason, because
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,31 +25,32 @@ def queried_indexes(wheels: Availability) -> QueriedIndexes:
     return QueriedIndexes(wheels.answered, tuple(failure.source for failure in wheels.failures))
 
 
-def missing_wheels(row: StackSpec, targets: Sequence[Target], wheels: Availability) -> Incompatibility:
+def missing_wheels(row: StackSpec, targets: Sequence[Target], wheels: Availability) -> Reason:
     """Why no wheels of a row that fits all hosts work together there."""
     if not wheels.queried:
         if row.oneccl_builds and all(build.cpu_wheel != "published" for build in row.oneccl_builds):
-            return BindingsNeverPublished(row.line)
-        return PartsDisagree(row.title)
+            return because(reasons.bindings_never_published, line=row.line)
+        return because(reasons.parts_disagree, title=row.title)
     absent: list[tuple[str, str | None]] = []
-    other_builds: list[OtherBuilds] = []
+    other_builds: list[tuple[str, str, tuple[str, ...]]] = []
     for project, versions in _parts(row).items():
         if any(wheels.build(project, version, target) for version in versions for target in targets):
             continue
         has = {version.partition("+")[0] for version in wheels.versions(project)}
         available = next((version for version in versions if version in has), None)
         if available is not None:
-            other_builds.append(OtherBuilds(project, available, wheels.pythons(project, available)))
+            other_builds.append((project, available, wheels.pythons(project, available)))
         else:
             absent.append((project, versions[0] if has else None))
-    return MissingWheels(
-        row.title,
-        tuple(absent),
-        tuple(other_builds),
-        tuple(target.python for target in targets),
-        targets[0].glibc,
-        row.line if row.oneccl_builds and not row.oneccl else None,
-        queried_indexes(wheels),
+    return because(
+        reasons.missing_wheels,
+        title=row.title,
+        absent=tuple(absent),
+        others=tuple(other_builds),
+        pythons=tuple(target.python for target in targets),
+        glibc=targets[0].glibc,
+        line=row.line if row.oneccl_builds and not row.oneccl else None,
+        indexes=queried_indexes(wheels),
     )
 
 
@@ -70,10 +64,10 @@ def _parts(row: StackSpec) -> dict[str, list[str]]:
 
 
 def easiest_problem(
-    tried: Sequence[tuple[StackSpec, Incompatibility]],
+    tried: Sequence[tuple[StackSpec, Reason]],
     host_groups: Mapping[HostProfile, tuple[str, ...]],
     wheels: Availability,
-) -> tuple[StackSpec, Incompatibility]:
+) -> tuple[StackSpec, Reason]:
     """The row and the problem to tell: of an available row without bindings, against the fewest hosts."""
     floor = min((row.glibc for row, _ in tried), key=version_key)
     old = {
@@ -83,7 +77,8 @@ def easiest_problem(
     }
     if old and len({row.name for row, _ in tried}) > 1:
         glibc, names = next(iter(old.items()))
-        return tried[0][0], NoStackForGlibc(glibc, floor, hosts=names)
+        problem = because(reasons.old_glibc, glibc=glibc, needed=floor, part="every stack")
+        return tried[0][0], because(reasons.host_problems, groups=((problem, names),))
     good = [(row, problem) for row, problem in tried if not row.oneccl_builds]
     good = good or [(row, problem) for row, problem in tried if row.oneccl] or list(tried)
     if wheels.queried:

@@ -1,9 +1,9 @@
 """The resolver: one stack for all hosts. Pure.
 
 In come a request, the facts of the hosts, the version table and, if indexes were queried, the available wheels; out
-goes a `StackPlan` with its reason and notes, or `NoStack`. `constraints.py` orders the candidate rows, and the first
-row that runs on every host (`compatibility.py`) and whose wheels are available (`lock/wheels.py`) is the stack. All
-reasons are values of `reasons.py`; who prints a plan words them with `explanations.py`.
+goes a `StackPlan` with its reason and notes, or the `Reason` why there is none. `constraints.py` orders the candidate
+rows, and the first row that runs on every host (`compatibility.py`) and whose wheels are available (`lock/wheels.py`)
+is the stack.
 
 One stack for all hosts, as ranks with different versions of torch or MPI do not work together. Without an answer of
 indexes every published wheel counts as available, so a plan by the table alone may still change at the install.
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from ipexctl.stack.catalog.table import Index, IpexBuild, OnecclBuild, StackSpec, version_key
 from ipexctl.stack.catalog.table import rows as packaged_rows
 from ipexctl.stack.lock.wheels import NOT_QUERIED, Availability, Target, is_cpu_build, split_requirement
+from ipexctl.stack.resolve import reasons
 from ipexctl.stack.resolve.compatibility import (
     HostProfile,
     common_pythons,
@@ -29,17 +30,7 @@ from ipexctl.stack.resolve.constraints import Constraints, read_constraints
 from ipexctl.stack.resolve.model import StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.plan_notes import builds_notes, choice_reason, gloo_notes, missing_mpi, retirement_notes
 from ipexctl.stack.resolve.projects import IPEX, ONECCL, OPTIONAL, TORCH, UV
-from ipexctl.stack.resolve.reasons import (
-    BuiltForOtherPythons,
-    Incompatibility,
-    LeftOut,
-    MissingRequirement,
-    NoIntelMpi,
-    NoStack,
-    NothingFits,
-    OnlyCudaBuild,
-    StackNote,
-)
+from ipexctl.stack.resolve.reasons import Reason, because
 from ipexctl.stack.resolve.rejection import easiest_problem, missing_wheels, queried_indexes
 
 if TYPE_CHECKING:
@@ -84,33 +75,34 @@ def resolve(
     availability: Availability | None,
     *,
     rows: Sequence[StackSpec] | None = None,
-) -> StackPlan | NoStack:
+) -> StackPlan | Reason:
     """Choose the stack for these hosts. Without `availability` the table alone decides."""
     table = packaged_rows() if rows is None else tuple(rows)
     constraints = read_constraints(request, table)
-    if isinstance(constraints, NoStack):
+    if isinstance(constraints, Reason):
         return constraints
     host_groups = profiles(hosts)
     if constraints.python is not None and (lacking := without_python(constraints.python, host_groups)):
-        return NoStack(lacking)
+        return lacking
     return _Search(request, table, hosts, host_groups, availability or NOT_QUERIED).first_fit(constraints)
 
 
 def resolve_by_table(
     request: StackRequest, hosts: Mapping[str, Facts], rows: Sequence[StackSpec]
-) -> StackPlan | Undecided | NoStack:
+) -> StackPlan | Undecided | Reason:
     """Choose without an answer of indexes, or the stacks among which they decide: with oneCCL bindings and without."""
     plan = resolve(request, hosts, None, rows=rows)
     constraints = read_constraints(request, rows)
-    if isinstance(plan, NoStack) or isinstance(constraints, NoStack) or plan.oneccl is None:
+    if isinstance(plan, Reason) or isinstance(constraints, Reason) or plan.oneccl is None:
         return plan
     without = replace(constraints, rows=tuple(row for row in constraints.rows if not row.oneccl_builds))
     if constraints.named or not without.rows:
         return plan
     other = _Search(request, rows, hosts, profiles(hosts), NOT_QUERIED).first_fit(without)
-    if isinstance(other, NoStack) or other.row.name == plan.row.name:
+    if isinstance(other, Reason) or other.row.name == plan.row.name:
         return plan
-    return Undecided((plan, other))
+    first, last, needs_cpu_build = plan.row.name, other.row.name, not other.ipex
+    return Undecided((plan, other), because(reasons.undecided, first=first, last=last, needs_cpu_build=needs_cpu_build))
 
 
 def projects(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> tuple[str, ...]:
@@ -137,7 +129,7 @@ def indexes(request: StackRequest, rows: Sequence[StackSpec] | None = None) -> t
 
 def _candidates(request: StackRequest, rows: Sequence[StackSpec] | None) -> tuple[StackSpec, ...]:
     constraints = read_constraints(request, packaged_rows() if rows is None else rows)
-    return () if isinstance(constraints, NoStack) else constraints.rows
+    return () if isinstance(constraints, Reason) else constraints.rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,28 +142,29 @@ class _Search:
     host_groups: Mapping[HostProfile, tuple[str, ...]]
     wheels: Availability
 
-    def first_fit(self, constraints: Constraints) -> StackPlan | NoStack:
-        tried: list[tuple[StackSpec, Incompatibility]] = []
+    def first_fit(self, constraints: Constraints) -> StackPlan | Reason:
+        tried: list[tuple[StackSpec, Reason]] = []
         for row in constraints.rows:
             found = self._fit(row, constraints)
             if isinstance(found, Pick):
                 if better := self._for_cpus(found, constraints):
-                    tried.append((row, OnlyCudaBuild()))
+                    tried.append((row, because(reasons.only_cuda_build, line=row.line)))
                 return self._plan(better or found, tried, constraints)
             tried.append((row, found))
         return self._refuse(tried, constraints)
 
-    def _fit(self, row: StackSpec, constraints: Constraints) -> Pick | Incompatibility:
+    def _fit(self, row: StackSpec, constraints: Constraints) -> Pick | Reason:
         pythons = row.pythons
         # Bindings are built for fewer Pythons than the rest; then they are the part to name.
         narrower = row.oneccl and pythons != row.without_oneccl().pythons
         part = f"oneccl_bind_pt {row.oneccl}" if narrower else row.title
         if constraints.python is not None:
             if constraints.python not in pythons:
-                return BuiltForOtherPythons(part, pythons, constraints.python)
+                python = constraints.python
+                return because(reasons.built_for_other_pythons, part=part, pythons=pythons, requested=python)
             pythons = (constraints.python,)
         common = common_pythons(row, self.host_groups, pythons, part)
-        if isinstance(common, Incompatibility):
+        if isinstance(common, Reason):
             return common
         # One set of wheels goes to all hosts, so they must run on the oldest.
         glibc = min((kind.glibc for kind in self.host_groups if kind.glibc), key=version_key, default=row.glibc)
@@ -183,14 +176,15 @@ class _Search:
         if constraints.is_default and row.oneccl_builds and self.wheels.queried:
             picks = [pick for pick in picks if pick.is_for_cpus]
             if not picks:
-                return OnlyCudaBuild(row.line)
+                return because(reasons.only_cuda_build, line=row.line)
         # A build for CPUs on an older Python is better than gigabytes of CUDA.
         pick = next((pick for pick in picks if pick.is_for_cpus), picks[0])
         for requirement in row.requires:
             name = split_requirement(requirement)[0]
             is_optional = name in OPTIONAL and not (row.ipex and name == "numpy")
             if not is_optional and not self.wheels.can_satisfy(requirement, pick.target):
-                return MissingRequirement(row.name, requirement, queried_indexes(self.wheels))
+                has = queried_indexes(self.wheels)
+                return because(reasons.missing_requirement, row=row.name, requirement=requirement, indexes=has)
         return pick
 
     def _for_cpus(self, found: Pick, constraints: Constraints) -> Pick | None:
@@ -239,24 +233,23 @@ class _Search:
             found[project] = candidate
         return found
 
-    def _plan(
-        self, pick: Pick, tried: Sequence[tuple[StackSpec, Incompatibility]], constraints: Constraints
-    ) -> StackPlan:
+    def _plan(self, pick: Pick, tried: Sequence[tuple[StackSpec, Reason]], constraints: Constraints) -> StackPlan:
         row, wheels = pick.row, self.wheels
         torch = pick.pin(TORCH, pick.torch)
         ipex = pick.pin(IPEX, pick.ipex.version) if pick.ipex else None
         oneccl = pick.pin(ONECCL, pick.oneccl.version) if pick.oneccl else None
         mpi = self._mpi(row, pick)
         extras = [each for each in row.requires if wheels.can_satisfy(each, pick.target)]
-        notes: list[StackNote] = [
+        notes = [
             *gloo_notes(row, tried, constraints, wheels),
             *retirement_notes(row, *self._maintained(constraints)),
             *builds_notes(row, pick),
         ]
-        if isinstance(mpi, NoIntelMpi):
+        if isinstance(mpi, Reason):
             notes.append(mpi)
-        indexes = queried_indexes(wheels)
-        notes += [LeftOut(each, row.title, indexes) for each in row.requires if each not in extras]
+        missing = [each for each in row.requires if each not in extras]
+        has = queried_indexes(wheels)
+        notes += [because(reasons.left_out, requirement=each, title=row.title, indexes=has) for each in missing]
         pins = {TORCH: torch, IPEX: ipex, ONECCL: oneccl}
         # The indexes, which were not queried, may lack the bindings of the requested stack.
         or_gloo = not wheels.queried and oneccl is not None and constraints.named and not constraints.require_oneccl
@@ -281,7 +274,7 @@ class _Search:
             notes=tuple(dict.fromkeys(notes)),
         )
 
-    def _mpi(self, row: StackSpec, pick: Pick) -> str | NoIntelMpi | None:
+    def _mpi(self, row: StackSpec, pick: Pick) -> str | Reason | None:
         """The requirement for Intel MPI, None where none is needed, or the note that it is not available."""
         if pick.bundled_mpi or not row.mpi:
             return None
@@ -289,7 +282,7 @@ class _Search:
         found = next((each for each in fitting if self.wheels.can_satisfy(each, pick.target)), None)
         return found or missing_mpi(row.mpi[-1][1], self.hosts, self.wheels)
 
-    def _maintained(self, constraints: Constraints) -> tuple[StackSpec | None, Incompatibility | None]:
+    def _maintained(self, constraints: Constraints) -> tuple[StackSpec | None, Reason | None]:
         """The newest maintained PyTorch that these hosts can have, or the reason why there is none."""
         first_problem = None
         maintained = tuple(row for row in self.table if not (row.ipex or row.retired))
@@ -301,7 +294,7 @@ class _Search:
             first_problem = first_problem or found
         return None, first_problem
 
-    def _refuse(self, tried: Sequence[tuple[StackSpec, Incompatibility]], constraints: Constraints) -> NoStack:
+    def _refuse(self, tried: Sequence[tuple[StackSpec, Reason]], constraints: Constraints) -> Reason:
         row, problem = easiest_problem(tried, self.host_groups, self.wheels)
         must = constraints.require_oneccl
 
@@ -323,16 +316,13 @@ class _Search:
             stock = first_fitting(other.stock() for other in (*same_torch, *self.table))
         if must:
             gloo = first_fitting(other.without_oneccl() for other in self.table if other.ipex)
-        return NoStack(
-            NothingFits(
-                row,
-                problem,
-                total_hosts=len(self.hosts),
-                queried=self.wheels.queried,
-                is_named=constraints.named,
-                required_oneccl=constraints.oneccl,
-                fits=fits,
-                stock=stock,
-                gloo=gloo,
-            )
+        by_name = stock and constraints.named and stock.line == row.line
+        return because(
+            reasons.nothing_fits,
+            problem=problem,
+            total_hosts=len(self.hosts),
+            fits=fits,
+            required=f"--oneccl {constraints.oneccl}" if constraints.oneccl else "--require-oneccl",
+            gloo=gloo.name if gloo else None,
+            stock=(stock.name if by_name else "torch") if stock else None,
         )

@@ -12,9 +12,8 @@ from ipexctl.facts.software import Python
 from ipexctl.refusal import Refusal
 from ipexctl.stack.catalog.table import StackSpec, rows
 from ipexctl.stack.catalog.user_table import merged
-from ipexctl.stack.resolve import explanations
 from ipexctl.stack.resolve.model import StackPlan, StackRequest, Undecided
-from ipexctl.stack.resolve.reasons import NoStack
+from ipexctl.stack.resolve.reasons import Reason
 from ipexctl.stack.resolve.resolver import resolve_by_table
 
 
@@ -25,7 +24,7 @@ def with_pythons(*versions: str) -> Facts:
 
 def _choice(request: StackRequest, facts: Facts, table: tuple[StackSpec, ...]) -> StackPlan | Undecided | Refusal:
     chosen = resolve_by_table(request, {"n1": facts}, table)
-    return explanations.refusal(chosen) if isinstance(chosen, NoStack) else chosen
+    return chosen.refusal() if isinstance(chosen, Reason) else chosen
 
 
 @pytest.mark.parametrize(
@@ -43,7 +42,7 @@ def test_the_recommendation_is_for_the_chosen_stack(
     advice = recommend({"n1": facts}, {}, chosen)
     assert advice is not None
     assert (advice.stack, advice.candidates, advice.backend) == (stack, candidates, backend)
-    reason = chosen.reason if isinstance(chosen, Refusal) else explanations.why(chosen)
+    reason = chosen.reason if isinstance(chosen, Refusal) else chosen.reason.text
     assert advice.why["stack"].startswith(reason)
 
 

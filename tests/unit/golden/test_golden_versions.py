@@ -15,7 +15,6 @@ from ipexctl.facts.facts import Facts
 from ipexctl.stack.catalog.table import rows
 from ipexctl.stack.catalog.user_table import known_rows
 from ipexctl.stack.lock.wheels import Availability
-from ipexctl.stack.resolve import explanations
 from ipexctl.stack.resolve.compatibility import incompatibility
 from ipexctl.stack.resolve.model import StackRequest
 from ipexctl.stack.resolve.resolver import resolve
@@ -59,8 +58,8 @@ def planned_of(request: StackRequest, hosts: dict[str, Facts], have: Availabilit
     plan = planned(resolve(request, hosts, have))
     name = f"{plan.row.name} for {describe_request(request)}"
     return [
-        Case(f"why {name}", explanations.why(plan)),
-        *(Case(f"note of {name}", note) for note in explanations.notes(plan)),
+        Case(f"why {name}", plan.reason.text),
+        *(Case(f"note of {name}", note.text) for note in plan.notes),
     ]
 
 
@@ -106,7 +105,7 @@ def planned_cases() -> list[Case]:
 def misfits() -> list[Case]:
     row = next(row for row in rows() if row.name == "ipex-2.7")
     found = [incompatibility(row, facts) for facts, _ in rows_of(table.test_incompatible_hosts_get_a_reason)]
-    return [Case("misfit of a host to ipex-2.7", explanations.predicate(problem)) for problem in found if problem]
+    return [Case("misfit of a host to ipex-2.7", problem.text) for problem in found if problem]
 
 
 def wrong_rows(tmp_path: Path) -> list[Case]:

@@ -13,7 +13,7 @@ from ipexctl.stack.lock.indexes import IndexAnswer, Source, query_indexes
 from ipexctl.stack.lock.make_lock import LockMaker, uv_here
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.model import StackPlan
-from ipexctl.stack.resolve.reasons import InstalledReason
+from ipexctl.stack.resolve.reasons import because, installed
 
 LOCAL_SESSION = LocalSession(Host("here", "127.0.0.1"))
 
@@ -31,7 +31,7 @@ def plan(*requirements: str, python: str = "3.11", glibc: str = "2.31", constrai
         constraints=constraints,
         backend="gloo",
         glibc=glibc,
-        reason=InstalledReason("n1", "torch-2.8-1234567890"),
+        reason=because(installed, on="n1", env="torch-2.8-1234567890"),
     )
 
 

@@ -12,9 +12,8 @@ from ipexctl.facts.system import Disk, HomeDirectory, System
 from ipexctl.node.env.replies import AvailableWheel, SourceFailure
 from ipexctl.refusal import Refusal
 from ipexctl.stack.lock.wheels import Availability
-from ipexctl.stack.resolve import explanations
 from ipexctl.stack.resolve.model import EnvRequest, StackPlan, StackRequest, Undecided
-from ipexctl.stack.resolve.reasons import NoStack
+from ipexctl.stack.resolve.reasons import Reason
 
 AVX = frozenset({"avx", "sse4_2"})
 AVX2 = frozenset({"avx2", "fma"})
@@ -61,15 +60,19 @@ def index(*files: str, source: str = "pypi.org", failures: tuple[str, ...] = ())
     )
 
 
-def planned(outcome: StackPlan | Undecided | NoStack | Refusal) -> StackPlan:
+def planned(outcome: StackPlan | Undecided | Reason | Refusal) -> StackPlan:
     assert isinstance(outcome, StackPlan), outcome
     return outcome
 
 
-def refused(outcome: StackPlan | Undecided | NoStack | Refusal) -> Refusal:
+def notes_of(outcome: StackPlan | Reason) -> tuple[str, ...]:
+    return tuple(note.text for note in planned(outcome).notes)
+
+
+def refused(outcome: StackPlan | Undecided | Reason | Refusal) -> Refusal:
     """The refusal as the user sees it."""
-    if isinstance(outcome, NoStack):
-        return explanations.refusal(outcome)
+    if isinstance(outcome, Reason):
+        return outcome.refusal()
     assert isinstance(outcome, Refusal), outcome
     return outcome
 

@@ -25,7 +25,7 @@ from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.constraints import Constraints
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackPlan, StackRequest
 from ipexctl.stack.resolve.plan_notes import gloo_notes
-from ipexctl.stack.resolve.reasons import Incompatibility
+from ipexctl.stack.resolve.reasons import Reason, because, host_problems, musl_instead_of_glibc, parts_disagree
 from ipexctl.stack.resolve.resolver import resolve
 
 MINE = "https://mine/simple"
@@ -123,13 +123,14 @@ def test_index_without_an_answer_is_asked_once_more_where_no_mpi_was_found() -> 
 def test_note_on_gloo_is_about_the_newest_row_whose_hosts_are_not_at_fault() -> None:
     with_oneccl = [row for row in rows() if row.oneccl_builds and row.oneccl]
     chosen = replace(with_oneccl[-1], oneccl_builds=())
-    of_hosts, of_indexes = Incompatibility(hosts=("n1",)), Incompatibility()
+    of_hosts = because(host_problems, groups=((because(musl_instead_of_glibc), ("n1",)),))
+    of_indexes = because(parts_disagree, title="ipex-2.7")
     constraints = Constraints(rows(), "any", False, None, False)
 
-    def about(*problems: Incompatibility) -> str | None:
+    def about(*problems: Reason) -> object:
         tried = tuple(zip(with_oneccl, problems, strict=False))
         (note,) = gloo_notes(chosen, tried, constraints, Availability(queried=False))
-        return note.row
+        return note.fields["row"]
 
     assert about(of_hosts, of_indexes) == with_oneccl[1].name
     assert about(of_hosts, of_hosts) == with_oneccl[0].name

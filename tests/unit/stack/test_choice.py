@@ -27,7 +27,6 @@ from ipexctl.stack.catalog.user_table import merged
 from ipexctl.stack.choice import choose_stack
 from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, IndexCache
 from ipexctl.stack.lock.wheels import Availability
-from ipexctl.stack.resolve import explanations
 from ipexctl.stack.resolve.model import EnvRequest, StackPlan, StackRequest, Undecided
 from ipexctl.stack.resolve.resolver import projects
 
@@ -86,7 +85,7 @@ def test_installed_environment_takes_precedence(cache: IndexCache) -> None:
     cache.save(CONTROL_MACHINE, _answer_for_all_projects(index(*PYPI, BINDINGS_2_7, TORCH_2_7_CPU)))
     plan = planned(_chosen({"n1": with_env(host(), "torch-2.13"), "n2": host()}, cache))
     assert (plan.row.name, plan.torch, plan.ipex, plan.backend) == ("torch-2.13", "2.13.0+cpu", None, "gloo")
-    assert "n1" in explanations.why(plan)
+    assert "n1" in plan.reason.text
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from stack_helpers import (
     TORCH_2_7_CPU,
     host,
     index,
+    notes_of,
     planned,
     refused,
 )
@@ -24,11 +25,10 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import System
 from ipexctl.stack.catalog.table import StackSpec, minor, rows, version_key
 from ipexctl.stack.lock.wheels import Availability
-from ipexctl.stack.resolve import explanations
 from ipexctl.stack.resolve.compatibility import interpreters_for
 from ipexctl.stack.resolve.constraints import Constraints, read_constraints
 from ipexctl.stack.resolve.model import StackPlan, StackRequest
-from ipexctl.stack.resolve.reasons import KnownProblem, NoStack
+from ipexctl.stack.resolve.reasons import Reason, known_problem
 from ipexctl.stack.resolve.resolver import indexes, projects, resolve, resolve_by_table
 from message_data import missing
 
@@ -78,7 +78,7 @@ def test_python_with_a_known_problem_is_taken_only_if_there_is_no_other(
     """Python 3.13 empties modules that ipex.optimize made; that of stock PyTorch is not concerned."""
     request = StackRequest(stack=stack, python=request_python)
     plan = planned(resolve(request, {"n1": host("2.36", *pythons)}, None))
-    notes = [note.problem.what for note in plan.notes if isinstance(note, KnownProblem)]
+    notes = [note.fields["bad"].what for note in plan.notes if note.kind is known_problem]
     assert (plan.python, notes) == (chosen, ["ipex.optimize in Python 3.13"] if noted else [])
 
 
@@ -105,7 +105,7 @@ def test_host_with_the_oldest_glibc_limits_the_stack_and_is_named() -> None:
     plan = planned(resolve(NEWEST, {"new": host("2.36", "3.9"), "old": host("2.17", "3.9")}, None))
     assert plan.row.name == "ipex-2.5"
     assert plan.glibc == "2.17"
-    assert missing(explanations.why(plan), "ipex-2.7 old 2.17 2.28") == []
+    assert missing(plan.reason.text, "ipex-2.7 old 2.17 2.28") == []
 
 
 @pytest.mark.parametrize(
@@ -122,14 +122,14 @@ def test_host_with_the_oldest_glibc_limits_the_stack_and_is_named() -> None:
 )
 def test_resolve_by_table_names_the_candidates(request_: StackRequest, facts: Facts, names: list[str]) -> None:
     outcome = resolve_by_table(request_, {"n1": facts}, rows())
-    assert not isinstance(outcome, NoStack)
+    assert not isinstance(outcome, Reason)
     plans = (outcome,) if isinstance(outcome, StackPlan) else outcome.candidates
     assert [plan.row.name for plan in plans] == names
-    assert len(names) == 1 or missing(explanations.why(outcome), " ".join(names)) == []
+    assert len(names) == 1 or missing(outcome.reason.text, " ".join(names)) == []
 
 
 def test_named_stack_falls_back_to_gloo_without_bindings() -> None:
-    assert "gloo" in explanations.why(planned(resolve(StackRequest(torch="2.7"), {"n1": host()}, None)))
+    assert "gloo" in planned(resolve(StackRequest(torch="2.7"), {"n1": host()}, None)).reason.text
 
 
 BINDINGS_2_1 = (
@@ -172,7 +172,7 @@ def test_available_wheels_decide_the_stack_and_its_versions(
     assert (plan.ipex is None) == row.startswith("torch")
     assert (plan.backend, plan.python) == ("ccl" if oneccl else "gloo", "3.8" if row == "ipex-1.12" else "3.11")
     assert oneccl is None or not any("impi-rt" in requirement for requirement in plan.requirements)
-    assert missing(explanations.why(plan), why) == []
+    assert missing(plan.reason.text, why) == []
 
 
 @pytest.mark.parametrize(
@@ -187,14 +187,14 @@ def test_available_wheels_decide_the_stack_and_its_versions(
 def test_stack_without_bindings_has_a_note(request_: StackRequest, wheels: Availability | None, note: str) -> None:
     plan = planned(resolve(request_, {"n1": host()}, wheels))
     assert plan.backend == "gloo"
-    assert any(missing(text, note) == [] for text in explanations.notes(plan))
+    assert any(missing(text, note) == [] for text in notes_of(plan))
 
 
 def test_bindings_with_cuda_torch_are_used_only_on_request() -> None:
     wheels = index(*PYPI, BINDINGS_2_7)
     plan = planned(resolve(NEWEST, {"n1": host()}, wheels))
     assert plan.row.name == "torch-2.15"
-    assert missing(explanations.why(plan), "ipex-2.7 CUDA 2.7") == []
+    assert missing(plan.reason.text, "ipex-2.7 CUDA 2.7") == []
     for request in (StackRequest(require_oneccl=True), StackRequest(stack="ipex"), StackRequest(torch="2.7")):
         assert planned(resolve(request, {"n1": host()}, wheels)).oneccl == "2.7.0+cpu"
 
@@ -306,17 +306,17 @@ def test_missing_intel_mpi_is_noted_with_a_fix() -> None:
     none = index(*(wheel for wheel in PYPI if "impi_rt" not in wheel))
     plan = planned(resolve(NEWEST, {"n1": host(mpi=True), "n2": host()}, none))
     assert not any(requirement.startswith("impi-rt") for requirement in plan.requirements)
-    assert any("impi_rt" in note for note in explanations.notes(plan))
+    assert any("impi_rt" in note for note in notes_of(plan))
     own = planned(resolve(NEWEST, {"n1": host(mpi=True), "n2": host(mpi=True)}, none))
-    assert any("mpirun" in note for note in explanations.notes(own))
-    assert explanations.notes(own) != explanations.notes(plan)
+    assert any("mpirun" in note for note in notes_of(own))
+    assert notes_of(own) != notes_of(plan)
 
 
 def test_missing_intel_openmp_is_omitted_with_a_note() -> None:
     none = index(*(wheel for wheel in PYPI if "openmp" not in wheel))
     plan = planned(resolve(StackRequest(stack="ipex"), {"n1": host()}, none))
     assert not any(requirement.startswith("intel-openmp") for requirement in plan.requirements)
-    assert any("OpenMP" in note for note in explanations.notes(plan))
+    assert any("OpenMP" in note for note in notes_of(plan))
 
 
 def test_numpy_is_needed_by_ipex_and_not_by_torch() -> None:
@@ -331,28 +331,22 @@ def test_numpy_is_needed_by_ipex_and_not_by_torch() -> None:
 @every_row
 def test_every_ipex_stack_notes_that_ipex_is_retired(row: StackSpec) -> None:
     plan = planned(resolve(StackRequest(stack=row.name), {}, None))
-    retired = [
-        note for note in explanations.notes(plan) if missing(note, "IPEX March 2026 --stack torch torch-2.15") == []
-    ]
+    retired = [note for note in notes_of(plan) if missing(note, "IPEX March 2026 --stack torch torch-2.15") == []]
     assert bool(retired) == bool(row.ipex)
     assert plan.row.retired == bool(row.ipex)
 
 
-def test_suggested_maintained_stack_fits_the_hosts() -> None:
-    assert any(missing(note, "2026 torch-2.14") == [] for note in _notes("3.10"))
-    assert any(missing(note, "2026 n1 3.9 2.15") == [] for note in _notes("3.9"))
-
-
-def _notes(python: str) -> tuple[str, ...]:
-    return explanations.notes(planned(resolve(NEWEST, {"n1": host("2.36", python)}, None)))
+@pytest.mark.parametrize(("python", "note"), [("3.10", "2026 torch-2.14"), ("3.9", "2026 n1 3.9 2.15")])
+def test_suggested_maintained_stack_fits_the_hosts(python: str, note: str) -> None:
+    assert any(missing(each, note) == [] for each in notes_of(resolve(NEWEST, {"n1": host("2.36", python)}, None)))
 
 
 def test_yanked_wheel_is_pinned_with_a_note() -> None:
     plan = planned(resolve(StackRequest(torch="2.5"), {"n1": host()}, PYPI_INDEX))
     assert "intel-extension-for-pytorch==2.5.0" in plan.requirements
-    assert any(missing(note, "IPEX 2.5.0 yanked pypi.org") == [] for note in explanations.notes(plan))
-    assert any("yanked" in note for note in _notes_by_table(StackRequest(torch="2.5")))
-    assert not any("yanked" in note for note in _notes_by_table(StackRequest(torch="2.6")))
+    assert any(missing(note, "IPEX 2.5.0 yanked pypi.org") == [] for note in notes_of(plan))
+    assert any("yanked" in note for note in notes_of(resolve(StackRequest(torch="2.5"), {}, None)))
+    assert not any("yanked" in note for note in notes_of(resolve(StackRequest(torch="2.6"), {}, None)))
 
 
 def test_stacks_up_to_torch_2_4_require_numpy_1() -> None:
@@ -361,13 +355,9 @@ def test_stacks_up_to_torch_2_4_require_numpy_1() -> None:
 
 
 def test_known_problems_of_a_requested_version_are_noted() -> None:
-    assert any("IPEX 2.3.100" in note for note in _notes_by_table(StackRequest(ipex="2.3.0")))
-    of_line = _notes_by_table(StackRequest(torch="2.3"))
+    assert any("IPEX 2.3.100" in note for note in notes_of(resolve(StackRequest(ipex="2.3.0"), {}, None)))
+    of_line = notes_of(resolve(StackRequest(torch="2.3"), {}, None))
     assert not any("2.3.100" in note for note in of_line if note.startswith("known"))
-
-
-def _notes_by_table(request: StackRequest) -> tuple[str, ...]:
-    return explanations.notes(planned(resolve(request, {}, None)))
 
 
 # Pythons
@@ -377,7 +367,7 @@ def _notes_by_table(request: StackRequest) -> tuple[str, ...]:
 def test_stack_uses_gloo_if_only_the_bindings_lack_the_python(asked: StackRequest) -> None:
     plan = planned(resolve(asked, {"n1": host("2.17", "3.12")}, None))
     assert (plan.row.name, plan.python, plan.backend) == ("ipex-2.5", "3.12", "gloo")
-    assert missing(explanations.notes(plan)[0], "gloo oneCCL n1 3.12 oneccl_bind_pt 2.5.0 3.9 3.11") == []
+    assert missing(notes_of(plan)[0], "gloo oneCCL n1 3.12 oneccl_bind_pt 2.5.0 3.9 3.11") == []
 
 
 def test_newest_python_common_to_all_hosts_is_chosen() -> None:
@@ -403,7 +393,7 @@ def test_older_torch_is_chosen_if_newer_ones_have_only_a_cuda_build() -> None:
     facts = {"a": host("2.36", "3.11")}
     plan = planned(resolve(StackRequest(stack="torch"), facts, wheels))
     assert (plan.row.name, plan.torch) == ("torch-2.13", "2.13.0+cpu")
-    assert missing(explanations.why(plan), "torch-2.15 CUDA") == []
+    assert missing(plan.reason.text, "torch-2.15 CUDA") == []
     assert planned(resolve(StackRequest(stack="torch-2.15"), facts, wheels)).torch == "2.15.0"
     retired_only = index(*(name.format(version) for version in ("2.15.0", "2.8.0+cpu")))
     assert planned(resolve(StackRequest(stack="torch"), facts, retired_only)).torch == "2.15.0"

@@ -13,9 +13,8 @@ from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import System
 from ipexctl.stack.catalog.table import StackSpec, minor, rows, version_key
 from ipexctl.stack.catalog.user_table import ROW_KEYS, merged
-from ipexctl.stack.resolve import explanations
 from ipexctl.stack.resolve.compatibility import incompatibility
-from ipexctl.stack.resolve.reasons import MissingInstructions
+from ipexctl.stack.resolve.reasons import because, missing_instructions
 from message_data import missing
 
 BY_NAME = {row.name: row for row in rows()}
@@ -100,12 +99,12 @@ def test_torch_2_6_and_ipex_2_5_are_the_last_for_old_systems() -> None:
 def test_incompatible_hosts_get_a_reason(facts: Facts, why: str | None) -> None:
     found = incompatibility(BY_NAME["ipex-2.7"], facts)
     assert (found is None) == (why is None)
-    assert missing(explanations.predicate(found) if found else "", why or "") == []
+    assert missing(found.text if found else "", why or "") == []
 
 
 def test_ipex_1_10_needs_avx512() -> None:
     found = incompatibility(BY_NAME["ipex-1.10"], host("2.31", "3.8", flags=AVX2))
-    assert found == MissingInstructions("avx512", "IPEX 1.10")
+    assert found == because(missing_instructions, isa="avx512", part="IPEX 1.10")
     assert incompatibility(BY_NAME["torch-2.9"], host(flags=AVX)) is None
 
 
