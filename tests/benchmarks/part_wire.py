@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Final
@@ -183,13 +184,12 @@ def measure_accuracy(rig: Rig) -> Report:
         shared = replace(rig, lab=lab)
         packages = ("scikit-learn", "transformers", "accelerate")
         _install(shared, 2, *(word for package in packages for word in ("--with", package)))
-        for workload in WORKLOADS:
-            for mode in ("fp32", *MODES):
-                say(f"wire: accuracy of {workload}, {mode}")
-                call = ipexctl(mode, "run", "--plain", "--quiet", *shared.where(2), "--ppn", 1, "--wire", mode)
-                words = (str(project / "accuracy.py"), workload, "--seeds", str(SEEDS))
-                trained = _printed(shared, replace(call, argv=(*call.argv, *words)), "trained")
-                found.setdefault(workload, {})[mode] = trained
+        for workload, mode, seed in product(WORKLOADS, ("fp32", *MODES), range(1, SEEDS + 1)):
+            say(f"wire: accuracy of {workload}, {mode}, seed {seed}")
+            call = ipexctl(mode, "run", "--plain", "--quiet", *shared.where(2), "--ppn", 1, "--wire", mode)
+            words = (str(project / "accuracy.py"), workload, "--seed", str(seed))
+            trained = _printed(shared, replace(call, argv=(*call.argv, *words)), "trained")
+            found.setdefault(workload, {}).setdefault(mode, []).extend(trained)
     PICTURE.write_text(picture(found))
     header = (f"mean of {SEEDS} seeds ± their spread", "fp32", *MODES)
     rows = tuple(
