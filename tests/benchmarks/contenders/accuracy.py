@@ -34,10 +34,8 @@ def texts() -> dict[str, bytes]:
     """Package → the licences and descriptions that are installed with it, the same on all hosts."""
     found: dict[str, bytes] = {}
     for package in importlib.metadata.distributions():
-        parts = [file for file in package.files or () if file.name.upper().split(".")[0] in TEXTS]
-        data = b"\n".join(
-            part.read_text(errors="replace").encode() for part in sorted(parts, key=str) if is_there(part)
-        )
+        files = [file for file in package.files or () if file.name.upper().split(".")[0] in TEXTS and is_there(file)]
+        data = b"\n".join(file.read_binary() for file in sorted(files, key=str))
         found[package.metadata["Name"].lower()] = data
     return dict(sorted(found.items()))
 
@@ -159,7 +157,8 @@ def trainer(seed: int) -> tuple[float, list[float]]:
         per_device_train_batch_size=16,
         per_device_eval_batch_size=64,
         max_steps=240,
-        learning_rate=1e-3,
+        learning_rate=4e-4,
+        warmup_steps=24,
         logging_steps=6,
         save_strategy="no",
         report_to="none",
