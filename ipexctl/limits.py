@@ -63,11 +63,9 @@ IMPORTS_CHECK: Final = 30.0
 CONNECTIVITY_CHECK: Final = 6.0
 """For connections between the nodes; no answer by then is what a firewall looks like."""
 RUNS_LOOK: Final = 20.0
-"""For a look at the other runs of a host, which `run --exclusive` and `--wait` take."""
-CLAIM_CONTEST: Final = 10.0
-"""For younger calls of `run --exclusive` to leave the hosts to this one."""
-CLAIM_VALID: Final = 3600.0
-"""The age at which the claim of a call that is starting counts no more: sshd may keep that of a lost call for hours."""
+"""For a look at the other runs of a host, which `run --exclusive` and `--wait` take, and for its lock."""
+LOCK_VALID: Final = 3600.0
+"""For which a call that is starting has the locks of its hosts: sshd may keep a lost connection for hours."""
 CONNECTIVITY_VALID: Final = 600.0
 """For which connections that a run used are not checked again."""
 NETWORK_CHECK: Final = 8.0

@@ -1,26 +1,20 @@
 """Other runs that are alive on the hosts of a run: whose, on which cores, since when, and what both share. Pure.
 
 In: what a look at each host has shown (`facts/live_runs.py`), and the cores that are planned there; out: `OtherRun`s,
-which the plan has as a field, and `judge`, the rule of `run --exclusive` and `--wait`. A run that is alive on several
-hosts is one `OtherRun`.
-
-The rule holds also for calls that start at the same moment. Each call first claims every host and looks at it then, so
-that of two calls with a common host at least one sees the other there. A call starts only after a look that showed no
-other run and no other claim. Of two that see each other the older claim stays, and of two equally old ones the lower
-id; the other call takes its claims away.
+which the plan has as a field, and the sentences about them. A run that is alive on several hosts is one `OtherRun`.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from ipexctl.facts.cpu import CpuList
     from ipexctl.facts.live_runs import RunOnHost, RunsOnHost
@@ -43,12 +37,8 @@ class OtherRun:
     """Host → those of them that are planned for ranks of this run, too."""
     since: float | None = None
     """Seconds since 1970."""
-    claimed: int | None = None
-    """When its call has claimed the hosts, if that call is still starting it."""
-
-    @property
-    def is_starting(self) -> bool:
-        return self.claimed is not None
+    is_starting: bool = False
+    """Its call is still starting it."""
 
 
 def find_other_runs(
@@ -66,7 +56,6 @@ def find_other_runs(
         cores = {host: live.cores for host, live in lives.items() if live.cores}
         both = {host: _shared(cores[host], planned[host]) for host in cores if planned and host in planned}
         begins = [live.since for live in lives.values() if live.since is not None]
-        stamps = [live.claimed for live in lives.values() if live.claimed is not None]
         others.append(
             OtherRun(
                 name,
@@ -75,7 +64,7 @@ def find_other_runs(
                 cores,
                 {host: shared for host, shared in both.items() if shared},
                 min(begins, default=None),
-                min(stamps) if len(stamps) == len(lives) else None,
+                all(live.is_starting for live in lives.values()),
             )
         )
     return tuple(others)
@@ -83,23 +72,6 @@ def find_other_runs(
 
 def _shared(cores: CpuList, planned: CpuList | None) -> CpuList:
     return cores if planned is None else cores & planned
-
-
-Verdict = Literal["free", "contested", "taken"]
-"""`contested`: only by younger claims, which go away soon or become runs."""
-
-
-def judge(others: Iterable[OtherRun], run: str, stamp: int) -> Verdict:
-    """Whether a run that has claimed its hosts at that time may start, by a look after that."""
-    verdict: Verdict = "free"
-    for other in others:
-        if other.claimed is None or (other.claimed, other.id) < (stamp, run):
-            return "taken"
-        verdict = "contested"
-    return verdict
-
-
-# Sentences and fields
 
 
 def describe(other: OtherRun, now: float) -> str:

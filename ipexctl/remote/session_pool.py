@@ -94,6 +94,13 @@ class SessionPool:
         """Remove the host's session, if there is one, from the pool; the caller closes it."""
         return self._sessions.pop(host.name, None)
 
+    def forget(self, host: Host) -> None:
+        """Connect anew for the next step: the connection was lost, or could not be made."""
+        self._unreachable.pop(host.name, None)
+        if (lost := self.detach(host)) is not None:
+            with contextlib.suppress(OSError, EOFError):
+                lost.close()
+
     def attach(self, session: Session) -> None:
         """Take back a session that was detached."""
         if self._sessions.setdefault(session.host.name, session) is not session:

@@ -15,7 +15,7 @@ from lab_run_helpers import WAIT_SCRIPT, Cluster, Running, by_rank
 
 MPI_LAB = LabSpec(hosts=3)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
-CLAIM = "ipexctl-claim"
+LOCK = "ipexctl-host-lock waits-"
 AS_ROOT = ("--user", "root", "--python", "/usr/bin/python3", "-n", "1")
 
 
@@ -34,13 +34,13 @@ def started(cluster: Cluster) -> str:
     return run
 
 
-def claims(cluster: Cluster) -> list[str]:
-    return processes_with(cluster.lab, CLAIM)
+def locks(cluster: Cluster) -> list[str]:
+    return processes_with(cluster.lab, LOCK)
 
 
 def stopped_while_it_holds_the_hosts(cluster: Cluster) -> Running:
     running = cluster.begin("--ppn", "1", "--exclusive", "waits.py")
-    wait_until(lambda: len({each.partition(":")[0] for each in claims(cluster)}) == 3, 40, running.said)
+    wait_until(lambda: len({each.partition(":")[0] for each in locks(cluster)}) == 3, 40, running.said)
     running.process.send_signal(signal.SIGSTOP)
     return running
 
@@ -73,18 +73,23 @@ def test_a_run_of_another_account_is_named_refused_and_waited_for(cluster: Clust
     assert waiting.said().count("waiting up to") == 1
 
 
-def test_of_two_exclusive_calls_at_the_same_moment_one_starts_and_a_third_names_its_cores(cluster: Cluster) -> None:
-    calls = [cluster.begin("--ppn", "1", "--exclusive", "waits.py") for _ in range(2)]
-    wait_until(lambda: any(each.process.poll() is not None for each in calls), 60, lambda: [c.said() for c in calls])
-    loser, winner = sorted(calls, key=lambda each: each.process.poll() is None)
-    assert loser.end() == 1, loser.said()
-    winner.wait_for("here", times=3)
-    assert winner.id in loser.said()
+def test_of_exclusive_calls_at_the_same_moment_one_starts_and_another_call_names_its_cores(cluster: Cluster) -> None:
+    """Two of one account, and one of another, which wants node1 only."""
+    calls = [cluster.begin(*words, "--exclusive", "waits.py") for words in (("--ppn", "1"), ("--ppn", "1"), AS_ROOT)]
+    wait_until(lambda: sum(each.process.poll() is None for each in calls) == 1, 60, lambda: [c.said() for c in calls])
+    *losers, winner = sorted(calls, key=lambda each: each.process.poll() is None)
+    of_root = winner is calls[2]
+    winner.wait_for("here", times=1 if of_root else 3)
+    for loser in losers:
+        assert loser.end() == 1, loser.said()
+        assert winner.id in loser.said()
     beside = cluster.run("--ppn", "1", "short.py")
-    assert f"run {winner.id} of ipex is running on node[1-3]" in beside.err
+    account, hosts = ("root", "node1") if of_root else ("ipex", "node[1-3]")
+    assert f"run {winner.id} of {account} is running on {hosts}" in beside.err
     assert "shares core" in beside.err
-    wait_until(lambda: not claims(cluster), 30, lambda: claims(cluster))
-    cluster.good("stop", winner.id)
+    wait_until(lambda: not locks(cluster), 30, lambda: locks(cluster))
+    winner.process.send_signal(signal.SIGTERM)
+    winner.end(60)
 
 
 def test_a_call_that_is_killed_holds_no_host_and_leaves_nothing(cluster: Cluster) -> None:
@@ -100,7 +105,7 @@ def test_a_call_that_is_killed_holds_no_host_and_leaves_nothing(cluster: Cluster
         each.end()
     assert waiting.end(100) == 0, waiting.said()
     assert waiting.said().count("done") == 3
-    wait_until(lambda: not claims(cluster), 30, lambda: claims(cluster))
+    wait_until(lambda: not locks(cluster), 30, lambda: locks(cluster))
     assert [run["state"] for run in cluster.runs() if run["state"] != "unknown"] == ["ok"]
 
 
@@ -113,4 +118,4 @@ def test_ctrl_c_ends_a_wait_and_touches_no_run(cluster: Cluster) -> None:
     assert waiting.end(20) == 130, waiting.said()
     assert "nothing runs" in waiting.said()
     assert cluster.status(run)["state"] == "running"
-    assert claims(cluster) == []
+    assert locks(cluster) == []

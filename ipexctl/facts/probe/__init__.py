@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.limits import LOCK_VALID
 from ipexctl.remote.command import Command, shell_text
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 _HERE: Final = Path(__file__).parent
 _FILES: Final = ("frame.sh", "interfaces.sh", "machine.sh", "places.sh", "runs.sh", "main.sh")
-_CLAIM: Final = "ipexctl-claim"
+_LOCK: Final = "ipexctl-host-lock"
 """The name by which runs.sh finds the processes that hold a host."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
@@ -59,19 +60,21 @@ def environment_command(home: str | None, name: str, check: str) -> Command:
 
 def live_runs_command() -> Command:
     """A command that prints, as the probe does, the runs that are alive."""
-    return Command(f"set -- '' ''\n{_live_runs()}live_runs\nput looked yes\n", label="the look at runs")
+    script = _awk("runs") + "".join(shell_text(_HERE / file) for file in ("frame.sh", "runs.sh"))
+    # Two names of one machine have one lock; the hosts of a lab are one kernel with several.
+    machine = 'get /proc/sys/kernel/random/boot_id\nput machine "$got $(readlink /proc/self/ns/pid)"'
+    return Command(f"set -- '' ''\n{script}live_runs\n{machine}\nput looked yes\n", label="the look at runs")
 
 
-def claim_command(run: str, stamp: int) -> Command:
-    """A command that holds a host for a run until its stdin ends; `claim.sh` has the dialog."""
-    script = f"run=$1\nexec 3<&0\nset -- '' ''\n{_live_runs()}{shell_text(_HERE / 'claim.sh')}"
-    # The run stands before the script: old kernels show the first 4 KB of a line.
-    argv = shlex.join(["/bin/sh", "-c", 'eval "$3"', _CLAIM, run, str(stamp), script])
-    return Command(f"exec {argv}", label="the claim")
+def lock_command(run: str) -> Command:
+    """A command that prints `held` and holds the lock of a host until its stdin ends; exit code 1: another one has it.
 
-
-def _live_runs() -> str:
-    return _awk("runs") + "".join(shell_text(_HERE / file) for file in ("frame.sh", "runs.sh"))
+    The lock is flock(2) on /proc: every account can take it, it is never on a file server, it is one for the processes
+    that a look can see, and the kernel ends it with its process, so that nothing is left and none is ever stale.
+    """
+    script = shell_text(_HERE / "host_lock.sh")
+    argv = ["flock", "-n", "/proc", "/bin/sh", "-c", script, _LOCK, run, f"{LOCK_VALID:g}"]
+    return Command(f"exec {shlex.join(argv)}", label="the lock")
 
 
 def _is_address(name: str) -> bool:

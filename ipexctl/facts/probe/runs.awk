@@ -1,7 +1,7 @@
 # The programs of runs, and the cores of their ranks.
 #
-# programs  PID:KIND:RUN:STAMP of each program; the arguments are the status files of all processes. Prints for each
-#           `run.program PID KIND RUN STAMP UID START`, then `rank WRAPPER:PID` for each process that a rank wrapper
+# programs  PID:KIND:RUN of each program; the arguments are the status files of all processes. Prints for each
+#           `run.program PID KIND RUN UID START`, then `rank WRAPPER:PID` for each process that a rank wrapper
 #           has started, and `account UID PID` for each account.
 # ranks     WRAPPER:PID of those processes; the arguments are the status files of their threads, as OpenMP binds the
 #           first thread to a part of the rank's cores. Prints `run.cores WRAPPER CORES`, each list once.
@@ -17,7 +17,7 @@ function find_programs(count, list, part, i, pid, file, line, field, parent, uid
         split(list[i], part, ":")
         if (!(part[1] in kinds)) order[++total] = part[1]
         kinds[part[1]] = part[2]
-        runs[part[1]] = part[3] " " part[4]
+        runs[part[1]] = part[3]
     }
     for (i = 1; i < ARGC; i++) {
         file = pid = ARGV[i]
@@ -45,8 +45,6 @@ function find_programs(count, list, part, i, pid, file, line, field, parent, uid
         if (!(uids[pid] in named)) print "account " uids[pid] " " pid
         named[uids[pid]] = 1
     }
-    getline line < "/proc/uptime"
-    print "run.uptime " line
 }
 
 function boot_time(line, field) {

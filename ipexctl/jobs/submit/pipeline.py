@@ -31,7 +31,7 @@ from ipexctl.jobs.registry import RunRecord, RunRegistry, clear_pending, given_i
 from ipexctl.jobs.retention import RetentionLimits, prune_local, read_limits
 from ipexctl.jobs.submit.commit import find_commit
 from ipexctl.jobs.submit.context import RunContext, gather
-from ipexctl.jobs.submit.exclusive import Claim, hold_hosts, refusal
+from ipexctl.jobs.submit.exclusive import HostLocks, Obstacles, lock_hosts, refusal
 from ipexctl.jobs.submit.preflight.before_install import likely_nodes
 from ipexctl.jobs.submit.preflight.connectivity import check_connectivity
 from ipexctl.jobs.submit.preflight.imports import check_script, with_environment
@@ -170,8 +170,8 @@ def submit_run(
     retention = read_limits(os.environ)
     note_secret_files(request)
     try:
-        claim = _hold_hosts(call, run, undo)
-        if claim is not None and claim.has_waited:
+        locks = _lock_hosts(call, run, undo)
+        if locks is not None and locks.has_waited:
             reading, probed = None, ()  # the project and the hosts may have changed since
         with mark_pending(registry.directory, run, undo.unreached), undo:
             began = time.monotonic()
@@ -182,7 +182,7 @@ def submit_run(
             context = gather(hosts, request, pool, unsynced=project.executed_path(request), probed=probed)
 
             plan = make_plan(context, request, project, run, earlier_memory(project.root, request.argv[0]))
-            _check_other_runs(call, plan, claim)
+            _check_other_runs(call, plan, locks)
             for text in (
                 *context.notes,
                 *job_notes(context, is_followed=request.is_followed),
@@ -213,8 +213,8 @@ def submit_run(
             connectivity = preflight.result()
             clear_pending(registry.directory, run)  # from here on, node0 knows whether the run lives
             _start_mpirun(launch, connectivity, undo)
-            if claim is not None:
-                claim.leave(record.rundir)
+            if locks is not None:
+                locks.leave(record.rundir)
     except StartError as error:
         return error.failure
     run_in_background(lambda: prune_local(registry, retention), "prune")
@@ -224,29 +224,29 @@ def submit_run(
 # Other runs
 
 
-def _hold_hosts(call: _Call, run: str, undo: _Undo) -> Claim | None:
-    """The hold on the hosts, for a run that is to have them for itself. Raises a StartError."""
+def _lock_hosts(call: _Call, run: str, undo: _Undo) -> HostLocks | None:
+    """The locks of the hosts, for a run that is to have them for itself. Raises a StartError."""
     request = call.request
     if not request.is_exclusive:
         return None
-    claim = hold_hosts(likely_nodes(call.hosts, request), run, request.wait, call.pool, call.notify)
-    undo.callback(claim.release)
-    if claim.hiding:
+    locks = lock_hosts(likely_nodes(call.hosts, request), run, request.wait, call.pool, call.notify)
+    undo.callback(locks.release)
+    if locks.hiding:
         call.note(
-            f"{fold(claim.hiding)}: /proc hides the processes of other accounts (hidepid), so that their runs are not "
+            f"{fold(locks.hiding)}: /proc hides the processes of other accounts (hidepid), so that their runs are not "
             "seen there"
         )
-    return claim
+    return locks
 
 
-def _check_other_runs(call: _Call, plan: LaunchPlan, claim: Claim | None) -> None:
-    """Say which runs are on the hosts. One that did not ask may have begun since they were claimed: raises a
+def _check_other_runs(call: _Call, plan: LaunchPlan, locks: HostLocks | None) -> None:
+    """Say which runs are on the hosts. One that did not ask may have begun since they were locked: raises a
     StartError."""
-    if claim is None:
+    if locks is None:
         for text in notes_on(plan.other_runs, time.time()):
             call.note(text)
-    elif running := [other for other in plan.other_runs if not other.is_starting]:
-        raise StartError(refusal(running, now=time.time()))
+    elif running := tuple(other for other in plan.other_runs if not other.is_starting):
+        raise StartError(refusal(Obstacles(running), now=time.time()))
 
 
 def _refuse_bad_project(reading: Future[Project] | None, *, wait_for_it: bool = True) -> None:

@@ -306,8 +306,8 @@ class Launch:
     def _is_stopped(self, error: HostError) -> bool:
         """Stop a run that may have started, because the connection was lost; False if that is not confirmed."""
         record, node0 = self._record, self._node0[0]
-        if isinstance(error, Unreachable) and (lost := self._pool.detach(node0)) is not None:
-            lost.close()
+        if isinstance(error, Unreachable):
+            self._pool.forget(node0)
         until = time.monotonic() + START_CONFIRMED
         find_status = Command(f"test -e {shlex.quote(record.rundir)}/status.json", "look for the record")
         try:

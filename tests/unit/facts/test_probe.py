@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import itertools
 import json
 import os
 import shutil
@@ -19,9 +18,9 @@ from agent_helpers import wait_until
 from ipexctl.facts.facts import parse, to_json
 from ipexctl.facts.gather import gather_facts, skew
 from ipexctl.facts.live_runs import read_look
-from ipexctl.facts.probe import claim_command, live_runs_command, probe_command, probe_script
+from ipexctl.facts.probe import live_runs_command, lock_command, probe_command, probe_script
 from ipexctl.hosts.host import Host
-from ipexctl.limits import PROBE_REST
+from ipexctl.limits import LOCK_VALID, PROBE_REST
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import MAX_LINE, login_line
 from ipexctl.remote.connector import ConnectOptions, Connector
@@ -332,7 +331,7 @@ def test_live_runs_are_found_with_the_cores_of_their_ranks(shell: list[str], tmp
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     (live,) = found
-    assert (live.uid, live.account, live.claimed) == (os.getuid(), getpass.getuser(), None)
+    assert (live.uid, live.account, live.is_starting) == (os.getuid(), getpass.getuser(), False)
     assert live.cores.cpus == (core,)
     assert live.since is not None
     assert abs(live.since - time.time()) < 60
@@ -341,49 +340,44 @@ def test_live_runs_are_found_with_the_cores_of_their_ranks(shell: list[str], tmp
 
 @linux
 @pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
-def test_a_claim_is_seen_by_others_and_ends_with_its_stdin(shell: list[str]) -> None:
+def test_a_host_has_one_lock_which_others_see_and_which_ends_with_its_call_or_its_run(
+    shell: list[str], tmp_path: Path
+) -> None:
     if shutil.which(shell[0]) is None:
         pytest.skip(f"no {shell[0]} here")
-    run = f"claim-{os.getpid()}"
+    run = f"lock-{os.getpid()}"
+    # Not the lock of this machine, which other tests may want.
+    script = lock_command(run).script.replace("/proc", str(tmp_path), 1).replace("/bin/sh", " ".join(shell))
 
-    def seen() -> list[int | None]:
+    def start(script: str = script) -> subprocess.Popen[str]:
+        return subprocess.Popen([*shell, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def seen() -> list[bool]:
         done = subprocess.run([*shell, "-c", live_runs_command().script], capture_output=True, text=True, timeout=60)
         look = read_look(done.stdout)
         assert look is not None
-        return [live.claimed for live in look.runs if live.run == run]
+        assert look.machine.endswith(os.readlink("/proc/self/ns/pid"))
+        return [live.is_starting for live in look.runs.runs if live.run == run]
 
-    script = claim_command(run, 1234567).script.replace("/bin/sh", " ".join(shell))
-    with subprocess.Popen([*shell, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as claim:
-        assert claim.stdin is not None
-        assert claim.stdout is not None
+    def is_free() -> bool:
+        with start() as other:
+            return (other.communicate(timeout=10)[0], other.returncode) != ("", 1)
 
-        def look() -> str:
-            assert claim.stdout is not None
-            lines = iter(claim.stdout.readline, "")
-            return "".join(itertools.takewhile(lambda line: line != "looked yes\n", lines))
-
-        assert f"claim {run} 1234567" in look()  # it sees itself, so every later look of others does
-        assert any(seen() == [1234567] for _ in range(5))
-        claim.stdin.write("look\n")
-        claim.stdin.flush()
-        assert f"claim {run} 1234567" in look()
-        claim.stdin.close()
-        assert claim.wait(10) == 0
+    with start() as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        assert seen() == [True]
+        assert not is_free()
+        holder.communicate(timeout=10)  # the end of stdin, as of a killed call
     assert seen() == []
+    with start(script.replace(f" {LOCK_VALID:g}", " 1")) as holder:
+        assert holder.wait(10) == 0  # though its stdin is open: the connection was cut without a sign
 
-
-@linux
-def test_a_claim_of_a_started_run_stays_until_its_ranks_have_read_their_job(tmp_path: Path) -> None:
-    """A short run may be over before anybody has seen its programs."""
-    run = f"started-{os.getpid()}"
     (tmp_path / "job.json").touch()
-
-    def is_seen() -> bool:
-        look = read_look(subprocess.run(["sh", "-c", live_runs_command().script], stdout=-1, text=True).stdout)
-        return look is not None and run in [live.run for live in look.runs]
-
-    with subprocess.Popen(["sh", "-c", claim_command(run, 1).script], stdin=-1, stdout=-1, text=True) as claim:
-        claim.communicate(f"started {tmp_path}\n", timeout=10)
-    assert is_seen()
-    (tmp_path / "job.json").unlink()
-    wait_until(lambda: not is_seen(), 5)
+    with start() as holder:
+        holder.communicate(f"{tmp_path}\n", timeout=10)
+    assert seen() == [True]
+    assert not is_free()
+    (tmp_path / "job.json").unlink()  # a short run may be over before anybody has seen its programs
+    wait_until(lambda: not seen(), 5)
+    assert is_free()

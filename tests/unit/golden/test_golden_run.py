@@ -20,6 +20,7 @@ from ipexctl.facts.cpu import CpuList
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.jobs.stall_report import describe_activity, silence_lines
+from ipexctl.jobs.submit.exclusive import Obstacles
 from ipexctl.jobs.submit.exclusive import refusal as occupied
 from ipexctl.jobs.submit.preflight import connectivity
 from ipexctl.jobs.submit.preflight.imports import (
@@ -135,7 +136,7 @@ def of_other_runs() -> list[Case]:
     since = time.mktime((2026, 11, 24, 9, 12, 0, 0, 0, -1))
     cores = {"node1": CpuList.of(range(4)), "node2": CpuList.of(range(4))}
     running = OtherRun("train-1", "alice", ("node1", "node2"), cores, {"node1": CpuList.of((0, 1))}, since)
-    starting = OtherRun("tune-2", "bob", ("node2",), {}, {}, since, 5)
+    starting = OtherRun("tune-2", "bob", ("node2",), {}, {}, since, is_starting=True)
     apart = replace(running, shared={}, cores={"node1": CpuList.of((3,))})
     return [
         *(
@@ -149,8 +150,9 @@ def of_other_runs() -> list[Case]:
         *(
             Case(f"other runs: {name}", failure.reason, failure.fix)
             for name, failure in (
-                ("--exclusive", occupied([running], now=since)),
-                ("--wait", occupied([starting], "after a wait of 30 s", now=since)),
+                ("--exclusive", occupied(Obstacles((running,)), now=since)),
+                ("--wait", occupied(Obstacles((starting,)), 30, now=since)),
+                ("a call that is not seen", occupied(Obstacles(locked="node1"), now=since)),
             )
         ),
     ]

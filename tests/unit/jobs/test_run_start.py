@@ -140,8 +140,7 @@ class FakeSessionPool:
     def session(self, host: Host) -> FakeNode:
         return self.nodes[host.name]
 
-    def detach(self, host: Host) -> FakeNode:
-        return self.nodes[host.name]
+    def forget(self, host: Host) -> None: ...
 
     def each(self, hosts: Sequence[Host], work: Callable[[Host, Session], Any]) -> Iterator[Outcome[Host, Any]]:
         return fan_out(hosts, lambda host: work(host, self.session(host)), forks=2, cancel=self.cancel)

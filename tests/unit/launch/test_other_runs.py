@@ -1,9 +1,9 @@
-"""Other runs on the hosts of a run: what both share, and which of several calls may start."""
+"""Other runs on the hosts of a run: whose, and what both share."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from launch_helpers import cpu, machine, plan
@@ -11,7 +11,7 @@ from launch_helpers import cpu, machine, plan
 from ipexctl.facts.cpu import CpuList
 from ipexctl.facts.live_runs import RunOnHost, RunsOnHost
 from ipexctl.facts.system import Activity
-from ipexctl.launch.other_runs import OtherRun, find_other_runs, judge, notes_on, other_runs_json
+from ipexctl.launch.other_runs import OtherRun, find_other_runs, notes_on, other_runs_json
 from ipexctl.launch.plan import to_json
 
 
@@ -21,10 +21,6 @@ def cores(*numbers: int) -> CpuList:
 
 def looked(*runs: RunOnHost) -> RunsOnHost:
     return RunsOnHost(runs)
-
-
-def starting(name: str, claimed: int) -> OtherRun:
-    return OtherRun(name, "alice", ("node1",), {}, {}, None, claimed)
 
 
 RUN = OtherRun("train-1", "alice", ("node1",), {}, {}, 5.0)
@@ -51,64 +47,12 @@ def test_ranks_that_are_not_bound_share_all_cores_and_a_host_without_ranks_none(
 def test_a_run_that_is_starting_on_one_host_and_runs_on_another_is_running() -> None:
     looks = {
         "node1": looked(RunOnHost("a", 7, "alice", 1.0)),
-        "node2": looked(RunOnHost("a", 7, "alice", 1.0, claimed=5)),
+        "node2": looked(RunOnHost("a", 7, "alice", 1.0, is_starting=True)),
     }
     (other,) = find_other_runs(looks, "mine")
     assert not other.is_starting
     (other,) = find_other_runs({"node2": looks["node2"]}, "mine")
-    assert (other.is_starting, other.claimed) == (True, 5)
-
-
-@pytest.mark.parametrize(
-    ("others", "verdict"),
-    [
-        ([], "free"),
-        ([RUN], "taken"),
-        ([starting("older", 99)], "taken"),
-        ([starting("younger", 101)], "contested"),
-        ([starting("ab", 100)], "contested"),
-        ([starting("aa", 100)], "taken"),
-        ([starting("younger", 101), RUN], "taken"),
-        ([starting("younger", 101), starting("older", 1)], "taken"),
-    ],
-)
-def test_older_claims_and_runs_are_in_the_way_and_younger_claims_for_a_moment(
-    others: list[OtherRun], verdict: str
-) -> None:
-    assert judge(others, "aab", 100) == verdict
-
-
-def orders(*chains: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Every order of the steps, with those of a chain in its order."""
-    if not any(chains):
-        yield ()
-    for at, chain in enumerate(chains):
-        if chain:
-            for rest in orders(*chains[:at], chain[1:], *chains[at + 1 :]):
-                yield (chain[0], *rest)
-
-
-def test_of_two_calls_with_common_hosts_exactly_one_starts_in_whatever_order_they_claim_and_look() -> None:
-    """A call claims each host and looks at it then; both may be anywhere between two hosts."""
-    hosts = ("node1", "node2")
-    stamps = {"older": 1, "younger": 2}
-    chains = [(f"{name} claims {host}", f"{name} looks {host}") for name in stamps for host in hosts]
-    for order in orders(*chains):
-        held: dict[str, dict[str, RunOnHost]] = {host: {} for host in hosts}
-        seen: dict[str, dict[str, RunsOnHost]] = {name: {} for name in stamps}
-        for step in order:
-            name, what, host = step.split()
-            if what == "claims":
-                held[host][name] = RunOnHost(name, 1, "alice", claimed=stamps[name])
-            else:
-                seen[name][host] = RunsOnHost(tuple(held[host].values()))
-        verdicts = {name: judge(find_other_runs(seen[name], name), name, stamp) for name, stamp in stamps.items()}
-        started = {name for name, verdict in verdicts.items() if verdict == "free"}
-        # One that is contested looks again: the other has gone then, or runs.
-        waits = {name for name, verdict in verdicts.items() if verdict == "contested"}
-        assert len(started) <= 1, order
-        assert len(started) + len(waits - started) >= 1, order
-        assert not (started and waits) or started == {"younger"}, order
+    assert other.is_starting
 
 
 def with_run(*numbers: int) -> Activity:
@@ -142,7 +86,7 @@ def test_a_host_without_ranks_of_this_run_does_not_count() -> None:
 
 
 def test_many_runs_are_counted() -> None:
-    (note,) = notes_on([starting(f"run-{number}", number) for number in range(5)], 0.0)
+    (note,) = notes_on([replace(RUN, id=f"run-{number}") for number in range(5)], 0.0)
     assert [f"run-{number}" in note for number in range(5)] == [True, False, False, False, False]
     assert "4 more" in note
     assert len(other_runs_json([RUN, RUN])) == 2
