@@ -108,5 +108,3 @@ LAB_SLURM_START: Final = 30
 """For the nodes of a lab's Slurm to be idle."""
 LAB_DOWNLOAD: Final = 600.0
 """For apt-get to download the packages of a lab's Slurm."""
-SLURM_ANSWER: Final = 5.0
-"""For Slurm's controller to answer about its configuration or a job; without an answer there is no note."""

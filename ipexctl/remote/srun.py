@@ -31,7 +31,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final
 
-from ipexctl.limits import CANCEL_CLEANUP, CANCEL_GRACE, SLURM_ANSWER
+from ipexctl.limits import CANCEL_CLEANUP, CANCEL_GRACE
 from ipexctl.node.common.authenticated_socket import REPLY_TIME, AuthenticatingServer, read_line
 from ipexctl.node.common.encrypted_socket import encrypt
 from ipexctl.node.common.frames import HEAD, FrameError, FrameReader, decode_json, encode_json
@@ -39,13 +39,13 @@ from ipexctl.node.common.handshake import STEP
 from ipexctl.node.common.json_parser import JsonError, parse_object
 from ipexctl.node.common.munge import MungeError, seal
 from ipexctl.node.common.slurm import (
-    JOB_ENDS,
-    begin_query,
+    ask,
+    describe_run_end,
     environment_of_srun,
     job_end_in,
     own_job,
-    read_answer,
     show_job,
+    step_argv,
     variables_of_job,
 )
 from ipexctl.node.step.serve import MESSAGE, STDERR, STDIN, STDOUT, encode_environment
@@ -87,10 +87,8 @@ _WOKEN: Final = "woken"
 
 def srun_argv(node: str, script: str, job: str = "") -> list[str]:
     """The line that starts a script on a node, in a step beside all others. `job`: its number (default: the call's)."""
-    options = ["--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--mem=0", "--cpu-bind=none"]
-    options += [f"--jobid={job}"] if job else []
     # The environment of the call may have secrets, and crosses the network in clear: a step gets it by TLS.
-    return ["srun", *options, f"--export={_EXPORTED}", "--quiet", "--job-name=ipexctl", "/bin/sh", "-c", script]
+    return [*step_argv(node, job), f"--export={_EXPORTED}", "/bin/sh", "-c", script]
 
 
 class StepServer:
@@ -139,19 +137,7 @@ class StepServer:
 
 def srun_ports() -> range | None:
     """The ports to which nodes of this cluster can connect, where its configuration limits those of srun."""
-    try:
-        shown = subprocess.run(
-            ["scontrol", "show", "config"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=SLURM_ANSWER,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return read_port_range(shown.stdout)
+    return read_port_range(ask(["scontrol", "show", "config"]))
 
 
 def read_port_range(config: str) -> range | None:
@@ -342,12 +328,12 @@ class SrunSession(Session):
         self._threads[1].join(1.0)  # its last line says why
         errors = [line for line in self._errors if line]
         job = self._job or own_job()
-        if job and (word := job_end_in(read_answer(begin_query(show_job(job))))):
+        if job and (word := job_end_in(ask(show_job(job)))):
             fix = f"scontrol show job {job} tells more; the files of its runs are on its nodes"
-            return Unreachable(f"Slurm job {job} {JOB_ENDS[word]}", fix)
+            return Unreachable(describe_run_end(word, job), fix)
         return Unreachable(
             what + (f": {errors[-1]}" if errors else ""),
-            f"scontrol show job {self._job or os.environ.get('SLURM_JOB_ID', '')}; sinfo -N -n {self.host.name}",
+            f"scontrol show job {job}; sinfo -N -n {self.host.name}",
         )
 
     def _send(self, message: Mapping[str, Any]) -> None:

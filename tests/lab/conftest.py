@@ -22,6 +22,7 @@ from ipexctl.errors import UserError
 from ipexctl.lab import Lab, LabHost, LabSpec, down, mend_host, remove_abandoned, system, up
 from lab_play_helpers import Site
 from lab_run_helpers import Cluster, lab_with_mpi, new_cluster, session_dir
+from slurm_helpers import use_ssh
 from tiny_wheels import write_stack
 from trust_helpers import snapshot
 
@@ -54,11 +55,15 @@ def make_lab() -> Iterator[Callable[[LabSpec], Lab]]:
 def lab(
     request: pytest.FixtureRequest, make_lab: Callable[[LabSpec], Lab], tmp_path_factory: pytest.TempPathFactory
 ) -> Lab:
-    """The lab of a module's `LAB`; one of `MPI_LAB` has trust and an environment with a real MPI."""
+    """The lab of a module's `LAB`; one of `MPI_LAB` has trust and an environment with a real MPI on all its hosts.
+
+    In one with a Slurm, these are the compute nodes, with sshd.
+    """
     spec = getattr(request.module, "MPI_LAB", None)
     if spec is None:
         return make_lab(request.module.LAB)
-    return lab_with_mpi(make_lab(spec), session_dir(tmp_path_factory))
+    lab = use_ssh(make_lab(spec)) if spec.slurm else make_lab(spec)
+    return lab_with_mpi(lab, session_dir(tmp_path_factory))
 
 
 @pytest.fixture(scope="module")

@@ -229,7 +229,7 @@ def lab_with_mpi(lab: Lab, base: Path, *options: object) -> Lab:
     with _locked(packed):
         if not packed.exists():
             _install(lab, base)
-            _pack(lab.hosts[0], packed)
+            _pack(lab.hosts[-1], packed)  # the first may be the login node of a Slurm
             return lab
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda host: _unpack(host, packed), lab.hosts))

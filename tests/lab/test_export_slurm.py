@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from ipexctl.lab import Lab, LabSpec
 from lab_run_helpers import Cluster, new_cluster
-from slurm_helpers import NEEDS_SLURM, Slurm, copy_to_hosts, slurm_on
+from slurm_helpers import NEEDS_SLURM, Slurm, copy_to_hosts
 
-MPI_LAB = LabSpec(hosts=2)
+MPI_LAB = LabSpec(hosts=3, slurm=True)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(200), NEEDS_SLURM]
 
 REPORTED_VARIABLES = (
@@ -75,9 +74,8 @@ BOTH_LAUNCHERS = pytest.mark.parametrize("launcher", ["srun", "mpirun"])
 
 
 @pytest.fixture(scope="module")
-def slurm(lab: Lab) -> Iterator[Slurm]:
-    with slurm_on(lab) as slurm:
-        yield slurm
+def slurm(lab: Lab) -> Slurm:
+    return Slurm(lab)
 
 
 @pytest.fixture(scope="module")
@@ -120,9 +118,9 @@ def test_exported_job_starts_the_same_ranks_as_run(cluster: Cluster, slurm: Slur
     assert sorted(ranks) == [0, 1, 2, 3]
     for rank, said in ranks.items():
         env = said["env"]
-        assert (said["host"], said["argv"]) == (f"node{rank // 2 + 1}", ["a b"])
+        assert (said["host"], said["argv"]) == (f"node{rank // 2 + 2}", ["a b"])
         assert (env["LOCAL_RANK"], env["LOCAL_WORLD_SIZE"], env["WORLD_SIZE"]) == (str(rank % 2), "2", "4")
-        assert (env["MASTER_ADDR"], env["PLAIN"], env["HIDDEN"]) == ("node1", "two words", secret["HIDDEN"])
+        assert (env["MASTER_ADDR"], env["PLAIN"], env["HIDDEN"]) == ("node2", "two words", secret["HIDDEN"])
         assert env["MASTER_PORT"] == ranks[0]["env"]["MASTER_PORT"]
         assert len(said["cores"]) == int(env["OMP_NUM_THREADS"]) == len(cores) // 2
         assert "GLOO_SOCKET_IFNAME" not in env
@@ -142,7 +140,7 @@ def test_ranks_have_variables_and_cores_of_the_dry_run(cluster: Cluster, slurm: 
     slurm.ended(slurm.submit(exported(cluster, "--launcher", launcher, *asked)))
     for host in plan["hosts"]:
         for rank in host["ranks"]:
-            told = json.loads(cluster.on(rank["rank"] // 2, f"cat /var/tmp/told-{rank['rank']}.json"))
+            told = json.loads(cluster.on(rank["rank"] // 2 + 1, f"cat /var/tmp/told-{rank['rank']}.json"))
             assert len(told["cores"]) == len(rank["cores"])
             for one in plan["settings"]:
                 if one["host"] in (None, host["name"]) and one["rank"] in (None, rank["rank"]):
@@ -190,12 +188,12 @@ def test_sbatch_options_can_change_the_number_of_nodes(cluster: Cluster, slurm: 
     assert sorted(ranks) == [0, 1]
     for said in ranks.values():
         env = said["env"]
-        assert (said["host"], env["MASTER_ADDR"]) == ("node1", "node1")
+        assert (said["host"], env["MASTER_ADDR"]) == ("node2", "node2")
         assert (env["WORLD_SIZE"], env["LOCAL_WORLD_SIZE"]) == ("2", "2")
 
 
 def test_job_output_file_has_job_name_and_number(cluster: Cluster, slurm: Slurm) -> None:
     job = slurm.submit(exported(cluster, "--ppn", "1", "who.py"))
     said = slurm.ended(job)
-    assert slurm.say(f"cat who-{job}.out") == said
+    assert cluster.on(1, f"cat who-{job}.out") == said
     assert len(said.splitlines()) == 2

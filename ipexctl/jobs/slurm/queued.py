@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.call_options import CallOptions, for_submit
-from ipexctl.node.common.batch_job import GONE, NO_HOME, NO_PROJECT, NO_PYTHON
-from ipexctl.node.common.slurm import GOING_ON, JOB_ENDS, LIMIT_NEAR, WAITING, describe_run_end
+from ipexctl.node.common.batch_job import NO_HOME, NO_PROJECT, NO_PYTHON
+from ipexctl.node.common.records import GONE
+from ipexctl.node.common.slurm import LIMIT_NEAR, describe_job_end, describe_run_end
 from ipexctl.remote.outcome import HostError
 from ipexctl.text import printable
 
@@ -61,11 +62,8 @@ def reason_of_wait(job: SlurmJob) -> str:
 
 def ended_by_slurm(job: SlurmJob) -> str:
     """Why the job ended, as far as Slurm tells; empty if it does not."""
-    if job.state in ("", GONE, "COMPLETED", "FAILED") or job.state in WAITING | GOING_ON:
-        return ""
-    more = f" ({printable(job.reason)})" if job.reason else ""
-    what = JOB_ENDS.get(job.state) or f"was ended: {printable(job.state)}"
-    return f"its Slurm job {job.id} {what}{more}"
+    is_by_slurm = job.is_over and job.state not in (GONE, "COMPLETED", "FAILED")
+    return printable(describe_job_end(job)) if is_by_slurm else ""
 
 
 def explain(record: RunRecord, status: RunStatus) -> Explained:
@@ -79,31 +77,27 @@ def explain(record: RunRecord, status: RunStatus) -> Explained:
         where = f" on {printable(job.node)}" if job.node else ""
         return Explained(f"starting{where} in Slurm job {job.id}", f"ipexctl attach {run} follows it")
     if status.state == "stopped":
-        return Explained(f"{_stopped_by(job)} before the run began")
+        by = "it was stopped" if job.notice == "stop" else describe_run_end("CANCELLED", job.id)
+        return Explained(f"{by} before the run began")
     if status.state == "unknown":
         return Explained(
             f"Slurm does not answer about job {job.id}: {printable(job.reason) or 'no reason is known'}",
             "the same command again, later",
         )
     code = job.script_code if job.script_code is not None else job.exit_code
-    login = record.node0.name
-    if code == NO_HOME:
-        nodes = printable(", ".join(job.without_home) or job.node or "its nodes")
-        return Explained(
-            f"it did not begin: {nodes} does not have {record.home} of {login}",
-            _on_login(record, "a directory that they share: ipexctl install --home DIR; then submit with --home DIR"),
-        )
-    if code == NO_PROJECT:
-        return Explained(f"it did not begin: its directory {record.cwd} is not on {printable(job.node)}")
-    if code == NO_PYTHON:
-        return Explained(
-            f"it did not begin: {record.python} cannot be executed on {printable(job.node)}",
-            _on_login(record, "ipexctl install makes the environment again"),
-        )
-    if job.why:
-        return Explained(f"it did not begin: {printable(job.why)}", _on_login(record, printable(job.fix)))
-    if by_slurm := ended_by_slurm(job):
-        return Explained(f"it did not begin: {by_slurm}")
+    login, node = record.node0.name, printable(job.node)
+    nodes = printable(", ".join(job.without_home)) or node or "its nodes"
+    by_code = {
+        NO_HOME: (
+            f"{nodes} does not have {record.home} of {login}",
+            "a directory that they share: ipexctl install --home DIR; then submit with --home DIR",
+        ),
+        NO_PROJECT: (f"its directory {record.cwd} is not on {node}", ""),
+        NO_PYTHON: (f"{record.python} cannot be executed on {node}", "ipexctl install makes the environment again"),
+    }
+    why, fix = by_code.get(code or 0) or (printable(job.why) or ended_by_slurm(job), printable(job.fix))
+    if why:
+        return Explained(f"it did not begin: {why}", CallOptions(record.again).apply(fix))
     if status.state == "lost":
         return Explained(
             f"its end is not known: Slurm no longer knows job {job.id}, and its script left none",
@@ -116,15 +110,6 @@ def _next_of_waiting(run: str, job: SlurmJob) -> str:
     if job.reason in _NEVER:
         return f"ipexctl stop {run}; then ipexctl submit with other options (-N, -t, -p, --sbatch)"
     return f"ipexctl attach {run} waits for it"
-
-
-def _stopped_by(job: SlurmJob) -> str:
-    return "it was stopped" if job.notice == "stop" else f"its Slurm job {job.id} was cancelled"
-
-
-def _on_login(record: RunRecord, fix: str) -> str:
-    """With the options that lead commands to the login node."""
-    return CallOptions(record.again).apply(fix)
 
 
 def diagnosis_of(record: RunRecord, status: RunStatus) -> Diagnosis:
@@ -153,32 +138,25 @@ def with_end_of_job(diagnosis: Diagnosis, status: RunStatus, *, had_notice: bool
 
     `had_notice`: its ranks had been told that the job is about to end.
     """
-    if diagnosis.cause is not None:
-        diagnosis = replace(diagnosis, cause=replace(diagnosis.cause, fix=for_submit(diagnosis.cause.fix)))
-    diagnosis = replace(diagnosis, notes=tuple(map(for_submit, diagnosis.notes)))
+    cause, notes = diagnosis.cause, tuple(map(for_submit, diagnosis.notes))
+    cause = replace(cause, fix=for_submit(cause.fix)) if cause is not None else None
     job, first = status.slurm, status.first_failure
     if had_notice and first is not None and first.kind == "exit":
         note = "its ranks had got the notice of the time limit: a rank may end itself then by exit code 0 or the signal"
-        diagnosis = replace(diagnosis, notes=(f"{note}; another code is a failure", *diagnosis.notes))
-    if job is not None and status.state == "ok" and status.job_end == LIMIT_NEAR:
-        note = f"{describe_run_end(LIMIT_NEAR)}, and ranks had been told: they may not be at their end"
+        notes = (f"{note}; another code is a failure", *notes)
+    if job is not None and status.job_end == LIMIT_NEAR:
+        near = f"{describe_run_end(LIMIT_NEAR)}, and ranks had been told: they may not be at their end"
         more = "more time: ipexctl submit -t TIME, or --requeue --checkpoint PATH"
-        return replace(diagnosis, notes=(note, more, *diagnosis.notes))
-    if job is None or status.state not in ("stopped", "failed", "lost"):
-        return diagnosis
-    text = ended_by_slurm(job)
-    if status.job_end == LIMIT_NEAR:
-        more = "more time: ipexctl submit -t TIME, or --requeue --checkpoint PATH"
-        return replace(diagnosis, notes=(more, *diagnosis.notes))
-    if status.job_end:  # the diagnosis says so
-        return diagnosis
-    if not text and job.notice == "cancelled":
-        text = f"Slurm job {job.id} was cancelled, or its time was over"
-    if not text:
-        return diagnosis
-    if status.state == "lost":
-        return replace(diagnosis, headline=f"run {diagnosis.id} is lost: {text}", cause=None, notes=())
-    return replace(diagnosis, cause=None, notes=(text, *diagnosis.notes))
+        notes = (*((near,) if status.state == "ok" else ()), more, *notes)
+    elif job is not None and status.state in ("stopped", "failed", "lost") and not status.job_end:
+        text = ended_by_slurm(job)
+        if not text and job.notice == "cancelled":
+            text = f"Slurm job {job.id} was cancelled, or its time was over"
+        if text and status.state == "lost":
+            return replace(diagnosis, headline=f"run {diagnosis.id} is lost: {text}", cause=None, notes=())
+        if text:
+            cause, notes = None, (text, *notes)
+    return replace(diagnosis, cause=cause, notes=notes)
 
 
 def with_place(record: RunRecord, placed: Reply, job: str) -> RunRecord:

@@ -192,7 +192,6 @@ stop_run() {{
 }}
 trap 'stop_run stop' USR2
 trap '[ -n "$reason" ] || echo cancelled >"$dir/notice"' TERM
-echo "$SLURM_JOB_NODELIST" >"$dir/began"
 finish() {{
   notice=$(cat "$dir/notice" 2>/dev/null)
   if [ -e "$dir/requeue" ] && [ "$notice" != stop ]; then

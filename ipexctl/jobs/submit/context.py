@@ -23,7 +23,7 @@ from ipexctl.jobs.submit.preflight.connectivity import Node0Files, read_node0
 from ipexctl.jobs.submit.preflight.paths import check_paths
 from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
 from ipexctl.launch.request import RankEnv
-from ipexctl.node.common.slurm import begin_query, read_answer, seconds_left, show_time_left
+from ipexctl.node.common.slurm import ask, seconds_left, show_time_left
 from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
@@ -157,7 +157,7 @@ def gather(
 
 def time_left_of(job: str) -> int | None:
     """The seconds until Slurm ends the job; None without a limit, or without an answer."""
-    return seconds_left(read_answer(begin_query(show_time_left(job))))
+    return seconds_left(ask(show_time_left(job)))
 
 
 def _common_python(facts: Mapping[str, Facts]) -> str:

@@ -56,6 +56,8 @@ call that follows the run has its output, so that a long wait saves little."""
 FULL_DISK_FLUSH = 30.0
 """For output to be written once a full disk has room again, and for the last status."""
 
+SLURM_ANSWER = 5.0
+"""For Slurm's controller to answer about its configuration or a job, where a call goes on without an answer."""
 JOB_NOTICE = 60.0
 """Before the end of a Slurm job, for its ranks to save what they have; of a job under four minutes, a quarter."""
 JOB_STOP = 15.0

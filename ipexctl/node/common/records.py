@@ -263,6 +263,14 @@ class LostOutput(NamedTuple):
     ranks: tuple[int, ...]
 
 
+_WAITING = frozenset(
+    ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+)
+_ACTIVE = frozenset(("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"))
+GONE = "GONE"
+"""In place of a state: Slurm does not know the job, or no longer."""
+
+
 class SlurmJob(NamedTuple):
     """The job of a run that was submitted to Slurm, as Slurm and its script tell of it (`common/batch_job.py`)."""
 
@@ -272,13 +280,10 @@ class SlurmJob(NamedTuple):
     reason: str = ""
     """Slurm's word for the state, such as Priority or Resources."""
     exit_code: int | None = None
-    signal: int | None = None
     node: str = ""
     """The first node, which has the script and the supervisor."""
-    nodes: str = ""
     notice: str = ""
     """Why the script was signalled: stop, cancelled."""
-    has_begun: bool = False
     script_code: int | None = None
     """The exit code of the script, once it has ended by itself."""
     without_home: tuple[str, ...] = ()
@@ -288,6 +293,38 @@ class SlurmJob(NamedTuple):
     fix: str = ""
     lines: tuple[str, ...] = ()
     """The last lines of the script's output, of a run that has not begun."""
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.state in _WAITING
+
+    @property
+    def is_active(self) -> bool:
+        return self.state in _ACTIVE
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is known to have ended."""
+        return bool(self.state) and not (self.is_waiting or self.is_active)
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether one that was being ended to begin again was cancelled: with a lost node, its end takes minutes."""
+        return self.state == "COMPLETING" and self.notice == "stop"
+
+    @property
+    def run_state(self) -> State:
+        """The state of a run without a record of its own."""
+        if not self.id:
+            return "unknown"
+        if self.is_waiting:
+            return "queued"
+        if self.script_code is not None:
+            return "stopped" if self.notice in ("stop", "cancelled") else "failed"
+        if self.is_active:
+            return "starting"
+        states: dict[str, State] = {"": "unknown", "CANCELLED": "stopped", GONE: "lost"}
+        return states.get(self.state, "failed")
 
 
 class RunStatus(NamedTuple):

@@ -1,17 +1,24 @@
-"""Reads what Slurm tells of a job: its variables, how `scontrol` and `squeue` show it, and the sentence for each end.
+"""Asks Slurm about a job, reads what it shows, and words what it did: for nodes, login nodes and the control machine.
+
+In come the number of a job, or what a command printed; out go a `SlurmJob`, the word for what Slurm did to a run, and
+its sentence. Slurm is asked here alone: by `call`, which fails without an answer, by `ask`, which does without, or by a
+command that goes on while its caller works. The rule: what Slurm prints is read by its fields.
 
 A process in an allocation has variables of the job (its number, its nodes), of the step, and of its own task. Both ends
 of a session over srun, and the supervisor that starts ranks by srun, pass on the first alone.
-
-Slurm is asked by a command that goes on while its caller works. What it prints is read here alone, by its fields.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
-from typing import Mapping, NamedTuple, Sequence
+from typing import Mapping, Sequence
+
+from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.limits import SLURM_ANSWER
+from ipexctl.node.common.records import GONE, SlurmJob
 
 OF_SLURM = ("SLURM_", "SLURMD_", "SRUN_", "PMI_", "PMIX_")
 """All of Slurm's, and those by which its tasks join an MPI."""
@@ -46,112 +53,88 @@ def environment_of_srun(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name not in _OPTIONS_OF_SRUN}
 
 
-WAITING = frozenset(
-    ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD")
-)
-GOING_ON = frozenset(("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"))
-JOB_ENDS = {
+PREEMPTED, STEP_CANCELLED, LIMIT_NEAR, REQUEUED = "PREEMPTED", "STEP_CANCELLED", "LIMIT_NEAR", "JOB_REQUEUED"
+_JOB_ENDS = {
     "CANCELLED": "was cancelled",
     "TIMEOUT": "reached its time limit",
     "NODE_FAIL": "lost a node",
-    "PREEMPTED": "was preempted",
+    PREEMPTED: "was preempted",
     "OUT_OF_MEMORY": "ran out of memory",
     "BOOT_FAIL": "had a node that did not start",
     "DEADLINE": "reached its deadline",
     "FAILED": "failed",
     "COMPLETED": "is over",
     "COMPLETING": "was ended, as by scancel",
+    REQUEUED: "was put into the queue again",
 }
 """Slurm's word for the state of a job that has ended, or is about to: what happened to it."""
-PREEMPTED, STEP_CANCELLED, LIMIT_NEAR, REQUEUED = "PREEMPTED", "STEP_CANCELLED", "LIMIT_NEAR", "JOB_REQUEUED"
-_RUN_ENDS = {
-    **{word: f"its Slurm job {text}" for word, text in JOB_ENDS.items()},
+_ENDS = {
+    **{word: f"its Slurm job{{}} {text}" for word, text in _JOB_ENDS.items()},
     STEP_CANCELLED: "the Slurm step of its ranks was cancelled",
     LIMIT_NEAR: "the time limit of its Slurm job was near",
-    REQUEUED: "its Slurm job was put into the queue again",
 }
-_ANSWER = 5.0
-"""Seconds for Slurm's controller to answer."""
-_LONG_ANSWER = 15.0
-"""For a supervisor whose job ends: the controller may be busy, and KillWait is 30 seconds by default."""
 _REASONS = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL"}
 """Of a job whose processes are being ended; the reason of one that was cancelled is none."""
-_SHOWN = re.compile(
-    r"JobId=(?P<id>[0-9]+)\s.*?\bJobName=(?P<name>\S+)\s.*?\sJobState=(?P<state>[A-Z_]+)\s+Reason=(?P<reason>.*?)\s+Dependency=",
-    re.DOTALL,
-)
-_EXIT = re.compile(r"\sExitCode=([0-9]+):([0-9]+)\s")
-_BATCH_HOST = re.compile(r"\sBatchHost=([A-Za-z0-9._-]+)\s")
-_PREEMPTION = re.compile(r"\sStartTime=([0-9T:-]+)\s.*?\sPreemptTime=([0-9T:-]+)\s", re.DOTALL)
-_RESTARTS = re.compile(r"\sRestarts=([0-9]{1,9})\s")
-_NODES = re.compile(r"\sNodeList=([][A-Za-z0-9._,-]+)\s")
+_MAX_TEXT = 300
+_ANSWER = 15.0
+"""Seconds for an answer without which nothing can go on: the controller may be busy, and KillWait is 30 by default."""
 
 
-def describe_run_end(word: str) -> str:
-    """What Slurm did that stopped a run, as the end of `as …`; empty for a word that is not known."""
-    return _RUN_ENDS.get(word, "")
+def describe_run_end(word: str, job: str = "") -> str:
+    """What Slurm did that stopped a run, as the end of `as …`; empty for an unknown word. `job`: its number."""
+    return _ENDS.get(word, "").format(f" {job}" if job else "")
 
 
-class ShownJob(NamedTuple):
-    """A job as Slurm shows it."""
-
-    id: str
-    name: str
-    state: str
-    reason: str
-    exit_code: int | None = None
-    """None before the job is over; so is the signal."""
-    signal: int | None = None
-    batch_host: str = ""
-    nodes: str = ""
-    restarts: int = 0
-    """How often it was put into the queue again, also while it is being ended for that."""
-    is_preempted: bool = False
-    """Another job gets its nodes; with a grace time it still has its own state."""
-
-    @property
-    def is_over(self) -> bool:
-        return self.state not in WAITING | GOING_ON
+def describe_job_end(job: SlurmJob) -> str:
+    """How a job has ended: `its Slurm job 12 lost a node (NodeDown)`."""
+    if job.state in ("", GONE):
+        return f"its Slurm job {job.id} has ended (why is not known)"
+    state = job.state if job.is_over else "COMPLETED"  # its script has ended, and Slurm is about to notice
+    text = describe_run_end(state, job.id) or f"its Slurm job {job.id} was ended: {state}"
+    return f"{text} ({job.reason})" if job.reason else text
 
 
-def show_job(job: str) -> list[str]:
-    """The command that prints one job as one line, for `read_shown`."""
-    return ["scontrol", "show", "job", "-o", job]
+def call(argv: Sequence[str], given: bytes = b"", *, failed: str = "", seconds: float = _ANSWER) -> str:
+    """What a command of Slurm prints. Raises an AgentError if it fails, can't be called, or is silent.
+
+    `failed`: the sentence before its own reason.
+    """
+    try:
+        done = subprocess.run(list(argv), input=given, capture_output=True, timeout=seconds, check=False)
+    except FileNotFoundError:
+        fix = "add the directory of Slurm's programs to PATH there, for commands over ssh"
+        raise AgentError(f"there is no {argv[0]} on PATH there", fix) from None
+    except subprocess.TimeoutExpired:
+        fix = "sinfo there shows whether it works"
+        raise AgentError(f"Slurm has not answered {argv[0]} for {seconds:g} s", fix) from None
+    except OSError as error:
+        raise AgentError(f"{argv[0]} can't be started there: {error.strerror}") from None
+    if done.returncode:
+        printed = (done.stdout + b"\n" + done.stderr).decode(errors="replace").strip() or f"exit code {done.returncode}"
+        why = printed.splitlines()[-1].strip()[:_MAX_TEXT]
+        raise AgentError(f"{failed}: {why}" if failed else why)
+    return done.stdout.decode(errors="replace")
 
 
-def read_shown(text: str) -> ShownJob | None:
-    """A job in what `show_job` prints; None if there is none. Pure."""
-    found = _SHOWN.match(text)
-    if found is None:
-        return None
-    job = ShownJob(found["id"], found["name"], found["state"], found["reason"])
-    how, batch_host, nodes = _EXIT.search(text), _BATCH_HOST.search(text), _NODES.search(text)
-    restarts, preemption = _RESTARTS.search(text), _PREEMPTION.search(text)
-    return job._replace(
-        reason="" if job.reason in ("None", "(null)") else job.reason,
-        exit_code=int(how[1]) if how is not None and job.is_over else None,
-        signal=int(how[2]) if how is not None and job.is_over and how[2] != "0" else None,
-        batch_host=batch_host[1] if batch_host is not None else "",
-        nodes=nodes[1] if nodes is not None else "",
-        restarts=int(restarts[1]) if restarts is not None else 0,
-        is_preempted=preemption is not None and preemption[2] >= preemption[1],
-    )
+def ask(argv: Sequence[str], *, seconds: float = SLURM_ANSWER) -> str:
+    """What a command prints that asks Slurm; empty without an answer."""
+    with contextlib.suppress(AgentError):
+        return call(argv, seconds=seconds)
+    return ""
 
 
 def begin_query(argv: Sequence[str]) -> subprocess.Popen[bytes] | None:
-    """Start a command that asks Slurm; None if it can't be asked."""
+    """Start a command that asks Slurm while its caller works; None if it can't be called."""
     try:
         return subprocess.Popen(list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     except OSError:
         return None
 
 
-def read_answer(query: subprocess.Popen[bytes] | None, *, is_patient: bool = False) -> str:
+def read_answer(query: subprocess.Popen[bytes]) -> str:
     """What it prints; empty without an answer."""
-    if query is None:
-        return ""
     try:
-        return query.communicate(timeout=_LONG_ANSWER if is_patient else _ANSWER)[0].decode(errors="replace")
+        return query.communicate(timeout=_ANSWER)[0].decode(errors="replace")
     except subprocess.TimeoutExpired:
         end_query(query)
         return ""
@@ -165,19 +148,53 @@ def end_query(query: subprocess.Popen[bytes]) -> None:
         query.stdout.close()
 
 
+def show_job(job: str) -> list[str]:
+    """The command that prints one job as one line, for `read_job`."""
+    return ["scontrol", "show", "job", "-o", job]
+
+
+def read_job(shown: str, run: str = "") -> SlurmJob | None:
+    """A job in what `show_job` prints; None if there is none, or none of the name `run`. Pure."""
+    fields = _fields(shown)
+    if not ("JobState" in fields and fields["JobId"].isdigit() and run in ("", fields.get("JobName"))):
+        return None
+    reason = fields.get("Reason", "")
+    reason = "" if reason in ("None", "(null)") else reason
+    job = SlurmJob(fields["JobId"], fields["JobState"], reason, node=fields.get("BatchHost", ""))
+    return job._replace(exit_code=_number(fields.get("ExitCode", "").partition(":")[0])) if job.is_over else job
+
+
+def _fields(shown: str) -> dict[str, str]:
+    """The first of each name: what users give a job, such as its command, comes behind Slurm's own."""
+    fields = {"JobId": ""}
+    if shown.startswith("JobId="):
+        for word in reversed(shown.split()):
+            name, _, value = word.partition("=")
+            fields[name] = value[:_MAX_TEXT]
+    return fields
+
+
+def _number(text: str) -> int | None:
+    return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
+
+
 def job_end_in(shown: str, restarts: int | None = None) -> str:
     """What happened to the job in what `show_job` prints; empty for a job that goes on or is not known. Pure.
 
-    `restarts`: how often the asking job has been in the queue again; None if it is not part of the job.
+    `restarts`: how often the asking job has been in the queue again, which Slurm counts while it still ends the job;
+    None if it is not part of the job. A job whose nodes another one gets still has its own state in a grace time.
     """
-    job = read_shown(shown)
-    if job is not None and restarts is not None and job.restarts > restarts:
-        return REQUEUED
-    if job is not None and job.state in GOING_ON and job.is_preempted:
-        return PREEMPTED
-    if job is None or job.state not in JOB_ENDS:
+    job, fields = read_job(shown), _fields(shown)
+    if job is None:
         return ""
-    return _REASONS.get(job.reason, job.state) if job.state == "COMPLETING" else job.state
+    if restarts is not None and (_number(fields.get("Restarts", "")) or 0) > restarts:
+        return REQUEUED
+    preempted_at = fields.get("PreemptTime", "")
+    if job.is_active and preempted_at[:1].isdigit() and preempted_at >= fields.get("StartTime", ""):
+        return PREEMPTED
+    if job.state == "COMPLETING":
+        return _REASONS.get(job.reason, job.state)
+    return job.state if job.state in _ENDS else ""
 
 
 _STEP_CANCELLED = re.compile(r"^slurmstepd\S*: error: \*\*\* STEP [0-9.]+ ON \S+ CANCELLED AT ", re.MULTILINE)
@@ -212,20 +229,25 @@ def seconds_left(shown: str) -> int | None:
 
 def own_restarts() -> int:
     """How often the job of this process was put into the queue again before it began."""
-    count = os.environ.get("SLURM_RESTART_COUNT") or "0"
-    return int(count) if re.fullmatch("[0-9]{1,9}", count) else 0
+    return _number(os.environ.get("SLURM_RESTART_COUNT") or "") or 0
 
 
-def requeue_job(job: str) -> bool:
-    """Put a job into the queue again, which ends its processes; whether Slurm does it."""
-    query = begin_query(["scontrol", "requeue", job])
-    read_answer(query, is_patient=True)
-    return query is not None and query.returncode == 0
+def requeue_job(job: str, restarts: int) -> bool:
+    """Put a job into the queue again, which ends its processes; whether Slurm does it.
+
+    Its signals may end the command before it has the answer, so that the job itself is looked at, too: `restarts` says
+    how often it had been in the queue again before.
+    """
+    with contextlib.suppress(AgentError):
+        call(["scontrol", "requeue", job])
+        return True
+    return job_end_in(ask(show_job(job), seconds=_ANSWER), restarts) == REQUEUED
 
 
-def is_requeued(job: str, restarts: int) -> bool:
-    """Whether Slurm has put a job into the queue again that had begun again so often before."""
-    return job_end_in(read_answer(begin_query(show_job(job)), is_patient=True), restarts) == REQUEUED
+def step_argv(node: str, job: str = "") -> list[str]:
+    """srun for a step on a node of a running job, beside all others. `job`: its number (default: the call's)."""
+    options = ["--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--mem=0", "--cpu-bind=none"]
+    return ["srun", *options, *([f"--jobid={job}"] if job else []), "--quiet", "--job-name=ipexctl"]
 
 
 def own_job() -> str:

@@ -144,16 +144,11 @@ class RunJob:
     def shown(self) -> str:
         """The answer; empty if Slurm was not asked, or does not answer."""
         query, self._query = self._query, None
-        return slurm.read_answer(query, is_patient=True)
+        return "" if query is None else slurm.read_answer(query)
 
     def requeue(self) -> bool:
-        """Put the job into the queue again, which ends all processes of this start; whether Slurm does it.
-
-        Its signals may end the command before it has the answer, so that the job itself is looked at, too.
-        """
-        self.is_requeued = bool(self.number) and (
-            slurm.requeue_job(self.number) or slurm.is_requeued(self.number, self.restarts)
-        )
+        """Put the job into the queue again, which ends all processes of this start; whether Slurm does it."""
+        self.is_requeued = bool(self.number) and slurm.requeue_job(self.number, self.restarts)
         return self.is_requeued
 
     def end(self, state: State) -> None:

@@ -49,7 +49,7 @@ class JobLimit:
             is_late = now - self._asked_at > ANSWER
             if self._query.poll() is None and not is_late:
                 return
-            self._on_answer(self._read(is_late=is_late))
+            self._read()
         elif now >= self._ask_at:
             self._query, self._asked_at = self._ask(), now
             if self._query is not None:
@@ -70,26 +70,22 @@ class JobLimit:
     def close(self) -> None:
         """Ask no more."""
         if self._query is not None:
-            self._read(is_late=True)
+            end_query(self._query)
 
-    def _read(self, *, is_late: bool) -> str | None:
-        """The answer; None if there is none."""
+    def _read(self) -> None:
+        """Read the answer, and end a command without one."""
         query, self._query = self._query, None
         assert query is not None
-        if is_late:
+        if query.poll() is None:
             end_query(query)
-            return None
-        answer = read_answer(query)
-        return answer if query.returncode == 0 else None
-
-    def _on_answer(self, answer: str | None) -> None:
-        if answer is None:
             return
-        self._interval = ASK_INTERVAL
-        left = seconds_left(answer)
-        self._ends_at = None if left is None else self._asked_at + left
-        if self._length is None and left is not None:
-            self._length = float(left)
+        answer = read_answer(query)
+        if query.returncode == 0:
+            left = seconds_left(answer)
+            self._interval = ASK_INTERVAL
+            self._ends_at = None if left is None else self._asked_at + left
+            if self._length is None and left is not None:
+                self._length = float(left)
 
     def _before(self, seconds: float) -> float:
         """Seconds before the end for a step: of a short limit, a part."""

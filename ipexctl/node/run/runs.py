@@ -89,7 +89,9 @@ def stop(request: StopRequest) -> Json:
         return cancel_job(rundir, request["wait"])
     until = time.monotonic() + request["wait"]
     if not stored.status.is_over and is_in_a_job(rundir, supervisor):
-        batch_job.signal_script(rundir, "USR2")
+        # To the script alone, which stops the run.
+        argv = ["scancel", "--batch", "--signal=USR2", batch_job.job_id(rundir)]
+        slurm.call(argv, failed="Slurm has not passed it on")
         emit("signalled")
         while time.monotonic() < until and not stored.status.is_over:
             time.sleep(0.2)
@@ -167,15 +169,10 @@ def signal_on_node(request: RunReference, status: RunStatus, number: int) -> Non
     """Signal the supervisor by a step on its node, where the run's own copy of the agent does it."""
     rundir = rundir_of(request)
     python = str(read_json(os.path.join(batch_job.directory_of(rundir), "request.json")).get("python") or "python3")
-    argv = batch_job.step_argv(batch_job.job_id(rundir), status.node0)
+    argv = [*slurm.step_argv(status.node0, batch_job.job_id(rundir)), python, "-IS", f"{rundir}/agent.zip"]
     line = json.dumps({"home": request["home"], "id": request["id"], "signal": int(number)}).encode() + b"\n"
-    code, printed, errors = batch_job.call_slurm(
-        [*argv, python, "-IS", f"{rundir}/agent.zip", "run.runs", "signal"], line
-    )
-    if code:
-        lines = [*printed.strip().splitlines(), *errors.strip().splitlines()]
-        why = lines[-1][: batch_job.MAX_TEXT] if lines else f"exit code {code}"
-        raise AgentError(f"the run's supervisor on {status.node0} can't be reached by srun: {why}")
+    failed = f"the run's supervisor on {status.node0} can't be reached by srun"
+    slurm.call([*argv, "run.runs", "signal"], line, failed=failed)
 
 
 def signal_supervisor(request: StopRequest) -> Json:

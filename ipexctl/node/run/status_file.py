@@ -16,7 +16,7 @@ from ipexctl.node.common.files import write_json_atomically
 from ipexctl.node.common.json_parser import JsonError, parse_object, read_json_file
 from ipexctl.node.common.liveness import REPORT_LIMITS, age_for_follower, liveness_of
 from ipexctl.node.common.records import FINAL, RunStatus, read_status
-from ipexctl.node.common.slurm import GOING_ON, WAITING, describe_run_end
+from ipexctl.node.common.slurm import describe_job_end, describe_run_end
 
 if TYPE_CHECKING:
     from ipexctl.node.common.records import SlurmJob
@@ -47,10 +47,10 @@ def read_status_file(rundir: str, *, is_copy: bool = False, unchanged_for: float
     if is_copy or stored.status.is_over:
         return stored
     job = _job_of(rundir, stored.status, time.time() - stored.written if unchanged_for is None else unchanged_for)
-    if job is not None and (job.state in WAITING or stored.status.state == "queued") and not _is_over(job):
-        return _waiting_again(stored, job)
     if job is not None:
-        is_over = _is_over(job)
+        is_over = job.is_cancelled or job.run_state in FINAL
+        if not is_over and (job.is_waiting or stored.status.state == "queued"):
+            return _waiting_again(stored, job)
     else:
         is_over = stored.status.state != "queued" and liveness_of(stored.status, age, REPORT_LIMITS) == "dead"
     if not is_over:
@@ -97,20 +97,12 @@ def _job_of(rundir: str, status: RunStatus, silent_for: float) -> SlurmJob | Non
     return job if job is not None and (job.state or job.script_code is not None) else None
 
 
-def _is_over(job: SlurmJob) -> bool:
-    from ipexctl.node.common.batch_job import is_cancelled
-
-    return is_cancelled(job) or (
-        job.state not in WAITING and (job.script_code is not None or job.state not in GOING_ON)
-    )
-
-
 def _waiting_again(stored: StoredStatus, job: SlurmJob) -> StoredStatus:
     """A run whose job Slurm has put into the queue again, as after the failure of a node, or has just begun again.
 
     Until a job has ended that is put into the queue again, which takes minutes on a lost node, its state is COMPLETING.
     """
-    waits = job.state in WAITING or (stored.status.state == "queued" and job.state == "COMPLETING")
+    waits = job.is_waiting or (stored.status.state == "queued" and job.state == "COMPLETING")
     document = {**stored.document, "state": "queued" if waits else "starting", "slurm": job._asdict()}
     return stored._replace(status=read_status(document), document=document)
 
@@ -122,20 +114,18 @@ def as_lost(document: Json, at: float, job: SlurmJob | None = None) -> Json:
         if isinstance(entry, dict)
     ]
     lost = {**document, "state": "lost", "reason": "its supervisor on node0 has died", "ended": at, "ranks": ranks}
-    if job is not None:
-        how = job.state if job.state not in ("", "GONE") else "why is not known"
-        lost.update(reason=f"its job {job.id} of Slurm has ended ({how})", slurm=job._asdict())
-        if document.get("state") == "queued":  # its supervisor had ended it in order
-            is_cancelled = job.state == "CANCELLED" or job.notice == "stop"
-            lost.update(state="stopped" if is_cancelled else "failed", exit_code=143 if is_cancelled else 1)
-            is_by_slurm = bool(describe_run_end(job.state)) and job.notice != "stop"
-            if job.notice == "stop":
-                lost["reason"] = "it was stopped"
-            lost.update(first_failure=None, job_end=job.state if is_by_slurm else "")
-            nodes = ", ".join(job.without_home)
-            why = job.why or (f"{nodes} does not have the home of the login node" if nodes else "")
-            if why:
-                lost["reason"] = f"it did not begin again: {why}"
+    if job is None:
+        return lost
+    lost.update(reason=describe_job_end(job), slurm=job._asdict())
+    if document.get("state") == "queued":  # its supervisor had ended it in order
+        is_stopped, nodes = job.notice == "stop", ", ".join(job.without_home)
+        is_cancelled, word = job.state == "CANCELLED" or is_stopped, "" if is_stopped else job.state
+        lost.update(state="stopped" if is_cancelled else "failed", exit_code=143 if is_cancelled else 1)
+        lost.update(first_failure=None, job_end=word if describe_run_end(word) else "")
+        if why := job.why or (f"{nodes} does not have the home of the login node" if nodes else ""):
+            lost["reason"] = f"it did not begin again: {why}"
+        elif is_stopped:
+            lost["reason"] = "it was stopped"
     return lost
 
 

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
+from slurm_shown import RUN, shown
 
 from ipexctl.node.common import batch_job
 from ipexctl.node.common.files import waits_in_queue
 from ipexctl.node.common.records import RunStatus, SlurmJob, read_status
 from ipexctl.node.run.status_file import read_status_file
 from message_data import missing
-
-RUN = "train-1124-101010-abcd"
-SHOWN = (
-    "JobId=12 JobName={name} UserId=me(1) GroupId=me(1) MCS_label=N/A Priority=1 Nice=0 Account=(null) QOS=(null) "
-    "JobState={state} Reason={reason} Dependency=(null) Requeue=0 Restarts=0 BatchFlag=1 Reboot=0 ExitCode={code} "
-    "RunTime=00:00:02 NodeList=node[2-3] BatchHost=node2 NumNodes=2 Command=/home/me/x JobState=FAKE"
-)
-
-
-def shown(state: str, reason: str = "None", code: str = "0:0", name: str = RUN) -> str:
-    return SHOWN.format(state=state, reason=reason, code=code, name=name)
 
 
 def status_of(rundir: Path) -> RunStatus:
@@ -40,16 +31,31 @@ def rundir(tmp_path: Path) -> Path:
     return path
 
 
+def save_status(rundir: Path, state: str, *, age: float = 1000.0, **more: object) -> None:
+    """Of a supervisor on another machine with the home: its process cannot be seen here."""
+    document = {"state": state, "supervisor": {"pid": 1, "machine": "elsewhere", "host": "node2"}, "ranks": [], **more}
+    path = rundir / "status.json"
+    path.write_text(json.dumps(document))
+    os.utime(path, (time.time() - age,) * 2)
+
+
+class Scontrol:
+    """The scontrol of the tests: prints a text, or fails with an error."""
+
+    def __init__(self, directory: Path) -> None:
+        self.program = directory / "scontrol"
+
+    def say(self, text: str, code: int = 0) -> None:
+        to = ">&2" if code else ""
+        self.program.write_text(f"#!/bin/sh\ncat {to} <<'EOF'\n{text}\nEOF\nexit {code}\n")
+        self.program.chmod(0o700)
+        batch_job._asked.clear()
+
+
 @pytest.fixture
-def says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """What scontrol prints: the file's text; without it, it does not answer."""
-    program, text = tmp_path / "bin" / "scontrol", tmp_path / "said"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\ncat {text} 2>/dev/null && exit\necho "$(cat {text}.error)" >&2; exit 1\n')
-    program.chmod(0o700)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    batch_job._asked.clear()
-    return text
+def scontrol(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Scontrol:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return Scontrol(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +73,8 @@ def says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         ("garbage", "lost"),
     ],
 )
-def test_state_of_a_run_that_has_no_record(rundir: Path, says: Path, text: str, state: str) -> None:
-    says.write_text(text)
+def test_state_of_a_run_that_has_no_record(rundir: Path, scontrol: Scontrol, text: str, state: str) -> None:
+    scontrol.say(text)
     status = status_of(rundir)
     assert status.state == state
     assert status.slurm is not None
@@ -76,25 +82,16 @@ def test_state_of_a_run_that_has_no_record(rundir: Path, says: Path, text: str, 
     assert (status.script, status.started, status.world_size) == ("train.py", 1000.0, 0)
 
 
-def test_what_slurm_says_is_read_by_its_fields() -> None:
-    job = batch_job.read_job(shown("PENDING", "Nodes_required_for_job_are_DOWN,_DRAINED"), RUN, "12")
-    assert job.reason == "Nodes_required_for_job_are_DOWN,_DRAINED"
-    assert job.exit_code is None
-    job = batch_job.read_job(shown("FAILED", code="77:0"), RUN, "12")
-    assert (job.state, job.exit_code, job.signal, job.node, job.nodes) == ("FAILED", 77, None, "node2", "node[2-3]")
-    assert batch_job.read_job(shown("RUNNING"), RUN, "13").state == batch_job.GONE
-
-
-def test_a_silent_slurm_is_no_end(rundir: Path, says: Path) -> None:
-    Path(f"{says}.error").write_text("Unable to contact slurm controller")
+def test_a_silent_slurm_is_no_end(rundir: Path, scontrol: Scontrol) -> None:
+    scontrol.say("Unable to contact slurm controller", 1)
     job = batch_job.job_of(str(rundir))
     assert job is not None
-    assert (job.state, job.reason, batch_job.state_of(job)) == ("", "Unable to contact slurm controller", "unknown")
-    assert not batch_job.is_over(job)
+    assert (job.state, job.reason, job.run_state) == ("", "Unable to contact slurm controller", "unknown")
+    assert not job.is_over
 
 
-def test_a_job_that_slurm_has_forgotten_ended_as_its_script_says(rundir: Path, says: Path) -> None:
-    Path(f"{says}.error").write_text("slurm_load_jobs error: Invalid job id specified")
+def test_a_job_that_slurm_has_forgotten_ended_as_its_script_says(rundir: Path, scontrol: Scontrol) -> None:
+    scontrol.say("slurm_load_jobs error: Invalid job id specified", 1)
     assert status_of(rundir).state == "lost"
     (rundir / "slurm" / "ended").write_text("1\n")
     (rundir / "slurm" / "output").write_text("a\nlast\n")
@@ -104,14 +101,18 @@ def test_a_job_that_slurm_has_forgotten_ended_as_its_script_says(rundir: Path, s
     assert status_of(rundir).state == "stopped"
 
 
-def test_the_last_word_of_slurm_is_kept(rundir: Path, says: Path) -> None:
-    says.write_text(shown("TIMEOUT", "TimeLimit"))
+def test_the_last_word_of_slurm_is_kept_and_secrets_go(rundir: Path, scontrol: Scontrol) -> None:
+    secrets = rundir / "slurm" / "env"
+    secrets.write_text("export TOKEN=x")
+    scontrol.say(shown("PENDING"))
+    batch_job.job_of(str(rundir))
+    assert secrets.exists(), "it may begin again"
+    scontrol.say(shown("TIMEOUT", "TimeLimit"))
     assert waits_in_queue(str(rundir), {})
     batch_job.job_of(str(rundir))
     assert not waits_in_queue(str(rundir), {})
-    batch_job._asked.clear()
-    says.unlink()
-    Path(f"{says}.error").write_text("slurm_load_jobs error: Invalid job id specified")
+    assert not secrets.exists()
+    scontrol.say("slurm_load_jobs error: Invalid job id specified", 1)
     job = batch_job.job_of(str(rundir))
     assert job is not None
     assert (job.state, job.reason) == ("TIMEOUT", "TimeLimit")
@@ -125,31 +126,23 @@ def test_other_runs_have_no_job(tmp_path: Path) -> None:
     assert not waits_in_queue(str(tmp_path), {})
 
 
-def test_a_run_whose_job_has_ended_is_lost_at_once_and_one_whose_job_goes_on_is_not(rundir: Path, says: Path) -> None:
-    """Another machine with the home asks: the supervisor's process cannot be seen there."""
-    supervisor = {"pid": 1, "machine": "elsewhere", "host": "node2"}
-    path = rundir / "status.json"
-    path.write_text(json.dumps({"state": "running", "supervisor": supervisor, "ranks": [{"rank": 0, "host": "node2"}]}))
-    says.write_text(shown("RUNNING"))
-    old = path.stat().st_mtime - 1000
-    os.utime(path, (old, old))
+def test_a_silent_run_is_lost_at_once_if_its_job_has_ended(rundir: Path, scontrol: Scontrol) -> None:
+    ranks = [{"rank": 0, "host": "node2"}]
+    save_status(rundir, "running", ranks=ranks)
+    scontrol.say(shown("RUNNING"))
     assert read_status_file(str(rundir)).status.state == "running"
-    batch_job._asked.clear()
-    says.write_text(shown("NODE_FAIL"))
+    scontrol.say(shown("NODE_FAIL"))
+    save_status(rundir, "running", ranks=ranks, age=0)
+    assert read_status_file(str(rundir)).status.state == "running", "a young status asks nobody"
+    save_status(rundir, "running", ranks=ranks)
     lost = read_status_file(str(rundir)).status
-    assert (lost.state, lost.slurm and lost.slurm.state) == ("lost", "NODE_FAIL")
-
-
-def test_a_young_status_asks_nobody(rundir: Path, says: Path) -> None:
-    supervisor = {"pid": 1, "machine": "elsewhere", "host": "node2"}
-    (rundir / "status.json").write_text(json.dumps({"state": "running", "supervisor": supervisor, "ranks": []}))
-    says.write_text(shown("NODE_FAIL"))
-    assert read_status_file(str(rundir)).status.state == "running"
+    assert (lost.state, lost.ranks[0].state, lost.slurm and lost.slurm.state) == ("lost", "lost", "NODE_FAIL")
+    assert missing(lost.reason, "job 12 lost a node") == []
 
 
 def test_a_run_that_slurm_has_not_taken_is_not_known(rundir: Path) -> None:
     (rundir / "slurm" / "job").unlink()
-    assert batch_job.state_of(SlurmJob()) == "unknown"
+    assert SlurmJob().run_state == "unknown"
     assert status_of(rundir).state == "unknown"
 
 
@@ -164,26 +157,22 @@ def test_a_run_that_slurm_has_not_taken_is_not_known(rundir: Path) -> None:
         ("running", shown("PENDING", "BeginTime"), "queued"),
     ],
 )
-def test_a_run_whose_job_waits_again_is_queued(rundir: Path, says: Path, stored: str, job: str, state: str) -> None:
+def test_a_run_whose_job_waits_again_is_queued(
+    rundir: Path, scontrol: Scontrol, stored: str, job: str, state: str
+) -> None:
     """`queued` is the last word of a supervisor; after the loss of its node it has none."""
-    supervisor = {"pid": 1, "machine": "elsewhere", "host": "node2"}
-    path = rundir / "status.json"
-    path.write_text(json.dumps({"state": stored, "supervisor": supervisor, "ranks": []}))
-    old = path.stat().st_mtime - 1000
-    os.utime(path, (old, old))
-    says.write_text(job)
+    save_status(rundir, stored)
+    scontrol.say(job)
     found = read_status_file(str(rundir)).status
     assert (found.state, found.slurm and found.slurm.id) == (state, "12")
 
 
 @pytest.mark.parametrize("what", ["call", "home", "neither"])
-def test_a_next_start_that_begins_no_run_is_why_the_run_has_failed(rundir: Path, says: Path, what: str) -> None:
+def test_a_next_start_that_begins_no_run_is_why_the_run_has_failed(rundir: Path, scontrol: Scontrol, what: str) -> None:
     """The failure of the start before is no reason any more."""
     first = {"rank": 1, "host": "node3", "kind": "lost", "ranks": [1]}
-    supervisor = {"pid": 1, "machine": "elsewhere", "host": "node2"}
-    document = {"state": "queued", "supervisor": supervisor, "ranks": [], "first_failure": first, "reason": "lost"}
-    (rundir / "status.json").write_text(json.dumps(document))
-    says.write_text(shown("FAILED", code="1:0"))
+    save_status(rundir, "queued", first_failure=first, reason="lost")
+    scontrol.say(shown("FAILED", code="1:0"))
     place = rundir / "slurm/state/ipexctl/runs"
     place.mkdir(parents=True)
     if what == "call":
@@ -192,22 +181,21 @@ def test_a_next_start_that_begins_no_run_is_why_the_run_has_failed(rundir: Path,
         (rundir / "slurm/no-home").write_text("node4\n")
     found = read_status_file(str(rundir)).status
     assert (found.state, found.first_failure) == ("failed", None)
-    words = {"call": "not begin again environment", "home": "not begin again node4 home", "neither": "12 FAILED"}
+    words = {"call": "not begin again environment", "home": "not begin again node4 home", "neither": "12 failed"}
     assert missing(found.reason, words[what]) == []
 
 
 def test_stop_takes_a_run_that_is_over_out_of_the_queue_if_slurm_lets_it_begin_again(
-    rundir: Path, says: Path, monkeypatch: pytest.MonkeyPatch
+    rundir: Path, scontrol: Scontrol, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    says.write_text(shown("PENDING", "BeginTime"))
+    scontrol.say(shown("PENDING", "BeginTime"))
     assert not batch_job.begins_again(str(rundir)), "without --requeue its end is its end"
     (rundir / "slurm/requeue").touch()
     assert batch_job.begins_again(str(rundir))
     monkeypatch.setenv("SLURM_JOB_ID", "12")
     assert not batch_job.begins_again(str(rundir)), "the next start asks about itself"
     monkeypatch.delenv("SLURM_JOB_ID")
-    batch_job._asked.clear()
-    says.write_text(shown("COMPLETED"))
+    scontrol.say(shown("COMPLETED"))
     assert not batch_job.begins_again(str(rundir))
 
 
@@ -224,25 +212,14 @@ def test_stop_takes_a_run_that_is_over_out_of_the_queue_if_slurm_lets_it_begin_a
     ],
 )
 def test_a_cancelled_job_uses_its_tree_no_more(
-    rundir: Path, says: Path, document: dict[str, object], job: str, is_over: bool | None
+    rundir: Path, scontrol: Scontrol, document: dict[str, object], job: str, is_over: bool | None
 ) -> None:
     (rundir / "slurm/requeue").touch()
-    says.write_text(job)
+    scontrol.say(job)
     assert batch_job.is_finished(str(rundir), document) is is_over
     (rundir / "slurm/ended").touch()
     has_record = bool(document) and document["state"] != "queued"
     assert batch_job.is_finished(str(rundir), document) is (None if has_record else True)
-
-
-def test_secrets_go_when_slurm_has_ended_the_job(rundir: Path, says: Path) -> None:
-    (rundir / "slurm" / "env").write_text("export TOKEN=x")
-    says.write_text(shown("PENDING"))
-    batch_job.job_of(str(rundir))
-    assert (rundir / "slurm" / "env").exists(), "it may begin again"
-    batch_job._asked.clear()
-    says.write_text(shown("CANCELLED"))
-    batch_job.job_of(str(rundir))
-    assert not (rundir / "slurm" / "env").exists()
 
 
 @pytest.mark.parametrize(

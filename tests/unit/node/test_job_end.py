@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slurm_shown import shown
 
 from ipexctl.node.common.records import Attempt, Detail, Failure
 from ipexctl.node.run.job_end import MOST_LOSSES, RunEnd, RunJob, find_word, judge, should_requeue
 
-SHOWN = "JobId=7 JobName=x\n   UserId=a(1)\n   JobState={} Reason=None Dependency=(null) Restarts={} BatchFlag=1\n"
 BY_SIGNAL = Failure(0, "node2", signal=15, kind="signal")
 RAISED = Failure(0, "node2", exit_code=1, kind="exit")
 
@@ -39,7 +39,7 @@ def end(state: Any, first: Failure | None = None, **more: Any) -> RunEnd:
     ],
 )
 def test_word(found: RunEnd, state: str, restarts: int, is_step_cancelled: bool, word: str) -> None:
-    assert find_word(found, SHOWN.format(state, restarts), 0, is_step_cancelled=is_step_cancelled) == word
+    assert find_word(found, shown(state, restarts=restarts), 0, is_step_cancelled=is_step_cancelled) == word
 
 
 def losses(count: int) -> tuple[Attempt, ...]:
@@ -89,8 +89,8 @@ def test_a_requeue_counts_if_slurm_shows_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requeue: str, restarts: int, is_requeued: bool
 ) -> None:
     program = tmp_path / "scontrol"
-    shown = SHOWN.format("COMPLETING", restarts).replace("\n", " ")
-    program.write_text(f'#!/bin/sh\n[ "$1" = show ] && {{ echo "{shown}"; exit; }}\n{requeue}\n')
+    text = shown("COMPLETING", restarts=restarts)
+    program.write_text(f'#!/bin/sh\n[ "$1" = show ] && {{ echo "{text}"; exit; }}\n{requeue}\n')
     program.chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setenv("SLURM_JOB_ID", "7")

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import pytest
+from slurm_shown import RUN, shown
 
+from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.records import GONE, SlurmJob
 from ipexctl.node.common.slurm import (
-    JOB_ENDS,
     LIMIT_NEAR,
+    PREEMPTED,
     REQUEUED,
     STEP_CANCELLED,
+    ask,
+    call,
+    describe_job_end,
     describe_run_end,
     environment_of_srun,
     is_step_cancelled,
     job_end_in,
+    read_job,
     seconds_left,
     variables_of_job,
 )
 
-SHOWN = "JobId=7 JobName=x\n   UserId=a(1)\n   JobState={} Reason={} Dependency=(null)\n"
+
+def test_a_job_is_read_by_its_fields() -> None:
+    reason = "Nodes_required_for_job_are_DOWN,_DRAINED"
+    assert read_job(shown("PENDING", reason)) == SlurmJob("12", "PENDING", reason, node="node2")
+    assert read_job(shown("FAILED", code="77:0"), RUN) == SlurmJob("12", "FAILED", exit_code=77, node="node2")
+    assert read_job(shown("RUNNING"), "another-job") is None
+    assert [read_job(text) for text in ("", "garbage", "JobId= JobState=RUNNING", "JobId=12")] == [None] * 4
 
 
 @pytest.mark.parametrize(
@@ -33,13 +46,13 @@ SHOWN = "JobId=7 JobName=x\n   UserId=a(1)\n   JobState={} Reason={} Dependency=
     ],
 )
 def test_the_end_of_a_job_is_read_from_its_state_and_reason(state: str, reason: str, word: str) -> None:
-    assert job_end_in(SHOWN.format(state, reason)) == word
+    assert job_end_in(shown(state, reason)) == word
     assert job_end_in("slurm_load_jobs error: Invalid job id specified") == ""
 
 
 def test_a_job_that_is_ended_to_begin_again_is_known_by_the_count_of_its_starts() -> None:
     """Slurm counts it at once, and says COMPLETING while its processes end, as after scancel."""
-    text = SHOWN.format("COMPLETING", "None") + "   Requeue=1 Restarts=1 BatchFlag=1\n"
+    text = shown("COMPLETING", restarts=1)
     assert job_end_in(text, restarts=0) == REQUEUED
     assert job_end_in(text, restarts=1) == job_end_in(text) == "COMPLETING"
 
@@ -50,11 +63,9 @@ def test_a_job_that_is_ended_to_begin_again_is_known_by_the_count_of_its_starts(
     ids=["now", "in an earlier start", "never"],
 )
 def test_a_job_whose_nodes_another_one_gets_is_preempted_while_it_still_runs(preempted: str, word: str) -> None:
-    times = (
-        f"   StartTime=2026-11-24T08:00:00 EndTime=Unknown Deadline=N/A PreemptEligibleTime=x PreemptTime={preempted} x"
-    )
-    assert job_end_in(SHOWN.format("RUNNING", "None") + times) == word
-    assert job_end_in(SHOWN.format("PENDING", "None") + times) == ""
+    times = f"StartTime=2026-11-24T08:00:00 EndTime=Unknown PreemptEligibleTime=x PreemptTime={preempted}"
+    assert job_end_in(shown("RUNNING", at=times)) == word
+    assert job_end_in(shown("PENDING", at=times)) == ""
 
 
 CANCELLED = "slurmstepd-node2: error: *** STEP 2.3 ON node2 CANCELLED AT 2026-11-24T21:11:04 ***\n"
@@ -69,13 +80,41 @@ def test_step_was_cancelled_if_srun_says_so_and_no_task_has_exited() -> None:
     assert not is_step_cancelled("print: " + CANCELLED)
 
 
-def test_each_end_by_slurm_has_a_sentence() -> None:
-    assert all(describe_run_end(word) for word in (*JOB_ENDS, STEP_CANCELLED, LIMIT_NEAR))
-    assert describe_run_end("") == describe_run_end("SOMETHING_NEW") == ""
+@pytest.mark.parametrize(
+    ("job", "text"),
+    [
+        (SlurmJob("12", "NODE_FAIL", "NodeDown"), "its Slurm job 12 lost a node (NodeDown)"),
+        (SlurmJob("12", "SOMETHING_NEW"), "its Slurm job 12 was ended: SOMETHING_NEW"),
+        (SlurmJob("12", "COMPLETING", script_code=1), "its Slurm job 12 is over"),
+        (SlurmJob("12", GONE), "its Slurm job 12 has ended (why is not known)"),
+        (SlurmJob("12", "", "no answer", script_code=1), "its Slurm job 12 has ended (why is not known)"),
+    ],
+)
+def test_the_end_of_a_job_in_words(job: SlurmJob, text: str) -> None:
+    assert describe_job_end(job) == text
+    assert describe_run_end("SOMETHING_NEW") == ""
+    assert all("Slurm" in describe_run_end(word) for word in (PREEMPTED, REQUEUED, STEP_CANCELLED, LIMIT_NEAR))
 
 
 @pytest.mark.parametrize(
-    ("shown", "seconds"),
+    ("argv", "reason"),
+    [
+        (["no-such-program"], "there is no no-such-program on PATH there"),
+        (["sh", "-c", "echo first >&2; echo why >&2; exit 1"], "not done: why"),
+        (["sh", "-c", "echo why; exit 1"], "not done: why"),
+        (["sh", "-c", "exit 9"], "not done: exit code 9"),
+        (["sleep", "60"], "Slurm has not answered sleep for 0.2 s"),
+    ],
+)
+def test_a_command_of_slurm_without_an_answer(argv: list[str], reason: str) -> None:
+    with pytest.raises(AgentError) as failed:
+        call(argv, failed="not done", seconds=0.2 if argv[0] == "sleep" else 20)
+    assert failed.value.reason == reason
+    assert ask(argv, seconds=0.2) == ""
+
+
+@pytest.mark.parametrize(
+    ("answer", "seconds"),
     [
         ("11:58\n", 718),
         ("1:00:00", 3600),
@@ -85,8 +124,8 @@ def test_each_end_by_slurm_has_a_sentence() -> None:
         ("", None),
     ],
 )
-def test_the_time_left_of_a_job(shown: str, seconds: int | None) -> None:
-    assert seconds_left(shown) == seconds
+def test_the_time_left_of_a_job(answer: str, seconds: int | None) -> None:
+    assert seconds_left(answer) == seconds
 
 
 def test_srun_gets_the_variables_of_the_job_alone() -> None:
