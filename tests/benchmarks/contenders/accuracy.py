@@ -27,7 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 POINTS = 40
 """Losses of a curve."""
 TEXTS = ("LICENSE", "LICENCE", "NOTICE", "COPYING", "METADATA", "README", "AUTHORS")
-LENGTH, CLASSES = 64, 8
+LENGTH, CLASSES = 64, 4
 
 
 def texts() -> dict[str, bytes]:
@@ -157,7 +157,7 @@ def trainer(seed: int) -> tuple[float, list[float]]:
         per_device_train_batch_size=16,
         per_device_eval_batch_size=64,
         max_steps=240,
-        learning_rate=4e-4,
+        learning_rate=1e-3,
         warmup_steps=24,
         logging_steps=6,
         save_strategy="no",
