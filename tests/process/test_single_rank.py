@@ -19,7 +19,7 @@ from agent_helpers import mark_home
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.jobs.submit.start import File, LaunchSpec, _packed
-from ipexctl.node.common.job import Master, StartRequest
+from ipexctl.node.common.job import JobRecord, Master, StartRequest
 from message_data import missing
 
 WAIT_SCRIPT = "import os, time\nprint(f'wrapper {os.getppid()} here', flush=True)\ntime.sleep(600)"
@@ -124,7 +124,8 @@ def test_files_of_the_script_follow_umask_and_run_files_are_private(
     (tmp_path / "files.tar").write_bytes(_packed([File("hosts", b"here")]))
     record = RunRecord(run.id, Host("here", "127.0.0.1"), str(tmp_path), sys.executable)
     start = StartRequest((), (), 1, 1, Master("127.0.0.1"), 600.0, "report")
-    spec = LaunchSpec(record, "127.0.0.1", start, {}, python_version="3.11")
+    job = JobRecord(1, start.master, (), "", {})
+    spec = LaunchSpec(record, "127.0.0.1", start, job, {}, python_version="3.11")
     script = f"umask 022\n{spec.unpack(f'cat {tmp_path}/files.tar |')}exec {shlex.join(run.program('supervisor'))}"
     program = run.program
     monkeypatch.setattr(run, "program", lambda name: ["sh", "-c", script] if name == "supervisor" else program(name))

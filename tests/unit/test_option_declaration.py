@@ -10,7 +10,7 @@ import pytest
 from launch_helpers import cpu, machine, plan
 
 from ipexctl.jobs.submit.options import RunOptions
-from ipexctl.jobs.submit.start import job_of
+from ipexctl.jobs.submit.start import job_of, job_of_plan
 from ipexctl.launch.options import RankOptions
 from ipexctl.launch.overrides import check_limits
 from ipexctl.node.common.job import ProcessOptions
@@ -34,7 +34,8 @@ def test_rank_wrapper_knows_the_options_that_it_is_to_apply() -> None:
 
 @pytest.mark.parametrize("nice", [0, 19])
 def test_options_of_the_rank_wrapper_are_in_its_job(nice: int) -> None:
-    job = job_of(plan(machine(cpu(4), 1), nice=nice), {}, ["node1"])
+    found = plan(machine(cpu(4), 1), nice=nice)
+    job = job_of(found, {}, job_of_plan(found), ["node1"])
     assert job is not None
     assert job.options == ProcessOptions(nice=nice)
 

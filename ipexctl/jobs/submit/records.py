@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ipexctl.hosts.home import find_leaders
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.jobs.submit.preflight.imports import install_command, normalised
-from ipexctl.jobs.submit.start import File, LaunchSpec
+from ipexctl.jobs.submit.start import File, LaunchSpec, job_of_plan
 from ipexctl.launch.plan import LaunchPlan, to_json
 from ipexctl.node.common.job import Master, Notification, RankPlacement, StartRequest
 from ipexctl.node.common.limits import CALLER_SILENCE, NOTIFY, NOTIFY_CLAIM
@@ -103,20 +103,28 @@ def launch_spec(
         notify=_notification(record, request) if request.notify else None,
         caller_silence=CALLER_SILENCE if request.trial else 0.0,
     )
+    job = job_of_plan(plan)._replace(
+        setup=start.setup,
+        id=record.id,
+        rundir=record.rundir,
+        checkpoint=start.checkpoint,
+        checkpoint_is_found=start.checkpoint_is_found,
+        meter=request.meter,
+        metric=request.metric or "",
+        trial=request.trial,
+    )
     return LaunchSpec(
         record=record,
         bind=plan.hosts[0].address,
         start=start,
+        job=job,
         stores=stores,
         files=files[0],
         files_everywhere=files[1],
         python_version=context.env.version,
         logind=context.facts[record.node0.name].logind,
         retention=retention,
-        adds_up=plan.adds_up,
-        meter=request.meter,
-        metric=request.metric or "",
-        trial=request.trial,
+        needs_in_rank=plan.adds_up or request.meter,
     )
 
 

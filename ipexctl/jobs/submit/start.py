@@ -85,6 +85,8 @@ class LaunchSpec:
     """The address of node0 that ranks connect to; 127.0.0.1 on a single host."""
     start: StartRequest = field(hash=False, repr=False)
     """For the supervisor: the mpirun line, the ranks, the limits."""
+    job: JobRecord = field(hash=False, repr=False)
+    """What the jobs of all hosts have alike; `job_of` adds the rest once the tree of the project is known."""
     stores: Mapping[str, str] = field(hash=False)
     """Host → its store."""
     files: Sequence[File] = ()
@@ -97,19 +99,8 @@ class LaunchSpec:
     """Of node0."""
     retention: RetentionLimits | None = None
     """Older runs are pruned by these limits; None: they are kept."""
-    adds_up: bool = False
-    """Whether ranks add gradients up with our code."""
-    meter: bool = False
-    """Whether ranks count their steps and samples."""
-    metric: str = ""
-    """The pattern of --metric."""
-    trial: bool = False
-    """Whether the steps are measured for `autotune`."""
-
-    @property
-    def needs_in_rank(self) -> bool:
-        """Whether ranks import the package `inrank/`."""
-        return self.adds_up or self.meter
+    needs_in_rank: bool = False
+    """Whether ranks import the package `inrank/`."""
 
     @property
     def bytecode(self) -> str:
@@ -174,7 +165,7 @@ class Launch:
         """Call it first. The supervisor on node0 listens and waits for its job while the rest is made ready."""
         self._supervisor = run_in_background(self._call_supervisor, "supervisor")
 
-    def upload_jobs(self, make_job: Callable[[Collection[str]], JobRecord | None], plan: str) -> None:
+    def upload_jobs(self, make_job: Callable[[JobRecord, Collection[str]], JobRecord | None], plan: str) -> None:
         """One round trip to each other store; the supervisor listens at the end. Node0's store gets its job from it.
         Raises a StartError.
 
@@ -259,25 +250,13 @@ class Launch:
             if event.get("event") == name and not future.done():
                 future.set_result(None)
 
-    def _job_text(self, group: Sequence[Host], make_job: Callable[[Collection[str]], JobRecord | None]) -> str:
+    def _job_text(
+        self, group: Sequence[Host], make_job: Callable[[JobRecord, Collection[str]], JobRecord | None]
+    ) -> str:
         """The text of job.json for these hosts, which have one store; empty for node0's without ranks."""
-        spec, record = self._spec, self._record
-        job = make_job([host.name for host in group])
-        if job is None:
-            return ""
-        job = job._replace(
-            id=record.id,
-            rundir=record.rundir,
-            setup=spec.start.setup,
-            token=self._token,
-            checkpoint=spec.start.checkpoint,
-            checkpoint_is_found=spec.start.checkpoint_is_found,
-            meter=spec.meter,
-            metric=spec.metric,
-            trial=spec.trial,
-            bytecode=spec.bytecode,
-        )
-        return json.dumps(job.to_json())
+        spec = self._spec
+        job = make_job(spec.job._replace(token=self._token, bytecode=spec.bytecode), [host.name for host in group])
+        return "" if job is None else json.dumps(job.to_json())
 
     def _wait_for(self, future: Future[None]) -> None:
         """Wait for this event or the end of the supervisor's call, which is then the failure."""
@@ -371,8 +350,21 @@ def _packed(files: Sequence[File]) -> bytes:
     return packed.getvalue()
 
 
-def job_of(plan: LaunchPlan, secrets: Mapping[str, str], hosts: Collection[str]) -> JobRecord | None:
-    """The job of the hosts with one store, without what `Launch` adds: the run's id, directory and token.
+def job_of_plan(plan: LaunchPlan) -> JobRecord:
+    """What the plan says of the jobs of all hosts."""
+    return JobRecord(
+        world_size=plan.world_size,
+        master=Master(plan.master_addr, plan.master_port),
+        command=plan.command,
+        cwd="",
+        ranks={},
+        has_rendezvous=plan.backend != "none",
+        options=ProcessOptions(**plan.rank_options),
+    )
+
+
+def job_of(plan: LaunchPlan, secrets: Mapping[str, str], common: JobRecord, hosts: Collection[str]) -> JobRecord | None:
+    """The job of the hosts with one store: what all have in common, their ranks, variables and directory.
 
     None if no rank is planned on them. A variable that only one of several hosts gets is one of its ranks. A secret of
     the plan that is missing in `secrets` is a KeyError: it must not reach a rank empty.
@@ -396,15 +388,10 @@ def job_of(plan: LaunchPlan, secrets: Mapping[str, str], hosts: Collection[str])
             target[setting.name] = secrets[setting.name] if setting.secret else setting.value
         if setting.prepend:
             prepended[setting.name] = None
-    return JobRecord(
-        world_size=plan.world_size,
-        master=Master(plan.master_addr, plan.master_port),
-        command=plan.command,
+    return common._replace(
         cwd=plan.cwd,
         variables=variables,
         prepended=tuple(prepended),
-        options=ProcessOptions(**plan.rank_options),
-        has_rendezvous=plan.backend != "none",
         ranks={
             rank.rank: RankJob(
                 host.name, rank.local_rank, len(host.ranks), rank.cores, rank.memory, of_ranks[rank.rank], rank.batch

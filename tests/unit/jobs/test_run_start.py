@@ -59,9 +59,12 @@ HOSTS = (Host("a", "a"), Host("b", "b"))
 REQUEST = RunRequest("script", ("train.py",), LaunchOptions())
 
 
-def job(hosts: Collection[str], with_ranks: str = "ab") -> JobRecord | None:
+COMMON = JobRecord(2, Master("10.0.0.1"), ("true",), "", {}, id="r", rundir="/h o/runs/r")
+
+
+def job(common: JobRecord, hosts: Collection[str], with_ranks: str = "ab") -> JobRecord | None:
     ranks = {"ab".index(host): RankJob(host, 0, 1) for host in hosts if host in with_ranks}
-    return JobRecord(2, Master("10.0.0.1"), ("true",), "/", ranks, {"TOKEN": "s3cr3t"}) if ranks else None
+    return common._replace(cwd="/", ranks=ranks, variables={"TOKEN": "s3cr3t"}) if ranks else None
 
 
 @dataclass
@@ -161,7 +164,7 @@ def launch_on(pool: FakeSessionPool, **more: Any) -> Launch:
     stores = more.pop("stores", {"a": "of a", "b": "of b"})
     ranks = tuple(RankPlacement(rank, host, stores[host]) for rank, host in enumerate("ab"))
     start = StartRequest(("mpiexec.hydra",), ranks, 2, 2, Master("10.0.0.1"), 600.0, "report")
-    given: dict[str, Any] = {"start": start, "stores": stores, **more}
+    given: dict[str, Any] = {"start": start, "job": COMMON, "stores": stores, **more}
     record = RunRecord("r", HOSTS[0], "/h o", "/e/bin/python")
     spec = LaunchSpec(record, bind="10.0.0.1", **given)
     launch = Launch(HOSTS, spec, pool)  # type: ignore[arg-type]
@@ -187,7 +190,7 @@ def test_every_store_gets_its_job_and_the_token_by_stdin() -> None:
 
 @pytest.mark.parametrize(
     ("uses", "is_sent"),
-    [({}, False), ({"adds_up": True}, True), ({"meter": True}, True), ({"metric": "x(.)"}, False)],
+    [({}, False), ({"needs_in_rank": True}, True)],
 )
 def test_the_package_of_a_rank_is_sent_only_if_the_run_uses_it(
     uses: dict[str, Any], is_sent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
