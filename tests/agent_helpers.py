@@ -137,14 +137,15 @@ def mark_home(home: Path) -> Path:
 def wait_until(
     is_true: Callable[[], object], seconds: float = 20, details: Callable[[], object] = lambda: None
 ) -> None:
-    """An AssertionError with `details` if it is not true within that time. Half of the time at least is a pause."""
+    """An AssertionError with `details` if it is not true within that time. Most of the time is a pause."""
     until = time.monotonic() + seconds
     while True:
         began = time.monotonic()
         if is_true():
             return
         assert time.monotonic() < until, details()
-        time.sleep(max(0.01, time.monotonic() - began))
+        took = time.monotonic() - began
+        time.sleep(max(0.02, min(3 * took, took + 0.2)))  # a look may start a program, or read all of /proc
 
 
 def read_events(number: int) -> Iterator[OutputPart | dict[str, Any]]:
