@@ -87,7 +87,10 @@ def _small_mpi(wheel: Path) -> Path:
     with _locked(small):
         if not small.exists():
             part = small.with_suffix(".part")
-            with zipfile.ZipFile(wheel) as real, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as target:
+            with (
+                zipfile.ZipFile(wheel) as real,
+                zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as target,
+            ):
                 for entry in real.infolist():
                     if _FOR_A_REAL_TORCH.search(entry.filename):
                         continue
