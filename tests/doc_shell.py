@@ -52,7 +52,7 @@ class Shell:
     ssh_config: Path | None = None
     programs: Path | None = None
     timeout: float = 240
-    attach_seconds: float = 4.0
+    attach_seconds: float = 2.0
     differences: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -152,7 +152,6 @@ SCENES = (
     Scene("docs/guides/one-machine.md", REAL_HERE, before={1: (SHORT,)}),
     Scene("docs/guides/two-hosts.md", CLUSTER, take={"hostfile": ("text", 0)}, before={0: (TRAIN,)}),
     Scene("docs/hostfile.md", CLUSTER, hosts=4, slots=":2"),
-    Scene("docs/index.md", CLUSTER, before={0: (TRAIN,)}),
     Scene("docs/install.md", CLUSTER, home=True, before={0: ("echo tqdm > requirements.txt",)}),
     Scene("docs/lab.md", LAB),
     Scene("docs/launchers.md", CLUSTER, before={0: (TRAIN,), 1: (uses("infer.py"),)}),

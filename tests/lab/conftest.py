@@ -95,6 +95,27 @@ def wheelhouse(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def home_with_an_environment(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Target:
+    """A home on the module's own lab in which the stack of `wheelhouse` is installed; see `installed`."""
+    target = Target(lab, "/home/ipex/installed")
+    write_stack(wheels := tmp_path_factory.mktemp("installed"), python=PYTHON)
+    target.report("--wheelhouse", wheels, "--offline")
+    for index in range(len(lab.hosts)):
+        target.on(index, "cp -a $HOME_OF_OURS $HOME_OF_OURS.kept")
+    return target
+
+
+@pytest.fixture
+def installed(home_with_an_environment: Target) -> Iterator[Target]:
+    """That home as the file's only install left it: one takes three seconds, and a copy none."""
+    target = home_with_an_environment
+    yield target
+    for index, host in enumerate(target.hosts):
+        mend_host(host)
+        target.on(index, "rm -rf $HOME_OF_OURS && cp -a $HOME_OF_OURS.kept $HOME_OF_OURS")
+
+
 @pytest.fixture
 def node(lab3: Lab) -> Iterator[LabHost]:
     """One host to break; every fault of it is mended after the test."""

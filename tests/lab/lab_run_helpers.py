@@ -71,8 +71,37 @@ def stack_with(wheels: Path, directory: Path) -> Path:
     write_stack(directory, torch="2.13.0", ipex=None, impi=None, python=PYTHON)
     for wheel in wheels.glob("impi_rt-*.whl"):
         with contextlib.suppress(FileExistsError):
-            (directory / wheel.name).hardlink_to(wheel)
+            (directory / wheel.name).hardlink_to(_small_mpi(wheel))
     return directory
+
+
+_FOR_A_REAL_TORCH = re.compile(
+    r"lib/(libmpcp|libmpifort|libmpi_abi)|lib/libmpi\.so(\.12\..*)?$|opt/mpi/(tune_fast/|etc/(tuning_|coll))|bin/IMB-"
+)
+"""Most of Intel MPI: what its library reads when a torch calls it, which the small one does not, and copies of it."""
+
+
+def _small_mpi(wheel: Path) -> Path:
+    """The same wheel without that: 46 MB that start ranks. Each lab has it on each host, where the whole is 308 MB."""
+    small = wheel.parent.with_name("small-mpi") / wheel.name
+    with _locked(small):
+        if not small.exists():
+            part = small.with_suffix(".part")
+            with (
+                zipfile.ZipFile(wheel) as real,
+                zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as target,
+            ):
+                for entry in real.infolist():
+                    if _FOR_A_REAL_TORCH.search(entry.filename):
+                        continue
+                    content = real.read(entry)
+                    if entry.filename.endswith(".dist-info/RECORD"):
+                        lines = content.decode().splitlines(keepends=True)
+                        kept = (line for line in lines if not _FOR_A_REAL_TORCH.search(line.partition(",")[0]))
+                        content = "".join(kept).encode()
+                    target.writestr(entry, content)
+            part.rename(small)
+    return small
 
 
 @dataclass(frozen=True)
@@ -245,8 +274,8 @@ def _install(lab: Lab, base: Path, *options: object) -> None:
 
 
 def _pack(host: LabHost, packed: Path) -> None:
-    """Write what `install` has made into a tar: all of the home but the key of `trust`."""
-    command = f"tar -C {_PLAIN_HOME} --exclude .ipexctl/ssh -cf - .ipexctl"
+    """Write what `install` has made into a tar: all of the home but the key of `trust`, and wheels."""
+    command = f"tar -C {_PLAIN_HOME} --exclude .ipexctl/ssh --exclude '.ipexctl/wheels/*' -cf - .ipexctl"
     beside = packed.with_suffix(".part")
     with beside.open("wb") as file:
         subprocess.run([*ssh_argv(host), command], stdout=file, stdin=subprocess.DEVNULL, check=True, timeout=120)

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import venv
 from pathlib import Path
 
@@ -30,8 +31,10 @@ def ansible(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if given := os.environ.get("IPEXCTL_TESTS_ANSIBLE"):
         return Path(given)
     directory = tmp_path_factory.mktemp("ansible")
-    venv.create(directory, with_pip=True)
-    argv = [str(directory / "bin" / "pip"), "install", "-q", VERSION]
+    venv.create(directory)
+    # Without a pip of its own, and only what is used is compiled: two seconds in place of seven.
+    pip = [sys.executable, "-m", "pip", "--python", str(directory / "bin" / "python")]
+    argv = [*pip, "install", "-q", "--no-compile", VERSION]
     said = subprocess.run(
         argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=250, check=False, env=package_environ()
     )
@@ -41,10 +44,11 @@ def ansible(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "bin" / "ansible-playbook"
 
 
-def inventory(lab: Lab, directory: Path) -> Path:
-    """The lab's inventory with variables that the play overrides."""
+def inventory(lab: Lab, directory: Path, count: int) -> Path:
+    """The first hosts of the lab's inventory, with variables that the play overrides."""
     path = directory / "inventory.ini"
-    lines = lab.inventory.read_text().splitlines()
+    unused = tuple(f"{host.name} " for host in lab.hosts[count:])
+    lines = [line for line in lab.inventory.read_text().splitlines() if not line.startswith(unused)]
     more = [f"{line} inv=own a=inventory f=inventory" if line.startswith("node") else line for line in lines]
     path.write_text("\n".join(more) + "\n")
     return path
@@ -61,8 +65,12 @@ def after(lab: Lab, out: str, directory: Path) -> tuple[dict[str, dict[str, int]
     return recap, [*files, *(f"{path.relative_to(directory)}: {path.read_text()}" for path in brought)]
 
 
-@pytest.mark.parametrize("name", ["files", "control", "vars", "waits", "tags", "words"])
-def test_playbook_has_the_same_result_as_with_ansible(lab3: Lab, ansible: Path, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "count"), [("files", 2), ("control", 3), ("vars", 3), ("waits", 2), ("tags", 2), ("words", 3)]
+)
+def test_playbook_has_the_same_result_as_with_ansible(
+    lab3: Lab, ansible: Path, tmp_path: Path, name: str, count: int
+) -> None:
     ends = []
     for who in ("ansible", "ipexctl"):
         directory = tmp_path / who
@@ -70,7 +78,7 @@ def test_playbook_has_the_same_result_as_with_ansible(lab3: Lab, ansible: Path, 
         for host in lab3.hosts:
             assert ask(host, "rm -rf t && mkdir t").rc == 0
         words = (f"{name}.yml", "-e", f"base=/home/{lab3.hosts[0].user}/t")
-        hosts = inventory(lab3, directory)
+        hosts = inventory(lab3, directory, count)
         if who == "ansible":
             env = {**os.environ, "ANSIBLE_PIPELINING": "1", "ANSIBLE_LOCAL_TEMP": str(tmp_path / "tmp")}
             argv = [str(ansible), "-i", str(hosts), *words]
@@ -80,7 +88,7 @@ def test_playbook_has_the_same_result_as_with_ansible(lab3: Lab, ansible: Path, 
             known = ("-H", hosts, "--known-hosts", lab3.known_hosts)
             out = ipexctl("play", *words, *known, cwd=directory, env=state, timeout=120).out
         ends.append(after(lab3, out, directory))
-    assert len(ends[0][0]) == 3
+    assert len(ends[0][0]) == count
     assert ends[1] == ends[0]
     for host in lab3.hosts:
         ask(host, "rm -rf t")

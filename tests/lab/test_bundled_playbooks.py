@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cli_helpers import CommandResult, ipexctl, processes_with
+from cli_helpers import CommandResult, processes_with
 from ipexctl.lab import Lab, LabSpec
 from lab_play_helpers import Site
 from lab_run_helpers import IMPI, PYTHON, Cluster, session_dir, stack_with, wheels_from_pypi
@@ -53,9 +53,33 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def books(lab: Lab, house: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Books:
-    with contextlib.suppress(FileExistsError):
-        (tmp_path / "house").symlink_to(house)
+    (tmp_path / "house").symlink_to(house)
     return Books(lab, tmp_path, f"/home/{lab.hosts[0].user}/{request.node.name[5:25]}")
+
+
+@dataclass(frozen=True)
+class Bootstrapped:
+    """A home on new hosts after the first `ipexctl play bootstrap`, which several tests use."""
+
+    place: str
+    planned: dict[str, Any]
+    left_by_the_plan: str
+    first: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def bootstrapped(lab: Lab, house: Path, tmp_path_factory: pytest.TempPathFactory) -> Bootstrapped:
+    books = Books(lab, tmp_path_factory.mktemp("bootstrap"), f"/home/{lab.hosts[0].user}/bootstrapped")
+    (books.directory / "house").symlink_to(house)
+    planned = books.report("bootstrap", *OFFLINE, "-e", "stack=torch-2.13", "--check")
+    left = books.on(0, "ls -A PLACE 2>/dev/null | wc -l").strip()
+    return Bootstrapped(books.place, planned, left, books.report("bootstrap", *OFFLINE, "-e", "stack=torch-2.13"))
+
+
+@pytest.fixture
+def ready(books: Books, bootstrapped: Bootstrapped) -> Books:
+    """A project for hosts that have been bootstrapped."""
+    return replace(books, place=bootstrapped.place)
 
 
 COMMANDS = Path(__file__).parents[2] / "docs" / "commands.md"
@@ -67,18 +91,19 @@ def task(report: dict[str, Any], name: str) -> dict[str, Any]:
     return next(dict(each["hosts"]) for each in report["tasks"] if each["name"] == name)
 
 
-def test_bootstrap_prepares_new_hosts_and_is_idempotent(books: Books) -> None:
-    planned = books.report("bootstrap", *OFFLINE, "-e", "stack=torch-2.13", "--check")
-    assert planned["recap"]["node1"]["failed"] == 0
-    assert books.on(0, "ls -A PLACE 2>/dev/null | wc -l").strip() == "0"
-    first = books.report("bootstrap", *OFFLINE, "-e", "stack=torch-2.13")
-    assert {host["status"] for host in task(first, "one stack on all of them").values()} == {"changed"}
-    assert books.on(1, "PLACE/envs/default/bin/python -c 'import torch; print(torch.__version__)'") == "2.13.0\n"
-    second = books.report("bootstrap", *OFFLINE, "-e", "stack=torch-2.13")
+def test_bootstrap_prepares_new_hosts_and_is_idempotent(bootstrapped: Bootstrapped, ready: Books) -> None:
+    """New hosts: checked, trusted and installed by one call."""
+    assert bootstrapped.planned["recap"]["node1"]["failed"] == 0
+    assert bootstrapped.left_by_the_plan == "0"
+    assert {host["status"] for host in task(bootstrapped.first, "one stack on all of them").values()} == {"changed"}
+    assert ready.on(1, "PLACE/envs/default/bin/python -c 'import torch; print(torch.__version__)'") == "2.13.0\n"
+    second = ready.report("bootstrap", *OFFLINE, "-e", "stack=torch-2.13")
     assert [row["changed"] for row in second["recap"].values()] == [0, 0]
 
 
-def test_train_runs_and_fetches_the_checkpoint(books: Books) -> None:
+def test_train_runs_and_fetches_the_checkpoint(ready: Books) -> None:
+    """Ranks on both hosts, and a file that comes back from node0."""
+    books = ready
     (books.directory / "train.py").write_text(TRAIN)
     args = ("-e", "script=train.py", "-e", "args=--epochs 3", "-e", "stack=torch-2.13", "-e", "ppn=2")
     ran = books.play("train", *OFFLINE, *args)
@@ -88,6 +113,7 @@ def test_train_runs_and_fetches_the_checkpoint(books: Books) -> None:
 
 
 def test_playbook_of_the_commands_works_on_new_hosts_and_is_idempotent(books: Books) -> None:
+    """The page's playbook from end to end, and once more."""
     found = re.search(r"```yaml\n(.*?)```", COMMANDS.read_text(), re.DOTALL)
     assert found is not None
     text = found[1]
@@ -112,7 +138,9 @@ def test_playbook_of_the_commands_works_on_new_hosts_and_is_idempotent(books: Bo
     assert {host["status"] for host in task(second, "fetch").values()} == {"skipped"}
 
 
-def test_failed_script_fails_the_playbook_with_a_next_command(books: Books) -> None:
+def test_failed_script_fails_the_playbook_with_a_next_command(ready: Books) -> None:
+    """The exit code comes from a rank on a host."""
+    books = ready
     (books.directory / "train.py").write_text("raise SystemExit(7)\n")
     ran = books.play("train", *OFFLINE, "-e", "script=train.py", "-e", "stack=torch-2.13", rc=1)
     assert "failed with exit code 7" in ran.err
@@ -122,8 +150,9 @@ def test_failed_script_fails_the_playbook_with_a_next_command(books: Books) -> N
     assert "which script? -e script=train.py" in missing.err
 
 
-def test_ctrl_c_stops_the_followed_run(books: Books) -> None:
-    books.play("bootstrap", *OFFLINE, "-e", "stack=torch-2.13")
+def test_ctrl_c_stops_the_followed_run(ready: Books) -> None:
+    """No rank stays on any host."""
+    books = ready
     (books.directory / "train.py").write_text("import time\nprint('at it', flush=True)\ntime.sleep(611)\n")
     (books.directory / "site.yml").write_text("- hosts: all\n  tasks:\n    - run: train.py\n")
     cluster = Cluster(books.lab, books.directory, books.directory / "state")
@@ -136,9 +165,9 @@ def test_ctrl_c_stops_the_followed_run(books: Books) -> None:
     assert processes_with(books.lab, "train.py") == []
 
 
-def test_preflight_accepts_only_suitable_hosts(books: Books) -> None:
-    said = ipexctl("trust", "-H", books.lab.hostfile, "--home", books.place)
-    assert said.rc == 0, said.err
+def test_preflight_accepts_only_suitable_hosts(ready: Books) -> None:
+    """What the hosts are decides, and they stay as they were."""
+    books = ready
     listing = "ls -lA PLACE"
     before = books.on(0, listing)
     assert books.report("preflight", "-e", "require=avx2")["exit_code"] == 0
@@ -149,22 +178,23 @@ def test_preflight_accepts_only_suitable_hosts(books: Books) -> None:
     assert books.on(0, listing) == before
 
 
-def test_upgrade_keeps_the_old_environment_for_rollback(books: Books) -> None:
-    books.play("bootstrap", *OFFLINE, "-e", "stack=torch-2.12")
+def test_upgrade_keeps_the_old_environment_for_rollback(ready: Books) -> None:
+    """Another stack than that of the first bootstrap, and back again."""
     version = "PLACE/envs/{}/bin/python -c 'import torch; print(torch.__version__)'"
-    books.play("upgrade-stack", *OFFLINE, "-e", "stack=torch-2.13")
-    assert [books.on(n, version.format(name)) for n in (0, 1) for name in ("default", "previous")] == [
-        "2.13.0\n",
+    ready.play("upgrade-stack", *OFFLINE, "-e", "stack=torch-2.12")
+    assert [ready.on(n, version.format(name)) for n in (0, 1) for name in ("default", "previous")] == [
         "2.12.1\n",
+        "2.13.0\n",
     ] * 2
-    again = books.report("upgrade-stack", *OFFLINE, "-e", "stack=torch-2.13")
+    again = ready.report("upgrade-stack", *OFFLINE, "-e", "stack=torch-2.12")
     assert [row["changed"] for row in again["recap"].values()] == [0, 0]
-    assert books.on(0, version.format("previous")) == "2.12.1\n"
-    books.play("upgrade-stack", "-e", "rollback=true")
-    assert books.on(1, version.format("default")) == "2.12.1\n"
+    assert ready.on(0, version.format("previous")) == "2.13.0\n"
+    ready.play("upgrade-stack", "-e", "rollback=true")
+    assert ready.on(1, version.format("default")) == "2.13.0\n"
 
 
 def test_tune_changes_nothing_without_root_and_can_be_undone(books: Books) -> None:
+    """Settings of a kernel, as an account and as root."""
     settings = ("-e", '{"thp": null, "governor": null, "sysctl": {"net.core.somaxconn": 3333}}')
     books.play("tune-xeon", *settings)
     assert books.on(0, "cat /proc/sys/net/core/somaxconn") != "3333\n"
@@ -190,6 +220,7 @@ def test_tune_changes_nothing_without_root_and_can_be_undone(books: Books) -> No
 
 
 def test_migrate_shows_edits_and_applies_them_on_request(books: Books) -> None:
+    """The maintained stack is installed on the hosts under the same name."""
     script = books.directory / "train.py"
     script.write_text("import intel_extension_for_pytorch as ipex\ndist.init_process_group('ccl')\n")
     (books.directory / "start.sh").write_text("python x.py --use_ipex --ddp_backend ccl\n")

@@ -14,14 +14,15 @@ from message_data import missing
 from simple_index import SimpleIndex
 from tiny_wheels import write_stack
 
-LAB = LabSpec(hosts=3)
+LAB = LabSpec(hosts=2)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 
 
 @pytest.mark.core
 def test_install_creates_the_same_verified_environment_on_all_hosts(target: Target, wheelhouse: Path) -> None:
+    """Each wheel crosses the uplink once, and goes on from host to host."""
     report = target.report("--wheelhouse", wheelhouse, "--offline")
-    assert statuses(report) == {"node1": "changed", "node2": "changed", "node3": "changed"}
+    assert statuses(report) == {"node1": "changed", "node2": "changed"}
     assert report["stack"]["name"] == "ipex-2.8"
     assert report["stack"]["backend"] == "gloo"
     assert {host["env"] for host in report["hosts"]} == {report["hosts"][0]["env"]}
@@ -29,7 +30,7 @@ def test_install_creates_the_same_verified_environment_on_all_hosts(target: Targ
         assert host["verify"]["ok"]
         assert host["packages"]["torch"] == "2.8.0"
         assert host["verify"]["allreduce_ms"]
-    for index in range(3):
+    for index in range(2):
         said = target.on(index, "$HOME_OF_OURS/envs/default/bin/python -c 'import torch; print(torch.__version__)'")
         assert said.strip() == "2.8.0"
     record = json.loads(target.on(1, "cat $HOME_OF_OURS/envs/default/env.json"))
@@ -38,14 +39,15 @@ def test_install_creates_the_same_verified_environment_on_all_hosts(target: Targ
     wheels, uv = sum(wheel["size"] for wheel in report["wheels"]), 70_000_000
     assert wheels <= report["bytes"]["uplink"] < wheels + uv, "each wheel crosses the uplink once"
     count = "find $HOME_OF_OURS/wheels -type f 2>/dev/null | wc -l"
-    kept = [int(target.on(index, count)) for index in range(3)]
+    kept = [int(target.on(index, count)) for index in range(2)]
     assert kept[0] > 3
-    assert kept[1:] == [0, 0], "wheels stay on the first host alone"
+    assert kept[1] == 0, "wheels stay on the first host alone"
     assert target.on(1, "ls -A $HOME_OF_OURS/tmp").strip() == ""
 
 
 @pytest.mark.core
 def test_second_install_changes_nothing_and_queries_no_index(target: Target, wheelhouse: Path) -> None:
+    """The records on the hosts answer."""
     with SimpleIndex(wheelhouse) as index:
         first = target.report("--index-url", index.url)
         assert index.asked("torch") > 0
@@ -55,35 +57,38 @@ def test_second_install_changes_nothing_and_queries_no_index(target: Target, whe
         assert "nothing to do" in again.err
         assert index.asked("torch") == 0
     second = target.report("--index-url", index.url)
-    assert statuses(second) == {"node1": "ok", "node2": "ok", "node3": "ok"}
+    assert statuses(second) == {"node1": "ok", "node2": "ok"}
     assert second["hosts"][0]["env"] == first["hosts"][0]["env"]
-    assert second["hosts"][2]["verify"]["ok"]
+    assert second["hosts"][1]["verify"]["ok"]
 
 
 @pytest.mark.core
 def test_oneccl_bindings_add_ccl_and_their_variables(target: Target, tmp_path: Path) -> None:
+    """The all-reduce of the verification runs on hosts with the paths of their homes."""
     write_stack(tmp_path, torch="2.7.0", ipex="2.7.0", oneccl="2.7.0", python=PYTHON)
     report = target.report("--wheelhouse", tmp_path, "--offline")
     assert (report["stack"]["name"], report["stack"]["backend"]) == ("ipex-2.7", "ccl")
     assert report["hosts"][0]["verify"]["backend"] == "ccl"
-    record = json.loads(target.on(2, "cat $HOME_OF_OURS/envs/default/env.json"))
+    record = json.loads(target.on(1, "cat $HOME_OF_OURS/envs/default/env.json"))
     assert record["module"] == "oneccl_bindings_for_pytorch"
     assert record["variables"]["CCL_ROOT"].startswith(f"{target.home}/envs/ipex-2.7-")
 
 
 def test_unreachable_host_gets_the_same_environment_later(target: Target, wheelhouse: Path) -> None:
+    """The wheels come from the other host, as no index has them any more."""
     break_host(target.hosts[1], "sshd-dead")
     first = target.report("--wheelhouse", wheelhouse, "--offline", rc=3)
-    assert statuses(first) == {"node1": "changed", "node2": "unreachable", "node3": "changed"}
+    assert statuses(first) == {"node1": "changed", "node2": "unreachable"}
     mend_host(target.hosts[1])
     for wheel in wheelhouse.glob("*.whl"):
         wheel.unlink()
     second = target.report()
-    assert statuses(second) == {"node1": "ok", "node2": "changed", "node3": "ok"}
+    assert statuses(second) == {"node1": "ok", "node2": "changed"}
     assert second["hosts"][1]["env"] == first["hosts"][0]["env"]
 
 
 def test_install_works_with_noexec_tmp_and_without_ensurepip(target: Target, wheelhouse: Path) -> None:
+    """Mounts and the Python of a distribution."""
     target.on(1, "mount -t tmpfs -o noexec,size=64k none /tmp", as_root=True)
     target.on(0, "mv /usr/lib/python3.11/ensurepip /usr/lib/python3.11/ensurepip.away", as_root=True)
     try:
@@ -93,48 +98,48 @@ def test_install_works_with_noexec_tmp_and_without_ensurepip(target: Target, whe
         target.on(0, "mv /usr/lib/python3.11/ensurepip.away /usr/lib/python3.11/ensurepip", as_root=True)
 
 
-def test_host_without_python_is_refused_before_any_change(target: Target, wheelhouse: Path) -> None:
-    break_host(target.hosts[2], "no-python")
+def test_host_without_python_is_refused_before_any_change(target: Target, installed: Target, wheelhouse: Path) -> None:
+    """The probe needs no Python, and the fix is for the distribution of that host."""
+    break_host(target.hosts[1], "no-python")
     ran = target.install("--wheelhouse", wheelhouse, "--offline")
     assert ran.rc == 1
-    assert missing(ran.err, "node3 Python apt-get install -y python3") == [], "as doctor says"
+    assert missing(ran.err, "node2 Python apt-get install -y python3") == [], "as doctor says"
     assert target.nothing_usable(0)
-    mend_host(target.hosts[2])
-    target.report("--wheelhouse", wheelhouse, "--offline")
-    break_host(target.hosts[2], "no-python")
     (wheelhouse / "train.py").write_text("print('here')\n")
-    refused = target.install(wheelhouse / "train.py", verb="run")
-    assert missing(refused.err, "node3 apt-get install -y python3 then: ipexctl install") == [], refused.err
+    refused = installed.install(wheelhouse / "train.py", verb="run")
+    assert missing(refused.err, "node2 apt-get install -y python3 then: ipexctl install") == [], refused.err
 
 
 def test_environment_name_switches_stacks_and_keeps_both(target: Target, wheelhouse: Path) -> None:
+    """The name is a link on each host."""
     write_stack(wheelhouse, torch="2.13.0", ipex=None, python=PYTHON)
     args = ("--wheelhouse", wheelhouse, "--offline", "--env", "train")
     old = target.report(*args, "--stack", "ipex-2.8")["hosts"][0]["env"]
     new = target.report(*args, "--stack", "torch-2.13")["hosts"][0]["env"]
     link = "basename $(readlink -f $HOME_OF_OURS/envs/train)"
-    assert target.on(2, link).strip() == new != old
+    assert target.on(1, link).strip() == new != old
     back = target.report(*args, "--stack", "ipex-2.8")
     assert back["hosts"][0]["env"] == old
-    assert target.on(2, link).strip() == old
+    assert target.on(1, link).strip() == old
 
 
-def test_environment_that_matches_a_new_request_is_reused(target: Target, wheelhouse: Path) -> None:
-    target.report("--wheelhouse", wheelhouse, "--offline")
+def test_environment_that_matches_a_new_request_is_reused(installed: Target, wheelhouse: Path) -> None:
+    """The new request is added to the record on each host."""
     with SimpleIndex(wheelhouse) as index:
-        first = target.report("--stack", "ipex-2.8", "--index-url", index.url)
+        first = installed.report("--stack", "ipex-2.8", "--index-url", index.url)
         assert set(statuses(first).values()) <= {"ok", "changed"}
         index.forget()
-        again = target.report("--stack", "ipex-2.8", "--index-url", index.url)
+        again = installed.report("--stack", "ipex-2.8", "--index-url", index.url)
         assert set(statuses(again).values()) == {"ok"}
         assert index.asked("torch") == 0
 
 
 @pytest.mark.core
 def test_dry_run_shows_changes_and_writes_nothing(target: Target, wheelhouse: Path) -> None:
+    """What the call looked at on the hosts stays as it was."""
     ran = target.install("--wheelhouse", wheelhouse, "--offline", "--dry-run")
     assert ran.rc == 0
     assert "torch-2.8.0-cp311" in ran.out
     assert "would change" in ran.out
-    for index in range(3):
+    for index in range(2):
         assert ask(target.hosts[index], f"ls {target.home}").rc != 0

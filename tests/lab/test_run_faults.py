@@ -21,11 +21,19 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 SEED = int(os.environ.get("IPEXCTL_TESTS_SEED") or time.time())
 """Decides the moments of the faults; a failure prints it."""
 PROVEN_ELSEWHERE = {
+    "nothing": "test_run.py; what a run that ends well leaves is compared here after the call was killed",
+    "a rank raises": "test_run.py; its report and the end of the others are compared here beside a full disk",
+    "a rank is killed": "test_run.py, and here for want of memory",
+    "the call gets SIGINT": "test_run.py; to the run it is as if it is stopped from elsewhere",
+    "a wrapper is told to end": "process/test_supervisor.py",
+    "node0's disk is full for a while": "process/test_supervisor.py, and here as a rank raises",
+    "node0 is cut off": "unit/node/test_verdict.py: the verdict; process/test_rank.py: ranks that lose it; "
+    "test_run_followed.py: the call. A round waits for a minute",
     "a rank exits 3": "test_run.py, with 7, and its report is that of a rank that raises",
     "a rank raises and doesn't end": "process/test_stack_dumps.py; it then ends as a rank that raises",
     "all hang, and it is stopped": "test_dump.py and process/test_run_lifecycle.py",
     "the call is hung up on": "process/test_attach.py; to the run it is as if the call is killed",
-    "the call gets SIGTERM": "process/test_run_signals.py; to the run it is as if it gets SIGINT",
+    "the call gets SIGTERM": "process/test_run_signals.py; to the run it is as if it is stopped from elsewhere",
     "node0's disk is full to the end": "process/test_supervisor.py and process/test_attach.py",
 }
 """Cases that only `python -m tests.faults run` plays, and which tests have what they would show here."""

@@ -24,7 +24,7 @@ from trust_helpers import (
     trust,
 )
 
-LAB = LabSpec(hosts=4)
+LAB = LabSpec(hosts=3)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 
 
@@ -34,18 +34,18 @@ def test_node0_can_log_in_everywhere_and_second_call_changes_nothing(clean: Lab)
     assert first.ran.rc == 0, first.ran
     assert first.document["schema"] == "ipexctl.trust/1"
     assert first.document["config"] == "/home/ipex/.ipexctl/ssh/config"
-    assert first.document["summary"] == {"ok": 0, "changed": 4, "failed": 0, "unreachable": 0}
+    assert first.document["summary"] == {"ok": 0, "changed": 3, "failed": 0, "unreachable": 0}
     assert node0_logins(clean) == expected_logins(clean)
     node0 = clean.hosts[0]
     assert ask(node0, f"{SSH} {clean.hosts[2].address} hostname").out == "node3\n", "by its address too"
     assert ask(node0, "stat -c %a .ipexctl/ssh .ipexctl/ssh/id_ed25519").out == "700\n600\n"
-    assert read_authorized_keys(clean.hosts[3]).splitlines()[1].startswith(f'restrict,from="{node0.address},')
+    assert read_authorized_keys(clean.hosts[2]).splitlines()[1].startswith(f'restrict,from="{node0.address},')
     files = {host.name: (snapshot(host), in_host(host, 'stat -c %Y.%i "$HOME_DIR/.ssh/"*')) for host in clean.hosts}
     second = trust(clean.hostfile)
     assert (second.ran.rc, second.statuses) == (0, {"ok"})
     assert files == {h.name: (snapshot(h), in_host(h, 'stat -c %Y.%i "$HOME_DIR/.ssh/"*')) for h in clean.hosts}
     said = ipexctl("trust", "-H", clean.hostfile)
-    assert said.out == "node[1-4]: ok\n"
+    assert said.out == "node[1-3]: ok\n"
     assert "nothing changed" in said.err
 
 
@@ -74,8 +74,8 @@ def test_dry_run_shows_changes_and_writes_nothing(clean: Lab) -> None:
 @pytest.mark.parametrize(
     "faults",
     [
-        (("csh-shell", "noisy-rc"), ("fish-shell",), ("firewall", "no-python"), ("noisy-rc", "no-names")),
-        (("fish-shell", "noisy-rc", "no-names"), ("csh-shell", "firewall"), ("no-names",), ("csh-shell", "noisy-rc")),
+        (("csh-shell", "noisy-rc"), ("fish-shell", "no-names"), ("firewall", "no-python")),
+        (("fish-shell", "noisy-rc", "no-names"), ("csh-shell", "noisy-rc", "firewall"), ("noisy-rc", "no-names")),
     ],
     ids=["csh-node0", "fish-node0"],
 )
@@ -113,9 +113,9 @@ def test_host_outside_the_limit_keeps_its_trust(clean: Lab) -> None:
     assert trust(clean.hostfile).ran.rc == 0
     assert trust(clean.hostfile, "-l", "node[1-2]").statuses == {"ok"}
     assert node0_logins(clean) == expected_logins(clean)
-    revoked = ipexctl("trust", "-H", clean.hostfile, "-l", "!node4", "--revoke")
-    assert "note: node4: " in revoked.err
-    assert trust(clean.hostfile, "--revoke").status("node4") == "changed"
+    revoked = ipexctl("trust", "-H", clean.hostfile, "-l", "!node3", "--revoke")
+    assert "note: node3: " in revoked.err
+    assert trust(clean.hostfile, "--revoke").status("node3") == "changed"
 
 
 def test_revoke_works_with_unreachable_node0(clean: Lab) -> None:
@@ -199,8 +199,6 @@ def test_leftovers_of_a_crash_are_removed(clean: Lab) -> None:
     started = time.monotonic()
     assert trust(clean.hostfile).ran.rc == 0
     assert time.monotonic() - started < 10, "a holder on the same machine is asked after"
-    in_host(node, f"mkdir {lock}; echo half >{lock}/next; chown -R $LOGIN {lock}")
-    assert trust(clean.hostfile).ran.rc == 0, "one of which nothing is known is waited for"
     assert ".ipexctl-trust" not in snapshot(node)
 
 

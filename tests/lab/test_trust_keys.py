@@ -12,14 +12,14 @@ from ipexctl.lab.system import in_host
 from lab_helpers import ask
 from trust_helpers import expected_logins, node0_logins, snapshot, trust
 
-LAB = LabSpec(hosts=4)
+LAB = LabSpec(hosts=3)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 
 
 @pytest.fixture
 def keys_elsewhere(clean: Lab) -> Iterator[LabHost]:
     """A host whose sshd reads keys from /etc/ssh, without a ~/.ssh."""
-    node = clean.hosts[3]
+    node = clean.hosts[2]
     in_host(node, 'cp "$HOME_DIR/.ssh/authorized_keys" /etc/ssh/lab_keys; chmod 644 /etc/ssh/lab_keys')
     in_host(node, 'mv "$HOME_DIR/.ssh" "$HOME_DIR/../kept"; cp /etc/ssh/sshd_config /etc/ssh/before')
     sshd(node, "AuthorizedKeysFile /etc/ssh/lab_keys .ssh/authorized_keys")
@@ -60,8 +60,8 @@ def test_authorized_keys_file_setting_of_sshd_is_named_in_the_fix(clean: Lab, ke
     sshd(keys_elsewhere, "AuthorizedKeysFile /etc/ssh/lab_keys")
     done = trust(clean.hostfile)
     assert done.ran.rc == 1
-    assert (done.status("node4"), done.status("node3")) == ("failed", "changed")
-    assert "AuthorizedKeysFile" in done.host("node4")["fix"]
+    assert (done.status("node3"), done.status("node2")) == ("failed", "changed")
+    assert "AuthorizedKeysFile" in done.host("node3")["fix"]
 
 
 def test_read_only_authorized_keys_is_unchanged(clean: Lab) -> None:

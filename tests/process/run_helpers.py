@@ -78,7 +78,9 @@ class Run:
         return self
 
     def upload_agent(self) -> None:
-        self.agent.write_bytes(Path(agent_file("run files", tuple(sorted(self.patches.items())))).read_bytes())
+        bytecode = "bytecode" not in self.job  # else it is this run that leaves it
+        agent = agent_file("run files", tuple(sorted(self.patches.items())), bytecode=bytecode)
+        self.agent.write_bytes(Path(agent).read_bytes())
         for name, module in HOOKS.items():
             path = self.rundir / name
             path.parent.mkdir(exist_ok=True, mode=0o700)

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ class Machine:
     """This machine with a home of its own, and a directory of wheels as its only index."""
 
     def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self.wheels, self.home, self.script = directory / "wheels", directory / "home", directory / "train.py"
         self.wheels.mkdir()
         self.script.write_text("print('hello')\n")
@@ -71,13 +74,27 @@ def empty(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Machine, Path]:
+    """The machine after the only install of the environment that most tests start from, and a copy of its directory."""
+    directory = tmp_path_factory.mktemp("machine") / "machine"
+    directory.mkdir()
+    machine = Machine(directory)
+    write_stack(machine.wheels, "2.13.0+cpu", None, None, PYTHON, pad=3_000_000)
+    write_wheel(machine.wheels, "tqdm", "4.67.1", files={"tqdm.py": "print('bar')\n"})
+    machine.install()
+    copy = directory.with_name("kept")
+    directory.rename(copy)
+    return machine, copy
+
+
 @pytest.fixture
-def machine(empty: Machine) -> Machine:
-    """The machine with an environment named default, and a package to add."""
-    write_stack(empty.wheels, "2.13.0+cpu", None, None, PYTHON, pad=3_000_000)
-    write_wheel(empty.wheels, "tqdm", "4.67.1", files={"tqdm.py": "print('bar')\n"})
-    empty.install()
-    return empty
+def machine(kept: tuple[Machine, Path]) -> Iterator[Machine]:
+    """The machine with an environment named default, and a package to add. A new copy has the paths of the first."""
+    machine, copy = kept
+    shutil.copytree(copy, machine.directory, symlinks=True)
+    yield machine
+    shutil.rmtree(machine.directory)
 
 
 @pytest.mark.rest
@@ -256,10 +273,10 @@ def test_an_older_environment_does_not_replace_a_newer_one_without_downgrade(mac
         assert next(machine.site.glob("transformers-5*")).name.startswith("transformers-5.24.0")
     lost = machine.call("install", "--stack", "torch", "--dry-run")
     assert (lost.rc, missing(lost.err, "transformers 5.24.0 lost")) == (2, [])
-    assert machine.install(*words, "--env", "beside")["changes"] == []
-    accepted = machine.install(*words, "--downgrade")
-    assert {"name": "transformers", "from": "5.24.0", "to": "5.17.0"} in accepted["changes"]
-    pinned = machine.install("--upgrade", "--with", "transformers==5.24.0")
+    assert machine.install(*words, "--env", "beside", "--dry-run")["changes"] == []
+    lower = {"name": "transformers", "from": "5.24.0", "to": "5.17.0"}
+    named = machine.install("--stack", "torch", "--with", "transformers==5.17.0", "--dry-run")
+    assert lower in named["changes"], "the call names the version"
+    assert lower in machine.install(*words, "--downgrade")["changes"]
+    pinned = machine.install("--upgrade", "--with", "transformers==5.24.0", "--dry-run")
     assert {"name": "transformers", "from": "5.17.0", "to": "5.24.0"} in pinned["changes"]
-    named = machine.install("--stack", "torch", "--with", "transformers==5.17.0")
-    assert {"name": "transformers", "from": "5.24.0", "to": "5.17.0"} in named["changes"], "the call names the version"

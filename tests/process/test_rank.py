@@ -402,7 +402,7 @@ def test_repeated_connection_losses_lose_no_output(make: Callable[..., Run]) -> 
 @pytest.mark.rest
 def test_suspended_supervisor_blocks_no_rank_and_gets_all_output_later(make: Callable[..., Run]) -> None:
     code = (
-        "import sys\nfor i in range(300000): print(i, 'x' * 50)\nprint('finished', file=sys.stderr)\nopen('done', 'w')"
+        "import sys\nfor i in range(100000): print(i, 'x' * 50)\nprint('finished', file=sys.stderr)\nopen('done', 'w')"
     )
     run = make(code, patches={"run.output_buffer": ("MEMORY = 4 << 20", "MEMORY = 1 << 20")}).start()
     run.wait_until(lambda: run.status["ranks"][0]["wrapper"] is not None)
@@ -411,7 +411,7 @@ def test_suspended_supervisor_blocks_no_rank_and_gets_all_output_later(make: Cal
     assert any((run.rundir / "spill").iterdir())
     os.kill(run.status["supervisor"]["pid"], signal.SIGCONT)
     assert run.wait()["state"] == "ok"
-    assert run.output() == b"".join(b"%d %s\n" % (i, b"x" * 50) for i in range(300000))
+    assert run.output() == b"".join(b"%d %s\n" % (i, b"x" * 50) for i in range(100000))
     assert not list((run.rundir / "spill").iterdir())
 
 

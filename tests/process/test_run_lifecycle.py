@@ -122,7 +122,7 @@ def test_silent_run_is_dumped_once_and_continues(make: Callable[..., Run]) -> No
 
 @pytest.mark.rest
 def test_run_that_is_silent_again_and_again_keeps_one_dump(make: Callable[..., Run]) -> None:
-    code = "import time\nfor step in range(3):\n print('step', flush=True)\n time.sleep(6)"
+    code = "import time\nfor step in range(2):\n print('step', flush=True)\n time.sleep(5)"
     run = make(code, go={"hang_after": 2.5, "on_hang": "report"}).start()
     assert run.wait(60)["state"] == "ok"
     assert len(run.events("dumped")) >= 2
@@ -286,7 +286,7 @@ while attempt == "0":
     time.sleep(0.1)
     if os.environ["RANK"] == "0" and pathlib.Path({str(tmp_path / "fail")!r}).exists():
         sys.exit(4)
-time.sleep(6)
+time.sleep(3)
 """
     launch = [sys.executable, str(STAND_INS / "mpirun.py"), "2", sys.executable, "-c", OF_ITS_OWN_SESSION]
     run = make(

@@ -202,6 +202,7 @@ def test_a_foreign_master_address_is_not_used() -> None:
         "ipexrun ^--cores-list 0-3 t.py", "ipexrun ^--memory-allocator mimalloc t.py", "deepspeed ^--include a t.py",
         "ipexrun ^--ncores-per-instance 8 t.py", "^nohup mpirun -n 2 python x.py", "^A=1 mpirun -n 2 python x.py",
         "^nice python -m torch.distributed.run x.py", "^srun -n 4 python x.py", "^python -m horovod.runner.launch x.py",
+        "^horovodrun -np 4 python x.py", "^prterun x.py",
     ],
 )  # fmt: skip
 def test_what_is_not_taken_over_is_refused_at_its_place(marked: str) -> None:
@@ -302,6 +303,9 @@ def test_a_number_of_nodes_takes_the_first_hosts() -> None:
         unwrapped("ipexrun --nnodes 4 t.py").used_hosts(hosts)
 
 
+IPEX_LAUNCH = "intel_extension_for_pytorch.cpu.launch"
+
+
 def test_independent_copies_and_distributed_ranks_of_ipexrun() -> None:
     for words, expected in (
         ("", ("none", 1, None)),
@@ -309,7 +313,7 @@ def test_independent_copies_and_distributed_ranks_of_ipexrun() -> None:
         ("--ninstances 4 --ncores-per-instance 8", ("none", 4, 8)),
         ("--nnodes 2 --nprocs-per-node 2 --ncores-per-instance 8", ("auto", None, 8)),
     ):
-        for launcher in ("ipexrun", "python -m torch.backends.xeon.run_cpu"):
+        for launcher in ("ipexrun", "python -m torch.backends.xeon.run_cpu", f"python -m {IPEX_LAUNCH}"):
             options = unwrapped(f"{launcher} {words} x.py").options
             assert (options.backend, options.n, options.omp) == expected
     assert unwrapped("ipexrun x.py", LaunchOptions(backend="gloo", ppn=2), given=("backend",)).options.backend == "gloo"

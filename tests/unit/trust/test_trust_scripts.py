@@ -252,6 +252,23 @@ def test_call_that_lost_its_lock_changes_nothing(shell: list[str], keys: Path) -
     assert sorted(path.name for path in lock.iterdir()) == ["holder", "next"]
 
 
+@each_shell
+def test_lock_without_a_known_holder_is_waited_for_and_then_removed(shell: list[str], keys: Path) -> None:
+    """Its owner may live on another machine that shares the home."""
+    lock = keys.parent / ".ipexctl-trust"
+    lock.mkdir()
+    (lock / "next").write_text("half")
+    script = trust_script(("lock", "keys"), [str(keys.parents[1]), sha256(b"old"), sha256(b"new"), ""], "").script
+    assert script.count("patience=20\n") == 1
+    argv = [*shell, "-c", script.replace("patience=20\n", "patience=1\n")]
+    env = {"HOME": str(keys.parents[1]), "PATH": "/usr/bin:/bin"}
+    started = time.monotonic()
+    done = subprocess.run(argv, input=b"new", env=env, capture_output=True, timeout=20, check=False)
+    assert (done.returncode, keys.read_bytes()) == (0, b"new"), done.stderr
+    assert time.monotonic() - started >= 1
+    assert not list(keys.parents[1].rglob(".ipexctl-trust*"))
+
+
 def _log_in(
     shell: list[str], folder: Path, ssh: str, nodes: str, *, config: str = "config", last_decides: bool = False
 ) -> dict[str, LoginAttempt]:
