@@ -127,11 +127,15 @@ class StartError(Exception):
 def run_request(
     kind: CommandKind, argv: tuple[str, ...], given: Mapping[str, Any], exports: tuple[Export, ...], **others: Any
 ) -> RunRequest:
-    """The request of a call; `given` has the options that the command and the playbook task `run` share, by name."""
-    options = LaunchOptions(**{name: given[name] for name in declared(RankOptions)}, exports=exports)
-    of_run = {name: given[name] for name in declared(RunOptions)}
+    """The request of a call; `given` has the options that the command and the playbook task `run` share, by name.
+
+    Those that it lacks have their defaults.
+    """
+    of_ranks = {name: given[name] for name in declared(RankOptions) if name in given}
+    options = LaunchOptions(**of_ranks, exports=exports)
+    of_run = {name: given[name] for name in declared(RunOptions) if name in given}
     of_run = {name: tuple(value) if isinstance(value, list) else value for name, value in of_run.items()}
-    if of_run["checkpoint"] is not None:
+    if of_run.get("checkpoint") is not None:
         of_run["checkpoint"] = os.path.normpath(of_run["checkpoint"])
     return RunRequest(kind, argv, options, **of_run, **others)
 

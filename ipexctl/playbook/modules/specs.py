@@ -13,6 +13,7 @@ from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin, get_type_hints
 
+from ipexctl.errors import UserError
 from ipexctl.jobs.submit.options import RunOptions
 from ipexctl.launch.options import RankOptions
 from ipexctl.option_declaration import declared
@@ -87,6 +88,17 @@ def _tune(given: Mapping[str, Any]) -> str | None:
 def _run(given: Mapping[str, Any]) -> str | None:
     if "cmd" in given and "argv" in given:
         return "the command's words stand in 'cmd' already"
+    return _of_request(given)
+
+
+def _of_request(given: Mapping[str, Any]) -> str | None:
+    """What `ipexctl run` would refuse of these options on any hosts, so that no earlier task trains in vain."""
+    from ipexctl.jobs.submit.request import check_request, run_request
+
+    try:
+        check_request(run_request("script", ("",), given, ()))
+    except UserError as error:
+        return f"{error.message} ({error.fix})" if error.fix else error.message
     return None
 
 

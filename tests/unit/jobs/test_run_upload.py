@@ -15,8 +15,10 @@ from ipexctl.hosts.host import Host
 from ipexctl.jobs.submit.project import ProjectLocation
 from ipexctl.jobs.submit.records import launch_spec
 from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
+from ipexctl.jobs.submit.start import LaunchSpec
 from ipexctl.jobs.submit.start_notes import restart_note
 from ipexctl.jobs.submit.upload import upload_project
+from ipexctl.launch.plan import LaunchPlan
 from ipexctl.launch.request import LaunchOptions
 
 PROJECT = ProjectLocation(Path("/here/project"), ".", ("train.py",))
@@ -121,15 +123,33 @@ def test_checkpoint_is_exchanged_if_the_hosts_with_ranks_have_more_than_one_stor
     stores: tuple[str, ...], restarts: int, expected: str
 ) -> None:
     planned = plan(*(machine(cpu(4), number) for number in (1, 2, 3)))
-    names = [host.name for host in planned.hosts]
     request = RunRequest("script", ("train.py",), LaunchOptions(), checkpoint="out/last.pt", max_restarts=restarts)
+    spec = spec_of(planned, request, stores)
+    assert spec.start.checkpoint == spec.job.checkpoint == expected
+    assert [rank.store for rank in spec.start.ranks] == list(stores)
+
+
+@pytest.mark.parametrize(
+    ("options", "wire", "is_sent"),
+    [({}, "fp32", True), ({"meter": False}, "fp32", False), ({"meter": False}, "bf16", True)],
+)
+def test_the_package_of_a_rank_goes_with_the_meter_and_with_what_adds_gradients_up(
+    options: dict[str, Any], wire: str, is_sent: bool
+) -> None:
+    planned = plan(*(machine(cpu(4), number) for number in (1, 2, 3)), ppn=1, wire=wire)
+    request = RunRequest("script", ("train.py",), LaunchOptions(), metric="x(.)", **options)
+    spec = spec_of(planned, request, ("a", "b", "c"))
+    assert spec.needs_in_rank == is_sent
+    assert (spec.job.metric, spec.job.meter) == ("x(.)", request.meter)
+
+
+def spec_of(planned: LaunchPlan, request: RunRequest, stores: tuple[str, ...]) -> LaunchSpec:
+    names = [host.name for host in planned.hosts]
     of_host = {**dict(zip(names, stores, strict=True)), "without-ranks": "z"}
     nothing = SimpleNamespace(logind=None)
     context: Any = SimpleNamespace(
         stores=of_host, setup=None, env=SimpleNamespace(version="3.11"), facts={"n": nothing}, transport="ssh"
     )
-    record: Any = SimpleNamespace(script="train.py", env="e", node0=Host("n", "n"))
+    record: Any = SimpleNamespace(id="r", rundir="/h/runs/r", script="train.py", env="e", node0=Host("n", "n"))
     limits: Any = None
-    spec = launch_spec(record, context, planned, request, limits)
-    assert spec.start.checkpoint == expected
-    assert [rank.store for rank in spec.start.ranks] == list(stores)
+    return launch_spec(record, context, planned, request, limits)

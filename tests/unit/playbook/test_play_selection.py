@@ -88,3 +88,26 @@ def test_list_tasks_and_syntax_check_need_no_hosts(tmp_path: Path) -> None:
         assert ran.exit_code == 0, ran.output
     with pytest.raises(FileError):
         hosts_of("gpu", POSITION, HOSTS)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("mpi: nosuch", "--mpi nosuch is no known MPI"),
+        ("metric: 'speed'", "it needs one group, in parentheses"),
+        ("checkpoint: ..", "names no file or directory of checkpoints"),
+        ("setup: relative.sh", "is not an absolute path"),
+        ("{wire: bf16, allreduce: backend}", "--wire bf16 is not possible with --allreduce backend"),
+    ],
+)
+def test_what_run_would_refuse_on_any_hosts_is_refused_before_the_first_task(
+    tmp_path: Path, option: str, words: str
+) -> None:
+    options = option.strip("{}").split(", ")
+    lines = ["- hosts: all", "  tasks:", "    - run:", "        script: train.py", *(f"        {o}" for o in options)]
+    (tmp_path / "train.py").touch()
+    (tmp_path / "site.yml").write_text("\n".join(lines) + "\n")
+    ran = CliRunner().invoke(app, ["play", str(tmp_path / "site.yml"), "--syntax-check"])
+    assert isinstance(ran.exception, FileError)
+    assert words in str(ran.exception)
+    assert "site.yml:3" in str(ran.exception)
