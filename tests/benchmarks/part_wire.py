@@ -42,6 +42,8 @@ STEP_AIMS: Final = {"bf16": 1.7, "int8": 2.8}
 HOOK_AIMS: Final = {"bf16": 1.0, "int8": 1.7}
 BYTES_AIMS: Final = {"bf16": 0.52, "int8": 0.28}
 UNHARMED: Final = 0.9
+ALONE: Final = ("--ppn", "1", "--omp", "1")
+"""All hosts share the cores of this machine."""
 WORKLOADS: Final = {"digits": "accuracy", "words": "bits for a byte", "trainer": "accuracy"}
 SEEDS: Final = 5
 PICTURE: Final = HERE.parents[1] / "docs/pictures/wire-losses.svg"
@@ -186,7 +188,7 @@ def measure_accuracy(rig: Rig) -> Report:
         _install(shared, 2, *(word for package in packages for word in ("--with", package)))
         for workload, mode, seed in product(WORKLOADS, ("fp32", *MODES), range(1, SEEDS + 1)):
             say(f"wire: accuracy of {workload}, {mode}, seed {seed}")
-            call = ipexctl(mode, "run", "--plain", "--quiet", *shared.where(2), "--ppn", 1, "--wire", mode)
+            call = ipexctl(mode, "run", "--plain", "--quiet", *shared.where(2), *ALONE, "--wire", mode)
             words = (str(project / "accuracy.py"), workload, "--seed", str(seed))
             trained = _printed(shared, replace(call, argv=(*call.argv, *words)), "trained")
             found.setdefault(workload, {}).setdefault(mode, []).extend(trained)
