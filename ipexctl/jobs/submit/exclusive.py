@@ -157,7 +157,7 @@ def lock_hosts(
 
     `notify` gets what the call waits for, at once and whenever that changes.
     """
-    began, told = time.monotonic(), None
+    began, reported = time.monotonic(), None
     try:
         while True:
             locks = HostLocks(hosts, run, pool)
@@ -166,19 +166,19 @@ def lock_hosts(
                 found = locks.take()
                 if not any(found):
                     undo.pop_all()
-                    if told is not None:
+                    if reported is not None:
                         locks.has_waited = True
                         notify(f"the hosts are free after {rough_duration(time.monotonic() - began)}")
                     return locks
             if pool.cancel.thrown:
                 raise Cancelled("stopped")
             left = began + (seconds or 0) - time.monotonic()
-            if left <= 0 or (found.away and told is None):
+            if left <= 0 or (found.away and reported is None):
                 raise StartError(refusal(found, seconds or 0, now=time.time()))
             # Hosts answer in another order at each look, which is no news.
             runs = {(other.id, other.account, frozenset(other.hosts), other.is_starting) for other in found.others}
-            if told != (news := (runs, set(found.away), found.locked)):
-                told = news
+            if reported != (news := (runs, set(found.away), found.locked)):
+                reported = news
                 parts = [_describe(found, time.time())] if found.others or found.locked else []
                 parts += [f"{name} does not answer ({error.reason})" for name, error in list(found.away.items())[:1]]
                 notify(f"waiting up to {rough_duration(left)}: {'; '.join(parts)}")
