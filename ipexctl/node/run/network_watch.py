@@ -110,18 +110,20 @@ class NetworkWatch:
         rate = peak or (moved / (share * step) if share > 0 else 0.0)
         advice = None
         if self._can_advise and share >= ADVISED and moved >= FEWEST_BYTES and self._gradients:
-            of_gradients = gradients_sent(self._gradients, self._senders, moved)
-            less = gradients_sent(self._gradients, self._host_count, moved) * RATIO
-            remaining = max(0.0, 1.0 - (of_gradients - less) / moved)
+            remaining = remaining_bytes(self._gradients, self._senders, self._host_count, moved)
             advice = WireAdvice(ADVICE, round(speedup(step, share, moved / peak if peak else 0.0, remaining), 2))
         return NetworkCost(round(share, 3), round(moved), round(rate), self._iface, advice)
 
 
-def gradients_sent(gradients: float, senders: int, moved: float) -> float:
-    """Bytes that a host sends in a step for gradients of that size, in a ring; of those that it does send."""
-    once = 2 * (senders - 1) / senders * gradients
-    times = max(1, int(moved / once + 0.1))  # without no_sync, each backward pass of a step sends them
-    return min(moved, times * once)
+def remaining_bytes(gradients: float, senders: int, hosts: int, moved: float) -> float:
+    """The part of the bytes that a host sends in a step which remains if gradients of that size are fewer bytes.
+
+    They go round in a ring of the senders now, and of the hosts then. Without no_sync, each backward pass of a step
+    sends them.
+    """
+    once, then = (2 * (number - 1) / number * gradients for number in (senders, hosts))
+    passes = max(1, int(moved / once + 0.1))
+    return max(0.0, 1.0 - (min(moved, passes * once) - min(moved, passes * then) * RATIO) / moved)
 
 
 def speedup(step: float, share: float, transfer: float, remaining: float) -> float:

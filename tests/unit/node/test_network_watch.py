@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ipexctl.node.common.records import NetworkCost, RunStatus, WireAdvice, read_status
-from ipexctl.node.run.network_watch import MOST_OPEN, NetworkWatch, gradients_sent, speedup
+from ipexctl.node.run.network_watch import MOST_OPEN, NetworkWatch, remaining_bytes, speedup
 from ipexctl.node.run.window_codec import HostRates, RankRates
 
 HOSTS = {0: "node1", 1: "node2"}
@@ -100,13 +100,70 @@ def test_a_restart_begins_anew_and_a_rank_that_is_cut_off_lets_nothing_pile_up()
 
 
 @pytest.mark.parametrize(
-    ("gradients", "senders", "moved", "sent"),
-    [(100, 2, 105, 100), (100, 2, 50, 50), (100, 2, 410, 400), (100, 4, 150, 150), (100, 4, 160, 150)],
+    ("senders", "hosts", "moved", "remaining"),
+    [
+        (2, 2, 100, 0.5),
+        (2, 2, 125, 75 / 125),
+        (2, 2, 50, 0.5),
+        (2, 2, 400, 0.5),
+        (2, 2, 450, 250 / 450),
+        (3, 3, 400 / 3, 0.5),
+        (4, 2, 150, 50 / 150),
+        (64, 2, 100 * 63 / 32, 50 / (100 * 63 / 32)),
+    ],
 )
 def test_gradients_go_round_once_for_each_backward_pass(
-    gradients: float, senders: int, moved: float, sent: float
+    senders: int, hosts: int, moved: float, remaining: float
 ) -> None:
-    assert gradients_sent(gradients, senders, moved) == sent
+    assert remaining_bytes(100, senders, hosts, moved) == pytest.approx(remaining)
+
+
+def test_ranks_that_share_memory_send_as_one() -> None:
+    """Two ranks on each host: over gloo, a ring of four sends more than one of two."""
+    hosts = {0: "node1", 1: "node1", 2: "node2", 3: "node2"}
+    found = {}
+    for shared in (False, True):
+        watch = NetworkWatch(hosts, "sleeps", wire="fp32", shared=shared)
+        for number in range(3):
+            for rank in hosts:
+                watch.add(rank, number, BUSY, 10.0, 25.0 * MB)
+            for host in set(hosts.values()):
+                watch.add_host(host, number, SENDING._replace(sent_per_s=150.0 * MB), 10.0, "eth0")
+        assert watch.network is not None
+        assert watch.network.advice is not None
+        found[shared] = watch.network.advice.speedup
+    assert found[False] > found[True]
+
+
+def test_a_window_counts_once_all_have_sent_it() -> None:
+    """By the rank that waits least, whatever comes first."""
+    watch = NetworkWatch(HOSTS, "sleeps", wire="fp32", shared=False)
+    for number in range(4):
+        watch.add(0, number, BUSY, 10.0, 25.0 * MB)
+        for host in HOSTS.values():
+            watch.add_host(host, number, SENDING, 10.0, "eth0")
+        watch.add(1, number, BUSY._replace(main_cpu=0.7), 10.0, 25.0 * MB)
+    assert watch.network is not None
+    assert watch.network.share == 0.3
+
+
+def test_windows_without_steps_or_bytes_cost_nothing() -> None:
+    watch = NetworkWatch(HOSTS, "sleeps", wire="fp32", shared=False)
+    idle = BUSY._replace(steps_per_s=0.0, main_cpu=0.0)
+    for number, ranks in enumerate((idle, BUSY, BUSY, idle, BUSY)):
+        for rank, host in HOSTS.items():
+            watch.add_host(host, number, HostRates(), 10.0, "")
+            watch.add(rank, number, ranks, 10.0, 25.0 * MB)
+    assert watch.network == NetworkCost(0.6, 0, 0)
+
+
+def test_limits_belong_to_what_is_above_them() -> None:
+    just = watched(BUSY._replace(steps_per_s=1.5), SENDING._replace(sent_per_s=1.5 * MB)).network
+    assert just is not None, "30 steps are enough"
+    assert just.advice is not None, "so is a megabyte"
+    at_limit = watched(BUSY._replace(steps_per_s=5.0)).network
+    assert at_limit is not None
+    assert at_limit.rate == 125 * MB, "steps of 0.2 s are long"
 
 
 @pytest.mark.parametrize(
@@ -128,3 +185,8 @@ def test_what_is_hidden_stays_hidden_first(share: float, transfer: float, remain
 def test_the_status_has_it() -> None:
     status = RunStatus("r", "running", network=watched().network)
     assert read_status(json.loads(json.dumps(status.to_json()))).network == status.network
+
+
+def test_ranks_that_never_wait_have_no_rate() -> None:
+    found = watched(BUSY._replace(main_cpu=1.0), SENDING._replace(peak_sent_per_s=None)).network
+    assert found == NetworkCost(0.0, 25 * MB, 0, "eth0")
