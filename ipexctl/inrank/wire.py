@@ -161,7 +161,7 @@ class Scatter(Work):
         elements = values.numel()
         self._bounds = part_bounds(elements, link.size)
         size = link.codec.size(self._bounds[0][1])
-        self._sent = torch.zeros(link.size * size, dtype=torch.uint8)
+        self._sent = self._values.new_zeros(link.size * size, dtype=torch.uint8)
         self._received = torch.empty_like(self._sent)
         for wire, (low, high) in zip(self._sent.view(link.size, -1), self._bounds):
             link.codec.encode(self._values[low:high], wire[: link.codec.size(high - low)])
@@ -170,7 +170,7 @@ class Scatter(Work):
     def next_step(self) -> Gather:
         link, codec, place = self._link, self._link.codec, self._link.place
         low, high = self._bounds[place]
-        total, term = (torch.zeros(high - low) for _ in range(2))
+        total, term = (self._values.new_zeros(high - low) for _ in range(2))
         for host, wire in enumerate(self._received.view(link.size, -1)):
             codec.decode(wire[: codec.size(high - low)], total if host == 0 else term)
             if host:
@@ -188,14 +188,14 @@ class Gather(Work):
 
     def __init__(self, link: Between, total: Any, bounds: Sequence[Any], lost: Lost | None) -> None:
         self._link, self._total, self._bounds, self._lost = link, total, bounds, lost
-        own = torch.zeros(link.codec.size(bounds[0][1]), dtype=torch.uint8)
+        own = total.new_zeros(link.codec.size(bounds[0][1]), dtype=torch.uint8)
         link.codec.encode(total, own[: link.codec.size(total.numel())])
         self._wires = [torch.empty_like(own) for _ in range(link.size)]
         super().__init__(link.second.allgather([self._wires], [own]))
 
     def store(self, target: Any) -> None:
         codec, place = self._link.codec, self._link.place
-        sums = torch.empty(self._bounds[-1][1])
+        sums = self._total.new_empty(self._bounds[-1][1])
         for wire, (low, high) in zip(self._wires, self._bounds):
             codec.decode(wire[: codec.size(high - low)], sums[low:high])
         if self._lost is not None and self._lost.values is not None:
@@ -226,7 +226,7 @@ class Between:
         return (Swap if self.size == 2 else Scatter)(self, values, lost if self.codec.has_feedback else None)
 
     def encoded(self, values: Any) -> Any:
-        wire = torch.empty(self.codec.size(values.numel()), dtype=torch.uint8)
+        wire = values.new_empty(self.codec.size(values.numel()), dtype=torch.uint8)
         self.codec.encode(values, wire)
         return wire
 

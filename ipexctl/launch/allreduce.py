@@ -52,21 +52,19 @@ def choose_allreduce(request: LaunchRequest, nodes: Sequence[NodeLayout], backen
 
 
 def choose_wire(request: LaunchRequest, nodes: Sequence[NodeLayout], backend: Backend, allreduce: AllReduce) -> Wire:
-    """What the user asks for; fp32 with the first reason against it."""
+    """What the user asks for, or fp32 with the first reason why nothing else is possible; `default`: it is."""
     wanted = request.options.wire
-    if wanted == "fp32":
-        return AS_THEY_ARE
     if len(nodes) == 1:
-        return Wire("fp32", "one-host")
+        return AS_THEY_ARE if wanted == "fp32" else Wire("fp32", "one-host")
     if request.options.allreduce == "backend":
-        return Wire("fp32", "backend-asked")
-    if allreduce.mode == "shared":
-        return Wire(wanted, "asked")
-    against, hosts = allreduce.reason, allreduce.hosts
+        return AS_THEY_ARE if wanted == "fp32" else Wire("fp32", "backend-asked")
+    against: AllReduceReason | None = None if allreduce.mode == "shared" else allreduce.reason
+    hosts = allreduce.hosts
     if against == "one-rank-a-host":
-        found, hosts = _obstacle(request, nodes, backend, fewest=1)
-        return Wire(wanted, "asked") if found is None else Wire("fp32", found, hosts)
-    return Wire("fp32", against, hosts)
+        against, hosts = _obstacle(request, nodes, backend, fewest=1)
+    if against is not None:
+        return Wire("fp32", against, hosts)
+    return AS_THEY_ARE if wanted == "fp32" else Wire(wanted, "asked")
 
 
 def _obstacle(

@@ -114,6 +114,8 @@ def main() -> None:
     check_small(ways)
     if MODE == "int8":
         check_feedback(ways)
+    torch.set_default_dtype(torch.float64)  # as scripts of other sciences do
+    check_near(ways, torch.float32, 12_293)
     large = torch.zeros(1 << 20, dtype=torch.int64)
     assert not ways.link.takes(large), "integers go as they are"
     assert ways.link.takes(large.double())

@@ -5,11 +5,13 @@ The supervisor watches while windows arrive; `slow`, `why`, the page and the clo
 
 - It is known where ranks sleep while they wait (`own_time.py`), on several hosts. The share is what is nobody's own
   time, over all windows with steps but the first.
-- Advice is given where gradients go between hosts as they are, the share is at least ADVISED, and the ranks have told
-  how many bytes of gradients a model with DDP has: other traffic would not become less.
+- Advice is given where gradients go between hosts as they are and `--wire` is possible, the share is at least ADVISED,
+  and the ranks have told how many bytes of gradients a model with DDP has: other traffic would not become less. A host
+  that sends fewer than these already has a hook of the script that takes some of them, and such a hook replaces ours.
 - Of the transfer, a part is hidden behind backward. It is known where steps are much longer than the moments in which
   the interface is looked at: at the rate of the busiest of them, the bytes of a step take a time, of which the ranks
-  wait for a part. Fewer bytes take less time; what is hidden stays hidden first.
+  wait for a part. Fewer bytes take less time; what is hidden stays hidden first. What is waited for beyond that time
+  are round trips, or threads of the rank, and stays as long. Advice that gains less than WORTH is none.
 """
 
 from __future__ import annotations
@@ -29,8 +31,14 @@ LONG_STEP = 4 * MOMENT
 ADVISED = 0.2
 FEWEST_BYTES = 1 << 20
 """In a step: less is a matter of round trips."""
+WORTH = 1.1
+"""Steps in the same time, by those without it."""
 ADVICE, RATIO = "bf16", 0.5
 """What changes a training least, and its bytes by those of fp32."""
+ALL_SENT = 0.8
+"""Of the gradients' bytes: a host that sends less does not send them as they are."""
+BUSIEST = 1.5
+"""A transfer takes at most so much longer than at the rate of the busiest moment."""
 MOST_OPEN = 6
 """Windows that wait for those of other ranks."""
 
@@ -44,12 +52,12 @@ class _Window(NamedTuple):
 class NetworkWatch:
     """Watches one attempt."""
 
-    def __init__(self, hosts: Mapping[int, str], waiting: Waiting, *, wire: str, shared: bool) -> None:
-        """`hosts`: rank → host; `wire`: how gradients go; `shared`: whether a host adds its own up first."""
+    def __init__(self, hosts: Mapping[int, str], waiting: Waiting, *, is_wire_possible: bool, shared: bool) -> None:
+        """`hosts`: rank → host; `is_wire_possible`: and not in use; `shared`: whether a host adds its own up first."""
         self._hosts, self._waiting = hosts, waiting
         self._host_count = len(set(hosts.values()))
         self._is_on = self._host_count > 1 and waiting == "sleeps"
-        self._can_advise = wire == "fp32"
+        self._can_advise = is_wire_possible
         self._senders = self._host_count if shared else len(hosts)
         self.begin_attempt()
 
@@ -111,8 +119,15 @@ class NetworkWatch:
         advice = None
         if self._can_advise and share >= ADVISED and moved >= FEWEST_BYTES and self._gradients:
             remaining = remaining_bytes(self._gradients, self._senders, self._host_count, moved)
-            advice = WireAdvice(ADVICE, round(speedup(step, share, moved / peak if peak else 0.0, remaining), 2))
+            faster = speedup(step, share, moved / peak if peak else 0.0, remaining)
+            if faster >= WORTH and moved >= ALL_SENT * once_round(self._gradients, self._senders):
+                advice = WireAdvice(ADVICE, round(faster, 2))
         return NetworkCost(round(share, 3), round(moved), round(rate), self._iface, advice)
+
+
+def once_round(gradients: float, senders: int) -> float:
+    """Bytes that a host sends for gradients of that size, in a ring."""
+    return 2 * (senders - 1) / senders * gradients
 
 
 def remaining_bytes(gradients: float, senders: int, hosts: int, moved: float) -> float:
@@ -121,7 +136,7 @@ def remaining_bytes(gradients: float, senders: int, hosts: int, moved: float) ->
     They go round in a ring of the senders now, and of the hosts then. Without no_sync, each backward pass of a step
     sends them.
     """
-    once, then = (2 * (number - 1) / number * gradients for number in (senders, hosts))
+    once, then = once_round(gradients, senders), once_round(gradients, hosts)
     passes = max(1, int(moved / once + 0.1))
     return max(0.0, 1.0 - (min(moved, passes * once) - min(moved, passes * then) * RATIO) / moved)
 
@@ -129,9 +144,10 @@ def remaining_bytes(gradients: float, senders: int, hosts: int, moved: float) ->
 def speedup(step: float, share: float, transfer: float, remaining: float) -> float:
     """How much faster a step is with that part of its bytes.
 
-    `transfer`: seconds that they take, hidden or not; less than what is waited for where that is not known.
+    `transfer`: seconds that they take at the rate of the busiest moment, hidden or not; 0 where that is not known.
     """
     waited = share * step
-    whole = min(max(waited, transfer), step)
-    hidden = whole - waited
-    return step / (step - waited + max(0.0, whole * remaining - hidden))
+    explained = min(waited, BUSIEST * transfer) if transfer else waited
+    whole = min(max(explained, transfer), step)
+    hidden = whole - explained
+    return step / (step - explained + max(0.0, whole * remaining - hidden))

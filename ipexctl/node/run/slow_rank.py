@@ -43,11 +43,15 @@ def read_setup(request: RunReference, _: object) -> Json:
 
 
 def plan_fields(plan: Mapping[str, Any]) -> dict[str, str]:
-    found = {"backend": plan.get("backend")}
-    for name in ("allreduce", "wire"):
-        choice = plan.get(name)
-        found[name] = choice.get("mode") if isinstance(choice, dict) else None
+    choice = plan.get("allreduce")
+    found = {"backend": plan.get("backend"), "allreduce": choice.get("mode") if isinstance(choice, dict) else None}
     return {name: value if isinstance(value, str) else "" for name, value in found.items()}
+
+
+def is_wire_possible(plan: Mapping[str, Any]) -> bool:
+    """Whether gradients go between hosts as they are only because the user has not asked for fewer bytes."""
+    choice = plan.get("wire")
+    return isinstance(choice, dict) and (choice.get("mode"), choice.get("reason")) == ("fp32", "default")
 
 
 class LookRequest(RunReference):

@@ -57,7 +57,7 @@ from ipexctl.node.run.mpirun import MpirunProcess
 from ipexctl.node.run.network_watch import NetworkWatch
 from ipexctl.node.run.own_time import waiting_of
 from ipexctl.node.run.rank_connections import RankConnection, RankConnections
-from ipexctl.node.run.slow_rank import plan_fields
+from ipexctl.node.run.slow_rank import is_wire_possible, plan_fields
 from ipexctl.node.run.slow_watch import SlowWatch
 from ipexctl.node.run.status_file import StoredStatus, read_document
 from ipexctl.node.run.step_windows import StepWindow
@@ -84,9 +84,11 @@ MAX_MISMATCHES = 64
 
 def watches_of(rundir: str, ranks: Sequence[RankConnection]) -> tuple[SlowWatch, NetworkWatch]:
     hosts = {peer.rank: peer.host for peer in ranks}
-    fields = plan_fields(read_json(os.path.join(rundir, "plan.json")))
+    plan = read_json(os.path.join(rundir, "plan.json"))
+    fields = plan_fields(plan)
     waiting = waiting_of(fields["backend"], fields["allreduce"], len(set(hosts.values())))
-    network = NetworkWatch(hosts, waiting, wire=fields["wire"], shared=fields["allreduce"] == "shared")
+    is_shared = fields["allreduce"] == "shared"
+    network = NetworkWatch(hosts, waiting, is_wire_possible=is_wire_possible(plan), shared=is_shared)
     return SlowWatch(hosts, waiting), network
 
 

@@ -17,6 +17,7 @@ from ipexctl.jobs.submit.request import RunRequest
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.plan import AllReduce, LaunchPlan, Wire, to_json
 from ipexctl.launch.request import Export, LaunchOptions, RankEnv
+from ipexctl.node.run.slow_rank import is_wire_possible
 
 FOUR, TWO_NODES = cpu(4), cpu(8, 2)
 
@@ -184,6 +185,24 @@ def test_fewer_bytes_go_between_hosts_where_our_code_adds_up(
     assert any(f"--wire {mode} has no effect" in note for note in found.notes) != is_on
     assert bool(between(found)) == is_on
     assert to_json(found)["wire"]["reason"] == reason
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"ppn": 1}, "default"),
+        ({"ppn": 2}, "default"),
+        ({"ppn": 2, "allreduce": "backend"}, "default"),
+        ({"ppn": 5}, "more-ranks-than-cores"),
+        ({"slots": (1, 2)}, "unequal-hosts"),
+        ({"ppn": 1, "exports": (Export("IPEXCTL_SHIM", "off"),)}, "hooks-off"),
+    ],
+)
+def test_what_is_not_possible_is_advised_to_nobody(options: dict[str, Any], reason: str) -> None:
+    found = plan(machine(FOUR, 1), machine(FOUR, 2), **options)
+    assert found.wire == Wire("fp32", reason, found.wire.hosts)  # type: ignore[arg-type]
+    assert is_wire_possible(json.loads(json.dumps(to_json(found)))) == (reason == "default")
+    assert not any("--wire" in note for note in found.notes)
 
 
 def test_values_go_as_they_are_unless_the_user_asks() -> None:
