@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import io
 import json
+import marshal
 import os
 import shutil
 import sys
@@ -64,6 +66,20 @@ def patched_zip(rooms: str, patches: Mapping[str, tuple[str, str]]) -> bytes:
     for module, (old, new) in patches.items():
         packed = _patched(packed, f"ipexctl/node/{module.replace('.', '/')}.py", old, new)
     return packed
+
+
+@functools.cache
+def with_code(packed: bytes) -> bytes:
+    """The agent with the code of each module beside its text; see `compiled_agent.py`."""
+    changed = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(packed)) as source, zipfile.ZipFile(changed, "w") as target:
+        for item in source.infolist():
+            text = source.read(item)
+            code = compile(text, item.filename, "exec", dont_inherit=True)
+            unchecked = importlib.util.MAGIC_NUMBER + b"\1\0\0\0" + importlib.util.source_hash(text)
+            target.writestr(item, text)
+            target.writestr(f"{item.filename}c", unchecked + marshal.dumps(code))
+    return changed.getvalue()
 
 
 def follow_request(home: Path | str, run: str, **changes: Any) -> FollowRequest:

@@ -7,29 +7,11 @@ The rule: what runs is what the text says, as it was when the test's process rea
 
 from __future__ import annotations
 
-import functools
-import importlib.util
-import io
-import zipfile
-from importlib import _bootstrap_external  # type: ignore[attr-defined]  # the only one that makes such a file in memory
-
 import pytest
 
+from agent_helpers import with_code
 from ipexctl.remote import node_call
 from ipexctl.remote.node_call import agent_zip
-
-
-@functools.cache
-def with_code(packed: bytes) -> bytes:
-    changed = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(packed)) as source, zipfile.ZipFile(changed, "w") as target:
-        for item in source.infolist():
-            text = source.read(item)
-            code = compile(text, item.filename, "exec", dont_inherit=True)
-            unchecked = _bootstrap_external._code_to_hash_pyc(code, importlib.util.source_hash(text), False)
-            target.writestr(item, text)
-            target.writestr(f"{item.filename}c", unchecked)
-    return changed.getvalue()
 
 
 @pytest.fixture

@@ -19,11 +19,17 @@ from pathlib import Path
 
 PROGRAM = """
 import json, os, sys
+sys.path.insert(1, sys.argv[1])
+from agent_helpers import with_code
 from ipexctl.__main__ import main
 from ipexctl.cli.app import COMMANDS, load_command
+from ipexctl.remote import node_call
 
 for name in COMMANDS:
     load_command(name)
+plain = node_call.agent_zip
+compiled = {("run",): with_code(plain("run"))}
+node_call.agent_zip = lambda *folders: compiled.get(folders) or plain(*folders)
 for line in sys.stdin:
     call = json.loads(line)
     if not (child := os.fork()):
@@ -41,7 +47,7 @@ for line in sys.stdin:
 
 @functools.cache
 def _server() -> subprocess.Popen[str]:
-    argv = [sys.executable, "-c", PROGRAM]
+    argv = [sys.executable, "-c", PROGRAM, os.path.dirname(__file__)]
     server = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     atexit.register(server.communicate)  # the end of its stdin is its end
     return server

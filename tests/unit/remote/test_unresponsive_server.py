@@ -80,9 +80,7 @@ class Server(paramiko.ServerInterface):
 
 
 @contextlib.contextmanager
-def server(
-    step: str, commands: list[bytes] | None = None, waits: Callable[[], None] = lambda: None
-) -> Iterator[int]:
+def server(step: str, commands: list[bytes] | None = None, waits: Callable[[], None] = lambda: None) -> Iterator[int]:
     """`waits` is called when it falls silent."""
     listener = socket.create_server(("127.0.0.1", 0))
     made = Server(step, [] if commands is None else commands, waits)
