@@ -73,6 +73,20 @@ def patched_zip(rooms: str, patches: Mapping[str, tuple[str, str]]) -> bytes:
     return packed
 
 
+@functools.cache
+def with_code(packed: bytes) -> bytes:
+    """The agent with the code of each module beside its text; see `compiled_agent.py`."""
+    changed = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(packed)) as source, zipfile.ZipFile(changed, "w") as target:
+        for item in source.infolist():
+            text = source.read(item)
+            code = compile(text, item.filename, "exec", dont_inherit=True)
+            unchecked = importlib.util.MAGIC_NUMBER + b"\1\0\0\0" + importlib.util.source_hash(text)
+            target.writestr(item, text)
+            target.writestr(f"{item.filename}c", unchecked + marshal.dumps(code))
+    return changed.getvalue()
+
+
 def follow_request(home: Path | str, run: str, **changes: Any) -> FollowRequest:
     """A request for all output of a run."""
     request: FollowRequest = {

@@ -59,6 +59,12 @@ def modules() -> dict[str, ast.Module]:
 
 
 @cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """All nodes of a module: each walk over all modules takes half a second, and most rows need one."""
+    return tuple(ast.walk(tree))
+
+
+@cache
 def length(path: str) -> int:
     return (ROOT / path).read_text().count("\n")
 
@@ -68,7 +74,7 @@ def module_name(path: str) -> str:
 
 
 def calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == name:
             yield node
 
@@ -76,7 +82,7 @@ def calls(tree: ast.AST, name: str) -> Iterator[ast.Call]:
 def docstrings(tree: ast.AST) -> set[int]:
     """The ids of the constants that are docstrings: those of attributes, too."""
     return {
-        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        id(node.value) for node in nodes(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     }
 
 
@@ -118,7 +124,7 @@ def rendered(node: ast.expr) -> list[str]:
 
 def compared_texts(tree: ast.AST) -> Iterator[tuple[ast.expr, str]]:
     """Literals that a program looks for in another text, with the kind of the search."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Compare):
             operands = [node.left, *node.comparators]
             for operator, left, right in zip(node.ops, operands, operands[1:], strict=False):
@@ -145,8 +151,8 @@ def own_sentences() -> dict[str, str]:
         if path.startswith("ipexctl/lab/"):
             continue
         left_out = docstrings(tree) | {id(part) for text, _ in compared_texts(tree) for part in ast.walk(text)}
-        left_out |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
-        for node in ast.walk(tree):
+        left_out |= {id(part) for node in nodes(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+        for node in nodes(tree):
             if isinstance(node, ast.JoinedStr | ast.Constant) and id(node) not in left_out:
                 for text in rendered(node):
                     if _WORDS.search(text):
@@ -221,7 +227,7 @@ def defaults_in(tree: ast.AST, defaults: Mapping[str, Set[Any]]) -> Iterator[tup
     """
     numbers = {f"(default: {value:g})": name for name, values in defaults.items() for value in values
                if isinstance(value, (int, float))}  # fmt: skip
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         named: list[tuple[str | None, ast.expr | None]] = []
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             named = [(node.target.id, node.value)]
@@ -270,7 +276,7 @@ def exception_classes() -> dict[str, tuple[str, ...]]:
         node.name: tuple(ast.unparse(base) for base in node.bases)
         for path, tree in modules().items()
         if not path.startswith("ipexctl/node/")
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.ClassDef)
     }
 
@@ -288,7 +294,7 @@ def raised_and_returned() -> list[str]:
     """`-> Plan | SomeError`. A function that only makes the exception for its caller is no such."""
     classes, found = exception_classes(), []
     for path, tree in modules().items():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.FunctionDef) and node.returns is not None:
                 parts = {part.strip() for part in ast.unparse(node.returns).split(" | ")} - {"None"}
                 if parts & set(classes) and parts - set(classes):
@@ -300,7 +306,7 @@ def raised_and_returned() -> list[str]:
 def classes_nobody_distinguishes() -> list[str]:
     used: set[str] = set()
     for tree in modules().values():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.ExceptHandler) and node.type is not None:
                 used.update(re.findall(r"\w+", ast.unparse(node.type)))
             elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in {
@@ -334,7 +340,7 @@ def json_parsed_elsewhere() -> list[str]:
 def json_parsers(tree: ast.AST) -> Iterator[int]:
     """The lines where a module takes a parser of the standard library, under whatever name."""
     names = {"load", "loads", "JSONDecoder", "decoder"}
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Attribute):
             is_one = node.attr in names and ast.unparse(node.value) == "json"
         elif isinstance(node, ast.Import):
@@ -366,7 +372,7 @@ def writes_by_path() -> list[str]:
         f"{path}:{call.lineno}"
         for path, tree in modules().items()
         if path.startswith(_IN_DIRECTORIES_OF_OTHERS)
-        for call in ast.walk(tree)
+        for call in nodes(tree)
         if isinstance(call, ast.Call) and _writes_by_path(call)
     ]
 
@@ -409,8 +415,8 @@ def answers_about_liveness() -> list[str]:
     for path, tree in modules().items():
         if path == "ipexctl/node/common/liveness.py":
             continue
-        read = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-        is_decided = "is_here" in read and "sight_of" not in {getattr(node, "id", "") for node in ast.walk(tree)}
+        read = {node.attr for node in nodes(tree) if isinstance(node, ast.Attribute)}
+        is_decided = "is_here" in read and "sight_of" not in {getattr(node, "id", "") for node in nodes(tree)}
         is_decided = is_decided or {"is_of_this_machine", "is_alive"} <= read or {"is_alive", "supervisor"} <= read
         if is_decided and path not in _OTHER_QUESTIONS:
             found.append(path)
@@ -455,7 +461,7 @@ def functions_named_read() -> list[str]:
     return [
         f"{path}:{node.lineno}"
         for path, tree in modules().items()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.FunctionDef) and node.name in {"read", "_read"}
     ]
 
@@ -464,7 +470,7 @@ def functions_named_read() -> list[str]:
 def classes_with_one_name() -> list[str]:
     where = defaultdict(list)
     for path, tree in modules().items():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.ClassDef):
                 where[node.name].append(f"{path}:{node.lineno}")
     return [f"{name}: {', '.join(places)}" for name, places in sorted(where.items()) if len(places) > 1]
@@ -582,7 +588,7 @@ _READ_ALONE: dict[str, str] = {
 def small_files_with_one_importer() -> list[str]:
     importers = defaultdict(set)
     for path, tree in modules().items():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.ImportFrom):
                 for name in node.names:
                     whole = f"{node.module}.{name.name}"
@@ -603,7 +609,7 @@ def small_files_with_one_importer() -> list[str]:
 
 def lines_of(path: str, name: str) -> int:
     """Lines of a class or a function; 0 if there is none of that name any more."""
-    for node in ast.walk(modules()[path]):
+    for node in nodes(modules()[path]):
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
             return (node.end_lineno or node.lineno) - node.lineno + 1
     return 0
@@ -614,7 +620,7 @@ def long_functions() -> list[str]:
     return [
         f"{path}:{node.lineno}: {node.name}, {size} lines"
         for path, tree in modules().items()
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.FunctionDef) and (size := (node.end_lineno or 0) - node.lineno + 1) > 50
     ]
 
@@ -623,7 +629,7 @@ def long_functions() -> list[str]:
 def attributes_of_the_largest_class() -> list[str]:
     counts: Counter[str] = Counter()
     for path, tree in modules().items():
-        for node in ast.walk(tree):
+        for node in nodes(tree):
             if isinstance(node, ast.ClassDef):
                 stored = {
                     part.attr

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cli import run_program
 
+from forked_calls import forked_call
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.control_files import find_control_files
 from ipexctl.jobs.registry import RunRecord, RunRegistry, mark_pending
@@ -50,8 +50,7 @@ def account(tmp_path: Path) -> dict[str, str]:
 
 
 def call(env: dict[str, str], *args: str) -> subprocess.CompletedProcess[str]:
-    argv = (sys.executable, "-m", "ipexctl", "uninstall", "--hosts", "localhost", *args)
-    return run_program(*argv, stdin=subprocess.DEVNULL, cwd="/", env=env)
+    return forked_call("uninstall", "--hosts", "localhost", *args, cwd="/", env=env)
 
 
 def document(env: dict[str, str], *args: str) -> dict[str, Any]:

@@ -140,7 +140,7 @@ def test_one_silence_is_a_lost_connection() -> None:
 
 
 def test_a_run_without_output_is_followed_to_its_end() -> None:
-    follower, watched = follow_through(Node0([{"status": STATUS}, *[{}] * 20], SILENCE / 3, is_over=True))
+    follower, watched = follow_through(Node0([{"status": STATUS}, *[{}] * 8], SILENCE / 3, is_over=True))
     assert follower.follow().exit_code == 0
     assert not [event for event in watched if isinstance(event, Notice)]
 

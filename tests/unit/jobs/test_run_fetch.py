@@ -40,6 +40,8 @@ from ipexctl.remote.session import Ended
 from ipexctl.ui.fetch import as_json, show, show_hosts_with_path, show_other_hosts
 from message_data import missing
 
+pytest_plugins = ["compiled_agent"]
+pytestmark = pytest.mark.usefixtures("compiled_agent")
 HERE = Host("localhost", "localhost")
 YEAR_AGO = time.time_ns() - 365 * 86400 * 10**9 + 123456789
 
@@ -219,7 +221,8 @@ class UnstableConnection:
         return Session(HERE)
 
 
-def test_fetch_is_resumed_after_a_lost_connection(there: Path, out: Path) -> None:
+def test_fetch_is_resumed_after_a_lost_connection(there: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ipexctl.jobs.fetch.fetch.RETRY_INTERVALS", (0.01, 0.01))
     content = os.urandom(9_000_000)
     write_file(there / "w.pt", content)
     link = UnstableConnection(3_000_000, 3_000_000)

@@ -235,7 +235,7 @@ def test_a_directory_that_is_swapped_for_a_link_redirects_nothing(place: Path, r
     conf = place / "work" / "conf"
     before = snapshot(place / "victim")
     seen = set()
-    for number in range(15):
+    for number in range(8):
         seen.add(run("copy", content="new", dest=f"{conf}/{number}").status)
         seen.add(run("file", path=f"{conf}/made", state="directory", mode=0o777).status)
         seen.add(run("file", path=f"{conf}/kept", state="absent").status)

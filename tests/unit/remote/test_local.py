@@ -91,14 +91,14 @@ def test_command_is_not_started_after_cancel(session: LocalSession, tmp_path: Pa
     cancel.throw()
     with pytest.raises(Cancelled):
         capture(session, Command.argv("touch", str(tmp_path / "trace")), cancel=cancel)
-    time.sleep(0.2)
+    time.sleep(0.1)
     assert not (tmp_path / "trace").exists()
 
 
 def test_command_may_continue_after_it_closed_its_output(session: LocalSession) -> None:
     started = time.monotonic()
-    assert capture(session, Command.shell("exec >/dev/null 2>&1; sleep 0.5; exit 5")).ended.code == 5
-    assert time.monotonic() - started >= 0.5
+    assert capture(session, Command.shell("exec >/dev/null 2>&1; sleep 0.2; exit 5")).ended.code == 5
+    assert time.monotonic() - started >= 0.2
     with pytest.raises(TimedOut):
         capture(session, Command.shell(f"exec >/dev/null 2>&1; exec sleep {SLEEP_SECONDS}8"), timeout=0.3)
     assert not is_still_running(f"sleep {SLEEP_SECONDS}8")
@@ -115,18 +115,18 @@ class Pieces(io.RawIOBase):
         return b"x" * (1 << 17) if self.left >= 0 else b""
 
 
-SLOW_READER = "for i in 1 2 3 4 5 6 7 8; do head -c 131072 >/dev/null; sleep 0.15; done; cat >/dev/null"
+SLOW_READER = "for i in 1 2 3 4 5 6 7 8; do head -c 131072 >/dev/null; sleep 0.1; done; cat >/dev/null"
 
 
 @pytest.mark.parametrize(
     ("line", "stdin"),
-    [("for i in 1 2 3 4 5 6; do echo; sleep 0.2; done", None), (SLOW_READER, Pieces(10))],
+    [("for i in 1 2 3 4 5 6 7 8; do echo; sleep 0.1; done", None), (SLOW_READER, Pieces(10))],
     ids=["prints", "reads"],
 )
 def test_a_step_that_prints_or_reads_is_not_silent(session: LocalSession, line: str, stdin: Pieces | None) -> None:
     started = time.monotonic()
-    assert session.run(Command.shell(line), lambda *_: None, stdin=stdin, silence=0.7).code == 0
-    assert time.monotonic() - started > 0.9
+    assert session.run(Command.shell(line), lambda *_: None, stdin=stdin, silence=0.6).code == 0
+    assert time.monotonic() - started > 0.75
 
 
 def test_a_step_that_neither_prints_nor_reads_is_ended(session: LocalSession) -> None:

@@ -40,6 +40,9 @@ from tiny_wheels import write_wheel
 if TYPE_CHECKING:
     from ipexctl.node.env.lock import CompileRequest
 
+pytest_plugins = ["compiled_agent"]
+pytestmark = pytest.mark.usefixtures("compiled_agent")
+
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -61,6 +64,12 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_wheel(place, "many", "1.0", tag="cp311-cp311-manylinux_2_17_x86_64")
     write_wheel(place, "many", "1.0", tag="cp311-cp311-manylinux_2_39_x86_64")
     return place
+
+
+@pytest.fixture(scope="module")
+def found(wheels: Path) -> IndexAnswer:
+    """What a query of the directory of wheels answers."""
+    return query(links(str(wheels)))
 
 
 def named(lock: Lock) -> dict[str, str]:
@@ -90,13 +99,14 @@ def test_lock_has_hash_size_and_url_of_each_wheel(wheels: Path, tmp_path: Path) 
     )
 
 
-@pytest.mark.parametrize("python", all_pythons())
-def test_a_lock_is_made_under_any_python_of_a_node(wheels: Path, tmp_path: Path, python: str) -> None:
-    made_by = LockMaker(LOCAL_SESSION, python, str(tmp_path), maker(tmp_path).uv)
+def test_a_lock_is_made_under_any_python_of_a_node(wheels: Path, tmp_path: Path) -> None:
     with SimpleIndex(wheels, sizes=False, json=False) as served:
-        lock = make_lock(made_by, plan(), query(index(served.url)))
-    assert lock.packages == {"torch": "2.8.0+cpu", "small": "2.0"}
-    assert None not in [wheel.size for wheel in lock.wheels]
+        answered = query(index(served.url))
+        for python in all_pythons():
+            made_by = LockMaker(LOCAL_SESSION, python, str(tmp_path), maker(tmp_path).uv)
+            lock = make_lock(made_by, plan(), answered)
+            assert lock.packages == {"torch": "2.8.0+cpu", "small": "2.0"}, python
+            assert None not in [wheel.size for wheel in lock.wheels], python
 
 
 def test_making_a_lock_leaves_no_files(wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +126,9 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_killed_agent_leaves_no_uv_process_and_no_files(wheels: Path, tmp_path: Path, number: signal.Signals) -> None:
+def test_killed_agent_leaves_no_uv_process_and_no_files(
+    wheels: Path, found: IndexAnswer, tmp_path: Path, number: signal.Signals
+) -> None:
     """After SIGKILL the next command removes the files."""
     uv, pid = tmp_path / "uv", tmp_path / "pid"
     uv.write_text(
@@ -146,14 +158,14 @@ def test_killed_agent_leaves_no_uv_process_and_no_files(wheels: Path, tmp_path: 
     wait_for(lambda: not is_running(int(pid.read_text())))
     if number == signal.SIGKILL:
         assert len(list((tmp_path / "tmp").iterdir())) == 1
-        make_lock(maker(tmp_path), plan(), query(links(str(wheels))))
+        make_lock(maker(tmp_path), plan(), found)
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_temporary_files_of_a_running_command_are_kept(wheels: Path, tmp_path: Path) -> None:
+def test_temporary_files_of_a_running_command_are_kept(found: IndexAnswer, tmp_path: Path) -> None:
     live = tmp_path / "tmp" / partial_name("lock")
     live.mkdir(parents=True)
-    make_lock(maker(tmp_path), plan(), query(links(str(wheels))))
+    make_lock(maker(tmp_path), plan(), found)
     assert list((tmp_path / "tmp").iterdir()) == [live]
 
 
@@ -171,8 +183,8 @@ def test_index_without_hashes_gives_a_lock_with_hashes(wheels: Path, tmp_path: P
         assert wheel.sha256 == hashlib.sha256((wheels / wheel.filename).read_bytes()).hexdigest()
 
 
-def test_wheels_of_a_directory_have_a_path_and_no_url(wheels: Path, tmp_path: Path) -> None:
-    lock = make_lock(maker(tmp_path), plan(), query(links(str(wheels))))
+def test_wheels_of_a_directory_have_a_path_and_no_url(wheels: Path, found: IndexAnswer, tmp_path: Path) -> None:
+    lock = make_lock(maker(tmp_path), plan(), found)
     assert [wheel.url for wheel in lock.wheels] == [None, None]
     for wheel in lock.wheels:
         assert wheel.path == str(wheels / wheel.filename)
@@ -203,13 +215,14 @@ def test_a_damaged_wheel_of_a_directory_is_named(tmp_path: Path) -> None:
     assert "/home/" not in message
 
 
-@pytest.mark.parametrize("name", ["with,comma", "a#b", "a?b", "100%20", "plain ü"])
-def test_directory_names_may_have_special_characters(wheels: Path, tmp_path: Path, name: str) -> None:
-    place = tmp_path / name
-    place.symlink_to(wheels)
-    for word in (str(place), place.as_uri()):
-        lock = make_lock(maker(tmp_path / "home"), plan(), query(links(word)))
-        assert all(wheel.path and Path(wheel.path).parent == wheels.resolve() for wheel in lock.wheels)
+def test_directory_names_may_have_special_characters(tmp_path: Path) -> None:
+    names = {"torch": "with,comma", "small": "a#b", "one": "a?b", "two": "100%20", "three": "plain ü"}
+    for wheel, name in names.items():
+        write_wheel(tmp_path / name, wheel, "2.8.0", requires=["small", "one", "two", "three"] * (wheel == "torch"))
+    places = [tmp_path / name for name in names.values()]
+    for words in ([str(place) for place in places], [place.as_uri() for place in places]):
+        lock = make_lock(maker(tmp_path / "home"), plan(), query(*(links(word, word) for word in words)))
+        assert {wheel.name: Path(str(wheel.path)).parent.name for wheel in lock.wheels} == names
 
 
 def test_lock_from_an_index_with_a_file_url(wheels: Path, tmp_path: Path) -> None:
@@ -223,10 +236,10 @@ def test_lock_from_an_index_with_a_file_url(wheels: Path, tmp_path: Path) -> Non
     assert {wheel.path for wheel in lock.wheels} == {str(wheels / name) for name in named(lock).values()}
 
 
-def test_best_matching_wheel_is_chosen_for_the_glibc(wheels: Path, tmp_path: Path) -> None:
-    lock = make_lock(maker(tmp_path), plan("many"), query(links(str(wheels))))
+def test_best_matching_wheel_is_chosen_for_the_glibc(found: IndexAnswer, tmp_path: Path) -> None:
+    lock = make_lock(maker(tmp_path), plan("many"), found)
     assert named(lock) == {"many": "many-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"}
-    lock = make_lock(maker(tmp_path), plan("many", glibc="2.40"), query(links(str(wheels))))
+    lock = make_lock(maker(tmp_path), plan("many", glibc="2.40"), found)
     assert named(lock) == {"many": "many-1.0-cp311-cp311-manylinux_2_39_x86_64.whl"}
 
 
@@ -298,7 +311,7 @@ def test_pytorch_index_supplies_torch_and_no_other_package(
 
 
 @pytest.mark.parametrize("kind", ["binary", "wheel"])
-def test_uv_from_the_store_makes_a_lock(wheels: Path, tmp_path: Path, kind: str) -> None:
+def test_uv_from_the_store_makes_a_lock(found: IndexAnswer, tmp_path: Path, kind: str) -> None:
     uv = uv_for_node(None, "2.31")
     assert uv.path is not None
     if kind == "wheel":
@@ -311,7 +324,7 @@ def test_uv_from_the_store_makes_a_lock(wheels: Path, tmp_path: Path, kind: str)
     kept.parent.mkdir(parents=True)
     shutil.copyfile(str(uv.path), kept)
     made_by = LockMaker(LOCAL_SESSION, sys.executable, str(tmp_path / "home"), uv)
-    assert make_lock(made_by, plan(), query(links(str(wheels)))).packages["torch"] == "2.8.0+cpu"
+    assert make_lock(made_by, plan(), found).packages["torch"] == "2.8.0+cpu"
     assert not list((tmp_path / "home" / "tmp").iterdir())
 
 
@@ -354,12 +367,12 @@ def test_lock_without_any_source_reports_each_failure(tmp_path: Path) -> None:
         make_lock(maker(tmp_path), plan(), answer_of(failures=(SourceFailure("PyPI", "REASON"),)))
 
 
-def test_package_that_needs_another_torch_is_a_user_error(wheels: Path, tmp_path: Path) -> None:
+def test_package_that_needs_another_torch_is_a_user_error(found: IndexAnswer, tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         make_lock(
             maker(tmp_path),
             plan("torch==2.8.0+cpu"),
-            query(links(str(wheels))),
+            found,
             extras=["peft"],
             origins={"peft": "requirements.txt:3"},
         )
@@ -378,8 +391,8 @@ def test_package_that_needs_another_torch_is_a_user_error(wheels: Path, tmp_path
         ("needy", "missing-thing>=2.6 needy --with"),
     ],
 )
-def test_unsatisfiable_extras_are_explained(wheels: Path, tmp_path: Path, extra: str, said: str) -> None:
-    assert missing(refused(home=tmp_path, answered=query(links(str(wheels))), extras=[extra]), said) == []
+def test_unsatisfiable_extras_are_explained(found: IndexAnswer, tmp_path: Path, extra: str, said: str) -> None:
+    assert missing(refused(home=tmp_path, answered=found, extras=[extra]), said) == []
 
 
 def test_many_versions_without_a_wheel_are_reported_briefly(wheels: Path, tmp_path: Path) -> None:
@@ -390,10 +403,9 @@ def test_many_versions_without_a_wheel_are_reported_briefly(wheels: Path, tmp_pa
     assert len(said.splitlines()) < 15
 
 
-def test_prerelease_is_used_only_if_requested_by_version(wheels: Path, tmp_path: Path) -> None:
-    answered = query(links(str(wheels)))
-    assert make_lock(maker(tmp_path), plan(), answered).packages["small"] == "2.0"
-    assert make_lock(maker(tmp_path), plan(), answered, extras=["small==3.0rc1"]).packages["small"] == "3.0rc1"
+def test_prerelease_is_used_only_if_requested_by_version(found: IndexAnswer, tmp_path: Path) -> None:
+    assert make_lock(maker(tmp_path), plan(), found).packages["small"] == "2.0"
+    assert make_lock(maker(tmp_path), plan(), found, extras=["small==3.0rc1"]).packages["small"] == "3.0rc1"
 
 
 def test_yanked_wheel_is_used_only_if_requested_by_version(wheels: Path, tmp_path: Path) -> None:
@@ -421,17 +433,22 @@ def test_package_with_status_403_is_searched_in_the_next_index(wheels: Path, tmp
     assert lock.wheels[0].url == whole.file_url("small-2.0-py3-none-any.whl")
 
 
-def test_unwritable_home_is_named(wheels: Path) -> None:
+def test_unwritable_home_is_named(found: IndexAnswer) -> None:
     with pytest.raises(HostError, match="/proc/nowhere"):
-        make_lock(maker(Path("/proc/nowhere")), plan(), query(links(str(wheels))))
+        make_lock(maker(Path("/proc/nowhere")), plan(), found)
 
 
-def _pypi() -> bool:
+@pytest.fixture(scope="module")
+def pypi() -> IndexAnswer:
     try:
-        with urllib.request.urlopen("https://pypi.org/simple/typing-extensions/", timeout=4):
-            return True
+        urllib.request.urlopen("https://pypi.org/simple/typing-extensions/", timeout=4).close()
     except OSError:
-        return False
+        pytest.skip("PyPI can't be reached")
+    projects = ["torch", "intel-extension-for-pytorch"]
+    answered = query_indexes(LOCAL_SESSION, sys.executable, [PYPI_SOURCE], projects, PipSettings())
+    if not answered.sources:
+        pytest.skip("PyPI doesn't answer in time")
+    return answered
 
 
 @pytest.mark.parametrize(
@@ -444,25 +461,17 @@ def _pypi() -> bool:
         ("2.8.0", "2.8.0", "3.13"),
     ],
 )
-def test_stacks_are_locked_from_pypi(torch: str, ipex: str, python: str, tmp_path: Path) -> None:
-    if not _pypi():
-        pytest.skip("PyPI can't be reached")
-    settings = PipSettings()
-    answered = query_indexes(
-        LOCAL_SESSION, sys.executable, [PYPI_SOURCE], ["torch", "intel-extension-for-pytorch"], settings
-    )
-    if not answered.sources:
-        pytest.skip("PyPI doesn't answer in time")
+def test_stacks_are_locked_from_pypi(torch: str, ipex: str, python: str, tmp_path: Path, pypi: IndexAnswer) -> None:
     new = torch.startswith("2")
     requirements = (f"torch=={torch}", f"intel-extension-for-pytorch=={ipex}", "numpy" if new else "numpy<2")
     glibc = "2.28" if new else "2.17"
-    lock = make_lock(maker(tmp_path), plan(*requirements, python=python, glibc=glibc), answered)
+    lock = make_lock(maker(tmp_path), plan(*requirements, python=python, glibc=glibc), pypi)
     assert lock.packages["torch"] == torch
     assert lock.packages["intel-extension-for-pytorch"] == ipex
     assert lock.size > 200_000_000
 
 
-def test_lock_made_on_a_host_has_no_paths_of_the_control_machine(wheels: Path) -> None:
+def test_lock_made_on_a_host_has_no_paths_of_the_control_machine(found: IndexAnswer) -> None:
     name = "torch-2.8.0+cpu-cp311-cp311-linux_x86_64.whl"
     url, secret = f"file:///wheels/{name}", "/home/me/.ssh/id_rsa"
     text = (
@@ -473,17 +482,17 @@ def test_lock_made_on_a_host_has_no_paths_of_the_control_machine(wheels: Path) -
     answer = {"event": "done", "pylock": text, "local_wheels": local_wheels}
     session = FakeSession(Host("node1", "node1"), json.dumps(answer).encode() + b"\n")
     remote = LockMaker(session, "python3", "/home/me/.ipexctl", "/usr/bin/uv")
-    (wheel,) = make_lock(remote, plan("torch==2.8.0+cpu"), query(links(str(wheels)))).wheels
+    (wheel,) = make_lock(remote, plan("torch==2.8.0+cpu"), found).wheels
     assert (wheel.path, wheel.url) == (None, f"file://{secret}")
 
 
 @pytest.mark.parametrize("text", ["a = " + "[" * 100_000, "a = " + "9" * 6000, "packages = 3", "packages = [3]"])
-def test_a_lock_of_a_host_that_cannot_be_read_is_malformed(wheels: Path, text: str) -> None:
+def test_a_lock_of_a_host_that_cannot_be_read_is_malformed(found: IndexAnswer, text: str) -> None:
     answer = json.dumps({"event": "done", "pylock": text, "local_wheels": {}})
     session = FakeSession(Host("node1", "node1"), answer.encode() + b"\n")
     remote = LockMaker(session, "python3", "/home/me/.ipexctl", "/usr/bin/uv")
     with pytest.raises(MalformedReply):
-        make_lock(remote, plan("torch==2.8.0+cpu"), query(links(str(wheels))))
+        make_lock(remote, plan("torch==2.8.0+cpu"), found)
 
 
 @pytest.mark.parametrize(

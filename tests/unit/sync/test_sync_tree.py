@@ -60,12 +60,13 @@ def test_first_sync_copies_files_modes_links_and_directories(place: Place) -> No
     assert [note for note in report.notes if "out" in note]
 
 
-def test_unchanged_tree_takes_one_query_and_reads_no_file(place: Place) -> None:
+def test_unchanged_tree_takes_one_query_and_reads_no_file(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ipexctl.sync.project.RACY_NS", 300_000_000)
     for index in range(20):
         old = put(place.root, f"d{index}/f.py", str(index))
         os.utime(old, (1e9, 1e9))
     place.sync()
-    time.sleep(2.1)  # so that the ctime of the files is old enough to be trusted
+    time.sleep(0.4)  # so that the ctime of the files is old enough to be trusted
     place.sync()
     done = place.synced()
     assert (done.status, done.sent_bytes) == ("ok", 0)
@@ -311,10 +312,10 @@ left_out = (b".", b"..", b".git", b".ipexctl", b".gitignore", b".hg", b".svn", b
 safe = names.filter(
     lambda name: name not in left_out and not name.endswith((b"__", b"cache", b".pyc", b"_checkpoints"))
 )
-trees = st.dictionaries(st.lists(safe, min_size=1, max_size=3).map(b"/".join), st.binary(max_size=30), max_size=8)
+trees = st.dictionaries(st.lists(safe, min_size=1, max_size=3).map(b"/".join), st.binary(max_size=30), max_size=24)
 
 
-@settings(max_examples=10, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(trees, trees)
 def test_any_file_names_and_changes_are_synced(
     tmp_path_factory: pytest.TempPathFactory, first: dict[bytes, bytes], second: dict[bytes, bytes]
@@ -669,26 +670,31 @@ def test_agent_scripts_run_with_every_python_of_a_node(place: Place, python: str
     assert (place.home / "code/p-1/d").is_dir()
 
 
-@pytest.mark.parametrize("sent", [b"", b'{"sha256": "%s", "size": 3000000}\nhalf' % (b"a" * 64)])
-def test_silent_connection_does_not_keep_the_tree_locked(place: Place, sent: bytes) -> None:
+def test_silent_connection_does_not_keep_the_tree_locked(place: Place) -> None:
     """A lost connection may stay open on the host for hours."""
     packed = gzip.compress(b"[]")
-    request: dict[str, object] = {"home": str(place.home), "project": "p-1", "digest": "d"}
-    request.update(lease=None, ended=[], dry_run=False, data=[], generation=1, blobs=[], manifest=len(packed))
     patches = {"common.limits": ("UPLOAD_SILENCE = 300", "UPLOAD_SILENCE = 1")}
-    with subprocess.Popen(
-        agent_argv(sys.executable, "files.tree_upload", "put", patches), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as child:
-        assert child.stdin is not None and child.stdout is not None
-        try:
+    argv = agent_argv(sys.executable, "files.tree_upload", "put", patches)
+    children = []
+    try:
+        for project, sent in (("p-1", b""), ("p-2", b'{"sha256": "%s", "size": 3000000}\nhalf' % (b"a" * 64))):
+            request: dict[str, object] = {"home": str(place.home), "project": project, "digest": "d"}
+            request.update(lease=None, ended=[], dry_run=False, data=[], generation=1, blobs=[], manifest=len(packed))
+            children.append(child := subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+            assert child.stdin is not None
             child.stdin.write(json.dumps(request).encode() + b"\n" + packed + sent)
             child.stdin.flush()
-            assert child.wait(20) == 1
-        finally:
+        assert [child.wait(20) for child in children] == [1, 1]
+    finally:
+        for child in children:
             child.kill()
+    for child in children:
+        assert child.stdin is not None and child.stdout is not None
         failed = json.loads(child.stdout.read())
-    assert (failed["event"], failed["fix"]) == ("failed", "run it again")
-    assert not os.path.lexists(place.home / "code/p-1/.ipexctl/lock")
+        child.stdin.close()
+        child.stdout.close()
+        assert (failed["event"], failed["fix"]) == ("failed", "run it again")
+    assert not list(place.home.glob("code/*/.ipexctl/lock"))
 
 
 def test_file_that_receives_stdout_of_the_command_is_not_sent(tmp_path: Path) -> None:

@@ -270,13 +270,20 @@ def test_lock_without_a_known_holder_is_waited_for_and_then_removed(shell: list[
 
 
 def _log_in(
-    shell: list[str], folder: Path, ssh: str, nodes: str, *, config: str = "config", last_decides: bool = False
+    shell: list[str],
+    folder: Path,
+    ssh: str,
+    nodes: str,
+    *,
+    config: str = "config",
+    seconds: int = 9,
+    last_decides: bool = False,
 ) -> dict[str, LoginAttempt]:
     """The logins to nodes with this script as ssh; each line is one write, so lines do not mix."""
     (folder / "ssh").write_text(f"#!/bin/sh\n{ssh}\n")
     (folder / "ssh").chmod(0o755)
     names = {node: node for node in nodes}
-    command = login_command(names, config, connect=1, seconds=2, at_once=2, last_decides=last_decides)
+    command = login_command(names, config, connect=1, seconds=seconds, at_once=2, last_decides=last_decides)
     done = subprocess.run(
         [*shell, "-c", command.script],
         capture_output=True,
@@ -301,14 +308,16 @@ def test_login_output_of_a_node_is_limited(shell: list[str], tmp_path: Path) -> 
 
 @each_shell
 def test_endless_login_output_ends_at_the_timeout(shell: list[str], tmp_path: Path) -> None:
-    login = _log_in(shell, tmp_path, "exec tr '\\0' x </dev/zero", "b")["b"]
+    """Of megabytes, not as many as a second has room for: these would only be the time of two processors."""
+    endless = "while :; do head -c 1000000 /dev/zero | tr '\\0' x; sleep 0.05; done"
+    login = _log_in(shell, tmp_path, endless, "b", seconds=1)["b"]
     assert (login.code, len(login.output)) == (124, 1500)
 
 
 @each_shell
 def test_number_of_concurrent_logins_is_limited_and_all_nodes_are_tried(shell: list[str], tmp_path: Path) -> None:
-    ssh = f"""cd {tmp_path}; : >running.$$; sleep 0.3
-ls running.* | wc -l >>at-once; sleep 0.3; rm running.$$; echo "$*" | grep -o " -- [a-z]" """
+    ssh = f"""cd {tmp_path}; : >running.$$; sleep 0.1
+ls running.* | wc -l >>at-once; sleep 0.1; rm running.$$; echo "$*" | grep -o " -- [a-z]" """
     logins = _log_in(shell, tmp_path, ssh, "abcde")
     assert {name: login.output for name, login in logins.items()} == {name: f" -- {name}" for name in "abcde"}
     running = (tmp_path / "at-once").read_text().split()

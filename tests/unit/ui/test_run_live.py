@@ -35,7 +35,7 @@ with LiveRun(status("running"), lambda: print("asked to stop"), over.set) as vie
     {body}
 """
 WAIT = "over.wait(20)"
-END = 'time.sleep(0.5); view.watch(RunEnded(0, status("ok")))'
+END = 'time.sleep(0.2); view.watch(RunEnded(0, status("ok")))'
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_ctrl_c_restores_the_terminal(show: Callable[[str], TerminalProgram]) ->
 
 
 def test_exception_restores_the_terminal(show: Callable[[str], TerminalProgram]) -> None:
-    shown = show('time.sleep(0.5); raise ValueError("odd")')
+    shown = show('time.sleep(0.2); raise ValueError("odd")')
     assert shown.until_gone() == 1
     assert shown.restored
     last_line = shown.seen[shown.seen.rfind(b"\x1b[?1049l") :].splitlines()[-1]
@@ -107,7 +107,7 @@ def test_stop_by_key_asks_for_confirmation(show: Callable[[str], TerminalProgram
 
 
 def test_abandon_restores_the_terminal_before_sigkill(show: Callable[[str], TerminalProgram]) -> None:
-    shown = show("time.sleep(0.5); view.stopping(); time.sleep(0.5); view.abandon(); signal.raise_signal(9)")
+    shown = show("time.sleep(0.2); view.stopping(); time.sleep(0.2); view.abandon(); signal.raise_signal(9)")
     assert shown.until_gone() == -9
     assert b"stopping" in shown.seen
     assert shown.restored
@@ -147,7 +147,7 @@ def test_blocked_terminal_does_not_delay_the_run_output(show: Callable[[str], Te
         f"open({str(through)!r}, 'w').close(); view.watch(RunEnded(0, status('ok')))"
     )
     wait_until(through.exists, 60)  # nothing is read meanwhile
-    time.sleep(1)
+    time.sleep(0.2)
     assert shown.until_gone() == 0
     assert shown.restored
 
