@@ -124,7 +124,7 @@ def words(seed: int) -> tuple[float, list[float]]:
         return cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
 
     losses = descend(
-        network, 400, lambda model, step: loss_with(model, batch_of(train, 8, seed, step, dist.get_rank())), 2e-3
+        network, 280, lambda model, step: loss_with(model, batch_of(train, 8, seed, step, dist.get_rank())), 2e-3
     )
     with torch.no_grad():
         found = [loss_with(network, batch_of(test, 32, 5, number)) for number in range(8)]
@@ -156,10 +156,10 @@ def trainer(seed: int) -> tuple[float, list[float]]:
         "trained",
         per_device_train_batch_size=16,
         per_device_eval_batch_size=64,
-        max_steps=240,
+        max_steps=180,
         learning_rate=1e-3,
         warmup_steps=24,
-        logging_steps=6,
+        logging_steps=4,
         save_strategy="no",
         report_to="none",
         disable_tqdm=True,
