@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import signal
@@ -14,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
 from .figures import median, ratio
 
@@ -147,6 +148,18 @@ def failure(contender: Contender, end: Exit, stdout: str = "") -> Failed:
     said = "\n".join((end.stderr or stdout).strip().splitlines()[-30:])
     hung = " (it hung and was killed)" if end.code == -signal.SIGKILL and end.spent.wall >= TOO_LONG else ""
     return Failed(f"{contender.name} ended with {end.code}{hung}: {shlex.join(contender.argv)}\n{said}")
+
+
+def printed(contender: Contender, base: Mapping[str, str], word: str) -> list[Any]:
+    """The documents that rank 0 of a run prints behind this word; raises Failed if it ends badly or prints none."""
+    end, output = end_of(contender, base)
+    if end.code != 0:
+        raise failure(contender, end, output)
+    begin = f"[0] {word} "
+    found = [json.loads(line.removeprefix(begin)) for line in output.splitlines() if line.startswith(begin)]
+    if not found:
+        raise Failed(f"{contender.name} printed no figures:\n{output[-2000:]}")
+    return found
 
 
 def in_turns(

@@ -6,7 +6,6 @@ Sizes and the two hosts are measured inside one run, in which both ways exist an
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from ipexctl.lab import system
 from ipexctl.text import counted
 
 from .figures import Interval, median, median_interval, ratio, ratios
-from .harness import Contender, Failed, end_of, failure, say, spend
+from .harness import printed, say, spend
 from .part_train import (
     BACKEND,
     BF16,
@@ -77,7 +76,7 @@ def measure_sizes(rig: Rig) -> Report:
     starts: list[dict[int, list[list[float]]]] = []
     for number in range(rig.runs):
         say(f"all-reduce: sizes, start {number + 1} of {rig.runs}")
-        (found,) = _printed(rig, call, "sizes")
+        (found,) = printed(call, rig.env, "sizes")
         starts.append({int(size): pairs for size, pairs in found.items()})
     rows, beside = [], {}
     for size in starts[0]:
@@ -131,7 +130,7 @@ def measure_hosts(rig: Rig) -> Report:
         call = ipexctl(SHARED, "run", *options, project / "allreduce_hosts.py")
         for number in range(STARTS):
             say(f"all-reduce: {HOSTS} hosts, start {number + 1} of {STARTS}")
-            pairs += _printed(shared, call, "turn")
+            pairs += printed(call, shared.env, "turn")
     gloo, ours = ([pair[at] for pair in pairs] for at in (0, 1))
     titles = ("ms a step", "MB a step that a host sends")
     intervals = [_beside(gloo, ours, at) for at in (0, 1)]
@@ -151,18 +150,6 @@ def measure_hosts(rig: Rig) -> Report:
 
 def _beside(gloo: Sequence[Any], ours: Sequence[Any], at: int) -> Interval:
     return median_interval(ratios([turn[at] for turn in ours], [turn[at] for turn in gloo]))
-
-
-def _printed(rig: Rig, call: Contender, word: str) -> list[Any]:
-    """The documents that rank 0 prints behind this word; raises Failed if there is none or the plan is another."""
-    end, output = end_of(call, rig.env)
-    if end.code != 0:
-        raise failure(call, end, output)
-    begin = f"[0] {word} "
-    found = [json.loads(line.removeprefix(begin)) for line in output.splitlines() if line.startswith(begin)]
-    if not found:
-        raise Failed(f"{call.name} printed no figures:\n{output[-2000:]}")
-    return found
 
 
 def _worst(aim: str, beside: Mapping[int, Interval], limit: float) -> Goal:

@@ -7,7 +7,6 @@ are limited by `tc`. For the accuracy, whole trainings with several seeds (`cont
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -21,7 +20,7 @@ from ipexctl.lab import system
 from ipexctl.text import counted
 
 from .figures import Interval, median, median_interval, ratios
-from .harness import Failed, end_of, failure, say, spend
+from .harness import printed, say, spend
 from .part_train import TORCH
 from .report import Goal, Report
 from .rig import CONTENDERS, HERE, Rig, ipexctl, laboratory, prepare
@@ -138,18 +137,7 @@ def _turns(rig: Rig, project: Path, place: Place, mode: str) -> Turns:
     where = rig.where(place.hosts)
     call = ipexctl(mode, "run", "--plain", "--quiet", *where, "--ppn", place.ranks, "--wire", mode)
     words = (str(project / "wire_steps.py"), "--turns", str(rig.runs))
-    return _printed(rig, replace(call, argv=(*call.argv, *words)), "turn")
-
-
-def _printed(rig: Rig, call: Any, word: str) -> list[Any]:
-    end, output = end_of(call, rig.env)
-    if end.code != 0:
-        raise failure(call, end, output)
-    begin = f"[0] {word} "
-    found = [json.loads(line.removeprefix(begin)) for line in output.splitlines() if line.startswith(begin)]
-    if not found:
-        raise Failed(f"{call.name} printed no figures:\n{output[-2000:]}")
-    return found
+    return printed(replace(call, argv=(*call.argv, *words)), rig.env, "turn")
 
 
 def _project(rig: Rig, *names: str) -> Path:
@@ -190,7 +178,7 @@ def measure_accuracy(rig: Rig) -> Report:
             say(f"wire: accuracy of {workload}, {mode}, seed {seed}")
             call = ipexctl(mode, "run", "--plain", "--quiet", *shared.where(2), *ALONE, "--wire", mode)
             words = (str(project / "accuracy.py"), workload, "--seed", str(seed))
-            trained = _printed(shared, replace(call, argv=(*call.argv, *words)), "trained")
+            trained = printed(replace(call, argv=(*call.argv, *words)), shared.env, "trained")
             found.setdefault(workload, {}).setdefault(mode, []).extend(trained)
     PICTURE.write_text(picture(found))
     header = (f"mean of {SEEDS} seeds ± their spread", "fp32", *MODES)
