@@ -130,6 +130,8 @@ def main() -> None:
     assert not ways.link.takes(large), "integers go as they are"
     assert ways.link.takes(large.double())
     assert not ways.link.takes(torch.zeros(1000))
+    assert ways.link.gains(torch.zeros(1))
+    assert ways.link.gains(torch.zeros(1, dtype=torch.bfloat16)) == (MODE == "int8")
     sys.stdout.write("right\n")
     sys.stdout.flush()
     dist.barrier()
