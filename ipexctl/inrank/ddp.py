@@ -124,7 +124,7 @@ def attach(model: Any) -> None:
 
 
 def _attach(model: Any) -> str:
-    """Raises an OffError, and returns the reason of a model that this rank alone leaves to the backend."""
+    """Raises an OffError, and returns the reason of a model that is left to the backend without asking the others."""
     global _models, _connected
     group = getattr(model, "process_group", None)
     world = dist.distributed_c10d._get_default_group()
@@ -141,6 +141,8 @@ def _attach(model: Any) -> str:
         _connected = _Connected(weakref.ref(group), link)
     else:
         link.confirm(store, dist.get_rank(), name, reason)
+    if not any(map(link.gains, _trained(model))):
+        return "its gradients would not become fewer bytes"
     _patch_registration()
     state = Gradients(model, link, group)
     dist._register_comm_hook(model.reducer, state, reduce_gradients)
@@ -178,7 +180,7 @@ def _missing_name(model: Any) -> str:
         (DistributedDataParallel, ("register_comm_hook", "_register_builtin_comm_hook", "_check_comm_hook")),
         (DistributedDataParallel, ("_match_all_reduce_for_bwd_pass",)),
         (dist, ("_register_comm_hook", "BuiltinCommHookType", "GradBucket")),
-        (getattr(dist, "GradBucket", None), ("buffer", "index", "is_last")),
+        (getattr(dist, "GradBucket", None), ("buffer", "index", "is_last", "parameters")),
         (model, ("reducer", "_module_parameters")),
         (getattr(model, "logger", None), ("_set_comm_hook_name",)),
     )
@@ -215,8 +217,11 @@ def _wire() -> str:
 
 
 def _gradient_bytes(model: Any) -> int:
-    parameters = [parameter for parameter in model._module_parameters if parameter.requires_grad]
-    return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+    return sum(parameter.numel() * parameter.element_size() for parameter in _trained(model))
+
+
+def _trained(model: Any) -> list[Any]:
+    return [parameter for parameter in model._module_parameters if parameter.requires_grad]
 
 
 def _report(reason: str) -> None:

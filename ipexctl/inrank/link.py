@@ -51,12 +51,15 @@ class SharedLink:
             return CROSSOVER
         return CROSSOVER_BETWEEN if self.between.codec is None else CROSSOVER_CODED
 
-    def takes(self, tensor: Any) -> bool:
+    def gains(self, tensor: Any) -> bool:
         """A rank alone on its host has nothing to gain for values that go to the others as they are."""
-        size = tensor.element_size()
-        if tensor.numel() * size < self.crossover or tensor.dtype not in DTYPES:
-            return False
-        return self.channel.size > 1 or (self.between is not None and self.between.compresses(tensor.dtype, size))
+        if self.channel.size > 1:
+            return True
+        return self.between is not None and self.between.compresses(tensor.dtype, tensor.element_size())
+
+    def takes(self, tensor: Any) -> bool:
+        is_large = tensor.numel() * tensor.element_size() >= self.crossover
+        return is_large and tensor.dtype in DTYPES and self.gains(tensor)
 
     def all_reduce(self, owner: Any, tensor: Any, factor: float, lost: dict[int, Lost]) -> Any:
         """A future of a flat tensor, which is the sum over all ranks, each rank's values multiplied by the factor.

@@ -9,9 +9,9 @@ values as they are. With a codec, values are sent as bf16, or as int8 with a sca
 
 The rules: sums are formed in fp32, in the order of the hosts. A host uses its own values as the others read them, so
 that all of them have the same bits. An infinite or undefined value makes its block undefined everywhere, so that loss
-scalers see it. What int8 loses by rounding is added to the values of the next step (error feedback), and is forgotten
-with its model. Values that a codec would not make smaller go as they are. Each group makes its calls in the order of
-the pieces, which is the same on all hosts.
+scalers see it. What int8 loses by rounding is added to the values of the next step (error feedback); it is forgotten
+with its model, and where it is larger than the next values. Values that a codec would not make smaller go as they are.
+Each group makes its calls in the order of the pieces, which is the same on all hosts.
 """
 
 from __future__ import annotations
@@ -238,11 +238,19 @@ def part_bounds(elements: int, hosts: int) -> list[Any]:
 
 
 def _with_lost(values: Any, lost: Lost | None) -> Any:
-    """The values in fp32, with what they have lost in the step before."""
+    """The values in fp32, with what they have lost in the step before.
+
+    If that is larger than all of them, it is of a step that went wrong, which the script may have left out or clipped.
+    """
     values = values.float()
-    if lost is not None and lost.values is not None:
+    if lost is not None and lost.values is not None and not _largest(lost.values) > _largest(values):
         values.add_(lost.values)
     return values
+
+
+def _largest(values: Any) -> float:
+    lowest, highest = torch.aminmax(values)
+    return max(-float(lowest), float(highest))
 
 
 def _keep(lost: Lost, values: Any, decoded: Any) -> None:

@@ -99,6 +99,15 @@ def check_feedback(ways: Ways) -> None:
     assert (total - wanted).abs().max() <= 0.02 * ways.ranks, float((total - wanted).abs().max())
 
 
+def check_wrong_step(ways: Ways) -> None:
+    """What a step loses whose values are far too large, so that a script leaves it out, is in no other."""
+    lost: dict[int, Any] = {}
+    for step, scale in enumerate((1.0, 1e30, 1.0)):
+        terms = ways.all(lambda rank, step=step, scale=scale: noise(9 * step + rank, 5 * BLOCK) * scale)
+        found = ways.total(terms[ways.rank].clone(), lost)
+        assert (found - sum(terms)).abs().max() <= NEAR * ways.ranks * 5 * scale, (step, found.abs().max())
+
+
 def main() -> None:
     dist.init_process_group("gloo")
     ways = Ways()
@@ -114,12 +123,15 @@ def main() -> None:
     check_small(ways)
     if MODE == "int8":
         check_feedback(ways)
+        check_wrong_step(ways)
     torch.set_default_dtype(torch.float64)  # as scripts of other sciences do
     check_near(ways, torch.float32, 12_293)
     large = torch.zeros(1 << 20, dtype=torch.int64)
     assert not ways.link.takes(large), "integers go as they are"
     assert ways.link.takes(large.double())
     assert not ways.link.takes(torch.zeros(1000))
+    assert ways.link.gains(torch.zeros(1))
+    assert ways.link.gains(torch.zeros(1, dtype=torch.bfloat16)) == (MODE == "int8")
     sys.stdout.write("right\n")
     sys.stdout.flush()
     dist.barrier()
