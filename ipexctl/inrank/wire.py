@@ -249,8 +249,7 @@ def _with_lost(values: Any, lost: Lost | None) -> Any:
 
 
 def _largest(values: Any) -> float:
-    lowest, highest = torch.aminmax(values)
-    return max(-float(lowest), float(highest))
+    return max(-float(values.amin()), float(values.amax()))
 
 
 def _keep(lost: Lost, values: Any, decoded: Any) -> None:
