@@ -7,7 +7,7 @@ The supervisor watches while windows arrive; `slow`, `why`, the page and the clo
   time, over all windows with steps but the first.
 - Advice is given where gradients go between hosts as they are and `--wire` is possible, the share is at least ADVISED,
   and the ranks have told how many bytes of gradients a model with DDP has: other traffic would not become less. A host
-  that sends fewer than these already has a hook of the script that takes some of them, and such a hook replaces ours.
+  that sends fewer than these already has a hook of the script, which takes some of them and the place of our hook.
 - Of the transfer, a part is hidden behind backward. It is known where steps are much longer than the moments in which
   the interface is looked at: at the rate of the busiest of them, the bytes of a step take a time, of which the ranks
   wait for a part. Fewer bytes take less time; what is hidden stays hidden first. What is waited for beyond that time
