@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Iterator
 
@@ -82,7 +83,8 @@ def test_of_exclusive_calls_at_the_same_moment_one_starts_and_another_call_names
     winner.wait_for("here", times=1 if of_root else 3)
     for loser in losers:
         assert loser.end() == 1, loser.said()
-        assert winner.id in loser.said()
+        # It may be the third call, which was starting when this one looked, and has lost, too.
+        assert re.search(r"run waits-\d+-\d+-\w+ of (ipex|root) is (starting|running) on node", loser.said())
     beside = cluster.run("--ppn", "1", "short.py")
     account, hosts = ("root", "node1") if of_root else ("ipex", "node[1-3]")
     assert f"run {winner.id} of {account} is running on {hosts}" in beside.err
