@@ -1,6 +1,6 @@
 """Steps with 25 MB of gradients over several hosts, as DDP sends them and in fewer bytes, in turns.
 
-Each contender is a model with a process group of its own: DDP as it is, with torch's bf16 hook, with its batched
+Each contender is a model with a process group of its own: DDP as it is, with torch's bf16 hook, with its
 PowerSGD hook, as under torchrun; and one whose group is that of the run, which has `--wire`. Rank 0 prints a line
 `turn` with JSON: contender → seconds a step, and bytes a step of the host that sends most. A `sum` is an all-reduce
 alone.
@@ -26,6 +26,14 @@ WARM_UP = 4
 NUMBERS = 25 * (1 << 20) // 4
 
 
+class Matrices(Products):
+    """The same values in matrices, as PowerSGD sends vectors as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = torch.nn.ParameterList(torch.nn.Parameter(part.detach().view(1024, -1)) for part in self.parts)
+
+
 def halved(group, bucket):  # type: ignore[no-untyped-def]  # DDP takes no annotations that are strings
     """torch's own hook, which DDP refuses on CPUs by its name."""
     return default_hooks.bf16_compress_hook(group, bucket)
@@ -33,14 +41,14 @@ def halved(group, bucket):  # type: ignore[no-untyped-def]  # DDP takes no annot
 
 def model_of(name: str) -> Any:
     if name == "ours":
-        return DistributedDataParallel(Products())
+        return DistributedDataParallel(Matrices())
     group = dist.new_group(backend="gloo")
-    model = DistributedDataParallel(Products(), process_group=group)
+    model = DistributedDataParallel(Matrices(), process_group=group)
     if name == "bf16 hook":
         model.register_comm_hook(group, halved)
     elif name == "PowerSGD hook":
         state = powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=1, start_powerSGD_iter=2)
-        model.register_comm_hook(state, powerSGD_hook.batched_powerSGD_hook)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     return model
 
 
