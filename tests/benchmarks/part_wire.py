@@ -33,7 +33,7 @@ LIMITS: Final = {
     "10 Gbit/s": "rate 10gbit burst 4mb latency 50ms",
     "no limit": "",
 }
-GIGABIT, UNLIMITED = "1 Gbit/s", "no limit"
+SLOWEST, GIGABIT, UNLIMITED = "100 Mbit/s", "1 Gbit/s", "no limit"
 HOSTS: Final = 4
 SUM_AIMS: Final = {"bf16": 0.55, "int8": 0.32}
 STEP_AIMS: Final = {"bf16": 1.7, "int8": 2.8}
@@ -135,8 +135,9 @@ def _goals(found: Mapping[Place, Found]) -> Sequence[Goal]:
 def _turns(rig: Rig, project: Path, place: Place, mode: str) -> Turns:
     say(f"wire: {place}, {mode}")
     where = rig.where(place.hosts)
-    call = ipexctl(mode, "run", "--plain", "--quiet", *where, "--ppn", place.ranks, "--wire", mode)
-    words = (str(project / "wire_steps.py"), "--turns", str(rig.runs))
+    call = ipexctl(mode, "run", "--plain", "--quiet", *where, "--ppn", place.ranks, "--omp", 1, "--wire", mode)
+    steps = 1 if place.limit == SLOWEST else 3
+    words = (str(project / "wire_steps.py"), "--turns", str(rig.runs), "--steps", str(steps))
     return printed(replace(call, argv=(*call.argv, *words)), rig.env, "turn")
 
 
