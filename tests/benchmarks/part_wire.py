@@ -26,7 +26,7 @@ from .report import Goal, Report
 from .rig import CONTENDERS, HERE, Rig, ipexctl, laboratory, prepare
 
 MODES: Final = ("bf16", "int8")
-HOOKS: Final = ("bf16 hook", "PowerSGD hook")
+HOOKS: Final = ("bf16 hook",)
 LIMITS: Final = {
     "100 Mbit/s": "rate 100mbit burst 64kb latency 400ms",
     "1 Gbit/s": "rate 1gbit burst 256kb latency 100ms",

@@ -1,9 +1,9 @@
 """Steps with 25 MB of gradients over several hosts, as DDP sends them and in fewer bytes, in turns.
 
-Each contender is a model with a process group of its own: DDP as it is, with torch's bf16 hook, with its
-PowerSGD hook, as under torchrun; and one whose group is that of the run, which has `--wire`. Rank 0 prints a line
-`turn` with JSON: contender → seconds a step, and bytes a step of the host that sends most. A `sum` is an all-reduce
-alone.
+Each contender is a model with a process group of its own: DDP as it is, and with torch's bf16 hook, as under torchrun;
+and one whose group is that of the run, which has `--wire`. Rank 0 prints a line `turn` with JSON: contender → seconds a
+step, and bytes a step of the host that sends most. A `sum` is an all-reduce alone. torch's PowerSGD hook is no
+contender: with torch 2.13 over gloo it hangs at the third or fourth step of many trainings, and its batched one fails.
 """
 
 from __future__ import annotations
@@ -18,20 +18,11 @@ import torch
 import torch.distributed as dist
 from allreduce_hosts import sent
 from gradients import Products
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 WARM_UP = 4
-"""PowerSGD begins at the third step."""
 NUMBERS = 25 * (1 << 20) // 4
-
-
-class Matrices(Products):
-    """The same values in matrices, as PowerSGD sends vectors as they are."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts = torch.nn.ParameterList(torch.nn.Parameter(part.detach().view(1024, -1)) for part in self.parts)
 
 
 def halved(group, bucket):  # type: ignore[no-untyped-def]  # DDP takes no annotations that are strings
@@ -41,14 +32,11 @@ def halved(group, bucket):  # type: ignore[no-untyped-def]  # DDP takes no annot
 
 def model_of(name: str) -> Any:
     if name == "ours":
-        return DistributedDataParallel(Matrices())
+        return DistributedDataParallel(Products())
     group = dist.new_group(backend="gloo")
-    model = DistributedDataParallel(Matrices(), process_group=group)
+    model = DistributedDataParallel(Products(), process_group=group)
     if name == "bf16 hook":
         model.register_comm_hook(group, halved)
-    elif name == "PowerSGD hook":
-        state = powerSGD_hook.PowerSGDState(group, matrix_approximation_rank=1, start_powerSGD_iter=2)
-        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     return model
 
 
@@ -71,7 +59,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     number = torch.tensor(1.0 + dist.get_rank())
     actions: dict[str, Any] = {}
-    for name in ("gloo", "bf16 hook", "PowerSGD hook", "ours"):
+    for name in ("gloo", "bf16 hook", "ours"):
         model = model_of(name)
 
         def step(model: Any = model) -> None:
