@@ -62,10 +62,13 @@ class Gradients:
             self._link.channel.finish()
         return future
 
-    def _lost_of(self, bucket: Any) -> dict[int, Lost]:
-        """By piece. DDP makes other buckets after the first backward pass: what other parameters lost is dropped."""
+    def _lost_of(self, bucket: Any) -> dict[int, Lost] | None:
+        """By piece; None if values go as they are.
+
+        DDP makes other buckets after the first backward pass: what other parameters lost is dropped.
+        """
         if self._link.between is None or self._link.between.codec is None:
-            return {}
+            return None
         parameters = tuple(map(id, bucket.parameters()))
         kept = self._lost.get(bucket.index())
         if kept is None or kept.parameters != parameters:
@@ -109,7 +112,7 @@ class _Connected(NamedTuple):
 _models = 0
 """Models of the world's process groups so far; equal on all ranks."""
 _connected: _Connected | None = None
-_has_reported = False
+_reported: set[str] = set()
 
 
 def attach(model: Any) -> None:
@@ -225,15 +228,14 @@ def _trained(model: Any) -> list[Any]:
 
 
 def _report(reason: str) -> None:
-    """Say once, on rank 0, which way the gradients go, if the call asks for one."""
-    global _has_reported
+    """Say on rank 0 which way the gradients go, if the call asks for one: each answer once, as models may differ."""
     wire = os.environ.get("IPEXCTL_WIRE", "")
     chosen = [f"--wire {wire}"] if wire else []
     if os.environ.get("IPEXCTL_ALLREDUCE") == "shared":
         chosen.insert(0, "all-reduce in shared memory")
-    if not chosen or _has_reported or not dist.is_initialized() or dist.get_rank() != 0:
+    if not chosen or reason in _reported or not dist.is_initialized() or dist.get_rank() != 0:
         return
-    _has_reported = True
+    _reported.add(reason)
     state = f"off: {reason}" if reason else "on"
     try:
         for way in chosen:

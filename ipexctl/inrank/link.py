@@ -61,7 +61,7 @@ class SharedLink:
         is_large = tensor.numel() * tensor.element_size() >= self.crossover
         return is_large and tensor.dtype in DTYPES and self.gains(tensor)
 
-    def all_reduce(self, owner: Any, tensor: Any, factor: float, lost: dict[int, Lost]) -> Any:
+    def all_reduce(self, owner: Any, tensor: Any, factor: float, lost: dict[int, Lost] | None = None) -> Any:
         """A future of a flat tensor, which is the sum over all ranks, each rank's values multiplied by the factor.
 
         It is there after `channel.finish` at the latest. `lost` is what rounding has taken from this bucket before.

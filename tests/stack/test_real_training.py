@@ -324,6 +324,10 @@ def test_parameters_are_equal_on_both_hosts_however_a_script_trains(training: Tr
     assert {case: len(digests) for case, digests in found.items()} == dict.fromkeys(found, 1)
     left = {row["case"] for row in rows if not row["buckets"]}
     assert left == LEFT_TO_GLOO | ({"bfloat16", "float16"} if mode == "bf16" else set())
+    reported = [line for line in (ran.out + ran.err).splitlines() if f"--wire {mode} is" in line]
+    assert len(reported) == len(set(reported)), reported
+    assert f"[0] ipexctl: --wire {mode} is on" in reported
+    assert any("is off: the model has another process group" in line for line in reported), reported
 
 
 def test_the_advice_names_the_speed_that_fewer_bytes_bring(training: Training, tmp_path: Path) -> None:

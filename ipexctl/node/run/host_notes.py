@@ -61,7 +61,7 @@ class Moments:
             return
         if self._before is not None:
             then, before = self._before
-            if now - then >= MOMENT / 2:  # a look that came late is no shorter moment
+            if MOMENT / 2 <= now - then <= 2 * MOMENT:  # a look that came late is of another moment
                 self._peak = max(self._peak or 0.0, (sent - before) / (now - then))
         self._before, self.at = (now, sent), now + MOMENT
         if now - self._begun >= LOOKING:

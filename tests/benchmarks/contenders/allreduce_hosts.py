@@ -30,11 +30,20 @@ def sent() -> int:
 def steps(model: Any, count: int) -> tuple[float, float]:
     """Seconds a step, and bytes a step of this host."""
     number = torch.tensor(1.0 + dist.get_rank())
+
+    def step() -> None:
+        model.zero_grad()
+        model(number).backward()
+
+    return timed(step, count)
+
+
+def timed(action: Any, count: int) -> tuple[float, float]:
+    """Seconds a call, and bytes a call of this host."""
     dist.barrier()
     before, begun = sent(), time.perf_counter()
     for _ in range(count):
-        model.zero_grad()
-        model(number).backward()
+        action()
     seconds = time.perf_counter() - begun
     dist.barrier()
     return seconds / count, (sent() - before) / count

@@ -11,12 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from allreduce_hosts import sent
+from allreduce_hosts import steps, timed
 from gradients import Products
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
@@ -40,33 +40,15 @@ def model_of(name: str) -> Any:
     return model
 
 
-def timed(action: Any, count: int) -> tuple[float, float]:
-    """Seconds a call, and bytes a call of this host."""
-    dist.barrier()
-    before, begun = sent(), time.perf_counter()
-    for _ in range(count):
-        action()
-    seconds = time.perf_counter() - begun
-    dist.barrier()
-    return seconds / count, (sent() - before) / count
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--steps", type=int, default=3)
     options = parser.parse_args()
     dist.init_process_group("gloo")
-    number = torch.tensor(1.0 + dist.get_rank())
     actions: dict[str, Any] = {}
     for name in ("gloo", "bf16 hook", "ours"):
-        model = model_of(name)
-
-        def step(model: Any = model) -> None:
-            model.zero_grad()
-            model(number).backward()
-
-        actions[name] = step
+        actions[name] = partial(steps, model_of(name))
     modules = [module for name, module in sys.modules.items() if name.endswith("inrank.ddp")]
     if not modules or modules[0]._connected is None or modules[0]._connected.link.between.codec is None:
         raise SystemExit("gradients do not go in fewer bytes")
@@ -76,17 +58,17 @@ def main() -> None:
         link.all_reduce(link, values, 0.5, lost)
         link.channel.finish()
 
-    actions["sum by gloo"] = lambda: dist.all_reduce(values)
-    actions["sum by ours"] = add_up
+    actions["sum by gloo"] = partial(timed, lambda: dist.all_reduce(values))
+    actions["sum by ours"] = partial(timed, add_up)
     for action in actions.values():
-        timed(action, WARM_UP)
+        action(WARM_UP)
     names = list(actions)
     for turn in range(options.turns):
         found = torch.zeros(len(names), 2, dtype=torch.float64)
         for place in range(len(names)):
             at = (place + turn) % len(names)
             values.normal_()
-            found[at] = torch.tensor(timed(actions[names[at]], options.steps), dtype=torch.float64)
+            found[at] = torch.tensor(actions[names[at]](options.steps), dtype=torch.float64)
         dist.all_reduce(found, dist.ReduceOp.MAX)  # of the slowest rank, and of the host that sends most
         if dist.get_rank() == 0:
             print("turn", json.dumps(dict(zip(names, found.tolist(), strict=True))), flush=True)

@@ -1,4 +1,4 @@
-"""When a plan adds gradients up in shared memory, and what it says, sets and exports then."""
+"""Plans that add gradients up in shared memory, or send fewer bytes between hosts: reasons, variables, exports."""
 
 from __future__ import annotations
 

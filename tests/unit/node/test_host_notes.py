@@ -197,6 +197,21 @@ def test_the_busiest_moment_of_the_interface_is_found_in_a_part_of_each_window(t
     assert found.peak_sent_per_s == approx(1 / 0.05, rel=0.2)
 
 
+def test_a_look_that_comes_late_tells_nothing_of_a_moment(tmp_path: Path) -> None:
+    """A mean over a longer time would be taken for the rate of the link."""
+    host = Host(tmp_path)
+    host.at(1)
+    probe = HostProbe([0], "eth0", 0.0, str(tmp_path))
+    probe.take(PID, 0.0)
+    for sent, now in ((0, 8.0), (1000, 8.05), (99_000, 8.65), (99_001, 8.651)):
+        host.write("sys/class/net/eth0/statistics/tx_bytes", f"{sent}\n")
+        probe.look(now)
+    host.at(2)
+    found = probe.take(PID, 10.0)
+    assert found is not None
+    assert found.peak_sent_per_s == approx(1000 / 0.05)
+
+
 def test_no_interface_is_looked_at_where_the_plan_names_none(tmp_path: Path) -> None:
     host = Host(tmp_path)
     host.at(1)

@@ -1,4 +1,4 @@
-"""What transfers between hosts cost a step, and what fewer bytes would bring."""
+"""The cost of transfers between hosts in a step, and the advice to send fewer bytes."""
 
 from __future__ import annotations
 
