@@ -84,9 +84,9 @@ def begun(record: RunRecord, output: Output, *, waits: bool = False) -> RunRecor
     if record.transport != "slurm" or (record.world_size and not waits):
         return record
     from ipexctl.cli.hosts import open_pool
+    from ipexctl.extras.slurm.queued import explain
+    from ipexctl.extras.slurm.waiting import has_begun, look, wait_for_start
     from ipexctl.jobs.follow import run_exit_code
-    from ipexctl.jobs.slurm.queued import explain
-    from ipexctl.jobs.slurm.waiting import has_begun, look, wait_for_start
 
     state = "queued" if not record.world_size else ""
 

@@ -10,9 +10,9 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from ipexctl.extras.slurm.queued import explain, reason_of_wait, with_place
 from ipexctl.jobs.local_copy import read_final_status
 from ipexctl.jobs.node0 import call_on_node0
-from ipexctl.jobs.slurm.queued import explain, reason_of_wait, with_place
 from ipexctl.limits import PS_ANSWER
 from ipexctl.node.common.records import RunStatus, read_status
 from ipexctl.option_defaults import FORKS

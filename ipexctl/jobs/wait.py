@@ -97,7 +97,7 @@ class RunWait:
 
     def _follow(self) -> RunStatus | None:
         if self._record.transport == "slurm":
-            from ipexctl.jobs.slurm import waiting  # few runs are submitted
+            from ipexctl.extras.slurm import waiting  # few runs are submitted
 
             if waiting.may_wait(self._record):
                 known = waiting.wait_for_start(

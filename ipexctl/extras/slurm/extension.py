@@ -1,0 +1,15 @@
+"""Tells the core of `ipexctl submit`."""
+
+from ipexctl.extensions import CommandEntry, Extra
+
+EXTRA = Extra(
+    (
+        CommandEntry(
+            "submit",
+            "Advanced",
+            "Put a run into the queue of a Slurm cluster, through its login node.",
+            "ipexctl.extras.slurm.command",
+            before="config",
+        ),
+    )
+)
