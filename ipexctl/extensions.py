@@ -2,8 +2,8 @@
 
 In comes the name of a command, or of a place where the core takes additions; out goes what an extra has for it. An
 extra is an entry point of ipexctl's own distribution in the group `ipexctl.extras`; it names a value of class `Extra`
-in a module `extension.py`, which imports nothing, so that the list of commands costs no command. The rule: nothing is asked
-of other distributions, as what is installed beside ipexctl must not change it; without an extra its commands are
+in a module `extension.py`, which imports nothing, so that the list of commands costs no command. The rule: nothing is
+asked of other distributions, as what is installed beside ipexctl must not change it; without an extra its commands are
 unknown, and what it adds is absent.
 """
 

@@ -1,4 +1,4 @@
-"""What others do with labs: make, find, break, mend and remove them."""
+"""Labs for others: made, found, broken, mended and removed."""
 
 from __future__ import annotations
 

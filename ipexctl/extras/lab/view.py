@@ -29,7 +29,7 @@ _NOT_IN_JSON: Final = ("lab", "cpu_profile", "is_bastion", "behind_bastion")
 def show_lab(lab: Lab, *, json: bool, quiet: bool) -> None:
     """Print the hostfile's path to stdout; the other paths and the next command to stderr."""
     if json:
-        print_json({"schema": "ipexctl.extras.lab-up/1", "lab": _as_json(lab)})
+        print_json({"schema": "ipexctl.lab-up/1", "lab": _as_json(lab)})
         return
     if not quiet:
         behind = ", behind a bastion" if lab.bastion else ""
@@ -52,7 +52,7 @@ def show_lab(lab: Lab, *, json: bool, quiet: bool) -> None:
 
 def show_removed(removed: RemovedLabs, *, json: bool, quiet: bool) -> None:
     if json:
-        print_json({"schema": "ipexctl.extras.lab-down/1", "labs": list(removed.labs), "hosts": removed.hosts})
+        print_json({"schema": "ipexctl.lab-down/1", "labs": list(removed.labs), "hosts": removed.hosts})
     elif quiet:
         return
     elif removed.labs:
@@ -63,7 +63,7 @@ def show_removed(removed: RemovedLabs, *, json: bool, quiet: bool) -> None:
 
 def show_labs(found: Sequence[FoundLab], *, json: bool) -> None:
     if json:
-        print_json({"schema": "ipexctl.extras.lab-list/1", "labs": [_found_as_json(lab) for lab in found]})
+        print_json({"schema": "ipexctl.lab-list/1", "labs": [_found_as_json(lab) for lab in found]})
         return
     if not found:
         print_message("there is no lab; make one: ipexctl lab up --hosts 3")
@@ -97,7 +97,7 @@ def show_cpu_profiles(*, json: bool) -> None:
     from ipexctl.extras.lab.cpu_profiles import CPU_PROFILES
 
     if json:
-        print_json({"schema": "ipexctl.extras.lab-costumes/1", "costumes": [c.name for c in CPU_PROFILES]})
+        print_json({"schema": "ipexctl.lab-costumes/1", "costumes": [c.name for c in CPU_PROFILES]})
         return
     show_table(
         ("cpu", "sockets x cores", "numa", "known for", "calls itself"),

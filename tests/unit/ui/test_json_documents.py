@@ -84,7 +84,7 @@ def test_uninstall_control_and_fetch_documents_have_these_fields() -> None:
         ("doctor --json", "ipexctl.doctor/1"),
         ("exec --json -H nofile -- true", "ipexctl.exec/1"),
         ("install --json", "ipexctl.install/1"),
-        ("lab up --json --hosts 999", "ipexctl.extras.lab-up/1"),
+        ("lab up --json --hosts 999", "ipexctl.lab-up/1"),
         ("run --dry-run --json train.py", "ipexctl.run/1"),
         ("fetch run-1:train.py ./out --json", "ipexctl.fetch/1"),
         ("sync --exclude a.py --json", "ipexctl.sync/1"),

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.errors import UserError
+from ipexctl.extras.lab import labs
 from ipexctl.extras.lab.cpu_profiles import CPU_PROFILES
 from ipexctl.extras.lab.faults import check_possible, find_fault, read_arguments, steps
 from ipexctl.extras.lab.labs import FAULTS, LabSpec
@@ -112,7 +113,7 @@ def test_every_fault_has_its_script_and_every_script_its_fault() -> None:
 
 
 def test_docs_list_every_fault_and_cpu_profile() -> None:
-    manual = (Path(__file__).parents[3] / "docs/lab.md").read_text()
+    manual = (Path(__file__).parents[4] / "docs/lab.md").read_text()
     for fault in FAULTS:
         assert f"| `{fault.usage}` | {fault.summary} |" in manual
     for cpu_profile in CPU_PROFILES:

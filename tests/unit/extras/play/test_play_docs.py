@@ -11,8 +11,8 @@ from ipexctl.extras.play.modules import MODULES
 from ipexctl.extras.play.playbook_file import shipped
 from playbook_helpers import book, play_of
 
-DOCS = (Path(__file__).parents[3] / "docs" / "playbooks.md").read_text()
-COMMANDS = (Path(__file__).parents[3] / "docs" / "commands.md").read_text()
+DOCS = (Path(__file__).parents[4] / "docs" / "playbooks.md").read_text()
+COMMANDS = (Path(__file__).parents[4] / "docs" / "commands.md").read_text()
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", DOCS + COMMANDS, re.DOTALL)
 
 

@@ -19,7 +19,7 @@ from ipexctl.jobs.windows import RunWindows
 from ipexctl.node.run.window_codec import HOST_WINDOWS, RANK_WINDOWS, RankRates, WindowKind
 from ipexctl.node.run.window_file import HostWindows, RankWindows
 
-RECORDED: list[dict[str, Any]] = json.loads((Path(__file__).parents[2] / "data/slow-windows.json").read_text())
+RECORDED: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "data/slow-windows.json").read_text())
 SECONDS = 2.0
 
 
