@@ -1,7 +1,7 @@
 """`ipexctl submit`: puts a run into the queue of a Slurm cluster, from a machine that reaches its login node by ssh.
 
 In comes the line of `run` without its hosts; out goes a run in the registry, whose id is the only line on stdout, or
-the reason why nothing is in the queue. `jobs/slurm/submission.py` does it. The rule: every option is decided here, from
+the reason why nothing is in the queue. `submission.py` does it. The rule: every option is decided here, from
 this machine's files of defaults; the job reads none.
 """
 
