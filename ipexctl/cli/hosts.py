@@ -9,7 +9,6 @@ its hosts, but not a default that every command reads from the same file.
 from __future__ import annotations
 
 import os
-import shutil
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -175,7 +174,7 @@ def session_pool(
 ) -> AbstractContextManager[tuple[SessionPool, Interrupt]]:
     """Sessions to the hosts of this call; the first signal cancels all steps on them.
 
-    `hosts`: those of a command that needs no ssh between them, and so works over srun, too. `node0s`: those of them
+    `hosts`: those of a command that needs no ssh between them, and so works over each starter. `node0s`: those of them
     that may be node0 of a run, whose supervisor does not end with the call.
     """
     options = connect_options(targets, output, starter_for(targets, hosts, quiet=quiet))
@@ -185,7 +184,7 @@ def session_pool(
 
 def starter_for(targets: Targets, hosts: Sequence[Host] | None, *, quiet: bool) -> Starter:
     """The way to these hosts; one that auto has chosen is announced."""
-    starter = choose_starter(targets.transport, hosts, os.environ, has_srun=shutil.which("srun") is not None)
+    starter = choose_starter(targets.transport, hosts, os.environ)
     if targets.transport == TRANSPORT and not quiet and (text := starter.announcement(os.environ)):
         print_message(text)
     return starter

@@ -9,6 +9,7 @@ name comes up: few runs were submitted. A name that is not known here counts as 
 from __future__ import annotations
 
 from importlib import import_module
+from shutil import which
 from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.errors import UserError
@@ -19,7 +20,7 @@ from ipexctl.starters.srun import OVER_SRUN, STEP
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ipexctl.starters.starter import RankStarter, Starter
 
@@ -47,7 +48,7 @@ def choose_starter(
     hosts: Sequence[Host] | None,
     environ: Mapping[str, str],
     *,
-    has_srun: bool,
+    find_program: Callable[[str], str | None] = which,
 ) -> Starter:
     """The way to the hosts of a call; None: it is of a command that needs ssh. Inside an allocation of Slurm it is
     srun, unless the call says how to log in."""
@@ -57,7 +58,7 @@ def choose_starter(
         if wanted == "srun":
             raise UserError("--transport srun is not for this command, which uses ssh", fix="without --transport")
         return OVER_SSH
-    job, names = job_name(environ), node_names(environ)
+    job, names, has_srun = job_name(environ), node_names(environ), find_program(STEP.flavor) is not None
     others = [host.name for host in hosts if host.name not in names and host.address != "localhost"]
     if wanted == "auto":
         is_over_srun = job and names and has_srun and not others and not any(map(ssh_options, hosts))

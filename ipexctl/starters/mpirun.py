@@ -30,6 +30,13 @@ class MpirunOverSsh:
         del environ
         return ""
 
+    def job_title(self, job: str) -> str:
+        return f"job {job}"
+
+    def seconds_left(self, job: str) -> int | None:
+        del job
+        return None
+
     def announcement(self, environ: Mapping[str, str]) -> str:
         del environ
         return ""

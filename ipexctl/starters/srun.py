@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.allocation import job_name, job_number
+from ipexctl.node.common.slurm import ask, seconds_left, show_time_left
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
@@ -80,8 +81,14 @@ class WithinJob:
     def job(self, environ: Mapping[str, str]) -> str:
         return job_number(environ)
 
+    def job_title(self, job: str) -> str:
+        return f"Slurm job {printable(job)}"
+
+    def seconds_left(self, job: str) -> int | None:
+        return seconds_left(ask(show_time_left(job)))
+
     def announcement(self, environ: Mapping[str, str]) -> str:
-        return f"over srun, in Slurm job {printable(job_name(environ))} (--transport ssh logs in instead)"
+        return f"over srun, in {self.job_title(job_name(environ))} (--transport ssh logs in instead)"
 
 
 OVER_SRUN: Final = WithinJob()

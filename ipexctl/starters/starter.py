@@ -1,8 +1,8 @@
 """The two protocols: what a call asks of its way to the nodes, and what a plan asks of something that starts ranks.
 
-Values in, values and text out, so that `launch` may ask while it plans, and `trust` and `remote` may ask below it. An
-implementation is frozen, and there is one value of it. A new question is a member here, answered by each of them; the
-rule is that a caller never compares names.
+Values in, values and text out, so that `launch` may ask while it plans, and `trust` and `remote` may ask below it; only
+`seconds_left` calls a program. An implementation is frozen, and there is one value of it. A new question is a member
+here, answered by each of them; the rule is that a caller never compares names.
 """
 
 from __future__ import annotations
@@ -75,6 +75,12 @@ class Starter(Protocol):
 
     def job(self, environ: Mapping[str, str]) -> str:
         """The number of the job that the nodes of the call belong to; empty: none that counts for a run."""
+
+    def job_title(self, job: str) -> str:
+        """The job for people."""
+
+    def seconds_left(self, job: str) -> int | None:
+        """Until the job ends, asked of its scheduler; None without a limit, or without an answer."""
 
     def announcement(self, environ: Mapping[str, str]) -> str:
         """A line for the user where it was chosen without being asked for; empty: none."""

@@ -22,7 +22,6 @@ from ipexctl.jobs.submit.preflight.connectivity import Node0Files, read_node0
 from ipexctl.jobs.submit.preflight.paths import check_paths
 from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
 from ipexctl.launch.request import RankEnv
-from ipexctl.node.common.slurm import ask, seconds_left, show_time_left
 from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
@@ -66,7 +65,7 @@ class RunContext:
     starter: Starter = OVER_SSH
     """The way to the hosts, and from node0 to the others."""
     job: str = ""
-    """The number of the Slurm job of which the hosts are nodes, as far as is known; empty outside one."""
+    """The number of the scheduler's job of which the hosts are nodes, as far as is known; empty outside one."""
     job_seconds: int | None = None
     """The time left of that job; None without a limit."""
 
@@ -105,7 +104,7 @@ def gather(
     node0, *others = hosts
     starter = pool.connector.options.starter
     job = starter.job(os.environ)
-    time_left = run_in_background(lambda: time_left_of(job) if job else None, "job")
+    time_left = run_in_background(lambda: starter.seconds_left(job) if job else None, "job")
     paths = run_in_background(lambda: check_paths(hosts, request, pool, unsynced), "paths")
     node0_files = run_in_background(
         lambda: read_node0(pool.session(node0), request.home, pool.cancel) if others else Node0Files(), "node0"
@@ -154,11 +153,6 @@ def gather(
         job,
         time_left.result(),
     )
-
-
-def time_left_of(job: str) -> int | None:
-    """The seconds until Slurm ends the job; None without a limit, or without an answer."""
-    return seconds_left(ask(show_time_left(job)))
 
 
 def _common_python(facts: Mapping[str, Facts]) -> str:

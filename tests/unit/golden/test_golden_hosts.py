@@ -83,7 +83,13 @@ def sources(tmp_path: Path) -> list[Case]:
         refusal("step of a job", allocated_hosts, {"SLURM_JOB_NODELIST": "n[1-2]", **of_step}),
         refusal("srun", allocated_hosts, {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_STEP_NUM_TASKS": "4"}),
         *(
-            refusal(f"--transport srun {named}", partial(choose_starter, has_srun=has_srun), "srun", hosts, environ)
+            refusal(
+                f"--transport srun {named}",
+                partial(choose_starter, find_program=choice.found(has_srun)),
+                "srun",
+                hosts,
+                environ,
+            )
             for hosts, environ, has_srun, named in rows_of(choice.test_srun_that_cannot_be_is_refused)
         ),
         refusal("an empty PBS file", allocated_hosts, {"PBS_NODEFILE": str(tmp_path / "empty")}, at=tmp_path),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,10 @@ from message_data import missing
 IN_JOB = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "node[1-2]"}
 NODES = (Host("node1", "node1"), Host("node2", "node2"))
 OUTSIDE = Host("node9", "node9")
+
+
+def found(is_there: bool) -> Callable[[str], str | None]:
+    return lambda name: f"/usr/bin/{name}" if is_there else None
 
 
 @pytest.mark.parametrize(
@@ -39,8 +44,8 @@ OUTSIDE = Host("node9", "node9")
 def test_auto_takes_srun_for_nodes_of_the_job_without_words_on_logins(
     hosts: tuple[Host, ...], environ: dict[str, str], *, has_srun: bool, transport: str
 ) -> None:
-    assert choose_starter("auto", hosts, environ, has_srun=has_srun).name == transport
-    assert choose_starter("ssh", hosts, environ, has_srun=has_srun) is OVER_SSH
+    assert choose_starter("auto", hosts, environ, find_program=found(has_srun)).name == transport
+    assert choose_starter("ssh", hosts, environ, find_program=found(has_srun)) is OVER_SSH
 
 
 @pytest.mark.parametrize(
@@ -55,16 +60,16 @@ def test_srun_that_cannot_be_is_refused(
     hosts: tuple[Host, ...], environ: dict[str, str], *, has_srun: bool, named: str
 ) -> None:
     with pytest.raises(UserError) as refused:
-        choose_starter("srun", hosts, environ, has_srun=has_srun)
+        choose_starter("srun", hosts, environ, find_program=found(has_srun))
     assert missing(refused.value.message, named) == []
-    assert choose_starter("srun", NODES, IN_JOB, has_srun=True) is OVER_SRUN
+    assert choose_starter("srun", NODES, IN_JOB, find_program=found(True)) is OVER_SRUN
 
 
 def test_a_command_that_needs_ssh_refuses_srun_and_takes_ssh_in_a_job() -> None:
     with pytest.raises(UserError) as refused:
-        choose_starter("srun", None, IN_JOB, has_srun=True)
+        choose_starter("srun", None, IN_JOB, find_program=found(True))
     assert missing(refused.value.fix, "--transport") == []
-    assert choose_starter("auto", None, IN_JOB, has_srun=True) is OVER_SSH
+    assert choose_starter("auto", None, IN_JOB, find_program=found(True)) is OVER_SSH
 
 
 def test_names_of_records_are_decoded_and_an_unknown_one_is_ssh() -> None:
