@@ -1,6 +1,6 @@
 """The plan of one run: ranks, cores, variables with reasons, the mpirun line, and its JSON. Pure.
 
-Values only. `planner.py` makes a `LaunchPlan`; `run --dry-run`, `export/` and the job files are made from it, so that
+Values only. `planner.py` makes a `LaunchPlan`; `run --dry-run`, `export` and the job files are made from it, so that
 what is shown is what starts. Every variable (`Setting`) carries the reason for its value. A plan contains no secret:
 those travel apart, and their value here is empty. `LaunchFlavor` names the kinds of MPI. `to_json` writes the fields
 under their names, which programs read: a field may be added, none renamed.

@@ -2,17 +2,17 @@
 
 In comes --transport with the hosts and the variables of the call, or the text of a record or plan; out goes a `Starter`
 or a `RankStarter`. srun is chosen only where nothing in the call or a hostfile says how to log in; nothing is queried.
-`_ELSEWHERE` has the starters of rooms above this one, one line each as in an entry point, which are imported when their
-name comes up: few runs were submitted. A name that is not known here counts as mpirun over ssh.
+Any other name of a record is one of an extra, which adds `starter:NAME`, as the queue that a run was submitted to; a
+name that nothing knows counts as mpirun over ssh.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
 from shutil import which
 from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.errors import UserError
+from ipexctl.extensions import addition
 from ipexctl.hosts.allocation import job_name, node_names
 from ipexctl.hosts.host import Host, ssh_options
 from ipexctl.starters.mpirun import OVER_SSH, SINGLE_RANK
@@ -25,17 +25,12 @@ if TYPE_CHECKING:
     from ipexctl.starters.starter import RankStarter, Starter
 
 _STARTERS: Final[dict[str, Starter]] = {starter.name: starter for starter in (OVER_SSH, OVER_SRUN)}
-_ELSEWHERE: Final = {"slurm": "ipexctl.jobs.slurm.queued:QUEUE"}
 _RANK_STARTERS: Final[dict[str, RankStarter]] = {starter.flavor: starter for starter in (SINGLE_RANK, STEP)}
 
 
 def starter_of(name: str) -> Starter:
     """The starter with that name in a record."""
-    if name not in _ELSEWHERE:
-        return _STARTERS.get(name, OVER_SSH)
-    module, _, value = _ELSEWHERE[name].partition(":")
-    starter: Starter = getattr(import_module(module), value)
-    return starter
+    return _STARTERS.get(name) or addition(f"starter:{name}") or OVER_SSH
 
 
 def rank_starter_of(flavor: str) -> RankStarter | None:

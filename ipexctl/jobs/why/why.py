@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from ipexctl.extensions import addition
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.dump import Dump, DumpReceiver, dump
 from ipexctl.jobs.node0 import call_on_node0, open_copy
 from ipexctl.jobs.queue import queue_of
 from ipexctl.jobs.ranks import describe_ranks
-from ipexctl.jobs.slow.slow import verdict_of
 from ipexctl.jobs.why.diagnosis import Diagnosis, diagnose
 from ipexctl.jobs.why.run_snapshot import RunSnapshot, read_snapshot, with_copied_output
 from ipexctl.jobs.windows import fetch_windows, read_copied_windows
@@ -35,14 +35,27 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.jobs.registry import FailedCall, RunRecord
-    from ipexctl.jobs.slow.verdict import SlowVerdict
     from ipexctl.jobs.windows import RunWindows
     from ipexctl.known_errors.match import Cause
+    from ipexctl.node.common.records import NetworkCost
     from ipexctl.node.run.run_snapshot import SnapshotRequest
     from ipexctl.remote.session import Session
 
 _MAX_OUTPUT: Final = 64 << 20
 """Bytes of all ranks' last lines and stacks."""
+
+
+class WindowsVerdict(Protocol):
+    """What an extra makes of the windows of a run: the addition `verdict-of-windows`, called as in `_with_windows`."""
+
+    @property
+    def network(self) -> NetworkCost | None: ...
+
+    def line(self, run: str, *, is_over: bool) -> str:
+        """The worst of the run in a few words, with the command for more; empty if nothing is, or was, slow."""
+
+    def document(self) -> dict[str, Any] | None:
+        """The same for programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +72,7 @@ class WhyResult:
     """The record that was diagnosed; None if there was none."""
     windows: RunWindows | None = None
     """None if node0 sent none."""
-    slow: SlowVerdict | None = None
+    slow: WindowsVerdict | None = None
     """The slow ranks by these windows."""
     is_copy: bool = False
     """The snapshot is that of the copy on the control machine."""
@@ -113,7 +126,9 @@ def _with_windows(answer: WhyResult, windows: RunWindows | None) -> WhyResult:
     snapshot = answer.snapshot
     if windows is None or snapshot is None:
         return answer
-    return replace(answer, windows=windows, slow=verdict_of(windows, snapshot.status, snapshot.context.plan))
+    judge = addition("verdict-of-windows")
+    slow = None if judge is None else judge(windows, snapshot.status, snapshot.context.plan)
+    return replace(answer, windows=windows, slow=slow)
 
 
 def _with_fresh_dump(
