@@ -128,7 +128,7 @@ def _noting(output: Output) -> Callable[[str], None]:
 
 def _report(result: SubmittedRun, pool: SessionPool, output: Output) -> None:
     from ipexctl.extras.slurm.queued import explain
-    from ipexctl.extras.slurm.waiting import has_begun, look
+    from ipexctl.jobs.queue_wait import look
     from ipexctl.remote.outcome import HostError
     from ipexctl.ui.results import print_json
 
@@ -136,7 +136,7 @@ def _report(result: SubmittedRun, pool: SessionPool, output: Output) -> None:
     try:
         known = look(pool.session(record.node0), record, pool.cancel)
         record, state, job = known.record, known.state, known.record.job
-        if known.status is not None and not has_begun(known):
+        if known.status is not None and not known.has_begun:
             explained = explain(record, known.status)
             reason, fix = explained.reason, explained.fix
     except HostError as error:
