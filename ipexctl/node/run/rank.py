@@ -36,6 +36,7 @@ from ipexctl.node.run import output_buffer, process_stacks, processes, rank_env,
 from ipexctl.node.run.oom import OutOfMemoryWatch
 from ipexctl.node.run.rank_machine import Act, ExplainExit, PassOn, RankState, Send, Turn
 from ipexctl.node.run.rank_meter import MeteredHost, RankMeter
+from ipexctl.node.run.spill_file import SpillFile
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -111,7 +112,7 @@ class Rank:
             Act.END_EXCHANGE: self.end_exchange,
             Act.GIVE_UP_CONNECTING: self.give_up_connecting,
             Act.TERMINATE: self.terminate,
-            Act.KILL: lambda: self.kill(),
+            Act.KILL: self.kill,
             Act.CLEAN_UP: self.clean_up,
             Act.SEND_BEAT: self.send_beat,
             Act.SEND_WINDOWS: self.send_windows,
@@ -164,7 +165,6 @@ class Rank:
         self.client.contact = self.client.contact.on_turn(now)
         self.apply(self.state.on_turn(self.turn(), now))
         self.report_stacks()
-        self.forward_output()
         if self.state.is_over:
             return
         wait = self.state.next_turn(self.turn(), now) - now
@@ -312,8 +312,10 @@ class Rank:
             problem = self.start_problem("no-directory" if is_directory else "no-command", file, why)
             why += "; is the project synced to this path? (ipexctl sync)" if is_directory else ""
         read_metric = self.meter.read_output if self.job.metric else None
-        pipes: list[IO[bytes]] = [open(os.devnull, "rb"), open(os.devnull, "rb")]  # noqa: SIM115
-        if self.child is not None:
+        pipes: list[IO[bytes]]
+        if self.child is None:
+            pipes = [open(os.devnull, "rb"), open(os.devnull, "rb")]  # noqa: SIM115
+        else:
             assert self.child.stdout is not None
             assert self.child.stderr is not None
             pipes = [self.child.stdout, self.child.stderr]
@@ -357,7 +359,7 @@ class Rank:
 
     def output_buffer(self, stream: frames.StreamName) -> output_buffer.OutputBuffer:
         name = frames.SUFFIXES[stream]
-        spill = os.path.join(self.job.rundir, "spill", f"{self.rank:04}.{name}")
+        spill = SpillFile(os.path.join(self.job.rundir, "spill", f"{self.rank:04}.{name}"))
         return output_buffer.OutputBuffer(spill, self.rank, stream, int(self.welcome.get(name) or 0))
 
     def terminate(self) -> None:
@@ -391,6 +393,7 @@ class Rank:
                 if stream.open:
                     stream.read_output(0.0)
             stream.close()
+        self.forward_output()
 
     def send_beat(self) -> None:
         cpu, rss, state, waits = 0.0, 0, None, None
