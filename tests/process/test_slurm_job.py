@@ -115,7 +115,7 @@ time.sleep(60)
 
 @pytest.mark.rest
 def test_a_rank_that_ends_at_the_notice_leaves_the_others_time_to_save(start: Callable[..., Run]) -> None:
-    run = start(SAVES_LONG, seconds=34)
+    run = start(SAVES_LONG, seconds=44)
     status = status_of(run, "queued", "ok", "stopped", "failed")
     assert [status["state"], *(rank["exit_code"] for rank in status["ranks"])] == ["queued", 138, 138]
     assert [(run.rundir / f"ranks/{rank:04}.out").read_text() for rank in (0, 1)] == ["saved\n"] * 2

@@ -16,6 +16,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Iterator, Sequence, Tuple
 
+from ipexctl.node.common.clock import Countdown
 from ipexctl.node.common.processes import ProcessIdentity, ProcessStat, is_caught, is_in_mask, read_stat, read_text
 from ipexctl.node.run import processes
 
@@ -148,11 +149,11 @@ def dump_processes(stats: list[ProcessStat], spy: str) -> list[Json]:
         for entry in entries:
             entry["why"] = f"{entry['name'] or 'it'} is no Python"
         return entries
-    until = time.monotonic() + PY_SPY_TIME
+    countdown = Countdown(PY_SPY_TIME)
     for entry in entries if spy else ():
         entry["text"], entry["why"] = dump_with_py_spy(spy, entry["pid"])
         entry["how"] = "py-spy" if entry["text"] else ""
-        if entry["why"] or time.monotonic() > until:
+        if entry["why"] or countdown.is_over:
             break
     dump_with_signal([entry for entry in entries if not entry["text"]])
     room = MAX_RANK_TEXT
@@ -254,8 +255,8 @@ def dump_with_signal(entries: list[Json]) -> None:
             except OSError as error:
                 why = error.strerror or str(error)
         entry["why"] = "; ".join(filter(None, [entry["why"], why]))
-    until = time.monotonic() + REPLY_TIME
-    while dumps and time.monotonic() < until:
+    countdown = Countdown(REPLY_TIME)
+    while dumps and not countdown.is_over:
         time.sleep(0.01)
         dumps = [dump for dump in dumps if not dump.is_complete()]
     for dump in dumps:
