@@ -577,7 +577,6 @@ def strongly_connected(graph: dict[str, set[str]]) -> list[list[str]]:
 _READ_ALONE: dict[str, str] = {
     "facts/store.py": "which hosts share a home is a question of its own, with a test of its own",
     "jobs/submit/preflight/data_copy.py": "makes one line of sh, which has a test of its own",
-    "node/run/stall_detector.py": "the form of `silent` in status.json; the supervisor only asks it",
     "sync/git_pattern.py": "imports pathspec, 50 ms that a project without patterns does not wait for",
     "ui/run/run_view.py": "the protocol that all views of a run implement",
 }

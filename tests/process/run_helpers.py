@@ -87,13 +87,13 @@ class Run:
             path.write_text(script_text(module))
 
     def program(self, name: str) -> list[str]:
-        return [self.python, "-IS", str(self.agent), f"run.{name}"]
+        return [self.python, "-IS", str(self.agent), name]
 
     def listen(self) -> None:
         self.rundir.mkdir(parents=True, mode=0o700, exist_ok=True)
         self.upload_agent()
         self.process = subprocess.Popen(
-            self.program("supervisor"),
+            self.program("run.supervisor"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -136,7 +136,7 @@ class Run:
         if self.rank_port is not None:
             launch = [*launch, sys.executable, "-c", OVER_TCP, str(self.rank_port)]
         go = {
-            "argv": [*launch, *self.program("rank"), str(self.rundir / "job.json")],
+            "argv": [*launch, *self.program("run.rank"), str(self.rundir / "job.json")],
             "variables": {},
             "nodes": 1,
             "world_size": self.size,
