@@ -24,7 +24,8 @@ SQUEUE = """\
 #!/bin/sh
 [ "$*" = "--noheader --jobs 12 --format %L" ] || exit 1
 left=$(($(cat {at}/ends) - $(date +%s)))
-printf '0:%02d\\n' $((left > 0 ? left : 0))
+left=$((left > 0 ? left : 0))
+printf '%d:%02d\\n' $((left / 60)) $((left % 60))
 """
 SCONTROL = """\
 #!/bin/sh
@@ -97,17 +98,6 @@ def test_ranks_that_save_and_end_at_the_notice_go_on_in_the_next_start(
     output = (run.rundir / "ranks/0000.out").read_text().splitlines()
     assert [output[0], output[1], output[-1]] == ["begun 0", "saved", "begun 1"]
     assert "restart" in output[2]
-
-
-SAVES_LONG = """\
-import os, signal, sys, time
-def save(*_):
-    time.sleep(2.0 * (os.environ["RANK"] == "0"))
-    print("saved", flush=True)
-    sys.exit(138)
-signal.signal(signal.SIGUSR1, save)
-time.sleep(60)
-"""
 
 
 @pytest.mark.rest

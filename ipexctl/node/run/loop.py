@@ -29,7 +29,7 @@ from ipexctl.node.run import machine, messages, recorder, stack_dumps
 from ipexctl.node.run import machine_state as m
 from ipexctl.node.run.figures import RunFigures
 from ipexctl.node.run.master_port import PortError, check_master_port
-from ipexctl.node.run.mpirun import MpirunProcess
+from ipexctl.node.run.mpirun import MpirunProcess, node_starter
 from ipexctl.node.run.rank_connections import RankConnection, RankConnections
 from ipexctl.node.run.slurm_job import RunJob
 from ipexctl.node.run.status_file import StoredStatus, read_document
@@ -52,7 +52,7 @@ class SupervisorLoop:
 
     def __init__(self, request: SupervisorRequest, start: StartRequest, listeners: list[socket.socket]) -> None:
         self.request, self.rundir = request, request.rundir
-        self.job = RunJob(request.rundir) if start.by_slurm else None
+        self.job = RunJob(request.rundir) if node_starter(start).in_job else None
         began = now()
         before = earlier_start(self.rundir, self.job)
         status = recorder.first_status(request, start, began.epoch)
@@ -61,7 +61,9 @@ class SupervisorLoop:
             start = start._replace(restarts=status.restarts)
         self.record = recorder.Recorder(request.rundir, status, is_continued=before is not None)
         self.record.complete = self.complete_status
-        self.state = m.first_state(start, status, began, self.job.state if self.job is not None else None)
+        self.state = m.first_state(
+            start, node_starter(start), status, began, self.job.state if self.job is not None else None
+        )
         self.connections = RankConnections(request.token, listeners, self)
         for placement in start.ranks:
             sinks = self.record.sinks(placement.rank, placement.host)
@@ -341,7 +343,7 @@ class SupervisorLoop:
             self.on_event(self.start_mpirun())
         except OSError as error:
             is_first = self.process is None
-            failure = describe_start_failure(error, self.state.plan, self.request.host, is_first=is_first)
+            failure = describe_start_failure(error, self.state, self.request.host, is_first=is_first)
             self.fix = failure.fix
             self.on_event(m.StartFailed(failure.reason, failure.detail))
 
@@ -484,12 +486,12 @@ class MpirunFailure(NamedTuple):
     detail: Detail | None = None
 
 
-def describe_start_failure(error: OSError, plan: StartRequest, host: str, *, is_first: bool) -> MpirunFailure:
-    program = m.launcher_name(plan) if plan.by_mpirun else "the rank"
-    kind = "mpirun-not-started" if plan.by_mpirun else "rank-not-started"
+def describe_start_failure(error: OSError, state: m.SupervisorState, host: str, *, is_first: bool) -> MpirunFailure:
+    plan, starter = state.plan, state.starter
     if not is_first:
         why = str(error.strerror or error)
-        return MpirunFailure(f"{program} can't be started again: {why}", "", Detail(kind, {"why": why}))
+        reason = f"{starter.program} can't be started again: {why}"
+        return MpirunFailure(reason, "", Detail(starter.failure, {"why": why}))
     if isinstance(error, SetupError):
         fields = {"place": host, "file": plan.setup or "", "what": str(error.strerror)}
         command = shlex.join(["bash", "-c", f". {shlex.quote(plan.setup or '')}"])
@@ -498,5 +500,5 @@ def describe_start_failure(error: OSError, plan: StartRequest, host: str, *, is_
     if isinstance(error, PortError):
         return MpirunFailure(str(error.strerror), error.fix)
     why = f"{error.filename or plan.argv[0]}: {error.strerror}" if error.errno else str(error.strerror)
-    fix = "ipexctl doctor looks for one" if plan.by_mpirun else "ipexctl envs --verify tests the environment"
-    return MpirunFailure(f"{program} can't be started: {why}", fix, Detail(kind, {"why": why}))
+    reason = f"{starter.program} can't be started: {why}"
+    return MpirunFailure(reason, starter.fix, Detail(starter.failure, {"why": why}))

@@ -550,9 +550,8 @@ def end_mpirun(t: Transition, mpirun: MpirunState) -> None:
     due_at = late_at if now > late_at else after_ranks
     if now <= due_at:
         return
-    is_hydra = t.state.plan.argv[0].rpartition("/")[2] == "mpiexec.hydra"
     have_begun = all(peer.has_begun for peer in t.ranks)
-    is_killed = now - due_at > MPIRUN_KILLED or (is_hydra and not have_begun)
+    is_killed = now - due_at > MPIRUN_KILLED or (t.state.starter.is_hydra and not have_begun)
     t.set_mpirun(was_told_to_end=True)
     t.do(m.SignalMpirun(signal.SIGKILL if is_killed else signal.SIGTERM))
 

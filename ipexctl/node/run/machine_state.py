@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.job import Master, StartRequest
     from ipexctl.node.common.records import Detail, SilentRank
     from ipexctl.node.run.messages import Exit, Message
+    from ipexctl.node.run.mpirun import NodeStarter
 
 
 class Moment(NamedTuple):
@@ -141,6 +142,7 @@ class SupervisorState(NamedTuple):
     """A run, from before the start of mpirun to the end of the last process."""
 
     plan: StartRequest
+    starter: NodeStarter
     status: RunStatus
     """Without its ranks, and without figures."""
     ranks: Mapping[int, RankState]
@@ -186,25 +188,17 @@ class SupervisorState(NamedTuple):
         return self.plan.restarts - self.status.attempt
 
     @property
-    def launcher(self) -> str:
-        """The program that starts the ranks; empty when the wrapper of the only rank was started."""
-        return launcher_name(self.plan) if self.plan.by_mpirun else ""
-
-    @property
     def setup_time(self) -> float:
         """Like RANK_SILENCE, before the command has started: while a rank sources a setup file it sends nothing."""
         return RANKS_BEGIN if self.plan.setup else RANK_SILENCE
 
 
-def launcher_name(start: StartRequest) -> str:
-    """The program that starts the ranks, for messages."""
-    return "srun" if start.argv[0].rpartition("/")[2] == "srun" else "mpirun"
-
-
-def first_state(plan: StartRequest, status: RunStatus, now: Moment, job: JobState | None = None) -> SupervisorState:
+def first_state(
+    plan: StartRequest, starter: NodeStarter, status: RunStatus, now: Moment, job: JobState | None = None
+) -> SupervisorState:
     ranks = {rank: RankState(rank, host, store, first_rank_status(rank, host)) for rank, host, store in plan.ranks}
     limit = JobLimit() if job is not None and job.number else None
-    return SupervisorState(plan, status, ranks, now.clock, now.clock, now.clock, job=job, limit=limit)
+    return SupervisorState(plan, starter, status, ranks, now.clock, now.clock, now.clock, job=job, limit=limit)
 
 
 def first_rank_status(rank: int, host: str) -> RankStatus:

@@ -1,6 +1,8 @@
 """Starts mpirun, or Slurm's srun, in a process group and an environment of its own, and ends it with all its processes.
 
 In comes the `StartRequest`; mpirun's output goes to RUNDIR/mpirun.log. `machine.py` decides when mpirun has to end.
+This is the part of a starter (`ipexctl/starters/`) on node0, so `node_starter` has the words for whichever starts the
+ranks, and no other module of the agent asks which it is.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ipexctl.node.common.environ import account_variables, set_variables, source_setup
 from ipexctl.node.common.processes import all_processes, end_with_parent
@@ -17,6 +19,32 @@ from ipexctl.node.common.slurm import environment_of_srun, variables_of_job
 
 if TYPE_CHECKING:
     from ipexctl.node.common.job import StartRequest
+
+
+class NodeStarter(NamedTuple):
+    """The program that starts the ranks on node0, or none for a single rank."""
+
+    name: str
+    """For messages; empty if the supervisor starts the single rank itself."""
+    program: str
+    """Also that rank, as the subject of a sentence."""
+    failure: str
+    """The kind of failure if it can't be started."""
+    fix: str
+    in_job: bool
+    """Whether it starts other nodes' ranks through a scheduler: it needs the variables of the job, and ends with it."""
+    is_hydra: bool = False
+    """SIGTERM may be endless before every rank has begun (`machine.py: end_mpirun`)."""
+
+
+def node_starter(start: StartRequest) -> NodeStarter:
+    if not start.by_mpirun:
+        fix = "ipexctl envs --verify tests the environment"
+        return NodeStarter("", "the rank", "rank-not-started", fix, start.by_slurm)
+    program = os.path.basename(start.argv[0])
+    name, fix = "srun" if program == "srun" else "mpirun", "ipexctl doctor looks for one"
+    return NodeStarter(name, name, "mpirun-not-started", fix, start.by_slurm, program == "mpiexec.hydra")
+
 
 INHERITED = ("PATH", "LANG", "LANGUAGE", "TZ", "KRB5CCNAME")
 
@@ -79,7 +107,7 @@ class MpirunProcess:
 def _environment(start: StartRequest) -> dict[str, str]:
     """A minimal environment, because hydra passes all of it on to every rank."""
     environ = {name: value for name, value in os.environ.items() if name in INHERITED or name.startswith("LC_")}
-    if start.by_slurm:
+    if node_starter(start).in_job:
         environ.update(environment_of_srun(variables_of_job(os.environ)))
     environ.update(account_variables())
     if start.setup:

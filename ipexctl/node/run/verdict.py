@@ -171,10 +171,10 @@ def check_outside_signals(t: Transition) -> None:
         return
     connected = [peer for peer in t.ranks if peer.has_begun]
     signalled = [peer for peer in connected if peer.outside_signal]
-    is_all = t.state.plan.by_mpirun and len(signalled) == len(connected)
+    is_all = bool(t.state.starter.name) and len(signalled) == len(connected)
     is_late = t.now.clock - since > SIGNAL_TIME
     if is_all and (is_late or (mpirun is not None and mpirun.ended_at is not None)):
-        reason = f"{t.state.launcher} got a signal to end, and ended {ranks_on_hosts(signalled)}"
+        reason = f"{t.state.starter.name} got a signal to end, and ended {ranks_on_hosts(signalled)}"
         fail(t, "mpirun", reason, detail=Detail("mpirun-signalled"))
     elif is_late:
         number = signalled[0].outside_signal or int(signal.SIGTERM)
@@ -238,7 +238,7 @@ def check_left_behind(t: Transition, mpirun: MpirunState, silence: Mapping[int, 
     left = [peer for peer in t.ranks if not peer.is_done and peer.exit is None]
     if not left:
         return
-    by_mpirun, lost = t.state.plan.by_mpirun, []
+    by_mpirun, lost = bool(t.state.starter.name), []
     if not (mpirun.was_killed and by_mpirun):
         for peer in left:
             at = peer.disconnected_at
@@ -249,7 +249,7 @@ def check_left_behind(t: Transition, mpirun: MpirunState, silence: Mapping[int, 
     if lost:
         return
     code, by = mpirun.ended_by
-    program = t.state.launcher or "the rank wrapper"
+    program = t.state.starter.name or "the rank wrapper"
     text = f"{program} was ended by {signal_name(by)}" if by else f"{program} ended (exit code {code})"
     met = [peer for peer in left if peer.has_begun]
     how = signal_name(by) if by else f"exit code {code}"

@@ -10,6 +10,7 @@ from ipexctl.node.common.processes import ProcessIdentity
 from ipexctl.node.common.records import Failure, RunStatus, Silence, SilentRank
 from ipexctl.node.run import machine, messages
 from ipexctl.node.run import machine_state as m
+from ipexctl.node.run.mpirun import node_starter
 
 TURN = 0.25
 EPOCH = 1_700_000_000.0
@@ -31,7 +32,7 @@ class Supervised:
         self.clock = 0.0
         self.jump = 0.0
         """By which the time of day differs."""
-        self.state = m.first_state(request, status, self.now, job)
+        self.state = m.first_state(request, node_starter(request), status, self.now, job)
         self.commands: list[m.Action] = []
         """Since `at` or `run_until` was called last."""
         self.silent_since: dict[int, float] = {}

@@ -188,16 +188,22 @@ def test_the_day_may_jump() -> None:
         assert (run.ending, run.done(m.LookAtSilence)) == (None, [])
 
 
-def test_ranks_of_a_supervisor_that_was_suspended_are_not_lost() -> None:
-    run = Supervised(4).begin().run_until(10).at(10, closed_by_peer(3))
+@pytest.mark.parametrize(("gap", "is_lost"), [(4.5, True), (5.5, False), (3600.0, False)])
+def test_time_in_which_the_supervisor_was_suspended_is_no_silence(gap: float, is_lost: bool) -> None:
+    run = Supervised(4).begin().run_until(10)
     run.silent_since = dict.fromkeys((0, 1, 2), 10.0)
-    run.at(100, run.tick()).run_until(101)
-    assert run.ending is None
+    run.run_until(33).at(33, closed_by_peer(3)).at(33 + gap, run.tick())
+    run.clock = 33 + gap
+    run.at(run.clock, run.tick())
+    assert (run.ending is not None) == is_lost
+    if is_lost:
+        return
     run.connect(3)
-    run.run_until(100 + RANK_SILENCE)
+    silent_from = run.clock
+    run.run_until(silent_from + RANK_SILENCE)
     assert run.ending is None
-    run.silent_since[3] = 100.0
-    run.run_until(102 + RANK_SILENCE)
+    run.silent_since[3] = silent_from
+    run.run_until(silent_from + RANK_SILENCE + 2)
     assert run.blamed[:2] == ("lost", 0), "their silence began anew"
 
 
@@ -235,12 +241,19 @@ def test_mpirun_that_cannot_start_ends_the_run_and_starts_no_command_of_notify()
     assert run.done(m.Finish) == [m.Finish(notifies=False)]
 
 
-def test_a_file_of_setup_takes_its_time() -> None:
-    for setup, is_lost in ((None, True), ("/setvars.sh", False)):
-        run = Supervised(2, setup=setup).begin(pids=False).run_until(1)
-        run.silent_since = {0: 1.0, 1: 1.0}
-        run.run_until(RANK_SILENCE + 2)
-        assert (run.ending is not None) == is_lost
+@pytest.mark.parametrize(
+    ("setup", "has_started", "limit"),
+    [(None, False, RANK_SILENCE), ("/setvars.sh", False, RANKS_BEGIN), ("/setvars.sh", True, RANK_SILENCE)],
+)
+def test_a_rank_is_silent_for_longer_while_it_sources_a_file(
+    setup: str | None, has_started: bool, limit: float
+) -> None:
+    run = Supervised(2, setup=setup).begin(pids=has_started).run_until(1)
+    run.silent_since = {0: 1.0, 1: 1.0}
+    run.run_until(1 + limit)
+    assert run.ending is None
+    run.run_until(2.5 + limit)
+    assert run.blamed[:2] == ("lost", 0)
 
 
 def test_commands_begin_when_all_hosts_have_the_checkpoint() -> None:

@@ -8,7 +8,7 @@ import pytest
 from supervised_run import Supervised, closed_by_peer, exit_of
 
 from ipexctl.node.common.limits import RANK_RECONNECT, RANK_SILENCE
-from ipexctl.node.common.records import OutOfMemory
+from ipexctl.node.common.records import Detail, OutOfMemory
 from ipexctl.node.run import machine_state as m
 from ipexctl.node.run import verdict
 from ipexctl.node.run.messages import OutsideSignal
@@ -235,10 +235,13 @@ def test_rank_that_ends_with_0_is_ok_and_ends_nothing() -> None:
     assert (run.commands[1:], run.state.status.first_failure, run.ending) == ([], None, None)
 
 
-def test_a_rank_that_gave_up_had_no_answer_of_node0() -> None:
-    run = cluster().at(5, exit_of(3, 143, is_own=False, signal=15))
-    assert (run.blamed, run.states([3])) == (("lost", None, None, [3]), ["stopped"])
-    assert missing(run.reason, "rank 3 node2 node0") == []
+@pytest.mark.parametrize("end", [exit_of(2, 143, is_own=False, signal=15), exit_of(2, 0, is_own=False)])
+def test_a_rank_that_gave_up_a_suspended_supervisor_fails_the_run(end: m.RankSent) -> None:
+    """It ended its command, whatever that made of SIGTERM, before anything had ended the run."""
+    run = cluster().at(5, end)
+    assert (run.blamed, run.ending, run.states([2])) == (("lost", None, None, [2]), ("failed", 1), ["stopped"])
+    assert run.first.detail == Detail("gave-up")
+    assert missing(run.reason, "rank 2 node2 node0") == []
 
 
 @pytest.mark.parametrize(
