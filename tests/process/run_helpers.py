@@ -44,8 +44,6 @@ class Run:
     job: dict[str, Any] = field(default_factory=dict)
     go: dict[str, Any] = field(default_factory=dict)
     plans: dict[str, dict[str, Any]] = field(default_factory=dict)
-    patches: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Module → a constant in its source and its replacement, for example shorter timeouts."""
     rank_port: int | None = None
     """The ranks connect to this port of 127.0.0.1 alone, over TCP, as those of other nodes."""
     id: str = "run1"
@@ -77,7 +75,7 @@ class Run:
 
     def upload_agent(self) -> None:
         bytecode = "bytecode" not in self.job  # else it is this run that leaves it
-        agent = agent_file("run files", tuple(sorted(self.patches.items())), bytecode=bytecode)
+        agent = agent_file("run files", bytecode=bytecode)
         self.agent.write_bytes(Path(agent).read_bytes())
         for name, module in HOOKS.items():
             path = self.rundir / name
