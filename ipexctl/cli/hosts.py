@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from ipexctl.cli.options import Home, Output, Targets
     from ipexctl.hosts.host import Host
-    from ipexctl.launch.accelerate_config import AccelerateConfig
     from ipexctl.remote.command import Command
+    from ipexctl.spec import AccelerateConfig
 
 
 LONGEST = 10_000_000

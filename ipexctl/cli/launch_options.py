@@ -1,7 +1,7 @@
-"""Reads the line of a command that plans a launch (`run`, `export`) and makes a `LaunchCall` from it.
+"""Reads the line of a command that plans a launch (`run`, `export`) and makes a `RunCall` from it.
 
 In come the options and the words after them: a script, `-m MODULE`, a command, or a pasted line of another launcher,
-which `launch/launchers/` takes apart. Out go the hosts, a checked `RunRequest`, the place of the project, and notes. No
+which `launch/launchers/` takes apart. Out goes a checked `RunCall`: hosts, spec, the place of the project, notes. No
 host is contacted here, so that a mistake is told at once. The rules: an option typed in the call wins over the pasted
 line, the line over an accelerate config and over files of defaults; words after the script belong to the script, and a
 note says so if one looks like an option of ipexctl. `plan_or_exit` plans such a call without starting it.
@@ -22,9 +22,9 @@ from ipexctl.cli.defaults import ConfiguredCommand
 from ipexctl.cli.options import Home, Output, Targets, argument, is_on_command_line, option
 from ipexctl.errors import UserError
 from ipexctl.file_reader import SCRIPT, read_regular
-from ipexctl.jobs.submit.options import RunOptions
-from ipexctl.launch.options import RankOptions
+from ipexctl.jobs.ranks import EVERY_RANK, RankSet
 from ipexctl.option_declaration import declared, values_of
+from ipexctl.spec import RankOptions, RunOptions
 from ipexctl.text import expanded
 
 if TYPE_CHECKING:
@@ -32,13 +32,10 @@ if TYPE_CHECKING:
 
     from ipexctl.call_options import CallOptions
     from ipexctl.cli.interrupt import Interrupt
-    from ipexctl.hosts.host import Host
-    from ipexctl.jobs.ranks import RankSet
+    from ipexctl.jobs.submit.call import RunCall
     from ipexctl.jobs.submit.pipeline import PlannedRun
-    from ipexctl.jobs.submit.project import ProjectLocation
-    from ipexctl.jobs.submit.request import RunRequest
-    from ipexctl.launch.request import CommandKind
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.spec import CommandKind, RunSpec
 
 
 _OTHER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -152,27 +149,14 @@ class LaunchLine:
     output: Output
 
 
-@dataclass(frozen=True)
-class LaunchCall:
-    """A parsed and checked command line; no host was contacted for it."""
-
-    hosts: tuple[Host, ...]
-    request: RunRequest
-    project: ProjectLocation
-    notes: tuple[str, ...]
-    """Notes to print for the user."""
-    options: CallOptions
-    """The command line options that choose the same hosts and environment, for suggested commands."""
-
-
-def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None = None) -> LaunchCall:
+def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet = EVERY_RANK) -> RunCall:
     """Parse and check the options; raises a UserError for contradictions, before any host is contacted."""
     from ipexctl.call_options import CallOptions, option_text
     from ipexctl.cli.hosts import check_home, current_directory, host_options, select
     from ipexctl.hosts.host import private_keys
-    from ipexctl.jobs.ranks import EVERY_RANK
+    from ipexctl.jobs.submit.call import RunCall
     from ipexctl.jobs.submit.project import locate_project
-    from ipexctl.jobs.submit.request import check_ranks, check_request, read_exports, run_request
+    from ipexctl.jobs.submit.request import check_ranks, check_request, read_exports, run_spec
     from ipexctl.sync.root import find_root
 
     launch, targets, home = line.launch, line.targets, line.home
@@ -180,7 +164,7 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
         raise UserError("run what?", fix=f"{ctx.command_path} SCRIPT.py, -m MODULE, or -- COMMAND")
     kind: CommandKind = "module" if line.module is not None else "command" if ctx.obj["dashes"] else "script"
     argv = (*((line.module,) if line.module is not None else ()), *(line.words or ()))
-    request = run_request(
+    spec = run_spec(
         kind,
         argv,
         values_of(launch.ranks) | values_of(launch.run),
@@ -192,7 +176,7 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
         checkpoint_is_found=targets.is_found("checkpoint"),
         secret_files=tuple(map(expanded, launch.env_file or ())),
         timeout=targets.timeout,
-        ranks=ranks or EVERY_RANK,
+        repeats_notes=line.output.verbose > 0,
     )
     of_ranks = option_text(options_of_run(launch.ranks, launch.run, targets))
     found = None
@@ -210,40 +194,35 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
         given = {name for name in ctx.params if is_on_command_line(ctx, name)}
         given |= {"hosts"} if targets.names_hosts else set()
         try:
-            pasted = unwrap(argv, request.options, given, found, os.environ, is_script=kind == "script")
+            pasted = unwrap(spec, given, found, os.environ)
         except UserError as error:
             error.fix = CallOptions(host_options(targets, home), of_ranks).apply(error.fix)
             raise
     if pasted is not None:
-        kind, argv, found = pasted.kind, pasted.argv, pasted.config
-        request = replace(request, kind=kind, argv=argv, options=pasted.options, **pasted.run)
+        spec, found = pasted.spec, pasted.config
         if pasted.hosts:
             targets = targets.without_defaults("hosts", "hostfile")
             targets = replace(targets, **{"hostfile": None, "hosts": None, **pasted.hosts})
     of_accelerate = Path(found.hostfile) if found and found.hostfile else None
     cwd = current_directory()
-    root = find_root(Path(argv[0]) if kind == "script" else None, launch.run.cwd, cwd)
+    root = find_root(Path(spec.script) if spec.kind == "script" else None, launch.run.cwd, cwd)
     selection = select(targets, root, found)
     hosts = pasted.used_hosts(selection.hosts) if pasted is not None else selection.hosts
     if found is not None:
-        from ipexctl.launch.accelerate_config import options_of
+        from ipexctl.launch.accelerate_config import with_config
 
-        request = replace(request, options=options_of(found, request.options, len(hosts)), accelerate=found)
-    request = replace(
-        request,
-        hosts_from=selection.source,
-        secret_files=(*request.secret_files, *private_keys(hosts)),
-        repeats_notes=line.output.verbose > 0,
-    )
-    check_request(request)
-    check_ranks(request, hosts)
+        spec = with_config(spec, found, len(hosts))
+    spec = replace(spec, hosts_from=selection.source, secret_files=(*spec.secret_files, *private_keys(hosts)))
+    check_request(spec)
+    check_ranks(spec, hosts, ranks)
     options = CallOptions(host_options(targets, home, of_accelerate or selection.project_hostfile), of_ranks)
-    return LaunchCall(
+    return RunCall(
         hosts,
-        request,
-        locate_project(request, cwd, _call_before(ctx, line.words or (), argv, options)),
-        tuple(note for note in (pasted.note if pasted else "", note_on_arguments(ctx, kind, argv)) if note),
+        spec,
+        locate_project(spec, cwd, _call_before(ctx, line.words or (), spec.argv, options)),
+        ranks,
         options,
+        tuple(note for note in (pasted.note if pasted else "", note_on_arguments(ctx, spec)) if note),
     )
 
 
@@ -275,8 +254,9 @@ def options_of_run(ranks: RankOptions, run: RunOptions, targets: Targets) -> Ite
             yield option_name, value
 
 
-def note_on_arguments(ctx: typer.Context, kind: CommandKind, argv: Sequence[str]) -> str:
+def note_on_arguments(ctx: typer.Context, spec: RunSpec) -> str:
     """A note if arguments of the script are options of the command that the script does not name; else empty."""
+    kind, argv = spec.kind, spec.argv
     if kind != "script" or not Path(argv[0]).is_file():
         return ""
     options = {name for param in ctx.command.params for name in param.opts if name.startswith("--")}
@@ -292,7 +272,7 @@ def note_on_arguments(ctx: typer.Context, kind: CommandKind, argv: Sequence[str]
 
 
 def plan_or_exit(
-    call: LaunchCall, output: Output, pool: SessionPool, interrupt: Interrupt, *, run: str, schema: str
+    call: RunCall, output: Output, pool: SessionPool, interrupt: Interrupt, *, run: str, schema: str
 ) -> PlannedRun:
     """Plan the run without starting it; print why it cannot start and end the call if that is so."""
     from ipexctl.jobs.submit import pipeline
@@ -301,13 +281,7 @@ def plan_or_exit(
     from ipexctl.ui.messages import print_refusal
 
     planned = pipeline.plan_run(
-        call.hosts,
-        call.request,
-        pool,
-        call.project,
-        run=run,
-        notify=output.print_note,
-        note=lambda text: output.print_note(f"note: {text}"),
+        call, pool, run=run, on_step=output.print_note, on_note=lambda text: output.print_note(f"note: {text}")
     )
     if not isinstance(planned, StartFailure):
         return planned

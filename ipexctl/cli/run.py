@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from ipexctl.cli.launch_options import LaunchCall, LaunchLine, ScriptCommand, plan_or_exit, read_launch_call
+from ipexctl.cli.launch_options import LaunchLine, ScriptCommand, plan_or_exit, read_launch_call
 from ipexctl.cli.notify import check_notify, notify_of_run
 from ipexctl.cli.options import PACKAGES, REQUIREMENTS, SUMMARY, Output, PlanOutput, ViewOptions, command, flag, option
 from ipexctl.cli.report_file import check_report, write_report_of_run
 from ipexctl.cli.summary_file import check_summary, write_summary, write_summary_of_run
 from ipexctl.errors import UserError
+from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.text import counted
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from ipexctl.cli.interrupt import Interrupt
     from ipexctl.facts.gather import HostFacts
     from ipexctl.jobs.ranks import RankSet
+    from ipexctl.jobs.submit.call import RunCall
     from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.launch.other_runs import OtherRun
     from ipexctl.remote.session_pool import SessionPool
@@ -83,7 +85,6 @@ def run_command(
     Example: ipexctl run --hosts 'node[1-4]' --ppn 2 train.py --epochs 3
     """
     from ipexctl.cli.hosts import session_pool
-    from ipexctl.jobs.ranks import parse_ranks
 
     output, targets = line.output, line.targets
     called = ctx.with_resource(_noting_failed_call(line, summary, needs_note=not dry_run))
@@ -94,9 +95,9 @@ def run_command(
     check_report(report, detach=detach, dry_run=dry_run)
     check_notify(notify)
     launch_call = read_launch_call(ctx, line, parse_ranks(ranks))
-    called.begin_events(view, launch_call.request.ranks, quiet=output.quiet)
+    called.begin_events(view, launch_call.ranks, quiet=output.quiet)
     hosts = launch_call.hosts
-    request = replace(launch_call.request, notify=notify, is_followed=not detach)
+    launch_call = replace(launch_call, spec=replace(launch_call.spec, notify=notify, is_followed=not detach))
     notes = StartNotes(output)
     for note in launch_call.notes:
         output.print_note(f"note: {note}")
@@ -110,7 +111,7 @@ def run_command(
         reading = None
         probed: Sequence[HostFacts] = ()
         if install and not dry_run:
-            reading = start_reading(request, launch_call.project, output.print_note)
+            reading = start_reading(launch_call.spec, launch_call.project, output.print_note)
             outcome, probed = _install_first(launch_call, pool, output, reading, packages or (), requirements or ())
             if isinstance(outcome, StartFailure):
                 raise called.not_started(outcome.with_call_options(launch_call.options), interrupt)
@@ -125,14 +126,11 @@ def run_command(
             output.print_report(planned.plan, to_json, show_plan)
             raise interrupt.or_exit(0)
         submitted = pipeline.submit_run(
-            hosts,
-            request,
+            launch_call,
             pool,
-            launch_call.project,
-            notify=output.print_note,
-            note=notes.add,
+            on_step=output.print_note,
+            on_note=notes.add,
             reading=reading,
-            call_options=launch_call.options,
             probed=probed,
         )
         if isinstance(submitted, StartFailure):
@@ -157,7 +155,7 @@ def run_command(
         code = watch_run(
             submitted.record,
             view,
-            request.ranks,
+            launch_call.ranks,
             output,
             started=started,
             plan=submitted.document,
@@ -197,7 +195,7 @@ class StartNotes:
 
 
 @dataclass
-class RunCall:
+class CallOutcome:
     """Whether this call has to be noted as one that began no run, why it began none, and where its outcome goes."""
 
     needs_note: bool
@@ -244,8 +242,8 @@ class RunCall:
 
 
 @contextmanager
-def _noting_failed_call(line: LaunchLine, summary: Path | None, *, needs_note: bool) -> Iterator[RunCall]:
-    called = RunCall(needs_note, summary)
+def _noting_failed_call(line: LaunchLine, summary: Path | None, *, needs_note: bool) -> Iterator[CallOutcome]:
+    called = CallOutcome(needs_note, summary)
     try:
         yield called
     except UserError as error:
@@ -283,7 +281,7 @@ def _refuse_ignored_options(
 
 
 def _install_first(
-    launch_call: LaunchCall,
+    launch_call: RunCall,
     pool: SessionPool,
     output: Output,
     reading: Future[Project] | None,
@@ -305,24 +303,24 @@ def _install_first(
     from ipexctl.ui.install import show
     from ipexctl.ui.progress_view import ProgressView
 
-    hosts, request = launch_call.hosts, launch_call.request
+    hosts, spec = launch_call.hosts, launch_call.spec
     if reading is not None:
         reading.result()  # a project that cannot be sent is refused first
-    stack = StackRequest(request.torch, request.stack)
-    wanted = install_request(stack, packages, requirements, Sources(), request.env, os.environ)
+    stack = StackRequest(spec.torch, spec.stack)
+    wanted = install_request(stack, packages, requirements, Sources(), spec.env, os.environ)
     # All answers are read: an abandoned gather cancels the pool.
-    probed = tuple(gather_facts(hosts, pool, home=request.home, timeout=request.timeout))
-    is_there = is_everywhere(probed, request.env)
+    probed = tuple(gather_facts(hosts, pool, home=spec.home, timeout=spec.timeout))
+    is_there = is_everywhere(probed, spec.env)
     if is_there and wanted.env == EnvRequest(StackRequest()):
         return 0, probed
     if not is_there:
         adds_packages = bool(wanted.env.extras)
-        checked = check_before_install(hosts, request, pool, launch_call.project, probed, adds_packages=adds_packages)
+        checked = check_before_install(hosts, spec, pool, launch_call.project, probed, adds_packages=adds_packages)
         if isinstance(checked, StartFailure):
             return checked, ()
         if checked:
             output.print_note(f"note: {checked}")
-    wanted = replace(wanted, home=request.home, iface=request.iface, timeout=request.timeout)
+    wanted = replace(wanted, home=spec.home, iface=spec.iface, timeout=spec.timeout)
     with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
         report = install(hosts, wanted, pool, view.watch, probed=() if is_there else probed)
     if report.exit_code or not all(host.status == "ok" for host in report.hosts):

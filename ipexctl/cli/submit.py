@@ -18,9 +18,8 @@ import typer
 from ipexctl.cli.launch_options import ScriptCommand, note_on_arguments
 from ipexctl.cli.options import Home, Output, Targets, argument, command, flag, option
 from ipexctl.errors import UserError
-from ipexctl.jobs.submit.options import RunOptions
-from ipexctl.launch.options import RankOptions
 from ipexctl.option_declaration import values_of
+from ipexctl.spec import RankOptions, RunOptions
 from ipexctl.text import expanded
 
 if TYPE_CHECKING:
@@ -30,9 +29,9 @@ if TYPE_CHECKING:
     from ipexctl.jobs.slurm.script import QueueOptions
     from ipexctl.jobs.slurm.submission import SubmittedRun
     from ipexctl.jobs.submit.project import ProjectLocation
-    from ipexctl.jobs.submit.request import RunRequest, StartFailure
-    from ipexctl.launch.request import CommandKind
+    from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.spec import CommandKind, RunSpec
 
 SCHEMA = "ipexctl.submit/1"
 
@@ -98,8 +97,8 @@ def submit_command(
 
     targets = targets_of_login(queue.slurm, targets)
     login = _login(queue.slurm, targets)
-    request, options, project = _read_call(ctx, queue, line, targets, home, login)
-    if note := note_on_arguments(ctx, request.kind, request.argv):
+    spec, options, project = _read_call(ctx, queue, line, targets, home, login)
+    if note := note_on_arguments(ctx, spec):
         output.print_note(f"note: {note}")
     with open_pool(connect_options(targets, output)) as (pool, interrupt):
         pool.warm((login,))
@@ -107,7 +106,7 @@ def submit_command(
         from ipexctl.jobs.submit.request import StartFailure
 
         on_login = CallOptions(host_options(targets, home))
-        submission = Submission(login, request, options, project, pool, output.print_note, _noting(output), on_login)
+        submission = Submission(login, spec, options, project, pool, output.print_note, _noting(output), on_login)
         result = submission.plan() if dry_run else submission.submit()
         if isinstance(result, StartFailure):
             raise typer.Exit(_refused(result, output, interrupt.code))
@@ -202,13 +201,13 @@ def _login(name: str | None, targets: Targets) -> Host:
 
 def _read_call(
     ctx: typer.Context, queue: SlurmOptions, line: SubmitLine, targets: Targets, home: Home, login: Host
-) -> tuple[RunRequest, QueueOptions, ProjectLocation]:
+) -> tuple[RunSpec, QueueOptions, ProjectLocation]:
     """The checked call; no host was contacted for it."""
     from ipexctl.cli.hosts import check_home, current_directory
     from ipexctl.hosts.host import Host, private_keys
     from ipexctl.jobs.slurm.script import QueueOptions, check_queue_options
     from ipexctl.jobs.submit.project import locate_project
-    from ipexctl.jobs.submit.request import check_ranks, check_request, read_exports, run_request
+    from ipexctl.jobs.submit.request import check_ranks, check_request, read_exports, run_spec
 
     if line.module is None and not line.words:
         raise UserError("submit what?", fix=f"{ctx.command_path} --slurm LOGIN SCRIPT.py, -m MODULE, or -- COMMAND")
@@ -217,7 +216,7 @@ def _read_call(
         queue.partition, queue.nodes, queue.time, queue.account, queue.qos, queue.requeue, tuple(queue.sbatch or ())
     )
     check_queue_options(options)
-    request = run_request(
+    spec = run_spec(
         kind,
         (*((line.module,) if line.module is not None else ()), *(line.words or ())),
         values_of(line.ranks) | values_of(line.run),
@@ -229,11 +228,11 @@ def _read_call(
         timeout=targets.timeout,
         hosts_from=f"Slurm of {login.name}",
     )
-    check_request(request)
-    check_ranks(request, [Host(f"node{number}", "") for number in range(1, options.nodes + 1)])
-    if options.requeue and not request.checkpoint:
+    check_request(spec)
+    check_ranks(spec, [Host(f"node{number}", "") for number in range(1, options.nodes + 1)])
+    if options.requeue and not spec.checkpoint:
         raise UserError(
             "--requeue without --checkpoint: the script would begin from nothing each time",
             fix="--checkpoint PATH, a file or directory that the script writes and reads when it begins",
         )
-    return request, options, locate_project(request, current_directory())
+    return spec, options, locate_project(spec, current_directory())

@@ -49,7 +49,7 @@ def find_launcher(
 
     A single rank on node0 needs none, unless --mpi or the backend does.
     """
-    choice = request.options.mpi
+    choice = request.spec.mpi
     if world_size == 1 and names[0] == request.node0.name and choice == "auto" and backend != "mpi":
         return Launcher("none", request.env.python, True, "a single rank needs no mpirun; --mpi takes one")
     if request.transport == "srun" and choice == "auto" and len(names) > 1 and backend not in ("ccl", "mpi"):

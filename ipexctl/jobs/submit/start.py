@@ -40,6 +40,7 @@ from ipexctl.node.common.job import (
     SupervisorRequest,
 )
 from ipexctl.node.common.json_records import as_json
+from ipexctl.option_declaration import values_for_wrapper
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.fanout import fan_out, run_in_background
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from ipexctl.node.run.follow import FollowRequest
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.spec import RunSpec
 
 HOOKS: Final = {"shim/sitecustomize.py": "run.sitecustomize", "shim/ipexctl_shim.py": "run.rank_hooks"}
 """Files that every Python of a rank imports, in a directory of their own."""
@@ -350,16 +352,20 @@ def _packed(files: Sequence[File]) -> bytes:
     return packed.getvalue()
 
 
-def job_of_plan(plan: LaunchPlan) -> JobRecord:
-    """What the plan says of the jobs of all hosts."""
+def common_job(plan: LaunchPlan, spec: RunSpec) -> JobRecord:
+    """What the jobs of all hosts have alike, by the plan and by the options that ranks get as they are."""
     return JobRecord(
         world_size=plan.world_size,
         master=Master(plan.master_addr, plan.master_port),
         command=plan.command,
         cwd="",
         ranks={},
+        checkpoint_is_found=spec.checkpoint_is_found,
         has_rendezvous=plan.backend != "none",
-        options=ProcessOptions(**plan.rank_options),
+        options=ProcessOptions(**values_for_wrapper(spec)),
+        meter=spec.meter,
+        trial=spec.trial,
+        metric=spec.metric or "",
     )
 
 

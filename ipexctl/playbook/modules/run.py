@@ -20,9 +20,9 @@ from ipexctl.jobs.local_copy import LocalCopy
 from ipexctl.jobs.registry import RunRecord, RunRegistry
 from ipexctl.jobs.stop import stop
 from ipexctl.jobs.submit import pipeline
+from ipexctl.jobs.submit.call import RunCall
 from ipexctl.jobs.submit.project import ProjectLocation, locate_project
-from ipexctl.jobs.submit.request import RunRequest, StartFailure, check_request, run_request
-from ipexctl.launch.request import CommandKind, Export
+from ipexctl.jobs.submit.request import StartFailure, check_request, run_spec
 from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.playbook.masks import masked
 from ipexctl.playbook.modules.host_script import run_sh
@@ -32,6 +32,7 @@ from ipexctl.playbook.result import Call, Result, TaskStatus
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.progress import Notice
+from ipexctl.spec import CommandKind, Export, RunSpec
 from ipexctl.sync.root import owner_here, tree_name
 from ipexctl.text import counted
 
@@ -59,14 +60,12 @@ _NOT_RUN: Final = {"rc": 0, "stdout": "", "stderr": "", "run": "none-yet"}
 
 
 def _run(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Result | Mapping[str, Result]:
-    request = replace(_run_request(context, call), secret_files=private_keys(hosts))
-    check_request(request)
-    location = locate_project(request, call.task.base)
-    if call.args["creates"] is not None and (created := _find_created(context, call, location)):
+    spec = replace(_run_spec(context, call), secret_files=private_keys(hosts))
+    check_request(spec)
+    run_call = RunCall(tuple(hosts), spec, locate_project(spec, call.task.base))
+    if call.args["creates"] is not None and (created := _find_created(context, call, run_call.project)):
         return Result("ok", f"{created} is there already", data={**_NOT_RUN, "run": "", "creates": created})
-    if call.check:
-        return _plan_only(context, call, hosts, request, location)
-    return _start(context, call, hosts, request, location)
+    return _plan_only(context, call, run_call) if call.check else _start(context, call, run_call)
 
 
 def _find_created(context: PlayContext, call: Call, location: ProjectLocation) -> str:
@@ -79,7 +78,7 @@ def _find_created(context: PlayContext, call: Call, location: ProjectLocation) -
     return completed.stdout.decode(errors="replace").strip() if completed.rc == 0 else ""
 
 
-def _run_request(context: PlayContext, call: Call) -> RunRequest:
+def _run_spec(context: PlayContext, call: Call) -> RunSpec:
     args, options = call.args, context.options
     extra_args = tuple(args["argv"] or ())
     argv: tuple[str, ...]
@@ -95,17 +94,13 @@ def _run_request(context: PlayContext, call: Call) -> RunRequest:
     exports = tuple(Export(name, value, secret=True, source="environment") for name, value in call.environment.items())
     cwd = None if args["cwd"] is None else local_path(call.task.base, args["cwd"])
     given = {**args, "cwd": cwd}
-    return run_request(kind, argv, given, exports, home=options.home, iface=options.iface, timeout=call.timeout)
+    return run_spec(kind, argv, given, exports, home=options.home, iface=options.iface, timeout=call.timeout)
 
 
-def _plan_only(
-    context: PlayContext, call: Call, hosts: Sequence[Host], request: RunRequest, location: ProjectLocation
-) -> Result:
+def _plan_only(context: PlayContext, call: Call, run_call: RunCall) -> Result:
     # As for exec: a missing file of `creates` shows that it would run, and that later tasks find it changed.
     status: TaskStatus = "skipped" if call.args["creates"] is None else "changed"
-    planned = pipeline.plan_run(
-        hosts, request, context.pool, location, run="RUN", notify=lambda _: None, note=lambda _: None
-    )
+    planned = pipeline.plan_run(run_call, context.pool, run="RUN", on_step=lambda _: None, on_note=lambda _: None)
     if isinstance(planned, StartFailure):
         # With --check, files that an earlier task would create are missing: not a failure of the playbook.
         return Result(status, f"not run: --check ({planned.reason})", data=_NOT_RUN, not_run=True)
@@ -114,19 +109,15 @@ def _plan_only(
     return Result(status, message, data={**_NOT_RUN, "world_size": ranks}, not_run=True)
 
 
-def _start(
-    context: PlayContext, call: Call, hosts: Sequence[Host], request: RunRequest, location: ProjectLocation
-) -> Result | Mapping[str, Result]:
+def _start(context: PlayContext, call: Call, run_call: RunCall) -> Result | Mapping[str, Result]:
     started = pipeline.submit_run(
-        hosts,
-        request,
+        run_call,
         context.pool,
-        location,
-        notify=lambda text: context.watch(Notice(text)),
-        note=lambda text: context.watch(Notice(f"note: {text}")),
+        on_step=lambda text: context.watch(Notice(text)),
+        on_note=lambda text: context.watch(Notice(f"note: {text}")),
     )
     if isinstance(started, StartFailure):
-        return _not_started(hosts, started)
+        return _not_started(run_call.hosts, started)
     started.launch.leave()  # its session stays open
     record, plan = started.record, started.plan
     for note in started.notes:
@@ -140,7 +131,7 @@ def _start(
     data |= {"rc": code, **output}
     if code == 0:
         return Result("changed", f"run {record.id} ended well", data=data)
-    pipeline.remove_job_files(hosts, record, context.pool)
+    pipeline.remove_job_files(run_call.hosts, record, context.pool)
     reason = f"run {record.id} failed with exit code {code}" + (f": {reason}" if reason else "")
     return Result("failed", reason, f"ipexctl why {record.id}", data | {"changed": True})
 
