@@ -286,6 +286,10 @@ class RunSpec(RankOptions, RunOptions):
     stack: str | None = None
     torch: str | None = None
     """With `stack`: the environment to install where it is missing."""
+    install: bool = False
+    """Whether the environment is installed on hosts that lack it, with these packages and requirements."""
+    packages: tuple[str, ...] = ()
+    requirements: tuple[Path, ...] = ()
     accelerate: AccelerateConfig | None = None
     """Its ranks and ports are in the options already."""
     master_addr: str | None = None

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ipexctl.cli.interrupt import Interrupt
     from ipexctl.jobs.submit.call import RunCall
     from ipexctl.jobs.submit.pipeline import PlannedRun
+    from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.spec import CommandKind, RunSpec
 
@@ -277,16 +278,21 @@ def plan_or_exit(
     """Plan the run without starting it; print why it cannot start and end the call if that is so."""
     from ipexctl.jobs.submit import pipeline
     from ipexctl.jobs.submit.request import StartFailure
-    from ipexctl.ui.launch_plan import show_refused_json
-    from ipexctl.ui.messages import print_refusal
 
     planned = pipeline.plan_run(
         call, pool, run=run, on_step=output.print_note, on_note=lambda text: output.print_note(f"note: {text}")
     )
     if not isinstance(planned, StartFailure):
         return planned
-    failure = planned.with_call_options(call.options)
+    raise interrupt.or_exit(refuse_plan(planned.with_call_options(call.options), output, schema))
+
+
+def refuse_plan(failure: StartFailure, output: Output, schema: str) -> int:
+    """Print why there is no plan; returns the exit code."""
+    from ipexctl.ui.launch_plan import show_refused_json
+    from ipexctl.ui.messages import print_refusal
+
     print_refusal(failure.reason, failure.fix)
     if output.json:
         show_refused_json(failure, schema)
-    raise interrupt.or_exit(failure.exit_code)
+    return failure.exit_code

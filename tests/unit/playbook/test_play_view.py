@@ -14,7 +14,7 @@ import pytest
 
 from ipexctl.node.common.frames import Chunk
 from ipexctl.playbook.model import parts_of
-from ipexctl.playbook.modules.run import _follow as follow
+from ipexctl.playbook.modules.run import _TaskRun
 from ipexctl.playbook.report import PlayEvent, RunOutput, TaskDone, TaskStarted
 from ipexctl.remote.progress import Notice
 from ipexctl.ui.play import PlayView
@@ -94,6 +94,7 @@ def test_secrets_from_the_environment_are_masked_in_rank_output(monkeypatch: pyt
     monkeypatch.setattr("ipexctl.playbook.modules.run.Follower", follower)
     inherited = SimpleNamespace(no_log=False)
     call: Any = SimpleNamespace(task=SimpleNamespace(inherited=inherited), args={"reconnect": 300.0})
-    _, _, output = follow(context, call, cast("Any", SimpleNamespace(id="r")))
+    run = _TaskRun(context, call)
+    assert run.follow(cast("Any", SimpleNamespace(record=SimpleNamespace(id="r")))).exit_code == 0
     assert [event.text for event in shown if isinstance(event, RunOutput)] == ["token=********\n", "********"]
-    assert "s3cr3t-value" in output["stdout"]  # for register: the shown result is masked at the end of the task
+    assert "s3cr3t-value" in run.output["stdout"]  # for register: the shown result is masked at the end of the task
