@@ -122,71 +122,77 @@ def _own_option(argument: str) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchOptionsGroup:
-    """Options of the launch: those that playbooks have, too, and those of the command line alone."""
+class ScriptLine:
+    """What ranks run, and how: the options of `run` that a queued run has, too."""
 
+    words: list[str] | None = argument("SCRIPT.py [ARGS…]", "Script to run; or -m MODULE [ARGS…]; or -- COMMAND…", None)
+    module: str | None = option("--module -m NAME", "Python module to run in place of a script.")
     ranks: RankOptions
     run: RunOptions
-    stack: str | None = option("--stack NAME", "Stack to install with --install, such as ipex or torch-2.13.")
-    torch: str | None = option("--torch V", "torch version to install with --install.")
     export: list[str] | None = option(
         "--export -x KEY[=VALUE]", "Variable for the ranks; without VALUE, the value on the control machine."
     )
     env_file: list[Path] | None = option(
         "--env-file FILE", "File of variables for the ranks; their values are never shown."
     )
-    accelerate_config: Path | None = option("--accelerate-config FILE", "File written by `accelerate config`.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchLine:
+class LaunchLine(ScriptLine):
     """All options of a command that plans a launch."""
 
-    words: list[str] | None = argument("SCRIPT.py [ARGS…]", "Script to run; or -m MODULE [ARGS…]; or -- COMMAND…", None)
-    module: str | None = option("--module -m NAME", "Python module to run in place of a script.")
-    launch: LaunchOptionsGroup
+    stack: str | None = option("--stack NAME", "Stack to install with --install, such as ipex or torch-2.13.")
+    torch: str | None = option("--torch V", "torch version to install with --install.")
+    accelerate_config: Path | None = option("--accelerate-config FILE", "File written by `accelerate config`.")
     targets: Targets
     home: Home
     output: Output
 
 
-def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet = EVERY_RANK) -> RunCall:
-    """Parse and check the options; raises a UserError for contradictions, before any host is contacted."""
-    from ipexctl.call_options import CallOptions, option_text
-    from ipexctl.cli.hosts import check_home, current_directory, host_options, select
-    from ipexctl.hosts.host import private_keys
-    from ipexctl.jobs.submit.call import RunCall
-    from ipexctl.jobs.submit.project import locate_project
-    from ipexctl.jobs.submit.request import check_ranks, check_request, read_exports, run_spec
-    from ipexctl.sync.root import find_root
+def spec_of_line(ctx: typer.Context, line: ScriptLine, targets: Targets, home: Home, **others: Any) -> RunSpec:
+    """The spec of a line with a script, a module or a command; `others` are fields that are no options of it."""
+    from ipexctl.cli.hosts import check_home
+    from ipexctl.jobs.submit.request import read_exports, run_spec
 
-    launch, targets, home = line.launch, line.targets, line.home
-    if line.module is None and not line.words:
-        raise UserError("run what?", fix=f"{ctx.command_path} SCRIPT.py, -m MODULE, or -- COMMAND")
     kind: CommandKind = "module" if line.module is not None else "command" if ctx.obj["dashes"] else "script"
-    argv = (*((line.module,) if line.module is not None else ()), *(line.words or ()))
-    spec = run_spec(
+    return run_spec(
         kind,
-        argv,
-        values_of(launch.ranks) | values_of(launch.run),
-        read_exports(launch.export or (), launch.env_file or (), os.environ),
-        stack=launch.stack,
-        torch=launch.torch,
+        (*((line.module,) if line.module is not None else ()), *(line.words or ())),
+        values_of(line.ranks) | values_of(line.run),
+        read_exports(line.export or (), line.env_file or (), os.environ),
         home=check_home(home),
         iface=home.iface,
         checkpoint_is_found=targets.is_found("checkpoint"),
-        secret_files=tuple(map(expanded, launch.env_file or ())),
+        secret_files=tuple(map(expanded, line.env_file or ())),
         timeout=targets.timeout,
-        repeats_notes=line.output.verbose > 0,
+        **others,
     )
-    of_ranks = option_text(options_of_run(launch.ranks, launch.run, targets))
+
+
+def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet = EVERY_RANK) -> RunCall:
+    """Parse and check the options; raises a UserError for contradictions, before any host is contacted."""
+    from ipexctl.call_options import CallOptions, option_text
+    from ipexctl.cli.hosts import current_directory, host_options, select
+    from ipexctl.hosts.host import private_keys
+    from ipexctl.jobs.submit.call import RunCall
+    from ipexctl.jobs.submit.project import locate_project
+    from ipexctl.jobs.submit.request import check_ranks, check_request
+    from ipexctl.sync.root import find_root
+
+    targets, home = line.targets, line.home
+    if line.module is None and not line.words:
+        raise UserError("run what?", fix=f"{ctx.command_path} SCRIPT.py, -m MODULE, or -- COMMAND")
+    repeats_notes = line.output.verbose > 0
+    spec = spec_of_line(ctx, line, targets, home, stack=line.stack, torch=line.torch, repeats_notes=repeats_notes)
+    kind, argv = spec.kind, spec.argv
+    of_ranks = option_text(options_of_run(line.ranks, line.run, targets))
     found = None
-    if launch.accelerate_config is not None:
+    if line.accelerate_config is not None:
         from ipexctl.launch.accelerate_config import read_accelerate_file  # slow to import, and few calls need it
 
         is_found = targets.is_found("accelerate_config")
         is_typed = "accelerate_config" not in targets.defaults
-        found = replace(read_accelerate_file(launch.accelerate_config, is_typed=is_typed), hostfile_found=is_found)
+        found = replace(read_accelerate_file(line.accelerate_config, is_typed=is_typed), hostfile_found=is_found)
     pasted = None
     # A whole line in one word may be longer than a path: Path.is_file would raise.
     if kind == "command" or (kind == "script" and not os.path.isfile(argv[0])):  # noqa: PTH113
@@ -206,7 +212,7 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet = EVER
             targets = replace(targets, **{"hostfile": None, "hosts": None, **pasted.hosts})
     of_accelerate = Path(found.hostfile) if found and found.hostfile else None
     cwd = current_directory()
-    root = find_root(Path(spec.script) if spec.kind == "script" else None, launch.run.cwd, cwd)
+    root = find_root(Path(spec.script) if spec.kind == "script" else None, line.run.cwd, cwd)
     selection = select(targets, root, found)
     hosts = pasted.used_hosts(selection.hosts) if pasted is not None else selection.hosts
     if found is not None:

@@ -89,7 +89,7 @@ def run_command(
     output = line.output
     outcome = ctx.with_resource(_noting_failed_call(line, summary, needs_note=not dry_run))
     install = install or bool(packages or requirements)
-    if line.launch.run.python is not None and (packages or requirements):
+    if line.run.python is not None and (packages or requirements):
         raise UserError("--with and -r change an environment, and --python is never changed", fix="remove --python")
     _refuse_ignored_options(line, view, install=install, detach=detach, dry_run=dry_run, summary=summary)
     check_report(report, detach=detach, dry_run=dry_run)
@@ -313,7 +313,7 @@ def _refuse_ignored_options(
             fix="use ipexctl ps --json",
         )
     check_summary(summary)
-    named = {name for name in ("stack", "torch") if getattr(line.launch, name)} - line.targets.defaults.keys()
+    named = {name for name in ("stack", "torch") if getattr(line, name)} - line.targets.defaults.keys()
     if named and not (install or dry_run):
         raise UserError(
             "--stack and --torch are for --install", fix="--install with them, or --env NAME for one that is there"

@@ -36,7 +36,7 @@ from ipexctl.jobs.submit.preflight.connectivity import check_connectivity
 from ipexctl.jobs.submit.preflight.imports import check_script, with_environment
 from ipexctl.jobs.submit.preflight.paths import check_data
 from ipexctl.jobs.submit.project import ProjectLocation, files_in_other_generations
-from ipexctl.jobs.submit.records import launch_spec, logind_notes, nodes_of, plan_document, run_record
+from ipexctl.jobs.submit.records import launch_records, logind_notes, nodes_of, plan_document, run_record
 from ipexctl.jobs.submit.request import StartError, StartFailure
 from ipexctl.jobs.submit.start import Launch, clean_up, job_of
 from ipexctl.jobs.submit.start_notes import job_notes, restart_notes, script_notes
@@ -367,7 +367,7 @@ def _begin_launch(
 ) -> Launch:
     """Let the supervisor start on node0, where it waits for its job and the mpirun line."""
     undo.callback(registry.remove, record.id)
-    launch = Launch(record.nodes, launch_spec(record, context, plan, start.call.spec, retention), start.pool)
+    launch = Launch(record.nodes, launch_records(record, context, plan, start.call.spec, retention), start.pool)
     launch.start_supervisor()
     undo.on_hosts(launch.abandon)
     return launch

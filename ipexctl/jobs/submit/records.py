@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ipexctl.hosts.home import find_leaders
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.jobs.submit.preflight.imports import install_command, normalised
-from ipexctl.jobs.submit.start import File, LaunchSpec, common_job
+from ipexctl.jobs.submit.start import File, LaunchRecords, common_job
 from ipexctl.launch.plan import LaunchPlan, to_json
 from ipexctl.node.common.job import Master, Notification, RankPlacement, StartRequest
 from ipexctl.node.common.limits import CALLER_SILENCE, NOTIFY, NOTIFY_CLAIM
@@ -70,13 +70,13 @@ def run_record(
     )
 
 
-def launch_spec(
+def launch_records(
     record: RunRecord,
     context: RunContext,
     plan: LaunchPlan,
     spec: RunSpec,
     retention: RetentionLimits,
-) -> LaunchSpec:
+) -> LaunchRecords:
     stores = context.stores
     files = [[File(f.name, f.text.encode(), f.mode) for f in plan.files if f.is_everywhere == e] for e in (False, True)]
     start = StartRequest(
@@ -104,7 +104,7 @@ def launch_spec(
     job = common_job(plan, spec)._replace(
         setup=start.setup, id=record.id, rundir=record.rundir, checkpoint=start.checkpoint
     )
-    return LaunchSpec(
+    return LaunchRecords(
         record=record,
         bind=plan.hosts[0].address,
         start=start,

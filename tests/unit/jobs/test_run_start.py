@@ -25,7 +25,7 @@ from ipexctl.jobs.submit.context import gather
 from ipexctl.jobs.submit.pipeline import hosts_with_job_files
 from ipexctl.jobs.submit.project import ProjectLocation
 from ipexctl.jobs.submit.request import StartError, StartFailure
-from ipexctl.jobs.submit.start import Launch, LaunchSpec, in_rank_files
+from ipexctl.jobs.submit.start import Launch, LaunchRecords, in_rank_files
 from ipexctl.node.common.job import (
     JobRecord,
     Master,
@@ -167,7 +167,7 @@ def launch_on(pool: FakeSessionPool, **more: Any) -> Launch:
     start = StartRequest(("mpiexec.hydra",), ranks, 2, 2, Master("10.0.0.1"), 600.0, "report")
     given: dict[str, Any] = {"start": start, "job": COMMON, "stores": stores, **more}
     record = RunRecord("r", HOSTS[0], "/h o", "/e/bin/python")
-    spec = LaunchSpec(record, bind="10.0.0.1", **given)
+    spec = LaunchRecords(record, bind="10.0.0.1", **given)
     launch = Launch(HOSTS, spec, pool)  # type: ignore[arg-type]
     launch.start_supervisor()
     return launch

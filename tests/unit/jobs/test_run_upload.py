@@ -13,9 +13,9 @@ from launch_helpers import cpu, machine, plan
 
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.submit.project import ProjectLocation
-from ipexctl.jobs.submit.records import launch_spec
+from ipexctl.jobs.submit.records import launch_records
 from ipexctl.jobs.submit.request import StartError, StartFailure
-from ipexctl.jobs.submit.start import LaunchSpec
+from ipexctl.jobs.submit.start import LaunchRecords
 from ipexctl.jobs.submit.start_notes import restart_note
 from ipexctl.jobs.submit.upload import upload_project
 from ipexctl.launch.plan import LaunchPlan
@@ -143,7 +143,7 @@ def test_the_package_of_a_rank_goes_with_the_meter_and_with_what_adds_gradients_
     assert (spec.job.metric, spec.job.meter) == ("x(.)", request.meter)
 
 
-def spec_of(planned: LaunchPlan, request: RunSpec, stores: tuple[str, ...]) -> LaunchSpec:
+def spec_of(planned: LaunchPlan, request: RunSpec, stores: tuple[str, ...]) -> LaunchRecords:
     names = [host.name for host in planned.hosts]
     of_host = {**dict(zip(names, stores, strict=True)), "without-ranks": "z"}
     nothing = SimpleNamespace(logind=None)
@@ -152,4 +152,4 @@ def spec_of(planned: LaunchPlan, request: RunSpec, stores: tuple[str, ...]) -> L
     )
     record: Any = SimpleNamespace(id="r", rundir="/h/runs/r", script="train.py", env="e", node0=Host("n", "n"))
     limits: Any = None
-    return launch_spec(record, context, planned, request, limits)
+    return launch_records(record, context, planned, request, limits)
