@@ -17,17 +17,17 @@ import time
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import typer
 
 from ipexctl.api import Followed, FollowedRun, RunWatcher
 from ipexctl.api import run as run_call
 from ipexctl.cli.launch_options import LaunchLine, ScriptCommand, read_launch_call, refuse_plan
-from ipexctl.cli.options import PACKAGES, REQUIREMENTS, SUMMARY, PlanOutput, ViewOptions, command, flag, option
-from ipexctl.cli.report_file import check_report, write_report_of_run
+from ipexctl.cli.options import PACKAGES, REQUIREMENTS, SUMMARY, Output, PlanOutput, ViewOptions, command, flag, option
 from ipexctl.cli.summary_file import check_summary, write_summary, write_summary_of_run
 from ipexctl.errors import UserError
+from ipexctl.extensions import addition
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.text import counted
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from ipexctl.cli.interrupt import Interrupt
     from ipexctl.jobs.ranks import RankSet
+    from ipexctl.jobs.registry import RunRecord
     from ipexctl.jobs.submit.call import RunCall
     from ipexctl.jobs.submit.pipeline import PlannedRun, StartedRun
     from ipexctl.jobs.submit.request import StartFailure
@@ -92,7 +93,7 @@ def run_command(
     if line.run.python is not None and (packages or requirements):
         raise UserError("--with and -r change an environment, and --python is never changed", fix="remove --python")
     _refuse_ignored_options(line, view, install=install, detach=detach, dry_run=dry_run, summary=summary)
-    check_report(report, detach=detach, dry_run=dry_run)
+    page = _page_of_run(report, detach=detach, dry_run=dry_run)
     if notify:
         from ipexctl.jobs.notify import check_notify
 
@@ -112,9 +113,30 @@ def run_command(
     written = [
         summary is None
         or write_summary_of_run(summary, result.run.record, code, outcome.seconds, result.run.plan.other_runs),
-        report is None or write_report_of_run(report, result.run.record, output),
+        page is None or page.write(result.run.record, output),
     ]
     raise typer.Exit(code or (0 if all(written) else 1))
+
+
+class RunPage(Protocol):
+    """The file of --report: the addition `run-page` of an extra, called with its path."""
+
+    def check(self, *, detach: bool, dry_run: bool) -> None:
+        """Raise a UserError, before the run, if it can't be written at its end."""
+
+    def write(self, record: RunRecord, output: Output) -> bool:
+        """Whether it was written at the end of the run; if not, why is printed."""
+
+
+def _page_of_run(path: Path | None, *, detach: bool, dry_run: bool) -> RunPage | None:
+    if path is None:
+        return None
+    page_at = addition("run-page")
+    if page_at is None:
+        raise UserError("--report: this installation of ipexctl writes no pages", fix="take --report out")
+    page: RunPage = page_at(path)
+    page.check(detach=detach, dry_run=dry_run)
+    return page
 
 
 class RunOfCall(RunWatcher):

@@ -34,8 +34,7 @@ def options_of(
 ) -> ConnectOptions:
     """The connection options of the run's start."""
     policy: Any = record.host_keys
-    transport: Any = "srun" if record.transport == "srun" else "ssh"
-    options = ConnectOptions(record.connect_timeout, policy, on_step, on_warning, transport)
+    options = ConnectOptions(record.connect_timeout, policy, on_step, on_warning, record.starter)
     return options._replace(job=record.job, shared=record.rundir) if record.job else options
 
 

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
+
+from ipexctl.starters.mpirun import OVER_SSH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from ipexctl.launch.plan import Setting
     from ipexctl.launch.stated_backend import StatedBackend
     from ipexctl.spec import RunSpec
+    from ipexctl.starters.starter import Starter
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +69,8 @@ class LaunchRequest:
     """The ssh config of `trust` on node0; None: that of the account."""
     mpi_seen: Mpi | None = None
     """The MPI at `--mpi PATH`, if the facts don't have it."""
-    transport: Literal["ssh", "srun"] = "ssh"
-    """The way from node0 to the other hosts; srun within an allocation of Slurm."""
+    starter: Starter = OVER_SSH
+    """The way from node0 to the other hosts."""
     earlier_memory: EarlierMemory | None = None
     given: tuple[Setting, ...] = ()
     """Settings of a configuration file (accelerate's): they override planned ones, and exports override them."""

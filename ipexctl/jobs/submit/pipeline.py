@@ -291,7 +291,7 @@ def make_plan(
             ssh_names=context.ssh_names,
             ssh_config=context.ssh_config,
             mpi_seen=context.mpi,
-            transport=context.transport,
+            starter=context.starter,
             earlier_memory=earlier,
             given=given,
             stated=stated,

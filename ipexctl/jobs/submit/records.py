@@ -63,7 +63,7 @@ def run_record(
         cwd=plan.cwd,
         again=call.options.hosts,
         again_run=call.options.run,
-        transport=connect.transport,
+        transport=connect.starter.name,
         job=context.job,
         project=str(call.project.root),
         is_trial=call.spec.trial,
@@ -82,7 +82,7 @@ def launch_records(
     start = StartRequest(
         argv=tuple(plan.argv),
         by_mpirun=plan.flavor != "none",
-        by_slurm=context.transport == "srun",
+        by_slurm=bool(context.job),
         ranks=tuple(RankPlacement(rank.rank, rank.host, stores[rank.host]) for rank in plan.ranks),
         world_size=plan.world_size,
         nodes=len(plan.hosts),

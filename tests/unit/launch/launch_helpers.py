@@ -18,6 +18,7 @@ from ipexctl.launch.request import LaunchRequest, RankEnv
 from ipexctl.launch.stated_backend import StatedBackend
 from ipexctl.refusal import Refusal
 from ipexctl.spec import RunSpec
+from ipexctl.starters.choice import starter_of
 from recorded_probes import recorded
 
 ENV = "/home/me/.ipexctl/envs/torch-2.13-1a2b3c4d"
@@ -142,7 +143,7 @@ def request(
         ssh_names=ssh_names or {},
         ssh_config=ssh_config,
         mpi_seen=mpi_seen,
-        transport=transport,
+        starter=starter_of(transport),
     )
 
 
