@@ -574,6 +574,36 @@ def strongly_connected(graph: dict[str, set[str]]) -> list[list[str]]:
     return found
 
 
+_LOOPS = ("ipexctl/node/run/loop.py", "ipexctl/node/run/rank.py", "ipexctl/node/common/clock.py")
+"""The modules of the agent whose work it is to look at the clock."""
+_CLOCK = ("time.time", "time.monotonic", "time.perf_counter", "time.sleep")
+
+
+@row("* calls of the clock in the agent outside its loops and node/common/clock.py", wanted=0, held=147)
+def calls_of_the_clock() -> list[str]:
+    return [
+        f"{path}:{line}"
+        for path, tree in modules().items()
+        if path.startswith("ipexctl/node/") and path not in _LOOPS
+        for line in clock_calls(tree)
+    ]
+
+
+def clock_calls(tree: ast.AST) -> Iterator[int]:
+    """The lines where a module calls a function of `time`, by the module or by its own name."""
+    names = {
+        alias.asname or alias.name
+        for node in nodes(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "time"
+        for alias in node.names
+    }
+    for node in nodes(tree):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if name in names or name in _CLOCK:
+                yield node.lineno
+
+
 _READ_ALONE: dict[str, str] = {
     "facts/store.py": "which hosts share a home is a question of its own, with a test of its own",
     "jobs/submit/preflight/data_copy.py": "makes one line of sh, which has a test of its own",

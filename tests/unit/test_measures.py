@@ -7,7 +7,16 @@ import ast
 import pytest
 
 import measures
-from measures import ROWS, Row, compared_texts, compared_transports, json_parsers, rendered, strongly_connected
+from measures import (
+    ROWS,
+    Row,
+    clock_calls,
+    compared_texts,
+    compared_transports,
+    json_parsers,
+    rendered,
+    strongly_connected,
+)
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.held is not None], ids=lambda row: str(row.text))
@@ -56,6 +65,18 @@ def test_circles_are_found_also_over_others() -> None:
 )
 def test_a_parser_of_json_is_found_under_any_name(code: str, count: int) -> None:
     assert len(list(json_parsers(ast.parse(code)))) == count
+
+
+@pytest.mark.parametrize(
+    ("code", "count"),
+    [
+        ("import time\nnow = time.monotonic()\ntime.sleep(1)", 2),
+        ("from time import monotonic as clock, sleep\nclock()\nsleep(1)", 2),
+        ("import time\ntime.strftime('%H')\nself.time()\nrun(clock=time.time)", 0),
+    ],
+)
+def test_a_call_of_the_clock_is_found_under_any_name(code: str, count: int) -> None:
+    assert len(list(clock_calls(ast.parse(code)))) == count
 
 
 def test_the_table_has_a_line_for_each_row() -> None:
