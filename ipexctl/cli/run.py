@@ -86,7 +86,6 @@ def run_command(
     \b
     Example: ipexctl run --hosts 'node[1-4]' --ppn 2 train.py --epochs 3
     """
-
     output = line.output
     outcome = ctx.with_resource(_noting_failed_call(line, summary, needs_note=not dry_run))
     install = install or bool(packages or requirements)
@@ -99,9 +98,15 @@ def run_command(
 
         check_notify(notify)
     call = read_launch_call(ctx, line, parse_ranks(ranks))
-    wanted = (tuple(packages or ()), tuple(requirements or ()))
-    spec = replace(call.spec, notify=notify, is_followed=not detach, install=install)
-    call = replace(call, spec=replace(spec, packages=wanted[0], requirements=wanted[1]))
+    spec = replace(
+        call.spec,
+        notify=notify,
+        is_followed=not detach,
+        install=install,
+        packages=tuple(packages or ()),
+        requirements=tuple(requirements or ()),
+    )
+    call = replace(call, spec=spec)
     outcome.begin_events(view, call.ranks, quiet=output.quiet)
     for note in call.notes:
         output.print_note(f"note: {note}")
