@@ -356,7 +356,7 @@ def json_parsers(tree: ast.AST) -> Iterator[int]:
 
 # Directories of others
 
-_IN_DIRECTORIES_OF_OTHERS = ("ipexctl/node/files/", "ipexctl/jobs/fetch/")
+_IN_DIRECTORIES_OF_OTHERS = ("ipexctl/node/files/", "ipexctl/files/")
 """Modules that write where the user says, which may be a directory that others can change."""
 _WRITES = frozenset(
     (

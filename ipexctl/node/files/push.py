@@ -1,6 +1,6 @@
 """One host's part of `ipexctl push`: compares a path with what is to be there, and puts arrived files in place.
 
-`inspect` gets the list of SRC (`sync/manifest.py`) behind its request, and tells what the path lacks and what differs
+`inspect` gets the list of SRC (`files/manifest.py`) behind its request, and tells what the path lacks and what differs
 there. If something is to come, it makes a directory of its own, `.ipexctl-push-KEY`, on the disk of the path: the list
 and the store (`store.py`) in which the contents arrive, from the control machine or from another host. `place` moves
 them to their names, and removes that directory.

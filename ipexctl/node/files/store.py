@@ -1,7 +1,7 @@
 """Content store: a file STORE/<sha256>/<name> is always complete and has that hash.
 
 In: files as a `file_stream`, or the names and hashes that a caller asks about; out: the same stream, or which files are
-there. `peer_transfer` moves a stream from host to host, `remote/transfer/relay.py` through the control machine. The
+there. `peer_transfer` moves a stream from host to host, `files/relay.py` through the control machine. The
 rules: a file is written under another name and renamed when its hash is right; a hash or a name from a request can't
 lead out of the store, and a file that was not requested is refused; a disk without room is noticed before the first
 byte; what ended processes have left is removed by the next call, or with `resume` continued: the sender begins at the

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from sync_helpers import put
 
-from ipexctl.jobs.fetch.destination import Destination, first_missing
-from ipexctl.jobs.fetch.manifest import FetchEntry
+from ipexctl.files.destination import Destination, first_missing
+from ipexctl.files.requested import FetchEntry
 from ipexctl.sync.fetched import fetched_below, note_fetched
 from ipexctl.sync.project import read_project
 

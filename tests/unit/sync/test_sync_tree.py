@@ -19,17 +19,19 @@ from sync_helpers import LOCAL_HOST, LocalConnector, Place, contents, put
 
 from agent_helpers import agent_argv, all_pythons, mark_home
 from ipexctl.errors import UserError
+from ipexctl.files import upload
+from ipexctl.files.distribute import Distributor
+from ipexctl.files.stream import pack_file
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import AgentError
+from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.replies import Generation
 from ipexctl.node.files.tree_upload import receive_contents, stage_from_store
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.session_pool import SessionPool
-from ipexctl.remote.transfer.distribute import Distributor
-from ipexctl.sync import sync, upload
-from ipexctl.sync.manifest import ManifestEntry
-from ipexctl.sync.node_calls import TreeCallOptions, TreeCalls, TreeState, pack_file
+from ipexctl.sync import sync
+from ipexctl.sync.node_calls import TreeCallOptions, TreeCalls, TreeState
 from ipexctl.sync.plan import make_sync_plan
 from ipexctl.sync.project import read_project
 from ipexctl.sync.report import SyncReport, SyncResult

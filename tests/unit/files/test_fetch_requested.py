@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ipexctl.jobs.fetch.manifest import (
+from ipexctl.files.requested import (
     FetchedKind,
     FetchEntry,
     Requested,

@@ -32,7 +32,7 @@ from ipexctl.remote.outcome import HostError
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from ipexctl.jobs.fetch.manifest import FetchEntry
+    from ipexctl.files.requested import FetchEntry
 
 _READ: Final = 1 << 20
 _NO_DIRECTORY: Final = " on the control machine; fetch writes into directories only"

@@ -12,8 +12,8 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.jobs.fetch.destination import Destination, MissingPart, WriteRefused
-from ipexctl.jobs.fetch.manifest import FetchEntry, FileFailure, Requested, read_entry, update_entry
+from ipexctl.files.destination import Destination, MissingPart, WriteRefused
+from ipexctl.files.requested import FetchEntry, FileFailure, Requested, read_entry, update_entry
 from ipexctl.remote.event_reader import EventLimits
 from ipexctl.remote.outcome import HostError
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from ipexctl.files.destination import Destination, WriteRefused, _part
+from ipexctl.files.receiver import LIMITS, Receiver
+from ipexctl.files.requested import FetchEntry, Requested
 from ipexctl.hosts.names import quoted
-from ipexctl.jobs.fetch.destination import Destination, WriteRefused, _part
-from ipexctl.jobs.fetch.manifest import FetchEntry, Requested
-from ipexctl.jobs.fetch.receiver import LIMITS, Receiver
 from ipexctl.remote.event_reader import EventLimits, EventReader
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import StdinQueue
