@@ -198,8 +198,8 @@ BREAKS: Final = (
     Break(
         "remains of a sync are kept",
         "files/tree_upload.py",
-        '/pending.json")\n        empty_stage(tree.stage)',
-        '/pending.json")',
+        "dir_fd=directory.number)\n        empty_stage(self._top)",
+        "dir_fd=directory.number)",
         r"are left of a sync",
         ("sync is disturbed",),
     ),

@@ -38,7 +38,7 @@ from ipexctl.node.common.home import make_home
 from ipexctl.node.common.home_entries import is_stored
 from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.processes import is_partial_in_use, partial_name
-from ipexctl.node.files.file_stream import CHUNK, END, header_line, read_body, read_headers
+from ipexctl.node.files.file_stream import CHUNK, END, header_line, read_files
 
 if TYPE_CHECKING:
     from io import FileIO
@@ -369,9 +369,9 @@ def receive(request: ReceiveRequest, stream: BinaryIO, report: Report = emit_or_
     if not resume:
         clear(store)
     report("ready")
-    for header in read_headers(stream):
-        sha256, name, size = str(header.get("sha256")), str(header.get("name")), header.get("size")
-        file: StoreFile | None = {"sha256": sha256, "name": name, "size": None}
+    for arriving in read_files(stream):
+        header, sha256, part = arriving.header, arriving.sha256, arriving.part
+        file: StoreFile | None = {"sha256": sha256, "name": str(header.get("name")), "size": None}
         if expected is not None:
             file = expected.pop(sha256, None)  # once: a sender can't keep the receiver busy with the same file
         if file is None:
@@ -379,20 +379,19 @@ def receive(request: ReceiveRequest, stream: BinaryIO, report: Report = emit_or_
         if "error" in header:
             failed.append({"sha256": sha256, "reason": str(header["error"])})
             continue
-        if not isinstance(size, int) or size < 0 or (file["size"] is not None and size > file["size"]):
-            raise AgentError(f"{file['name']}: the sender announces {size} bytes, expected are {file['size']}")
-        offset = header.get("offset", 0)
-        if not isinstance(offset, int) or not 0 <= offset <= size or (offset and not resume):
+        if file["size"] is not None and part.size > file["size"]:
+            raise AgentError(f"{file['name']}: the sender announces {part.size} bytes, expected are {file['size']}")
+        if part.offset and not resume:
             raise AgentError(f"{file['name']}: the sender begins where it was not asked to")
-        begun: StoreFile = {"sha256": sha256, "name": file["name"], "size": size, "offset": offset}
+        begun: StoreFile = {"sha256": sha256, "name": file["name"], "size": part.size, "offset": part.offset}
         try:
-            with PartialFile(store, begun, home, resume=resume) as part:
-                progress.add(offset, part.path.name)
-                for chunk in read_body(stream, size - offset, part.path.name):
-                    part.write(memoryview(chunk))
-                    progress.add(len(chunk), part.path.name)
+            with PartialFile(store, begun, home, resume=resume) as partial:
+                progress.add(part.offset, partial.path.name)
+                for chunk in arriving.chunks(partial.path.name):
+                    partial.write(memoryview(chunk))
+                    progress.add(len(chunk), partial.path.name)
                     del chunk  # the next one takes its memory
-                part.adopt()
+                partial.adopt()
         except HashMismatch as wrong:
             failed.append({"sha256": sha256, "reason": wrong.reason, "kind": "hash"})
         else:

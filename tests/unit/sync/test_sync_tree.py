@@ -24,6 +24,7 @@ from ipexctl.files.distribute import Distributor
 from ipexctl.files.stream import pack_file
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.replies import Generation
 from ipexctl.node.files.tree_upload import receive_contents, stage_from_store
@@ -536,16 +537,17 @@ def test_incomplete_staged_file_is_replaced_by_the_stored_file(tmp_path: Path) -
     stage, stored = tmp_path / "stage", tmp_path / "store/abc/file"
     put(tmp_path, "store/abc/file", "whole")
     put(stage, "abc", "who")
-    stage_from_store(os.fsencode(stage), os.fsencode(stored))
-    assert (stage / "abc").samefile(stored)
-    stage_from_store(os.fsencode(stage), os.fsencode(stored))
+    with GuardedDirectory.open(str(stage)) as opened:
+        stage_from_store(opened, os.fsencode(stored))
+        assert (stage / "abc").samefile(stored)
+        stage_from_store(opened, os.fsencode(stored))
     assert stored.read_text() == "whole"
 
 
 @pytest.mark.parametrize("sent", [b"", b'{"sha256": "%s", "size": 3}\nab' % (b"a" * 64)])
 def test_truncated_stream_of_contents_is_reported(tmp_path: Path, sent: bytes) -> None:
-    with pytest.raises(AgentError, match="the stream broke off"):
-        receive_contents(os.fsencode(tmp_path), io.BytesIO(sent))
+    with pytest.raises(AgentError, match="the stream broke off"), GuardedDirectory.open(str(tmp_path)) as stage:
+        receive_contents(stage, io.BytesIO(sent))
     assert list(tmp_path.iterdir()) == []
 
 
