@@ -366,7 +366,7 @@ _WRITES = frozenset(
 )
 
 
-@row("* writes by path, not by an open directory, in modules for files of the user", wanted=0, held=14)
+@row("* writes by path, not by an open directory, in modules for files of the user", wanted=0, held=0)
 def writes_by_path() -> list[str]:
     return [
         f"{path}:{call.lineno}"

@@ -230,17 +230,19 @@ class GuardedDirectory:
             return file.read()
 
     @contextlib.contextmanager
-    def written(self, name: bytes, mode: int, *, replace: bool = True) -> Iterator[int]:
+    def written(self, name: bytes, mode: int | None, *, replace: bool = True, temporary: bytes = b"") -> Iterator[int]:
         """A descriptor of a new file, which gets its name and mode at the end; nothing is left after an exception.
 
-        Without `replace`, an entry of that name, made meanwhile too, is a FileExistsError.
+        Without `replace`, an entry of that name, made meanwhile too, is a FileExistsError. Without a `mode`, the caller
+        sets it.
         """
-        temporary = b".%s.ipexctl-%s.new" % (name[:_TEMPORARY_NAME], os.urandom(4).hex().encode())
+        temporary = temporary or b".%s.ipexctl-%s.new" % (name[:_TEMPORARY_NAME], os.urandom(4).hex().encode())
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         number = os.open(temporary, flags, 0o600, dir_fd=self.number)
         try:
             yield number
-            os.fchmod(number, mode)
+            if mode is not None:
+                os.fchmod(number, mode)
             self.rename(self.number, temporary, name, replace=replace)
         except BaseException:
             with contextlib.suppress(OSError):

@@ -11,10 +11,13 @@ from __future__ import annotations
 
 import json
 import zlib
-from typing import Iterable, Literal, NamedTuple
+from typing import TYPE_CHECKING, Iterable, Literal, NamedTuple
 
 from ipexctl.node.common.guarded_directory import check_name
 from ipexctl.node.common.json_parser import parse_json
+
+if TYPE_CHECKING:
+    import os
 
 EntryKind = Literal["f", "l", "d"]
 _GZIP = 16 + zlib.MAX_WBITS
@@ -32,6 +35,15 @@ class ManifestEntry(NamedTuple):
     """A file's sha256, empty where nobody has read it; a link's target; empty for a directory."""
     mtime: int = 0
     """In ns; 0 where times don't travel."""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return tuple(self.path.split("/"))
+
+
+def identity_of(status: os.stat_result) -> list[int]:
+    """By which a file is known to be unchanged without reading it: size, mtime in ns and inode."""
+    return [status.st_size, status.st_mtime_ns, status.st_ino]
 
 
 def to_json(entries: Iterable[ManifestEntry]) -> bytes:

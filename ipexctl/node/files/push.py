@@ -26,7 +26,7 @@ import sys
 from typing import TYPE_CHECKING, BinaryIO, Iterator, TypedDict
 
 from ipexctl.node.common.answer import Action, AgentError, answer
-from ipexctl.node.common.files import encode_name, explain_full_disk, free_space
+from ipexctl.node.common.files import encode_name, explain_full_disk, free_space, sha256_of_open
 from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory, blocks_of, check_name, open_file
 from ipexctl.node.common.home_entries import is_stored
 from ipexctl.node.common.processes import is_partial_in_use
@@ -141,12 +141,9 @@ class Comparison:
             return "differing"
         if self._quick:
             return "same"
-        digest = hashlib.sha256()
         with open(open_file(os.fsdecode(at)), "rb", buffering=0) as file:
-            for block in blocks_of(file):
-                digest.update(block)
-                self._progress.add(len(block), row.path)
-        return "same" if digest.hexdigest() == row.content else "differing"
+            digest = sha256_of_open(file, lambda size: self._progress.add(size, row.path))
+        return "same" if digest == row.content else "differing"
 
 
 def place_of(path: str, name: str) -> bytes:
@@ -266,7 +263,7 @@ class Placement:
             return
         with self._arrived(sha256) as directory:
             with open(directory.open_to_read(os.fsencode(CONTENT)), "rb", buffering=0) as file:
-                if _hash_of(file) != sha256:
+                if sha256_of_open(file) != sha256:
                     raise AgentError(f"{rows[0].path or self._name}: what has arrived was changed", "run it again")
                 for row in rows[1:]:
                     file.seek(0)
@@ -324,13 +321,6 @@ class Placement:
             yield
         except (FileExistsError, IsADirectoryError):
             raise AgentError(f"{row.path or self._name} was made there meanwhile", "run it again") from None
-
-
-def _hash_of(file: BinaryIO) -> str:
-    digest = hashlib.sha256()
-    for block in blocks_of(file):
-        digest.update(block)
-    return digest.hexdigest()
 
 
 def mode_of(row: ManifestEntry) -> int:

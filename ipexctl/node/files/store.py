@@ -29,7 +29,7 @@ from ipexctl.node.common.answer import Action, AgentError, Json, answer, emit, e
 from ipexctl.node.common.files import (
     explain_full_disk,
     free_space,
-    open_private,
+    make_private_directory,
     secure_directory,
     sha256_of,
 )
@@ -41,7 +41,6 @@ from ipexctl.node.common.processes import is_partial_in_use, partial_name
 from ipexctl.node.files.file_stream import CHUNK, END, header_line, read_files
 
 if TYPE_CHECKING:
-    from io import FileIO
     from typing import Mapping
 
     from typing_extensions import NotRequired
@@ -52,7 +51,8 @@ SILENT_WRITER = 30.0
 """Seconds without a write, after which an unfinished file may be continued by another process."""
 MINIMUM_KEPT = 1 << 20
 """Bytes from which on an unfinished file is worth to be continued."""
-_unfinished: set[Path] = set()
+_unfinished: set[tuple[int, bytes]] = set()
+"""The open directory and the name of each file that no later call continues."""
 Request = TypeVar("Request", bound="Mapping[str, Any]")
 Report = Callable[..., None]
 """Called with an event's name and its fields; `emit` writes them to stdout."""
@@ -103,9 +103,9 @@ def end_on_signals() -> None:
 
 
 def _end(*_: object) -> NoReturn:
-    for path in list(_unfinished):
+    for directory, name in list(_unfinished):
         with suppress(OSError):
-            path.unlink()
+            os.unlink(name, dir_fd=directory)
     os._exit(143)
 
 
@@ -182,11 +182,17 @@ def is_there(store: str, file: StoreFile) -> bool:
     return stat.S_ISREG(status.st_mode) and file["size"] in (None, status.st_size)
 
 
-def _explain(error: OSError, path: Path, expected: int | None = None) -> AgentError:
+def open_store(store: str) -> GuardedDirectory:
+    """The store, entered once. The path may lead through links: of the user's, or to an opened directory."""
+    return GuardedDirectory(os.open(store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), store)
+
+
+def _explain(error: OSError, path: str, expected: int | None = None) -> AgentError:
     if error.errno == errno.ENOSPC and expected is not None:
         with suppress(OSError):
-            return explain_full_disk(str(path), expected)
-    return explain_os_error(error, path)
+            return explain_full_disk(path, expected)
+    is_of_home = isinstance(error.filename, str) and error.filename.startswith("/")
+    return explain_os_error(error if is_of_home else OSError(error.errno, error.strerror), path)
 
 
 class PartialFile:
@@ -203,59 +209,68 @@ class PartialFile:
         self._resume = resume
         self._is_wrong = False
         self._hash = hashlib.sha256()
-        self._store = Path(store)
-        self._temporary = self._store / partial_name(self.sha256[:16])
+        self._store = store
+        self._temporary = os.fsencode(partial_name(self.sha256[:16]))
         offset = file.get("offset", 0)
         try:
             if home:
                 make_home(home)
             else:
-                secure_directory(self._store.parent)
-            self._store.mkdir(0o700, parents=True, exist_ok=True)
+                secure_directory(os.path.dirname(store))
+            make_private_directory(store)
             if self.size is not None and self.size - offset > free_space(store):
                 raise explain_full_disk(store, self.size - offset)
-            if not resume:
-                _unfinished.add(self._temporary)
-            if offset:
-                self._file = self._continue(offset)
-            else:
-                self._file = open(self._temporary, "xb", buffering=0, opener=open_private)  # noqa: SIM115
+            self._directory = open_store(store)
         except OSError as error:
-            _unfinished.discard(self._temporary)
-            raise _explain(error, self._store, self.size) from None
+            raise _explain(error, store, self.size) from None
+        self._unfinished = (self._directory.number, self._temporary)
+        try:
+            if not resume:
+                _unfinished.add(self._unfinished)
+            self._number = self._continue(offset) if offset else self._open(self._temporary, os.O_CREAT | os.O_EXCL)
+        except BaseException as error:
+            _unfinished.discard(self._unfinished)
+            self._directory.close()
+            if isinstance(error, OSError):
+                raise _explain(error, store, self.size) from None
+            raise
+
+    def _open(self, name: bytes, flags: int) -> int:
+        return os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600, dir_fd=self._directory.number)
 
     def __enter__(self) -> PartialFile:
         return self
 
     def __exit__(self, *_: object) -> None:
         with suppress(OSError):
-            self._file.close()
+            os.close(self._number)
         if not self._resume or self._is_wrong or self.done < MINIMUM_KEPT:
             with suppress(OSError):
-                self._temporary.unlink()
-        _unfinished.discard(self._temporary)
+                self._directory.unlink(self._temporary)
+        _unfinished.discard(self._unfinished)
+        self._directory.close()
 
-    def _continue(self, offset: int) -> FileIO:
+    def _continue(self, offset: int) -> int:
         """Take over the longest unfinished file of an ended process: who renames it has it."""
-        for size, path in sorted(_left_by_ended(str(self._store), self.sha256), reverse=True):
+        for size, path in sorted(_left_by_ended(self._store, self.sha256), reverse=True):
             if size < offset:
                 break
             with suppress(FileNotFoundError):  # another process was faster
-                path.rename(self._temporary)
-                file = self._temporary.open("r+b", buffering=0)
-                while self.done < offset and (data := file.read(min(CHUNK, offset - self.done))):
+                self._directory.rename(self._directory.number, os.fsencode(path.name), self._temporary)
+                number = self._open(self._temporary, 0)
+                while self.done < offset and (data := os.read(number, min(CHUNK, offset - self.done))):
                     self._hash.update(data)
                     self.done += len(data)
-                file.truncate(offset)
-                file.seek(offset)
-                return file
+                os.ftruncate(number, offset)
+                os.lseek(number, offset, os.SEEK_SET)
+                return number
         raise AgentError("what had arrived was taken away meanwhile", "run it again")
 
     def write(self, data: memoryview) -> None:
         self._hash.update(data)
         try:
             while data:
-                written = self._file.write(data)
+                written = os.write(self._number, data)
                 self.done += written
                 data = data[written:]
         except OSError as error:
@@ -269,17 +284,18 @@ class PartialFile:
             self._is_wrong = True
             raise HashMismatch(f"{self.path.name}: its {self.done} bytes have the sha256 {digest}, not {self.sha256}")
         try:
-            os.fsync(self._file.fileno())
-            self._file.close()
-            while self._temporary.exists():
-                self.path.parent.mkdir(0o700, exist_ok=True)
+            os.fsync(self._number)
+            name = os.fsencode(self.path.name)
+            while self._directory.status_of(self._temporary) is not None:
                 # Another process may have removed the empty directory.
                 with suppress(FileNotFoundError):
-                    self._temporary.rename(self.path)
+                    with self._directory.enter(self.sha256.encode(), make=True, mode=0o700) as place:
+                        place.rename(self._directory.number, self._temporary, name)
                     return
         except OSError as error:
-            raise _explain(error, self.path) from None
-        raise AgentError(f"{self._temporary} was taken away while it was written", "run it again")
+            raise _explain(error, str(self.path)) from None
+        temporary = os.path.join(self._store, os.fsdecode(self._temporary))
+        raise AgentError(f"{temporary} was taken away while it was written", "run it again")
 
 
 def _left_by_ended(store: str, sha256: str = "") -> Iterator[tuple[int, Path]]:
@@ -314,14 +330,15 @@ def offset_of(file: StoreFile, left: Mapping[str, int]) -> int:
 
 def clear(store: str) -> None:
     """Remove unfinished files of processes that have ended."""
-    with suppress(OSError):
-        for path in list(Path(store).iterdir()):
+    with suppress(OSError), open_store(store) as directory:
+        for name in map(os.fsdecode, directory.names()):
+            path = os.path.join(store, name)
             with suppress(OSError, ValueError, IndexError):
-                if _SHA256.fullmatch(path.name):
-                    if time.time() - path.stat().st_mtime > 60:
-                        path.rmdir()  # only where it is empty
-                elif is_stored(str(path)) and not is_partial_in_use(str(path)):
-                    path.unlink()
+                if is_sha256(name):
+                    if time.time() - os.stat(path).st_mtime > 60:
+                        os.rmdir(name, dir_fd=directory.number)  # only where it is empty
+                elif is_stored(path) and not is_partial_in_use(path):
+                    directory.unlink(os.fsencode(name))
 
 
 def have(request: HaveRequest) -> Json:
@@ -335,10 +352,12 @@ def have(request: HaveRequest) -> Json:
             damaged.append(file)
         else:
             present.append(file["sha256"])
+    with suppress(FileNotFoundError), open_store(request["store"]) as directory:
+        for sha256 in present:
             with suppress(OSError):  # in use again: a sync removes contents that are a day old
-                os.utime(str(path_of(request["store"], file).parent))
-    for file in damaged:
-        _remove(path_of(request["store"], file))
+                os.utime(sha256, dir_fd=directory.number)
+        for file in damaged:
+            _remove(directory, file)
     left = unfinished(request["store"]) if request.get("resume") else {}
     return {"have": present, "damaged": [file["sha256"] for file in damaged], "unfinished": left}
 
@@ -350,13 +369,17 @@ def _has_hash(path: Path, sha256: str, progress: Progress) -> bool:
         raise AgentError(f"{path} can't be read: {error.strerror or error}") from None
 
 
-def _remove(path: Path) -> None:
+def _remove(store: GuardedDirectory, file: StoreFile) -> None:
+    path = path_of(store.path, file)
     try:
-        path.unlink(missing_ok=True)
+        with store.enter(file["sha256"].encode()) as directory:
+            directory.unlink(os.fsencode(path.name))
+    except FileNotFoundError:
+        return
     except OSError as error:
-        raise _explain(error, path) from None
+        raise _explain(error, str(path)) from None
     with suppress(OSError):
-        path.parent.rmdir()
+        os.rmdir(file["sha256"], dir_fd=store.number)
 
 
 def receive(request: ReceiveRequest, stream: BinaryIO, report: Report = emit_or_end) -> Json:

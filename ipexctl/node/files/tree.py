@@ -30,13 +30,14 @@ from ipexctl.node.common.files import (
     sha256_of,
     write_json_atomically,
 )
+from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.home import make_home
 from ipexctl.node.common.home_entries import STATE_DIRECTORY
 from ipexctl.node.common.limits import TREE_LOCK
 from ipexctl.node.common.liveness import LEASE_LIMITS, liveness_of
 from ipexctl.node.common.processes import boot_id, command_lines
 from ipexctl.node.common.store_lock import store_lock
-from ipexctl.node.files.manifest import ManifestEntry
+from ipexctl.node.files.manifest import ManifestEntry, identity_of
 from ipexctl.node.files.replies import Generation, TreesReply
 
 if TYPE_CHECKING:
@@ -90,6 +91,11 @@ def lstat_or_none(path: bytes) -> os.stat_result | None:
         return os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def open_real(path: bytes) -> GuardedDirectory:
+    """A directory of the home, which may be behind links of the user's, as to another disk."""
+    return GuardedDirectory.open(os.path.realpath(os.fsdecode(path)))
 
 
 def is_below(path: str, directories: list[str]) -> bool:
@@ -199,10 +205,6 @@ class ProjectTree:
         return gone, kept
 
 
-def identity_of(status: os.stat_result) -> list[int]:
-    return [status.st_size, status.st_mtime_ns, status.st_ino]
-
-
 def record_of(tree: ProjectTree, run: str) -> Json:
     """The run's status; empty when its supervisor is on another host or has not started."""
     return read_json(tree.home + b"/runs/" + encode_name(run) + b"/status.json")
@@ -263,8 +265,8 @@ def store_token(home: bytes, *, make: bool) -> str | None:
         if make:
             make_home(decode_name(home))
             make_private_directory(home + b"/code")
-            with contextlib.suppress(FileExistsError):
-                os.symlink(os.urandom(16).hex().encode(), link)
+            with open_real(home + b"/code") as code, contextlib.suppress(FileExistsError):
+                code.link_to(os.urandom(16).hex().encode(), b".store", replace=False)
         return decode_name(os.readlink(link))
     return None
 

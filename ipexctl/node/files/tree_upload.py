@@ -25,7 +25,7 @@ from ipexctl.node.common.home_entries import STATE_DIRECTORY, is_stored
 from ipexctl.node.common.limits import UPLOAD_SILENCE
 from ipexctl.node.common.liveness import DAY
 from ipexctl.node.files.file_stream import CHUNK, ByteStream, read_files
-from ipexctl.node.files.manifest import ManifestEntry, unpack_entries
+from ipexctl.node.files.manifest import ManifestEntry, identity_of, unpack_entries
 from ipexctl.node.files.replies import Generation, PutReply, TreeChanges, TreesReply
 from ipexctl.node.files.tree import (
     SHA256,
@@ -35,10 +35,10 @@ from ipexctl.node.files.tree import (
     describe,
     generations,
     has_ended,
-    identity_of,
     inspect,
     is_below,
     lstat_or_none,
+    open_real,
 )
 
 MAX_PATHS = 20
@@ -311,11 +311,6 @@ def remove_old_transfers(home: bytes, now: float) -> None:
             is_old = status is not None and now - status.st_mtime >= DAY
             if is_old and is_stored(os.path.join(store.path, os.fsdecode(name))):
                 store.remove_tree(name, ignore_errors=True)
-
-
-def open_real(path: bytes) -> GuardedDirectory:
-    """A directory of the home, which may be behind links of the user's, as to another disk."""
-    return GuardedDirectory.open(os.path.realpath(os.fsdecode(path)))
 
 
 class UploadStream:

@@ -27,7 +27,8 @@ from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.replies import Generation
-from ipexctl.node.files.tree_upload import receive_contents, stage_from_store
+from ipexctl.node.files.tree import ProjectTree, open_real
+from ipexctl.node.files.tree_upload import Plan, TreeUpdate, receive_contents, stage_from_store, stage_small
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.session_pool import SessionPool
@@ -542,6 +543,24 @@ def test_incomplete_staged_file_is_replaced_by_the_stored_file(tmp_path: Path) -
         assert (stage / "abc").samefile(stored)
         stage_from_store(opened, os.fsencode(stored))
     assert stored.read_text() == "whole"
+
+
+def test_directory_that_a_run_replaces_by_a_link_during_the_sync_is_not_entered(place: Place, tmp_path: Path) -> None:
+    put(place.root, "out/a", "1")
+    place.sync()
+    put(place.root, "out/a", "2")
+    outside = put(tmp_path, "outside/a", "theirs").parent
+    entries = list(read_project(place.root).manifest.entries)
+    tree = ProjectTree(os.fsencode(place.home), place.tree.name, 1)
+    with open_real(tree.path) as top, top.enter(b".ipexctl/stage", make=True) as stage:
+        update = TreeUpdate(Plan(tree, entries, []), top, stage)
+        stage_small(stage, entries[-1].content.encode(), b"2")
+        (place.tree / "out").rename(place.tree / "moved")
+        (place.tree / "out").symlink_to(outside)
+        with pytest.raises(AgentError, match="is a link"):
+            update.apply("0" * 64)
+    assert contents(outside) == {"a": "theirs"}
+    assert (place.tree / "moved/a").read_text() == "1"
 
 
 @pytest.mark.parametrize("sent", [b"", b'{"sha256": "%s", "size": 3}\nab' % (b"a" * 64)])
