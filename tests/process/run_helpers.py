@@ -25,8 +25,6 @@ from ipexctl.remote.node_call import script_text
 STAND_IN = Path(__file__).parents[1] / "stand_ins" / "mpirun.py"
 HERE = Host("localhost", "localhost")
 SLEEP_FOREVER = "import time\nprint('here', flush=True)\ntime.sleep(600)"
-FAST_LOSS_PATCH = ("BEAT_INTERVAL = 4.0", "BEAT_INTERVAL = 1.0\nSUPERVISOR_SILENCE = 3.0")
-"""A patch of `run.rank`: a supervisor counts as lost within seconds, and yet after several answers."""
 FINAL = ("ok", "failed", "stopped", "lost")
 OVER_TCP = "import os, sys; os.execv(sys.argv[2], [*sys.argv[2:-3], '@none', '127.0.0.1', sys.argv[1]])"
 """Starts a rank with another address of the supervisor."""

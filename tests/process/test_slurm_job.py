@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_helpers import FAST_LOSS_PATCH, Run
+from run_helpers import Run
 
 from agent_helpers import wait_until
 
@@ -26,7 +26,8 @@ SQUEUE = """\
 #!/bin/sh
 [ "$*" = "--noheader --jobs 12 --format %L" ] || exit 1
 left=$(($(cat {at}/ends) - $(date +%s)))
-printf '0:%02d\\n' $((left > 0 ? left : 0))
+left=$((left > 0 ? left : 0))
+printf '%d:%02d\\n' $((left / 60)) $((left % 60))
 """
 SCONTROL = """\
 #!/bin/sh
@@ -104,7 +105,7 @@ def test_ranks_that_save_and_end_at_the_notice_go_on_in_the_next_start(
 SAVES_LONG = """\
 import os, signal, sys, time
 def save(*_):
-    time.sleep(2.0 * (os.environ["RANK"] == "0"))
+    time.sleep(5.0 * (os.environ["RANK"] == "0"))  # longer than ranks have after the end of a run
     print("saved", flush=True)
     sys.exit(138)
 signal.signal(signal.SIGUSR1, save)
@@ -114,8 +115,7 @@ time.sleep(60)
 
 @pytest.mark.rest
 def test_a_rank_that_ends_at_the_notice_leaves_the_others_time_to_save(start: Callable[..., Run]) -> None:
-    grace = {"common.limits": ("TERM_GRACE = 4.0", "TERM_GRACE = 0.5")}  # after the end of a run; it is not one
-    run = start(SAVES_LONG, seconds=20, patches=grace)
+    run = start(SAVES_LONG, seconds=44)
     status = status_of(run, "queued", "ok", "stopped", "failed")
     assert [status["state"], *(rank["exit_code"] for rank in status["ranks"])] == ["queued", 138, 138]
     assert [(run.rundir / f"ranks/{rank:04}.out").read_text() for rank in (0, 1)] == ["saved\n"] * 2
@@ -136,9 +136,8 @@ def test_ranks_without_a_handler_go_on_until_the_run_is_stopped(start: Callable[
 def test_a_lost_node_puts_the_job_into_the_queue_in_place_of_a_restart(
     start: Callable[..., Run], tmp_path: Path, may_requeue: bool
 ) -> None:
-    quick = {"run.rank": FAST_LOSS_PATCH, "common.limits": ("RANK_SILENCE = 25.0", "RANK_SILENCE = 3.0")}
-    more = {"go": {"by_slurm": True, "restarts": 1 if may_requeue else 0}, "patches": quick}
-    run = start(GOES_ON, seconds=59, may_requeue=may_requeue, **more)
+    go = {"by_slurm": True, "restarts": 1 if may_requeue else 0}
+    run = start(GOES_ON, seconds=150, may_requeue=may_requeue, go=go)
     wait_until(lambda: all(rank["pid"] for rank in run.status["ranks"]), 30)
     lost = run.status["ranks"][1]
     for pid in (lost["pid"], lost["wrapper"]):  # as on a node that is out of reach

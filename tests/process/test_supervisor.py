@@ -288,7 +288,6 @@ def test_permanently_full_disk_does_not_end_training_and_loss_is_counted(
     code = "for i in range(60000): print(i, 'x' * 40)\nopen('trained', 'w')"
     patches = {
         "common.limits": ("FULL_DISK_ROOM = 5.0", "FULL_DISK_ROOM = 2.0"),
-        "run.rank": ("BEAT_INTERVAL = 4.0", "BEAT_INTERVAL = 0.5"),
         "run.unstored_output": ("CAPACITY = 32 << 20", "CAPACITY = 32 << 20" if has_memory else "CAPACITY = 0"),
     }
     run = make(code, 1, patches=patches)

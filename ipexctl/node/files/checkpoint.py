@@ -31,7 +31,6 @@ import shlex
 import stat
 import sys
 import threading
-import time
 import zipfile
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Callable, Collection, Iterator, NamedTuple, cast
 
@@ -441,7 +440,7 @@ class Exchange:
             files.aside_files.end()
 
     def _receive(self) -> Any:
-        return read_line(self._conn, time.monotonic() + CHECKPOINT_STEP)
+        return read_line(self._conn, CHECKPOINT_STEP)
 
     def _serve(self, copies: list[ManifestEntry], token: str, clients: list[str]) -> int:
         """Start a file server in a thread; returns its port."""

@@ -78,7 +78,7 @@ class FileServer(AuthenticatingServer):
                 self._last = time.monotonic()
 
     def _serve(self, conn: socket.socket) -> None:
-        wanted = read_line(conn, time.monotonic() + PEER_SILENCE)
+        wanted = read_line(conn, PEER_SILENCE)
         files: list[store.StoreFile] = [
             {**self._files[str(file.name)], "offset": file.have}
             for file in map(Wanted.of, wanted)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, NoReturn, Sequence, TypedDict, TypeVar, cast
 
 from ipexctl.node.common.answer import Action, AgentError, Json, answer, emit, explain_os_error
+from ipexctl.node.common.clock import age_of
 from ipexctl.node.common.files import (
     explain_full_disk,
     free_space,
@@ -335,7 +336,7 @@ def clear(store: str) -> None:
             path = os.path.join(store, name)
             with suppress(OSError, ValueError, IndexError):
                 if is_sha256(name):
-                    if time.time() - os.stat(path).st_mtime > 60:
+                    if age_of(path) > 60:
                         os.rmdir(name, dir_fd=directory.number)  # only where it is empty
                 elif is_stored(path) and not is_partial_in_use(path):
                     directory.unlink(os.fsencode(name))

@@ -92,6 +92,17 @@ def test_ranks_stopped_by_the_supervisor_are_not_the_first_failure() -> None:
     assert peers[1].status.state == "stopped"
 
 
+@pytest.mark.parametrize("end", [Exit(143, False, 15), Exit(0, False)])
+def test_a_rank_that_gave_up_a_suspended_supervisor_fails_the_run(end: Exit) -> None:
+    """It ended its command, whatever that made of SIGTERM, before anything had ended the run."""
+    judge, record = verdict()
+    peers = cluster()
+    judge.on_exit(peers[2], end)
+    assert first_failure_fields(record) == ("lost", None, None, [2])
+    assert (record.status.first_failure.detail.kind, judge.ending.code) == ("gave-up", 1)  # type: ignore[union-attr]
+    assert peers[2].status.state == "stopped"
+
+
 @pytest.mark.parametrize(
     ("quiet", "words", "first"),
     [
