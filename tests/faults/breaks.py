@@ -142,8 +142,8 @@ BREAKS: Final = (
     Break(
         "a lease is kept",
         "files/tree.py",
-        "            with contextlib.suppress(OSError):\n                os.unlink(self.leases",
-        "            if False:\n                os.unlink(self.leases",
+        "            remove_file(self.leases",
+        "            str(self.leases",
         r"has \['lines-",
         ("nothing",),
     ),
