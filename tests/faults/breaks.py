@@ -142,8 +142,8 @@ BREAKS: Final = (
     Break(
         "a lease is kept",
         "files/tree.py",
-        "            with contextlib.suppress(OSError):\n                os.unlink(self.leases",
-        "            if False:\n                os.unlink(self.leases",
+        "            remove_file(self.leases",
+        "            str(self.leases",
         r"has \['lines-",
         ("nothing",),
     ),
@@ -198,8 +198,8 @@ BREAKS: Final = (
     Break(
         "remains of a sync are kept",
         "files/tree_upload.py",
-        '/pending.json")\n        empty_stage(tree.stage)',
-        '/pending.json")',
+        "dir_fd=directory.number)\n        empty_stage(self._top)",
+        "dir_fd=directory.number)",
         r"are left of a sync",
         ("sync is disturbed",),
     ),

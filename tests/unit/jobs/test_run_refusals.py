@@ -14,6 +14,7 @@ from ipexctl.errors import UserError
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.network import Address, Network, Nic
 from ipexctl.facts.system import Account, Security, System
+from ipexctl.files.manifest import Manifest
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.jobs.submit.context import RunContext
@@ -24,11 +25,11 @@ from ipexctl.jobs.submit.project import ProjectLocation
 from ipexctl.jobs.submit.request import StartError, StartFailure, check_ranks, check_request
 from ipexctl.launch.request import RankEnv
 from ipexctl.node.common.job import ConnectivityRecord
+from ipexctl.node.files.manifest import EntryKind, ManifestEntry
 from ipexctl.node.network.connectivity import Connections
 from ipexctl.node.network.replies import NodeResult
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.spec import Export, RunSpec
-from ipexctl.sync.manifest import EntryKind, Manifest, ManifestEntry
 from message_data import missing
 
 ADDRESSES = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"}
