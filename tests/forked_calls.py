@@ -22,10 +22,10 @@ import json, os, sys
 sys.path.insert(1, sys.argv[1])
 from agent_helpers import with_code
 from ipexctl.__main__ import main
-from ipexctl.cli.app import COMMANDS, load_command
+from ipexctl.cli.app import commands, load_command
 from ipexctl.remote import node_call
 
-for name in COMMANDS:
+for name in commands():
     load_command(name)
 plain = node_call.agent_zip
 compiled = {("run",): with_code(plain("run"))}

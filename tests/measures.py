@@ -148,7 +148,7 @@ def own_sentences() -> dict[str, str]:
     """Each sentence that our programs print → where. Patterns, docstrings and texts that are compared are none."""
     found: dict[str, str] = {}
     for path, tree in modules().items():
-        if path.startswith("ipexctl/lab/"):
+        if path.startswith("ipexctl/extras/lab/"):
             continue
         left_out = docstrings(tree) | {id(part) for text, _ in compared_texts(tree) for part in ast.walk(text)}
         left_out |= {id(part) for node in nodes(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
@@ -209,11 +209,11 @@ def defaults_written_again() -> list[str]:
 @cache
 def defaults_of_options() -> dict[str, set[Any]]:
     """The defaults of the options of all commands, by parameter name."""
-    from ipexctl.cli.app import COMMANDS
+    from ipexctl.cli.app import commands
     from ipexctl.cli.defaults import command_specs
 
     found = defaultdict(set)
-    for _, spec in command_specs(*COMMANDS):
+    for _, spec in command_specs(*commands()):
         for param in spec.params.values():
             default = getattr(param.default, "value", param.default)
             if default not in _OF_MANY_FIELDS:
@@ -631,6 +631,61 @@ def small_files_with_one_importer() -> list[str]:
         and len(importers[module_name(path)]) == 1
         and path.removeprefix("ipexctl/") not in _READ_ALONE
         and importers[module_name(path)] != {path.replace("/ui/", "/cli/")}
+    ]
+
+
+# Starters
+
+_STARTERS = ("ipexctl/starters/", "ipexctl/node/run/mpirun.py")
+"""The rooms of a starter: that of the control machine, and its part on node0."""
+_SLURM = (
+    *_STARTERS,
+    "ipexctl/extras/slurm/",
+    "ipexctl/hosts/allocation.py",
+    "ipexctl/remote/srun.py",
+    "ipexctl/node/common/slurm.py",
+    "ipexctl/node/step/",
+)
+
+
+@row("* comparisons of a transport outside starters/", wanted=0, held=0)
+def transports_compared() -> list[str]:
+    return [
+        f"{path}:{line}"
+        for path, tree in modules().items()
+        if not path.startswith(_STARTERS)
+        for line in compared_transports(tree)
+    ]
+
+
+def compared_transports(tree: ast.AST) -> Iterator[int]:
+    """The lines where a module asks which starter it is: by a name, by the value itself, or by what a record has."""
+    values = {"ssh", "srun", "slurm"}
+    asked_of = {"transport", "flavor", "starter", "name"}
+    for node in nodes(tree):
+        if isinstance(node, ast.Compare):
+            operands = [node.left, *node.comparators]
+            parts = [part for operand in operands for part in getattr(operand, "elts", [operand])]
+            names = {getattr(part, "attr", getattr(part, "id", "")) for part in parts}
+            texts = {part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)}
+            is_one = bool(texts & values and names & asked_of) or bool(names & {"OVER_SSH", "OVER_SRUN", "QUEUE"})
+        elif isinstance(node, ast.Match):
+            is_one = getattr(node.subject, "attr", "") in asked_of
+        else:
+            is_one = isinstance(node, ast.Attribute) and node.attr == "by_slurm"
+        if is_one:
+            yield getattr(node, "lineno", 0)
+
+
+@row("modules that name Slurm outside its rooms", wanted=0, held=42)
+def modules_that_name_slurm() -> list[str]:
+    """In a name, a text or a comment. Rooms are also the modules that have the word in their own name."""
+    return [
+        f"{path}: {count}"
+        for path in modules()
+        if not path.startswith(_SLURM)
+        and "slurm" not in path.rpartition("/")[2]
+        and (count := len(re.findall("slurm|srun", (ROOT / path).read_text(), re.IGNORECASE)))
     ]
 
 

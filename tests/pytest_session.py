@@ -22,8 +22,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ipexctl.errors import UserError
-from ipexctl.lab import down, remove_abandoned, system
-from ipexctl.lab.down import labs_of
+from ipexctl.extras.lab import system
+from ipexctl.extras.lab.down import labs_of
+from ipexctl.extras.lab.labs import down, remove_abandoned
 from ipexctl.node.common.processes import ProcessIdentity, all_processes, end_with_parent, read_text
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -13,8 +13,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from ipexctl.autotune.model import Observation, SearchLimits, Settings, Space
-from ipexctl.autotune.search import SearchState, Verdict
+from ipexctl.extras.autotune.model import Observation, SearchLimits, Settings, Space
+from ipexctl.extras.autotune.search import SearchState, Verdict
 
 STARTS = 70
 FINAL_STARTS = 16

@@ -1,9 +1,9 @@
 """The root of the command line: the list of commands, and their common behavior.
 
-In comes the command's name; out goes its typer command, from the module of the same name in this package, or an error
-that names the nearest command. The module of a command is imported only when the command is called, and for Tab none
-is, so start-up time does not grow with their number. A wrong call prints a JSON document with --json, whichever command
-it is.
+In comes the command's name; out goes its typer command, from the module of the same name in this package or of an
+extra, or an error that names the nearest command. The module of a command is imported only when the command is called,
+and for Tab none is, so start-up time does not grow with their number; extras are looked for when no command of the core
+has the name. A wrong call prints a JSON document with --json, whichever command it is.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from typer.main import get_command
 
 import ipexctl
 from ipexctl.errors import Interrupted, OutputError
+from ipexctl.extensions import commands_of_extras
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
+CORE: Final[Mapping[str, Mapping[str, str]]] = {
     "Every day": {
         "doctor": "Check whether the hosts can train together.",
         "install": "Install a matching PyTorch stack on every host.",
@@ -40,25 +41,41 @@ GROUPS: Final[Mapping[str, Mapping[str, str]]] = {
         "exec": "Run one command on every host and show its output live.",
         "sync": "Sync a project directory to the same path on every host.",
         "push": "Copy data to the same path on every host.",
-        "lab": "Create and break a cluster of real SSH hosts on one machine.",
         "uninstall": "Remove ipexctl from the hosts and the control machine.",
     },
     "Look back": {
         "wait": "Wait until runs are over, without touching them.",
-        "report": "Write one HTML page that shows a run.",
-        "slow": "Name the slow rank of a run, with the cause and the cost.",
         "dump": "Show the Python stack of every rank of a run.",
     },
     "Advanced": {
-        "autotune": "Find the fastest settings of a run by short trials on its hosts.",
-        "submit": "Put a run into the queue of a Slurm cluster, through its login node.",
-        "play": "Run a playbook of ipexctl tasks, files and commands on the hosts.",
-        "export": "Print the plan of a run for another launcher.",
         "config": "Show the value of every option and where it comes from.",
     },
 }
-"""The commands by group, each with its line in the help; the module of the same name in this package defines it."""
-COMMANDS: Final = {name: text for commands in GROUPS.values() for name, text in commands.items()}
+"""The commands of the core by group, each with its line in the help; the module of the same name here defines it."""
+
+
+def groups() -> Mapping[str, Mapping[str, str]]:
+    """All commands by group, those of extras where they belong."""
+    found: dict[str, dict[str, str]] = {}
+    extras = commands_of_extras().values()
+    for panel, of_core in CORE.items():
+        found[panel] = {}
+        for name, text in of_core.items():
+            found[panel].update(
+                (extra.name, extra.text) for extra in extras if (extra.panel, extra.before) == (panel, name)
+            )
+            found[panel][name] = text
+        found[panel].update((extra.name, extra.text) for extra in extras if (extra.panel, extra.before) == (panel, ""))
+    return found
+
+
+def commands() -> Mapping[str, str]:
+    """Each command with its line in the help."""
+    return {name: text for of_group in groups().values() for name, text in of_group.items()}
+
+
+def is_command(name: str) -> bool:
+    return any(name in of_core for of_core in CORE.values()) or name in commands_of_extras()
 
 
 UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
@@ -66,8 +83,10 @@ UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
 
 
 def load_command(name: str) -> Any:
-    """The command of a module of this package, or its group of commands."""
-    return get_command(getattr(import_module(f"ipexctl.cli.{name}"), f"{name}_command"))
+    """The command, or group of commands, of a module of this package or of an extra."""
+    is_of_core = any(name in of_core for of_core in CORE.values())
+    module = f"ipexctl.cli.{name}" if is_of_core else commands_of_extras()[name].module
+    return get_command(getattr(import_module(module), f"{name}_command"))
 
 
 class _Commands(TyperGroup):
@@ -75,14 +94,14 @@ class _Commands(TyperGroup):
 
     def list_commands(self, ctx: object) -> list[str]:
         del ctx
-        return list(COMMANDS)
+        return list(commands())
 
     def get_command(self, ctx: object, cmd_name: str) -> Any:
         del ctx
-        if cmd_name not in COMMANDS:
+        if not is_command(cmd_name):
             return None
         if self._only_named:
-            return TyperCommand(cmd_name, short_help=COMMANDS[cmd_name])
+            return TyperCommand(cmd_name, short_help=commands()[cmd_name])
         command = load_command(cmd_name)
         command.name = cmd_name
         return command
@@ -110,19 +129,19 @@ class _Commands(TyperGroup):
             raise
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+        if args and not args[0].startswith("-") and not is_command(args[0]):
             from difflib import get_close_matches
 
-            near = get_close_matches(args[0], COMMANDS, n=1)
+            near = get_close_matches(args[0], commands(), n=1)
             ctx.fail(f"there is no command {args[0]!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: object, formatter: Any) -> None:
         del ctx
-        width = max(map(len, COMMANDS))
-        for group, commands in GROUPS.items():
+        width = max(map(len, commands()))
+        for group, of_group in groups().items():
             with formatter.section(group):
-                formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
+                formatter.write_dl([(name.ljust(width), text) for name, text in of_group.items()])
 
 
 app = typer.Typer(

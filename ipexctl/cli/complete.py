@@ -73,40 +73,6 @@ def _paths_of(run: str, typed: str) -> list[str]:
         return []
 
 
-def lab_hosts(ctx: typer.Context) -> list[str]:
-    """The hosts of the labs of this machine; with their lab where several have that name."""
-    from collections import Counter
-
-    from ipexctl.lab import list_labs
-
-    chosen = ctx.params.get("lab")
-    hosts = [host for lab in list_labs() if chosen in (None, lab.name) for host in lab.hosts]
-    count = Counter(host.name for host in hosts)
-    return [host.name if count[host.name] == 1 else f"{host.lab}/{host.name}" for host in hosts]
-
-
-def lab_names() -> list[str]:
-    from ipexctl.lab import list_labs
-
-    return [lab.name for lab in list_labs()]
-
-
-def faults() -> list[str]:
-    from ipexctl.lab import FAULTS
-
-    return ["list", *(fault.name for fault in FAULTS)]
-
-
-def active_faults(ctx: typer.Context) -> list[str]:
-    """Those of the host that is typed before."""
-    from ipexctl.lab import find_host
-
-    try:
-        return list(find_host(ctx.params.get("name") or "", ctx.params.get("lab")).faults)
-    except UserError:
-        return []
-
-
 def environments() -> list[str]:
     """The environments of known runs; the path of a user's Python is not one."""
     from ipexctl.node.common.files import read_json
@@ -115,17 +81,6 @@ def environments() -> list[str]:
     return list(
         dict.fromkeys([DEFAULT_ENV, *(name for name in found if isinstance(name, str) and name and "/" not in name)])
     )
-
-
-def playbooks() -> list[str]:
-    """The playbooks of ipexctl, and YAML files in the current directory; the shell completes other paths."""
-    from ipexctl.playbook.playbook_file import shipped
-
-    try:
-        here = sorted(path.name for path in Path.cwd().iterdir() if path.suffix in (".yml", ".yaml"))
-    except OSError:
-        here = []
-    return [*shipped(), *here]
 
 
 def hosts(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -142,9 +97,9 @@ def limits(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def configured() -> list[str]:
     """The arguments of config: the commands that have options in files, and init."""
-    from ipexctl.cli.app import COMMANDS
+    from ipexctl.cli.app import commands
 
-    return ["init", *(name for name in COMMANDS if name != "config")]
+    return ["init", *(name for name in commands() if name != "config")]
 
 
 def clusters(ctx: typer.Context) -> list[str]:

@@ -52,12 +52,12 @@ class ConfigCommand(ConfiguredCommand):
     """Names the mistakes of the files for all commands; the other commands name those for themselves."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        from ipexctl.cli.app import COMMANDS
+        from ipexctl.cli.app import commands
 
         try:
             return super().parse_args(ctx, args)
         except FileError:
-            _check_files(files_of(ctx), COMMANDS)
+            _check_files(files_of(ctx), commands())
             raise
 
 
@@ -88,16 +88,16 @@ def config_command(
         raise typer.Exit(_init(ctx, targets, home, output, force=force))
     if force:
         raise UserError("--force is for init", fix="ipexctl config init --force")
-    from ipexctl.cli.app import COMMANDS
+    from ipexctl.cli.app import commands
     from ipexctl.ui.config import ConfigEntry, as_json, show
 
-    commands = [name for name in COMMANDS if name != ctx.info_name]
-    if what is not None and what not in commands:
-        raise UserError(f"there is no command {what!r} with options of files", fix=f"one of: {', '.join(commands)}")
+    names = [name for name in commands() if name != ctx.info_name]
+    if what is not None and what not in names:
+        raise UserError(f"there is no command {what!r} with options of files", fix=f"one of: {', '.join(names)}")
     files = files_of(ctx)
     given = {param.name: ConfiguredValue(ctx.params[param.name], "command line") for param in _given(ctx).values()}
     cluster = targets.cluster if CLUSTER in given else None
-    shown = [what] if what else commands
+    shown = [what] if what else names
     _check_files(files, shown)
     values = []
     for label, spec in command_specs(*shown):

@@ -364,7 +364,7 @@ class _FileReader:
 
     def of_top(self, spec: CommandSpec) -> dict[str, ConfiguredValue]:
         """The settings at the top of the file, as far as the command has them."""
-        from ipexctl.cli.app import COMMANDS
+        from ipexctl.cli.app import commands, is_command
         from ipexctl.hosts.names import did_you_mean
 
         options = {key: param for group in shared_options() for key, param in group.items()}
@@ -373,19 +373,19 @@ class _FileReader:
             if key in TABLES and isinstance(value, dict):
                 self._add(key, "", f"{key} has its defaults from [{TABLES[key]}]", f"write them into [{TABLES[key]}]")
                 continue
-            if (key in COMMANDS or key == CLUSTER) and isinstance(value, dict):
+            if (is_command(key) or key == CLUSTER) and isinstance(value, dict):
                 continue
             if isinstance(value, dict):
-                tables = [f"[{name}]" for name in (*COMMANDS, CLUSTER)]
+                tables = [f"[{name}]" for name in (*commands(), CLUSTER)]
                 fix = did_you_mean(f"[{key}]", tables, "a table has the name of a command, such as [run]")
                 self._add(key, "", f"there is no table [{key}]", fix)
             elif key == TRUSTED:
                 self._check_trusted(value)
-            elif key in COMMANDS or key == CLUSTER:
+            elif is_command(key) or key == CLUSTER:
                 self._add("", key, f"{key} is the name of a table", f"write [{key}] and its options below")
             else:
                 values[key] = value
-        settings = self._settings("", values, options, COMMANDS)
+        settings = self._settings("", values, options)
         shared = spec.shared
         return {name: setting for name, setting in settings.items() if name in shared}
 
@@ -422,13 +422,13 @@ class _FileReader:
         return result
 
     def _settings(
-        self, table: str, values: Mapping[str, object], options: Mapping[str, Param], tables: Iterable[str] = ()
+        self, table: str, values: Mapping[str, object], options: Mapping[str, Param]
     ) -> dict[str, ConfiguredValue]:
         result = {}
         for key, value in values.items():
             try:
                 if key not in options:
-                    raise _unknown_key(key, table, [*options, *tables])
+                    raise _unknown_key(key, table, list(options))
                 self._check(key, options[key], value, table)
             except UserError as error:
                 self._add(table, key, error.message, error.fix)
@@ -472,13 +472,14 @@ def _options_of_others(table: str) -> dict[str, Param]:
 
 def _unknown_key(key: str, table: str, known: Sequence[str]) -> UserError:
     """The error of a key that is no option here; its fix names the tables of the commands that have the option."""
-    from ipexctl.cli.app import COMMANDS
+    from ipexctl.cli.app import commands
     from ipexctl.hosts.names import did_you_mean
 
-    names = (name for name in COMMANDS if any(key in spec.params for _, spec in command_specs(name)))
+    names = (name for name in commands() if any(key in spec.params for _, spec in command_specs(name)))
     having = list(dict.fromkeys(f"[{TABLES.get(name, name)}]" for name in names))
     fix = f"{key} belongs under {' or '.join(having)}: move it below such a line"
     if not having:
+        known = known if table else [*known, *commands()]
         fix = did_you_mean(key, known, f"the names of the options without dashes: ipexctl {_command_of(table)} --help")
     return UserError(f"{f'[{table}]' if table else 'the top of the file'} has no option {key!r}", fix=fix)
 

@@ -18,16 +18,16 @@ import time
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import typer
 
 from ipexctl.cli.launch_options import LaunchCall, LaunchLine, ScriptCommand, plan_or_exit, read_launch_call
 from ipexctl.cli.notify import check_notify, notify_of_run
 from ipexctl.cli.options import PACKAGES, REQUIREMENTS, SUMMARY, Output, PlanOutput, ViewOptions, command, flag, option
-from ipexctl.cli.report_file import check_report, write_report_of_run
 from ipexctl.cli.summary_file import check_summary, write_summary, write_summary_of_run
 from ipexctl.errors import UserError
+from ipexctl.extensions import addition
 from ipexctl.text import counted
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ipexctl.cli.interrupt import Interrupt
     from ipexctl.facts.gather import HostFacts
     from ipexctl.jobs.ranks import RankSet
+    from ipexctl.jobs.registry import RunRecord
     from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.launch.other_runs import OtherRun
     from ipexctl.remote.session_pool import SessionPool
@@ -91,7 +92,7 @@ def run_command(
     if line.launch.run.python is not None and (packages or requirements):
         raise UserError("--with and -r change an environment, and --python is never changed", fix="remove --python")
     _refuse_ignored_options(line, view, install=install, detach=detach, dry_run=dry_run, summary=summary)
-    check_report(report, detach=detach, dry_run=dry_run)
+    page = _page_of_run(report, detach=detach, dry_run=dry_run)
     check_notify(notify)
     launch_call = read_launch_call(ctx, line, parse_ranks(ranks))
     called.begin_events(view, launch_call.request.ranks, quiet=output.quiet)
@@ -171,9 +172,30 @@ def run_command(
     written = [
         summary is None
         or write_summary_of_run(summary, submitted.record, code, called.seconds, submitted.plan.other_runs),
-        report is None or write_report_of_run(report, submitted.record, output),
+        page is None or page.write(submitted.record, output),
     ]
     raise typer.Exit(code or (0 if all(written) else 1))
+
+
+class RunPage(Protocol):
+    """The file of --report: the addition `run-page` of an extra, called with its path."""
+
+    def check(self, *, detach: bool, dry_run: bool) -> None:
+        """Raise a UserError, before the run, if it can't be written at its end."""
+
+    def write(self, record: RunRecord, output: Output) -> bool:
+        """Whether it was written at the end of the run; if not, why is printed."""
+
+
+def _page_of_run(path: Path | None, *, detach: bool, dry_run: bool) -> RunPage | None:
+    if path is None:
+        return None
+    page_at = addition("run-page")
+    if page_at is None:
+        raise UserError("--report: this installation of ipexctl writes no pages", fix="take --report out")
+    page: RunPage = page_at(path)
+    page.check(detach=detach, dry_run=dry_run)
+    return page
 
 
 class StartNotes:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from ipexctl.errors import UserError
+from ipexctl.jobs.queue import queue_of
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
@@ -51,8 +52,7 @@ def run_options(record: RunRecord, output: Output | None = None) -> ConnectOptio
     from ipexctl.cli.hosts import step_printer
 
     policy: Any = record.host_keys
-    transport: Any = "srun" if record.transport == "srun" else "ssh"
-    options = ConnectOptions(record.connect_timeout, policy, step_printer(output), print_message, transport)
+    options = ConnectOptions(record.connect_timeout, policy, step_printer(output), print_message, record.starter)
     return options._replace(job=record.job, shared=record.rundir) if record.job else options
 
 
@@ -81,12 +81,12 @@ def call_node0(
 def begun(record: RunRecord, output: Output, *, waits: bool = False) -> RunRecord:
     """The record of a run that has hosts and ranks. A submitted run that has not begun, or waits to begin again, is
     waited for with `waits`; else, and if it never began, the call ends with the reason."""
-    if record.transport != "slurm" or (record.world_size and not waits):
+    queue = queue_of(record)
+    if queue is None or (record.world_size and not waits):
         return record
     from ipexctl.cli.hosts import open_pool
     from ipexctl.jobs.follow import run_exit_code
-    from ipexctl.jobs.slurm.queued import explain
-    from ipexctl.jobs.slurm.waiting import has_begun, look, wait_for_start
+    from ipexctl.jobs.queue_wait import look, wait_for_start
 
     state = "queued" if not record.world_size else ""
 
@@ -98,11 +98,12 @@ def begun(record: RunRecord, output: Output, *, waits: bool = False) -> RunRecor
         try:
             if record.world_size:
                 known = look(pool.session(record.node0), record, pool.cancel)
-                if has_begun(known):
+                if known.has_begun:
                     return known.record
                 state = "queued"
             if waits:
                 known = wait_for_start(
+                    queue,
                     record,
                     lambda: pool.connector.open(record.node0, pool.cancel),
                     pool.cancel,
@@ -119,10 +120,10 @@ def begun(record: RunRecord, output: Output, *, waits: bool = False) -> RunRecor
             if record.world_size:  # the caller knows what to do without node0: there may be a copy here
                 return record
             raise typer.Exit(interrupt.code or report_host_error(record, error)) from None
-    if has_begun(known):
+    if known.has_begun:
         return known.record
     assert known.status is not None
-    explained = explain(known.record, known.status)
+    explained = queue.explain(known.record, known.status)
     print_with_fix(f"run {record.id}: {explained.reason}", explained.fix)
     raise typer.Exit(run_exit_code(known.status) if waits else 1)
 

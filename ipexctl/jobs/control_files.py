@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.extensions import addition
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.registry import RunRecord, RunRegistry
-from ipexctl.lab.state import LABS, directories
 from ipexctl.node.common.files import disk_usage, write_atomically
 from ipexctl.option_defaults import DEFAULT_HOME
 from ipexctl.remote.control_machine import is_this_machine
@@ -119,9 +119,8 @@ def _left(hosts: Sequence[Host], selection: str, *, with_results: bool) -> Itera
     if config.is_dir():
         fix = f"you wrote it; to remove it: rm -r {shlex.quote(str(config))}"
         yield FileGroup("config", len(_files_below(config)), disk_usage(config), str(config), fix)
-    if labs := directories() if os.access(LABS, os.R_OK) else ():
-        fix = f"{', '.join(labs)}; to remove one that you made: ipexctl lab down --lab NAME"
-        yield FileGroup("labs", len(labs), 0, str(LABS), fix)
+    if (labs_left := addition("left-on-control-machine")) is not None:
+        yield from labs_left()
 
 
 def _completion_files() -> list[Path]:

@@ -18,7 +18,6 @@ from ipexctl.ui.messages import paint, wants_color
 from ipexctl.ui.paragraph import wrapped
 from ipexctl.ui.results import value_json
 from ipexctl.ui.run.summary import network_text, throughput_text
-from ipexctl.ui.slow import short_json, slow_line
 from ipexctl.ui.table import print_lines
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def as_json(answer: WhyResult) -> dict[str, Any]:
         "others": value_json(diagnosis.others),
         "notes": value_json(diagnosis.notes),
         "throughput": diagnosis.throughput and diagnosis.throughput._asdict(),
-        "slow": short_json(answer.slow),
+        "slow": answer.slow and answer.slow.document(),
         "network": value_json(answer.slow.network if answer.slow is not None else None),
         "output_lost": lost._asdict() if (lost := diagnosis.output_lost) else None,
         "next": list(diagnosis.next),
@@ -111,8 +110,8 @@ def lines_of(answer: WhyResult, columns: int = 0, *, colors: bool = False) -> It
         yield from ("", "the run before it:")
     yield from _headline(diagnosis, columns, colors=colors)
     yield from _last_lines(diagnosis.lines, diagnosis.whose, columns, colors=colors)
-    slow = slow_line(answer.slow, answer.record.id, is_over=diagnosis.state in FINAL)
-    network = network_text(answer.slow.network) if answer.slow is not None else ""
+    slow = "" if answer.slow is None else answer.slow.line(answer.record.id, is_over=diagnosis.state in FINAL)
+    network = "" if answer.slow is None else network_text(answer.slow.network)
     if diagnosis.others or diagnosis.notes or slow or network:
         yield ""
     for other in diagnosis.others:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ipexctl.lab import system
+from ipexctl.extras.lab import system
 from ipexctl.text import counted
 
 from .figures import Interval, median, median_interval, ratio, ratios

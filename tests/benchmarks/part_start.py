@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ipexctl.lab import system
+from ipexctl.extras.lab import system
 
 from .figures import median
 from .harness import Contender, Failed, failure, in_turns, say, started

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Final
 
-from ipexctl.lab import system
+from ipexctl.extras.lab import system
 from ipexctl.text import counted
 
 from .figures import Interval, median, median_interval, ratios

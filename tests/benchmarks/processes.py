@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ipexctl.lab import system
+from ipexctl.extras.lab import system
 from ipexctl.node.common.processes import read_stat
 
 from .harness import Contender, Exit, failure, started

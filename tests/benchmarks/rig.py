@@ -12,8 +12,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ipexctl import lab as labs
-from ipexctl.lab import Lab
+from ipexctl.extras.lab import labs
+from ipexctl.extras.lab.labs import Lab
 
 from .contenders import bare_pool
 from .harness import Contender, Failed, say, spend

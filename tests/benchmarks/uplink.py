@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ipexctl.lab import Lab, system
+from ipexctl.extras.lab import system
+from ipexctl.extras.lab.labs import Lab
 
 
 @contextmanager

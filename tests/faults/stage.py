@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from cli_helpers import ipexctl
-from ipexctl.lab import Lab, LabHost, LabSpec, break_host, down, mend_host, up
-from ipexctl.lab.system import in_host, in_namespaces, init_of, innermost_pid
+from ipexctl.extras.lab.labs import Lab, LabHost, LabSpec, break_host, down, mend_host, up
+from ipexctl.extras.lab.system import in_host, in_namespaces, init_of, innermost_pid
 from ipexctl.node.common.processes import read_stat
 from lab_run_helpers import Cluster
 

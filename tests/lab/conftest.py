@@ -19,7 +19,8 @@ import pytest
 from cli_helpers import ipexctl
 from install_helpers import PYTHON, Target
 from ipexctl.errors import UserError
-from ipexctl.lab import Lab, LabHost, LabSpec, down, mend_host, remove_abandoned, system, up
+from ipexctl.extras.lab import system
+from ipexctl.extras.lab.labs import Lab, LabHost, LabSpec, down, mend_host, remove_abandoned, up
 from lab_play_helpers import Site
 from lab_run_helpers import Cluster, lab_with_mpi, new_cluster, session_dir
 from slurm_helpers import use_ssh

@@ -7,7 +7,7 @@ import json
 import shlex
 from collections.abc import Iterator
 
-from ipexctl.lab import LabHost
+from ipexctl.extras.lab.labs import LabHost
 from lab_helpers import ask
 
 Forged = tuple[str, str, str]

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from cli_helpers import CommandResult
-from ipexctl.lab import LabHost, ssh_argv
-from ipexctl.lab.system import in_host
+from ipexctl.extras.lab.labs import LabHost, ssh_argv
+from ipexctl.extras.lab.system import in_host
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -74,9 +74,10 @@ import json, os, signal, subprocess, sys, threading, time
 from dataclasses import replace
 from pathlib import Path
 
-from ipexctl import lab
+from ipexctl.extras.lab import labs
 from ipexctl.errors import UserError
-from ipexctl.lab import LabSpec, system
+from ipexctl.extras.lab import system
+from ipexctl.extras.lab.labs import LabSpec
 
 
 def snapshot():

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from agent_helpers import wait_until
-from ipexctl.lab import Lab, LabHost, break_host, mend_host
-from ipexctl.lab.files import hostfile
-from ipexctl.lab.system import in_host
+from ipexctl.extras.lab.files import hostfile
+from ipexctl.extras.lab.labs import Lab, LabHost, break_host, mend_host
+from ipexctl.extras.lab.system import in_host
 from lab_helpers import ask
 
 HAS_SLURM = all(shutil.which(name, path="/usr/sbin:/usr/bin") for name in ("slurmctld", "slurmd", "sbatch"))

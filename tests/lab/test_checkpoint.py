@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.lab import LabSpec
+from ipexctl.extras.lab.labs import LabSpec
 from lab_run_helpers import Cluster, by_rank
 from message_data import missing
 

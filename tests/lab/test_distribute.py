@@ -16,10 +16,10 @@ import pytest
 from agent_helpers import wait_until
 from benchmarks.uplink import capped, crossed
 from cli_helpers import processes_with
+from ipexctl.extras.lab.labs import Lab, LabHost, LabSpec, break_host, mend_host
+from ipexctl.extras.lab.system import in_host
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
-from ipexctl.lab import Lab, LabHost, LabSpec, break_host, mend_host
-from ipexctl.lab.system import in_host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.local import LocalSession

@@ -22,7 +22,8 @@ from doc_blocks import PAGES, ROOT, Block, PageCommand, blocks
 from doc_output import find_difference, matches_page
 from doc_shell import FILES, LoginShell, Shell
 from ipexctl.errors import UserError
-from ipexctl.lab import Lab, LabSpec, slurm, ssh_argv
+from ipexctl.extras.lab import slurm
+from ipexctl.extras.lab.labs import Lab, LabSpec, ssh_argv
 from lab_run_helpers import IMPI, session_dir, stack_with, wheels_from_pypi
 from message_data import missing
 from page_scenes import (

@@ -13,8 +13,8 @@ import pytest
 
 import ipexctl as package
 from cli_helpers import CommandResult, ipexctl
+from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, mend_host
 from ipexctl.hosts.nodeset import expand
-from ipexctl.lab import Lab, LabSpec, break_host, mend_host
 
 pytestmark = pytest.mark.lab
 SCHEMA = json.loads((Path(package.__file__).parent / "doctor" / "schema.json").read_text())

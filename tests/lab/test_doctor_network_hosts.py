@@ -14,11 +14,11 @@ from cli_helpers import ipexctl, processes_with
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.network_check import NetworkReport, check_network
 from ipexctl.doctor.smoke import measure
+from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, mend_host
+from ipexctl.extras.lab.plan import PREFIX, ipv6
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.detect import read_hosts_file
-from ipexctl.lab import Lab, LabSpec, break_host, mend_host
-from ipexctl.lab.plan import PREFIX, ipv6
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.session_pool import SessionPool

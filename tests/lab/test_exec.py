@@ -14,7 +14,7 @@ import pytest
 
 from agent_helpers import wait_until
 from cli_helpers import IPEXCTL, begin, ipexctl, processes_with
-from ipexctl.lab import Lab, LabHost, break_host, mend_host
+from ipexctl.extras.lab.labs import Lab, LabHost, break_host, mend_host
 from message_data import missing
 
 pytestmark = pytest.mark.lab

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ipexctl.lab import Lab, LabSpec
+from ipexctl.extras.lab.labs import Lab, LabSpec
 from lab_run_helpers import Cluster, new_cluster
 from slurm_helpers import NEEDS_SLURM, Slurm, copy_to_hosts
 

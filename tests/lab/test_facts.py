@@ -8,13 +8,13 @@ from collections.abc import Callable
 import pytest
 
 from cli_helpers import processes_with
+from ipexctl.extras.lab.cpu_profiles import CPU_PROFILES
+from ipexctl.extras.lab.labs import Lab, LabHost, LabSpec, break_host
+from ipexctl.extras.lab.system import in_host
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.facts.network import Network
 from ipexctl.hosts.detect import read_hosts_file
-from ipexctl.lab import Lab, LabHost, LabSpec, break_host
-from ipexctl.lab.cpu_profiles import CPU_PROFILES
-from ipexctl.lab.system import in_host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.session_pool import SessionPool

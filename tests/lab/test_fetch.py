@@ -15,9 +15,9 @@ import pytest
 from agent_helpers import wait_until
 from cli_helpers import begin, ipexctl, processes_with
 from forged_fetch import forged_sender
+from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, mend_host
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.jobs.registry import RunRecord, RunRegistry
-from ipexctl.lab import Lab, LabSpec, break_host, mend_host
 from lab_helpers import ask
 from message_data import missing
 

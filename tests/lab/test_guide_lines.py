@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from cli_helpers import IPEXCTL, NO_HOSTS_ENV, CommandResult, ipexctl
-from ipexctl.lab import Lab, LabSpec
+from ipexctl.extras.lab.labs import Lab, LabSpec
 from lab_run_helpers import REPORT_SCRIPT, Cluster, rank_reports
 from message_data import missing
 

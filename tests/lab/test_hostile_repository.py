@@ -15,7 +15,7 @@ import pytest
 
 import ipexctl
 from cli_helpers import NO_HOSTS_ENV
-from ipexctl.lab import Lab, LabSpec
+from ipexctl.extras.lab.labs import Lab, LabSpec
 
 MPI_LAB = LabSpec(hosts=3)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]

@@ -14,7 +14,7 @@ import pytest
 
 from cli_helpers import ipexctl, processes_with
 from install_helpers import PYTHON, Target, statuses
-from ipexctl.lab import Lab, LabSpec, break_host, mend_host
+from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, mend_host
 from lab_helpers import ask
 from simple_index import SimpleIndex
 from tiny_wheels import write_stack

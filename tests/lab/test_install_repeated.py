@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from install_helpers import PYTHON, Target, statuses
-from ipexctl.lab import LabSpec, break_host, mend_host
+from ipexctl.extras.lab.labs import LabSpec, break_host, mend_host
 from message_data import missing
 from simple_index import SimpleIndex
 from tiny_wheels import write_ipex, write_stack

@@ -13,8 +13,8 @@ pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("make_lab")]  # left out 
 # An `up` in a process of its own that prints how far it is.
 _UP = """
 import importlib
-from ipexctl.lab import LabSpec
-up = importlib.import_module("ipexctl.lab.up")
+from ipexctl.extras.lab.labs import LabSpec
+up = importlib.import_module("ipexctl.extras.lab.up")
 
 def then_print(step, work):
     def call(*args, **options):
@@ -72,7 +72,7 @@ result["removed"] = lab.down().labs
 # A pytest with a temporary lab; the code that follows says how it ends.
 _SESSION = """
 test = Path("/run/test_inner.py")
-test.write_text("import sys, time\\nfrom ipexctl.lab import LabSpec, up\\ndef test_inner():\\n"
+test.write_text("import sys, time\\nfrom ipexctl.extras.lab.labs import LabSpec, up\\ndef test_inner():\\n"
                 "    up(LabSpec(hosts=1, name='tst-a', temporary=True))\\n    time.sleep(100)\\n")
 
 def session(*program):
@@ -140,7 +140,7 @@ os.rmdir("/var/lib/ipexctl/labs")
 
 def test_failed_up_reports_the_reason_and_leaves_nothing() -> None:
     answer = run_in_namespaces("""
-from ipexctl.lab import files
+from ipexctl.extras.lab import files
 files.sshd_config = lambda openssh: "Nonsense yes\\n"
 try:
     lab.up(LabSpec(hosts=2, name="tst-a"))
@@ -156,7 +156,7 @@ os.rmdir("/var/lib/ipexctl/labs")
 def test_host_with_killed_init_is_named_and_removed() -> None:
     answer = run_in_namespaces("""
 made = lab.up(LabSpec(hosts=2, name="tst-a"))
-from ipexctl.lab.system import init_of
+from ipexctl.extras.lab.system import init_of
 os.kill(init_of(made.hosts[0].netns), signal.SIGKILL)
 time.sleep(0.3)
 try:
@@ -182,7 +182,7 @@ result["removed"] = lab.down().labs
 
 def test_labs_created_in_parallel_have_different_names_and_networks() -> None:
     answer = run_in_namespaces("""
-code = "from ipexctl.lab import LabSpec, up; lab = up(LabSpec(hosts=1)); print(lab.name, lab.block)"
+code = "from ipexctl.extras.lab.labs import LabSpec, up; lab = up(LabSpec(hosts=1)); print(lab.name, lab.block)"
 makings = [child(code) for _ in range(3)]
 result["made"] = sorted(making.communicate(timeout=40)[0].strip() for making in makings)
 try:
@@ -213,7 +213,7 @@ result["removed"] = lab.down().labs
 
 def test_tmpfs_is_used_if_disk_images_cannot_be_mounted() -> None:
     answer = run_in_namespaces("""
-from ipexctl.lab import disk
+from ipexctl.extras.lab import disk
 disk.can_mount_images = lambda: False
 made = lab.up(LabSpec(hosts=2, name="tst-a", shared_home=True))
 def ask(text):

@@ -9,7 +9,7 @@ import pytest
 
 from cli_helpers import CommandResult, ipexctl
 from ipexctl.errors import UserError
-from ipexctl.lab import FAULTS, Lab, LabHost, break_host, find_host, mend_host, ssh_argv
+from ipexctl.extras.lab.labs import FAULTS, Lab, LabHost, break_host, find_host, mend_host, ssh_argv
 from lab_helpers import ask, listens
 
 pytestmark = pytest.mark.lab

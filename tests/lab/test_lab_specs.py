@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from ipexctl.errors import UserError
-from ipexctl.lab import Lab, LabSpec, break_host, find_host, list_labs, mend_host
+from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, find_host, list_labs, mend_host
 from lab_helpers import ask, listens
 
 pytestmark = pytest.mark.lab

@@ -30,8 +30,8 @@ import pytest
 
 from benchmarks.processes import high_water
 from cli_helpers import IPEXCTL
-from ipexctl.lab import Lab, LabHost, LabSpec
-from ipexctl.lab.system import in_host, init_of
+from ipexctl.extras.lab.labs import Lab, LabHost, LabSpec
+from ipexctl.extras.lab.system import in_host, init_of
 from lab_run_helpers import Cluster, session_dir, small_stack
 
 MPI_LAB = LabSpec(hosts=3)

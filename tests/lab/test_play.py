@@ -9,7 +9,7 @@ import pytest
 
 from agent_helpers import wait_until
 from cli_helpers import processes_with
-from ipexctl.lab import LabHost, break_host
+from ipexctl.extras.lab.labs import LabHost, break_host
 from lab_helpers import ask
 from lab_play_helpers import Site, counts, statuses
 from message_data import missing

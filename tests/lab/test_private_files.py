@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.lab import Lab, LabSpec
+from ipexctl.extras.lab.labs import Lab, LabSpec
 from lab_run_helpers import Cluster, new_cluster, session_dir, small_stack
 
 LAB = LabSpec(hosts=2)

@@ -15,7 +15,7 @@ import pytest
 from agent_helpers import wait_until
 from benchmarks.uplink import capped, crossed
 from cli_helpers import CommandResult, begin, ipexctl
-from ipexctl.lab import Lab, LabSpec, break_host, mend_host
+from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, mend_host
 from lab_helpers import on_host
 
 LAB = LabSpec(hosts=4)

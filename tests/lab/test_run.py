@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cli_helpers import ipexctl, processes_with
-from ipexctl.lab import Lab, LabSpec
+from ipexctl.extras.lab.labs import Lab, LabSpec
 from lab_helpers import ask
 from lab_run_helpers import (
     REPORT_SCRIPT,

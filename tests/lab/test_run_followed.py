@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 
 from agent_helpers import wait_until
-from ipexctl.lab import LabSpec, break_host, mend_host
+from ipexctl.extras.lab.labs import LabSpec, break_host, mend_host
 from lab_run_helpers import Cluster, by_rank
 
 MPI_LAB = LabSpec(hosts=2)

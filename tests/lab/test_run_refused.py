@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from ipexctl.lab import LabSpec, break_host, mend_host
+from ipexctl.extras.lab.labs import LabSpec, break_host, mend_host
 from lab_run_helpers import REPORT_SCRIPT, Cluster, by_rank, rank_reports
 from message_data import missing
 

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 import wire_recorder
-from ipexctl.lab import Lab, LabHost, LabSpec
-from ipexctl.lab.system import run
+from ipexctl.extras.lab.labs import Lab, LabHost, LabSpec
+from ipexctl.extras.lab.system import run
 from ipexctl.node.common.handshake import (
     CHECKPOINT_EXCHANGE,
     CHECKPOINT_FILES,

@@ -17,10 +17,10 @@ import pytest
 
 from cli_helpers import processes_with
 from ipexctl import limits
+from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, mend_host
+from ipexctl.extras.lab.system import in_host
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
-from ipexctl.lab import Lab, LabSpec, break_host, mend_host
-from ipexctl.lab.system import in_host
 from ipexctl.node.common.frames import StreamName
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from agent_helpers import wait_until
-from ipexctl.lab import Lab, LabSpec
-from ipexctl.lab.system import in_host
+from ipexctl.extras.lab.labs import Lab, LabSpec
+from ipexctl.extras.lab.system import in_host
 from lab_helpers import ask
 from lab_run_helpers import Cluster, by_rank
 from message_data import missing

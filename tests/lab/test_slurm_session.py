@@ -15,8 +15,8 @@ import pytest
 from agent_helpers import wait_until
 from cli_helpers import CommandResult
 from install_helpers import PYTHON
-from ipexctl.lab import Lab, LabSpec, ssh_argv
-from ipexctl.lab.system import in_host
+from ipexctl.extras.lab.labs import Lab, LabSpec, ssh_argv
+from ipexctl.extras.lab.system import in_host
 from lab_helpers import ask, listens
 from message_data import missing
 from slurm_helpers import NEEDS_SLURM

@@ -15,9 +15,9 @@ import pytest
 
 from agent_helpers import wait_until
 from cli_helpers import CommandResult, begin, ipexctl
-from ipexctl.lab import Lab, LabSpec
-from ipexctl.lab.fault_injection import break_host, mend_host
-from ipexctl.lab.system import in_host
+from ipexctl.extras.lab.fault_injection import break_host, mend_host
+from ipexctl.extras.lab.labs import Lab, LabSpec
+from ipexctl.extras.lab.system import in_host
 from lab_helpers import ask
 from message_data import missing
 

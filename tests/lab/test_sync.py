@@ -15,7 +15,7 @@ import pytest
 
 from cli_helpers import CommandResult
 from install_helpers import Target, statuses
-from ipexctl.lab import Lab, LabSpec, break_host, mend_host
+from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, mend_host
 from lab_helpers import ask
 
 LAB = LabSpec(hosts=3)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from cli_helpers import begin, ipexctl
-from ipexctl.lab import Lab, LabSpec, break_host, mend_host
-from ipexctl.lab.system import in_host
+from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, mend_host
+from ipexctl.extras.lab.system import in_host
 from lab_helpers import ask
 from trust_helpers import (
     SSH,

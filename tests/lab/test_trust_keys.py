@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from ipexctl.lab import Lab, LabHost, LabSpec, break_host, mend_host
-from ipexctl.lab.system import in_host
+from ipexctl.extras.lab.labs import Lab, LabHost, LabSpec, break_host, mend_host
+from ipexctl.extras.lab.system import in_host
 from lab_helpers import ask
 from trust_helpers import expected_logins, node0_logins, snapshot, trust
 

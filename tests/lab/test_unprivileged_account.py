@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli_helpers import IPEXCTL
-from ipexctl.lab import Lab, LabSpec, break_host, mend_host
+from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, mend_host
 from lab_run_helpers import Cluster, by_rank, session_dir, small_stack
 
 LAB = LabSpec(hosts=2)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ipexctl.lab import LabHost, LabSpec, break_host
-from ipexctl.lab.system import in_namespaces
+from ipexctl.extras.lab.labs import LabHost, LabSpec, break_host
+from ipexctl.extras.lab.system import in_namespaces
 from lab_run_helpers import Cluster
 from message_data import missing
 

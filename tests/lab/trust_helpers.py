@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from cli_helpers import CommandResult, ipexctl
-from ipexctl.lab import Lab, LabHost
-from ipexctl.lab.system import in_host
+from ipexctl.extras.lab.labs import Lab, LabHost
+from ipexctl.extras.lab.system import in_host
 from lab_helpers import ask
 
 # .config and .local are what a fish that is logged into makes for itself.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agent_helpers import wait_until
 from cli_helpers import CommandResult, processes_with
-from ipexctl.lab import Lab, break_host, mend_host
+from ipexctl.extras.lab.labs import Lab, break_host, mend_host
 from lab_helpers import ask
 from lab_run_helpers import Running, new_cluster
 

@@ -17,9 +17,10 @@ from typing import NoReturn
 import pytest
 
 from ipexctl.errors import UserError
-from ipexctl.lab import Lab, LabHost, LabSpec, down, ssh_argv, system, up
-from ipexctl.lab.disk import can_mount_images
-from ipexctl.lab.files import hostfile
+from ipexctl.extras.lab import system
+from ipexctl.extras.lab.disk import can_mount_images
+from ipexctl.extras.lab.files import hostfile
+from ipexctl.extras.lab.labs import Lab, LabHost, LabSpec, down, ssh_argv, up
 from slurm_helpers import HAS_SLURM, start_sshd
 
 CHECKOUT = Path(__file__).resolve().parents[2]

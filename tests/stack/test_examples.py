@@ -22,7 +22,7 @@ from launch_helpers import IPEX, cpu, machine, plan
 from real_helpers import ABORT, EXAMPLES, SHORT, examples_in, losses, require_disk, require_package
 
 from cli_helpers import CommandResult, ipexctl
-from ipexctl.export.accelerate import to_accelerate
+from ipexctl.extras.export.accelerate import to_accelerate
 from ipexctl.launch.accelerate_config import read_accelerate
 from ipexctl.launch.accelerate_env import variables_of
 

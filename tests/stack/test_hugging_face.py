@@ -14,7 +14,7 @@ import pytest
 from real_helpers import examples_in, mpirun_config, real_lab, trainer_losses
 
 from cli_helpers import CommandResult, ipexctl
-from ipexctl.lab import Lab, ssh_argv
+from ipexctl.extras.lab.labs import Lab, ssh_argv
 from lab_run_helpers import REPORT_SCRIPT, by_rank, rank_reports
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]

@@ -19,7 +19,8 @@ from real_helpers import EXAMPLES, SHORT, examples_in, loss_lines, losses, real_
 
 from cli_helpers import CommandResult, ipexctl
 from ipexctl import inrank
-from ipexctl.lab import Lab, ssh_argv, system
+from ipexctl.extras.lab import system
+from ipexctl.extras.lab.labs import Lab, ssh_argv
 from lab_helpers import ask, on_host
 from lab_run_helpers import by_rank, upload_mpi, wheels_from_pypi
 from message_data import missing

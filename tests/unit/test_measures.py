@@ -7,7 +7,16 @@ import ast
 import pytest
 
 import measures
-from measures import ROWS, Row, clock_calls, compared_texts, json_parsers, rendered, strongly_connected
+from measures import (
+    ROWS,
+    Row,
+    clock_calls,
+    compared_texts,
+    compared_transports,
+    json_parsers,
+    rendered,
+    strongly_connected,
+)
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.held is not None], ids=lambda row: str(row.text))
@@ -77,3 +86,20 @@ def test_the_table_has_a_line_for_each_row() -> None:
         "    here",
         "    there",
     ]
+
+
+@pytest.mark.parametrize(
+    ("code", "count"),
+    [
+        ('if record.transport != "slurm": pass', 1),
+        ('launcher.flavor in ("none", "srun")', 1),
+        ("options.starter is OVER_SRUN", 1),
+        ("if start.by_slurm: pass", 1),
+        ('match plan.flavor:\n    case "srun": pass', 1),
+        ('transport == "mpi"', 0),
+        ("if starter.waits: pass", 0),
+        ("StartRequest(by_slurm=True)", 0),
+    ],
+)
+def test_a_comparison_of_a_transport_is_found(code: str, count: int) -> None:
+    assert len(list(compared_transports(ast.parse(code)))) == count

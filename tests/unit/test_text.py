@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipexctl.errors import UserError
-from ipexctl.export.common import assignment, commented, secrets_of
+from ipexctl.extras.export.common import assignment, commented, secrets_of
+from ipexctl.extras.play.modules.host_script import exports
 from ipexctl.launch.plan import Setting
-from ipexctl.playbook.modules.host_script import exports
 from ipexctl.text import is_variable_name, rough_duration, variable_in_sh
 
 INVALID_NAMES = (

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from ipexctl.extensions import addition
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.dump import Dump, DumpReceiver, dump
 from ipexctl.jobs.node0 import call_on_node0, open_copy
+from ipexctl.jobs.queue import queue_of
 from ipexctl.jobs.ranks import describe_ranks
-from ipexctl.jobs.slow.slow import verdict_of
 from ipexctl.jobs.why.diagnosis import Diagnosis, diagnose
 from ipexctl.jobs.why.run_snapshot import RunSnapshot, read_snapshot, with_copied_output
 from ipexctl.jobs.windows import fetch_windows, read_copied_windows
@@ -34,14 +35,27 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.jobs.registry import FailedCall, RunRecord
-    from ipexctl.jobs.slow.verdict import SlowVerdict
     from ipexctl.jobs.windows import RunWindows
     from ipexctl.known_errors.match import Cause
+    from ipexctl.node.common.records import NetworkCost
     from ipexctl.node.run.run_snapshot import SnapshotRequest
     from ipexctl.remote.session import Session
 
 _MAX_OUTPUT: Final = 64 << 20
 """Bytes of all ranks' last lines and stacks."""
+
+
+class WindowsVerdict(Protocol):
+    """What an extra makes of the windows of a run: the addition `verdict-of-windows`, called as in `_with_windows`."""
+
+    @property
+    def network(self) -> NetworkCost | None: ...
+
+    def line(self, run: str, *, is_over: bool) -> str:
+        """The worst of the run in a few words, with the command for more; empty if nothing is, or was, slow."""
+
+    def document(self) -> dict[str, Any] | None:
+        """The same for programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +72,7 @@ class WhyResult:
     """The record that was diagnosed; None if there was none."""
     windows: RunWindows | None = None
     """None if node0 sent none."""
-    slow: SlowVerdict | None = None
+    slow: WindowsVerdict | None = None
     """The slow ranks by these windows."""
     is_copy: bool = False
     """The snapshot is that of the copy on the control machine."""
@@ -73,15 +87,16 @@ def why(
     timeout: float = WHY_ANSWER,
 ) -> WhyResult:
     """Query node0; if it can't be reached or has no record, read the copy in `runs`, the registry's directory."""
+    queue = queue_of(record)
     try:
         with closing(open_session()) as session:
-            if record.transport == "slurm":
-                from ipexctl.jobs.slurm import queued, waiting  # few runs are submitted
+            if queue is not None:
+                from ipexctl.jobs.queue_wait import look  # few runs are submitted
 
-                known = waiting.look(session, record, cancel)
+                known = look(session, record, cancel)
                 record = known.record
-                if known.status is not None and (known.state == "queued" or not waiting.has_begun(known)):
-                    return WhyResult(record, queued.diagnosis_of(record, known.status))
+                if known.status is not None and not known.has_begun:
+                    return WhyResult(record, queue.diagnosis_of(record, known.status))
             snapshot = _read_snapshot(session, record, timeout, cancel)
             if snapshot.status.state == "running":
                 snapshot = _with_fresh_dump(snapshot, session, record, timeout, cancel)
@@ -91,9 +106,9 @@ def why(
     except HostError as error:
         return _with_call_options(_from_copy(record, runs, error, cancel))
     diagnosis = _diagnose_with_copy(snapshot, record, runs, cancel)
-    if record.transport == "slurm":
+    if queue is not None:
         had_notice = any(event.get("event") == "job-limit" for event in snapshot.events)
-        diagnosis = queued.with_end_of_job(diagnosis, snapshot.status, had_notice=had_notice)
+        diagnosis = queue.with_end_of_job(diagnosis, snapshot.status, had_notice=had_notice)
     return _with_call_options(_with_windows(WhyResult(record, diagnosis, snapshot=snapshot), windows))
 
 
@@ -111,7 +126,9 @@ def _with_windows(answer: WhyResult, windows: RunWindows | None) -> WhyResult:
     snapshot = answer.snapshot
     if windows is None or snapshot is None:
         return answer
-    return replace(answer, windows=windows, slow=verdict_of(windows, snapshot.status, snapshot.context.plan))
+    judge = addition("verdict-of-windows")
+    slow = None if judge is None else judge(windows, snapshot.status, snapshot.context.plan)
+    return replace(answer, windows=windows, slow=slow)
 
 
 def _with_fresh_dump(
@@ -178,7 +195,7 @@ def _read_snapshot(
         session, record, "run.run_snapshot", "read", request, timeout=timeout, on_frame=on_frame, cancel=cancel
     )
     node0 = record.node0.name
-    if record.transport == "slurm" and record.hosts:
+    if record.starter.waits and record.hosts:
         node0 = record.hosts[0]  # the record's is the login node
     return read_snapshot(reply, output, node0, newest_dump)
 

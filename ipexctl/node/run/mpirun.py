@@ -1,6 +1,8 @@
 """Starts mpirun, or Slurm's srun, in a process group and an environment of its own, and ends it with all its processes.
 
 In comes the `StartRequest`; mpirun's output goes to RUNDIR/mpirun.log. `supervisor.py` decides when mpirun has to end.
+This is the part of a starter (`ipexctl/starters/`) on node0, so `node_starter` has the words for whichever starts the
+ranks, and no other module of the agent asks which it is.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import os
 import signal
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ipexctl.node.common.environ import account_variables, set_variables, source_setup
 from ipexctl.node.common.limits import MPIRUN_EXIT
@@ -19,6 +21,29 @@ from ipexctl.node.common.slurm import environment_of_srun, variables_of_job
 
 if TYPE_CHECKING:
     from ipexctl.node.common.job import StartRequest
+
+
+class NodeStarter(NamedTuple):
+    """The program that starts the ranks on node0, or none for a single rank."""
+
+    name: str
+    """For messages; empty if the supervisor starts the single rank itself."""
+    program: str
+    """Also that rank, as the subject of a sentence."""
+    failure: str
+    """The kind of failure if it can't be started."""
+    fix: str
+    in_job: bool
+    """Whether it starts other nodes' ranks through a scheduler: it needs the variables of the job, and ends with it."""
+
+
+def node_starter(start: StartRequest) -> NodeStarter:
+    if not start.by_mpirun:
+        fix = "ipexctl envs --verify tests the environment"
+        return NodeStarter("", "the rank", "rank-not-started", fix, start.by_slurm)
+    name = "srun" if os.path.basename(start.argv[0]) == "srun" else "mpirun"
+    return NodeStarter(name, name, "mpirun-not-started", "ipexctl doctor looks for one", start.by_slurm)
+
 
 INHERITED = ("PATH", "LANG", "LANGUAGE", "TZ", "KRB5CCNAME")
 
@@ -115,7 +140,7 @@ class MpirunProcess:
 def _environment(start: StartRequest) -> dict[str, str]:
     """A minimal environment, because hydra passes all of it on to every rank."""
     environ = {name: value for name, value in os.environ.items() if name in INHERITED or name.startswith("LC_")}
-    if start.by_slurm:
+    if node_starter(start).in_job:
         environ.update(environment_of_srun(variables_of_job(os.environ)))
     environ.update(account_variables())
     if start.setup:

@@ -53,7 +53,7 @@ from ipexctl.node.run.host_notes import HostNotes
 from ipexctl.node.run.job_end import RunEnd, RunJob
 from ipexctl.node.run.job_limit import JobLimit
 from ipexctl.node.run.master_port import PortError, check_master_port
-from ipexctl.node.run.mpirun import MpirunProcess
+from ipexctl.node.run.mpirun import MpirunProcess, NodeStarter, node_starter
 from ipexctl.node.run.network_watch import NetworkWatch
 from ipexctl.node.run.own_time import waiting_of
 from ipexctl.node.run.rank_connections import RankConnection, RankConnections
@@ -101,15 +101,14 @@ class Supervisor:
         self.created_at = time.monotonic()
         self.checked_at = 0.0
         self.caller = CallerWatch(request.rundir, start.caller_silence, self.created_at)
-        self.job = RunJob(request.rundir) if start.by_slurm else None
+        self.job = RunJob(request.rundir) if node_starter(start).in_job else None
         before = self.earlier_start()
         status = recorder.first_status(request, start)
         if before is not None:
             status = recorder.continued_status(before.status, status, ended=before.written)
             self.plan = start._replace(restarts=status.restarts)
         self.record = recorder.Recorder(request.rundir, status, is_continued=before is not None)
-        launcher = launcher_name(start) if start.by_mpirun else ""
-        self.verdict = verdict.RunVerdict(self.record, self.stop_all, launcher)
+        self.verdict = verdict.RunVerdict(self.record, self.stop_all, node_starter(start).name)
         self.peers = RankConnections(request.token, listeners, self.on_message)
         self.peers.attempt = status.attempt
         self.peers.setup_time = RANKS_BEGIN if start.setup else RANK_SILENCE
@@ -229,11 +228,8 @@ class Supervisor:
             return {"event": "failed", "reason": self.record.status.reason, "fix": error.fix}
         except OSError as error:
             why = f"{error.filename or self.plan.argv[0]}: {error.strerror}" if error.errno else str(error.strerror)
-            self.fail_start(f"{self.started_program} can't be started: {why}", why)
-            fix = (
-                "ipexctl doctor looks for one" if self.plan.by_mpirun else "ipexctl envs --verify tests the environment"
-            )
-            return {"event": "failed", "reason": self.record.status.reason, "fix": fix}
+            self.fail_start(f"{self.starter.program} can't be started: {why}", why)
+            return {"event": "failed", "reason": self.record.status.reason, "fix": self.starter.fix}
         status = self.record.status
         return {
             "event": "started",
@@ -243,12 +239,11 @@ class Supervisor:
         }
 
     def fail_start(self, reason: str, why: str) -> None:
-        kind = "mpirun-not-started" if self.plan.by_mpirun else "rank-not-started"
-        self.verdict.fail("mpirun", reason, detail=Detail(kind, {"why": why}))
+        self.verdict.fail("mpirun", reason, detail=Detail(self.starter.failure, {"why": why}))
 
     @property
-    def started_program(self) -> str:
-        return launcher_name(self.plan) if self.plan.by_mpirun else "the rank"
+    def starter(self) -> NodeStarter:
+        return node_starter(self.plan)
 
     def run(self) -> None:
         while True:
@@ -625,7 +620,7 @@ class Supervisor:
             self.start()
         except OSError as error:
             why = str(error.strerror or error)
-            self.fail_start(f"{self.started_program} can't be started again: {why}", why)
+            self.fail_start(f"{self.starter.program} can't be started again: {why}", why)
             return False
         return True
 
@@ -724,11 +719,6 @@ class Supervisor:
             notify.start_notify(notify.NotifyRequest(self.rundir, command, text, claim_after, timeout))
         except OSError as error:
             self.record.event("not-notified", reason=error.strerror or str(error))
-
-
-def launcher_name(start: StartRequest) -> str:
-    """The program that starts the ranks, for messages."""
-    return "srun" if os.path.basename(start.argv[0]) == "srun" else "mpirun"
 
 
 def daemonize(log_path: str) -> Callable[[Json], None] | str:

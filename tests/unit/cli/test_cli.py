@@ -17,7 +17,7 @@ import typer
 
 import ipexctl
 from forked_calls import forked_call
-from ipexctl.cli.app import COMMANDS, load_command
+from ipexctl.cli.app import commands, load_command
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.registry import RunRecord, RunRegistry
 from message_data import missing
@@ -44,7 +44,7 @@ def test_version() -> None:
 
 def all_commands() -> Iterator[tuple[str, Any]]:
     """Every command and subcommand with its full name."""
-    for name in COMMANDS:
+    for name in commands():
         command = load_command(name)
         below = getattr(command, "commands", {})
         yield from ((name, command), *((f"{name} {label}", leaf) for label, leaf in below.items()))

@@ -19,7 +19,7 @@ from typer.main import get_command
 
 from ipexctl.call_options import option_text
 from ipexctl.cli import config_file
-from ipexctl.cli.app import COMMANDS, app
+from ipexctl.cli.app import app, commands
 from ipexctl.cli.defaults import _VARIABLES, REFUSED, ConfiguredCommand, command_specs, defaults_of, shared_options
 from ipexctl.cli.hosts import host_options, select
 from ipexctl.cli.launch_options import options_of_run, read_launch_call
@@ -296,13 +296,13 @@ def test_a_file_that_cannot_be_read_is_refused(data: bytes, project: Path) -> No
 
 
 def test_every_option_is_either_refused_in_a_found_file_or_harmless() -> None:
-    names = {param.name for _, spec in command_specs(*COMMANDS) for param in spec.params.values()} - NO_DEFAULTS
+    names = {param.name for _, spec in command_specs(*commands()) for param in spec.params.values()} - NO_DEFAULTS
     assert names - HARMLESS - REFUSED.keys() == set(), "decide: may a cloned repository set it? then HARMLESS"
     assert HARMLESS & REFUSED.keys() == set()
 
 
 def test_every_option_has_a_known_type() -> None:
-    kinds = {param.type.name for _, spec in command_specs(*COMMANDS) for param in spec.params.values()}
+    kinds = {param.type.name for _, spec in command_specs(*commands()) for param in spec.params.values()}
     ranges = {"int range", "integer range", "float range"}
     assert kinds <= {"boolean", "str", "text", "path", "choice", "int", "integer", "float"} | ranges
 
@@ -569,7 +569,7 @@ def test_config_shows_every_option_with_its_source(project: Path, monkeypatch: p
     assert (run["home"]["value"], run["home"]["source"]) == ("/scratch", "$IPEXCTL_HOME")
     assert (run["port"]["value"], run["port"]["source"]) == (23, "command line")
     assert (run["backend"]["value"], run["backend"]["source"]) == ("auto", "built-in")
-    assert report["commands"].keys() == dict(command_specs(*COMMANDS)).keys() - {"config"}
+    assert report["commands"].keys() == dict(command_specs(*commands())).keys() - {"config"}
     assert set(run) == set(dict(command_specs("run"))["run"].params)
     shown = call("config", "run").stdout
     assert "ipexctl.toml:3" in shown

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ipexctl.cli.app import COMMANDS, GROUPS, load_command
+from ipexctl.cli.app import commands, groups, load_command
 from ipexctl.cli.launch_options import PANELS, ScriptCommand
 from ipexctl.errors import UserError
 
@@ -18,9 +18,9 @@ PLANNERS = [command for command in EXPORTS.commands.values() if isinstance(comma
 
 
 def test_each_command_is_in_one_group() -> None:
-    counts = Counter(name for commands in GROUPS.values() for name in commands)
+    counts = Counter(name for commands in groups().values() for name in commands)
     assert set(counts.values()) == {1}
-    assert counts.keys() == COMMANDS.keys()
+    assert counts.keys() == commands().keys()
 
 
 def test_each_option_of_run_and_submit_is_in_one_panel() -> None:

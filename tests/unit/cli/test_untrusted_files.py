@@ -15,10 +15,10 @@ from ipexctl.cli.defaults import defaults_of, files_of
 from ipexctl.cli.hosts import host_options, select
 from ipexctl.cli.options import Home
 from ipexctl.errors import FileError, UserError
+from ipexctl.extras.play.variables import read_vars_dirs
 from ipexctl.hosts.select import HostRequest, select_hosts
 from ipexctl.launch.launchers.unwrap import unwrap
 from ipexctl.launch.request import LaunchOptions
-from ipexctl.playbook.variables import read_vars_dirs
 from ipexctl.stack.catalog.user_table import known_rows
 from ipexctl.sync.scan import scan_project
 from message_data import missing

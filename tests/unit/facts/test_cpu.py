@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ipexctl.extras.lab.cpu_profiles import CPU_PROFILES
 from ipexctl.facts.cpu import TIERS, Cpu, CpuList, parse_cpulist, tier_of
-from ipexctl.lab.cpu_profiles import CPU_PROFILES
 
 _AVX512 = "avx2 fma avx512f avx512bw avx512dq avx512vl".split()  # noqa: SIM905
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ipexctl.extras.lab.cpu_profiles import CPU_PROFILES, CpuProfile, cpus
 from ipexctl.facts.facts import Facts, parse, to_json
 from ipexctl.facts.store import store_token
 from ipexctl.facts.system import parse_mount
-from ipexctl.lab.cpu_profiles import CPU_PROFILES, CpuProfile, cpus
 from recorded_probes import MACHINES, NAMES, RECORDED, TIERS, recorded
 
 SECTIONS = to_json(Facts()).keys()

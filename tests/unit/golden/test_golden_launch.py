@@ -14,8 +14,8 @@ from test_launcher_lines import unwrapped
 from test_mpirun import BARE, OPEN
 from test_show_plan import MIXED
 
-from ipexctl.export.mpijob import to_mpijob
-from ipexctl.export.trainjob import to_trainjob
+from ipexctl.extras.export.mpijob import to_mpijob
+from ipexctl.extras.export.trainjob import to_trainjob
 from ipexctl.facts.system import System
 from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate_config import remarks

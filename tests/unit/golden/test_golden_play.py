@@ -11,9 +11,9 @@ import test_play_read as reading
 import test_play_refusals as refusals
 import test_play_templates as templates
 from ipexctl.errors import UserError
-from ipexctl.playbook.modules.host_script import Completed
-from ipexctl.playbook.modules.tune import LINK_FIX
-from ipexctl.playbook.templater import Templater
+from ipexctl.extras.play.modules.host_script import Completed
+from ipexctl.extras.play.modules.tune import LINK_FIX
+from ipexctl.extras.play.templater import Templater
 from ipexctl.remote.progress import Notice
 from playbook_helpers import book, play_of, run_playbook
 

@@ -9,15 +9,15 @@ import pytest
 from golden_file import Case, golden_diff
 from slow_helpers import CALM, HEALTHY, hog, judged, only
 
+from ipexctl.extras.slow import causes
+from ipexctl.extras.slow import view as texts
+from ipexctl.extras.slow.causes import SlowCause
+from ipexctl.extras.slow.slow import SlowResult
+from ipexctl.extras.slow.verdict import SlowVerdict, Unjudged
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.registry import RunRecord
-from ipexctl.jobs.slow import causes
-from ipexctl.jobs.slow.causes import SlowCause
-from ipexctl.jobs.slow.slow import SlowResult
-from ipexctl.jobs.slow.verdict import SlowVerdict, Unjudged
 from ipexctl.node.run.replies import ProcessShare, SuspectLook
 from ipexctl.remote.outcome import Unreachable
-from ipexctl.ui import slow as texts
 
 HOST = Host(name="node1", address="10.0.0.1")
 RECORD = RunRecord(
@@ -99,7 +99,7 @@ def whole_answers() -> list[Case]:
         cases.append(Case(name, "\n".join(texts.lines_of(result))))
     over = judged(HEALTHY, queued)
     cases += [
-        Case(f"a line elsewhere, {name}", texts.slow_line(verdict, "train-1", is_over=name != "a slow rank"))
+        Case(f"a line elsewhere, {name}", texts.VerdictOfRun(verdict).line("train-1", is_over=name != "a slow rank"))
         for name, verdict in {**verdicts, "at the end": over}.items()
     ]
     return cases

@@ -10,16 +10,16 @@ import test_unit_lab_condition as lab
 from golden_file import Case, golden_diff, refusal, rows_of
 from test_run_screen import plain, status
 
+from ipexctl.extras.autotune.view import show_result
+from ipexctl.extras.lab.condition import labs_to_remove
+from ipexctl.extras.lab.view import condition_text
 from ipexctl.jobs.ranks import parse_ranks
-from ipexctl.lab.condition import labs_to_remove
 from ipexctl.node.common.records import Failure, RankStatus, RunStatus
 from ipexctl.node.run.verdict import describe_exit
 from ipexctl.refusal import Refusal
 from ipexctl.stack.install_context import InstallReport
 from ipexctl.ui import install as install_ui
 from ipexctl.ui import ps
-from ipexctl.ui.autotune import show_result
-from ipexctl.ui.lab import condition_text
 from ipexctl.ui.run.keys import Controls
 from ipexctl.ui.run.state import RunState
 from ipexctl.ui.run.summary import end_lines

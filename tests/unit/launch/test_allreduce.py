@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from launch_helpers import IPEX, STOCK, cpu, machine, plan, value
 
-from ipexctl.cli.export import _lost
-from ipexctl.export.common import common_settings
+from ipexctl.extras.export.command import _lost
+from ipexctl.extras.export.common import common_settings
 from ipexctl.facts.system import Memory, System
 from ipexctl.jobs.submit.request import RunRequest
 from ipexctl.launch.overrides import check_options

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from ipexctl.cli.app import app
 from ipexctl.errors import UserError
-from ipexctl.export.ansible import to_ansible
+from ipexctl.extras.export.ansible import to_ansible
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
 

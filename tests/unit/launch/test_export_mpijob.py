@@ -11,8 +11,8 @@ import pytest
 from custom_resources import checked
 from launch_helpers import IPEX, cpu, machine, plan
 
-from ipexctl.export.kubernetes import label
-from ipexctl.export.mpijob import to_mpijob
+from ipexctl.extras.export.kubernetes import label
+from ipexctl.extras.export.mpijob import to_mpijob
 from ipexctl.launch.plan import LaunchFlavor, LaunchPlan
 from ipexctl.launch.request import Export
 from message_data import missing

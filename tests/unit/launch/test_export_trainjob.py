@@ -12,7 +12,7 @@ from custom_resources import checked
 from launch_helpers import IPEX, cpu, machine, plan
 
 from ipexctl.errors import UserError
-from ipexctl.export.trainjob import to_trainjob
+from ipexctl.extras.export.trainjob import to_trainjob
 from ipexctl.launch.plan import LaunchPlan
 from ipexctl.launch.request import Export
 from message_data import missing

@@ -17,11 +17,11 @@ import yaml
 from launch_helpers import ENV, IPEX, cpu, machine, plan, variables
 
 from ipexctl.errors import UserError
-from ipexctl.export.accelerate import to_accelerate
-from ipexctl.export.ansible import to_ansible
-from ipexctl.export.mpijob import to_mpijob
-from ipexctl.export.shell import to_shell
-from ipexctl.export.slurm import LOCAL_RANK_COUNT, Launcher, to_slurm
+from ipexctl.extras.export.accelerate import to_accelerate
+from ipexctl.extras.export.ansible import to_ansible
+from ipexctl.extras.export.mpijob import to_mpijob
+from ipexctl.extras.export.shell import to_shell
+from ipexctl.extras.export.slurm import LOCAL_RANK_COUNT, Launcher, to_slurm
 from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate_config import read_accelerate
 from ipexctl.launch.request import Export
@@ -85,7 +85,7 @@ def test_options_of_the_rank_wrapper_stand_before_the_command() -> None:
 def test_words_before_a_rank_are_quoted_in_an_export(monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("sh", "-c", 'umask 077 && exec "$0" "$@"')
     for module in ("shell", "slurm"):
-        monkeypatch.setattr(f"ipexctl.export.{module}.rank_prefix", lambda _: words)
+        monkeypatch.setattr(f"ipexctl.extras.export.{module}.rank_prefix", lambda _: words)
     host = machine(cpu(4), 1)
     script = to_shell(plan(host), (Host("node1", "node1"),), "/p", "/tree").text
     (line,) = [line for line in script.splitlines() if "umask 077 &&" in line]

@@ -1,0 +1,262 @@
+"""`ipexctl export`: prints the plan of a run for accelerate, Slurm, Kubeflow, sh, or the hosts for Ansible.
+
+In comes the line of `run`. The plan is made as by `run --dry-run`, with the same probes and refusals, and its module
+here writes it as text to stdout; nothing is started or written on a host. The rule: what the other launcher cannot
+do is said. The declaration of each option names the exports that lack it (`option_declaration.py`), and its note goes
+to stderr, or into the JSON document.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, TypedDict
+
+import typer
+
+from ipexctl.cli import complete
+from ipexctl.cli.launch_options import LaunchCall, LaunchLine, ScriptCommand, plan_or_exit, read_launch_call
+from ipexctl.cli.options import Home, Output, Targets, option, subcommand
+from ipexctl.errors import UserError
+from ipexctl.hosts.names import quoted
+from ipexctl.option_declaration import declaration_of
+from ipexctl.option_defaults import SLURM_LAUNCHER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipexctl.extras.export.common import Exported
+    from ipexctl.jobs.submit.pipeline import PlannedRun
+    from ipexctl.launch.plan import LaunchPlan
+
+export_command = typer.Typer(
+    help="Print the plan of a run for another launcher.\n\n\b\n"
+    "Example: ipexctl export shell -H hostfile train.py > train.sh",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    add_completion=False,
+)
+SCHEMA = "ipexctl.export/1"
+IMAGE: Final = "my-training-image"
+SETTINGS: Final = {"allow_interspersed_args": False}
+
+
+@subcommand(export_command, "accelerate", cls=ScriptCommand, context_settings=SETTINGS)
+def accelerate(
+    *,
+    ctx: typer.Context,
+    mpirun_hostfile: str | None = option(
+        "--mpirun-hostfile PATH", "Path of mpirun's hostfile, whose lines are in the header (default: mpirun-hostfile)."
+    ),
+    line: LaunchLine,
+) -> None:
+    """Print a configuration for the accelerate in the environment.
+
+    \b
+    Example: ipexctl export accelerate -H hostfile train.py > config.yaml
+    """
+    from ipexctl.extras.export.accelerate import to_accelerate
+
+    call, planned = _plan(ctx, line)
+    hostfile = mpirun_hostfile or "mpirun-hostfile"
+    env = planned.context.env
+    exported = to_accelerate(planned.plan, env.packages, hostfile, has_ccl=env.ccl)
+    _print(exported, line.output, _lost(ctx, call, planned.plan))
+
+
+@subcommand(export_command, "slurm", cls=ScriptCommand, context_settings=SETTINGS)
+def slurm(
+    *,
+    ctx: typer.Context,
+    launcher: Literal["auto", "srun", "mpirun"] = option(
+        "--launcher", "Launcher of the ranks; auto is srun for gloo, else mpirun (default: {default}).", SLURM_LAUNCHER
+    ),
+    line: LaunchLine,
+) -> None:
+    """Print an sbatch file that starts the same ranks.
+
+    \b
+    Example: ipexctl export slurm -H hostfile train.py > train.sbatch
+    """
+    from ipexctl.extras.export.slurm import to_slurm
+
+    call, planned = _plan(ctx, line)
+    cwd, name, iface = str(call.project.root / call.project.subdirectory), _job_name(call), call.request.iface
+    interface = iface if iface and "/" not in iface else None
+    exported = to_slurm(
+        planned.plan,
+        cwd,
+        name,
+        planned.context.setup,
+        launcher=launcher,
+        iface=interface,
+        env_name=call.request.env,
+    )
+    _print(exported, line.output, _lost(ctx, call, planned.plan))
+
+
+@subcommand(export_command, "mpijob", cls=ScriptCommand, context_settings=SETTINGS)
+def mpijob(
+    *,
+    ctx: typer.Context,
+    image: str = option(
+        "--image NAME",
+        "Image with the environment, project, mpirun and sshd (default: {default}).",
+        IMAGE,
+    ),
+    line: LaunchLine,
+) -> None:
+    """Print a Kubeflow MPIJob (v2beta1).
+
+    \b
+    Example: ipexctl export mpijob -H hostfile --image me/img train.py > job.yaml
+    """
+    from ipexctl.extras.export.mpijob import to_mpijob
+
+    _check_image(image)
+    call, planned = _plan(ctx, line)
+    exported = to_mpijob(
+        planned.plan, _job_name(call), image, restarts=call.request.max_restarts, **_pod_resources(planned)
+    )
+    _print(exported, line.output, _lost(ctx, call, planned.plan))
+
+
+@subcommand(export_command, "trainjob", cls=ScriptCommand, context_settings=SETTINGS)
+def trainjob(
+    *,
+    ctx: typer.Context,
+    image: str = option(
+        "--image NAME",
+        "Image with the environment, project and torchrun (default: {default}).",
+        IMAGE,
+    ),
+    line: LaunchLine,
+) -> None:
+    """Print a TrainJob of Kubeflow Trainer v2, with torchrun and gloo.
+
+    \b
+    Example: ipexctl export trainjob -H hosts --image me/img train.py > job.yaml
+    """
+    from ipexctl.extras.export.trainjob import to_trainjob
+
+    _check_image(image)
+    call, planned = _plan(ctx, line)
+    exported = to_trainjob(planned.plan, _job_name(call), image, **_pod_resources(planned))
+    _print(exported, line.output, _lost(ctx, call, planned.plan))
+
+
+@subcommand(export_command, "shell", cls=ScriptCommand, context_settings=SETTINGS)
+def shell(*, ctx: typer.Context, line: LaunchLine) -> None:
+    """Print a readable shell script that does the steps of run.
+
+    \b
+    Example: ipexctl export shell -H hostfile train.py > train.sh
+    """
+    from ipexctl.extras.export.shell import to_shell
+    from ipexctl.sync.root import real_path
+    from ipexctl.sync.secret_files import secret_files_below
+
+    call, planned = _plan(ctx, line)
+    tree = planned.plan.cwd.removesuffix(f"/{call.project.subdirectory}")
+    root = str(call.project.root) if call.request.sync else None
+    secret_files = secret_files_below(real_path(call.project.root), call.request.secret_files)
+    exported = to_shell(planned.plan, call.hosts, root, tree, planned.context.setup, secret_files)
+    _print(exported, line.output, _lost(ctx, call, planned.plan))
+
+
+@subcommand(export_command, "ansible")
+def ansible(
+    *,
+    env: str | None = option(
+        "--env NAME",
+        "Environment whose Python Ansible uses on the hosts (default: Ansible's own choice).",
+        autocompletion=complete.environments,
+    ),
+    targets: Targets,
+    home: Home,
+    output: Output,
+) -> None:
+    """Print the hosts as an Ansible inventory.
+
+    \b
+    Example: ipexctl export ansible -H hostfile > inventory.yaml
+    """
+    from ipexctl.cli.hosts import check_home, choose_hosts
+    from ipexctl.extras.export.ansible import to_ansible
+    from ipexctl.stack.env.record import check_env_name
+
+    home_dir = check_home(home)
+    python = f"{home_dir}/envs/{check_env_name(env)}/bin/python" if env is not None else None
+    _print(to_ansible(choose_hosts(targets), python), output)
+
+
+def _plan(ctx: typer.Context, line: LaunchLine) -> tuple[LaunchCall, PlannedRun]:
+    """Plan as a dry run does."""
+    from ipexctl.cli.hosts import session_pool
+
+    call = read_launch_call(ctx, line)
+    with session_pool(line.targets, line.output) as (pool, interrupt):
+        return call, plan_or_exit(call, line.output, pool, interrupt, run="by-hand", schema=SCHEMA)
+
+
+class _Resources(TypedDict):
+    """What a pod with one host's ranks asks for."""
+
+    threads_per_core: int
+    memory: int | None
+
+
+def _pod_resources(planned: PlannedRun) -> _Resources:
+    facts = [planned.context.facts[host.name] for host in planned.plan.hosts]
+    threads = max(
+        (found.cpu.threads // found.cpu.cores for found in facts if found.cpu.threads and found.cpu.cores), default=1
+    )
+    sizes = [size for found in facts if (size := found.memory.limit or found.memory.total)]
+    return {"threads_per_core": threads, "memory": min(sizes, default=None)}
+
+
+def _check_image(image: str) -> None:
+    if not image or any(character.isspace() for character in image):
+        raise UserError(f"--image {quoted(image)} is no image's name", fix="such as registry/me/train:1")
+
+
+def _job_name(call: LaunchCall) -> str:
+    return Path(call.request.script).stem
+
+
+def _lost(ctx: typer.Context, call: LaunchCall, plan: LaunchPlan) -> list[str]:
+    """Notes about all of the plan that the other launcher cannot do."""
+    lost = _lost_options(ctx, call)
+    if plan.allreduce.mode == "shared":
+        lost.append("ranks of one host add gradients up over gloo: the files for shared memory are those of a run")
+    return lost
+
+
+def _lost_options(ctx: typer.Context, call: LaunchCall) -> list[str]:
+    """Notes about options of the call that the other launcher cannot express, as their declarations say."""
+    notes = []
+    for options in (call.request, call.request.options):
+        for field in fields(options):
+            declaration, value = declaration_of(field), getattr(options, field.name)
+            # Of no option, 0 or nothing asks for something.
+            if declaration is None or ctx.info_name not in declaration.lost_in or not value or value == field.default:
+                continue
+            shown = f" {value:g}" if isinstance(value, float) else "" if value is True else f" {value}"
+            shown = f" {shlex.join(value)}" if isinstance(value, tuple) else shown
+            notes.append(f"{declaration.flag}{shown} is not in it: {declaration.consequence}")
+    return notes
+
+
+def _print(exported: Exported, output: Output, lost: Sequence[str] = ()) -> None:
+    from ipexctl.ui.messages import print_message
+    from ipexctl.ui.results import print_json
+
+    notes = [*exported.notes, *lost]
+    if output.json:
+        print_json({"schema": SCHEMA, "text": exported.text, "notes": notes})
+        return
+    sys.stdout.write(exported.text)
+    for note in notes if not output.quiet else ():
+        print_message(f"note: {note}")

@@ -1,0 +1,15 @@
+"""Tells the core of `ipexctl export`."""
+
+from ipexctl.extensions import CommandEntry, Extra
+
+EXTRA = Extra(
+    (
+        CommandEntry(
+            "export",
+            "Advanced",
+            "Print the plan of a run for another launcher.",
+            "ipexctl.extras.export.command",
+            before="config",
+        ),
+    )
+)

@@ -1,0 +1,249 @@
+"""A plan as a shell script that does the same steps as `ipexctl run`, without ipexctl. Pure.
+
+In come the plan, the hosts and the project's directory; out goes an `Exported`: a script for POSIX sh that copies the
+project, writes the files of the run, starts mpirun on the first node, and ends all ranks however the script itself
+ends. Values of secrets come from the caller's environment, go to the nodes on stdin and are removed with the run. A
+here-document ends with a marker that differs from every line, so that no value can end it early.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.extras.export.common import (
+    NO_RANKS,
+    TAKING_TURNS,
+    WHY_TURNS,
+    Exported,
+    assignment,
+    command_line,
+    commented,
+    common_settings,
+    differing_settings,
+    fold_line,
+    header,
+    rank_prefix,
+    secrets_of,
+    source,
+    title,
+)
+from ipexctl.hosts.host import ssh_options
+from ipexctl.launch.mpi_commands import RANK_WORDS
+from ipexctl.sync.ignore import CREDENTIAL_PATTERNS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.launch.plan import LaunchPlan, RankPlan
+
+ADDED: Final = (
+    "# `ipexctl run` does more: it watches every rank, ends all after one has failed, separates their output, and",
+    "# continues if this machine is switched off.",
+)
+_WILDCARD: Final = re.compile(r"[][*?\\]")
+_ESCAPED: Final = r"\\\g<0>"
+QUOTE: Final = r"""quote() { sed "s/'/'\\\\''/g; 1s/^/'/; \$s/\$/'/"; }"""
+"""A shell function that quotes its stdin as one word of sh."""
+EXCLUDED: Final = (".git", "__pycache__", ".venv", "venv", ".mypy_cache", ".pytest_cache", "node_modules")
+FREE_PORT: Final = """\
+import socket
+listening = socket.socket({family})
+listening.bind(({address!r}, 0))
+print(listening.getsockname()[1])"""
+STOP: Final = (
+    "pid=\\$(cat '$place/mpirun.pid') && kill \\$pid && "
+    "for try in \\$(seq 50); do kill -0 \\$pid || break; sleep 0.2; done"
+)
+"""Stops mpirun and waits until it has ended its ranks."""
+
+
+def to_shell(
+    plan: LaunchPlan,
+    hosts: Sequence[Host],
+    root: str | None,
+    tree: str,
+    setup: str | None = None,
+    secret_files: Collection[str] = (),
+) -> Exported:
+    """`root`: the project on the control machine, None: not uploaded; `tree`: its path on the nodes.
+
+    `setup` is a file that every rank and the launcher source, `secret_files` are files of the project that stay behind.
+    """
+    plan_hosts = {host.name for host in plan.hosts}
+    commands = {host.name: _remote_command(host) for host in hosts if host.name in plan_hosts or host == hosts[0]}
+    run_directory = plan.argv[-1].rpartition("/")[0]
+    lines = ["#!/bin/sh", f"# {title(plan)}", *ADDED, *header(_requirements(plan)), "set -eu", ""]
+    lines += [f"nodes={shlex.quote(' '.join(commands))}"]
+    if root is not None:
+        lines += [f"root={shlex.quote(root)}", f"tree={shlex.quote(tree)}"]
+    lines += [f"place={shlex.quote(run_directory)}", "", "# on NODE COMMAND: run it with sh on that node", "on() {"]
+    lines += ["  node=$1; shift", '  case "$node" in']
+    lines += [f"    {shlex.quote(name)}) {command} ;;" for name, command in commands.items()]
+    lines += ["  esac", "}", "# put NODE FILE: write stdin to that file of the run on the node", "put() {"]
+    lines += ["  on \"$1\" \"umask 077; mkdir -p '$place' && cat > '$place/$2'\"", "}", ""]
+    first = shlex.quote(hosts[0].name)
+    lines += [*_exit_trap(plan, first), "", *(_project(secret_files) if root is not None else ())]
+    lines += ["# for each rank: its variables, its cores and its command", "for node in $nodes; do"]
+    lines += [*_document('  put "$node" rank.sh', "EOF_RANK", _rank(plan, setup)), "done", ""]
+    lines += [*_secrets(plan), *_files(plan, first), *_rendezvous(plan, first), *_start(plan, first, setup)]
+    return Exported("\n".join(lines) + "\n")
+
+
+def _requirements(plan: LaunchPlan) -> str:
+    needed = f"Needed: ssh from this machine to every node; on every node sh, tar and the Python {plan.python}"
+    if len(plan.hosts) > 1:
+        needed += "; ssh from the first node to the others without a question (ipexctl trust)"
+    return f"{needed}. The hosts, paths, cores and interfaces are those of the plan."
+
+
+def _document(command: str, end: str, lines: Sequence[str]) -> list[str]:
+    """A here-document for the command; its end marker differs from every line, so a value can't end it early."""
+    all_lines = set("\n".join(lines).split("\n"))
+    while end in all_lines:
+        end += "_"
+    return [f"{command} <<'{end}'", *lines, end]
+
+
+def _exit_trap(plan: LaunchPlan, first: str) -> list[str]:
+    """The exit trap: Ctrl-C ends the local ssh, but not the commands that it started on the hosts."""
+    lines = ["# at the end of this script, in whatever way, all ranks are ended"]
+    lines += ["running=", "finish() {", f'  [ -z "$running" ] || on {first} "{STOP}" </dev/null 2>/dev/null || :']
+    if secrets_of(plan):
+        lines[0] += ", and no secret stays"
+        lines += ["  for node in $nodes; do", '    on "$node" "rm -f \'$place/secrets.sh\'" </dev/null || :', "  done"]
+    return [*lines, "}", "trap finish EXIT", "trap 'exit 129' HUP", "trap 'exit 130' INT", "trap 'exit 143' TERM"]
+
+
+def _project(secret_files: Collection[str]) -> list[str]:
+    packed = fold_line(
+        [
+            '  tar -C "$root"',
+            *(f"--exclude=./{name}" for name in EXCLUDED),
+            *(f"--exclude='{name}'" for name in CREDENTIAL_PATTERNS),
+            *(f"--exclude=./{shlex.quote(_WILDCARD.sub(_ESCAPED, name))}" for name in sorted(secret_files)),
+            "-cf - . |",
+        ]
+    )
+    return [
+        "# copy the project to the same path on every node",
+        "for node in $nodes; do",
+        packed[0],
+        *(f"  {line}" for line in packed[1:]),
+        "    on \"$node\" \"mkdir -p '$tree' && tar -C '$tree' -xf -\"",
+        "done",
+        "",
+    ]
+
+
+def _remote_command(host: Host) -> str:
+    """The command that runs "$*" on the host."""
+    if host.name == "localhost" and host.address == "localhost":
+        return 'sh -c "$*"'
+    return f'{shlex.join(["ssh", "-T", "-o", "BatchMode=yes", *ssh_options(host), host.address])} "$*"'
+
+
+def _rank(plan: LaunchPlan, setup: str | None) -> list[str]:
+    """The script that starts each rank."""
+    lines = [f"#!/bin/{_shell(setup)}"]
+    if plan.flavor == "none":
+        lines += ["rank=0"]
+    else:
+        lines += ["# this rank's number, from mpirun", "rank=${PMI_RANK:-$OMPI_COMM_WORLD_RANK}"]
+    if setup is not None:
+        lines += ["# --setup", source(setup)]
+    is_group = plan.backend != "none"
+    lines += ['. "${0%/*}/master.sh"'] if is_group else ["# independent copies: no rank, no address", *NO_RANKS]
+    lines += ['if [ -f "${0%/*}/secrets.sh" ]; then . "${0%/*}/secrets.sh"; fi']
+    lines += commented(common_settings(plan))
+    differing = [setting for settings in differing_settings(plan).values() for setting in settings]
+    takes_turns = any(rank.batch for rank in plan.ranks)
+    lines += ['case "$rank" in']
+    for host in plan.hosts:
+        for rank in host.ranks:
+            lines += [f"{rank.rank})  # on {host.name}"]
+            if is_group:
+                lines += [f"  export RANK={rank.rank} LOCAL_RANK={rank.local_rank}"]
+                lines += [f"  export WORLD_SIZE={plan.world_size} LOCAL_WORLD_SIZE={len(host.ranks)}"]
+            rank_settings = [
+                setting
+                for setting in differing
+                if setting.host in (None, host.name) and setting.rank in (None, rank.rank)
+            ]
+            lines += [f"  {assignment(setting)}" for setting in rank_settings]
+            turns = f" turns='{TAKING_TURNS if rank.batch else ''}'" if takes_turns else ""
+            lines += [f"  cores={_cores(rank)}{turns}", "  ;;"]
+    lines += ["esac", f"cd {shlex.quote(plan.cwd)}"]
+    if takes_turns:
+        lines += [WHY_TURNS, '[ -z "$turns" ] || $turns true 2>/dev/null || turns=']
+    words = [
+        "exec",
+        '${cores:+taskset -c "$cores"}',
+        *(["$turns"] if takes_turns else []),
+        *map(shlex.quote, rank_prefix(plan)),
+        command_line(plan),
+    ]
+    return [*lines, " ".join(words)]
+
+
+def _cores(rank: RankPlan) -> str:
+    """The cores of the rank and of its oneCCL workers; the kernel then allocates memory near them."""
+    return ",".join(map(str, sorted({*rank.cores, *rank.ccl_cores})))
+
+
+def _secrets(plan: LaunchPlan) -> list[str]:
+    names = secrets_of(plan)
+    if not names:
+        return []
+    lines = ["# values from the caller's environment; they are on the nodes only while the script runs", QUOTE]
+    lines += [f': "${{{name}:?}}"' for name in names]
+    lines += ["for node in $nodes; do", "  {"]
+    lines += [f'    printf "export {name}="; printf "%s\\n" "${name}" | quote' for name in names]
+    return [*lines, '  } | put "$node" secrets.sh', "done", ""]
+
+
+def _files(plan: LaunchPlan, first: str) -> list[str]:
+    lines = ["# the files of mpirun on the first node"]
+    for file in plan.files:
+        end = f"EOF_{file.name.upper().replace('.', '_')}"
+        lines += _document(f"put {first} {file.name}", end, [file.text.rstrip("\n")])
+        if file.mode & 0o100:
+            lines += [f"on {first} \"chmod {file.mode:o} '$place/{file.name}'\" </dev/null"]
+    return [*lines, ""]
+
+
+def _rendezvous(plan: LaunchPlan, first: str) -> list[str]:
+    if plan.backend == "none":
+        return []
+    lines = ["# the address of rank 0"]
+    if plan.master_port is not None:
+        lines += [f"port={plan.master_port}"]
+    else:
+        family = "socket.AF_INET6" if ":" in plan.master_addr else ""
+        find_port = FREE_PORT.format(family=family, address=plan.master_addr)
+        python = shlex.quote(shlex.join([plan.python, "-"]))
+        lines += ["port=$(", f"on {first} {python} <<'EOF_PORT'", find_port, "EOF_PORT", ")"]
+    meeting = f"export MASTER_ADDR={plan.master_addr} MASTER_PORT=$port"
+    return [*lines, "for node in $nodes; do", f'  echo "{meeting}" | put "$node" master.sh', "done", ""]
+
+
+def _shell(setup: str | None) -> str:
+    return "sh" if setup is None else "bash"
+
+
+def _start(plan: LaunchPlan, first: str, setup: str | None) -> list[str]:
+    # The plan's argv ends with the rank wrapper and its job file; the exported script replaces them.
+    rank_sh = f"{plan.argv[-1].rpartition('/')[0]}/rank.sh"
+    shell = _shell(setup)
+    lines = [f"#!/bin/{shell}"]
+    if setup is not None:
+        lines += ["# --setup", source(setup)]
+    lines += commented(plan.launcher_env)
+    argv = fold_line(["exec", *(shlex.quote(arg) for arg in (*plan.argv[:-RANK_WORDS], shell, rank_sh))])
+    lines += ['echo $$ > "${0%/*}/mpirun.pid"', *argv]
+    lines = ["# start the ranks from the first node", *_document(f"put {first} start.sh", "EOF_START", lines)]
+    lines += [f"on {first} \"rm -f '$place/mpirun.pid'\" </dev/null", "running=yes"]
+    lines += [f"code=0; on {first} \"{shell} '$place/start.sh'\" </dev/null || code=$?"]
+    return [*lines, "running=", "exit $code"]

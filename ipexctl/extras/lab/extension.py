@@ -1,0 +1,16 @@
+"""Tells the core of `ipexctl lab`, and of the labs that `uninstall` names."""
+
+from ipexctl.extensions import CommandEntry, Extra
+
+EXTRA = Extra(
+    (
+        CommandEntry(
+            "lab",
+            "Cluster",
+            "Create and break a cluster of real SSH hosts on one machine.",
+            "ipexctl.extras.lab.command",
+            before="uninstall",
+        ),
+    ),
+    adds={"left-on-control-machine": "ipexctl.extras.lab.down:labs_left"},
+)

@@ -1,0 +1,163 @@
+"""A lab's files for its user (hostfile, ssh_config …), and a host's own files under /etc. Pure.
+
+In comes a `Lab`; out come texts. A host has the machine's programs and an /etc of its own: system accounts, one login
+account, and no password. The hostfile has paths relative to itself, so the directory can be moved; the ssh_config has
+absolute ones, so it works from any directory. /etc/hosts lacks Debian's 127.0.1.1 line, which would send a rendezvous
+to the loopback.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.extras.lab.plan import ipv6
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ipexctl.extras.lab.state import Lab, LabHost
+
+
+def hostfile(lab: Lab) -> str:
+    """One line for each node that ssh reaches. Paths are relative to the hostfile, so the directory can be moved."""
+    lines = []
+    for host in lab.hosts[:1] if lab.slurm else lab.hosts:
+        internal = f" internal={host.internal}" if host.internal else ""
+        options = f"address={host.address} user={host.user} identity=key known_hosts=known_hosts{internal}"
+        lines.append(f"{host.name} {f'user={host.user} ssh_config=ssh_config' if host.behind_bastion else options}")
+    return join_lines(lines)
+
+
+def ssh_config(lab: Lab) -> str:
+    """For `ssh -F ssh_config node1`. Paths are absolute, so it works from any directory."""
+    sections = []
+    for host in lab.nodes:
+        lines = [f"Host {host.name} {host.address}", f"  HostName {host.address}", f"  User {host.user}"]
+        sections.append("\n".join([*lines, *(["  ProxyJump bastion"] if host.behind_bastion else [])]))
+    common = [
+        "Host *",
+        f"  IdentityFile {lab.key}",
+        "  IdentitiesOnly yes",
+        f"  UserKnownHostsFile {lab.known_hosts}",
+        "  GlobalKnownHostsFile /dev/null",
+        "  StrictHostKeyChecking yes",
+        "  PasswordAuthentication no",
+        "  ConnectTimeout 10",
+    ]
+    return "\n\n".join([*sections, "\n".join(common)]) + "\n"
+
+
+def known_hosts(lab: Lab, keys: Mapping[str, str]) -> str:
+    """One line for each host, with its name and all its addresses; `keys` maps names to public keys."""
+    return "".join(
+        f"{','.join(dict.fromkeys(_names(host)))} {' '.join(keys[host.name].split()[:2])}\n" for host in lab.nodes
+    )
+
+
+def _names(host: LabHost) -> list[str]:
+    addresses = [host.address, *([host.internal] if host.internal else [])]
+    return [host.name, *addresses, *(ipv6(address) for address in addresses)]
+
+
+def inventory(lab: Lab) -> str:
+    """An Ansible inventory of the nodes."""
+    lines = ["[nodes]"]
+    lines += [f"{host.name} ansible_host={host.address} ansible_user={host.user}" for host in lab.hosts]
+    options = f"-o UserKnownHostsFile={lab.known_hosts} -o IdentitiesOnly=yes"
+    if lab.bastion:
+        options = f"-F {lab.ssh_config}"
+    lines += [
+        "",
+        "[nodes:vars]",
+        f"ansible_ssh_private_key_file={lab.key}",
+        f"ansible_ssh_common_args='{options}'",
+        "ansible_python_interpreter=/usr/bin/python3",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+UID: Final = 1000
+"""The same for every account name: on a shared home the files must belong to all of them."""
+_FIRST_USER_UID, _NOBODY_UID = 1000, 65534
+_SHELL: Final = "/bin/bash"
+
+
+def passwd(machine: str, host: LabHost) -> str:
+    """/etc/passwd: the machine's system accounts and the host's login account, but no other users."""
+    lines = [line for line in machine.splitlines() if _is_system(line) and not line.startswith("root:")]
+    lines.insert(0, f"root:x:0:0:root:/root:{_SHELL}")
+    if not any(line.startswith("sshd:") for line in lines):
+        lines.append("sshd:x:74:65534::/run/sshd:/usr/sbin/nologin")
+    if host.user != "root":
+        lines.append(f"{host.user}:x:{UID}:{UID}:{host.user}:{host.home}:{_SHELL}")
+    return join_lines(lines)
+
+
+def group(machine: str, host: LabHost) -> str:
+    lines = [f"{line.rpartition(':')[0]}:" for line in machine.splitlines() if _is_system(line)]
+    if host.user != "root":
+        lines.append(f"{host.user}:x:{UID}:")
+    return join_lines(lines)
+
+
+def shadow(passwd_text: str) -> str:
+    """/etc/shadow without passwords: `*`, because sshd treats `!` as a locked account."""
+    return join_lines([f"{line.split(':', 1)[0]}:*:19000:0:99999:7:::" for line in passwd_text.splitlines()])
+
+
+def _is_system(line: str) -> bool:
+    fields = line.split(":")
+    if len(fields) < 4 or not fields[2].isdigit():
+        return False
+    return int(fields[2]) < _FIRST_USER_UID or int(fields[2]) == _NOBODY_UID
+
+
+def hosts(lab: Lab, host: LabHost, *, others: bool) -> str:
+    """/etc/hosts. Without Debian's `127.0.1.1 NAME` line: it sends a rendezvous to the loopback.
+
+    torch's sockets are IPv6 and see their peer as `::ffff:10.77.1.12`. glibc does not find the IPv4 line for it, and
+    torch warns about every connection. The name of that line is another one: node2 keeps its one address.
+    """
+    lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
+    known = lab.nodes if others else (host,)
+    lines += [f"{node.peer_address} {node.name}" for node in known]
+    lines += [f"::ffff:{node.peer_address} {node.name}.mapped" for node in known]
+    return join_lines(lines)
+
+
+RESOLV_CONF: Final = "# no name server: the hosts of a lab know what /etc/hosts says\noptions timeout:1 attempts:1\n"
+NSSWITCH: Final = "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n"
+
+
+def sshd_config(openssh: tuple[int, int]) -> str:
+    lines = [
+        "Port 22",
+        "HostKey /etc/ssh/ssh_host_ed25519_key",
+        "PidFile /run/sshd.pid",
+        "UsePAM no",
+        "PasswordAuthentication no",
+        "KbdInteractiveAuthentication no",
+        "PermitRootLogin prohibit-password",
+        "UseDNS no",
+        "MaxStartups 200",
+        "MaxSessions 100",
+        "PrintMotd no",
+        "PrintLastLog no",
+        "AcceptEnv LANG LC_*",
+        "Subsystem sftp internal-sftp",
+    ]
+    if openssh >= (9, 8):
+        # Tests fail to log in on purpose; since 9.8 sshd would refuse the whole lab for it.
+        lines.append("PerSourcePenalties no")
+    return join_lines(lines)
+
+
+def openssh_version(banner: str) -> tuple[int, int]:
+    """`OpenSSH_9.2p1 Debian-2…` → (9, 2); (0, 0) if it can't be parsed."""
+    head = banner.removeprefix("OpenSSH_").split("p", 1)[0].split(",", 1)[0].strip()
+    major, _, minor = head.partition(".")
+    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
+
+
+def join_lines(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,155 @@
+"""A Slurm on a lab's hosts: the first is its controller and login host, the others are compute nodes without sshd.
+
+In comes a `Lab` whose hosts are up; the nodes of its Slurm are idle when `start` returns. The programs are those of
+Debian. Where the machine lacks them, their packages are downloaded and unpacked in the hosts only: installed on the
+machine they would change what `doctor` finds there. munge proves who calls, as on a real cluster. ipexctl itself is
+in each host, too, for a job's script runs on any of them.
+
+A host has neither systemd nor a cgroup of its own (/sys is read-only), so processes are tracked by `linuxproc`, from
+parent to child: a daemon that leaves its parents outlives its step here, and would not under proctrack/cgroup.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.errors import UserError
+from ipexctl.extras.lab import system
+from ipexctl.limits import LAB_DOWNLOAD, LAB_SLURM_START
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ipexctl.extras.lab.state import Lab, LabHost
+
+PROGRAMS: Final = {
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "srun": "slurm-client",
+    "munged": "munge",
+}
+"""Program → its Debian package."""
+SCRIPT: Final = Path(__file__).with_name("slurm.sh")
+_SHARED_TREES: Final = ("/usr/", "/opt/")
+"""The directories of the machine's programs, which hosts see."""
+
+
+def configuration(lab: Lab, cores: int) -> str:
+    """slurm.conf, the same on all hosts. The nodes share the machine's cores, so each offers all of them."""
+    first, *others = (host.name for host in lab.hosts)
+    lines = (
+        "ClusterName=lab",
+        f"SlurmctldHost={first}",
+        "SlurmUser=root",
+        "AuthType=auth/munge",
+        "CredType=cred/munge",
+        "MpiDefault=none",
+        "ProctrackType=proctrack/linuxproc",
+        "TaskPlugin=task/affinity",
+        "JobAcctGatherType=jobacct_gather/none",
+        "SelectType=select/cons_tres",
+        "SelectTypeParameters=CR_Core",
+        # A CPU profile shows other cores than there are.
+        "SlurmdParameters=config_overrides",
+        # As on clusters with a firewall, which lets nodes connect to these ports alone.
+        "SrunPortRange=61000-61999",
+        "StateSaveLocation=/var/spool/slurmctld",
+        "SlurmdSpoolDir=/var/spool/slurmd",
+        "SlurmctldPidFile=/run/slurmctld.pid",
+        "SlurmdPidFile=/run/slurmd.pid",
+        "SlurmctldLogFile=/var/log/slurmctld.log",
+        "SlurmdLogFile=/var/log/slurmd.log",
+        # Slurm's own are 30 and 300 seconds, which is long for a user who waits.
+        "KillWait=5",
+        "SlurmdTimeout=30",
+        "ReturnToService=2",
+        f"NodeName={','.join(others)} CPUs={cores} SocketsPerBoard=1 CoresPerSocket={cores} State=UNKNOWN",
+        "PartitionName=all Nodes=ALL Default=YES State=UP MaxTime=INFINITE",
+    )
+    return "".join(f"{line}\n" for line in lines)
+
+
+CGROUP_CONF: Final = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n"
+"""slurmd reads it although nothing uses cgroups; without it, 22.05 looks for systemd."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostParts:
+    """The parts of a Slurm lab's host that other hosts lack."""
+
+    files: Mapping[str, str]
+    """Below /etc."""
+    environment: Mapping[str, str]
+    """Variables of `node.sh`."""
+
+
+def prepare(lab: Lab) -> HostParts:
+    """The files and variables of the hosts. Packages that the machine lacks are downloaded; the key is the lab's."""
+    packages = lab.dir / "packages"
+    texts = {
+        "slurm/slurm.conf": configuration(lab, len(os.sched_getaffinity(0))),
+        "slurm/cgroup.conf": CGROUP_CONF,
+        "munge/munge.key": secrets.token_hex(64),
+    }
+    has_packages = download_packages(packages)
+    return HostParts(texts, {"PACKAGES": str(packages) if has_packages else "", **_own_python()})
+
+
+def download_packages(directory: Path) -> bool:
+    """Download the programs of Slurm that the machine lacks, for the hosts; False if it has all."""
+    absent = [name for name in PROGRAMS if system.find(name) is None]
+    if not absent:
+        return False
+    (directory / "partial").mkdir(parents=True)
+    packages = list(dict.fromkeys(PROGRAMS.values()))
+    argv = ["apt-get", "install", "--download-only", "--yes", "--no-install-recommends", "-o", "Debug::NoLocking=1"]
+    try:
+        system.run([*argv, "-o", f"Dir::Cache::archives={directory}", *packages], timeout=LAB_DOWNLOAD)
+    except system.CommandError as error:
+        raise UserError(
+            f"a lab with Slurm needs {', '.join(absent)}, not on this machine, and apt-get cannot download it: {error}",
+            fix="apt-get update, then again",
+        ) from error
+    return True
+
+
+def _own_python() -> dict[str, str]:
+    """The interpreter of ipexctl and its packages, for `node.sh`; none if hosts don't see them."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    candidates = (Path(sys.executable).resolve(), Path("/usr/bin", version))
+    python = next((path for path in candidates if str(path).startswith(_SHARED_TREES) and path.exists()), None)
+    package, packages = Path(__file__).resolve().parents[2], Path(sysconfig.get_path("purelib")).resolve()
+    if python is None or package.is_relative_to("/root"):
+        return {}
+    uv = Path(sysconfig.get_path("scripts"), "uv")
+    return {
+        "PYTHON": str(python),
+        "UV": str(uv) if uv.is_file() else "",
+        "SITE": str(packages),
+        "SITE_PARENT": version,
+        # An editable installation is found at its own path.
+        "PACKAGE": "" if package.is_relative_to(packages) else str(package),
+    }
+
+
+def start(lab: Lab) -> None:
+    """Start the daemons and wait until all nodes are idle; raises CommandError with the end of their logs."""
+    first, *others = lab.hosts
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        for _ in pool.map(lambda host: _call(host, "controller" if host is first else "node"), lab.hosts):
+            pass
+    _call(first, "wait", str(len(others)), str(LAB_SLURM_START * 10))
+
+
+def _call(host: LabHost, *arguments: str) -> None:
+    try:
+        system.in_host(host, SCRIPT.read_text(encoding="utf-8"), arguments, timeout=2 * LAB_SLURM_START)
+    except system.CommandError as error:
+        raise system.CommandError(f"Slurm does not start on {host.name}: {error}") from error

@@ -1,0 +1,253 @@
+"""A lab as made: its hosts, its files, its record lab.json, and its locks.
+
+In comes a `Lab` or a name; out go lab.json, and the `Lab` in it: None where it is missing or can't be read. The rule:
+lab.json is written before anything is made, and removed last: `down` and `list` find what a crash leaves behind. It
+names the process at work on the lab, so that others can tell whether that has ended.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from ipexctl.errors import UserError
+from ipexctl.extras.lab.condition import FoundLab
+from ipexctl.limits import LAB_LOCK
+from ipexctl.node.common.files import write_atomically
+from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.common.processes import ProcessIdentity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+LABS: Final = Path("/var/lib/ipexctl/labs")
+SWITCH: Final = "switch"
+"""The namespace of a lab's bridges; no host may have this name."""
+NETNS_PREFIX: Final = "ipx-"
+LINK_PREFIX: Final = "ipx"
+RECORD: Final = "lab.json"
+_FORMAT: Final = 1
+
+
+def netns_name(lab: str, node: str) -> str:
+    """Deterministic, so that `ip netns pids` finds a host's processes even if lab.json is lost."""
+    return f"{NETNS_PREFIX}{lab}-{node}"
+
+
+@dataclass(frozen=True, slots=True)
+class LabHost:
+    """One host of a lab."""
+
+    lab: str
+    name: str
+    address: str
+    """The address that the control machine connects to; through the bastion if there is one."""
+    internal: str | None
+    """Its address on the second network, if the lab has one."""
+    user: str
+    home: str
+    cpu_profile: str | None = None
+    is_bastion: bool = False
+    behind_bastion: bool = False
+    faults: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    """Active faults with their arguments."""
+
+    @property
+    def netns(self) -> str:
+        return netns_name(self.lab, self.name)
+
+    @property
+    def dir(self) -> Path:
+        return LABS / self.lab / self.name
+
+    @property
+    def peer_address(self) -> str:
+        """The address that the other nodes use."""
+        return self.internal or self.address
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """One lab of this machine."""
+
+    name: str
+    block: int
+    """The even K in 10.77.K.0/23 and 10.78.K.0/23."""
+    hosts: tuple[LabHost, ...]
+    """The nodes, in the hostfile's order, without the bastion."""
+    bastion: LabHost | None = None
+    shared_home: bool = False
+    names: bool = True
+    slurm: bool = False
+    """The first host is the controller and login host of a Slurm, the others are its compute nodes."""
+    ready: bool = False
+    """False until it is completely made, and again when its removal begins."""
+    maker: ProcessIdentity | None = None
+    """The process that makes or removes it, or did. None: recorded by an older version."""
+    temporary: bool = False
+    """It belongs to its maker: when that has ended, the lab is remains."""
+
+    @property
+    def dir(self) -> Path:
+        return LABS / self.name
+
+    @property
+    def hostfile(self) -> Path:
+        return self.dir / "hostfile"
+
+    @property
+    def key(self) -> Path:
+        return self.dir / "key"
+
+    @property
+    def known_hosts(self) -> Path:
+        return self.dir / "known_hosts"
+
+    @property
+    def ssh_config(self) -> Path:
+        return self.dir / "ssh_config"
+
+    @property
+    def inventory(self) -> Path:
+        return self.dir / "inventory.ini"
+
+    @property
+    def nodes(self) -> tuple[LabHost, ...]:
+        """All hosts, the bastion first if there is one."""
+        return (self.bastion, *self.hosts) if self.bastion else self.hosts
+
+    @property
+    def uplink(self) -> str:
+        """This machine's end of the link to the lab."""
+        return f"{LINK_PREFIX}{self.block}"
+
+    @property
+    def switch(self) -> str:
+        return netns_name(self.name, SWITCH)
+
+    def host(self, name: str) -> LabHost | None:
+        return next((host for host in self.nodes if host.name == name), None)
+
+    def with_host(self, changed: LabHost) -> Lab:
+        """This lab with the host of the same name replaced."""
+        if self.bastion and self.bastion.name == changed.name:
+            return replace(self, bastion=changed)
+        return replace(self, hosts=tuple(changed if h.name == changed.name else h for h in self.hosts))
+
+
+def to_json(lab: Lab) -> str:
+    return json.dumps({"format": _FORMAT, **asdict(lab, dict_factory=_on_disk)}, indent=1) + "\n"
+
+
+def _on_disk(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    fields = {"costume" if name == "cpu_profile" else name: value for name, value in pairs}
+    maker = fields.get("maker")
+    return {**fields, "maker": maker._asdict()} if isinstance(maker, ProcessIdentity) else fields
+
+
+def from_json(text: str) -> Lab:
+    """Parse the output of `to_json`; raises ValueError for anything else."""
+    data = parse_json(text)
+    if not isinstance(data, dict) or data.pop("format", None) != _FORMAT:
+        raise ValueError("not a lab.json of this version")
+    try:
+        hosts = tuple(_host(item) for item in data.pop("hosts"))
+        bastion, maker = data.pop("bastion"), data.pop("maker", None)
+        return Lab(
+            hosts=hosts,
+            bastion=_host(bastion) if bastion else None,
+            maker=ProcessIdentity(**maker) if maker else None,
+            **data,
+        )
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"not a lab.json of this version: {error}") from error
+
+
+def _host(data: dict[str, Any]) -> LabHost:
+    faults = {str(name): tuple(str(arg) for arg in args) for name, args in data.pop("faults").items()}
+    return LabHost(faults=faults, cpu_profile=data.pop("costume"), **data)
+
+
+def save(lab: Lab) -> None:
+    write_atomically(lab.dir / RECORD, to_json(lab).encode(), durable=False)
+
+
+def load(name: str) -> Lab | None:
+    """The lab of that name; None if there is none or its record can't be read."""
+    try:
+        return from_json((LABS / name / RECORD).read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def require_readable() -> None:
+    """Refuse if there are labs that this account may not read: they belong to root."""
+    if LABS.exists() and not (_is_readable(LABS) and all(_is_readable(LABS / name) for name in directories())):
+        raise UserError("the labs of this machine are root's", fix="run it as root, or with sudo")
+
+
+def _is_readable(directory: Path) -> bool:
+    return not directory.exists() or os.access(directory, os.R_OK | os.X_OK)
+
+
+def load_all() -> tuple[Lab, ...]:
+    require_readable()
+    labs = (load(name) for name in directories())
+    return tuple(lab for lab in labs if lab)
+
+
+def find(name: str) -> FoundLab:
+    """The lab of that name in any condition, also without a record."""
+    lab = load(name)
+    return FoundLab(name, lab, maker_is_gone=lab is not None and lab.maker is not None and lab.maker.is_gone)
+
+
+def directories() -> tuple[str, ...]:
+    """The names of all state directories, readable or not."""
+    try:
+        return tuple(sorted(path.name for path in LABS.iterdir() if path.is_dir()))
+    except FileNotFoundError:
+        return ()
+
+
+_MACHINE_LOCK: Final = Path("/run/ipexctl-lab.lock")
+
+
+@contextmanager
+def machine_lock() -> Iterator[None]:
+    """Held while a name and a block are chosen and recorded."""
+    with _MACHINE_LOCK.open("w") as file:
+        _acquire(file, "another lab is being planned, for too long now")
+        yield
+
+
+@contextmanager
+def lab_lock(name: str) -> Iterator[None]:
+    """Held while a lab is made, changed or removed; a lab without a directory needs no lock."""
+    path = LABS / name / "lock"
+    try:
+        file = path.open("w")
+    except FileNotFoundError:
+        yield
+        return
+    with file:
+        _acquire(file, f"someone else is at work on the lab {name!r}")
+        yield
+
+
+def _acquire(file: IO[str], message: str) -> None:
+    deadline = time.monotonic() + LAB_LOCK
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise UserError(message, fix="try again when that is done") from None
+            time.sleep(0.05)

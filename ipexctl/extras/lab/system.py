@@ -1,0 +1,213 @@
+"""This machine and the hosts' namespaces: runs programs there, finds processes, checks what a lab requires.
+
+In come argv and names; out come output, pids, or an error with the command that installs what is missing. Every program
+that is started ends with this process: an `ip` of a killed `up` would go on beside the `down` that removes the remains.
+Processes are found by their network namespace and never by name, so only those of a lab are killed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.errors import UserError
+from ipexctl.node.common.processes import end_with_parent
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from ipexctl.extras.lab.state import LabHost
+
+_PROGRAMS: Final = {
+    "/usr/sbin/sshd": "openssh-server",
+    "ssh-keygen": "openssh-client",
+    "ip": "iproute2",
+    "unshare": "util-linux",
+    "nsenter": "util-linux",
+    "setsid": "util-linux",
+    "mount": "mount",
+    "mkfs.ext4": "e2fsprogs",
+    "hostname": "hostname",
+}
+SBIN: Final = "/usr/local/sbin:/usr/sbin:/sbin"
+"""A non-login root shell may lack these directories, which hold many of the programs used."""
+
+
+_NETNS = Path("/run/netns")
+
+
+def require() -> None:
+    """Refuse if a lab can't be made on this machine."""
+    message, fix = missing(
+        platform=sys.platform,
+        uid=os.geteuid() if hasattr(os, "geteuid") else -1,
+        programs={name for name in _PROGRAMS if find(name)},
+    )
+    if message:
+        raise UserError(message, fix=fix)
+
+
+def missing(*, platform: str, uid: int, programs: Collection[str]) -> tuple[str, str]:
+    """The reason why a lab can't be made, and its fix; two empty strings if it can."""
+    if platform != "linux":
+        return "a lab needs Linux: it is made of network and mount namespaces", "run it on a Linux machine"
+    if uid != 0:
+        return "a lab needs root: it makes namespaces and mounts", "run it as root, or with sudo"
+    absent = [name for name in _PROGRAMS if name not in programs]
+    if absent:
+        packages = " ".join(dict.fromkeys(_PROGRAMS[name] for name in absent))
+        return f"a lab needs {', '.join(absent)}, not on this machine", f"apt-get install {packages}"
+    return "", ""
+
+
+def find(program: str) -> str | None:
+    return shutil.which(program, path=f"{os.environ.get('PATH', os.defpath)}:{SBIN}")
+
+
+class CommandError(Exception):
+    """A program of this machine failed; the message holds its output."""
+
+
+def run(argv: Sequence[str], *, stdin: str = "", timeout: float = 30) -> str:
+    """Run a program and return its stdout; raises CommandError if its exit code is not 0.
+
+    It ends with this process: an `ip -batch` of a killed `up` would go on beside the `down` that removes the remains.
+    """
+    environment = {**os.environ, "LC_ALL": "C", "PATH": f"{os.environ.get('PATH', os.defpath)}:{SBIN}"}
+    try:
+        completed = subprocess.run(
+            list(argv),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=timeout,
+            env=environment,
+            check=False,
+            preexec_fn=end_with_parent(signal.SIGKILL),
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CommandError(str(error)) from error
+    if completed.returncode:
+        output = (completed.stderr or completed.stdout).strip() or f"exit code {completed.returncode}"
+        raise CommandError(f"{' '.join(argv[:4])}: {output}")
+    return completed.stdout
+
+
+def ip_batch(commands: str, *, netns: str | None = None) -> None:
+    options = ["-netns", netns] if netns else []
+    run(["ip", *options, "-batch", "-"], stdin=commands)
+
+
+def has_ipv6() -> bool:
+    try:
+        return Path("/proc/sys/net/ipv6/conf/all/disable_ipv6").read_text().strip() == "0"
+    except OSError:
+        return False
+
+
+def links() -> tuple[str, ...]:
+    return tuple(sorted(name for _, name in socket.if_nameindex()))
+
+
+def namespaces() -> tuple[str, ...]:
+    try:
+        return tuple(sorted(path.name for path in _NETNS.iterdir()))
+    except FileNotFoundError:
+        return ()
+
+
+def routes() -> tuple[str, ...]:
+    """The destinations of all IPv4 routes of this machine, in all tables."""
+    lines = run(["ip", "-4", "route", "show", "table", "all"]).splitlines()
+    kinds = {"local", "broadcast", "unreachable", "blackhole", "prohibit", "throw", "unicast"}
+    destinations = []
+    for line in lines:
+        fields = line.split()
+        if fields and fields[0] in kinds:
+            fields = fields[1:]
+        destinations += fields[:1]
+    return tuple(destinations)
+
+
+def in_namespaces(names: Collection[str]) -> dict[str, tuple[int, ...]]:
+    """The pids of all processes in these namespaces, in one pass over /proc."""
+    inodes: dict[tuple[int, int], str] = {}
+    for name in names:
+        try:
+            info = (_NETNS / name).stat()
+        except OSError:
+            continue
+        inodes[info.st_dev, info.st_ino] = name
+    pids: dict[str, list[int]] = {name: [] for name in names}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            info = (entry / "ns/net").stat()
+        except OSError:  # the process ended meanwhile
+            continue
+        name = inodes.get((info.st_dev, info.st_ino), "")
+        if name:
+            pids[name].append(int(entry.name))
+    return {name: tuple(sorted(info)) for name, info in pids.items()}
+
+
+def init_of(netns: str) -> int | None:
+    """The pid of a host's first process, as seen from this machine."""
+    for pid in in_namespaces([netns])[netns]:
+        with suppress(OSError):
+            if pid != 1 and innermost_pid(Path(f"/proc/{pid}/status").read_text()) == 1:
+                return pid
+    return None
+
+
+def innermost_pid(status: str) -> int | None:
+    """The pid in the innermost namespace: the last number of NSpid in /proc/PID/status."""
+    for line in status.splitlines():
+        if line.startswith("NSpid:"):
+            return int(line.split()[-1])
+    return None
+
+
+def kill_all(names: Collection[str]) -> bool:
+    """Kill all processes in these namespaces; True when none is left, False after 15 seconds."""
+    deadline = time.monotonic() + 15
+    while True:
+        pids = [pid for group in in_namespaces(names).values() for pid in group]
+        if not pids:
+            return True
+        if time.monotonic() > deadline:
+            return False
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        time.sleep(0.02)
+
+
+_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def in_host(host: LabHost, script: str, args: Sequence[str] = (), *, timeout: float = 30) -> str:
+    """Run a script as root of the host; raises CommandError with its output if it fails."""
+    pid = init_of(host.netns)
+    if pid is None:
+        raise UserError(f"{host.name} is not running: its first process is gone", fix=f"ipexctl lab down {host.lab}")
+    enter = ["nsenter", "-t", str(pid), "-m", "-u", "-i", "-n", "-p", "-r", "-w", "--"]
+    environment = ["env", "-i", _PATH, "LANG=C.UTF-8", "HOME=/root", f"LOGIN={host.user}", f"HOME_DIR={host.home}"]
+    return run([*enter, *environment, "/bin/sh", "-c", script, "sh", *args], timeout=timeout)
+
+
+def at_switch(netns: str, script: str, args: Sequence[str] = ()) -> str:
+    """Run a script in the switch's network namespace, with this machine's files."""
+    return run(["ip", "netns", "exec", netns, "/bin/sh", "-c", script, "sh", *args])

@@ -1,0 +1,262 @@
+"""Make a lab: record the plan, then network, disks and hosts; remove everything on failure.
+
+In comes a `LabSpec`; out goes a `Lab` whose hosts all answer with sshd's banner; only then compute nodes of a Slurm
+lose their sshd. The record is written before anything is made, so that `down` finds the rest after a crash; a failure
+or a signal removes all at once, and a second signal is ignored meanwhile. Hosts start in parallel, each as no child of
+this process: Ctrl-C must not reach them.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+
+from ipexctl.errors import UserError
+from ipexctl.extras.lab import cpu_files, disk, files, network, slurm, state, system
+from ipexctl.extras.lab.down import known_labs, remove
+from ipexctl.extras.lab.fault_injection import inject
+from ipexctl.extras.lab.faults import find_fault
+from ipexctl.extras.lab.plan import LabSpec, check, free_block, free_name, plan_lab
+from ipexctl.extras.lab.state import Lab, LabHost, lab_lock, machine_lock
+from ipexctl.limits import LAB_HOST_START
+from ipexctl.node.common.processes import own_identity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+
+_NODE_SCRIPT: Final = Path(__file__).with_name("node.sh")
+_PARALLEL_STARTS: Final = 16
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def up(spec: LabSpec) -> Lab:
+    """Make a lab and return it when every host's sshd replies; a failure or interrupt removes everything."""
+    system.require()
+    check(spec)
+    with _reserved(spec) as lab:
+        try:
+            return _make(lab)
+        except system.CommandError as error:
+            raise UserError(f"the lab could not be made: {error}") from error
+
+
+@contextmanager
+def _reserved(spec: LabSpec) -> Iterator[Lab]:
+    """Reserve a free name and block, recorded on disk before anything is made; removed on any error."""
+    with ExitStack() as held:
+        with machine_lock():
+            lab = replace(_plan(spec), maker=own_identity())
+            lab.dir.mkdir(parents=True, mode=0o700)
+            (lab.dir / "lock").touch()
+            held.enter_context(lab_lock(lab.name))
+            state.save(lab)
+        try:
+            yield lab
+        except BaseException:
+            with _ignore_signals():
+                remove(lab.name)
+            raise
+
+
+@contextmanager
+def _ignore_signals() -> Iterator[None]:
+    """Ignore a second signal during the cleanup; signal handlers can only be set in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _plan(spec: LabSpec) -> Lab:
+    labs = state.load_all()
+    links = system.links()
+    taken = {lab.block for lab in labs}
+    taken |= {block for block in range(1, 255) if f"{state.LINK_PREFIX}{block}" in links}
+    name = free_name(known_labs(), spec.name)
+    return plan_lab(spec, name, free_block(taken, system.routes()))
+
+
+def _make(lab: Lab) -> Lab:
+    v6 = system.has_ipv6()
+    system.ip_batch(network.namespaces(lab))
+    system.ip_batch(network.uplink(lab, v6=v6))
+    system.ip_batch(network.switch(lab), netns=lab.switch)
+    _keygen(lab.key, f"ipexctl-lab-{lab.name}")
+    lab.hostfile.write_text(files.hostfile(lab))
+    lab.ssh_config.write_text(files.ssh_config(lab))
+    lab.inventory.write_text(files.inventory(lab))
+    shared = disk.make_shared_home(lab) if lab.shared_home else None
+    cpu_files.write_profiles(lab)
+    of_slurm = slurm.prepare(lab) if lab.slurm else None
+    banner = subprocess.run(["ssh", "-V"], capture_output=True, text=True, check=False, timeout=10).stderr
+    openssh = files.openssh_version(banner)
+    pool, starts = ThreadPoolExecutor(_PARALLEL_STARTS), _Starts()
+    try:
+        futures = [pool.submit(starts.call, _start, lab, host, shared, openssh, of_slurm, v6=v6) for host in lab.nodes]
+        for future in as_completed(futures):
+            future.result()
+    finally:
+        with _ignore_signals():
+            starts.close()
+            pool.shutdown(wait=False, cancel_futures=True)
+    disk.unmount_shared_home(lab)
+    keys = {host.name: (host.dir / "etc/ssh/ssh_host_ed25519_key.pub").read_text() for host in lab.nodes}
+    lab.known_hosts.write_text(files.known_hosts(lab, keys))
+    if lab.slurm:
+        slurm.start(lab)
+        for host in lab.hosts[1:]:
+            lab = inject(lab, host, find_fault("sshd-dead"))
+    ready_lab = replace(lab, ready=True)
+    state.save(ready_lab)
+    return ready_lab
+
+
+class _Starts:
+    """The hosts that are being started: none begins after `close`, which returns when none is under way.
+
+    The pool cannot tell: an interrupt in `submit` leaves a thread that it does not know, and that works on.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._active = 0
+        self._closed = False
+
+    def call(self, start: Callable[..., None], *args: object, **options: object) -> None:
+        with self._changed:
+            if self._closed:
+                return
+            self._active += 1
+        try:
+            start(*args, is_closed=lambda: self._closed, **options)
+        finally:
+            with self._changed:
+                self._active -= 1
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.wait_for(lambda: not self._active)
+
+
+def _keygen(path: Path, comment: str) -> None:
+    system.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)])
+
+
+def _start(
+    lab: Lab,
+    host: LabHost,
+    shared: Path | None,
+    openssh: tuple[int, int],
+    of_slurm: slurm.HostParts | None,
+    *,
+    v6: bool,
+    is_closed: Callable[[], bool],
+) -> None:
+    """Write a host's files, start it, and wait until its sshd replies."""
+    _write_host(lab, host, openssh, of_slurm.files if of_slurm else {}, v6=v6)
+    disk.make_image(host)
+    environment = {
+        "PATH": f"{system.SBIN}:/usr/local/bin:/usr/bin:/bin",
+        "LC_ALL": "C",
+        "STATE": str(host.dir),
+        "NAME": host.name,
+        "LOGIN": host.user,
+        "HOME_DIR": host.home,
+        "SHARED": str(shared or "") if not host.is_bastion else "",
+        "COSTUME": str(cpu_files.profile_directory(lab, host.cpu_profile)) if host.cpu_profile else "",
+        "SHELF": str(state.LABS.parent),
+        "INIT": str(_NODE_SCRIPT.with_name("init.sh")),
+        **(of_slurm.environment if of_slurm else {}),
+    }
+    # setsid --fork: the host is no child of this process, so Ctrl-C does not reach it.
+    argv = ["setsid", "--fork", "ip", "netns", "exec", host.netns, "unshare", "--fork", "--pid", "--uts", "--ipc"]
+    argv += ["--mount", "/bin/sh", str(_NODE_SCRIPT)]
+    log = host.dir / "start.log"
+    with log.open("w") as errors:
+        first_line = _first_line(argv, environment, errors, timeout=LAB_HOST_START)
+    if first_line != b"ready\n":
+        raise UserError(f"{host.name} did not start{_last_lines(log)}")
+    if not host.behind_bastion:
+        _await_banner(host.address, timeout=LAB_HOST_START, is_closed=is_closed)
+
+
+def _first_line(argv: list[str], environment: dict[str, str], errors: IO[str], *, timeout: float) -> bytes:
+    """Start a program that keeps running; return its first line, or what arrived before the timeout."""
+    line = b""
+    deadline = time.monotonic() + timeout
+    with subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=environment, cwd="/"
+    ) as starter:
+        assert starter.stdout is not None
+        while not line.endswith(b"\n"):
+            remaining = deadline - time.monotonic()
+            if remaining <= 0 or not select.select([starter.stdout], [], [], remaining)[0]:
+                break
+            chunk = os.read(starter.stdout.fileno(), 100)
+            if not chunk:
+                break
+            line += chunk
+    return line
+
+
+def _write_host(lab: Lab, host: LabHost, openssh: tuple[int, int], more: Mapping[str, str], *, v6: bool) -> None:
+    etc_directory = host.dir / "etc"
+    for directory in (etc_directory / "ssh", host.dir / "disk", host.dir / "root"):
+        directory.mkdir(parents=True)
+    accounts = files.passwd(Path("/etc/passwd").read_text(), host)
+    texts = {
+        "passwd": accounts,
+        "shadow": files.shadow(accounts),
+        "group": files.group(Path("/etc/group").read_text(), host),
+        "gshadow": "",
+        "hostname": f"{host.name}\n",
+        "hosts": files.hosts(lab, host, others=lab.names),
+        "resolv.conf": files.RESOLV_CONF,
+        "nsswitch.conf": files.NSSWITCH,
+        "ssh/sshd_config": files.sshd_config(openssh),
+        **more,
+    }
+    for name, text in texts.items():
+        (etc_directory / name).parent.mkdir(exist_ok=True)
+        (etc_directory / name).write_text(text)
+    _keygen(etc_directory / "ssh/ssh_host_ed25519_key", host.name)
+    (host.dir / "net").write_text(network.host_network(host, v6=v6))
+
+
+def _last_lines(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()[-3:]
+    return f": {' / '.join(lines)}" if lines else ""
+
+
+def _await_banner(address: str, *, timeout: float, is_closed: Callable[[], bool]) -> None:
+    """Wait until sshd sends its banner, or nobody waits any more."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        if is_closed():
+            return
+        try:
+            with socket.create_connection((address, 22), timeout=2) as connection:
+                if connection.recv(8).startswith(b"SSH-"):
+                    return
+        except OSError:
+            pass
+        time.sleep(0.05)
+    raise UserError(f"the sshd of {address} did not answer for {timeout:.0f} s")

@@ -1,0 +1,267 @@
+"""`ipexctl play`: run a playbook on the hosts, in three steps.
+
+`play_command` reads the options. `_prepare` reads and checks everything that no host has to be asked for: playbook,
+variables, templates, tags, hosts, projects. `_run` opens the sessions and starts the engine. Out go the lines of the
+tasks while they run, the report at the end, and the exit code of the worst host.
+
+The rule: a mistake in the playbook is an error before any host is touched, and all mistakes are told at once. With
+--list-tasks and --syntax-check no host is touched at all, and a playbook can be checked where its hosts are not known.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ipexctl.cli.options import Home, Output, Targets, argument, command, flag, option
+from ipexctl.errors import UserError, raise_all
+from ipexctl.node.common.json_parser import parse_json
+from ipexctl.text import expanded
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipexctl.cli.interrupt import Interrupt
+    from ipexctl.extras.play.play_context import Options
+    from ipexctl.extras.play.prepare import Prepared, TaskSelection
+    from ipexctl.extras.play.report import PlayReport
+    from ipexctl.extras.play.templater import Templater
+    from ipexctl.extras.play.variables import VarsDirs
+    from ipexctl.extras.play.view import PlayView
+    from ipexctl.hosts.host import Host
+
+
+def _playbooks() -> list[str]:
+    """For Tab: the playbooks of ipexctl, and YAML files in the current directory; the shell completes other paths."""
+    from ipexctl.extras.play.playbook_file import shipped
+
+    try:
+        here = sorted(path.name for path in Path.cwd().iterdir() if path.suffix in (".yml", ".yaml"))
+    except OSError:
+        here = []
+    return [*shipped(), *here]
+
+
+@command(no_args_is_help=True)
+def play_command(
+    *,
+    playbook: str = argument(
+        "PLAYBOOK", "Playbook file, or an included one by its name: bootstrap.", autocompletion=_playbooks
+    ),
+    check: bool = flag("--check -C", "Print what would change; change nothing."),
+    diff: bool = flag("--diff -D", "Print the changes to files as diffs."),
+    extra: list[str] | None = option("--extra-vars -e K=V|@FILE", "Variable that overrides all others; repeatable."),
+    tags: list[str] | None = option("--tags -t TAGS", "Run only tasks with these tags."),
+    skip_tags: list[str] | None = option("--skip-tags TAGS", "Skip tasks with these tags."),
+    start_at: str | None = option("--start-at --start-at-task NAME", "Start at this task."),
+    inventory: str | None = option("--inventory -i PATH", "Same as -H, under the name it has in Ansible."),
+    step: bool = flag("--step", "Ask for confirmation before each task."),
+    local: bool = flag("--local", "Allow tasks on the control machine (delegate_to: localhost)."),
+    list_tasks: bool = flag("--list-tasks", "List the tasks; touch no host."),
+    syntax_check: bool = flag("--syntax-check", "Check the playbook; touch no host."),
+    targets: Targets,
+    home: Home,
+    output: Output,
+) -> None:
+    """Run a playbook of ipexctl tasks, files and commands on the hosts.
+
+    Playbooks are written as for Ansible. The whole playbook is checked
+    before any host is touched; a second run changes only what differs.
+
+    \b
+    Example: ipexctl play bootstrap --hosts 'node[1-4]' -e stack=torch
+    """
+    from ipexctl.cli.hosts import check_home
+    from ipexctl.extras.play import view
+    from ipexctl.extras.play.play_context import Options
+    from ipexctl.extras.play.prepare import TaskSelection
+    from ipexctl.extras.play.templater import Templater
+
+    targets = _with_inventory(targets, inventory)
+    home_dir = check_home(home)
+    selection = TaskSelection(_split_names(tags), _split_names(skip_tags), start_at)
+    if step and not sys.stdin.isatty():
+        raise UserError("--step asks before each task, and stdin is no terminal", fix="take --step out")
+    is_listing = syntax_check or list_tasks
+    with Templater() as templater:
+        templater.start()
+        play = _prepare(playbook, selection, targets, extra or (), templater, local=local, is_listing=is_listing)
+        if tags and not play.ready.chosen:
+            raise UserError(f"--tags {','.join(tags)} leaves no task", fix="--list-tasks shows their tags")
+        if is_listing:
+            view.show_tasks(play.ready, as_json=output.json, quiet=syntax_check and not list_tasks)
+            raise typer.Exit(0)
+        options = Options(
+            home=home_dir,
+            iface=home.iface,
+            timeout=targets.timeout,
+            check=check,
+            diff=diff,
+            verbose=output.verbose,
+            local=local,
+            extra=play.extra,
+            vars_dirs=play.vars_dirs,
+        )
+        play_view = view.PlayView(
+            json=output.json, quiet=output.quiet, verbose=output.verbose, no_color=output.no_color, diff=diff
+        )
+        report, interrupt = _run(play, options, targets, templater, play_view, step=step, quiet=output.quiet)
+    play_view.end(report, interrupted=interrupt.code is not None)
+    sys.stdout.flush()
+    raise interrupt.or_exit(report.exit_code)
+
+
+@dataclass(frozen=True, slots=True)
+class _PreparedPlay:
+    """A playbook that was checked completely, and what its tasks get."""
+
+    ready: Prepared
+    all_hosts: tuple[Host, ...]
+    """Those that templates may name; --limit leaves them out of the plays only."""
+    limited: tuple[Host, ...]
+    extra: list[dict[str, Any]]
+    """The variables of -e, which override all others."""
+    vars_dirs: VarsDirs
+    cwd: Path
+
+
+def _prepare(
+    playbook: str,
+    selection: TaskSelection,
+    targets: Targets,
+    extra: Sequence[str],
+    templater: Templater,
+    *,
+    local: bool,
+    is_listing: bool,
+) -> _PreparedPlay:
+    """Read and check everything that no host has to be asked for; all errors of the playbook are raised at once."""
+    from ipexctl.cli.hosts import current_directory
+    from ipexctl.extras.play.playbook_file import templates_in
+    from ipexctl.extras.play.prepare import check_facts, check_projects, load_playbook, prepare, unknown_tags
+    from ipexctl.extras.play.variables import read_vars_dirs
+    from ipexctl.ui.messages import print_with_fix
+
+    cwd = current_directory()
+    model = load_playbook(playbook, cwd, templater)
+    variables = _extra_variables(extra, cwd, templater)
+    all_hosts, limited = _choose_hosts(targets, is_listing=is_listing)
+    vars_dirs = read_vars_dirs(_vars_directories(targets, model.path, cwd), all_hosts)
+    # They may be those of other playbooks, for Ansible: a lookup counts when a task uses its variable.
+    errors = templater.check(templates_in(list(vars_dirs.values())), lookups=False)
+    of_files = [values for files in vars_dirs.values() for values in files]
+    layers = (*variables, *of_files, *(host.vars for host in all_hosts))
+    errors += check_facts(model, templater, {name for values in layers for name in values})
+    for tag, fix in unknown_tags(model, selection):
+        print_with_fix(f"warning: no task has the tag {tag!r}", fix)
+    ready, host_errors = prepare(model, selection, all_hosts, limited, local=local)
+    project_errors = [] if is_listing else check_projects(ready, cwd)
+    raise_all([*errors, *host_errors, *project_errors], model.shown)
+    return _PreparedPlay(ready, all_hosts, limited, variables, vars_dirs, cwd)
+
+
+def _choose_hosts(targets: Targets, *, is_listing: bool) -> tuple[tuple[Host, ...], tuple[Host, ...]]:
+    """All hosts, and those that --limit leaves. A listing needs no hosts, but those that are named must be valid."""
+    from ipexctl.cli.hosts import choose_hosts
+
+    limited = choose_hosts(targets)
+    if is_listing:
+        shown = limited if targets.names_hosts or len(limited) > 1 else ()
+        return shown, shown
+    return choose_hosts(replace(targets, limit=None)) if targets.limit is not None else limited, limited
+
+
+def _run(
+    play: _PreparedPlay,
+    options: Options,
+    targets: Targets,
+    templater: Templater,
+    play_view: PlayView,
+    *,
+    step: bool,
+    quiet: bool,
+) -> tuple[PlayReport, Interrupt]:
+    """Run the tasks on the hosts; the report names the file of failed hosts, if there are any."""
+    from ipexctl.cli.hosts import session_pool
+    from ipexctl.extras.play.play_context import PlayContext
+
+    used = {host.name for of_play in play.ready.hosts.values() for host in of_play}
+    with session_pool(targets, hosts=play.all_hosts, quiet=quiet, node0s=play.all_hosts) as (pool, interrupt):
+        pool.warm([host for host in play.limited if host.name in used])
+        from ipexctl.extras.play.engine import Engine  # imported while the hosts answer
+
+        context = PlayContext(pool, templater, options, play_view.watch, play.limited, play.all_hosts, play.cwd)
+        ask_user = (lambda task: play_view.ask(task.called)) if step else None
+        report = Engine(play.ready, context, ask_user).run()
+    if options.check:
+        return report, interrupt
+    from ipexctl.extras.play.report import write_retry_file
+
+    return replace(report, retry_file=write_retry_file(play.ready.playbook.path, report)), interrupt
+
+
+def _with_inventory(targets: Targets, inventory: str | None) -> Targets:
+    """Apply --inventory: a file, or host names separated by commas, as in Ansible."""
+    if inventory is None:
+        return targets
+    if targets.names_hosts:
+        raise UserError("-i, -H and --hosts each say which hosts there are", fix="one of them")
+    if "," in inventory:
+        return replace(targets, hosts=inventory.strip(","))
+    return replace(targets, hostfile=Path(inventory))
+
+
+def _vars_directories(targets: Targets, playbook: Path, cwd: Path) -> list[Path]:
+    """Directories to search for group_vars/ and host_vars/: that of the inventory, then that of the playbook."""
+    from ipexctl.cli.hosts import select
+
+    hostfile = targets.hostfile or os.environ.get("IPEXCTL_HOSTFILE") or select(targets).project_hostfile or "hostfile"
+    inventory = [] if targets.hosts is not None else [(cwd / hostfile).parent]
+    return [*inventory, playbook.parent]
+
+
+def _split_names(values: Sequence[str] | None) -> frozenset[str]:
+    return frozenset(word.strip() for value in values or () for word in value.split(",") if word.strip())
+
+
+def _extra_variables(arguments: Sequence[str], cwd: Path, templater: Templater) -> list[dict[str, Any]]:
+    """Variables of `-e k=v`, `-e '{"k": …}'` and `-e @FILE`; later ones override earlier ones."""
+
+    from ipexctl.extras.play.playbook_file import templates_in
+    from ipexctl.extras.play.read import read_variables
+    from ipexctl.hosts.names import quoted
+
+    result: list[dict[str, Any]] = []
+    for word in arguments:
+        if word.startswith("@"):
+            values: Any = dict(read_variables(cwd / expanded(word[1:]), word[1:]))
+            raise_all(templater.check(templates_in(values)))
+        elif word.lstrip().startswith("{"):
+            try:
+                values = parse_json(word)
+            except ValueError as error:
+                raise UserError(f"-e: this is no JSON: {error}", fix="-e NAME=VALUE, or -e @FILE") from None
+        else:
+            values = _pairs(word)
+            if not values:
+                raise UserError(f"-e {quoted(word)} is no NAME=VALUE", fix="a file of variables: -e @FILE")
+        result.append(values)
+    return result
+
+
+def _pairs(word: str) -> dict[str, str]:
+    """`a=1 b='x y'` is two variables; `args=--epochs 3` is one variable with the value `--epochs 3`."""
+
+    parts = re.findall(r"""(?:"[^"]*"|'[^']*'|[^\s"'])+""", word)
+    pairs = [re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", part, re.DOTALL) for part in parts]
+    if not all(pairs):
+        pairs = [re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", word, re.DOTALL)]
+    result = {pair[1]: pair[2] for pair in pairs if pair is not None}
+    quoted = {name for name, value in result.items() if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"}
+    return {name: value[1:-1] if name in quoted else value for name, value in result.items()}

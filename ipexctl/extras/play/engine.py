@@ -1,0 +1,284 @@
+"""Run a playbook: play after play, each task on all hosts before the next; a host that fails leaves the play.
+
+In come a `Prepared` playbook and the context of the call; out goes a `PlayReport`. The order is Ansible's: batches of
+`serial`, blocks with rescue and always, handlers at the end or at a flush. All state that changes during a run is in
+`Engine`; `task_runner.py` runs one task on its hosts. Secrets are masked here, in the one place through which every
+result passes.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.extras.play.ansible_names import ANSIBLE_FACTS
+from ipexctl.extras.play.masks import masked, shown
+from ipexctl.extras.play.model import Block, Flush, Play, Step, Task
+from ipexctl.extras.play.playbook_file import templates_in
+from ipexctl.extras.play.report import Counts, ItemDone, PlayReport, PlayStarted, TaskDone, TaskReport, TaskStarted
+from ipexctl.extras.play.result import Result, failed_host
+from ipexctl.extras.play.task_runner import TaskRunner
+from ipexctl.extras.play.templater import Filled, Job
+from ipexctl.extras.play.variables import ansible_facts, send_call_variables, send_play_variables
+from ipexctl.remote.progress import Notice
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ipexctl.extras.play.play_context import PlayContext
+    from ipexctl.extras.play.prepare import Prepared
+    from ipexctl.hosts.host import Host
+
+_FACTS: Final = re.compile(rf"\b((ansible_)?facts|ansible_({'|'.join(ANSIBLE_FACTS)}))\b")
+GATHER: Final = "gather facts"
+
+
+class Engine:
+    """One run of a playbook; holds all state that changes during the run."""
+
+    def __init__(self, ready: Prepared, context: PlayContext, confirm: Callable[[Task], str] | None = None) -> None:
+        self.context = context
+        self.counts = {host.name: Counts() for host in context.hosts}
+        self.unreachable_hosts: set[str] = set()
+        """Unreachable hosts."""
+        self.failed_hosts: set[str] = set()
+        """Hosts that failed and were not rescued."""
+        self.departed: dict[str, str] = {}
+        """Host → why it left the play; a rescued host is removed."""
+        self.reports: list[TaskReport] = []
+        self._ready = ready
+        self._confirm = confirm
+        self._facts: set[str] = set()
+        self._unrescued: set[str] = set()
+        """Hosts counted as failed and not rescued so far."""
+        self._play_hosts: set[str] = set()
+        """All hosts of this play, or of its current `serial` batch."""
+        self._notified: dict[str, set[str]] = {}
+        self._play: Play = ready.playbook.plays[0]
+        self._ended = False
+        self._started = time.monotonic()
+
+    def run(self) -> PlayReport:
+        playbook = self._ready.playbook
+        send_call_variables(self.context, str(playbook.path.parent))
+        for number, play in enumerate(playbook.plays):
+            if self._ended or self.context.cancel.thrown:
+                break
+            self._play = play
+            self._run_play(number, play)
+        return PlayReport(
+            playbook.shown,
+            self.counts,
+            tuple(self.reports),
+            time.monotonic() - self._started,
+            check=self.context.options.check,
+            plays=tuple(play.name for play in playbook.plays),
+        )
+
+    # Plays
+
+    def _run_play(self, number: int, play: Play) -> None:
+        all_hosts = self._ready.hosts[number]
+        hosts = [host for host in all_hosts if host.name not in self.unreachable_hosts | self.failed_hosts]
+        if not hosts:
+            note = "none of its hosts is left" if all_hosts else "the limit leaves none of its hosts"
+            self.context.watch(PlayStarted(play.name, (), note))
+            return
+        send_play_variables(self.context, number, play)
+        groups = batches(hosts, play.serial)
+        for index, batch in enumerate(groups, 1):
+            if self._ended or self.context.cancel.thrown:
+                break
+            names = tuple(host.name for host in batch)
+            note = f"{index} of {len(groups)}, serial" if len(groups) > 1 else ""
+            self.context.watch(PlayStarted(play.name, names, note))
+            lists = {key: [host.name for host in hosts] for key in ("ansible_play_hosts", "ansible_play_hosts_all")}
+            self.context.templater.layer("hosts", {**lists, "ansible_play_batch": list(names)}, templated=False)
+            self._play_hosts = {host.name for host in all_hosts} - {host.name for host in hosts} | set(names)
+            self._run_batch(play, batch)
+            if index < len(groups) and not self._remaining(names):
+                self.context.watch(Notice("serial: all of these failed, so the others are left alone", warning=True))
+                self._ended = True
+
+    def _run_batch(self, play: Play, hosts: Sequence[Host]) -> None:
+        self._notified = {}
+        needs_facts = play.gather_facts or (play.gather_facts is None and self._uses_facts(play))
+        if needs_facts and any(id(task) in self._ready.tasks for task in play.tasks):
+            self._gather(hosts)
+        names = [host.name for host in hosts]
+        self.failed_hosts |= self._steps(play.steps, self._remaining(names))
+        self.failed_hosts |= self._handlers(play, self._remaining(names))
+        if play.any_errors_fatal and not self._remaining(names):
+            self.context.watch(Notice("any_errors_fatal: the play ends here, for all hosts", warning=True))
+            self._ended = True
+
+    def missing(self, hosts: Sequence[str]) -> dict[str, str]:
+        """Hosts of this play that have left it, with the reason; `hosts` are those still in it."""
+        return {name: reason for name, reason in self.departed.items() if name in self._play_hosts - set(hosts)}
+
+    def _remaining(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if name not in self.unreachable_hosts | self.failed_hosts]
+
+    def _uses_facts(self, play: Play) -> bool:
+        options = self.context.options
+        values: list[object] = [play.vars, play.file_vars, options.extra, *options.vars_dirs.values()]
+        for task in play.all_tasks:
+            if id(task) in self._ready.tasks:
+                values += task.values
+        return any(_FACTS.search(template.text) for template in templates_in(values))
+
+    def _gather(self, hosts: Sequence[Host]) -> None:
+        from ipexctl.facts.facts import to_json
+        from ipexctl.facts.gather import gather_facts
+
+        missing = [host for host in hosts if host.name not in self._facts]
+        if not missing:
+            return
+        report = self.begin(GATHER, "facts", "")
+        options = self.context.options
+        for answer in gather_facts(missing, self.context.pool, home=options.home, timeout=options.timeout):
+            name = answer.host.name
+            if answer.facts is None or answer.status != "ok":
+                result = failed_host(answer)
+                self.end(report, name, result)
+                self.failed_hosts |= {name} if result.status == "failed" else set()
+                continue
+            self._facts.add(name)
+            facts = to_json(answer.facts)
+            named = ansible_facts(facts, name)
+            variables = {"facts": facts, "ansible_facts": facts | named}
+            variables |= {f"ansible_{key}": value for key, value in named.items()}
+            self.context.templater.layer(f"facts:{name}", variables, templated=False)
+            self.end(report, name, Result("ok"))
+        self.finish(report)
+
+    def _handlers(self, play: Play, hosts: Sequence[str]) -> set[str]:
+        """Run the handlers notified since the last call; return the hosts that failed."""
+        failed: set[str] = set()
+        for handler in play.handlers:
+            notified: set[str] = set()
+            for name in (handler.called, *handler.listen):
+                notified |= self._notified.get(name, set())
+            selected = [name for name in hosts if name in notified and name not in self.unreachable_hosts | failed]
+            if selected and not self._ended:
+                failed |= self._task(handler, selected, handler=True)
+        for name in self._notified:
+            self._notified[name] -= set(hosts)
+        return failed
+
+    def notify(self, name: str, host: str) -> None:
+        self._notified.setdefault(name, set()).add(host)
+
+    # Steps
+
+    def _steps(self, steps: Sequence[Step], hosts: Sequence[str]) -> set[str]:
+        """Run each step on all hosts still in the play; return the hosts that failed."""
+        failed: set[str] = set()
+        for step in steps:
+            alive = [name for name in hosts if name not in failed | self.unreachable_hosts]
+            if not alive or self._ended or self.context.cancel.thrown:
+                break
+            if isinstance(step, Block):
+                failed |= self._block(step, alive)
+            elif isinstance(step, Flush):
+                failed |= self._handlers(self._play, alive)
+            elif id(step) in self._ready.tasks:
+                failed |= self._task(step, alive)
+        return failed
+
+    def _block(self, block: Block, hosts: Sequence[str]) -> set[str]:
+        failed = self._steps(block.block, hosts)
+        if block.rescue and (
+            rescued := [name for name in hosts if name in failed and name not in self.unreachable_hosts]
+        ):
+            for name in rescued:
+                self.departed.pop(name, None)
+                if name in self._unrescued:  # else another failed: with any_errors_fatal all leave together
+                    self._unrescued.discard(name)
+                    self.counts[name].failed -= 1
+                    self.counts[name].rescued += 1
+            failed = (failed - set(rescued)) | self._steps(block.rescue, rescued)
+        if block.always:
+            failed |= self._steps(block.always, [name for name in hosts if name not in self.unreachable_hosts])
+        return failed
+
+    def _task(self, task: Task, hosts: Sequence[str], *, handler: bool = False) -> set[str]:
+        if self._confirm is not None:
+            answer = self._confirm(task)
+            if answer == "no":
+                return set()
+            self._confirm = None if answer == "all" else self._confirm
+        report = self.begin(self._name(task, hosts[0]), task.spec.name, str(task.position), handler=handler)
+        runner = TaskRunner(self, task, report, hosts)
+        failed = runner.run()
+        self.finish(report, runner.items_done)
+        if self._play.any_errors_fatal and (failed or self.unreachable_hosts & set(hosts)):
+            first = next(name for name in hosts if name in failed | self.unreachable_hosts)
+            failed = set(hosts) - self.unreachable_hosts
+            for name in failed:
+                self.departed.setdefault(name, f"any_errors_fatal, and {first} failed")
+        return failed
+
+    def _name(self, task: Task, host: str) -> str:
+        """The task's name, filled for the first host; the raw template where it can't be filled, and with no_log."""
+        if isinstance(task.name, str) or task.inherited.no_log:
+            return task.called
+        local = [(values, True) for values in task.inherited.vars]
+        (answer,) = self.context.templater.fill([Job(host, {"name": task.name}, local=local)])
+        name = str(answer.values["name"]) if isinstance(answer, Filled) else task.called
+        return masked(name, self.context.templater.secrets)
+
+    # Reports and counts
+
+    def begin(self, name: str, module: str, position: str, *, handler: bool = False) -> TaskReport:
+        report = TaskReport(name, self._play.name, module, position, seconds=time.monotonic())
+        self.reports.append(report)
+        self.context.watch(TaskStarted(name, module, position, handler))
+        return report
+
+    def end(
+        self, report: TaskReport, host: str, result: Result, *, no_log: bool = False, ignored: bool = False
+    ) -> None:
+        """Count and report one host's result; secrets are masked here."""
+        counts = self.counts[host]
+        report.hosts[host] = shown(result, self.context.templater.secrets, no_log=no_log)
+        if ignored and result.status == "failed":
+            report.ignored.add(host)
+            counts.ok += 1
+            counts.changed += result.changed
+            counts.ignored += 1
+        elif result.status == "unreachable":
+            counts.unreachable += 1
+            self.unreachable_hosts.add(host)
+            self.departed[host] = f"unreachable at {report.name}"
+        elif result.status == "failed":
+            counts.failed += 1
+            self._unrescued.add(host)
+            self.departed[host] = f"failed at {report.name}"
+        elif result.status == "skipped":
+            counts.skipped += 1
+        else:
+            counts.ok += 1
+            counts.changed += result.status == "changed"
+
+    def finish(self, report: TaskReport, items: Sequence[ItemDone] = ()) -> None:
+        report.seconds = time.monotonic() - report.seconds
+        self.context.watch(TaskDone(report, items))
+
+    def host(self, name: str) -> Host | None:
+        return next((host for host in self.context.all_hosts if name in (host.name, host.address)), None)
+
+
+def batches(hosts: Sequence[Host], sizes: Sequence[int | str]) -> list[Sequence[Host]]:
+    """The hosts in groups of `serial` sizes: counts or percentages; the last size is used for all further groups."""
+    groups: list[Sequence[Host]] = []
+    start = 0
+    while start < len(hosts):
+        size = sizes[min(len(groups), len(sizes) - 1)] if sizes else 0
+        if isinstance(size, str):
+            size = max(len(hosts) * int(size.rstrip("%")) // 100, 1)
+        end = start + (size or len(hosts))
+        groups.append(hosts[start:end])
+        start = end
+    return groups

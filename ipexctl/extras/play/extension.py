@@ -1,0 +1,15 @@
+"""Tells the core of `ipexctl play`."""
+
+from ipexctl.extensions import CommandEntry, Extra
+
+EXTRA = Extra(
+    (
+        CommandEntry(
+            "play",
+            "Advanced",
+            "Run a playbook of ipexctl tasks, files and commands on the hosts.",
+            "ipexctl.extras.play.command",
+            before="config",
+        ),
+    )
+)

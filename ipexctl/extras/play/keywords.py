@@ -1,0 +1,217 @@
+"""The keywords of plays, blocks and tasks, and the reading of those that tasks inherit: when, tags, vars, become …
+
+In come entries of a YAML file; out come values, or an error at the keyword with the nearest known one. Keywords that
+add up (`when`, `tags`, `vars`, `environment`) are put behind those of the play and the blocks; of the others the
+nearest counts. A value that decides what is run must be known before anything runs, so it can't be a template.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.extras.play.ansible_names import UNSUPPORTED
+from ipexctl.extras.play.options import BadOption, Option, converted
+from ipexctl.extras.play.playbook_file import Templated, Value
+from ipexctl.hosts.names import did_you_mean, quoted
+from ipexctl.hosts.yaml_tree import Entry, YamlNode, is_null, kind
+from ipexctl.text import is_variable_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from ipexctl.extras.play.model import InheritedKeywords
+    from ipexctl.extras.play.playbook_file import PlaybookFile
+
+    KeywordReader = Callable[[PlaybookFile, Entry], Any]
+    """Reads the value of one keyword."""
+
+RESERVED: Final = frozenset(
+    {"facts", "ansible_facts", "hostvars", "groups", "group_names", "inventory_hostname", "node0", "here"}
+)
+
+
+def known_value(option: Option) -> KeywordReader:
+    """Reads a value that must be known before anything runs, so it can't be a template."""
+
+    def read_known(file: PlaybookFile, entry: Entry) -> Any:
+        value = file.value(entry.value)
+        if isinstance(value, Templated):
+            raise file.error(entry.value, f"{quoted(entry.key)} can't be a template", fix="write the value itself")
+        try:
+            return converted(option, value)
+        except BadOption as bad:
+            raise file.error(entry.value, f"{quoted(entry.key)} {bad.message}", fix=bad.fix) from None
+
+    return read_known
+
+
+boolean: Final = known_value(Option("bool"))
+
+
+def text(file: PlaybookFile, entry: Entry) -> str | Templated:
+    if entry.value.id != "scalar" or is_null(entry.value):
+        raise file.error(entry.value, f"{quoted(entry.key)} must be a text, not {kind(entry.value)}")
+    return file.text_value(entry.value)
+
+
+def name_of(file: PlaybookFile, entry: Entry) -> str:
+    """The name of a variable, as in `register` and `loop_var`."""
+    text(file, entry)
+    check_variable(file, entry.value)
+    return str(entry.value.value)
+
+
+def plain_texts(file: PlaybookFile, entry: Entry) -> tuple[str, ...]:
+    """A text or a list of texts, none of them a template."""
+    nodes = file.listed(entry.value)
+    for node in nodes:
+        if node.id != "scalar" or is_null(node) or isinstance(file.text_value(node), Templated):
+            raise file.error(node, f"{quoted(entry.key)} takes plain words, not {kind(node)}")
+    return tuple(name for node in nodes if (name := str(node.value).strip()))
+
+
+def conditions(file: PlaybookFile, entry: Entry) -> tuple[Templated, ...]:
+    """Jinja expressions without braces: one, or a list that must all hold."""
+    templates = []
+    for item in file.listed(entry.value):
+        if item.id != "scalar" or is_null(item) or not str(item.value).strip():
+            raise file.error(item, f"a condition is an expression, not {kind(item)}")
+        templates.append(condition(file, item))
+    return tuple(templates)
+
+
+def condition(file: PlaybookFile, node: YamlNode) -> Templated:
+    """One expression; `"{{ x }}"` is read as `x`."""
+    template = replace(file.template(node), kind="expr")
+    bare = re.fullmatch(r"\s*\{\{(((?!\}\}|\{\{).)*)\}\}\s*", template.text, re.DOTALL)
+    if bare:
+        return replace(template, text=bare[1])
+    if "{{" in template.text or "{%" in template.text:
+        brace = "{{" if "{{" in template.text else "{%"
+        raise template.spot(None, brace).error(
+            "a condition is an expression already", fix=f"without {brace} … : when: facts.cpu.tier == 'amx'"
+        )
+    return template
+
+
+def truth(file: PlaybookFile, entry: Entry) -> tuple[Templated, ...] | bool:
+    """The value of `changed_when` or `failed_when`: a bool or conditions."""
+    if entry.value.id == "scalar" and isinstance(value := file.value(entry.value), bool):
+        return value
+    return conditions(file, entry)
+
+
+def variables(file: PlaybookFile, node: YamlNode | None, what: str) -> Mapping[str, Value]:
+    values = {}
+    for entry in file.entries(node, what) if node is not None else ():
+        check_variable(file, entry.key_node)
+        values[entry.key] = file.value(entry.value)
+    return values
+
+
+def check_variable(file: PlaybookFile, node: YamlNode) -> None:
+    name = str(node.value)
+    if not is_variable_name(name):
+        raise file.error(node, f"{kind(node)} can't be the name of a variable", fix="letters, digits and _")
+    if name in RESERVED:
+        raise file.error(node, f"{quoted(name)} is a variable that ipexctl sets", fix="another name")
+
+
+def _ignore_errors(file: PlaybookFile, entry: Entry) -> bool | Templated:
+    value = file.value(entry.value)
+    return value if isinstance(value, Templated) else bool(boolean(file, entry))
+
+
+def _tags(file: PlaybookFile, entry: Entry) -> tuple[str, ...]:
+    parts = [part.strip() for text in plain_texts(file, entry) for part in text.split(",")]
+    return tuple(filter(None, parts))
+
+
+def _environment(file: PlaybookFile, entry: Entry) -> tuple[Value, ...]:
+    value = file.value(entry.value)
+    values = value if isinstance(value, list) else [value]
+    for mapping in values:
+        if not isinstance(mapping, dict | Templated):
+            raise file.error(entry.value, f"'environment' must be a mapping of variables, not {kind(entry.value)}")
+        for name in mapping if isinstance(mapping, dict) else ():
+            if not is_variable_name(name):
+                raise file.error(entry.value, f"{quoted(name)} can't be the name of a variable")
+    return tuple(values)
+
+
+_ADDED: Final[Mapping[str, KeywordReader]] = {
+    "when": conditions,
+    "tags": _tags,
+    "vars": lambda file, entry: (variables(file, entry.value, "'vars'"),),
+    "environment": _environment,
+}
+"""Keywords whose values come behind those of the play and the blocks; those of the others replace them."""
+_INHERITED: Final[Mapping[str, KeywordReader]] = {
+    **_ADDED,
+    **dict.fromkeys(("become", "no_log", "run_once", "check_mode", "diff"), boolean),
+    "ignore_errors": _ignore_errors,
+    "become_user": text,
+    "delegate_to": text,
+    "timeout": known_value(Option("float", least=0.1)),
+}
+OF_TASKS: Final[Mapping[str, KeywordReader]] = {
+    "name": text,
+    "register": name_of,
+    "until": conditions,
+    "retries": known_value(Option("int", least=0)),
+    "delay": known_value(Option("float", least=0)),
+    "changed_when": truth,
+    "failed_when": truth,
+    "notify": lambda file, entry: tuple((name, file.position(entry.value)) for name in plain_texts(file, entry)),
+    "listen": plain_texts,
+}
+"""Keywords that only a task has, besides its loop and the options of its module."""
+TASK: Final = frozenset([*_INHERITED, *OF_TASKS, "loop", "with_items", "loop_control", "args"])
+BLOCK: Final = frozenset([*_INHERITED, "name", "block", "rescue", "always", "any_errors_fatal"])
+INCLUDES: Final = frozenset({"include_tasks", "import_tasks"})
+INCLUDE: Final = frozenset([*_INHERITED, *INCLUDES, "name", "args"])
+_OF_PLAYS: Final = "name hosts vars_files tasks pre_tasks post_tasks handlers gather_facts any_errors_fatal serial"
+PLAY: Final = frozenset([*_INHERITED, *_OF_PLAYS.split(), "strategy", "import_playbook"]) - {
+    *("when", "delegate_to", "run_once")
+}
+
+
+def advice(keyword: str, known: Collection[str]) -> str:
+    if keyword in UNSUPPORTED:
+        return UNSUPPORTED[keyword]
+    if keyword.startswith("with_"):
+        return "loop: does what with_… did"
+    return did_you_mean(keyword, sorted(known), f"there are: {', '.join(sorted(known))}" if len(known) < 30 else "")
+
+
+def report_unknown(
+    file: PlaybookFile,
+    entries: Mapping[str, Entry],
+    known: Collection[str],
+    owner: str,
+    advise: Callable[[str], str] | None = None,
+) -> None:
+    for key, entry in entries.items():
+        if key not in known:
+            fix = advise(key) if advise else advice(key, known)
+            file.report(entry.key_node, f"{owner} has no {quoted(key)}", fix=fix)
+
+
+def read_keywords(
+    file: PlaybookFile, entries: Mapping[str, Entry], readers: Mapping[str, KeywordReader]
+) -> dict[str, Any]:
+    """The values of the keywords that have a reader; a value that can't be read is reported and left out."""
+    values = {}
+    for key, entry in entries.items():
+        if key in readers:
+            with file.reporting():
+                values[key] = readers[key](file, entry)
+    return values
+
+
+def read_inherited(file: PlaybookFile, entries: Mapping[str, Entry], above: InheritedKeywords) -> InheritedKeywords:
+    """The keywords of these entries, combined with those inherited from `above`."""
+    values = read_keywords(file, entries, _INHERITED)
+    return replace(above, **{key: getattr(above, key) + v if key in _ADDED else v for key, v in values.items()})

@@ -1,0 +1,166 @@
+"""The model of a playbook: plays, tasks and blocks, with templates that are not filled yet. Frozen.
+
+`read.py` makes it from files, `prepare.py` and `engine.py` read it. Everything that can be an error of the playbook has
+been reported when the model exists: keywords and options are known and of their types, as far as no template is in
+them. Each value keeps its position for errors that come later. A file that is included twice gives two tasks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from ipexctl.extras.play.options import Spec
+    from ipexctl.extras.play.playbook_file import Position, Templated, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Arg:
+    """One option of a module, as written in the playbook."""
+
+    value: Value
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class InheritedKeywords:
+    """Keywords that a play or block sets for all its tasks, and a task for itself."""
+
+    when: tuple[Templated, ...] = ()
+    tags: tuple[str, ...] = ()
+    vars: tuple[Mapping[str, Value], ...] = ()
+    environment: tuple[Value, ...] = ()
+    become: bool | None = None
+    become_user: str | Templated | None = None
+    no_log: bool | None = None
+    ignore_errors: bool | Templated | None = None
+    delegate_to: str | Templated | None = None
+    run_once: bool | None = None
+    check_mode: bool | None = None
+    diff: bool | None = None
+    timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """`loop` with its `loop_control`, or `with_items`."""
+
+    items: Value
+    position: Position
+    loop_var: str = "item"
+    label: Templated | None = None
+    index_var: str | None = None
+    pause: float = 0.0
+    is_flattened: bool = False
+    """with_items: the items of a list in the list are items themselves, as in Ansible."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    name: str | Templated
+    spec: Spec
+    args: Mapping[str, Arg]
+    position: Position
+    inherited: InheritedKeywords
+    base: Path
+    """Base directory of relative paths on the control machine."""
+    loop: Loop | None = None
+    register: str | None = None
+    until: tuple[Templated, ...] = ()
+    retries: int | None = None
+    """Without `until`: until it does not fail."""
+    delay: float = 5.0
+    changed_when: tuple[Templated, ...] | bool | None = None
+    failed_when: tuple[Templated, ...] | bool | None = None
+    notify: tuple[tuple[str, Position], ...] = ()
+    listen: tuple[str, ...] = ()
+    file: Templated | None = None
+    """The text of the file that a template task fills."""
+
+    @property
+    def called(self) -> str:
+        """The name, templates not filled."""
+        return self.name if isinstance(self.name, str) else self.name.text
+
+    @property
+    def values(self) -> list[Value]:
+        """All values that may hold a template."""
+        inherited, loop = self.inherited, self.loop
+        values = [self.name, *(arg.value for arg in self.args.values()), self.until]
+        values += [self.changed_when, self.failed_when, *((loop.items, loop.label) if loop else ())]
+        values += [inherited.when, inherited.vars, inherited.environment]
+        return [*values, inherited.become_user, inherited.ignore_errors, inherited.delegate_to, self.file]
+
+    @property
+    def tags(self) -> frozenset[str]:
+        return frozenset(self.inherited.tags)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    position: Position
+    block: tuple[Step, ...]
+    rescue: tuple[Step, ...] = ()
+    always: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """`meta: flush_handlers`: run the notified handlers now, not at the end of the play."""
+
+
+Step = Task | Block | Flush
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    name: str
+    position: Position
+    hosts: str
+    hosts_position: Position
+    steps: tuple[Step, ...]
+    handlers: tuple[Task, ...] = ()
+    vars: Mapping[str, Value] = field(default_factory=dict, hash=False)
+    file_vars: tuple[Mapping[str, Value], ...] = ()
+    gather_facts: bool | None = None
+    """None: only if a task uses facts."""
+    any_errors_fatal: bool = False
+    serial: tuple[int | str, ...] = ()
+    """Hosts at a time: counts and percentages. Empty: all hosts at once."""
+
+    @property
+    def tasks(self) -> Iterator[Task]:
+        """All tasks in the order of the file, including those of `rescue` and `always`."""
+        return (task for task, _ in parts_of(self.steps))
+
+    @property
+    def all_tasks(self) -> tuple[Task, ...]:
+        """The tasks, and the handlers."""
+        return (*self.tasks, *self.handlers)
+
+
+@dataclass(frozen=True, slots=True)
+class Playbook:
+    path: Path
+    shown: str
+    """The path as the user typed it, for messages."""
+    plays: tuple[Play, ...]
+
+    @property
+    def all_tasks(self) -> list[Task]:
+        return [task for play in self.plays for task in play.all_tasks]
+
+
+def parts_of(steps: tuple[Step, ...], part: str = "") -> Iterator[tuple[Task, str]]:
+    """Each task with its part of a block: `rescue`, `always` or empty."""
+    for step in steps:
+        if isinstance(step, Task):
+            yield step, part
+        elif isinstance(step, Block):
+            yield from parts_of(step.block, part)
+            yield from parts_of(step.rescue, "rescue")
+            yield from parts_of(step.always, "always")

@@ -1,0 +1,221 @@
+"""The module of a task and its options as written: a mapping, inline, under `args:` or as `name=value` words.
+
+In come the entries of a task; out come `Arg`s by their option's own name, each with its position. A task has one
+module, and each option may be given once, whatever its spelling and place. Templates inside `name=value` keep their
+blanks. Options in a command's own line (`creates=` in it) are refused, as they would be words of the command.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.extras.play.ansible_names import NOT_MODULES, NOT_OPTIONS, UNSUPPORTED
+from ipexctl.extras.play.keywords import TASK, advice, condition, conditions
+from ipexctl.extras.play.model import Arg
+from ipexctl.extras.play.modules import MODULES
+from ipexctl.extras.play.options import TOO_LARGE_FIX, check_copied, source_path
+from ipexctl.extras.play.playbook_file import JINJA, PlaybookFile, Position, Templated, Value
+from ipexctl.file_reader import PLAYBOOK, TooLargeError, decoded, read_regular
+from ipexctl.hosts.names import did_you_mean, quoted
+from ipexctl.hosts.source import SourceFile
+from ipexctl.hosts.yaml_tree import Entry, YamlNode, is_null, kind
+from ipexctl.text import is_variable_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from ipexctl.extras.play.options import Spec
+
+INCLUDE_VARS: Final = "include_vars"
+KNOWN: Final = {*MODULES, INCLUDE_VARS}
+_PREFIX: Final = re.compile(r"^(ansible\.builtin|ansible\.legacy|ipexctl)\.")
+_INLINE: Final = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)=")
+_WORD: Final = re.compile(r"""(?:\{[{%#].*?[}%#]\}|"[^"]*"|'[^']*'|[^\s"'])+""", re.DOTALL)
+"""Splits `name=value` words; blanks inside quotes and braces belong to the value."""
+_INLINE_ARGS: Final = re.compile(
+    r"(?:^\s*|\s(?=(?:(?:creates|removes|chdir)=(?:\{\{.*?\}\}|\S)+\s*)+$))(creates|removes|chdir)=((?:\{\{.*?\}\}|\S)+)",
+    re.DOTALL,
+)
+
+
+def strip_prefix(key: str) -> str:
+    return _PREFIX.sub("", key)
+
+
+def find_module(file: PlaybookFile, node: YamlNode, entries: Mapping[str, Entry]) -> Entry | None:
+    """The entry of the module; a key that is neither a module nor a keyword is an error. None: there is no other."""
+    modules = [entry for key, entry in entries.items() if key not in TASK and strip_prefix(key) in KNOWN]
+    unknown = [entry for key, entry in entries.items() if key not in TASK and strip_prefix(key) not in KNOWN]
+    for entry in unknown:
+        key = strip_prefix(entry.key)
+        if key in UNSUPPORTED:
+            file.report(entry.key_node, f"there is no {quoted(entry.key)} here", fix=UNSUPPORTED[key])
+        elif modules or key.startswith("with_"):
+            file.report(
+                entry.key_node, f"a task has no {quoted(entry.key)}", fix=advice(entry.key, TASK | set(MODULES))
+            )
+        else:
+            fix = NOT_MODULES.get(key.rpartition(".")[2]) or did_you_mean(
+                key, [*KNOWN, *TASK], f"there are: {', '.join(sorted(MODULES))}"
+            )
+            raise file.error(entry.key_node, f"there is no module {quoted(entry.key)}", fix=fix)
+    if not modules and unknown:
+        return None
+    if not modules:
+        keys = " and ".join(quoted(key) for key in entries) or "nothing"
+        raise file.error(node, f"this task has {keys}, and no module", fix=f"one of {', '.join(sorted(MODULES))}")
+    if len(modules) > 1:
+        raise file.error(
+            modules[1].key_node,
+            f"a task is one module, and this has {modules[0].key} and {modules[1].key}",
+            fix="two tasks, each with its own `- `",
+        )
+    return modules[0]
+
+
+def default_name(module_entry: Entry, spec: Spec) -> str:
+    value = module_entry.value
+    if spec.free is not None and value.id == "scalar" and spec.name in ("exec", "command"):
+        return f"{module_entry.key}: {str(value.value).splitlines()[0][:60] if str(value.value).strip() else ''}"
+    return module_entry.key
+
+
+def read_options(file: PlaybookFile, spec: Spec, module_entry: Entry, more: Entry | None) -> dict[str, Arg]:
+    """The options in the module's value and under `args:`."""
+    args: dict[str, Arg] = {}
+    node = module_entry.value
+    if node.id == "mapping":
+        _add_options(file, spec, module_entry.key, file.entries(node, module_entry.key), args)
+    elif not is_null(node):
+        if spec.free is not None and not (_INLINE.match(str(node.value)) and spec.name not in ("exec", "command")):
+            if node.id == "scalar":
+                _refuse_inline_args(file, module_entry)
+            value = file.text_value(node) if node.id == "scalar" else file.value(node)
+            args[spec.free] = Arg(value, file.position(node))
+        elif node.id == "scalar":
+            args.update(_inline(file, spec, module_entry))
+        else:
+            raise file.error(node, f"{module_entry.key} takes a mapping of options, not {kind(node)}")
+    if more is not None:
+        _add_options(file, spec, module_entry.key, file.entries(more.value, "'args'"), args)
+    return args
+
+
+def _add_options(
+    file: PlaybookFile, spec: Spec, module_name: str, entries: Sequence[Entry], found: dict[str, Arg]
+) -> None:
+    for entry in entries:
+        with file.reporting():
+            name = _option_name(spec, module_name, entry.key, file.position(entry.key_node))
+            if name in found:
+                raise file.error(entry.key_node, f"{module_name}: {quoted(name)} is there twice")
+            found[name] = Arg(_option_value(file, spec, name, entry), file.position(entry.value))
+
+
+def _option_value(file: PlaybookFile, spec: Spec, name: str, entry: Entry) -> Value:
+    node, option_kind = entry.value, spec.options[name].kind if name in spec.options else "any"
+    if option_kind in ("mode", "str", "path", "command") and node.id == "scalar":
+        return None if is_null(node) else file.text_value(node)
+    if option_kind == "exprs":
+        return list(conditions(file, entry))
+    if name == "var" and not spec.any_option and node.id == "scalar":
+        return condition(file, node)
+    return file.value(node)
+
+
+def _option_name(spec: Spec, module_name: str, key: str, position: Position) -> str:
+    if spec.any_option:
+        if not is_variable_name(key):
+            raise position.error(f"{quoted(key)} can't be the name of a variable", fix="letters, digits and _")
+        return key
+    name = spec.option(key)
+    if name is None:
+        names = sorted(spec.options)
+        fix = NOT_OPTIONS.get(key) or did_you_mean(key, names, f"it has {', '.join(names)}")
+        raise position.error(f"{module_name} has no option {quoted(key)}", fix=fix)
+    return name
+
+
+def _refuse_inline_args(file: PlaybookFile, module_entry: Entry) -> None:
+    match = _INLINE_ARGS.search(str(module_entry.value.value))
+    if match is not None:
+        value = f'"{match[2]}"' if "{{" in match[2] else match[2]
+        raise file.error(
+            module_entry.value,
+            f"{match[1]}= in the line itself would be a word of the command",
+            fix=f"args: {{{match[1]}: {value}}}, below the line",
+        )
+
+
+def _inline(file: PlaybookFile, spec: Spec, module_entry: Entry) -> dict[str, Arg]:
+    """`copy: src=a dest=b`: options as `name=value`, quoted if they contain blanks."""
+    template = file.template(module_entry.value)
+    if re.search("[\"']", _WORD.sub("", template.text)):
+        raise file.error(module_entry.value, "a quote is never closed")
+    pairs = [args[0] for args in _WORD.finditer(template.text)]
+    args: dict[str, Arg] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+            value = value[1:-1]
+        position = template.spot(None, name)
+        if not equals:
+            raise position.error(
+                f"{module_entry.key} takes a mapping of options, or name=value words, not {quoted(pair)}",
+                fix=f"{module_entry.key}: {{{next(iter(spec.options), 'option')}: {pair}}}",
+            )
+        known = _option_name(spec, module_entry.key, name, position)
+        kind_of = spec.options[known].kind if known in spec.options else "any"
+        value_template = replace(template, text=value, position=position)
+        if known == "var" or kind_of == "exprs":
+            value_template = replace(value_template, kind="expr")
+            args[known] = Arg([value_template] if kind_of == "exprs" else value_template, position)
+        else:
+            args[known] = Arg(value_template if JINJA.search(value) else value, position)
+    return args
+
+
+def read_source(module: str, base: Path, arg: Arg) -> Templated | None:
+    """The text of the file of a template task. Raises an error if copy or template cannot send what `src` names."""
+    if isinstance(arg.value, Templated):
+        if module == "template":
+            raise arg.position.error("template: 'src' can't be a template itself", fix="name the file")
+        return None
+    path = source_path(module, base, str(arg.value))
+    try:
+        exists = path.exists()
+    except PermissionError as error:
+        reason = f"{module}: {quoted(str(arg.value))}: {error.strerror}"
+        raise arg.position.error(reason, fix="name a file that you can read") from None
+    if not exists:
+        raise arg.position.error(
+            f"{module}: there is no {quoted(str(arg.value))} on this machine",
+            fix=f"its path is from {base} on, or from {module.replace('copy', 'file')}s/ there",
+        )
+    if module == "template":
+        return _file_text(path, arg.position, str(arg.value))
+    try:
+        check_copied(path)
+    except TooLargeError:
+        raise arg.position.error(f"copy: {quoted(str(arg.value))} has more than 256 MB", fix=TOO_LARGE_FIX) from None
+    except OSError as error:
+        reason = f"copy: {quoted(str(arg.value))} can't be read: {error.strerror or error}"
+        raise arg.position.error(reason, fix="name a file that you can read") from None
+    return None
+
+
+def _file_text(path: Path, position: Position, shown: str) -> Templated:
+    try:
+        text = decoded(read_regular(path, PLAYBOOK))
+    except TooLargeError:
+        raise position.error(
+            f"template: {quoted(shown)} has more than {PLAYBOOK.limit:,} bytes", fix="copy brings it as it is"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = (error.strerror or str(error)) if isinstance(error, OSError) else "it is no text"
+        raise position.error(f"template: {quoted(shown)} can't be read: {reason}") from None
+    source = SourceFile(str(path), path.parent, text.splitlines())
+    return Templated(text, Position(source, 1, 1), kind="file")

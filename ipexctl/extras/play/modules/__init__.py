@@ -1,0 +1,27 @@
+"""The modules of playbooks: their declarations by name, and their implementations, which are imported on first use."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.extras.play.modules.specs import SPECS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_FILES: Final = {spec.name: file for file, specs in SPECS.items() for spec in specs}
+_SPECS: Final = {spec.name: spec for specs in SPECS.values() for spec in specs}
+MODULES: Final = {**_SPECS, "shell": _SPECS["exec"]}
+"""Declarations by every name that a task may use."""
+
+
+def runner(name: str) -> Callable[..., Any]:
+    """The function of a module. Its arguments and result depend on the `where` of its declaration:
+
+    `control`: (context, call) -> Result; `host`: (context, call, session) -> Result;
+    `all`: (context, call, hosts) -> Result for all hosts, or a mapping from the host's name.
+    """
+    file = import_module(f"ipexctl.extras.play.modules.{_FILES[name]}")
+    function: Callable[..., Any] = file.RUNNERS[name]
+    return function

@@ -1,0 +1,156 @@
+"""The module fetch: download a file of each host, or files of a run, to the control machine.
+
+In comes a call; out goes a `Result`, and a file below `dest/HOST/` as in Ansible. Small files come with a script in sh,
+directories and large ones with the agent, as `ipexctl fetch` does. A file that is here already is compared by its hash
+and not sent. The host chooses neither name nor place: both are from the playbook. The mode is that of the host's file
+without what the umask takes away.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.errors import UserError
+from ipexctl.extras.play.modules.host_script import MAX_OUTPUT, run_sh
+from ipexctl.extras.play.options import local_path
+from ipexctl.extras.play.result import Call, Result, failed
+from ipexctl.jobs.fetch.destination import first_missing
+from ipexctl.jobs.fetch.manifest import FetchSource, is_contents
+from ipexctl.node.common.files import encode_name, sha256_of, write_atomically
+from ipexctl.sync.fetched import note_fetched
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ipexctl.extras.play.play_context import PlayContext
+    from ipexctl.jobs.fetch.fetch import FetchRequest
+    from ipexctl.remote.session import Session
+
+_SEND_FILE: Final = """\
+src=$1 have=$2 check=$3
+case $src in '~/'*) src=$HOME/${src#??};; esac
+case $src in -*) src=./$src;; esac
+if [ -d "$src" ]; then echo d; exit 0; fi
+[ -e "$src" ] || { echo n; exit 0; }
+[ -f "$src" ] || { echo "no regular file: $src" >&2; exit 1; }
+size=$(wc -c <"$src") || exit 1
+is=$(sha256sum <"$src") || exit 1
+if [ "${is%% *}" = "$have" ]; then echo "s $size"; exit 0; fi
+mode=$(stat -Lc %a -- "$src" 2>/dev/null) || mode=600
+echo "f $size $mode"
+[ "$check" = yes ] || exec cat -- "$src"
+"""
+_STATUS_LINE: Final = re.compile(rb"([sf]) +([0-9]{1,19})(?: ([0-7]{1,5}))?")
+
+
+def _fetch(context: PlayContext, call: Call, session: Session) -> Result:
+    if call.args["run"] is not None:
+        return _fetch_from_run(context, call)
+    dest, src = _destination(call), call.args["src"]
+    try:
+        local_hash = sha256_of(dest) if dest.is_file() else ""
+    except OSError as error:
+        return failed(f"{dest} on this machine: {error.strerror or error}")
+    completed = run_sh(context, session, call, _SEND_FILE, [src, local_hash, "yes" if call.check else ""])
+    status_line, _, content = completed.stdout.partition(b"\n")
+    if completed.rc != 0:
+        return completed.failure(src=src)
+    if status_line == b"d":
+        base = local_path(call.task.base, call.args["dest"])
+        directory = base if call.args["flat"] else base / call.host.name
+        return _fetch_with_agent(context, call, directory, f"{directory}/")
+    if status_line == b"n" and call.args["fail_on_missing"] and not call.check:
+        return failed(f"there is no {src}", "fail_on_missing: false lets that be", src=src)
+    if status_line == b"n":
+        return Result("ok", f"there is no {src}", data={"src": src})
+    match = _STATUS_LINE.fullmatch(status_line)
+    if match is None or is_contents(encode_name(src)) or (match[1] == b"s" and not local_hash):
+        return failed("its answer about the file can't be read", "look at that machine before you trust it", src=src)
+    data: dict[str, Any] = {"src": src, "dest": str(dest), "size": int(match[2])}
+    if match[1] == b"s" or call.check:
+        return Result("ok" if match[1] == b"s" else "changed", data=data)
+    if completed.truncated or len(content) != data["size"]:
+        if data["size"] >= MAX_OUTPUT - 64:
+            return _fetch_with_agent(context, call, dest, str(dest))
+        return failed("it changed while it was read", "fetch it again", **data)
+    return _write(dest, content, data, int(match[3] or b"600", 8))
+
+
+def _destination(call: Call) -> Path:
+    """`dest/HOST/src` as in Ansible; with `flat`: `dest`, or a file in it if it is a directory or ends with a slash."""
+    dest, src = call.args["dest"], call.args["src"]
+    base = local_path(call.task.base, dest)
+    if call.args["flat"]:
+        return base / os.path.basename(src) if dest.endswith("/") or base.is_dir() else base  # noqa: PTH119
+    parts = [part for part in src.split("/") if part not in ("", ".", "..", "~")]
+    return base.joinpath(call.host.name, *parts)
+
+
+def _write(dest: Path, content: bytes, data: dict[str, Any], mode: int) -> Result:
+    """With the mode of the host's file, without what the umask takes away, as `ipexctl fetch` does."""
+    try:
+        created = first_missing(str(dest))
+        dest.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(dest, content, durable=False, mode=mode & 0o777, is_of_user=True)
+        if created is not None:
+            note_fetched([created])
+    except OSError as error:
+        return failed(f"{dest} on this machine: {error.strerror or error}", **data)
+    return Result("changed", data=data)
+
+
+def _fetch_with_agent(context: PlayContext, call: Call, path: Path, dest: str) -> Result:
+    """Fetch a directory or a large file as `ipexctl fetch` does, which needs Python on the host."""
+    from ipexctl.jobs.fetch.fetch import order_of_host
+
+    if call.check:
+        return Result("changed", "would be brought", data={"src": call.args["src"], "dest": str(path)})
+    return _fetch_order(
+        context,
+        order_of_host(FetchSource(call.target.name, call.args["src"]), dest, [call.target], context.options.home),
+    )
+
+
+def _fetch_from_run(context: PlayContext, call: Call) -> Result:
+    from ipexctl.jobs.fetch.fetch import order_of_run
+    from ipexctl.jobs.registry import RunRegistry
+
+    dest = local_path(call.task.base, call.args["dest"])
+    if not call.args["run"]:
+        return Result("skipped", "there was no run to bring from")
+    try:
+        record = RunRegistry().find(call.args["run"])
+        if call.host.name != record.node0.name:
+            return Result("skipped", f"node0 of the run is {record.node0.name}")
+        if call.check:
+            return Result("changed", "would be brought", data={"run": record.id, "dest": str(dest)})
+        order = order_of_run(record, call.args["path"], str(dest), rank=None, host=None, others=())
+    except UserError as error:
+        if call.check:
+            return Result("skipped", "--check: there is no such run yet")
+        return failed(error.message, error.fix)
+    return _fetch_order(context, order)
+
+
+def _fetch_order(context: PlayContext, order: FetchRequest) -> Result:
+    from ipexctl.jobs.fetch.fetch import fetch
+
+    done = fetch(order, lambda: context.lend_session(order.host, context.cancel), lambda _: None, context.cancel)
+    left_out = [file.name for file in done.left_out]
+    data = {"src": done.source, "dest": done.dest, "files": list(done.brought), "size": done.size}
+    data["left_out"] = left_out
+    data["older"] = list(done.older)
+    suffix = f", {len(left_out)} left out: {left_out[0]}" + (" …" if left_out[1:] else "") if left_out else ""
+    if done.older:
+        suffix += f", {len(done.older)} older than the run: {done.older[0]}" + (" …" if done.older[1:] else "")
+    if done.failed:
+        first = done.failed[0]
+        return failed(f"{first.name}: {first.reason}", "the same call goes on from there", **data)
+    if done.brought:
+        return Result("changed", f"{len(done.brought)} brought{suffix}", data=data)
+    return Result("ok", suffix[2:], data=data)
+
+
+RUNNERS: Final = {"fetch": _fetch}

@@ -1,0 +1,114 @@
+"""Runs a shell script on a host, as another account if `become` is set; it travels on stdin, so `ps` never shows it."""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.extras.play.result import Call, Result, failed
+from ipexctl.hosts.names import quoted
+from ipexctl.remote.command import Command, encode_for_printf, shell_text
+from ipexctl.remote.outcome import HostError
+from ipexctl.remote.session import ChunkStream, chunks_of
+from ipexctl.text import printable, variable_in_sh
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipexctl.extras.play.play_context import PlayContext
+    from ipexctl.node.common.frames import StreamName
+    from ipexctl.remote.session import Session
+
+# `read` consumes single bytes, so the input after the line is left for the script; head and dd may read ahead.
+_READ_SCRIPT: Final = 'IFS= read -r _s && eval "$(printf %b "$_s")"'
+_BECOME: Final = """\
+if [ "$(id -un)" = {user} ]; then exec /bin/sh -c {take}; fi
+command -v sudo >/dev/null || {{ printf '\\036become there is no sudo\\n' >&2; exit 96; }}
+why=$(sudo -n -u {user} -- true 2>&1) || {{ printf '\\036become %s\\n' "$why" >&2; exit 96; }}
+exec sudo -n -u {user} -- /bin/sh -c {take}
+"""
+_SH_PREFIX: Final = re.compile(r"^ipexctl: (line )?\d+: ((exec|eval|cd): )*")
+"""The prefix of sh's own messages: the script's name and a line number, which mean nothing to the user."""
+_FIXES: Final = {
+    "permission denied": "a place this account may write to, or become: true",
+    "no space": "free some space there, then run it again",
+    "quota": "free some space there, then run it again",
+}
+_LINK_FIX: Final = (
+    "if {owner} is meant to choose the place: follow: true; else use the real path, without that link, in the task"
+)
+_REFUSED_LINK: Final = re.compile(rb"\x1elink\x1e([^\x1e]*)\x1e([^\x1e]*)\x1e([^\x1e]*)\Z")
+WALK: Final = shell_text(Path(__file__).with_name("walk.sh"))
+"""Functions of sh for the way to a path that a task writes or removes. All such scripts begin with them."""
+_NO_SUDO: Final = "sudo there has to let this account in without a password (NOPASSWD), or log in as root: --user root"
+MAX_OUTPUT: Final = 16 << 20
+"""Most bytes kept of a command's output, for each stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    rc: int
+    stdout: bytes
+    stderr: bytes
+    truncated: bool = False
+    """Whether output was dropped."""
+
+    @property
+    def last_error(self) -> str:
+        lines = self.stderr.decode(errors="replace").strip().splitlines()
+        return _SH_PREFIX.sub("", lines[-1].strip()) if lines else ""
+
+    def failure(self, *, link_fix: str = _LINK_FIX, **data: object) -> Result:
+        """The failed result of a script: its last error line as the reason, and a fix if the cause is known."""
+        if self.rc == 95 and (refused := _REFUSED_LINK.search(self.stderr)):
+            owner, link, target = (field.decode(errors="replace") for field in refused.groups())
+            reason = (
+                f"{quoted(link)} is a link of the account {printable(owner)} to {quoted(target)}: it is not followed"
+            )
+            fields = {"link": link, "owner": owner, "target": target}
+            return failed(reason, link_fix.format(owner=printable(owner)), **data, refused_link=fields)
+        error = self.last_error
+        fix = next((fix for text, fix in _FIXES.items() if text in error.lower()), "")
+        return failed(error or f"exit code {self.rc}", fix, **data)
+
+
+def run_sh(
+    context: PlayContext,
+    session: Session,
+    call: Call,
+    script: str,
+    args: Sequence[str] = (),
+    *,
+    stdin: bytes = b"",
+) -> Completed:
+    """Run the script with `args` as `$1` …, and `stdin` as its stdin. Raises HostError if the host is lost."""
+    full_script = f"set -- {shlex.join(args)}\n{script}" if args else script
+    command_line = _READ_SCRIPT
+    if call.become is not None:
+        command_line = _BECOME.format(user=shlex.quote(call.become), take=shlex.quote(_READ_SCRIPT))
+    line = encode_for_printf(full_script).encode("latin-1") + b"\n"
+    kept: dict[StreamName, list[bytes]] = {"stdout": [], "stderr": []}
+    sizes: dict[StreamName, int] = {"stdout": 0, "stderr": 0}
+
+    def sink(stream: StreamName, data: bytes) -> None:
+        if sizes[stream] < MAX_OUTPUT:
+            kept[stream].append(data[: MAX_OUTPUT - sizes[stream]])
+        sizes[stream] += len(data)
+
+    command = Command(command_line, call.task.spec.name)
+    feed = ChunkStream(chain([line], chunks_of(io.BytesIO(stdin))))  # without a copy of `stdin` for each host
+    ended = session.run(command, sink, stdin=feed, timeout=call.timeout, cancel=context.cancel)
+    stderr = b"".join(kept["stderr"])
+    if ended.code == 96 and stderr.startswith(b"\x1ebecome "):
+        answer = stderr[8:].decode(errors="replace").strip().splitlines() or ["sudo says no"]
+        raise HostError(f"become: it can't be {call.become} there: {answer[-1].removeprefix('sudo: ')}", _NO_SUDO)
+    return Completed(ended.code, b"".join(kept["stdout"]), stderr, max(sizes.values()) > MAX_OUTPUT)
+
+
+def exports(call: Call) -> str:
+    return "".join(f"export {variable_in_sh(name)}={shlex.quote(value)}\n" for name, value in call.environment.items())

@@ -1,0 +1,157 @@
+"""The modules install and env: install one stack on every host of the play; verify, name or remove environments.
+
+In comes a call for all hosts together, as all get the same stack; out goes a `Result` for each host. They call what
+the commands `install` and `envs` call, so there is one way to install. Giving a name, such as `default`, is one step
+on each host, after which new runs use the environment; running ones keep theirs.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.extras.play.options import local_path
+from ipexctl.extras.play.result import Call, Result, failed, failed_host, host_result
+from ipexctl.facts.gather import gather_facts
+from ipexctl.remote.progress import Notice
+from ipexctl.stack.env.environment import EnvClient
+from ipexctl.stack.env.envs import remove_envs, verify_envs
+from ipexctl.stack.env.record import check_new_env_name
+from ipexctl.stack.resolve.compatibility import usable_pythons
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ipexctl.extras.play.play_context import PlayContext
+    from ipexctl.facts.facts import Facts
+    from ipexctl.hosts.host import Host
+    from ipexctl.remote.session import Session
+    from ipexctl.stack.install_context import InstallRequest
+
+
+def _install(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
+    from ipexctl.stack.install import install
+
+    def watch(event: object) -> None:
+        if isinstance(event, Notice):
+            context.watch(Notice(event.text))
+
+    report = install(hosts, _install_request(context, call), context.pool, watch)
+    for note in report.notes:
+        context.watch(Notice(f"note: {note}"))
+    stack = report.stack
+    stack_data: dict[str, object] = {"path": report.path}
+    if stack is not None:
+        stack_data |= {"stack": stack.name, "torch": stack.torch, "ipex": stack.ipex, "mpi": stack.mpi}
+    results = {
+        done.host.name: Result(
+            done.status,
+            done.reason or (f"{stack.name}: torch {stack.torch}" if stack and done.status == "changed" else ""),
+            done.fix,
+            {**stack_data, "env": done.env, "packages": dict(done.packages), "verify": dict(done.verify)},
+        )
+        for done in report.hosts
+    }
+    refusal = report.refusal
+    rest = failed("install says nothing of it") if refusal is None else failed(refusal.reason, refusal.fix)
+    return {**dict.fromkeys([host.name for host in hosts], rest), **results}
+
+
+def _install_request(context: PlayContext, call: Call) -> InstallRequest:
+    from ipexctl.stack.install_context import install_request
+    from ipexctl.stack.resolve.model import Sources, StackRequest
+
+    args, options = call.args, context.options
+    files = [local_path(call.task.base, source) for source in args["requirements"] or ()]
+    names = ("torch", "stack", "ipex", "oneccl", "python", "require_oneccl")
+    stack = StackRequest(**{name: args[name] for name in names})
+    wheelhouse = args["wheelhouse"]
+    sources = Sources(
+        index_url=args["index_url"],
+        extra_index_urls=tuple(args["extra_index_url"] or ()),
+        find_links=tuple(_source(call, source) for source in args["find_links"] or ()),
+        wheelhouse=None if wheelhouse is None else _source(call, wheelhouse),
+        offline=args["offline"],
+    )
+    return replace(
+        install_request(stack, args["with"] or (), files, sources, args["env"], os.environ),
+        home=options.home,
+        iface=options.iface,
+        timeout=call.timeout,
+        dry_run=call.check,
+        upgrade=args["upgrade"],
+        downgrade=args["downgrade"],
+    )
+
+
+def _source(call: Call, source: str) -> str:
+    return source if "://" in source else str(local_path(call.task.base, source))
+
+
+def _env(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
+    name = call.args["name"]
+    if call.args["state"] == "named":
+        return _name_env(context, call, hosts, check_new_env_name(name))
+    if call.args["state"] == "absent":
+        return _remove_env(context, call, hosts, name)
+    report = verify_envs(hosts, context.pool, name, home=context.options.home, timeout=call.timeout)
+    return {done.host.name: host_result(done, verify=dict(done.verify)) for done in report.hosts}
+
+
+def _remove_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: str) -> Mapping[str, Result]:
+    if call.check:
+        results: dict[str, Result] = {}
+        for host, facts in _gather_facts(context, hosts, results).items():
+            exists = any(name in (env.name, *env.names) for env in facts.software.envs)
+            results[host] = Result("changed" if exists else "ok", f"{name} would be taken away" if exists else "")
+        return results
+    report = remove_envs(hosts, context.pool, [name], home=context.options.home, timeout=call.timeout)
+    return {done.host.name: host_result(done, removed=list(done.removed)) for done in report.hosts}
+
+
+def _name_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: str) -> Mapping[str, Result]:
+    """Give an environment another name, such as `default`; each host switches in one step."""
+    source = call.args["from"]
+    results: dict[str, Result] = {}
+    moves: dict[str, tuple[str, str, str]] = {}
+    for host, facts in _gather_facts(context, hosts, results).items():
+        env = next((item for item in facts.software.envs if source in (item.name, *item.names)), None)
+        pythons = usable_pythons(facts)
+        if env is None and call.check:
+            results[host] = Result("skipped", f"--check: there is no environment {source} yet")
+        elif env is None:
+            known = ", ".join(sorted({label for item in facts.software.envs for label in (item.name, *item.names)}))
+            results[host] = failed(f"there is no environment {source}", f"there are: {known}" if known else "")
+        elif name in (env.name, *env.names):
+            results[host] = Result("ok", data={"env": env.name})
+        elif not pythons or facts.home is None:
+            results[host] = failed("there is no Python 3.8 or newer", "ipexctl doctor says more")
+        else:
+            moves[host] = (pythons[0].path, facts.home.path, env.name)
+            results[host] = Result("changed", f"{name} is {env.name} now", data={"env": env.name})
+    if call.check:
+        return results
+
+    def link_env(host: Host, session: Session) -> None:
+        python, home, env = moves[host.name]
+        EnvClient(session, python, home, context.cancel).link(env, name)
+
+    for done in context.pool.each([host for host in hosts if host.name in moves], link_env):
+        if done.error is not None:
+            results[done.host.name] = failed_host(done.error)
+    return results
+
+
+def _gather_facts(context: PlayContext, hosts: Sequence[Host], results: dict[str, Result]) -> dict[str, Facts]:
+
+    facts: dict[str, Facts] = {}
+    for answer in gather_facts(hosts, context.pool, home=context.options.home, timeout=context.options.timeout):
+        if answer.facts is None or answer.status != "ok":
+            results[answer.host.name] = failed_host(answer)
+        else:
+            facts[answer.host.name] = answer.facts
+    return facts
+
+
+RUNNERS: Final = {"install": _install, "env": _env}

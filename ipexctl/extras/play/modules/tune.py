@@ -1,0 +1,165 @@
+"""The module tune: settings of the account, or as root of the machine, that affect training; each can be undone.
+
+In come a call and a session; out goes a `Result` with each setting's old and new value. The first original value of a
+setting is kept in HOME/tune.before before it is changed, and `state: absent` restores it; one that can't be restored
+stays in that file. The home is entered through no link of another account, as the script may run as root.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.extras.play.modules.host_script import WALK, run_sh
+from ipexctl.extras.play.result import Call, Result, failed
+from ipexctl.remote.home_script import home_functions, home_refusal
+
+if TYPE_CHECKING:
+    from ipexctl.extras.play.play_context import PlayContext
+    from ipexctl.remote.session import Session
+
+LINK_FIX: Final = "name the home by its real path, on which no other account has a link: --home DIR"
+# Original values are kept in HOME/tune.before, one line for each setting; state: absent restores them. `walk.sh` enters
+# the home, which is the current directory from then on; `home.sh` decides whether it is one. As another account, the
+# directory is one that only tune uses.
+_TUNE: Final = (
+    WALK
+    + """\
+umask 077
+mode=$1 state=$2 is_home=$4; expand_home "$3"; shift 4
+kept=./tune.before present=yes
+own_home() {
+  [ -O . ] || fail "${here:-/} belongs to another account"
+  [ ! -L "$kept" ] && [ ! -d "$kept" ] || fail "no regular file is in its place: $here/tune.before"
+}
+if enter "$path"; then
+  own_home
+  [ -z "$is_home" ] || check_home . || refuse_home
+else
+  present=
+fi
+make_home() {
+  if [ -z "$present" ]; then enter "$missing" make; own_home; present=yes; fi
+  [ -z "$is_home" ] || use_home . || refuse_home
+}
+file_of() {
+  case $1 in
+    thp) echo /sys/kernel/mm/transparent_hugepage/enabled;;
+    sysctl:*) echo "/proc/sys/$(printf %s "${1#sysctl:}" | tr . /)";;
+  esac
+}
+governors() { ls /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor 2>/dev/null; }
+now() {
+  case $1 in
+    linger) if [ -e "/var/lib/systemd/linger/$(id -un)" ]; then echo yes; else echo no; fi;;
+    governor) f=$(governors | head -n 1); [ -n "$f" ] && cat "$f";;
+    thp) sed -n 's/.*\\[\\(.*\\)\\].*/\\1/p' "$(file_of thp)" 2>/dev/null;;
+    *) tr -s '\\t' ' ' <"$(file_of "$1")" 2>/dev/null;;
+  esac
+}
+put() {
+  case $1 in
+    linger) if [ "$2" = yes ]; then loginctl enable-linger; else loginctl disable-linger; fi;;
+    governor) for f in $(governors); do printf %s "$2" >"$f" || return 1; done;;
+    *) printf %s "$2" >"$(file_of "$1")";;
+  esac
+}
+change() {
+  is=$(now "$1")
+  if [ -z "$is" ]; then printf 'missing\\t%s\\t\\t%s\\n' "$1" "$2"; return; fi
+  if [ "$is" = "$2" ]; then printf 'same\\t%s\\t%s\\t%s\\n' "$1" "$is" "$2"; return; fi
+  if [ "$mode" = check ]; then printf 'changed\\t%s\\t%s\\t%s\\n' "$1" "$is" "$2"; return; fi
+  if [ "$state" = present ] && ! { [ -n "$present" ] && grep -q "^$1	" "$kept" 2>/dev/null; }; then
+    make_home
+    if ! printf '%s\\t%s\\n' "$1" "$is" >>"$kept"; then
+      printf 'failed\\t%s\\t%s\\t%s\\n' "$1" "$is" "$2"; return
+    fi
+  fi
+  if why=$(put "$1" "$2" 2>&1) && [ "$(now "$1")" = "$2" ]; then
+    printf 'changed\\t%s\\t%s\\t%s\\n' "$1" "$is" "$2"
+  else
+    printf 'failed\\t%s\\t%s\\t%s\\t%s\\n' "$1" "$is" "$2" "$(printf %s "$why" | tail -n 1)"
+  fi
+}
+if [ "$state" = present ]; then
+  while [ $# -gt 1 ]; do change "$1" "$2"; shift 2; done
+  exit 0
+fi
+[ -n "$present" ] && [ -e "$kept" ] || exit 0
+rest=$kept.rest; [ "$mode" = check ] || { rm -f "$rest"; (set -C; : >"$rest") || exit 1; }
+while IFS='	' read -r name was; do
+  asked=no; [ $# -eq 0 ] && asked=yes
+  for each do [ "$each" = "$name" ] && asked=yes; done
+  if [ $asked = no ]; then [ "$mode" = check ] || printf '%s\\t%s\\n' "$name" "$was" >>"$rest"; continue; fi
+  output=$(change "$name" "$was"); printf '%s\\n' "$output"
+  case $output in failed*) [ "$mode" = check ] || printf '%s\\t%s\\n' "$name" "$was" >>"$rest";; esac
+done <"$kept"
+[ "$mode" = check ] || { if [ -s "$rest" ]; then mv -f "$rest" "$kept"; else rm -f "$rest" "$kept"; fi; }
+"""
+)
+
+
+def _tune(context: PlayContext, call: Call, session: Session) -> Result:
+    settings = _requested_settings(call)
+    if not settings and call.args["state"] == "present":
+        return failed("tune has nothing to set", "linger, thp, governor, or sysctl")
+    invalid = next((value for value in settings.values() if not re.fullmatch(r"[\w .:,-]+", value)), None)
+    if invalid is not None:
+        return failed(f"{invalid!r} can't be a setting's value")
+    is_home = call.become is None
+    home = context.options.home if is_home else "/var/lib/ipexctl-tune"
+    arguments = ["check" if call.check else "", call.args["state"], home, "yes" if is_home else ""]
+    if call.args["state"] == "present":
+        arguments += [text for pair in settings.items() for text in pair]
+    else:
+        arguments += list(settings)
+    completed = run_sh(context, session, call, home_functions() + _TUNE, arguments)
+    if completed.rc != 0:
+        refused = home_refusal(completed.last_error, home)
+        return failed(refused.reason, refused.fix) if refused is not None else completed.failure(link_fix=LINK_FIX)
+    outcomes = [(*line.split("\t"), "", "", "")[:5] for line in completed.stdout.decode(errors="replace").splitlines()]
+    return _outcome(outcomes, call)
+
+
+def _requested_settings(call: Call) -> dict[str, str]:
+    args = call.args
+    settings: dict[str, str] = {}
+    if args["linger"] is not None:
+        settings["linger"] = "yes" if args["linger"] else "no"
+    for name in ("thp", "governor"):
+        if args[name] is not None:
+            settings[name] = args[name]
+    for name, value in (args["sysctl"] or {}).items():
+        settings[f"sysctl:{name}"] = " ".join(str(value).split())
+    return settings
+
+
+def _outcome(outcomes: list[tuple[str, ...]], call: Call) -> Result:
+    changed = [entry for entry in outcomes if entry[0] == "changed"]
+    failures = [entry for entry in outcomes if entry[0] == "failed"]
+    missing = [entry[1] for entry in outcomes if entry[0] == "missing"]
+    data = {
+        "settings": {entry[1]: {"before": entry[2], "after": entry[3], "outcome": entry[0]} for entry in outcomes},
+        "missing": missing,
+    }
+    diff = "".join(
+        f"- {entry[1].removeprefix('sysctl:')} = {entry[2]}\n+ {entry[1].removeprefix('sysctl:')} = {entry[3]}\n"
+        for entry in changed
+    )
+    message = ", ".join(f"{entry[1].removeprefix('sysctl:')} {entry[2]} → {entry[3]}" for entry in changed)
+    if missing:
+        message += ("; " if message else "") + f"this machine has no {', '.join(missing)}"
+    if failures:
+        name, before, wanted_value, error = failures[0][1:5]
+        fix = (
+            "become: true sets it as root"
+            if call.become is None
+            else "this kernel, or container, doesn't let it be set"
+        )
+        return Result(
+            "failed", f"{name} stays {before}, not {wanted_value}" + (f": {error}" if error else ""), fix, data, diff
+        )
+    return Result("changed" if changed else "ok", message, data=data, diff=diff)
+
+
+RUNNERS: Final = {"tune": _tune}

@@ -1,0 +1,307 @@
+"""The options of a module with their types; values known before the run are checked before anything runs.
+
+In come `Arg`s of a playbook or filled values; out come Python values, or a `BadOption` whose message continues the
+option's name. Conversion is Ansible's, so `yes` is true and a mode is read from the text as written: YAML reads 644 and
+0644 as two numbers, but both are the same mode. Also here: where a path on the control machine is searched.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from ipexctl.errors import FileError, UserError
+from ipexctl.extras.play.playbook_file import Position, Value, templates_in
+from ipexctl.file_reader import COPIED, TooLargeError, open_regular
+from ipexctl.hosts.names import did_you_mean, quoted
+from ipexctl.text import expanded, is_variable_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from ipexctl.extras.play.model import Arg
+
+OptionKind = Literal["str", "int", "float", "bool", "list", "dict", "mode", "command", "path", "env", "any", "exprs"]
+Where = Literal["host", "control", "all"]
+"""On each host by itself; on the control machine, without any host; on all hosts of the play in one call."""
+
+TRUE: Final = frozenset({"yes", "true", "on", "1", "y"})
+FALSE: Final = frozenset({"no", "false", "off", "0", "n"})
+OMIT: Final = "\x00omit"
+"""The value of `default(omit)`: the option counts as not given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    kind: OptionKind
+    required: bool = False
+    default: Any = None
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+    most: float | None = None
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """The declaration of a module. Its implementation is imported when it runs."""
+
+    name: str
+    where: Where
+    options: Mapping[str, Option] = field(hash=False)
+    free: str | None = None
+    """The option that a plain text or list sets."""
+    any_option: bool = False
+    """Option names are free: set_fact."""
+    one_of: tuple[str, ...] = ()
+    """Exactly one of these options is required."""
+    becomes: bool = False
+    """Whether it supports `become`."""
+    once: bool = False
+    """Runs once, not for each host."""
+    is_cluster_job: bool = False
+    """One job on all hosts of the play: refused if a host is missing or if options differ between hosts."""
+    check: Callable[[Mapping[str, Any]], str | None] | None = None
+    """Returns the problem of a combination of options whose single values are valid."""
+
+    def option(self, name: str) -> str | None:
+        if name in self.options:
+            return name
+        return next((known for known, option in self.options.items() if name in option.aliases), None)
+
+
+class BadOption(Exception):
+    """A value that the option does not accept; the message continues a sentence that begins with the option's name."""
+
+    def __init__(self, message: str, fix: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.fix = fix
+
+
+def check_args(spec: Spec, called: str, args: Mapping[str, Arg], position: Position) -> Iterator[FileError]:
+    """The errors of the options, with their positions. Templates are checked when they are filled."""
+    for name, option in spec.options.items():
+        if option.required and name not in args:
+            yield position.error(f"{called} needs {quoted(name)}, {_KINDS[option.kind][0]}")
+    given = [name for name in spec.one_of if name in args]
+    if spec.one_of and len(given) != 1:
+        names = " or ".join(spec.one_of)
+        yield (args[given[1]].position if given else position).error(f"{called} needs {names}: one of them")
+    known = {}
+    for name, arg in args.items():
+        if spec.any_option or templates_in(arg.value):
+            continue
+        try:
+            known[name] = converted(spec.options[name], arg.value)
+        except BadOption as bad:
+            yield arg.position.error(f"{called}: {quoted(name)} {bad.message}", fix=bad.fix)
+    if spec.check is not None and len(known) == len(args) and (problem := spec.check(known)):
+        yield position.error(f"{called}: {problem}")
+
+
+def filled(spec: Spec, values: Mapping[str, Value]) -> dict[str, Any]:
+    """All options: those of the playbook converted, the others with their defaults. Raises BadOption."""
+    if spec.any_option:
+        return dict(values)
+    options: dict[str, Any] = {name: option.default for name, option in spec.options.items()}
+    for name, value in values.items():
+        if isinstance(value, str) and value == OMIT:
+            if spec.options[name].required:
+                raise BadOption(f"{quoted(name)} is needed, and was omitted")
+            continue
+        try:
+            options[name] = converted(spec.options[name], value)
+        except BadOption as bad:
+            raise BadOption(f"{quoted(name)} {bad.message}", bad.fix) from None
+    if spec.check is not None and (problem := spec.check({name: options[name] for name in values})):
+        raise BadOption(problem)
+    return options
+
+
+def filled_environment(layers: Sequence[object]) -> dict[str, str]:
+    """The variables of `environment` after templates are filled; later mappings win. Raises BadOption."""
+    variables: dict[str, str] = {}
+    for layer in layers:
+        if not isinstance(layer, dict):
+            raise BadOption(f"'environment' came to {quoted(str(layer))}, which is no mapping of variables")
+        for key, value in layer.items():
+            name, text = str(key), value if isinstance(value, str) else json.dumps(value)
+            if not is_variable_name(name):
+                raise BadOption(
+                    f"'environment': {quoted(name)} can't be the name of a variable", "a name has letters, digits and _"
+                )
+            if text == OMIT:
+                continue
+            if "\0" in text:
+                raise BadOption(f"'environment': {name} has a NUL character in it")
+            variables[name] = text
+    return variables
+
+
+def converted(option: Option, value: Value) -> Any:
+    """The value converted to the option's type; raises BadOption."""
+    result = _KINDS[option.kind][1](value)
+    if option.choices and result not in option.choices:
+        choices = f"one of {', '.join(option.choices)}"
+        raise BadOption(f"is {quoted(str(result))}", did_you_mean(str(result), option.choices, choices))
+    if option.least is not None and result is not None and result < option.least:
+        raise BadOption(f"is {result}, less than {option.least:g}")
+    if option.most is not None and result is not None and result > option.most:
+        raise BadOption(f"is {result}, more than {option.most:.9g}")
+    return result
+
+
+def _wrong(kind: OptionKind, value: Value) -> BadOption:
+    shown = "nothing" if value is None else "a list" if isinstance(value, list) else "a mapping"
+    shown = shown if value is None or isinstance(value, list | dict) else quoted(str(value))
+    return BadOption(f"must be {_KINDS[kind][0]}, not {shown}")
+
+
+def _text(value: Value) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int | float):
+        text = str(value)
+        if "\0" in text:
+            raise BadOption("has a NUL character in it")
+        return text
+    raise _wrong("str", value)
+
+
+def _path(value: Value) -> str:
+    text = _text(value)
+    if not text:
+        raise BadOption("must be a path, and is empty")
+    return text
+
+
+def _env(value: Value) -> str:
+    from ipexctl.stack.env.record import check_env_name  # costs start-up
+
+    try:
+        return check_env_name(_text(value))
+    except UserError as error:
+        raise BadOption("must be the name of an environment", error.fix) from None
+
+
+def _integer(value: Value) -> int:
+    if type(value) is int or (isinstance(value, str) and re.fullmatch(r"[-+]?[0-9]{1,18}", value.strip())):
+        return int(value)
+    raise _wrong("int", value)
+
+
+def _float(value: Value) -> float:
+    text = value.strip() if isinstance(value, str) else ""
+    if type(value) in (int, float) or re.fullmatch(r"[-+]?[0-9]{1,18}(\.[0-9]{1,18})?", text):
+        return float(value)
+    raise _wrong("float", value)
+
+
+def _bool(value: Value) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = str(value).lower() if isinstance(value, str | int) else ""
+    if text in TRUE or text in FALSE:
+        return text in TRUE
+    raise _wrong("bool", value)
+
+
+def _list(value: Value) -> list[str]:
+    if isinstance(value, list):
+        return [_text(item) for item in value]
+    if isinstance(value, str | int | float):
+        return [_text(value)]
+    raise _wrong("list", value)
+
+
+def _dict(value: Value) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return value
+    raise _wrong("dict", value)
+
+
+def _mode(value: Value) -> int:
+    """Read from the text as written: YAML reads 644 and 0644 as two numbers, but both are the same mode."""
+    text = value if isinstance(value, str) else f"0{value:o}" if type(value) is int else ""
+    if re.fullmatch(r"(0o?)?[0-7]{3,4}", text):
+        return int(text.removeprefix("0o"), 8)
+    raise _wrong("mode", value)
+
+
+def _command(value: Value) -> str | list[str]:
+    if isinstance(value, list) and value:
+        return [_text(item) for item in value]
+    if isinstance(value, str | int | float) and str(value).strip():
+        return _text(value)
+    raise _wrong("command", value)
+
+
+_KINDS: Final[Mapping[OptionKind, tuple[str, Callable[[Value], Any]]]] = {
+    "str": ("a text", _text),
+    "int": ("a whole number", _integer),
+    "float": ("a number", _float),
+    "bool": ("yes or no", _bool),
+    "list": ("a list", _list),
+    "dict": ("a mapping of `key: value` lines", _dict),
+    "mode": ("a mode in octal, such as 0644", _mode),
+    "command": ("a line for sh, or a list: a program and its words", _command),
+    "path": ("a path", _path),
+    "env": ("the name of an environment", _env),
+    "any": ("a value", lambda value: value),
+    "exprs": ("a condition, or a list of them", lambda value: value if isinstance(value, list) else [value]),
+}
+"""For each kind its name in messages, and the function that converts to it."""
+
+
+def local_path(base: Path, text: str) -> Path:
+    """A path on the control machine, relative to the playbook's directory."""
+    return base / expanded(text)
+
+
+def source_path(module: str, base: Path, text: str) -> Path:
+    """The path of `src`, searched as Ansible does: in files/ or templates/ beside the playbook, then beside it."""
+    inner = base / ("templates" if module == "template" else "files") / text
+    return inner if not text.startswith(("/", "~")) and inner.exists() else local_path(base, text)
+
+
+TOO_LARGE_FIX: Final = (
+    "push sends it, and goes on where it broke off: ipexctl push SRC PATH; a directory of a project: sync: {src: DIR}"
+)
+
+
+def check_copied(path: Path) -> None:
+    """Raise an OSError if copy cannot send this file or directory; TooLargeError if it is too large. Reads nothing."""
+    sizes: Iterable[int]
+    if not path.is_dir():
+        number = open_regular(path)
+        try:
+            sizes = [os.fstat(number).st_size]
+        finally:
+            os.close(number)
+    else:
+        files = (Path(directory, name) for directory, _, names in os.walk(path) for name in names)
+        sizes = (file.stat().st_size for file in files if file.is_file())
+    total = 0
+    for size in sizes:
+        total += size
+        if total > COPIED.limit:
+            raise TooLargeError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+
+
+def script_argv(base: Path, line: str) -> list[str]:
+    """`train.py --epochs 3`: the script and its arguments; an existing path with spaces is one word."""
+    from ipexctl.sync.root import path_problem
+
+    if not path_problem(local_path(base, line), "file"):
+        return [line]
+    try:
+        return shlex.split(line) or [""]
+    except ValueError:
+        raise UserError("run: a quote is never closed", fix="argv: takes the script's words as a list") from None

@@ -1,0 +1,127 @@
+"""Context shared by all modules of one call: sessions to the hosts, the call's options, the event callback.
+
+The engine makes one `PlayContext`; the task runner and every module read from it. Besides the options it holds what
+tasks tell later ones: findings of doctor that are fixed, and variables whose values --check does not know. The rule for
+sessions: one connection to a host for the whole call, and one task at a time on it, as several may be delegated to one
+host. What opens and closes sessions itself, such as a run, borrows one (`LentSession`); it comes back to the pool,
+unless a command on it did not end by itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.hosts.names import did_you_mean, quoted
+from ipexctl.option_defaults import DEFAULT_HOME
+from ipexctl.remote.outcome import Cancelled
+from ipexctl.remote.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from ipexctl.extras.play.report import PlayWatch
+    from ipexctl.extras.play.templater import Templater
+    from ipexctl.extras.play.variables import VarsDirs
+    from ipexctl.hosts.host import Host
+    from ipexctl.node.common.frames import StreamName
+    from ipexctl.remote.cancel import Cancel, Deadline
+    from ipexctl.remote.command import Command
+    from ipexctl.remote.session import Ended, Readable
+    from ipexctl.remote.session_pool import SessionPool
+
+LOCALHOST: Final = ("localhost", "127.0.0.1")
+
+
+def unknown_delegate(name: str, known: Iterable[str]) -> tuple[str, str]:
+    """The problem of a `delegate_to` that names no host of the call, and its fix."""
+    fix = "--local lets this playbook run its tasks for localhost on this machine"
+    if name not in LOCALHOST:
+        fix = did_you_mean(name, known, "node0 is the first of them")
+    return f"delegate_to: {quoted(name)} is none of the hosts of this call", fix
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of the call, besides the playbook and the hosts."""
+
+    home: str = DEFAULT_HOME
+    iface: str | None = None
+    timeout: float | None = None
+    check: bool = False
+    diff: bool = False
+    verbose: int = 0
+    local: bool = False
+    """Whether tasks may be delegated to the control machine."""
+    vars_dirs: VarsDirs = field(default_factory=dict)
+    extra: Sequence[Mapping[str, Any]] = ()
+    """Variables of -e; later ones win."""
+
+
+@dataclass
+class PlayContext:
+    pool: SessionPool
+    templater: Templater
+    options: Options
+    watch: PlayWatch
+    hosts: Sequence[Host]
+    """The hosts of the call; the first is node0."""
+    all_hosts: Sequence[Host]
+    """All hosts of the hostfile, also those that --limit excludes."""
+    cwd: Path
+    fixed: set[str] = field(default_factory=set)
+    """Ids of doctor findings that earlier tasks have fixed, or would have fixed without --check."""
+    not_run: set[tuple[str, str]] = field(default_factory=set)
+    """Hosts and variables registered there by a task that --check did not run: their values are not known."""
+    _locks: dict[str, threading.Lock] = field(default_factory=dict)
+
+    @property
+    def cancel(self) -> Cancel:
+        return self.pool.cancel
+
+    @contextmanager
+    def session(self, host: Host) -> Iterator[Session]:
+        """The host's session, locked: several tasks may be delegated to one host at the same time."""
+        with self._locks.setdefault(host.name, threading.Lock()):  # setdefault is atomic
+            yield self.pool.session(host)
+
+    def sleep(self, seconds: float) -> None:
+        """Return early when the call is cancelled."""
+        with suppress(Cancelled):
+            self.cancel.sleep(seconds)
+
+    def lend_session(self, host: Host, cancel: Cancel) -> Session:
+        """The pool's session or, if it was lost, a new one, for a caller that opens and closes sessions itself."""
+        return LentSession(self.pool, self.pool.detach(host) or self.pool.connector.open(host, cancel))
+
+
+class LentSession(Session):
+    """A session of the pool, which gets it back at its end unless a command on it did not end by itself."""
+
+    def __init__(self, pool: SessionPool, session: Session) -> None:
+        self._pool = pool
+        self._session = session
+        self._is_lost = False
+        self.host = session.host
+        self.on_command = session.on_command
+
+    @property
+    def server_key(self) -> tuple[str, bytes] | None:
+        return self._session.server_key
+
+    def _run(
+        self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
+    ) -> Ended:
+        self._is_lost = True  # until the command has ended: `close` may be called meanwhile
+        ended = self._session._run(command, sink, stdin, deadline)
+        self._is_lost = False
+        return ended
+
+    def close(self) -> None:
+        if self._is_lost:
+            self._session.close()
+        else:
+            self._pool.attach(self._session)

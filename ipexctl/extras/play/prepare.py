@@ -1,0 +1,225 @@
+"""Preparation before any host is touched: read the playbook, check templates and files, select hosts and tasks.
+
+In come a name, the hosts of the call and the selection of tags; out goes a `Prepared`, or all errors at once, each
+with its position. What is checked here can't fail in the middle of a play: syntax of templates, unsupported facts,
+hosts that plays and tasks name, projects of sync and run. What depends on a variable is checked by the module itself.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.errors import FileError, UserError, raise_all
+from ipexctl.extras.play.ansible_names import ANSIBLE_FACTS, HINTS
+from ipexctl.extras.play.options import converted, local_path, script_argv
+from ipexctl.extras.play.play_context import LOCALHOST, unknown_delegate
+from ipexctl.extras.play.playbook_file import (
+    Position,
+    Templated,
+    find_playbook,
+    templates_in,
+)
+from ipexctl.extras.play.read import read_playbook
+from ipexctl.hosts.limit import limit_hosts, limit_parts
+from ipexctl.hosts.names import did_you_mean, quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from ipexctl.extras.play.model import Playbook, Task
+    from ipexctl.extras.play.templater import Templater
+    from ipexctl.hosts.host import Host
+
+_HERE_TEMPLATE: Final = re.compile(r"\{\{ *here *\}\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    playbook: Playbook
+    hosts: Mapping[int, tuple[Host, ...]]
+    """The hosts of each play by its number, after --limit."""
+    tasks: frozenset[int]
+    chosen: int
+    """Number of selected tasks, without handlers."""
+
+
+def load_playbook(name: str, cwd: Path, templater: Templater) -> Playbook:
+    """Read the playbook and check the syntax of every template. Raises all errors at once."""
+    path, shown = find_playbook(name, cwd)
+    playbook, errors = read_playbook(path, shown)
+    raise_all(errors + templater.check(_templates(playbook)), shown)
+    if not playbook.plays:
+        raise UserError(f"{shown} has no plays", fix="begin with `- hosts: all`")
+    return playbook
+
+
+def check_facts(playbook: Playbook, templater: Templater, given: Iterable[str]) -> list[FileError]:
+    """Uses of Ansible facts that are not supported, unless a variable of that name is set."""
+    defined = set(given).union(*(values for play in playbook.plays for values in (play.vars, *play.file_vars)))
+    for task in playbook.all_tasks:
+        defined = defined.union(*task.inherited.vars, [task.register or ""], task.args if task.spec.any_option else ())
+        defined |= {task.loop.loop_var, task.loop.index_var or ""} if task.loop else set()
+    hints = {name: hint for name, hint in HINTS.items() if name not in defined and name[8:] not in ANSIBLE_FACTS}
+    return templater.check_names(_templates(playbook), hints)
+
+
+def prepare(
+    playbook: Playbook,
+    choice: TaskSelection,
+    all_hosts: Sequence[Host],
+    limited: Sequence[Host],
+    *,
+    local: bool = False,
+) -> tuple[Prepared, list[FileError]]:
+    """Select hosts and tasks. `limited` are the hosts after --limit; `all_hosts` is empty if no hosts are given.
+
+    The errors are plays and tasks that name other hosts.
+    """
+    errors: list[FileError] = []
+    names = {host.name for host in limited}
+    hosts: dict[int, tuple[Host, ...]] = {}
+    for number, play in enumerate(playbook.plays):
+        hosts[number] = ()
+        if not all_hosts:
+            continue
+        try:
+            play_hosts = hosts_of(play.hosts, play.hosts_position, all_hosts, limited[0].name)
+            hosts[number] = tuple(host for host in play_hosts if host.name in names)
+        except FileError as error:
+            errors.append(error)
+        errors += _check_delegates(play.all_tasks, all_hosts, LOCALHOST if local else ())
+    tasks = select_tasks(playbook, choice)
+    handlers = frozenset(id(handler) for play in playbook.plays for handler in play.handlers)
+    return Prepared(playbook, hosts, tasks | handlers, len(tasks)), errors
+
+
+def check_projects(ready: Prepared, cwd: Path) -> list[FileError]:
+    """The selected sync and run tasks whose project is a home directory.
+
+    A directory that depends on a variable is checked by the module itself; `{{ here }}` is known already.
+    """
+    tasks = [task for task in ready.playbook.all_tasks if task.spec.name in ("sync", "run") and id(task) in ready.tasks]
+    return [error for task in tasks if (error := _project_error(task, cwd)) is not None]
+
+
+def _project_error(task: Task, cwd: Path) -> FileError | None:
+    from ipexctl.jobs.submit.project import project_fix
+    from ipexctl.sync.root import find_root, root_problem
+
+    def known(name: str) -> Any:
+        """An option's value, its default, or a template whose value is not known yet."""
+        value = task.args[name].value if name in task.args else None
+        if value is None:
+            return task.spec.options[name].default
+        if isinstance(value, Templated):
+            return str(cwd) if _HERE_TEMPLATE.fullmatch(value.text) else value
+        return converted(task.spec.options[name], value)
+
+    if task.spec.name == "sync":
+        if isinstance(src := known("src"), Templated):
+            return None
+        problem = root_problem(find_root(None, None if src is None else local_path(task.base, src), task.base))
+        return task.position.error(problem, fix="name the project's directory: src: DIR") if problem else None
+    script, directory, sync = known("script"), known("cwd"), known("sync")
+    if sync is not True or isinstance(directory, Templated) or (directory is None and isinstance(script, Templated)):
+        return None
+    script_path = None
+    if isinstance(script, str):
+        script_path = local_path(task.base, script_argv(task.base, script)[0])
+    problem = root_problem(
+        find_root(script_path, None if directory is None else local_path(task.base, directory), task.base)
+    )
+    return task.position.error(problem, fix=project_fix(script_path, "cwd: ", "sync: no")) if problem else None
+
+
+def _templates(playbook: Playbook) -> list[Templated]:
+    """All templates of a playbook, each once."""
+    values = [(play.vars, play.file_vars, [task.values for task in play.all_tasks]) for play in playbook.plays]
+    return list({id(template): template for template in templates_in(values)}.values())
+
+
+def _check_delegates(tasks: Sequence[Task], hosts: Sequence[Host], local_names: Sequence[str]) -> Iterator[FileError]:
+    names = {"node0", *local_names} | {name for host in hosts for name in (host.name, host.address)}
+    for task in tasks:
+        target = task.inherited.delegate_to
+        if target is None or task.spec.where == "control":  # it runs on the control machine anyway
+            continue
+        if task.spec.where != "host":
+            yield task.position.error(
+                f"{task.spec.name} can't be delegated", fix="it is done once, for all hosts of the play, as it is"
+            )
+        elif isinstance(target, str) and target not in names:
+            what, fix = unknown_delegate(target, names)
+            yield task.position.error(what, fix=fix)
+
+
+def hosts_of(pattern: str, position: Position, hosts: Sequence[Host], node0: str = "") -> tuple[Host, ...]:
+    """The matching hosts in the order of `hosts`; `node0` is the first host of the call."""
+    parts = limit_parts(pattern, {known for host in hosts for known in (host.name, host.address)})
+    terms = ["all" if part in ("all", "*") else (node0 or hosts[0].name) if part == "node0" else part for part in parts]
+    intersected = [part.removeprefix("&") for part in terms if part.startswith("&")]
+    included = [part for part in terms if not part.startswith("&")]
+    if not terms:
+        raise position.error("'hosts' names no host", fix="hosts: all")
+    try:
+        selected = limit_hosts(hosts, ",".join(included or ["all"]))
+        for part in intersected:
+            matching = {host.name for host in limit_hosts(hosts, part)}
+            selected = tuple(host for host in selected if host.name in matching)
+    except UserError as error:
+        fix = "hosts: node0, and delegate_to: localhost with --local" if pattern == "localhost" else error.fix
+        raise position.error(error.message.replace("--limit", "hosts", 1), fix=fix) from None
+    return selected
+
+
+_SPECIAL = frozenset({"all", "tagged", "untagged", "always", "never"})
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSelection:
+    tags: frozenset[str] = frozenset()
+    skip_tags: frozenset[str] = frozenset()
+    start_at: str | None = None
+
+    def includes(self, task: Task) -> bool:
+        tags = task.tags
+        if _has_one(tags, self.skip_tags):
+            return False
+        if tags & self.tags or "never" in tags:
+            return bool(tags & self.tags)
+        return not self.tags or "all" in self.tags or "always" in tags or _has_one(tags, self.tags)
+
+
+def _has_one(tags: frozenset[str], chosen: frozenset[str]) -> bool:
+    """Whether a task with these tags is among those that --tags or --skip-tags names."""
+    return bool(tags & chosen) or ("tagged" if tags else "untagged") in chosen
+
+
+def select_tasks(playbook: Playbook, choice: TaskSelection) -> frozenset[int]:
+    """The selected tasks by id(): a file that is included twice has two sets of tasks."""
+    tasks = [task for play in playbook.plays for task in play.tasks]
+    first = 0 if choice.start_at is None else _index_of(choice.start_at, tasks)
+    return frozenset(id(task) for task in tasks[first:] if choice.includes(task))
+
+
+def unknown_tags(playbook: Playbook, choice: TaskSelection) -> list[tuple[str, str]]:
+    """Requested tags that no task has, each with a suggestion."""
+    known = {tag for play in playbook.plays for task in play.tasks for tag in task.tags}
+    unknown = sorted((choice.tags | choice.skip_tags) - known - _SPECIAL)
+    return [
+        (tag, did_you_mean(tag, known, f"there are: {', '.join(sorted(known))}" if known else "")) for tag in unknown
+    ]
+
+
+def _index_of(name: str, tasks: list[Task]) -> int:
+    """The task of this name, or the first that it matches as a pattern."""
+    names = [task.called for task in tasks]
+    matching = [name] if name in names else [found for found in names if fnmatchcase(found, name)]
+    if not matching:
+        fix = did_you_mean(name, names, "--list-tasks shows their names")
+        raise UserError(f"--start-at: no task is called {quoted(name)}", fix=fix)
+    return names.index(matching[0])

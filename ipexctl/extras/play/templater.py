@@ -1,0 +1,221 @@
+"""Templates filled in a separate process (`renderer.py`), which is killed and restarted if it does not reply.
+
+In come layers of variables, hosts and jobs; out come filled values or errors with positions. A template is a program
+that may come from elsewhere: one that takes all memory or never ends takes down that process and not the call, after 8
+s. A restarted process is sent all variables again. It is started early, as it loads jinja2 while this one reads files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.errors import FileError, UserError
+from ipexctl.extras.play.playbook_file import Templated, Value, templates_in
+from ipexctl.hosts.names import did_you_mean
+from ipexctl.limits import TEMPLATE_REPLY
+from ipexctl.node.common.json_parser import parse_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+
+_PROGRAM: Final = "import sys; sys.path[:0] = [sys.argv[1]]; from ipexctl.extras.play.renderer import main; main()"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Conditions and values to fill for one host; values are filled only if the conditions hold."""
+
+    host: str
+    values: Mapping[str, Value] = field(default_factory=dict)
+    when: Sequence[Templated] = ()
+    truths: Mapping[str, Sequence[Templated]] = field(default_factory=dict)
+    """Further conditions."""
+    local: Sequence[tuple[Mapping[str, Value], bool]] = ()
+    """Variables of this job only, and whether they may hold templates; those with templates have lower precedence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    held: bool
+    values: Mapping[str, Any] = field(default_factory=dict)
+    truths: Mapping[str, Sequence[bool]] = field(default_factory=dict)
+    """Whether these conditions hold; those after the first that does not are not evaluated."""
+    by: str = ""
+    """The condition that did not hold."""
+
+
+class Templater:
+    """Starts the process on first use or by `start`; a restarted process is sent all variables again."""
+
+    def __init__(self) -> None:
+        self.secrets: set[str] = set()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._sent: dict[tuple[str, str], bytes] = {}
+        self._added: dict[str, dict[str, Any]] = {}
+        self._templates: list[Templated] = []
+        self._numbers: dict[int, int] = {}
+
+    def __enter__(self) -> Templater:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kill()
+
+    def start(self) -> None:
+        """Start the process if it is not running."""
+        if self._process is not None:
+            return
+        root = str(Path(__file__).parents[3])
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-c", _PROGRAM, root],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise UserError(f"no process for templates on this machine: {error.strerror or error}") from None
+        for line in self._sent.values():
+            self._write(line)
+        for name, values in self._added.items():
+            self._write(_encode({"op": "add", "name": name, "values": values}))
+
+    def layer(self, name: str, values: Mapping[str, Value], *, templated: bool) -> None:
+        """Set a layer of variables; a second call with the same name replaces it."""
+        self._send(
+            ("layer", name), {"op": "layer", "name": name, "values": self._packed(values), "templated": templated}
+        )
+
+    def add(self, name: str, values: Mapping[str, Any]) -> None:
+        """Add values to a layer; existing names are overwritten."""
+        self._added.setdefault(name, {}).update(values)
+        if self._process is not None:
+            self._write(_encode({"op": "add", "name": name, "values": values}))
+
+    def host(self, name: str, layers: Sequence[str]) -> None:
+        """Set a host's layers, the strongest last.
+
+        `@weak` marks the position of a job's variables with templates, `@strong` of those without.
+        """
+        self._send(("host", name), {"op": "host", "name": name, "layers": list(layers)})
+
+    def check(self, templates: Iterable[Templated], *, lookups: bool = True) -> list[FileError]:
+        """The syntax errors of templates; with `lookups`, also the lookups that are not supported."""
+        return [
+            template.spot(problem["line"], problem.get("word")).error(
+                f"Jinja: {problem['what']}",
+                fix=did_you_mean(problem["word"], problem["known"]) if "known" in problem else problem.get("fix", ""),
+            )
+            for template, problem in self._problems("check", list(templates), lookups=lookups)
+        ]
+
+    def check_names(self, templates: Iterable[Templated], hints: Mapping[str, str]) -> list[FileError]:
+        """The templates that print one of these names, which are never set, each with its hint."""
+        suspects = [
+            template
+            for template in templates
+            if template.kind != "expr" and any(name in template.text for name in hints)
+        ]
+        return [
+            template.spot(use["line"], use["word"]).error(f"'{use['word']}' is undefined", fix=hints[use["word"]])
+            for template, use in self._problems("names", suspects, names=list(hints))
+        ]
+
+    def _problems(self, op: str, templates: Sequence[Templated], **more: object) -> Iterator[tuple[Templated, Any]]:
+        """The templates in which the process finds a problem."""
+        if not templates:
+            return
+        texts = [[template.text, template.kind] for template in templates]
+        replies = self._ask({"op": op, "texts": texts, **more})
+        if replies is None:
+            what = "the templates of this playbook can't be checked: they take all the time"
+            raise templates[0].position.error(what)
+        for template, problem in zip(templates, replies, strict=True):
+            if problem is not None:
+                yield template, problem
+
+    def fill(self, jobs: Sequence[Job]) -> list[Filled | FileError]:
+        """The reply for each job, or its first error; jobs without templates are not sent to the process."""
+        return [self._fill(job) if _templates_of(job) else Filled(True, dict(job.values)) for job in jobs]
+
+    def _fill(self, job: Job) -> Filled | FileError:
+        reply = self._ask({"op": "fill", **{name: self._packed(getattr(job, name)) for name in Job.__slots__}})
+        first = _templates_of(job)[0].position
+        if reply is None:
+            return first.error("this template took all the time or memory there was, and was ended")
+        self.secrets.update(reply.pop("secrets"))
+        if "error" not in reply:
+            return Filled(**reply)
+        error = reply["error"]
+        position = first if error["at"] is None else self._templates[error["at"]].spot(error["line"], error["word"])
+        return position.error(str(error["what"]), fix=str(error["fix"]))
+
+    def _packed(self, value: Value) -> Any:
+        if isinstance(value, Templated):
+            number = self._numbers.get(id(value))
+            if number is None:
+                number = self._numbers[id(value)] = len(self._templates)
+                self._templates.append(value)
+            return {"\0t": value.text, "\0p": number, "\0k": value.kind}
+        if isinstance(value, dict):
+            return {key: self._packed(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._packed(item) for item in value]
+        return value
+
+    def _send(self, key: tuple[str, str], message: Mapping[str, object]) -> None:
+        line = _encode(message)
+        if self._sent.get(key) == line:
+            return
+        self._sent[key] = line
+        if self._process is not None:
+            self._write(line)
+
+    def _write(self, line: bytes) -> None:
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # detected when the reply is read
+            process.stdin.write(line)
+            process.stdin.flush()
+
+    def _ask(self, message: Mapping[str, object]) -> Any:
+        """The reply of the process; None if it took too long or has ended, and it is started anew for the next."""
+        self.start()
+        self._write(_encode(message))
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        poll = select.poll()
+        poll.register(process.stdout, select.POLLIN)
+        line = process.stdout.readline() if poll.poll(TEMPLATE_REPLY * 1000) else b""
+        if line.endswith(b"\n"):
+            return parse_json(line, any_number=True)
+        self._kill()
+        return None
+
+    def _kill(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in filter(None, (process.stdin, process.stdout)):
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+
+def _templates_of(job: Job) -> list[Templated]:
+    return templates_in([job.when, dict(job.truths), dict(job.values)])
+
+
+def _encode(message: Mapping[str, object]) -> bytes:
+    return json.dumps(message).encode() + b"\n"

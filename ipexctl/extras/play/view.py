@@ -1,0 +1,279 @@
+"""Output of `ipexctl play`: each task with its results, the recap, questions of --step, or JSON.
+
+In: `PlayEvent`s of the engine, from any thread, and at the end a `PlayReport`; out: Ansible's familiar PLAY, TASK and
+RECAP, where hosts with equal results share one line. Results of a task are printed together when its last host is done,
+so that lines of tasks are never mixed; output of ranks is printed as it comes. Failures go to stderr with reason, fix
+and the line of the playbook. With --json stdout has the document alone. Text of hosts and playbooks is made printable.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.extras.play.model import parts_of
+from ipexctl.extras.play.report import (
+    ItemDone,
+    PlayEvent,
+    PlayReport,
+    PlayStarted,
+    RunOutput,
+    TaskDone,
+    TaskReport,
+    TaskStarted,
+)
+from ipexctl.hosts.nodeset import fold
+from ipexctl.remote.progress import Notice
+from ipexctl.text import counted, printable
+from ipexctl.ui.messages import excerpt, notice_text, paint, print_message, wants_color
+from ipexctl.ui.results import group_by, print_json
+from ipexctl.ui.run.lines import PrefixedLines
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipexctl.extras.play.prepare import Prepared
+    from ipexctl.extras.play.result import Result
+
+_COLORS: Final = {"ok": "32", "changed": "33", "skipped": "36", "failed": "31", "unreachable": "31"}
+_FIELDS: Final = ("ok", "changed", "failed", "unreachable", "skipped")
+_LINES: Final = 20
+
+
+class PlayView:
+    """Shows events from any thread; the hosts of a task are shown together when all are done."""
+
+    def __init__(
+        self, *, json: bool = False, quiet: bool = False, verbose: int = 0, no_color: bool = False, diff: bool = False
+    ) -> None:
+        self._json = json
+        self._diff = diff
+        self._quiet = quiet
+        self._shows = not (json or quiet)
+        self._verbose = verbose
+        self._colors = wants_color(sys.stdout, no_color=no_color)
+        self._lock = threading.Lock()
+        self._headed = False
+        self._task = ""
+
+    def watch(self, event: PlayEvent) -> None:
+        with self._lock:
+            if isinstance(event, PlayStarted):
+                self._play(event)
+            elif isinstance(event, TaskStarted):
+                self._headed = False
+                kind = "HANDLER" if event.handler else "TASK"
+                place = f"  {event.position}" if self._verbose and event.position else ""
+                self._task = f"{kind} [{printable(event.name)}]{place}"
+                if sys.stdout.isatty() and not self._quiet:
+                    self._head()
+            elif isinstance(event, TaskDone):
+                self._finish(event.report, event.items)
+            elif isinstance(event, Notice):
+                if event.warning or not self._quiet:
+                    print_message(notice_text(event))
+            elif isinstance(event, RunOutput):
+                self._rank(event)
+
+    def ask(self, name: str) -> str:
+        """Ask for --step: `yes`, `no`, or `all` for this and the remaining tasks."""
+        with self._lock:
+            while True:
+                sys.stderr.write(f"TASK [{printable(name)}]: run it? (y/n/c) ")
+                sys.stderr.flush()
+                answer = sys.stdin.readline()
+                if not answer:
+                    return "no"
+                answer_text = answer.strip().lower()
+                if answer_text in ("y", "yes", "n", "no", "c", "continue"):
+                    return {"y": "yes", "n": "no", "c": "all"}[answer_text[0]]
+
+    def end(self, report: PlayReport, *, interrupted: bool) -> None:
+        if self._json:
+            print_json(as_json(report))
+        else:
+            self._recap(report)
+        if interrupted:
+            print_message(
+                "stopped: what ran on the hosts was ended; the same call goes on, with --start-at NAME from a task on"
+            )
+        if report.retry_file is not None and not self._quiet:
+            print_message(f"the hosts that failed, once more: -l @{report.retry_file}")
+
+    def _play(self, event: PlayStarted) -> None:
+        if self._shows:
+            hosts = printable(fold(event.hosts)) if event.hosts else "no hosts"
+            self._print(f"\nPLAY [{printable(event.name)}]: {hosts}" + (f" ({event.note})" if event.note else ""))
+
+    def _head(self) -> None:
+        if self._shows and not self._headed:
+            self._print(f"\n{self._task}")
+            self._headed = True
+
+    def _finish(self, report: TaskReport, items: Sequence[ItemDone]) -> None:
+        """Print the results of a task, hosts with equal results on one line."""
+        if not self._quiet and report.hosts:
+            self._head()
+        for names, item in _folded(items) if self._shows else ():
+            self._line(names, item.result, f" ({printable(item.label)})" if item.label else "")
+        hosts_with_items = {item.host for item in items}
+
+        def key_of(host: str) -> tuple[object, ...]:
+            result = report.hosts[host]
+            shown = (result.status, result.reason, result.fix, result.message, host in report.ignored)
+            return (*shown, host in hosts_with_items, _output_of(result) if self._verbose else "")
+
+        for hosts in group_by(report.hosts, key_of).values():
+            first, result = hosts[0], report.hosts[hosts[0]]
+            if first in hosts_with_items and not (result.is_failure and self._quiet):
+                continue
+            if result.is_failure:
+                self._print_failure(fold(hosts), result, "", ignored=first in report.ignored)
+            elif self._shows:
+                self._line(fold(hosts), result, "")
+        changed = [host for host, result in report.hosts.items() if result.diff and self._shows and self._diff]
+        for diff, hosts in group_by(changed, lambda host: report.hosts[host].diff).items():
+            self._print(f"diff on {printable(fold(hosts))}:")
+            for line in diff.splitlines():
+                color = {"+": "32", "-": "31", "@": "36"}.get(line[:1], "")
+                self._print(paint(printable(line), color, on=self._colors))
+
+    def _line(self, names: str, result: Result, label: str) -> None:
+        if result.is_failure:
+            self._print_failure(names, result, label, ignored=False)
+            return
+        status = paint(result.status, _COLORS[result.status], on=self._colors)
+        message = result.message or result.reason
+        lines = (
+            printable(message)
+            if "\n" not in message
+            else "\n" + "\n".join(f"  {printable(x)}" for x in message.splitlines())
+        )
+        self._print(f"{printable(names)}: {status}{label}" + (f": {lines}" if message else ""))
+        if self._verbose:
+            self._output_lines(result)
+
+    def _print_failure(self, names: str, result: Result, label: str, *, ignored: bool) -> None:
+        suffix = " (ignored)" if ignored else ""
+        message = f"{printable(names)}: {result.status}{label}{suffix}: {_indented(result.reason)}"
+        lines = [message, *(excerpt(result.line, result.column) if result.line else ())]
+        print_message("\n".join([*lines, *([f"  {_indented(result.fix)}"] if result.fix else [])]))
+        if self._shows and result.status == "failed":
+            self._output_lines(result, only_long=True)
+
+    def _output_lines(self, result: Result, *, only_long: bool = False) -> None:
+        for name in ("stdout", "stderr"):
+            lines = str(result.data.get(name) or "").splitlines()
+            if only_long and name == "stderr" and len(lines) < 2:
+                continue  # its last line is already the reason
+            cut = lines if self._verbose > 1 else lines[-_LINES:]
+            if len(cut) < len(lines):
+                print_message(f"  {name}: … the last {len(cut)} of {len(lines)} lines; -vv shows all")
+            for line in cut:
+                print_message(f"  {name}: {printable(line)}")
+
+    def _rank(self, event: RunOutput) -> None:
+        if not self._quiet:
+            lines = PrefixedLines(b"")  # of a progress bar, only the last state is shown
+            text = (lines.feed(event.text.encode(errors="replace")) + lines.flush()).decode(errors="replace")
+            stream = sys.stderr if self._json or event.stream == "stderr" else sys.stdout
+            self._head()
+            stream.write("".join(f"[{event.rank}] {printable(line)}\n" for line in text.split("\n")[:-1]))
+            stream.flush()
+
+    def _recap(self, report: PlayReport) -> None:
+        if not self._quiet:
+            self._print("\nRECAP" + (" (--check: nothing was changed)" if report.check else ""))
+        width = max((len(name) for name in report.recap), default=0)
+        for name, counts in report.recap.items():
+            shown = " ".join(f"{field}={getattr(counts, field)}" for field in _FIELDS)
+            more = "".join(f" {f}={getattr(counts, f)}" for f in ("rescued", "ignored") if getattr(counts, f))
+            worst = "failed" if counts.failed or counts.unreachable else "changed" if counts.changed else "ok"
+            host = paint(printable(name).ljust(width), _COLORS[worst], on=self._colors)
+            self._print(f"{host} : {shown}{more}")
+
+    def _print(self, text: str) -> None:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()  # lines on stderr that come later are not shown before it
+
+
+def _folded(items: Sequence[ItemDone]) -> list[tuple[str, ItemDone]]:
+    """Items of a loop with their hosts; items that failed equally on several hosts are one line."""
+    alike: dict[tuple[object, ...], list[ItemDone]] = {}
+    for number, item in enumerate(items):
+        key = (item.label, item.result.status, item.result.reason, item.result.fix, _output_of(item.result))
+        alike.setdefault(key if item.result.is_failure else (number,), []).append(item)
+    return [(fold([entry.host for entry in group]), group[0]) for group in alike.values()]
+
+
+def _indented(text: str) -> str:
+    return "\n  ".join(printable(line) for line in text.splitlines())
+
+
+def _output_of(result: Result) -> str:
+    return f"{result.data.get('stdout')}\0{result.data.get('stderr')}"
+
+
+def as_json(report: PlayReport) -> dict[str, Any]:
+    return {
+        "schema": "ipexctl.play/1",
+        "playbook": printable(report.playbook),
+        "check": report.check,
+        "plays": [printable(name) for name in report.plays],
+        "recap": {name: asdict(counts) for name, counts in report.recap.items()},
+        "tasks": [
+            {
+                "name": task.name,
+                "play": task.play,
+                "module": task.module,
+                "place": task.position,
+                "hosts": {
+                    name: {
+                        "status": result.status,
+                        "reason": result.reason,
+                        "fix": result.fix,
+                        "ignored": name in task.ignored,
+                        "result": dict(result.data),
+                        "diff": result.diff,
+                    }
+                    for name, result in task.hosts.items()
+                },
+                "seconds": round(task.seconds, 3),
+            }
+            for task in report.tasks
+        ],
+        "retry_file": None if report.retry_file is None else str(report.retry_file),
+        "exit_code": report.exit_code,
+        "seconds": round(report.seconds, 3),
+    }
+
+
+def show_tasks(ready: Prepared, *, as_json: bool, quiet: bool) -> None:
+    """Print the task list of --list-tasks, or the summary of --syntax-check."""
+    plays: list[dict[str, Any]] = []
+    patterns: list[str] = []
+    for number, play in enumerate(ready.playbook.plays):
+        tasks = [(task, part) for task, part in parts_of(play.steps) if id(task) in ready.tasks]
+        rows = [
+            {"name": t.called, "module": t.spec.name, "tags": sorted(t.tags), "place": str(t.position), "part": part}
+            for t, part in tasks
+        ]
+        plays.append({"name": play.name, "hosts": [host.name for host in ready.hosts[number]], "tasks": rows})
+        patterns.append(play.hosts)
+    if as_json:
+        print_json({"schema": "ipexctl.play.tasks/1", "playbook": ready.playbook.shown, "plays": plays})
+        return
+    if quiet:
+        count = sum(len(entry["tasks"]) for entry in plays)
+        sys.stdout.write(
+            f"{printable(ready.playbook.shown)}: {counted(len(plays), 'play')}, {counted(count, 'task')}: all well\n"
+        )
+        return
+    for entry, pattern in zip(plays, patterns, strict=True):
+        sys.stdout.write(f"PLAY [{printable(entry['name'])}]: {printable(fold(entry['hosts']) or pattern)}\n")
+        for row in entry["tasks"]:
+            tags = f"  [{', '.join(row['tags'])}]" if row["tags"] else ""
+            part = f"{row['part']}: " if row["part"] else ""
+            sys.stdout.write(f"  {part}{printable(row['name'])}  ({row['module']}){tags}\n")

@@ -1,0 +1,58 @@
+"""`ipexctl report`: one HTML page that shows a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from ipexctl.cli import complete
+from ipexctl.cli.options import RUN, TIMEOUT, TextOutput, command, option
+from ipexctl.errors import UserError
+
+
+@command()
+def report_command(
+    *,
+    run: str = RUN,
+    page_file: Path | None = option(
+        "--output -o FILE", "The file to write (default: report-RUN.html in this directory)."
+    ),
+    compare: str | None = option(
+        "--compare RUN",
+        "Show what differs from another run, and the change of throughput.",
+        autocompletion=complete.runs,
+    ),
+    timeout: float | None = TIMEOUT,
+    output: TextOutput,
+) -> None:
+    """Write one HTML page that shows a run: how it ended, throughput, waiting ranks, hosts, the plan.
+
+    The page is one file that loads nothing else: open it in a browser, or attach it to an issue after reading it.
+
+    \b
+    Example: ipexctl report last --compare train-1120-132512-9f3a
+    """
+    from ipexctl.cli.hosts import check_seconds
+    from ipexctl.cli.run_hosts import begun, find_run
+    from ipexctl.extras.report.html import page_html
+    from ipexctl.extras.report.page_file import check_file, make_report, write_page
+    from ipexctl.extras.report.report import compared
+    from ipexctl.jobs.registry import RunRegistry
+    from ipexctl.ui.table import print_lines
+
+    if output.json:
+        raise UserError("report has no --json", fix="ipexctl why --json")
+    check_seconds("--timeout", timeout)
+    registry = RunRegistry()
+    record = begun(find_run(run, output, registry), output)
+    other = begun(registry.find(compare), output) if compare is not None else None
+    path = page_file or Path(f"report-{record.id}.html")
+    check_file("-o", path)
+    report = make_report(record, registry, timeout, output)
+    page = report.page
+    if other is not None:
+        page = compared(page, make_report(other, registry, timeout, output).page)
+    write_page("-o", path, page_html(page))
+    print_lines([str(path)])
+    raise typer.Exit(report.exit_code)

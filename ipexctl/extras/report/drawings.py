@@ -1,0 +1,560 @@
+"""The drawings over time: phases, curves, the grid of ranks, the figures of hosts; each with its table.
+
+In: values of `measurements.py`. Out: SVG whose texts are escaped. All drawings have the same left and right edge, so
+that one moment stands at one place on the page; each is complete without the script, which finds in `data-` attributes
+only numbers and letters that this module has made. A curve is one path, and a level of the grid is one path for all
+ranks: that keeps the page of a thousand ranks small.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ipexctl.extras.report.markup import Markup, element, escaped, joined, path_data, short
+from ipexctl.extras.report.scales import (
+    clock_text,
+    duration_text,
+    host_labels,
+    number_text,
+    quantity,
+    time_ticks,
+    value_ticks,
+)
+from ipexctl.text import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from ipexctl.extras.report.measurements import HostCurves, HostSign, RankGrid, RankRow, SignKind
+    from ipexctl.extras.report.page import TimeCurve
+    from ipexctl.extras.report.phases import PhaseKind, RunPhase
+
+LEFT, RIGHT, WIDTH = 118, 944, 960
+"""The edges of every drawing over time, in units of its view box."""
+PLOT: Final = RIGHT - LEFT
+_AXIS: Final = 26
+_CURVE_HEIGHT: Final = 150
+_FEW_HOSTS: Final = 16
+_TABLE_ROWS: Final = 24
+_MOST_SIGNS: Final = 12
+_DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_"
+_NONE: Final = "."
+WORK_LEVELS: Final = 5
+WAIT_LEVELS: Final = 3
+_NUMBERED_ROW: Final = 11.5
+"""The least height of a row that has the number of its rank."""
+_WAITS_FROM: Final = 0.1
+"""The share of waiting from which a cell shows it in place of work."""
+_NAMES: Final[dict[PhaseKind, str]] = {
+    "checks": "Checks",
+    "sync": "Sync",
+    "start": "Start",
+    "checkpoint": "Checkpoint",
+    "import": "Import, first step",
+    "warm-up": "Warm-up",
+    "steps": "Steps",
+    "script": "Script",
+    "silent": "No output",
+    "restart": "Restart",
+    "end": "After the steps",
+}
+
+
+_UNLABELLED: Final[tuple[PhaseKind, ...]] = ("silent", "warm-up", "checkpoint")
+"""On their colours a text has too little contrast."""
+
+
+def figure(number: int, title: str, drawing: Markup, table: Markup, note: Markup | None = None) -> Markup:
+    """A drawing with its heading, its readout and its table."""
+    heading = element("h2", escaped(title), id=f"t{number}")
+    readout = element("p", class_="readout")
+    behind = element("details", element("summary", escaped(f"Table: {title}")), scrolled(table, title))
+    shown = element("div", drawing, class_="wide")  # scrolls on a narrow screen, where its texts would be too small
+    return element(
+        "section", heading, note or joined(), shown, readout, behind, class_="figure", aria_labelledby=f"t{number}"
+    )
+
+
+def wide(content: Markup, title: str) -> Markup:
+    """A table that scrolls sideways on a narrow screen, also with the keys."""
+    return element("div", content, class_="wide", tabindex="0", role="region", aria_label=title)
+
+
+def scrolled(content: Markup, title: str) -> Markup:
+    """A part that scrolls by itself, also with the keys."""
+    return element("div", content, class_="scroll", tabindex="0", role="region", aria_label=title)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], name: str) -> Markup:
+    """A table; its first column heads the rows."""
+    top = element("tr", *(element("th", escaped(cell), scope="col") for cell in head))
+    body = (
+        element("tr", element("th", escaped(row[0]), scope="row"), *(element("td", escaped(c)) for c in row[1:]))
+        for row in rows
+    )
+    return element("table", element("caption", escaped(name)), element("thead", top), element("tbody", *body))
+
+
+def _svg(height: float, label: str, *children: Markup, **data: str | float) -> Markup:
+    box = f"0 0 {WIDTH} {short(height)}"
+    return element("svg", *children, viewBox=box, role="img", aria_label=label, tabindex="0", class_="chart", **data)
+
+
+def _plot(top: float, height: float, *children: Markup) -> Markup:
+    """The part of a drawing that the script zooms; its own units are those of the page."""
+    box = f"{LEFT} 0 {PLOT} {short(height)}"
+    attributes = {"preserveAspectRatio": "none", "class_": "plot", "viewBox": box}
+    return element("svg", *children, x=LEFT, y=top, width=PLOT, height=height, **attributes)
+
+
+def _restarts(seconds: Sequence[float], span: float, height: float) -> Iterator[Markup]:
+    """A line for each restart, which moves with the plot."""
+    for at in seconds:
+        path = path_data(f"M{short(LEFT + at / span * PLOT)} 0V{short(height)}")
+        yield element("path", element("title", escaped("restart")), d=path, class_="again")
+
+
+def _time_axis(span: float, top: float, bottom: float) -> Markup:
+    """Vertical lines and their times below the plot; the script writes them anew after a zoom."""
+    marks = []
+    for at, label in time_ticks(span):
+        x = LEFT + at / span * PLOT
+        marks.append(element("path", d=path_data(f"M{short(x)} {short(top)}V{short(bottom)}"), class_="grid"))
+        anchor = "end" if x > RIGHT - 20 else "middle"
+        marks.append(element("text", escaped(label), x=x, y=bottom + 16.0, text_anchor=anchor))
+    return element("g", *marks, class_="times", data_top=top, data_bottom=bottom)
+
+
+def _value_axis(ticks: Sequence[float], top: float, bottom: float, unit: str) -> Markup:
+    parts = []
+    for tick in ticks:
+        y = bottom - (tick - ticks[0]) / (ticks[-1] - ticks[0]) * (bottom - top)
+        parts.append(element("path", d=path_data(f"M{LEFT} {short(y)}H{RIGHT}"), class_="grid"))
+        parts.append(element("text", escaped(number_text(tick)), x=LEFT - 8, y=y + 4.0, text_anchor="end"))
+    middle = (top + bottom) / 2
+    turned = f"rotate(-90 44 {short(middle)})"
+    parts.append(element("text", escaped(unit), x=44, y=middle, text_anchor="middle", transform=turned, class_="unit"))
+    return joined(*parts)
+
+
+def phases(number: int, parts: Sequence[RunPhase], span: float) -> Markup:
+    """A bar of the phases, one after the other, with restarts as marks and silence below."""
+    bar, shapes = 24.0, []
+    for phase in parts:
+        x, width = LEFT + phase.begin / span * PLOT, (phase.end - phase.begin) / span * PLOT
+        if phase.kind == "restart":
+            shapes.append(element("path", d=path_data(f"M{short(x)} 2V40"), class_="p-restart"))
+            continue
+        y, tall = (bar + 8, 6.0) if phase.kind == "silent" else (4.0, bar)
+        shapes.append(element("rect", x=x, y=y, width=max(width, 1.0), height=tall, class_=f"p-{phase.kind}"))
+        label = _NAMES[phase.kind]
+        if phase.kind not in _UNLABELLED and width > 7.0 * len(label):
+            style = f"in-{phase.kind}"
+            shapes.append(
+                element("text", escaped(label), x=x + width / 2, y=bar - 3.0, text_anchor="middle", class_=style)
+            )
+    drawing = _svg(66.0, "Phases of the run", *shapes, _time_axis(span, 42.0, 46.0))
+    heading = element("h2", escaped("Phases"), id=f"t{number}")
+    shown = element("div", drawing, class_="wide")
+    return element("section", heading, shown, _phase_table(parts), class_="long", aria_labelledby=f"t{number}")
+
+
+def _phase_table(parts: Sequence[RunPhase]) -> Markup:
+    """The phases with their colours, which is the legend of the bar, too."""
+    head = (element("th", escaped(cell), scope="col") for cell in ("Phase", "Begins", "Lasts", "What happens"))
+    body = (
+        element(
+            "tr",
+            element("th", _swatch(f"p-{phase.kind}"), escaped(_NAMES[phase.kind]), scope="row", class_="key"),
+            element("td", escaped(clock_text(phase.begin))),
+            element("td", escaped("" if phase.kind == "restart" else duration_text(phase.end - phase.begin))),
+            element("td", escaped(phase.text)),
+        )
+        for phase in parts
+    )
+    return wide(
+        element("table", element("thead", element("tr", *head)), element("tbody", *body), class_="phases"),
+        "Table of the phases",
+    )
+
+
+def _swatch(style: str) -> Markup:
+    return element("svg", element("rect", width=14, height=14, class_=style), viewBox="0 0 14 14", aria_hidden="true")
+
+
+def legend(keys: Sequence[tuple[str, str]]) -> Markup:
+    """The names of colours: a swatch has a class of our style."""
+    return element("ul", *(element("li", _swatch(style), escaped(label)) for style, label in keys), class_="legend")
+
+
+def line_path(values: Sequence[float | None], most: float, height: float, least: float = 0.0, bridged: int = 0) -> str:
+    """A line with gaps where there is no value; its points are at the middle of their columns.
+
+    `bridged`: so many columns without a value are no gap.
+    """
+    step, words, drawing = PLOT / len(values), [], False
+    missing = 0
+    for column, value in enumerate(values):
+        if value is None:
+            missing += 1
+            drawing = drawing and missing <= bridged
+            continue
+        missing = 0
+        x, y = LEFT + (column + 0.5) * step, height - _share(value, least, most) * height
+        words.append(f"{'L' if drawing else 'M'}{short(x)} {short(y)}")
+        alone = column + 1 == len(values) or values[column + 1] is None
+        if not drawing and alone:
+            words.append("h.1")
+        drawing = True
+    return path_data("".join(words))
+
+
+def _share(value: float, least: float, most: float) -> float:
+    return min(1.0, max(0.0, (value - least) / (most - least)))
+
+
+def band_path(low: Sequence[float | None], high: Sequence[float | None], most: float, height: float) -> str:
+    """The area between two curves, in the parts where both have values."""
+    words, step = [], PLOT / max(1, len(low))
+    for part in _runs(low, high):
+        points = [(column, high[column] or 0.0) for column in part]
+        points += [(column, low[column] or 0.0) for column in reversed(part)]
+        places = (
+            f"{short(LEFT + (c + 0.5) * step)} {short(height - _share(v, 0.0, most) * height)}" for c, v in points
+        )
+        words.append(f"M{'L'.join(places)}Z")
+    return path_data("".join(words))
+
+
+def _runs(low: Sequence[float | None], high: Sequence[float | None]) -> Iterator[list[int]]:
+    part: list[int] = []
+    for column, (one, two) in enumerate(zip(low, high, strict=True)):
+        if one is not None and two is not None:
+            part.append(column)
+        elif part:
+            yield part
+            part = []
+    if part:
+        yield part
+
+
+def curve(number: int, shown: TimeCurve, span: float, restarts: Sequence[float] = ()) -> Markup:
+    """One curve with its axes."""
+    known = [value for value in (*shown.values, *shown.high) if value is not None]
+    ticks = value_ticks(max(known, default=0.0), min(known, default=0.0))
+    most, top, bottom = ticks[-1], 8.0, 8.0 + _CURVE_HEIGHT
+    shapes = []
+    if shown.low:
+        area = band_path(shown.low, shown.high, most, _CURVE_HEIGHT)
+        shapes.append(element("path", d=area, class_="band"))
+    shapes.append(
+        element("path", d=line_path(shown.values, most, _CURVE_HEIGHT, ticks[0], shown.bridged), class_="line")
+    )
+    drawing = _svg(
+        bottom + _AXIS,
+        f"{shown.title} over time, in {shown.unit or 'no unit'}",
+        _value_axis(ticks, top, bottom, shown.unit),
+        _time_axis(span, top, bottom),
+        _plot(top, _CURVE_HEIGHT, *shapes, *_restarts(restarts, span, _CURVE_HEIGHT)),
+        data_span=span,
+        data_values=",".join("" if value is None else number_text(value) for value in shown.values),
+        data_unit=shown.unit,
+    )
+    return figure(number, shown.title, drawing, _curve_table(shown), _mean(shown))
+
+
+def _mean(shown: TimeCurve) -> Markup:
+    known = [value for value in shown.values if value is not None]
+    if not known:
+        return Markup("")
+    unit = f" {shown.unit}" if shown.unit else ""
+    words = f"median {number_text(statistics.median(known))}{unit}, last {number_text(known[-1])}{unit}"
+    return element("p", escaped(words), class_="note")
+
+
+def _curve_table(shown: TimeCurve) -> Markup:
+    """Means of at most `_TABLE_ROWS` parts of the time."""
+    size = -(-len(shown.values) // _TABLE_ROWS)
+    rows = []
+    for at in range(0, len(shown.values), size):
+        known = [value for value in shown.values[at : at + size] if value is not None]
+        cell = number_text(statistics.fmean(known)) if known else "-"
+        rows.append((clock_text(at * shown.columns.width), cell))
+    return table(("From", f"{shown.unit or 'value'}, mean"), rows, shown.title)
+
+
+def grid(number: int, ranks: RankGrid, span: float, restarts: Sequence[float] = ()) -> Markup:
+    """A row for each rank, a cell for each column: work in blue, waiting in orange, grey without a step."""
+    places, height_in_rows = _places(ranks.rows)
+    row_height = min(18.0, max(1.0, 460 / height_in_rows))
+    top, height = 8.0, row_height * height_in_rows
+    most = _busiest(ranks.rows)
+    cells = _cells(ranks.rows, places, most)
+    scale = f"translate({LEFT} {short(row_height / 2)}) scale({PLOT / ranks.columns.count:.4f} {row_height:.4f})"
+    paths = (element("path", d=path_data("".join(words)), class_=style) for style, words in cells.items() if words)
+    shapes = element("g", *paths, transform=scale, class_="cells")
+    drawing = _svg(
+        top + height + _AXIS,
+        "Work and waiting of each rank over time",
+        _host_names(ranks.rows, places, top, row_height),
+        _plot(top, height, shapes, *_restarts(restarts, span, height)),
+        _time_axis(span, top + height, top + height + 4),
+        data_span=span,
+        data_most=f"{most:.3f}",
+        data_rows=" ".join(map(str, places)),
+        data_height=f"{row_height:.4f}",
+        data_cells=" ".join(_encoded(row, most) for row in ranks.rows),
+    )
+    middle = WORK_LEVELS // 2
+    keys = [
+        ("w0", f"below {most / WORK_LEVELS:.2g} cores in use"),
+        (f"w{middle}", f"from {most * middle / WORK_LEVELS:.2g}"),
+        (f"w{WORK_LEVELS - 1}", f"from {most * (WORK_LEVELS - 1) / WORK_LEVELS:.2g}"),
+        ("d0", "waits for data, or in the shared all-reduce: from 10 %"),
+        (f"d{WAIT_LEVELS - 1}", "from 70 %"),
+        ("idle", "no step ended"),
+    ]
+    title = "Work and waiting of each rank"
+    return figure(number, title, drawing, _rank_table(ranks.rows), legend(keys))
+
+
+def _places(rows: Sequence[RankRow]) -> tuple[list[int], int]:
+    """The line of each rank. A free line separates hosts that have several ranks."""
+    hosts = len({row.host for row in rows})
+    is_spaced = 1 < hosts <= len(rows) // 2
+    places, at = [], 0
+    for before, row in zip((None, *rows), rows, strict=False):
+        if before is not None and before.host != row.host and is_spaced:
+            at += 1
+        places.append(at)
+        at += 1
+    return places, at
+
+
+def _busiest(rows: Sequence[RankRow]) -> float:
+    """The cores in use that only a fiftieth of the cells exceeds."""
+    used = sorted(cores for row in rows for cores in row.cores if cores is not None)
+    return max(used[int(0.98 * (len(used) - 1))] if used else 0.0, 0.1)
+
+
+def _cells(rows: Sequence[RankRow], places: Sequence[int], most: float) -> dict[str, list[str]]:
+    """Class → the pieces of its path: runs of equal cells, as horizontal lines one unit wide."""
+    styles = [f"w{n}" for n in range(WORK_LEVELS)] + [f"d{n}" for n in range(WAIT_LEVELS)] + ["idle"]
+    paths: list[list[str]] = [[] for _ in styles]
+    ends = [0] * len(styles)
+    for place, row in zip(places, rows, strict=True):
+        last, begin = -1, 0
+        fresh = [True] * len(styles)
+        levels = [*_levels(row, most), -1]
+        for column, level in enumerate(levels):
+            if level == last:
+                continue
+            if last >= 0:
+                move = f"M{begin} {place}" if fresh[last] else f"m{begin - ends[last]} 0"
+                paths[last].append(f"{move}h{column - begin}")
+                fresh[last], ends[last] = False, column
+            last, begin = level, column
+    return dict(zip(styles, paths, strict=True))
+
+
+def _levels(row: RankRow, most: float) -> Iterator[int]:
+    """The style of each cell; a rank that never steps has no time without steps."""
+    for cores, waits, steps in zip(row.cores, row.waits, row.steps_per_s, strict=True):
+        if steps is None:
+            yield -1
+        elif waits is not None and waits >= _WAITS_FROM:
+            yield WORK_LEVELS + (2 if waits >= 0.7 else 1 if waits >= 0.4 else 0)
+        elif not steps and row.steps:
+            yield WORK_LEVELS + WAIT_LEVELS
+        elif cores is None:
+            yield -1
+        else:
+            yield min(WORK_LEVELS - 1, int(cores / most * WORK_LEVELS))
+
+
+def _encoded(row: RankRow, most: float) -> str:
+    """Two letters for each cell: cores in use and the share of waiting, each in 64 steps; `.` is not known."""
+    return "".join(
+        _letter(None if cores is None else cores / most) + _letter(waits)
+        for cores, waits in zip(row.cores, row.waits, strict=True)
+    )
+
+
+def _letter(share: float | None) -> str:
+    return _NONE if share is None else _DIGITS[min(63, max(0, round(share * 63)))]
+
+
+def _host_names(rows: Sequence[RankRow], places: Sequence[int], top: float, row_height: float) -> Markup:
+    """The name of each host beside its ranks, as far as there is room, and the numbers of ranks in high rows."""
+    has_numbers = row_height >= _NUMBERED_ROW
+    edge = LEFT - 8 - (26 if has_numbers else 0)
+    labels = host_labels((row.host for row in rows), 12 if has_numbers else 17)
+    spans: dict[str, tuple[int, int]] = {}
+    for row, place in zip(rows, places, strict=True):
+        spans[row.host] = (spans.get(row.host, (place, 0))[0], place)
+    names, free = [], 0.0
+    if has_numbers:
+        for row, place in zip(rows, places, strict=True):
+            y = top + (place + 0.5) * row_height + 4
+            names.append(element("text", escaped(str(row.rank)), x=LEFT - 6, y=y, text_anchor="end"))
+    for host, (first, last) in spans.items():
+        y = top + (first + last + 1) / 2 * row_height
+        if y - 5.5 < free:
+            continue
+        free = y + 5.5
+        names.append(element("text", escaped(labels[host]), x=edge, y=y + 4, text_anchor="end"))
+    return joined(*names)
+
+
+def _rank_table(rows: Sequence[RankRow]) -> Markup:
+    def rate(amount: float | None, seconds: float) -> str:
+        return number_text(amount / seconds) if amount is not None and seconds > 0 else "-"
+
+    cells = (
+        (
+            str(row.rank),
+            row.host,
+            number_text(row.steps),
+            rate(row.steps, row.seconds),
+            rate(row.samples, row.seconds),
+            "-" if row.mean_cores is None else number_text(row.mean_cores),
+            "-" if row.mean_wait is None else f"{100 * row.mean_wait:.0f} %",
+            "-" if row.most_memory is None else quantity(row.most_memory, "B"),
+        )
+        for row in rows
+    )
+    head = ("Rank", "Host", "Steps", "Steps/s", "Samples/s", "Cores in use", "Waits", "Memory, most")
+    return table(head, cells, "Ranks")
+
+
+class _Measure(NamedTuple):
+    """What is drawn of all hosts in one column: a line for each, and another one behind it."""
+
+    label: str
+    unit: str
+    values: Sequence[Sequence[float | None]]
+    behind: Sequence[Sequence[float | None]] = ()
+
+
+def hosts(number: int, curves: Sequence[HostCurves], span: float) -> Markup:
+    """Three small curves for each host, on scales that all hosts share."""
+    has_ranks = any(shown.rank_memory for shown in curves)
+    whole = [shown.memory for shown in curves]
+    measures = (
+        _Measure("CPU", "%", [_percent(shown.cpu) for shown in curves]),
+        _Measure("Memory: ranks, grey: host", "B", [shown.rank_memory for shown in curves], whole)
+        if has_ranks
+        else _Measure("Memory", "B", whole),
+        _Measure("Network", "B/s", [shown.network for shown in curves]),
+    )
+    gap, row, top = 22.0, 34.0 if len(curves) <= _FEW_HOSTS else 22.0, 26.0
+    labels = host_labels((shown.host for shown in curves), 17)
+    width = (PLOT - 2 * gap) / 3
+    shapes = []
+    for place, measure in enumerate(measures):
+        left = LEFT + place * (width + gap)
+        all_values = (*measure.values, *measure.behind)
+        known = [value for values in all_values for value in values if value is not None]
+        most = 100.0 if measure.unit == "%" else value_ticks(max(known, default=0.0))[-1]
+        words = f"{measure.label}, 0 to {quantity(most, measure.unit)}" if known else f"{measure.label}: not measured"
+        shapes.append(element("text", escaped(words), x=left, y=14, class_="unit"))
+        for line in range(len(curves)):
+            base = top + (line + 1) * row - 6
+            shapes.append(element("path", d=path_data(f"M{short(left)} {short(base)}h{short(width)}"), class_="grid"))
+            for lines, style in ((measure.behind, "line whole"), (measure.values, f"line m{place}")):
+                if lines and lines[line]:
+                    words = _small_path(lines[line], most, left, width, base, row - 10)
+                    shapes.append(element("path", d=words, class_=style))
+    for line, shown in enumerate(curves):
+        y = top + (line + 1) * row - 14
+        shapes.append(element("text", escaped(labels[shown.host]), x=LEFT - 8, y=y, text_anchor="end"))
+    bottom = top + len(curves) * row
+    for place in range(3):
+        left = LEFT + place * (width + gap)
+        shapes.append(element("text", escaped("0"), x=left, y=bottom + 12))
+        shapes.append(element("text", escaped(duration_text(span)), x=left + width, y=bottom + 12, text_anchor="end"))
+    box = f"0 0 {WIDTH} {short(bottom + 18)}"
+    drawing = element(
+        "svg", *shapes, viewBox=box, role="img", aria_label="CPU, memory and network of each host", tabindex="0"
+    )
+    return figure(number, "Hosts", drawing, _host_table(curves), _signs(curves))
+
+
+def _percent(shares: Sequence[float | None]) -> list[float | None]:
+    return [None if share is None else 100 * share for share in shares]
+
+
+def _signs(curves: Sequence[HostCurves]) -> Markup | None:
+    """What slowed hosts down, in a line for each of them; what sets no host apart is one line for all."""
+    shared = _shared_signs(curves)
+    parts = []
+    if shared:
+        words = f"on each host: {', '.join(map(_sign_text, shared))}, or more"
+        parts.append(element("p", escaped(words), class_="note"))
+    kinds = {sign.kind for sign in shared}
+    own = ((shown.host, [_sign_text(sign) for sign in shown.signs if sign.kind not in kinds]) for shown in curves)
+    rows = [f"{host}: {', '.join(texts)}" for host, texts in own if texts]
+    if len(rows) > _MOST_SIGNS:
+        rows[_MOST_SIGNS:] = [f"… {counted(len(rows) - _MOST_SIGNS, 'more host')}"]
+    if rows:
+        parts.append(element("ul", *(element("li", escaped(row)) for row in rows), class_="signs"))
+    return joined(*parts) if parts else None
+
+
+def _shared_signs(curves: Sequence[HostCurves]) -> list[HostSign]:
+    """The least of each sign that all of several hosts have, none of them more than twice as much as another."""
+    found: dict[SignKind, list[HostSign]] = {}
+    for sign in (sign for shown in curves for sign in shown.signs):
+        found.setdefault(sign.kind, []).append(sign)
+    least = {kind: min(signs, key=lambda sign: sign.mean) for kind, signs in found.items()}
+    return [
+        sign
+        for kind, sign in least.items()
+        if len(found[kind]) == len(curves) > 1 and all(each.mean <= 2 * sign.mean for each in found[kind])
+    ]
+
+
+def _sign_text(sign: HostSign) -> str:
+    part = f"{100 * sign.mean:.0f} %"
+    texts: dict[SignKind, str] = {
+        "memory_pressure": f"processes waited for memory {part} of the time",
+        "swap_per_s": f"{quantity(sign.mean, 'B/s')} were swapped",
+        "steal": f"the hypervisor gave {part} of the processor time to other machines",
+        "throttled": f"the ranks used up their share of the processors in {part} of the time",
+        "io_pressure": f"processes waited for disks {part} of the time",
+        "cpu_pressure": f"processes waited for a processor {part} of the time",
+        "retransmits_per_s": f"{number_text(sign.mean)} TCP segments/s were sent again",
+    }
+    return texts[sign.kind]
+
+
+def _small_path(
+    values: Sequence[float | None], most: float, left: float, width: float, base: float, height: float
+) -> str:
+    step, words, drawing = width / len(values), [], False
+    for column, value in enumerate(values):
+        if value is None:
+            drawing = False
+            continue
+        x, y = left + (column + 0.5) * step, base - _share(value, 0.0, most) * height
+        words.append(f"{'L' if drawing else 'M'}{short(x)} {short(y)}")
+        drawing = True
+    return path_data("".join(words))
+
+
+def _host_table(curves: Sequence[HostCurves]) -> Markup:
+    def mean_and_most(values: Sequence[float | None]) -> tuple[str, str]:
+        known = [value for value in values if value is not None]
+        return (number_text(statistics.fmean(known)), number_text(max(known))) if known else ("-", "-")
+
+    rows = (
+        (
+            shown.host,
+            *mean_and_most(_percent(shown.cpu)),
+            *(cell for values in (shown.memory, shown.network) for cell in mean_and_most(values)),
+        )
+        for shown in curves
+    )
+    head = ("Host", "CPU %, mean", "most", "Memory, mean", "most", "Network/s, mean", "most")
+    return table(head, rows, "Hosts")

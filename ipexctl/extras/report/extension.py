@@ -1,0 +1,16 @@
+"""Tells the core of `ipexctl report`, and of the page that `run --report` writes."""
+
+from ipexctl.extensions import CommandEntry, Extra
+
+EXTRA = Extra(
+    (
+        CommandEntry(
+            "report",
+            "Look back",
+            "Write one HTML page that shows a run.",
+            "ipexctl.extras.report.command",
+            before="dump",
+        ),
+    ),
+    adds={"run-page": "ipexctl.extras.report.page_file:RunPageFile"},
+)

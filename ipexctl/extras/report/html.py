@@ -1,0 +1,243 @@
+"""The page of a run as one HTML file.
+
+In: a `ReportPage`; out: the text of the file. The order is that of a reader's questions: how it ended and what to
+type, its last lines, the stacks of a hang, what ran where, which rank was slow, how fast, which rank waited, the
+hosts, the phases, and the plan, folded up. The rules: the file asks for nothing (`default-src 'none'`, and the hashes
+of its own style and script), every text of a host stands between tags and is escaped, none becomes a link, a hidden
+value is not in the file.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.extras.report import drawings
+from ipexctl.extras.report.assets import SCRIPT, STYLE
+from ipexctl.extras.report.markup import Markup, element, escaped, joined
+from ipexctl.extras.report.page import Fact
+from ipexctl.extras.report.scales import duration_text, number_text
+from ipexctl.extras.slow.view import section_of
+from ipexctl.node.common.records import FINAL
+from ipexctl.text import counted
+from ipexctl.ui.run.summary import network_text, throughput_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from ipexctl.extras.report.comparison import Change, Incomparable, RunComparison
+    from ipexctl.extras.report.page import ReportPage, SettingRow
+
+GENERATOR: Final = Markup('<meta name="generator" content="ipexctl report">')
+"""By it a page is known again, which may be replaced by a newer one."""
+_STATES: Final = {
+    "ok": "✓ ended well",
+    "failed": "✕ failed",
+    "lost": "✕ lost",
+    "stopped": "■ stopped",
+    "running": "▶ running",
+    "starting": "▶ starting",
+}
+_STREAMS: Final = {"stdout": "stdout", "stderr": "stderr", "mpirun": "mpirun.log", "supervisor": "supervise.log"}
+_KEYS: Final = "Keys on a drawing: ← → move the cursor, ↑ ↓ choose a rank, + and - zoom, Esc shows all. Drag to zoom."
+_MAX_LINE: Final = 4000
+_FIGURES_AT: Final = 3
+"""After script, hosts and start."""
+
+
+def page_html(page: ReportPage) -> str:
+    """The whole file."""
+    sections = [_ending(page), _last_lines(page), _stacks(page), _facts(page)]
+    if page.comparison is not None:
+        sections.append(_comparison(page.comparison))
+    sections.append(_slow(page))
+    sections += _drawings(page)
+    sections += [_plan(page), _missing(page)]
+    return document(f"Run {page.run}", sections)
+
+
+def document(title: str, sections: Iterable[Markup]) -> str:
+    """A whole file with these sections."""
+    policy = f"default-src 'none'; style-src '{_hash(STYLE)}'; script-src '{_hash(SCRIPT)}'"
+    head = element(
+        "head",
+        Markup('<meta charset="utf-8">'),
+        Markup(
+            f"<meta http-equiv=\"Content-Security-Policy\" content=\"{policy}; base-uri 'none'; form-action 'none'\">"
+        ),
+        Markup('<meta name="viewport" content="width=device-width,initial-scale=1">'),
+        Markup('<meta name="color-scheme" content="light dark"><meta name="referrer" content="no-referrer">'),
+        GENERATOR,
+        element("title", escaped(title)),
+        element("style", Markup(STYLE)),
+    )
+    body = element("body", element("main", *sections), element("script", Markup(SCRIPT)))
+    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _ending(page: ReportPage) -> Markup:
+    """How it ended, and what to type."""
+    style = page.state if page.state in _STATES else "unknown"
+    state = element("span", escaped(_STATES.get(page.state, f"? {page.state}")), class_=f"state {style}")
+    parts = [element("h1", escaped(page.headline)), element("p", state, escaped(f"Run {page.run}"), class_="run")]
+    if page.cause:
+        label = "Possible cause" if page.confidence == "possible" else "Likely cause"
+        cause = [element("p", escaped(f"{label}: {page.cause}"), class_="cause")]
+        if page.fixes:
+            cause.append(element("ul", *(element("li", escaped(fix)) for fix in page.fixes), class_="fixes"))
+        parts.append(element("div", *cause, class_="why"))
+    parts += [element("p", escaped(sentence)) for sentence in page.others]
+    parts += [element("p", escaped(note), class_="note") for note in page.notes]
+    if page.commands:
+        lines = Markup("\n".join(escaped(command) for command in page.commands))
+        parts += [element("h2", escaped("Its output" if page.fixes else "Type next")), element("pre", lines)]
+    return element("header", *parts)
+
+
+def section(title: str, *content: Markup, is_long: bool = False) -> Markup:
+    heading = element("h2", escaped(title))
+    return element("section", heading, *content, class_="long") if is_long else element("section", heading, *content)
+
+
+def _facts(page: ReportPage) -> Markup:
+    if not page.facts:
+        return joined()
+    figures = [Fact("Throughput", speed)] if (speed := throughput_text(page.measured)) else []
+    if page.took is not None:
+        figures.insert(0, Fact("Duration", duration_text(page.took)))
+    shown = [*page.facts[:_FIGURES_AT], *figures, *page.facts[_FIGURES_AT:]]
+    entries = (joined(element("dt", escaped(f.label)), element("dd", escaped(f.value))) for f in shown)
+    return section("What ran", element("dl", *entries))
+
+
+def _slow(page: ReportPage) -> Markup:
+    """The slow ranks and links, with what was judged; nothing for a run whose ranks could not be compared."""
+    if page.slow is None or page.record is None:
+        return joined()
+    if page.slow.unjudged and not page.slow.findings and not network_text(page.slow.network):
+        return joined()
+    shown = section_of(page.record, page.slow, is_over=page.state in FINAL)
+    parts = []
+    for entry in shown.entries:
+        parts.append(element("p", escaped(entry.headline), class_="cause"))
+        parts += [element("p", escaped(text)) for text in (entry.cost, entry.reason) if text]
+        parts.append(element("ul", *(element("li", escaped(fix)) for fix in entry.fixes), class_="fixes"))
+    parts += [element("p", escaped(text), class_="note") for text in shown.closing]
+    return section("Slow ranks and links", *parts)
+
+
+def _drawings(page: ReportPage) -> Iterator[Markup]:
+    span = page.span
+    restarts = [phase.begin for phase in page.phases if phase.kind == "restart"]
+    number = 0
+    for curve in (page.throughput, page.loss):
+        if curve is not None:
+            number += 1
+            yield drawings.curve(number, curve, span, restarts)
+    if page.grid is not None:
+        number += 1
+        yield drawings.grid(number, page.grid, span, restarts)
+    if number:
+        yield element("p", escaped(_KEYS), class_="keys", hidden="hidden")
+    if page.hosts:
+        number += 1
+        yield drawings.hosts(number, page.hosts, span)
+    if page.phases:
+        yield drawings.phases(number + 1, page.phases, span)
+
+
+def _plan(page: ReportPage) -> Markup:
+    """The variables with their reasons."""
+    if not page.settings:
+        return joined()
+    head = element("tr", *(element("th", escaped(cell), scope="col") for cell in ("Variable", "Value", "Why")))
+    body = element("tbody", *map(_setting, page.settings))
+    rows = drawings.wide(element("table", element("thead", head), body, class_="plan"), "Plan")
+    more = (
+        element("p", escaped(f"{counted(page.more_settings, 'more row')} in plan.json"))
+        if page.more_settings
+        else joined()
+    )
+    summary = element(
+        "summary", escaped(f"{counted(len(page.settings), 'setting')} of the ranks, each with its reason")
+    )
+    return section("Plan", element("details", summary, rows, more), is_long=True)
+
+
+def _setting(row: SettingRow) -> Markup:
+    if row.is_hidden:
+        value = element("span", escaped("not shown"), class_="hidden")
+    elif row.value is None:
+        value = element("span", escaped("removed"), class_="hidden")
+    else:
+        value = escaped(row.value[:_MAX_LINE])
+    where = element("div", escaped(row.where), class_="note") if row.where else joined()
+    name = element("th", escaped(row.name), scope="row")
+    return element("tr", name, element("td", value, where), element("td", escaped(row.reason)))
+
+
+def _last_lines(page: ReportPage) -> Markup:
+    if not page.lines:
+        return joined()
+    parts: list[Markup] = []
+    for stream, label in _STREAMS.items():
+        lines = [escaped(line.text.expandtabs(8)[:_MAX_LINE]) for line in page.lines if line.stream == stream]
+        if lines:
+            parts += [element("h3", escaped(f"{page.whose}: {label}")), element("pre", Markup("\n".join(lines)))]
+    return section("Last lines", *parts, is_long=True)
+
+
+def _stacks(page: ReportPage) -> Markup:
+    if not page.stacks:
+        return joined()
+    parts = []
+    for stack in page.stacks:
+        text = element("pre", Markup("\n".join(map(escaped, stack.lines))))
+        parts.append(element("details", element("summary", escaped(stack.title)), text))
+    return section("Stacks, the innermost call first", *parts, is_long=True)
+
+
+def _missing(page: ReportPage) -> Markup:
+    if not page.missing:
+        return joined()
+    return section("Not in this record", element("ul", *(element("li", escaped(part)) for part in page.missing)))
+
+
+def _comparison(comparison: RunComparison) -> Markup:
+    parts = [element("p", escaped(_change_sentence(comparison.change)))]
+    if comparison.settings:
+        rows = [
+            (
+                setting.name,
+                "-" if setting.before is None else setting.before,
+                "-" if setting.after is None else setting.after,
+            )
+            for setting in comparison.settings
+        ]
+        parts.append(drawings.table(("Setting", comparison.other, "This run"), rows, "Settings that differ"))
+    else:
+        parts.append(element("p", escaped("No setting differs.")))
+    return section(f"Compared with {comparison.other}", *parts, is_long=True)
+
+
+_INCOMPARABLE: Final[dict[Incomparable, str]] = {
+    "not-measured": "a run has no measured steps",
+    "other-unit": "one run has samples and the other one steps",
+    "too-short": "a run has ended in its warm-up; a minute of steps suffices",
+}
+
+
+def _change_sentence(change: Change | Incomparable) -> str:
+    if isinstance(change, str):
+        return f"Throughput cannot be compared: {_INCOMPARABLE[change]}."
+    speeds = f"{number_text(change.before)} before, {number_text(change.after)} {change.unit} now"
+    sentence = f"Throughput changed by {100 * change.ratio:+.1f} % ({speeds})"
+    if change.low is None or change.high is None:
+        return f"{sentence}. A run is too short for an interval."
+    bounds = f"between {100 * change.low:+.1f} % and {100 * change.high:+.1f} %"
+    return f"{sentence}, {bounds} with 95 % confidence for these two starts; two starts of one program differ, too."

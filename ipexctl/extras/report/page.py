@@ -1,0 +1,307 @@
+"""The page of a run as a value: what it says, in the order in which a reader asks. Pure.
+
+In: the snapshot of a run, its diagnosis, its plan as in plan.json, and what was measured. Out: a `ReportPage`, from
+which `html.py` draws without deciding anything. The rules: a part that the record lacks is empty and named in
+`missing`, so that records of older versions give a page, too; a secret's value never enters the page; all texts are as
+hosts sent them, and the drawing escapes them; times are of node0's clock.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.extras.report.measurements import MAX_COLUMNS, NO_MEASUREMENTS, columns_for, host_curves, rank_grid
+from ipexctl.extras.report.phases import before_start, find_phases
+from ipexctl.hosts.nodeset import fold
+from ipexctl.jobs.ranks import describe_ranks
+from ipexctl.node.common.records import as_dict, as_list
+from ipexctl.text import counted, format_clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from ipexctl.extras.report.comparison import RunComparison
+    from ipexctl.extras.report.measurements import Columns, HostCurves, Measurements, RankGrid
+    from ipexctl.extras.report.phases import RunPhase
+    from ipexctl.extras.slow.verdict import SlowVerdict
+    from ipexctl.jobs.dump import Dump
+    from ipexctl.jobs.registry import RunRecord
+    from ipexctl.jobs.why.diagnosis import Diagnosis, Line
+    from ipexctl.jobs.why.run_snapshot import RunSnapshot
+    from ipexctl.node.common.records import Throughput
+
+MAX_SETTINGS: Final = 300
+_FEW_VALUES: Final = 2
+"""More values of a variable, each for some ranks, are one row."""
+_BRIDGED: Final = 5
+_MAX_GROUPS: Final = 64
+_MAX_FRAMES: Final = 60
+_CREDENTIAL: Final = re.compile(
+    r"(?:^|_)(?:API_?KEYS?|ACCESS_KEYS?|AUTH|CREDENTIALS?|KEY|PASS|PASSWD|PASSWORD|SECRETS?|TOKENS?)(?:_|$)",
+    re.IGNORECASE,
+)
+"""Names of variables whose values are left out, however they were set: a page is made to be passed on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    label: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class SettingRow:
+    """A variable of the ranks, and the reason for its value."""
+
+    name: str
+    value: str | None
+    """None: it is removed."""
+    reason: str
+    where: str
+    """The hosts or ranks that have it; empty: all."""
+    is_hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StackText:
+    """Ranks with the same stack."""
+
+    title: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TimeCurve:
+    """One value for each column; `low` and `high` are of the slowest and the fastest rank."""
+
+    title: str
+    unit: str
+    values: tuple[float | None, ...]
+    columns: Columns
+    bridged: int = 0
+    """So many columns without a value are no gap: what is printed now and then."""
+    low: tuple[float | None, ...] = ()
+    high: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReportPage:
+    """All that the page of a run shows."""
+
+    run: str
+    state: str
+    headline: str
+    cause: str = ""
+    confidence: str = "likely"
+    fixes: tuple[str, ...] = ()
+    commands: tuple[str, ...] = ()
+    """To type next."""
+    notes: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    took: float | None = None
+    """Seconds from the start of mpirun to the end."""
+    measured: Throughput | None = None
+    """Of the whole run."""
+    throughput: TimeCurve | None = None
+    loss: TimeCurve | None = None
+    grid: RankGrid | None = None
+    hosts: tuple[HostCurves, ...] = ()
+    phases: tuple[RunPhase, ...] = ()
+    settings: tuple[SettingRow, ...] = ()
+    more_settings: int = 0
+    """Rows that are left out."""
+    lines: tuple[Line, ...] = ()
+    whose: str = ""
+    stacks: tuple[StackText, ...] = ()
+    missing: tuple[str, ...] = ()
+    comparison: RunComparison | None = None
+    record: RunRecord | None = None
+    """For the commands of the section on slow ranks."""
+    slow: SlowVerdict | None = None
+
+    @property
+    def span(self) -> float:
+        """Seconds that the drawings cover."""
+        ends = [phase.end for phase in self.phases]
+        return max([*ends, self.grid.columns.span if self.grid is not None else 0.0, 1.0])
+
+
+def report_page(
+    record: RunRecord,
+    snapshot: RunSnapshot,
+    diagnosis: Diagnosis,
+    plan: Mapping[str, Any],
+    measured: Measurements = NO_MEASUREMENTS,
+) -> ReportPage:
+    """Decide what the page shows. `plan`: the document of plan.json, or as much of it as there is."""
+    status = snapshot.status
+    before = before_start(plan)
+    start = (status.started or record.started) - sum(before.values())
+    end = max(start, status.ended or snapshot.now or start)
+    hosts = {row.rank: row.host for row in status.ranks}
+    grid = rank_grid(measured, hosts, start, end)
+    curves = host_curves(measured, hosts, start, end)
+    settings = tuple(_settings(plan))
+    dump = snapshot.current_dump
+    cause = diagnosis.cause
+    return ReportPage(
+        run=snapshot.id or record.id,
+        state=diagnosis.state,
+        headline=diagnosis.headline,
+        cause=cause.sentence if cause is not None else "",
+        confidence=cause.confidence if cause is not None else "likely",
+        fixes=tuple(cause.fix.split("; ")) if cause is not None and cause.fix else (),
+        commands=diagnosis.next,
+        notes=diagnosis.notes,
+        others=tuple(other.sentence for other in diagnosis.others),
+        facts=tuple(_facts(record, snapshot, plan)),
+        took=snapshot.took,
+        measured=status.throughput,
+        throughput=throughput_of(grid, is_metric=measured.is_metric) if grid is not None else None,
+        loss=_loss(measured, grid, start, end),
+        grid=grid,
+        hosts=curves,
+        phases=tuple(find_phases(snapshot, measured, before, start, end)),
+        settings=settings[:MAX_SETTINGS],
+        more_settings=max(0, len(settings) - MAX_SETTINGS),
+        lines=diagnosis.lines,
+        whose=diagnosis.whose,
+        stacks=_stacks(dump) if dump is not None else (),
+        missing=tuple(_missing(grid, curves, settings)),
+    )
+
+
+def _missing(grid: RankGrid | None, hosts: Sequence[HostCurves], settings: Sequence[SettingRow]) -> Iterator[str]:
+    if grid is None:
+        yield "throughput, and work and waiting of each rank: the record has no figures of ranks"
+    elif not any(row.steps for row in grid.rows):
+        yield "throughput: no rank has called the step of a torch optimizer"
+    if not hosts:
+        yield "CPU, memory and network of each host: the record has no figures of hosts"
+    if not settings:
+        yield "the plan's variables: the plan of this run is not on the control machine"
+
+
+def _facts(record: RunRecord, snapshot: RunSnapshot, plan: Mapping[str, Any]) -> Iterator[Fact]:
+    status = snapshot.status
+    names = tuple(dict.fromkeys(row.host for row in status.ranks)) or record.hosts
+    ranks = counted(status.world_size or record.world_size, "rank")
+    yield Fact("Script", status.script or record.script)
+    yield Fact("Hosts", f"{ranks} on {counted(len(names), 'host')}: {fold(names)}")
+    if started := status.started or record.started:
+        yield Fact("Started", format_clock(started, "%Y-%m-%d %H:%M:%S"))
+    if status.exit_code is not None:
+        yield Fact("Exit code", str(status.exit_code))
+    if environment := status.env or record.env:
+        yield Fact("Environment", environment)
+    for label, key in (("Stack", "stack"), ("Backend", "backend"), ("MPI", "flavor"), ("Data type", "dtype_hint")):
+        if isinstance(value := plan.get(key), str) and value:
+            yield Fact(label, value)
+    commit = as_dict(plan.get("commit"))
+    if isinstance(name := commit.get("hash"), str) and name:
+        branch = commit.get("branch")
+        yield Fact("Commit", f"{name[:12]} ({branch})" if isinstance(branch, str) and branch else name[:12])
+    if status.attempt:
+        yield Fact("Restarts", f"{status.attempt} of at most {status.restarts}")
+
+
+def throughput_of(grid: RankGrid, *, is_metric: bool = False) -> TimeCurve | None:
+    """Samples a second of all ranks where they are known, else steps a second with the range of the ranks.
+
+    With `is_metric`, they are those that the lowest rank printed.
+    """
+    printed = min((row for row in grid.rows if row.samples), key=lambda row: row.rank, default=None)
+    if is_metric and printed is not None:
+        return TimeCurve("Throughput, as the script prints it", "samples/s", printed.samples_per_s, grid.columns)
+    if not any(row.steps for row in grid.rows):
+        return None
+    columns = range(grid.columns.count)
+    if all(row.samples_per_s for row in grid.rows) and any(row.samples for row in grid.rows):
+        total = [[r for row in grid.rows if (r := row.samples_per_s[column]) is not None] for column in columns]
+        values = tuple(sum(rates) if rates else None for rates in total)
+        return TimeCurve("Throughput of all ranks", "samples/s", values, grid.columns)
+    rates = [[r for row in grid.rows if (r := row.steps_per_s[column]) is not None] for column in columns]
+    return TimeCurve(
+        "Throughput of a rank: median, and the range from the slowest to the fastest",
+        "steps/s",
+        tuple(statistics.median(each) if each else None for each in rates),
+        grid.columns,
+        0,
+        tuple(min(each, default=None) for each in rates),
+        tuple(max(each, default=None) for each in rates),
+    )
+
+
+def _loss(measured: Measurements, grid: RankGrid | None, start: float, end: float) -> TimeCurve | None:
+    """The mean of the printed values in each column."""
+    points = [(at, value) for at, value in measured.losses if start <= at <= end]
+    if len(points) < 2:
+        return None
+    columns = grid.columns if grid is not None else columns_for(start, end, (end - start) / len(points), MAX_COLUMNS)
+    sums, counts = [0.0] * columns.count, [0] * columns.count
+    for at, value in points:
+        column = min(columns.count - 1, int((at - columns.start) / columns.width))
+        sums[column] += value
+        counts[column] += 1
+    means = tuple(total / count if count else None for total, count in zip(sums, counts, strict=True))
+    return TimeCurve("Loss", "", means, columns, _BRIDGED)
+
+
+def _settings(plan: Mapping[str, Any]) -> Iterator[SettingRow]:
+    """Variables with equal values and reasons are one row; so are those removed for one reason, and those of ranks."""
+    rows: dict[tuple[str, str, str], list[SettingRow]] = {}
+    for row in _equal_settings(plan):
+        is_own = row.value is not None and row.where.startswith("rank")
+        key = ("", row.reason, row.where) if row.value is None else (row.name, row.reason, "" if is_own else row.where)
+        rows.setdefault(key, []).append(row)
+    for (name, reason, _), found in rows.items():
+        first = found[0]
+        if first.value is None:
+            yield replace(first, name=", ".join(dict.fromkeys(row.name for row in found)))
+        elif len(found) > _FEW_VALUES:
+            values = list(dict.fromkeys(row.value or "" for row in found))
+            yield SettingRow(name, f"{values[0]} … {values[-1]}", reason, f"{len(values)} values, by rank")
+        else:
+            yield from found
+
+
+def _equal_settings(plan: Mapping[str, Any]) -> Iterator[SettingRow]:
+    groups: dict[tuple[str, str | None, str, bool], list[Mapping[str, Any]]] = {}
+    for entry in map(as_dict, as_list(plan.get("settings"))):
+        name, value = entry.get("name"), entry.get("value")
+        if not isinstance(name, str):
+            continue
+        hidden = entry.get("secret") is True or _CREDENTIAL.search(name) is not None
+        shown = "" if hidden else value if isinstance(value, str) else None
+        groups.setdefault((name, shown, str(entry.get("reason") or ""), hidden), []).append(entry)
+    for (name, shown, reason, hidden), found in groups.items():
+        yield SettingRow(name, shown, reason, _where(found), hidden)
+
+
+def _where(entries: Iterable[Mapping[str, Any]]) -> str:
+    entries = list(entries)
+    ranks = sorted({rank for entry in entries if isinstance(rank := entry.get("rank"), int)})
+    if ranks:
+        return describe_ranks(ranks)
+    hosts = [host for entry in entries if isinstance(host := entry.get("host"), str)]
+    return fold(dict.fromkeys(hosts)) if hosts else ""
+
+
+def _stacks(dump: Dump) -> tuple[StackText, ...]:
+    texts = []
+    for group in dump.groups[:_MAX_GROUPS]:
+        ranks = [rank.rank for rank in group.ranks]
+        title = f"{describe_ranks(ranks)} on {fold(dict.fromkeys(rank.host for rank in group.ranks))}: {group.place}"
+        frames = group.frames[:_MAX_FRAMES]
+        lines = [f"{frame.function}  {frame.place}:{'?' if frame.line is None else frame.line}" for frame in frames]
+        if len(group.frames) > len(frames):
+            lines.append(f"… {counted(len(group.frames) - len(frames), 'more call')}")
+        texts.append(StackText(title, tuple(lines)))
+    if dump.mute:
+        mute = [f"rank {rank.rank} on {rank.host}: {rank.why}" for rank in dump.mute[:_MAX_GROUPS]]
+        texts.append(StackText(f"{counted(len(dump.mute), 'rank')} without a stack", tuple(mute)))
+    return tuple(texts)

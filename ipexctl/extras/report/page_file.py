@@ -1,0 +1,108 @@
+"""The page of a run as a file: for `ipexctl report`, and for `--report FILE` of a run that was just followed."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.errors import UserError
+from ipexctl.limits import WHY_ANSWER
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ipexctl.cli.options import Output, TextOutput
+    from ipexctl.extras.report.report import RunReport
+    from ipexctl.jobs.registry import RunRecord, RunRegistry
+
+_FIX: Final = "name a new file in a directory that you can write to, such as report.html"
+_HEAD: Final = 4096
+"""Bytes in which a page names its maker."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPageFile:
+    """The file of `run --report` (`cli/run.py: RunPage`)."""
+
+    path: Path
+
+    def check(self, *, detach: bool, dry_run: bool) -> None:
+        if detach or dry_run:
+            raise UserError(
+                "--report is written at the end of the run, so it cannot be used with --detach or --dry-run",
+                fix="ipexctl report RUN writes it at any time",
+            )
+        check_file("--report", self.path)
+
+    def write(self, record: RunRecord, output: Output) -> bool:
+        """Write the page of a run that was followed. The run's exit code matters more: a failure is only reported."""
+        from ipexctl.extras.report.html import page_html
+        from ipexctl.jobs.registry import RunRegistry
+        from ipexctl.ui.messages import print_message
+
+        page = make_report(record, RunRegistry(), None, output).page
+        try:
+            write_page("--report", self.path, page_html(page))
+        except UserError as error:
+            print_message(f"{error.message}; it is not written")
+            return False
+        output.print_note(f"the page of the run: {self.path}")
+        return True
+
+
+def check_file(option: str, path: Path) -> None:
+    """Raise a UserError, before any host is asked, for a file that can't be written."""
+    if problem := _unwritable(path):
+        raise UserError(f"{option} {path}: {problem}", fix=_FIX)
+
+
+def _unwritable(path: Path) -> str:
+    try:
+        if path.is_dir():
+            return "it is a directory"
+        if not path.parent.is_dir():
+            return f"there is no directory {path.parent}"
+        if path.exists() and not path.is_file():
+            return "it is no regular file"
+        if path.exists() and not _is_page(path):
+            return "it exists, and is no page of ipexctl report"
+        is_writable = os.access(path.parent, os.W_OK)
+    except PermissionError:
+        is_writable = False
+    return "" if is_writable else os.strerror(errno.EACCES)
+
+
+def _is_page(path: Path) -> bool:
+    """Whether the file may be replaced: it is empty, or a page of another report."""
+    from ipexctl.extras.report.html import GENERATOR
+
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    return not head or GENERATOR.encode() in head
+
+
+def make_report(
+    record: RunRecord, registry: RunRegistry, timeout: float | None, output: Output | TextOutput
+) -> RunReport:
+    """Ask node0 for what the page shows; from the copy on the control machine if it can't be reached."""
+    from ipexctl.cli.hosts import open_pool
+    from ipexctl.cli.run_hosts import run_options
+    from ipexctl.extras.report.report import report_of
+
+    with open_pool(run_options(record, output)) as (pool, _):
+        connect = partial(pool.connector.open, record.node0, pool.cancel)
+        return report_of(record, connect, registry.directory, pool.cancel, timeout=timeout or WHY_ANSWER)
+
+
+def write_page(option: str, path: Path, text: str) -> None:
+    """Replace the file; only this account can read it, as the lines of a run may be private."""
+    from ipexctl.node.common.files import write_atomically
+
+    try:
+        write_atomically(path, text.encode(), durable=False, is_of_user=True)
+    except OSError as error:
+        why = error.strerror or os.strerror(error.errno or 0)
+        raise UserError(f"{option} {path}: {why}", fix=_FIX) from None

@@ -1,0 +1,149 @@
+"""The phases of a run: checks, sync, start, import, warm-up, steps, the end; of each attempt anew. Pure.
+
+In: the events and attempts of a snapshot, the windows that were measured, and the seconds that the start took before
+there was a record. Out: `RunPhase`s one after the other, in seconds since the beginning, with a mark for each restart;
+the last silence lies over them. The rules: a phase without a length is left out; without measured steps a script is one
+phase; a window is as long as it is, so the first step is known to about 10 s.
+"""
+
+from __future__ import annotations
+
+import statistics
+from bisect import bisect_left
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from ipexctl.node.common.records import as_dict, as_number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ipexctl.extras.report.measurements import Measurements, Window
+    from ipexctl.jobs.why.run_snapshot import RunSnapshot
+
+PhaseKind = Literal[
+    "checks", "sync", "start", "checkpoint", "import", "warm-up", "steps", "script", "silent", "restart", "end"
+]
+_MAX_BEFORE: Final = 7 * 86400.0
+_SHORTEST: Final = 0.05
+"""Seconds of a phase that is named."""
+_MIN_WARM: Final = 6
+"""Windows without which no usual speed is known."""
+_WARM: Final = 0.9
+"""The part of the usual speed from which the warm-up is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPhase:
+    """A part of the run's time."""
+
+    kind: PhaseKind
+    begin: float
+    """Seconds since the start."""
+    end: float
+    text: str
+
+
+def before_start(plan: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds of the checks and of the sync, which were over when the run began."""
+    before = as_dict(plan.get("before_start"))
+    found = {name: as_number(before.get(name)) or 0.0 for name in ("checks", "sync")}
+    return {name: seconds for name, seconds in found.items() if 0.0 < seconds < _MAX_BEFORE}
+
+
+def find_phases(
+    snapshot: RunSnapshot, measured: Measurements, before: Mapping[str, float], start: float, end: float
+) -> Iterator[RunPhase]:
+    """`start`: when the checks began; `end`: when the run ended, or now."""
+    checked = before.get("checks", 0.0)
+    origin = start + sum(before.values())
+    if checked:
+        yield RunPhase("checks", 0.0, checked, "hosts, environment and connections are checked")
+    if "sync" in before:
+        yield RunPhase("sync", checked, origin - start, "the project is uploaded")
+    ends = [attempt.ended for attempt in snapshot.status.attempts if attempt.ended is not None]
+    borders = [origin, *sorted(min(max(at, origin), end) for at in ends), end]
+    for number, (begin, over) in enumerate(pairwise(borders)):
+        if number:
+            reason = snapshot.restarts[number - 1] if number <= len(snapshot.restarts) else ""
+            text = f"restart {number}{f': {reason}' if reason else ''}"
+            yield RunPhase("restart", begin - start, begin - start, text)
+        marks = [*_attempt(snapshot, measured, begin, over), (over, "end", "")]
+        for (at, kind, text), (until, _, _) in pairwise(marks):
+            if until - at >= _SHORTEST:
+                yield RunPhase(kind, at - start, until - start, text)
+    silent = snapshot.status.silent
+    if silent is not None and origin <= silent.since < end:
+        yield RunPhase("silent", silent.since - start, end - start, "no rank printed anything")
+
+
+_Mark = tuple[float, PhaseKind, str]
+
+
+def _attempt(snapshot: RunSnapshot, measured: Measurements, begin: float, over: float) -> Iterator[_Mark]:
+    """When each phase of an attempt begins."""
+    begun = next((at for at in _times_of(snapshot, "start") if begin <= at <= over), None)
+    at = begin
+    if begun is not None:
+        yield begin, "start", "mpirun starts the ranks"
+        exchanged = _exchange(snapshot, begin, begun)
+        if exchanged is not None:
+            yield exchanged, "checkpoint", "all hosts get the checkpoint"
+        at = begun
+    steps = _steps_between(measured, begin, over)
+    if steps is None:
+        yield at, "script", "the script runs"
+        return
+    first = min(over, max(at, steps[0]))
+    last = max(first, min(over, steps[1]))
+    warm = min(last, max(first, _warm_from(measured, first, last)))
+    yield at, "import", "imports, data and the first step"
+    yield first, "warm-up", "steps below 90 % of the usual speed"
+    yield warm, "steps", "steps"
+    yield last, "end", "after the last step"
+
+
+def _exchange(snapshot: RunSnapshot, begin: float, begun: float) -> float | None:
+    """When the exchange of checkpoints before the start of the ranks began: all were connected then."""
+    if not any(begin <= at <= begun for at in _times_of(snapshot, "checkpoint")):
+        return None
+    return max((at for at in _times_of(snapshot, "connected") if begin <= at <= begun), default=None)
+
+
+def _times_of(snapshot: RunSnapshot, name: str) -> Sequence[float]:
+    found = (as_number(event.get("at")) for event in snapshot.events if event.get("event") == name)
+    return sorted(at for at in found if at is not None)
+
+
+def _steps_between(measured: Measurements, begin: float, end: float) -> tuple[float, float] | None:
+    """From when to when windows with steps are, of whatever rank; None without any."""
+    firsts, lasts = [], []
+    for windows in measured.ranks.values():
+        low = bisect_left(windows, begin, key=_start_of)
+        high = bisect_left(windows, end, key=_start_of)
+        first = next((window for window in islice(windows, low, high) if window.steps), None)
+        last = next((windows[at] for at in range(high - 1, low - 1, -1) if windows[at].steps), None)
+        if first is not None and last is not None:
+            firsts.append(first.start)
+            lasts.append(last.start + last.seconds)
+    return (min(firsts), max(lasts)) if firsts else None
+
+
+def _warm_from(measured: Measurements, begin: float, end: float) -> float:
+    """When the steps have their usual speed, by the lowest measured rank: the ranks of a training step together.
+
+    `begin` if they have it at once, or if there are too few windows for a usual speed.
+    """
+    windows = measured.ranks[min(measured.ranks)]
+    low, high = bisect_left(windows, begin, key=_start_of), bisect_left(windows, end, key=_start_of)
+    inside = [window for window in windows[low:high] if window.seconds > 0]
+    if len(inside) < _MIN_WARM:
+        return begin
+    usual = statistics.median(window.steps / window.seconds for window in inside)
+    warm = (window.start for window in inside if window.steps / window.seconds >= _WARM * usual)
+    return next(warm, begin)
+
+
+def _start_of(window: Window) -> float:
+    return window.start

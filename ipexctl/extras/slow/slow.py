@@ -1,0 +1,155 @@
+"""Reads the windows of a run, judges them, and looks at the host of the worst suspect if that can say more.
+
+In: a run of the registry, and how to open a session to one of its hosts. Out: a `SlowResult` with the exit code of the
+call: 0 with a verdict, also if a rank is slow; 1 if none is possible; 3 if node0 can't be reached and nothing is known
+here. The rules: one call to node0, and at most one look, at one host, of a run that continues, as it costs that host a
+second of reading; a look that fails leaves the verdict as it is, with the reason beside it; without node0, the copy on
+the control machine counts if it says how the run ended.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ipexctl.extras.slow.causes import needs_look
+from ipexctl.extras.slow.verdict import RunSetup, SlowVerdict, judge
+from ipexctl.jobs.local_copy import read_copy
+from ipexctl.jobs.node0 import call_on_node0
+from ipexctl.jobs.windows import RunWindows, fetch_windows, read_copied_windows
+from ipexctl.limits import SLOW_ANSWER
+from ipexctl.node.common.files import read_json
+from ipexctl.node.common.records import RunStatus, read_status
+from ipexctl.node.run.own_time import waiting_of
+from ipexctl.node.run.replies import SuspectLook
+from ipexctl.node.run.slow_rank import plan_fields
+from ipexctl.remote.node_call import call
+from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from ipexctl.extras.slow.verdict import SlowFinding
+    from ipexctl.hosts.host import Host
+    from ipexctl.jobs.registry import RunRecord
+    from ipexctl.node.common.files import RunReference
+    from ipexctl.node.run.slow_rank import LookRequest
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class SlowResult:
+    """The verdict on a run, and the exit code of the call."""
+
+    record: RunRecord
+    verdict: SlowVerdict
+    state: str = "unknown"
+    exit_code: int = 0
+    error: HostError | None = None
+    """Why node0 did not answer."""
+    from_copy: bool = False
+    look_error: str = ""
+    """Why the host of the suspect could not be looked at; it begins with the host."""
+
+
+def slow(
+    record: RunRecord,
+    open_session: Callable[[Host], Session],
+    runs: Path,
+    cancel: Cancel,
+    *,
+    timeout: float = SLOW_ANSWER,
+) -> SlowResult:
+    """Query node0; if it can't be reached or has no record, read the copy in `runs`, the registry's directory."""
+    try:
+        session = open_session(record.node0)
+        status, setup = _read_setup(session, record, timeout, cancel)
+        windows = fetch_windows(session, record, cancel, timeout=timeout)
+    except Cancelled:
+        raise
+    except HostError as error:
+        return _from_copy(record, runs / record.id, error)
+    result = _with_exit_code(SlowResult(record, judge(windows, setup), status.state))
+    suspect = suspect_of(result.verdict) if status.state == "running" else None
+    return result if suspect is None else _with_look(result, suspect, status, windows, setup, open_session, cancel)
+
+
+def setup_of(status: RunStatus, backend: str, allreduce: str) -> RunSetup:
+    hosts = {row.rank: row.host for row in status.ranks}
+    return RunSetup(hosts, waiting_of(backend, allreduce, len(set(hosts.values()))), status.network)
+
+
+def suspect_of(verdict: SlowVerdict) -> SlowFinding | None:
+    """The worst rank that is slow now, if a look at its host can say more."""
+    current = (found for found in verdict.findings if found.is_current and found.rank is not None)
+    return next((found for found in current if needs_look(found.cause)), None)
+
+
+def judge_copy(directory: Path) -> tuple[RunStatus, SlowVerdict]:
+    """The verdict by the copy on the control machine, without a call to any host."""
+    status = read_status(read_json(directory / "status.json"))
+    return status, verdict_of(read_copied_windows(directory), status, read_json(directory / "plan.json"))
+
+
+def verdict_of(windows: RunWindows, status: RunStatus, plan: Mapping[str, Any]) -> SlowVerdict:
+    """The verdict by windows alone; `plan` as in plan.json, or as much of it as there is."""
+    fields = plan_fields(plan)
+    return judge(windows, setup_of(status, fields["backend"], fields["allreduce"]))
+
+
+def _read_setup(session: Session, record: RunRecord, timeout: float, cancel: Cancel) -> tuple[RunStatus, RunSetup]:
+    request: RunReference = {"home": record.home, "id": record.id}
+    reply = call_on_node0(session, record, "run.slow_rank", "setup", request, timeout=timeout, cancel=cancel)
+    status = read_status(reply["status"])
+    return status, setup_of(status, reply.text("backend"), reply.text("allreduce"))
+
+
+def _with_exit_code(result: SlowResult) -> SlowResult:
+    has_answer = not result.verdict.unjudged or result.verdict.findings or result.verdict.links
+    return replace(result, exit_code=0 if has_answer else 1)
+
+
+def _with_look(
+    result: SlowResult,
+    suspect: SlowFinding,
+    status: RunStatus,
+    windows: RunWindows,
+    setup: RunSetup,
+    open_session: Callable[[Host], Session],
+    cancel: Cancel,
+) -> SlowResult:
+    record, rank = result.record, suspect.rank
+    host = next((host for host in record.nodes if host.name == suspect.host), None)
+    row = next((row for row in status.ranks if row.rank == rank), None)
+    if host is None or row is None or row.pid is None or rank is None:
+        return replace(result, look_error=f"{suspect.host}: the record does not say how to reach it")
+    request: LookRequest = {"home": record.home, "id": record.id, "pid": row.pid}
+    try:
+        reply = call(
+            open_session(host),
+            "run.slow_rank",
+            "look",
+            request,
+            python=record.python if host == record.node0 else "",
+            home=record.home,
+            label="look at the slow rank",
+            timeout=SLOW_ANSWER,
+            cancel=cancel,
+        )
+        look = reply.decode(SuspectLook)
+    except Cancelled:
+        raise
+    except HostError as error:
+        return replace(result, look_error=f"{suspect.host}: {error.reason}")
+    return replace(result, verdict=judge(windows, setup, {rank: look}))
+
+
+def _from_copy(record: RunRecord, directory: Path, error: HostError) -> SlowResult:
+    copy = read_copy(directory)
+    code = 3 if isinstance(error, Unreachable) else 1
+    if copy is None or not copy.is_complete:
+        return SlowResult(record, SlowVerdict(unjudged="no-windows"), exit_code=code, error=error)
+    status, verdict = judge_copy(directory)
+    return _with_exit_code(SlowResult(record, verdict, status.state, error=error, from_copy=True))

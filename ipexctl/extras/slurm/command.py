@@ -1,0 +1,239 @@
+"""`ipexctl submit`: puts a run into the queue of a Slurm cluster, from a machine that reaches its login node by ssh.
+
+In comes the line of `run` without its hosts; out goes a run in the registry, whose id is the only line on stdout, or
+the reason why nothing is in the queue. `submission.py` does it. The rule: every option is decided here, from
+this machine's files of defaults; the job reads none.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from ipexctl.cli.launch_options import ScriptCommand, note_on_arguments
+from ipexctl.cli.options import Home, Output, Targets, argument, command, flag, option
+from ipexctl.errors import UserError
+from ipexctl.jobs.submit.options import RunOptions
+from ipexctl.launch.options import RankOptions
+from ipexctl.option_declaration import values_of
+from ipexctl.text import expanded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ipexctl.extras.slurm.script import QueueOptions
+    from ipexctl.extras.slurm.submission import SubmittedRun
+    from ipexctl.hosts.host import Host
+    from ipexctl.jobs.submit.project import ProjectLocation
+    from ipexctl.jobs.submit.request import RunRequest, StartFailure
+    from ipexctl.launch.request import CommandKind
+    from ipexctl.remote.session_pool import SessionPool
+
+SCHEMA = "ipexctl.submit/1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmitLine:
+    """What the job runs, and how: the options of `run` that a job can have."""
+
+    words: list[str] | None = argument("SCRIPT.py [ARGS…]", "Script to run; or -m MODULE [ARGS…]; or -- COMMAND…", None)
+    module: str | None = option("--module -m NAME", "Python module to run in place of a script.")
+    ranks: RankOptions
+    run: RunOptions
+    export: list[str] | None = option(
+        "--export -x KEY[=VALUE]", "Variable for the ranks; without VALUE, the value on the control machine."
+    )
+    env_file: list[Path] | None = option(
+        "--env-file FILE", "File of variables for the ranks; their values are never shown."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmOptions:
+    """What the job asks of Slurm."""
+
+    slurm: str | None = option("--slurm LOGIN", "Login node of the cluster: a name for ssh, or a host of the hostfile.")
+    partition: str | None = option("--partition -p NAME", "Partition (default: that of the cluster).")
+    nodes: int = option("--nodes -N N", "Number of nodes (default: {default}).", 1, min=1)
+    time: str | None = option("--time -t T", "Time limit: minutes, HH:MM:SS or D-HH:MM:SS (default: the partition's).")
+    account: str | None = option("--account NAME", "Account to charge.")
+    qos: str | None = option("--qos NAME", "Quality of service.")
+    requeue: bool = flag(
+        "--requeue", "Let Slurm begin the job again, also at its time limit; it goes on from --checkpoint PATH."
+    )
+    sbatch: list[str] | None = option(
+        "--sbatch OPTION", "Further option of sbatch, such as --sbatch=--constraint=amx; repeatable."
+    )
+
+
+@command(cls=ScriptCommand, no_args_is_help=True, context_settings={"allow_interspersed_args": False})
+def submit_command(
+    *,
+    ctx: typer.Context,
+    queue: SlurmOptions,
+    dry_run: bool = flag("--dry-run", "Print the script of the job; submit nothing."),
+    line: SubmitLine,
+    targets: Targets,
+    home: Home,
+    output: Output,
+) -> None:
+    """Put a run into the queue of a Slurm cluster, through its login node.
+
+    The project is synced to the login node, whose home the nodes must share,
+    and sbatch gets a script that starts the run when the job begins. The id of
+    the run is printed; ps, attach, logs, why, dump, stop, fetch, report and
+    wait take it, also while it is queued. The job has whole nodes, unless
+    --sbatch says how much of them it needs.
+
+    \b
+    Example: ipexctl submit --slurm login.example.org -N 2 -t 2:00:00 train.py
+    """
+    from ipexctl.call_options import CallOptions
+    from ipexctl.cli.hosts import connect_options, host_options, open_pool
+
+    targets = targets_of_login(queue.slurm, targets)
+    login = _login(queue.slurm, targets)
+    request, options, project = _read_call(ctx, queue, line, targets, home, login)
+    if note := note_on_arguments(ctx, request.kind, request.argv):
+        output.print_note(f"note: {note}")
+    with open_pool(connect_options(targets, output)) as (pool, interrupt):
+        pool.warm((login,))
+        from ipexctl.extras.slurm.submission import Submission, SubmittedRun  # imported while the node is connected
+        from ipexctl.jobs.submit.request import StartFailure
+
+        on_login = CallOptions(host_options(targets, home))
+        submission = Submission(login, request, options, project, pool, output.print_note, _noting(output), on_login)
+        result = submission.plan() if dry_run else submission.submit()
+        if isinstance(result, StartFailure):
+            raise typer.Exit(_refused(result, output, interrupt.code))
+        if isinstance(result, SubmittedRun):
+            _report(result, pool, output)
+        elif output.json:
+            from ipexctl.ui.results import print_json
+
+            print_json({"schema": SCHEMA, "script": result.script, "login": result.login, "path": result.path})
+        else:
+            sys.stdout.write(result.script)
+    raise interrupt.or_exit(0)
+
+
+def _noting(output: Output) -> Callable[[str], None]:
+    return lambda text: output.print_note(f"note: {text}")
+
+
+def _report(result: SubmittedRun, pool: SessionPool, output: Output) -> None:
+    from ipexctl.extras.slurm.queued import explain
+    from ipexctl.jobs.queue_wait import look
+    from ipexctl.remote.outcome import HostError
+    from ipexctl.ui.results import print_json
+
+    record, state, reason, fix, job = result.record, "unknown", "", "", ""
+    try:
+        known = look(pool.session(record.node0), record, pool.cancel)
+        record, state, job = known.record, known.state, known.record.job
+        if known.status is not None and not known.has_begun:
+            explained = explain(record, known.status)
+            reason, fix = explained.reason, explained.fix
+    except HostError as error:
+        reason, fix = error.reason, f"ipexctl ps shows it; ipexctl stop {record.id} takes it out of the queue"
+    if output.json:
+        fields = {"id": record.id, "state": state, "job": job, "login": record.node0.name, "reason": reason, "fix": fix}
+        print_json({"schema": SCHEMA, **fields})
+        return
+    output.print_note(f"run {record.id}: {reason or f'{state} in Slurm job {job}'}")
+    output.print_note(f"  watch it: ipexctl attach {record.id}; stop it: ipexctl stop {record.id}")
+    sys.stdout.write(f"{record.id}\n")
+    sys.stdout.flush()
+
+
+def _refused(failure: StartFailure, output: Output, interrupted: int | None) -> int:
+    from ipexctl.ui.messages import print_message, print_refusal
+    from ipexctl.ui.results import print_json
+
+    if interrupted is not None and not failure.is_unsure:
+        print_message("interrupted before the job was submitted: nothing is in the queue")
+    else:
+        print_refusal(failure.reason, failure.fix)
+    if output.json:
+        print_json({"schema": SCHEMA, "id": None, "status": "failed", "reason": failure.reason, "fix": failure.fix})
+    return failure.exit_code if interrupted is None else interrupted
+
+
+def targets_of_login(name: str | None, targets: Targets) -> Targets:
+    """The host of that name, where the call, a cluster or $IPEXCTL_HOSTFILE names hosts; else one that ssh knows."""
+    from ipexctl.cli.hosts import select
+    from ipexctl.hosts.names import quoted
+    from ipexctl.hosts.select import ENVIRONMENT
+
+    if name is None:
+        raise UserError("which cluster? submit needs its login node", fix="--slurm LOGIN, a name or user@name for ssh")
+    if targets.limit is not None and "limit" not in targets.defaults:
+        raise UserError(
+            "--limit is for hosts of a hostfile, and Slurm chooses the nodes of a job",
+            fix="--sbatch=--exclude=NODE leaves a node out, --sbatch=--nodelist=NODE asks for it",
+        )
+    if targets.names_hosts or os.environ.get(ENVIRONMENT):
+        found = select(replace(targets.without_defaults("limit"), limit=None))
+        user, _, bare = name.rpartition("@")
+        if any(host.name == bare for host in found.hosts):
+            return replace(targets.without_defaults("limit"), limit=bare, user=user or targets.user)
+        if targets.names_hosts:
+            names = ", ".join(host.name for host in found.hosts[:3]) + (", …" if len(found.hosts) > 3 else "")
+            raise UserError(
+                f"--slurm {quoted(name)}: no host of {found.source} has this name",
+                fix=f"one of its hosts ({names}); or, for a name that ssh knows, the call without these hosts",
+            )
+    return replace(targets.without_defaults("hosts", "hostfile", "limit", "cluster"), hosts=name)
+
+
+def _login(name: str | None, targets: Targets) -> Host:
+    from ipexctl.cli.hosts import choose_hosts
+
+    hosts = choose_hosts(targets)
+    if len(hosts) != 1:
+        raise UserError(f"--slurm {name} names {len(hosts)} hosts", fix="one login node")
+    return hosts[0]
+
+
+def _read_call(
+    ctx: typer.Context, queue: SlurmOptions, line: SubmitLine, targets: Targets, home: Home, login: Host
+) -> tuple[RunRequest, QueueOptions, ProjectLocation]:
+    """The checked call; no host was contacted for it."""
+    from ipexctl.cli.hosts import check_home, current_directory
+    from ipexctl.extras.slurm.script import QueueOptions, check_queue_options
+    from ipexctl.hosts.host import Host, private_keys
+    from ipexctl.jobs.submit.project import locate_project
+    from ipexctl.jobs.submit.request import check_ranks, check_request, read_exports, run_request
+
+    if line.module is None and not line.words:
+        raise UserError("submit what?", fix=f"{ctx.command_path} --slurm LOGIN SCRIPT.py, -m MODULE, or -- COMMAND")
+    kind: CommandKind = "module" if line.module is not None else "command" if ctx.obj["dashes"] else "script"
+    options = QueueOptions(
+        queue.partition, queue.nodes, queue.time, queue.account, queue.qos, queue.requeue, tuple(queue.sbatch or ())
+    )
+    check_queue_options(options)
+    request = run_request(
+        kind,
+        (*((line.module,) if line.module is not None else ()), *(line.words or ())),
+        values_of(line.ranks) | values_of(line.run),
+        read_exports(line.export or (), line.env_file or (), os.environ),
+        home=check_home(home),
+        iface=home.iface,
+        checkpoint_is_found=targets.is_found("checkpoint"),
+        secret_files=(*map(expanded, line.env_file or ()), *private_keys((login,))),
+        timeout=targets.timeout,
+        hosts_from=f"Slurm of {login.name}",
+    )
+    check_request(request)
+    check_ranks(request, [Host(f"node{number}", "") for number in range(1, options.nodes + 1)])
+    if options.requeue and not request.checkpoint:
+        raise UserError(
+            "--requeue without --checkpoint: the script would begin from nothing each time",
+            fix="--checkpoint PATH, a file or directory that the script writes and reads when it begins",
+        )
+    return request, options, locate_project(request, current_directory())

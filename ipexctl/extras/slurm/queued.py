@@ -1,0 +1,196 @@
+"""The queue of Slurm as a starter: explains a submitted run that has no record of its own yet, or none any more.
+
+In come the status that the login node answers and the record of the registry; out go sentences with what to type, a
+diagnosis for `why`, and the record with the hosts and ranks that the job has got. Pure. Slurm's words are untrusted
+text: they are shown, and decide nothing. `starters/choice.py` finds `QUEUE` by the name in a record; the login node is
+reached by ssh.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.call_options import CallOptions, for_submit
+from ipexctl.jobs.queue import Explained
+from ipexctl.node.common.batch_job import NO_HOME, NO_PROJECT, NO_PYTHON
+from ipexctl.node.common.records import GONE
+from ipexctl.node.common.slurm import LIMIT_NEAR, describe_job_end, describe_run_end
+from ipexctl.remote.outcome import HostError
+from ipexctl.starters.mpirun import MpirunOverSsh
+from ipexctl.text import printable
+
+if TYPE_CHECKING:
+    from ipexctl.jobs.registry import RunRecord
+    from ipexctl.jobs.why.diagnosis import Diagnosis
+    from ipexctl.node.common.records import RunStatus, SlurmJob
+    from ipexctl.remote.reply import Reply
+
+_REASONS: Final = {
+    "PartitionConfig": "it asks for more than its partition has, and does not begin",
+    "PartitionNodeLimit": "it asks for more nodes than its partition allows",
+    "PartitionTimeLimit": "it asks for more time than its partition allows",
+    "PartitionDown": "its partition is down",
+    "BadConstraints": "no node has what it asks for",
+    "BeginTime": "it begins at its time: that of --begin, or two minutes after a start that Slurm has ended",
+    "JobHeldUser": "it is held: scontrol release lets it begin",
+    "JobHeldAdmin": "an administrator of the cluster holds it",
+    "DependencyNeverSatisfied": "the job that it depends on has not ended as it needs, and it does not begin",
+    "QOSMaxJobsPerUserLimit": "the account has as many jobs as it may",
+}
+"""Of Slurm's words for a wait, those that do not say it."""
+_NEVER: Final = frozenset(
+    ("PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "DependencyNeverSatisfied")
+)
+"""Of these, those that waiting does not change."""
+_NODES_DOWN: Final = "Nodes_required_for_job_are_DOWN"
+_MOST_RANKS: Final = 100_000
+
+
+def reason_of_wait(job: SlurmJob) -> str:
+    """`Slurm job 12: Priority`."""
+    reason, why = job.reason, _REASONS.get(job.reason)
+    if reason.startswith(_NODES_DOWN):
+        reason, why = "nodes that it needs are down, drained or kept for jobs of higher priority", ""
+    return f"Slurm job {job.id}" + (f": {printable(reason)}" if reason else "") + (f" ({why})" if why else "")
+
+
+def ended_by_slurm(job: SlurmJob) -> str:
+    """Why the job ended, as far as Slurm tells; empty if it does not."""
+    is_by_slurm = job.is_over and job.state not in (GONE, "COMPLETED", "FAILED")
+    return printable(describe_job_end(job)) if is_by_slurm else ""
+
+
+def explain(record: RunRecord, status: RunStatus) -> Explained:
+    """Why a run without a record of its own is as it is."""
+    job, run = status.slurm, record.id
+    if job is None or not job.id:
+        return Explained("Slurm has no job of it", f"if ipexctl submit was cut off: ipexctl stop {run}")
+    if status.state == "queued":
+        return Explained(f"queued: {reason_of_wait(job)}", _next_of_waiting(run, job))
+    if status.state == "starting":
+        where = f" on {printable(job.node)}" if job.node else ""
+        return Explained(f"starting{where} in Slurm job {job.id}", f"ipexctl attach {run} follows it")
+    if status.state == "stopped":
+        by = "it was stopped" if job.notice == "stop" else describe_run_end("CANCELLED", job.id)
+        return Explained(f"{by} before the run began")
+    if status.state == "unknown":
+        return Explained(
+            f"Slurm does not answer about job {job.id}: {printable(job.reason) or 'no reason is known'}",
+            "the same command again, later",
+        )
+    code = job.script_code if job.script_code is not None else job.exit_code
+    login, node = record.node0.name, printable(job.node)
+    nodes = printable(", ".join(job.without_home)) or node or "its nodes"
+    by_code = {
+        NO_HOME: (
+            f"{nodes} does not have {record.home} of {login}",
+            "a directory that they share: ipexctl install --home DIR; then submit with --home DIR",
+        ),
+        NO_PROJECT: (f"its directory {record.cwd} is not on {node}", ""),
+        NO_PYTHON: (f"{record.python} cannot be executed on {node}", "ipexctl install makes the environment again"),
+    }
+    why, fix = by_code.get(code or 0) or (printable(job.why) or ended_by_slurm(job), printable(job.fix))
+    if why:
+        return Explained(f"it did not begin: {why}", CallOptions(record.again).apply(fix))
+    if status.state == "lost":
+        return Explained(
+            f"its end is not known: Slurm no longer knows job {job.id}, and its script left none",
+            f"on {login}: sacct -j {job.id}",
+        )
+    return Explained(f"it did not begin: the script of job {job.id} ended with exit code {code}")
+
+
+def _next_of_waiting(run: str, job: SlurmJob) -> str:
+    if job.reason in _NEVER:
+        return f"ipexctl stop {run}; then ipexctl submit with other options (-N, -t, -p, --sbatch)"
+    return f"ipexctl attach {run} waits for it"
+
+
+def diagnosis_of(record: RunRecord, status: RunStatus) -> Diagnosis:
+    """For `why`, of a run without a record of its own."""
+    from ipexctl.jobs.why.diagnosis import Diagnosis, Line  # with the table of errors, which only `why` needs
+
+    explained, job = explain(record, status), status.slurm
+    lines = tuple(Line("supervisor", printable(line)) for line in (job.lines if job is not None else ()))
+    after = (f"ipexctl attach {record.id}",) if status.state in ("queued", "starting") else ()
+    if job is not None and status.state == "queued" and job.reason in _NEVER:
+        after = (explained.fix,)
+    return Diagnosis(
+        record.id,
+        status.state,
+        f"run {record.id}: {explained.reason}",
+        lines=lines,
+        whose="the job's script" if lines else "",
+        notes=(explained.fix,) if explained.fix and not after else (),
+        next=after or ("ipexctl ps",),
+        started=status.started,
+    )
+
+
+def with_end_of_job(diagnosis: Diagnosis, status: RunStatus, *, had_notice: bool = False) -> Diagnosis:
+    """The diagnosis of a run that had begun, with what Slurm did to it: then no other cause is looked for.
+
+    `had_notice`: its ranks had been told that the job is about to end.
+    """
+    cause, notes = diagnosis.cause, tuple(map(for_submit, diagnosis.notes))
+    cause = replace(cause, fix=for_submit(cause.fix)) if cause is not None else None
+    job, first = status.slurm, status.first_failure
+    if had_notice and first is not None and first.kind == "exit":
+        note = "its ranks had got the notice of the time limit: a rank may end itself then by exit code 0 or the signal"
+        notes = (f"{note}; another code is a failure", *notes)
+    if job is not None and status.job_end == LIMIT_NEAR:
+        near = f"{describe_run_end(LIMIT_NEAR)}, and ranks had been told: they may not be at their end"
+        more = "more time: ipexctl submit -t TIME, or --requeue --checkpoint PATH"
+        notes = (*((near,) if status.state == "ok" else ()), more, *notes)
+    elif job is not None and status.state in ("stopped", "failed", "lost") and not status.job_end:
+        text = ended_by_slurm(job)
+        if not text and job.notice == "cancelled":
+            text = f"Slurm job {job.id} was cancelled, or its time was over"
+        if text and status.state == "lost":
+            return replace(diagnosis, headline=f"run {diagnosis.id} is lost: {text}", cause=None, notes=())
+        if text:
+            cause, notes = None, (text, *notes)
+    return replace(diagnosis, cause=cause, notes=notes)
+
+
+def with_place(record: RunRecord, placed: Reply, job: str) -> RunRecord:
+    """The record with the hosts and ranks that the run has got in its job. What can't be is left out.
+
+    All files are in one home, so each node is reached through the login node.
+    """
+    try:
+        size, hosts, ranks = placed.integer("world_size"), placed.texts("hosts"), placed.texts("ranks")
+    except HostError:
+        return record
+    if not 0 < size <= _MOST_RANKS or len(hosts) > _MOST_RANKS or len(ranks) not in (0, size):
+        return record
+    nodes = (record.node0, *(replace(record.node0, name=name) for name in hosts if name != record.node0.name))
+    return replace(record, world_size=size, hosts=hosts, ranks=ranks, nodes=nodes, job=job or record.job)
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmQueue(MpirunOverSsh):
+    """Runs that `ipexctl submit` has put into the queue."""
+
+    name: str = "slurm"
+    waits: bool = True
+    explain = staticmethod(explain)
+    diagnosis_of = staticmethod(diagnosis_of)
+    with_end_of_job = staticmethod(with_end_of_job)
+
+    def placed(self, record: RunRecord, status: RunStatus, document: Reply) -> tuple[RunRecord, RunStatus]:
+        """Where it has not begun, the status has the reason."""
+        if document.get("placed"):
+            job = status.slurm.id if status.slurm is not None else ""
+            record = with_place(record, document.record("placed"), job)
+        elif status.slurm is not None and not record.job:
+            record = replace(record, job=status.slurm.id)
+        if not (status.world_size or document.get("pruned")):
+            waiting = status.slurm if status.state == "queued" else None
+            reason = explain(record, status).reason if waiting is None else reason_of_wait(waiting)
+            status = status._replace(reason=reason)
+        return record, status
+
+
+QUEUE: Final = SlurmQueue()

@@ -1,0 +1,324 @@
+"""Submits a run to a queue of Slurm: the project and ipexctl's package to the login node, then sbatch.
+
+In come the login node, a checked `RunRequest`, the project's place and a pool of sessions; out goes a `SubmittedRun`,
+which the registry has, or the `StartFailure` that says why nothing is in the queue. The job's script calls `run` of
+ipexctl (`script.py`), for the hosts are known only when the job begins. What would fail there after hours of waiting is
+checked here: the environment, its Python, the imports of the script, Slurm's programs.
+
+A run whose job Slurm has not taken leaves nothing; where the connection was lost at that moment, the record stays, and
+the run's directory on the cluster tells which job it is.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import secrets
+import shlex
+import tarfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.call_options import NO_OPTIONS, CallOptions
+from ipexctl.extras.slurm import shipment
+from ipexctl.extras.slurm.queued import QUEUE
+from ipexctl.extras.slurm.script import BatchScript, QueueOptions, environment_text, words_of_run
+from ipexctl.jobs.registry import RunRecord, RunRegistry, mark_pending, new_id
+from ipexctl.jobs.submit.context import RunContext, gather
+from ipexctl.jobs.submit.preflight.imports import check_script, with_environment
+from ipexctl.jobs.submit.project import files_in_other_generations
+from ipexctl.jobs.submit.request import StartError, StartFailure
+from ipexctl.jobs.submit.start import clean_up
+from ipexctl.jobs.submit.upload import begin_query, note_secret_files, release_tree, start_reading, upload_project
+from ipexctl.limits import JOB_UPLOAD, PATHS_CHECK
+from ipexctl.remote.command import Command
+from ipexctl.remote.home_script import home_refusal, use_home_or_fail
+from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
+from ipexctl.remote.program_errors import explain_stderr
+from ipexctl.remote.session import capture
+from ipexctl.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.jobs.submit.project import ProjectLocation
+    from ipexctl.jobs.submit.request import RunRequest
+    from ipexctl.remote.session import Captured
+    from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.sync.project import Project
+    from ipexctl.sync.sync import ProjectSync
+
+PROGRAMS: Final = ("sbatch", "scontrol", "scancel", "srun")
+_OWN_DISKS: Final = frozenset(
+    ("ext2", "ext3", "ext4", "ext2/ext3", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "overlayfs")
+)
+"""File systems that are seldom another machine's."""
+_LEAST_PYTHON: Final = (3, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedRun:
+    """A run whose job Slurm has taken."""
+
+    record: RunRecord
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSubmission:
+    """What --dry-run shows."""
+
+    script: str
+    login: str
+    path: str
+    """Where the script would be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One call of submit."""
+
+    login: Host
+    request: RunRequest
+    queue: QueueOptions
+    project: ProjectLocation
+    pool: SessionPool
+    notify: Callable[[str], None]
+    """Gets each step that the user sees."""
+    note: Callable[[str], None]
+    """Gets advice."""
+    login_options: CallOptions = NO_OPTIONS
+    """The options of this call that lead other commands to the login node."""
+
+    def plan(self) -> PlannedSubmission | StartFailure:
+        """The script; nothing is changed anywhere."""
+        try:
+            query = self._begin_query(start_reading(self.request, self.project, self.notify), None)
+            context = self._context(dry_run=True)
+            self._look(context)
+            tree, _ = upload_project(query, self.request, self.project, context, self.notify)
+            script = self._script("RUN", context, tree, "0" * 32)
+            return PlannedSubmission(script.text(), self.login.name, f"{script.rundir}/slurm/job.sh")
+        except StartError as error:
+            return error.failure.with_call_options(self.login_options)
+
+    def submit(self) -> SubmittedRun | StartFailure:
+        """Put the run into the queue."""
+        run, registry, unreached = new_id(self.request.script, time.time()), RunRegistry(), set[str]()
+        note_secret_files(self.request)
+        try:
+            with mark_pending(registry.directory, run, unreached), ExitStack() as undo:
+                reading = start_reading(self.request, self.project, self.notify)
+                query = self._begin_query(reading, run)
+                if query is not None:
+                    release = partial(release_tree, query, (self.login,), self.request, self.pool, lease=run)
+                    undo.callback(lambda: unreached.update(release()))
+                context = self._context()
+                has_package = self._look(context)
+                self._check_script(context)
+                if reading is not None:
+                    reading.result()
+                tree, _ = upload_project(query, self.request, self.project, context, self.notify)
+                if self.request.sync and (
+                    text := files_in_other_generations(tree, self.project.subdirectory, registry.all())
+                ):
+                    self.note(text)
+                if not has_package:
+                    self._send_package(context.home)
+                script = self._script(run, context, tree, secrets.token_hex(16))
+                record = self._record(run, context, script)
+                registry.save(record)
+                undo.callback(registry.remove, run)
+                undo.callback(lambda: unreached.update(self._clean(f"rm -rf {shlex.quote(script.rundir)}")))
+                try:
+                    self._submit(script, record)
+                except StartError as error:
+                    if error.failure.is_unsure:
+                        undo.pop_all()
+                    raise
+                undo.pop_all()
+        except StartError as error:
+            return error.failure.with_call_options(self.login_options)
+        return SubmittedRun(record)
+
+    def _begin_query(self, reading: Future[Project] | None, lease: str | None) -> Future[ProjectSync] | None:
+        of_login = replace(self.request, iface=None)  # --iface is for the nodes of the job
+        return begin_query(reading, (self.login,), of_login, self.pool, lease=lease)
+
+    def _clean(self, script: str) -> frozenset[str]:
+        return clean_up((self.login,), script, self.pool)
+
+    def _context(self, *, dry_run: bool = False) -> RunContext:
+        """What the login node knows: the home and the environment, which the nodes share."""
+        unsynced = self.project.executed_path(self.request)
+        context = gather((self.login,), self.request, self.pool, unsynced=unsynced, dry_run=dry_run)
+        for text in context.notes:
+            self.note(text)
+        return context
+
+    def _check_script(self, context: RunContext) -> None:
+        script = self.project.script
+        if script is not None and self.request.sync:
+            found = with_environment(script, self.request, context)
+            if text := check_script((self.login,), context.env.python, found, self.pool):
+                self.note(text)
+
+    def _run(self, script: str, label: str, data: bytes | None = None, timeout: float = JOB_UPLOAD) -> Captured:
+        try:
+            stdin = None if data is None else io.BytesIO(data)
+            command = Command(script, label)
+            session = self.pool.session(self.login)
+            return capture(session, command, stdin=stdin, timeout=timeout, cancel=self.pool.cancel)
+        except HostError as error:
+            raise StartError(StartFailure.of_host(self.login.name, error)) from error
+
+    def _look(self, context: RunContext) -> bool:
+        """Whether the package is there. Raises a StartError if Slurm's programs are not, or the Python is too old."""
+        home, python = shlex.quote(context.home), shlex.quote(context.env.python)
+        version = "import sys; print('python', *sys.version_info[:2])"
+        package = f"{context.home}/agent/{shipment.name()}"
+        script = (
+            f"for name in {' '.join(PROGRAMS)}; do command -v $name >/dev/null 2>&1 || echo missing $name; done\n"
+            f"{python} -I -c {shlex.quote(version)} 2>/dev/null\n"
+            f'at={home}; [ -d "$at" ] || at=$(dirname "$at")\n'
+            'echo disk $(findmnt -no FSTYPE -T "$at" 2>/dev/null || stat -f -c %T "$at" 2>/dev/null)\n'
+            f"if [ -d {shlex.quote(package)}/ipexctl ]; then touch {shlex.quote(package)}; echo package; fi\n"
+        )
+        answer = self._run(script, "look for Slurm", timeout=PATHS_CHECK)
+        found = [line.split() for line in answer.stdout.decode(errors="replace").splitlines() if line.strip()]
+        if missing := [words[1] for words in found if words[0] == "missing"]:
+            raise StartError(
+                StartFailure(
+                    f"{self.login.name}: there is no {', '.join(missing)} on PATH, for commands over ssh",
+                    f"if Slurm is there: add the directory of its programs to PATH in ~/.bashrc of {self.login.name}",
+                    (self.login.name,),
+                )
+            )
+        versions = [words[1:3] for words in found if words[0] == "python" and len(words) == 3]
+        if context.env.is_installed and versions and tuple(map(int, versions[-1])) < _LEAST_PYTHON:
+            raise StartError(
+                StartFailure(
+                    f"{self.login.name}: {context.env.python} is Python {'.'.join(versions[-1])}; the job needs 3.10",
+                    "ipexctl install --python 3.11 --env NAME makes an environment with a newer one; then --env NAME",
+                    (self.login.name,),
+                )
+            )
+        disk = next((words[1] for words in found if words[0] == "disk" and len(words) > 1), "")
+        if disk in _OWN_DISKS and not self._is_home_shared(context.home):
+            self.note(
+                f"{context.home} is on {disk}, which is seldom shared: if the nodes have another home, the job ends at "
+                "once and says so; --home DIR names a directory that they share"
+            )
+        return any(words[0] == "package" for words in found)
+
+    def _is_home_shared(self, home: str) -> bool:
+        """Whether a job has found this home on its nodes before."""
+        return any(
+            record.starter.waits and record.world_size and (record.node0, record.home) == (self.login, home)
+            for record in RunRegistry().all()
+        )
+
+    def _send_package(self, home: str) -> None:
+        name, fresh = shipment.name(), f".new-{secrets.token_hex(6)}"
+        agent = shlex.quote(f"{home}/agent")
+        self.notify(f"{self.login.name}: ipexctl's own package for the job, {len(shipment.packed()) / 1e6:.1f} MB")
+        script = (
+            f"{use_home_or_fail(home)}umask 077; mkdir -p {agent} && cd {agent} && mkdir {fresh} || exit 1\n"
+            f"if tar -xzpf - -C {fresh} && {{ mv -T {fresh} {name} 2>/dev/null || [ -d {name}/ipexctl ]; }}\n"
+            f"then rm -rf {fresh}; else code=$?; rm -rf {fresh}; exit $code; fi"
+        )
+        answer = self._run(script, "send ipexctl's package", shipment.packed(), timeout=600)
+        if not answer.ended.ok:
+            raise StartError(self._failure(answer, home, "ipexctl's package could not be sent"))
+
+    def _script(self, run: str, context: RunContext, tree: str, nonce: str) -> BatchScript:
+        return BatchScript(
+            run=run,
+            rundir=f"{context.home}/runs/{run}",
+            python=context.env.python,
+            package=f"{context.home}/agent/{shipment.name()}",
+            workdir=str(PurePosixPath(tree) / self.project.subdirectory),
+            words=words_of_run(self.request, self.project.command, context.home),
+            options=self.queue,
+            nonce=nonce,
+        )
+
+    def _record(self, run: str, context: RunContext, script: BatchScript) -> RunRecord:
+        options = self.pool.connector.options
+        return RunRecord(
+            id=run,
+            node0=self.login,
+            home=context.home,
+            python=context.env.python,
+            script=" ".join(self.request.argv)[:200],
+            env=context.env.name or context.env.python,
+            started=time.time(),
+            host_keys=options.host_keys,
+            connect_timeout=options.connect_timeout,
+            stores=(self.login.name,),
+            nodes=(self.login,),
+            cwd=script.workdir,
+            again=self.login_options.hosts,
+            transport=QUEUE.name,
+            project=str(self.project.root),
+        )
+
+    def _submit(self, script: BatchScript, record: RunRecord) -> None:
+        """Write the run's directory and call sbatch, in one round trip."""
+        request = {"script": record.script, "submitted": record.started, "python": record.python}
+        files = {
+            "job.sh": script.text(),
+            "nonce": f"{script.nonce}\n",
+            "request.json": json.dumps({**request, "login": self.login.name}),
+        }
+        if self.queue.requeue:
+            files["requeue"] = ""
+        values = {export.name: export.value for export in self.request.options.exports if export.secret}
+        if values:
+            files["env"] = environment_text(values)
+        rundir, job = shlex.quote(script.rundir), shlex.quote(f"{script.rundir}/slurm/job")
+        line = (
+            f"{use_home_or_fail(record.home)}umask 077; mkdir -p {rundir} && tar -xpf - -C {rundir} || exit 1\n"
+            f"sbatch --parsable {rundir}/slurm/job.sh >{job} || exit 2\ncat {job}"
+        )
+        try:
+            answer = self._run(line, "submit the job", _packed(files))
+        except StartError as error:
+            if isinstance(error.__cause__, (Cancelled, TimedOut, Unreachable)):
+                fix = f"it may be in the queue: ipexctl ps shows it, ipexctl stop {script.run} takes it out"
+                failure = StartFailure(error.failure.reason, fix, error.failure.hosts, error.failure.exit_code, True)
+                raise StartError(failure) from None
+            raise
+        if not answer.ended.ok:
+            what = "Slurm does not take the job" if answer.ended.code == 2 else "the job's files could not be written"
+            raise StartError(self._failure(answer, record.home, what))
+
+    def _failure(self, answer: Captured, home: str, what: str) -> StartFailure:
+        lines = answer.stderr.decode(errors="replace").strip().splitlines()
+        if lines and (refused := home_refusal(lines[-1], home)) is not None:
+            return StartFailure.of_host(self.login.name, refused)
+        if answer.ended.code == 2 and lines:
+            errors = [line.removeprefix("sbatch: ").removeprefix("error: ") for line in lines if "sbatch: " in line]
+            reason = "; ".join(errors[:3]) or lines[-1]
+            fix = "sinfo there shows the partitions and their limits, man sbatch the options for --sbatch"
+        else:
+            reason, fix = explain_stderr(answer.stderr)
+        return StartFailure(
+            f"{self.login.name}: {what}: {printable(reason)[:400] or answer.ended}", fix, (self.login.name,)
+        )
+
+
+def _packed(files: dict[str, str]) -> bytes:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        for name, text in files.items():
+            content = text.encode()
+            member = tarfile.TarInfo(f"slurm/{name}")
+            member.size, member.mode, member.mtime = len(content), 0o600, int(time.time())
+            archive.addfile(member, io.BytesIO(content))
+    return data.getvalue()

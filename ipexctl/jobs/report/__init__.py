@@ -1,1 +1,0 @@
-"""The contents of the page of `ipexctl report`, decided from the record of a run; `ui/report/` draws it."""

@@ -1,0 +1,103 @@
+"""Helpers for tests of playbooks: a playbook from its text, its error, filled templates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ipexctl.errors import FileError
+from ipexctl.extras.play.engine import Engine
+from ipexctl.extras.play.model import InheritedKeywords, Playbook, Task
+from ipexctl.extras.play.modules import MODULES, runner
+from ipexctl.extras.play.options import filled
+from ipexctl.extras.play.play_context import Options, PlayContext
+from ipexctl.extras.play.playbook_file import Position, Templated
+from ipexctl.extras.play.prepare import TaskSelection, load_playbook, prepare
+from ipexctl.extras.play.result import Call, Result
+from ipexctl.extras.play.templater import Filled, Job, Templater
+from ipexctl.hosts.host import Host
+from ipexctl.hosts.source import SourceFile
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.session_pool import SessionPool
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ipexctl.extras.play.report import PlayEvent, PlayReport
+    from ipexctl.remote.session import Session
+
+HOST = Host("localhost", "localhost")
+POSITION = Position(SourceFile("p.yml", Path(), ["- hosts: x"]), 1, 10)
+HOSTS = tuple(Host(f"node{n}", f"10.0.0.{n}", groups=("xeon",) if n < 3 else ("old",)) for n in (1, 2, 3))
+
+
+def play_of(tasks: str, head: str = "") -> str:
+    """A play for all hosts with these tasks, indented by four."""
+    return f"- hosts: all\n{head}  tasks:\n" + "".join(f"    {line}\n" for line in tasks.splitlines())
+
+
+def book(directory: Path, text: str, name: str = "site.yml") -> Playbook:
+    (directory / name).write_text(text)
+    with Templater() as templater:
+        return load_playbook(name, directory, templater)
+
+
+def tasks_in(directory: Path, text: str) -> list[Task]:
+    return [task for play in book(directory, text).plays for task in play.tasks]
+
+
+def refusal(directory: Path, text: str) -> FileError:
+    """The error of a playbook; its position is checked to be inside the file."""
+    with pytest.raises(FileError) as caught:
+        book(directory, text)
+    error = caught.value
+    assert error.line >= 1
+    assert 1 <= error.column <= len(error.text) + 1
+    assert error.message.startswith(f"{error.path}:{error.line}:{error.column}: ")
+    return error
+
+
+def at(error: FileError) -> tuple[int, str]:
+    """The line number of an error, and the text from its column on."""
+    return error.line, error.text[error.column - 1 :]
+
+
+def templated(text: str, kind: Any = "text") -> Templated:
+    return Templated(text, Position(SourceFile("t.yml", Path(), text.split("\n")), 1, 1), kind=kind)
+
+
+def fill(
+    templater: Templater, text: str, values: Mapping[str, Any] | None = None, kind: Any = "text"
+) -> Filled | FileError:
+    return templater.fill([Job("", {"it": templated(text, kind)}, local=[(dict(values or {}), False)])])[0]
+
+
+def run_module(module: str, session: Session, *, check: bool = False, home: str = "~/.ipexctl", **args: Any) -> Result:
+    """The result of one module with these options over this session."""
+    nothing: Any = None
+    pool, options = SessionPool(nothing, Cancel(), forks=1), Options(home)
+    context = PlayContext(pool, nothing, options, nothing, [HOST], [HOST], Path())
+    spec = MODULES[module]
+    task = Task(module, spec, {}, POSITION, InheritedKeywords(), Path())
+    call = Call(HOST, HOST, task, filled(spec, args), check=check, diff=True, environment={"GREETING": "a  b"})
+    result: Result = runner(module)(context, call, session)
+    return result
+
+
+def run_playbook(directory: Path, text: str, **options: Any) -> tuple[PlayReport, list[PlayEvent]]:
+    """Run a playbook whose modules use no host; return its report and events."""
+    (directory / "site.yml").write_text(text)
+    events: list[PlayEvent] = []
+    nobody: Any = None
+    limited, every = options.pop("limited", HOSTS), options.pop("every", HOSTS)
+    with Templater() as templater:
+        playbook = load_playbook("site.yml", directory, templater)
+        ready, errors = prepare(playbook, TaskSelection(), every, limited)
+        assert errors == []
+        told = Options(**options)
+        pool = SessionPool(nobody, Cancel(), forks=4)
+        context = PlayContext(pool, templater, told, events.append, limited, every, directory)
+        report = Engine(ready, context).run()
+    return report, events

@@ -1,0 +1,216 @@
+"""Options of modules: conversion and validation of values, and masking of secrets in results."""
+
+from __future__ import annotations
+
+import html
+import inspect
+import json
+import re
+import shlex
+from base64 import b64encode, urlsafe_b64encode
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+import pytest
+
+from ipexctl.cli.app import load_command
+from ipexctl.cli.launch_options import PANELS
+from ipexctl.extras.play.masks import HIDDEN, masked, masked_value, secrets_in, shown
+from ipexctl.extras.play.modules import MODULES, runner
+from ipexctl.extras.play.modules.run import _run_request
+from ipexctl.extras.play.options import OMIT, BadOption, Option, converted, filled, filled_environment
+from ipexctl.extras.play.result import Call, Result, combine_items
+from ipexctl.hosts.host import Host
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "taken"),
+    [
+        ("mode", "644", 0o644),
+        ("mode", "0644", 0o644),
+        ("mode", "0o755", 0o755),
+        ("mode", 0o600, 0o600),
+        ("bool", "no", False),
+        ("bool", 1, True),
+        ("int", " 12 ", 12),
+        ("float", "1.5", 1.5),
+        ("list", "one", ["one"]),
+        ("list", [1, True], ["1", "true"]),
+        ("str", 1.5, "1.5"),
+        ("command", ["a", 1], ["a", "1"]),
+    ],
+)
+def test_option_values_are_converted_to_their_type(kind: Any, given: Any, taken: Any) -> None:
+    assert converted(Option(kind), given) == taken
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("mode", "u=rw"),
+        ("mode", "999"),
+        ("bool", "perhaps"),
+        ("int", True),
+        ("int", "1e3"),
+        ("float", "nan"),
+        ("list", {"a": 1}),
+        ("str", None),
+        ("str", "a\0b"),
+        ("path", ""),
+        ("command", []),
+        ("command", " "),
+        ("dict", "a"),
+    ],
+)
+def test_invalid_option_values_are_refused(kind: Any, given: Any) -> None:
+    with pytest.raises(BadOption):
+        converted(Option(kind), given)
+
+
+def test_later_environments_override_earlier_ones() -> None:
+    layers = [{"A": "a", "_b2": "old"}, {}, {"_b2": 3, "C": True, "D": OMIT}]
+    assert filled_environment(layers) == {"A": "a", "_b2": "3", "C": "true"}
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        {"X=1; touch marker #": "v"},
+        {"": "v"},
+        {1: "v"},
+        {"A\n": "v"},
+        {"A": "a\0b"},
+        {True: {"é": 1}, "é": "v"},
+        "A=1",
+        None,
+    ],
+)
+def test_invalid_environments_are_refused(layer: Any) -> None:
+    with pytest.raises(BadOption):
+        filled_environment([{"A": "a"}, layer])
+
+
+def test_omitted_options_get_their_defaults() -> None:
+    args = filled(MODULES["doctor"], {"require": "\0omit", "smoke": "yes"})
+    assert (args["require"], args["smoke"], args["network"]) == (None, True, True)
+    with pytest.raises(BadOption):
+        filled(MODULES["template"], {"src": "\0omit", "dest": "/x"})
+
+
+def test_every_module_function_takes_the_expected_number_of_arguments() -> None:
+    count = {"control": 2, "host": 3, "all": 3}
+    for spec in MODULES.values():
+        assert len(inspect.signature(runner(spec.name)).parameters) == count[spec.where]
+
+
+def test_shown_results_contain_no_secrets() -> None:
+    result = Result("changed", "it is s3cret", "type s3cret", {"a": ["x s3cret y"], "s3cret": 1}, "+s3cret", "s3cret")
+    seen = shown(result, {"s3cret"}, no_log=False)
+    assert "s3cret" not in repr(seen)
+    assert seen.data["a"] == [f"x {HIDDEN} y"]
+    hidden = shown(result, set(), no_log=True)
+    assert "s3cret" not in repr(hidden)
+    assert secrets_in(Result("ok", data={"stdout": "one line\nab\nanother"})) == {
+        "one line\nab\nanother",
+        "one line",
+        "another",
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['k"ey of\nseveral lines', "stderr: several lines", '"k\\"ey of\\nseveral lines"', "ayJleSBvZgpzZXZlcmFsIGxpbmVz"],
+)
+def test_parts_and_encodings_of_multiline_secrets_are_masked(text: str) -> None:
+    assert HIDDEN in masked(text, ['k"ey of\nseveral lines'])
+    assert masked(text, ["another"]) == text
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        shlex.quote,
+        lambda text: text.replace("'", "'\\''"),
+        quote,
+        lambda text: quote(text, safe=""),
+        quote_plus,
+        lambda text: re.sub("%..", lambda match: match[0].lower(), quote(text)),
+        lambda text: b64encode(text.encode()).decode(),
+        lambda text: b64encode(f"a:{text}".encode()).decode(),
+        lambda text: b64encode(f"ab:{text}".encode()).decode(),
+        lambda text: urlsafe_b64encode(text.encode()).decode(),
+        json.dumps,
+        repr,
+        re.escape,
+        html.escape,
+        str.upper,
+        str.lower,
+        lambda text: shlex.quote(text.upper()),
+    ],
+)
+def test_secrets_are_masked_in_the_output_form_of_every_filter(form: Callable[[str], str]) -> None:
+    secret = "p4'Ss/w\u00f6rd>>??"
+    printed = masked(f"it is {form(secret)}.", [secret])
+    assert HIDDEN in printed
+    assert not set(re.findall(r"\w{3,}", form(secret))) & set(re.findall(r"\w{3,}", printed))
+
+
+def test_secrets_of_loop_results_and_facts_are_collected() -> None:
+    loop = Result("ok", data={"results": [{"stdout": "first-out"}, {"stdout": "second-out", "item": {"a": "given"}}]})
+    assert secrets_in(loop) == {"first-out", "second-out", "given"}
+    facts = Result("ok", data={"ansible_facts": {"a": {"b": ["deep-one"]}, "n": 12345}})
+    assert secrets_in(facts) == {"deep-one", "12345"}
+    assert masked_value({"n": 12345, "rc": 1}, {"12345"}) == {"n": HIDDEN, "rc": 1}
+
+
+def test_combined_loop_result_has_the_worst_status() -> None:
+    turns = [Result("ok"), Result("failed", "no"), Result("changed")]
+    all_of_it = combine_items(turns, ["a", "b", "c"], "item")
+    assert (all_of_it.status, all_of_it.reason) == ("failed", "no")
+    assert [each["item"] for each in all_of_it.data["results"]] == ["a", "b", "c"]
+    assert combine_items([], [], "item").status == "skipped"
+
+
+def test_run_module_has_the_options_of_the_run_command() -> None:
+    """Others are of `play` itself, or of the tasks install and fetch, and notify is a keyword of tasks."""
+    command: Any = load_command("run")
+    params = {param.name: param for param in command.params}
+    of_call = {*PANELS["Where"], *PANELS["Watching"], *PANELS["Connection"], "dry_run", "iface"} - {
+        "detach",
+        "reconnect",
+        "meter",
+        "metric",
+    }
+    other = {"words", "install", "stack", "torch", "packages", "requirements", "export"}
+    other |= {"env_file", "accelerate_config", "notify"}
+    options = MODULES["run"].options
+    assert params.keys() - of_call - other == (options.keys() & params.keys()) - {"home"}
+    for name in options.keys() & params.keys():
+        param, option = params[name], options[name]
+        default = getattr(param.default, "value", param.default)
+        assert (name, option.default or None) == (name, default or None)  # of a list, one has () and one nothing
+        assert (name, option.choices) == (name, tuple(getattr(param.type, "choices", ())))
+
+
+def test_run_module_passes_restart_and_hang_options() -> None:
+    given = {"script": "train.py", "max_restarts": "2", "checkpoint": "out/../ckpt", "hang_after": 5, "on_hang": "stop"}
+    task: Any = SimpleNamespace(base=Path("/p"))
+    context: Any = SimpleNamespace(options=SimpleNamespace(home="~/.ipexctl", iface=None))
+    here = Host(name="localhost", address="localhost")
+    request = _run_request(context, Call(here, here, task, filled(MODULES["run"], given)))
+    assert (request.max_restarts, request.checkpoint, request.hang_after, request.on_hang) == (2, "ckpt", 5.0, "stop")
+    with pytest.raises(BadOption) as caught:
+        filled(MODULES["run"], {"script": "train.py", "on_hang": "end"})
+    assert "report, dump, stop" in caught.value.fix
+
+
+@pytest.mark.parametrize("backend", ["none", "gloo", "auto"])
+def test_run_module_passes_the_backend(backend: str) -> None:
+    task: Any = SimpleNamespace(base=Path("/p"))
+    context: Any = SimpleNamespace(options=SimpleNamespace(home="~/.ipexctl", iface=None))
+    here = Host(name="localhost", address="localhost")
+    call = Call(here, here, task, filled(MODULES["run"], {"script": "infer.py", "backend": backend}))
+    assert _run_request(context, call).options.backend == backend

@@ -1,0 +1,225 @@
+"""The page of a run: nothing in it comes alive, and it stays small."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import random
+import re
+import time
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from report_samples import START, measured_page, measurements, page
+
+from ipexctl.extras.report.assets import MAX_SCRIPT, SCRIPT, STYLE
+from ipexctl.extras.report.comparison import ChangedSetting, RunComparison
+from ipexctl.extras.report.html import page_html
+from ipexctl.extras.report.measurements import Measurements, Window, host_curves, measurements_of, rank_grid
+from ipexctl.extras.report.page import ReportPage, SettingRow
+from ipexctl.jobs.windows import read_copied_windows
+from ipexctl.node.run.window_codec import RANK_WINDOWS, RankRates
+from ipexctl.node.run.window_file import WindowWriter
+
+TAGS = (
+    "script",
+    "img",
+    "svg",
+    "iframe",
+    "object",
+    "embed",
+    "a",
+    "style",
+    "meta",
+    "base",
+    "link",
+    "form",
+    "video",
+    "math",
+)
+HANDLERS = ("onload", "onerror", "onclick", "onfocus", "onbegin", "onpointerover", "style", "href", "src", "srcdoc")
+URLS = ("javascript:alert(1)", "data:text/html,x", "http://evil.example/", "//evil.example", "file:///etc/passwd")
+
+
+def attacks() -> list[str]:
+    """At least 200 texts that come alive on a page that does not escape."""
+    ends = ("", '">', "'>", "-->", "</title>", "</style>", "</script>", "</textarea>", "]]>", "</pre></main>")
+    texts = [f"{end}<{tag} src=x onerror=alert(1)>" for end in ends for tag in TAGS]
+    texts += [f'" {handler}={url} x="' for handler in HANDLERS for url in URLS]
+    texts += [f"<a href='{url}'>x</a>" for url in URLS] + list(URLS)
+    texts += ["<svg/onload=alert(1)>", "<<script>script>", "<scr\0ipt>", "&lt;script&gt;", "&#60;script&#62;", "&", "`"]
+    texts += ["\u202e<b>", "\u2028<b>", "\x1b]8;;http://evil.example\x07x", "<!--", "<![CDATA[", "<?php", "\ud800<i>"]
+    texts += [
+        "\uff1cscript\uff1e",
+        "%3Cscript%3E",
+        "{{7*7}}",
+        "${alert(1)}",
+        "\r\n<b>",
+        "\x7f<u>",
+        "\u200b<p>",
+        "<" * 5000,
+    ]
+    return texts
+
+
+class Skeleton(HTMLParser):
+    """The elements and attributes of a page, without its texts."""
+
+    def __init__(self, document: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.found: list[tuple[str, tuple[tuple[str, str | None], ...]]] = []
+        self.texts: list[str] = []
+        self.feed(document)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, tuple(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        self.found.append((f"/{tag}", ()))
+
+    def handle_comment(self, data: str) -> None:
+        self.found.append((f"comment {data}", ()))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+def attacked(text: str) -> ReportPage:
+    measured = Measurements({0: [Window(START, 10.0, 1, None, 0.0, 1.0)] * 3})
+    comparison = RunComparison(text, (ChangedSetting(text, text, None),), "not-measured")
+    curves = host_curves(measurements(1, 60), {0: "node-000.example.com"}, START, START + 60)
+    return page(
+        text,
+        grid=rank_grid(measured, {0: text}, START, START + 60),
+        hosts=tuple(type(curve)(text, curve.columns, curve.cpu) for curve in curves),
+        comparison=comparison,
+    )
+
+
+def test_no_element_attribute_or_address_comes_from_a_text() -> None:
+    texts = attacks()
+    assert len(set(texts)) >= 200
+    harmless = Skeleton(page_html(attacked("x"))).found
+    for text in texts:
+        assert Skeleton(page_html(attacked(text))).found == harmless, text
+
+
+def test_a_text_is_shown_as_it_is() -> None:
+    shown = "".join(Skeleton(page_html(attacked("<b onload='x'>&amp;"))).texts)
+    assert shown.count("<b onload='x'>&amp;") >= 15
+
+
+def test_the_page_asks_for_nothing() -> None:
+    document = page_html(attacked("http://evil.example/x.png"))
+    names = {name for _, attributes in Skeleton(document).found for name, _ in attributes}
+    assert names.isdisjoint({"href", "src", "xlink:href", "srcset", "action", "style", "background", "poster"})
+    assert not any(name.startswith("on") for name in names)
+    assert "url(" not in STYLE
+    assert "@import" not in STYLE
+    assert re.search(r"fetch|XMLHttp|import|innerHTML|eval|location|open\(|\.write", SCRIPT) is None
+
+
+@pytest.mark.parametrize(("tag", "text"), [("style", STYLE), ("script", SCRIPT)])
+def test_the_policy_has_the_hashes_of_what_the_page_contains(tag: str, text: str) -> None:
+    document = page_html(page())
+    content = re.search(f"<{tag}>(.*?)</{tag}>", document, re.DOTALL)
+    assert content is not None
+    assert content[1] == text
+    digest = base64.b64encode(hashlib.sha256(content[1].encode()).digest()).decode()
+    assert f"{tag}-src 'sha256-{digest}'" in document
+    assert "default-src 'none'; " in document
+
+
+def test_the_script_is_small() -> None:
+    assert len(SCRIPT.encode()) <= MAX_SCRIPT
+
+
+def test_a_hidden_value_is_not_in_the_file() -> None:
+    hidden = SettingRow("HF_TOKEN", "hunter2", "-x", "", is_hidden=True)
+    document = page_html(page(settings=(hidden,)))
+    assert "hunter2" not in document
+    assert "HF_TOKEN" in document
+
+
+@pytest.mark.parametrize(
+    ("ranks", "seconds", "most"),
+    [(64, 86400, 500_000), (64, 4000, 500_000), (1024, 3600, 2_000_000), (1024, 1170, 2_000_000)],
+)
+def test_the_page_of_a_large_run_is_small_and_soon_made(ranks: int, seconds: int, most: int) -> None:
+    measured = measurements(ranks, seconds)
+    begin = time.process_time()
+    document = page_html(measured_page(ranks, seconds, measured))
+    took = time.process_time() - begin
+    assert len(document.encode()) <= most
+    assert took < 4.0  # of the processor; 2 s where it does nothing else
+
+
+def test_a_day_of_64_ranks_is_read_and_drawn_soon(tmp_path: Path) -> None:
+    """From the files of the record, which are full then: 2,160 windows of 40 s for each rank."""
+    writer = WindowWriter(str(tmp_path / "0000.meter"), RANK_WINDOWS)
+    noise = random.Random(1)
+    for number in range(RANK_WINDOWS.capacity):
+        rates = RankRates(2 + noise.random(), 60 + noise.random(), noise.random() ** 3, cores=8 * noise.random())
+        writer.add(number, rates, 10.0 * (number + 1), START + 10.0 * (number + 1))
+    writer.close()
+    (tmp_path / "0000.meter").rename(tmp_path / "rank")
+    (tmp_path / "ranks").mkdir()
+    for rank in range(64):
+        (tmp_path / f"ranks/{rank:04}.meter").write_bytes((tmp_path / "rank").read_bytes())
+    seconds = 10 * RANK_WINDOWS.capacity
+    begin = time.process_time()
+    windows = read_copied_windows(tmp_path)
+    measured = measurements_of(windows.ranks, {}, ())
+    document = page_html(measured_page(64, seconds, measured))
+    took = time.process_time() - begin
+    assert len(windows.ranks) == 64
+    assert len(document.encode()) <= 500_000
+    assert took < 4.0  # of the processor; 2 s where it does nothing else
+
+
+def test_every_drawing_has_a_table_and_a_name() -> None:
+    document = Skeleton(page_html(measured_page(16, 600, measurements(16, 600)))).found
+    images = [dict(attributes) for tag, attributes in document if dict(attributes).get("role") == "img"]
+    assert len(images) == 4
+    assert all(image.get("aria-label") for image in images)
+    assert sum(tag == "table" for tag, _ in document) == len(images) + 1  # the plan
+
+
+def test_a_page_without_any_figures_is_whole() -> None:
+    found = Skeleton(page_html(ReportPage("r", "unknown", "the outcome is not known"))).found
+    assert [tag for tag, _ in found if tag in ("h1", "svg", "table")] == ["h1"]
+
+
+def test_no_rule_gives_a_drawing_inside_another_one_a_size() -> None:
+    assert re.search(r"(?:^|[},])\s*svg\s*\{[^}]*(?:width|height)", STYLE) is None
+
+
+def luminance(color: str) -> float:
+    digits = "".join(digit * 2 for digit in color) if len(color) == 3 else color
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, two: str) -> float:
+    low, high = sorted((luminance(one), luminance(two)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["light", "dark", "paper"])
+def test_texts_can_be_read_and_levels_grow_away_from_the_background(place: int) -> None:
+    sets = [dict(re.findall(r"--(\w+):#([0-9a-f]+)", part)) for part in re.findall(r":root\{([^}]*)\}", STYLE)]
+    assert len(sets) == 3
+    colors = sets[place]
+    for text, behind in (
+        *(("ink", "bg"), ("soft", "bg"), ("ink", "box"), ("bad", "bg"), ("line", "bg")),
+        *(("on4", "w4"), ("ink", "w1"), ("ink", "idle")),
+    ):
+        assert contrast(colors[text], colors[behind]) >= 4.5, (text, behind)
+    for levels in (("w0", "w1", "w2", "w3", "w4"), ("d0", "d1", "d2")):
+        away = [contrast(colors[level], colors["bg"]) for level in levels]
+        assert away == sorted(away)
+        assert all(after / before >= 1.2 for before, after in pairwise(away))

@@ -1,0 +1,152 @@
+"""Windows become columns: nothing is lost, nothing is invented."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipexctl.extras.report.measurements import (
+    MAX_CELLS,
+    MAX_COLUMNS,
+    Columns,
+    HostWindow,
+    Measurements,
+    Window,
+    columns_for,
+    host_curves,
+    measurements_of,
+    rank_columns,
+    rank_grid,
+    windows_of,
+)
+from ipexctl.node.run.window_codec import HostRates, RankRates
+from ipexctl.node.run.window_file import HostWindows, RankWindows
+
+
+def windows(count: int, *, start: float = 1000.0, samples: int | None = 64, wait: float = 1.0) -> list[Window]:
+    return [Window(start + 10 * n, 10.0, 20, samples, wait, 40.0) for n in range(count)]
+
+
+def test_a_column_is_no_narrower_than_a_window() -> None:
+    assert columns_for(1000, 1060, 10, MAX_COLUMNS) == Columns(1000, 10, 6)
+    assert columns_for(1000, 1000 + 86400, 10, MAX_COLUMNS).count == MAX_COLUMNS
+
+
+@pytest.mark.parametrize(("start", "end"), [(1000, 1000), (1000, 999), (0, 0)])
+def test_a_run_without_duration_has_one_column(start: float, end: float) -> None:
+    assert columns_for(start, end, 10, MAX_COLUMNS).count == 1
+
+
+def test_more_ranks_have_fewer_columns_each() -> None:
+    assert rank_columns(64) == MAX_COLUMNS
+    assert rank_columns(1024) * 1024 <= MAX_CELLS
+    assert rank_columns(100_000) >= 60
+
+
+def test_a_rate_is_that_of_the_windows_also_between_their_borders() -> None:
+    grid = rank_grid(Measurements({0: windows(6, start=1003.0)}), {0: "a"}, 1000.0, 1063.0)
+    assert grid is not None
+    (row,) = grid.rows
+    assert all(rate == pytest.approx(2.0) for rate in row.steps_per_s)
+    assert all(cores == pytest.approx(4.0) for cores in row.cores)
+    assert all(wait == pytest.approx(0.1) for wait in row.waits)
+    assert (row.steps, row.samples) == (120, 384)
+
+
+def test_the_steps_of_all_columns_are_those_of_all_windows() -> None:
+    grid = rank_grid(Measurements({0: windows(97, start=1001.7)}), {0: "a"}, 1000.0, 1001.7 + 970)
+    assert grid is not None
+    assert grid.rows[0].steps == 97 * 20
+
+
+def test_a_column_without_a_window_has_no_value() -> None:
+    gap = windows(2) + windows(2, start=1050.0)
+    grid = rank_grid(Measurements({0: gap}), {0: "a"}, 1000.0, 1070.0)
+    assert grid is not None
+    assert [value is None for value in grid.rows[0].cores] == [False, False, True, True, True, False, False]
+
+
+def test_windows_outside_the_run_do_not_count_in_a_column() -> None:
+    early = [Window(500.0, 10.0, 20, 1, 0.0, 1.0), *windows(2), Window(9000.0, 10.0, 20, 1, 0.0, 1.0)]
+    grid = rank_grid(Measurements({0: early}), {0: "a"}, 1000.0, 1020.0)
+    assert grid is not None
+    assert grid.rows[0].steps_per_s == (2.0, 2.0)
+
+
+def test_samples_are_unknown_if_one_window_does_not_know_them() -> None:
+    mixed = [*windows(2), *windows(1, start=1020.0, samples=None)]
+    grid = rank_grid(Measurements({0: mixed}), {0: "a"}, 1000.0, 1030.0)
+    assert grid is not None
+    assert (grid.rows[0].samples, grid.rows[0].samples_per_s) == (None, ())
+
+
+def test_ranks_of_a_host_stand_together_in_the_order_of_the_hosts() -> None:
+    measured = Measurements({rank: windows(2) for rank in range(4)})
+    grid = rank_grid(measured, {0: "b", 1: "a", 2: "b", 3: "a"}, 1000.0, 1020.0)
+    assert grid is not None
+    assert [(row.host, row.rank) for row in grid.rows] == [("b", 0), ("b", 2), ("a", 1), ("a", 3)]
+
+
+def test_a_run_without_windows_has_no_grid_and_no_curves() -> None:
+    assert rank_grid(Measurements(), {0: "a"}, 0.0, 10.0) is None
+    assert host_curves(Measurements(), {0: "a"}, 0.0, 10.0) == ()
+
+
+def test_a_figure_that_a_host_lacks_is_empty_and_no_zero() -> None:
+    measured = Measurements(
+        hosts={"a": [HostWindow(1000.0 + 10 * n, 10.0, HostRates(busy=busy)) for n, busy in enumerate((0.4, 0.6))]}
+    )
+    (curves,) = host_curves(measured, {0: "a", 1: "b"}, 1000.0, 1020.0)
+    assert (curves.cpu, curves.memory, curves.network) == ((0.4, 0.6), (), ())
+
+
+def test_waiting_and_work_that_are_not_known_are_no_zeros() -> None:
+    mixed = [Window(1000.0, 10.0, 20.0, 64.0, 5.0, 40.0), Window(1010.0, 10.0, 0.0), Window(1020.0, 10.0, 20.0)]
+    grid = rank_grid(Measurements({0: mixed}), {0: "a"}, 1000.0, 1030.0)
+    assert grid is not None
+    row = grid.rows[0]
+    assert (row.cores, row.waits, row.steps_per_s) == ((4.0, None, None), (0.5, None, None), (2.0, 0.0, 2.0))
+    assert (row.mean_cores, row.mean_wait) == (4.0, 0.5)
+
+
+def test_a_window_without_a_step_does_not_make_samples_unknown() -> None:
+    idle = [*windows(2), Window(1020.0, 10.0, 0.0)]
+    grid = rank_grid(Measurements({0: idle}), {0: "a"}, 1000.0, 1030.0)
+    assert grid is not None
+    assert grid.rows[0].samples_per_s == (6.4, 6.4, 0.0)
+
+
+def test_windows_of_rates_are_at_their_time() -> None:
+    made = windows_of(1000.0, 20.0, [RankRates(2.0, 8.0, 0.15, reduce_wait=0.1, cores=4.0), None, RankRates(0.0)])
+    assert made == (Window(1000.0, 20.0, 40.0, 160.0, 5.0, 80.0), Window(1040.0, 20.0, 0.0))
+
+
+def test_a_host_is_named_from_a_limit_on() -> None:
+    for steal, kinds in ((0.04, []), (0.06, ["steal"])):
+        windows = [HostWindow(1000.0 + 10 * n, 10.0, HostRates(steal=steal, memory_pressure=0.01)) for n in range(3)]
+        (curves,) = host_curves(Measurements(hosts={"a": windows}), {0: "a"}, 1000.0, 1030.0)
+        assert [sign.kind for sign in curves.signs] == kinds
+
+
+def test_windows_of_the_record_become_measurements() -> None:
+    host = HostRates(busy=0.5, steal=0.1)
+    rank = RankRates(2.0, 8.0, 0.1, cores=4.0)
+    ranks, hosts = {3: RankWindows(1000.0, 10.0, (rank, None))}, {"a": HostWindows(990.0, 20.0, (None, host))}
+    made = measurements_of(ranks, hosts, ())
+    assert made.ranks == {3: (Window(1000.0, 10.0, 20.0, 80.0, 1.0, 40.0),)}
+    assert made.hosts["a"] == (HostWindow(1010.0, 20.0, host),)
+    assert not made.is_metric
+    assert measurements_of({0: RankWindows(0.0, 10.0, (rank._replace(by_metric=True),))}, {}, ()).is_metric
+
+
+def test_the_memory_of_a_hosts_ranks_is_summed() -> None:
+    ranks = {
+        0: [Window(1000.0, 10.0, 1, memory=2.0), Window(1010.0, 10.0, 1, memory=4.0)],
+        1: [Window(1010.0, 10.0, 1, memory=8.0)],
+        2: [Window(1000.0, 20.0, 1, memory=100.0)],
+    }
+    hosts = {
+        "a": [HostWindow(1000.0 + 10 * n, 10.0, HostRates(memory_used=used)) for n, used in enumerate((50.0, 60.0))]
+    }
+    (curves,) = host_curves(Measurements(ranks, hosts), {0: "a", 1: "a", 2: "b"}, 1000.0, 1020.0)
+    assert curves.rank_memory == (2.0, 12.0)
+    assert curves.memory == (50.0, 60.0)

@@ -1,0 +1,263 @@
+"""The page of a run, also without a part of the record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from known_texts import account
+from why_helpers import FAILED, FIRST, NO_MODULE
+
+from ipexctl.extras.report.comparison import Change, compare
+from ipexctl.extras.report.measurements import Columns, Measurements, Window
+from ipexctl.extras.report.page import ReportPage, TimeCurve, report_page
+from ipexctl.extras.report.report import page_without_record
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.registry import RunRecord
+from ipexctl.jobs.why.diagnosis import diagnose
+from ipexctl.jobs.why.run_snapshot import read_snapshot
+
+RECORD = RunRecord("train-1", Host("node1", "node1"), "/root/.ipexctl", "python3", "train.py", hosts=("node1", "node2"))
+PLAN = {
+    "stack": "torch-2.13",
+    "settings": [
+        {"name": "OMP_NUM_THREADS", "value": "4", "reason": "4 cores a rank", "host": None, "rank": None},
+        {"name": "IFACE", "value": "eth0", "reason": "the route", "host": "node1", "rank": None},
+        {"name": "IFACE", "value": "eth0", "reason": "the route", "host": "node2", "rank": None},
+        {"name": "HF_TOKEN", "value": "hunter2", "reason": "-x", "secret": True},
+        {"name": "LD_PRELOAD", "value": None, "reason": "it breaks torch"},
+        "damaged",
+        {"value": "no name"},
+    ],
+}
+
+
+def made(plan: dict[str, Any] | None = None, measured: Measurements | None = None, **more: Any) -> ReportPage:
+    more.setdefault("first", FIRST)
+    snapshot = read_snapshot(*account([(FAILED, ""), (FAILED, NO_MODULE)], **more), "node1")
+    return report_page(RECORD, snapshot, diagnose(snapshot), plan or {}, measured or Measurements())
+
+
+def test_the_page_says_how_the_run_ended_and_what_to_type() -> None:
+    page = made()
+    assert page.state == "failed"
+    assert "rank 1" in page.headline
+    assert "frobnicate" in page.cause
+    assert page.fixes
+    assert page.commands == ("ipexctl logs train-1 -r 1",)
+    assert [line.text for line in page.lines][-1].startswith("ModuleNotFoundError")
+    assert page.took == 13
+
+
+def test_equal_variables_are_one_row_and_a_secret_has_no_value() -> None:
+    rows = {row.name: row for row in made(PLAN).settings}
+    assert len(rows) == len(made(PLAN).settings) == 4
+    assert rows["IFACE"].where == "node[1-2]"
+    assert (rows["HF_TOKEN"].value, rows["HF_TOKEN"].is_hidden) == ("", True)
+    assert rows["LD_PRELOAD"].value is None
+    assert "hunter2" not in repr(made(PLAN))
+
+
+@pytest.mark.parametrize("plan", [{}, {"settings": None}, {"settings": 3}, {"stack": 7, "commit": []}])
+def test_a_damaged_plan_is_as_none(plan: dict[str, Any]) -> None:
+    page = made(plan)
+    assert page.settings == ()
+    assert any("plan" in part for part in page.missing)
+
+
+def test_a_run_without_measurements_names_what_is_missing() -> None:
+    page = made()
+    assert (page.throughput, page.loss, page.grid, page.hosts) == (None, None, None, ())
+    assert len(page.missing) == 3
+    assert [phase.kind for phase in page.phases] == ["script"]
+
+
+def test_phases_follow_one_another_and_cover_the_run() -> None:
+    windows = [Window(1005.0 + n, 1.0, 2, 8, 0.0, 1.0) for n in range(5)]
+    events = [{"event": "start", "rank": 0, "at": 1002.0}]
+    phases = made(measured=Measurements({0: windows, 1: windows}), events=events).phases
+    assert [(phase.kind, phase.begin, phase.end) for phase in phases] == [
+        ("start", 0.0, 2.0),
+        ("import", 2.0, 5.0),
+        ("steps", 5.0, 10.0),
+        ("end", 10.0, 13.0),
+    ]
+
+
+def test_a_restart_separates_the_phases_of_two_attempts() -> None:
+    attempts = [{"attempt": 0, "reason": "rank 1 was killed", "ended": 1006.0}]
+    phases = made(status={"attempts": attempts, "attempt": 1}).phases
+    assert [(phase.kind, phase.begin, phase.end) for phase in phases] == [
+        ("script", 0.0, 6.0),
+        ("restart", 6.0, 6.0),
+        ("script", 6.0, 13.0),
+    ]
+    assert "rank 1 was killed" in phases[1].text
+
+
+def test_throughput_is_in_samples_of_all_ranks_where_they_are_known() -> None:
+    windows = [Window(1000.0 + n, 1.0, 2, 8, 0.0, 1.0) for n in range(13)]
+    known = made(measured=Measurements({0: windows, 1: windows})).throughput
+    assert known is not None
+    assert (known.unit, set(known.values)) == ("samples/s", {16.0})
+    slower = [window._replace(samples=None, steps=1) for window in windows]
+    steps = made(measured=Measurements({0: windows, 1: slower})).throughput
+    assert steps is not None
+    assert (steps.unit, set(steps.values), set(steps.low), set(steps.high)) == ("steps/s", {1.5}, {1.0}, {2.0})
+
+
+def test_a_script_without_steps_has_no_throughput() -> None:
+    windows = [Window(1000.0 + n, 1.0, 0, None, 0.0, 1.0) for n in range(13)]
+    page = made(measured=Measurements({0: windows}))
+    assert page.throughput is None
+    assert page.grid is not None
+
+
+def test_the_loss_is_drawn_from_two_values_on() -> None:
+    assert made(measured=Measurements(losses=((1001.0, 2.0),))).loss is None
+    loss = made(measured=Measurements(losses=((1001.0, 2.0), (1012.0, 1.0)))).loss
+    assert loss is not None
+    assert [value for value in loss.values if value is not None] == [2.0, 1.0]
+
+
+def test_a_run_of_the_registry_alone_has_a_page() -> None:
+    page = page_without_record(RECORD, diagnose(read_snapshot(*account([]), "node1")))
+    assert page.run == "train-1"
+    assert page.missing
+
+
+def curve(values: list[float], unit: str = "steps/s") -> TimeCurve:
+    return TimeCurve("", unit, tuple(values), Columns(0, 10, len(values)))
+
+
+def page_with(values: list[float], unit: str = "steps/s") -> ReportPage:
+    return ReportPage("a", "ok", "", throughput=curve(values, unit))
+
+
+def test_the_change_of_throughput_has_an_interval_that_contains_it() -> None:
+    before = [10.0 + 0.1 * (n % 3) for n in range(60)]
+    change = compare(page_with([value * 1.2 for value in before]), page_with(before)).change
+    assert isinstance(change, Change)
+    assert change.ratio == pytest.approx(0.2, abs=0.01)
+    assert change.low is not None
+    assert change.high is not None
+    assert change.low <= change.ratio <= change.high
+
+
+def test_a_short_run_has_no_interval() -> None:
+    for count, has_interval in ((5, False), (6, True)):
+        change = compare(page_with([1.0, 1.1] * 30), page_with([1.0 + n / 10 for n in range(count)])).change
+        assert isinstance(change, Change)
+        assert (change.low is not None) == has_interval
+
+
+def test_imports_before_the_first_step_do_not_count_as_slow() -> None:
+    quick, slow = [1.0, 1.01] * 30, [0.0] * 40 + [1.0, 1.01] * 30 + [0.0] * 5
+    change = compare(page_with(quick), page_with(slow)).change
+    assert isinstance(change, Change)
+    assert change.ratio == pytest.approx(0.0, abs=0.01)
+    assert compare(page_with(quick), page_with([0.0] * 40)).change == "not-measured"
+
+
+def test_a_run_that_has_ended_in_its_warm_up_is_too_short_for_a_comparison() -> None:
+    assert compare(page_with([1.0] * 60), page_with([0.0, 1.0])).change == "too-short"
+    assert isinstance(compare(page_with([1.0] * 60), page_with([1.0, 1.0])).change, Change)
+
+
+def test_different_units_are_not_compared() -> None:
+    assert compare(page_with([1.0] * 60), page_with([1.0] * 60, "samples/s")).change == "other-unit"
+    assert compare(made(), made()).change == "not-measured"
+
+
+def test_only_settings_that_differ_are_named_and_no_hidden_value() -> None:
+    other = {"settings": [{**PLAN["settings"][0], "value": "8"}, *PLAN["settings"][1:]]}  # type: ignore[dict-item]
+    comparison = compare(made(PLAN), made({**PLAN, **other}))
+    assert [(setting.name, setting.before, setting.after) for setting in comparison.settings] == [
+        ("OMP_NUM_THREADS", "8", "4")
+    ]
+
+
+def test_a_printed_throughput_is_that_of_the_run_and_is_not_summed() -> None:
+    windows = [Window(1000.0 + n, 1.0, 2, 8.0) for n in range(13)]
+    silent = [window._replace(samples=None) for window in windows]
+    curve = made(measured=Measurements({0: windows, 1: silent}, is_metric=True)).throughput
+    assert curve is not None
+    assert (curve.unit, set(curve.values)) == ("samples/s", {8.0})
+    again = made(measured=Measurements({0: windows, 1: windows}, is_metric=True)).throughput
+    assert again is not None
+    assert set(again.values) == {8.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "is_hidden"),
+    [
+        ("HF_TOKEN", True),
+        ("WANDB_API_KEY", True),
+        ("AWS_SECRET_ACCESS_KEY", True),
+        ("db_password", True),
+        ("TOKENIZERS_PARALLELISM", False),
+        ("PWD", False),
+        ("KEYBOARD", False),
+        ("OMP_NUM_THREADS", False),
+    ],
+)
+def test_a_credential_that_the_call_wrote_out_is_hidden(name: str, is_hidden: bool) -> None:
+    page = made({"settings": [{"name": name, "value": "hunter2", "reason": "set by -x"}]})
+    assert [row.is_hidden for row in page.settings] == [is_hidden]
+    assert ("hunter2" in repr(page)) != is_hidden
+
+
+def test_each_attempt_has_its_own_import_and_steps() -> None:
+    early = [Window(1000.0 + n / 1000, 0.001, 1) for n in range(1000, 3000)]
+    late = [Window(1008.0 + n, 1.0, 1) for n in range(3)]
+    attempts = [{"attempt": 0, "reason": "lost", "ended": 1006.0}]
+    measured = Measurements({0: early + late})
+    phases = made(measured=measured, status={"attempts": attempts, "attempt": 1}).phases
+    assert [(phase.kind, round(phase.begin, 3), round(phase.end, 3)) for phase in phases] == [
+        ("import", 0, 1),
+        ("steps", 1, 3),
+        ("end", 3, 6),
+        ("restart", 6, 6),
+        ("import", 6, 8),
+        ("steps", 8, 11),
+        ("end", 11, 13),
+    ]
+
+
+def test_checks_and_sync_are_before_the_start_and_the_commit_is_named() -> None:
+    plan = {"before_start": {"checks": 2.0, "sync": 1.5}, "commit": {"hash": "0123456789abcdef", "branch": "main"}}
+    page = made(plan)
+    assert [(phase.kind, phase.begin, phase.end) for phase in page.phases] == [
+        ("checks", 0.0, 2.0),
+        ("sync", 2.0, 3.5),
+        ("script", 3.5, 16.5),
+    ]
+    assert page.span == 16.5
+    assert {fact.label: fact.value for fact in page.facts}["Commit"] == "0123456789ab (main)"
+
+
+@pytest.mark.parametrize("before", [None, 3, {"checks": -1.0, "sync": 1e9}, {"checks": "x", "sync": 0}])
+def test_a_damaged_time_before_the_start_does_not_count(before: object) -> None:
+    assert [phase.kind for phase in made({"before_start": before}).phases] == ["script"]
+
+
+def test_steps_below_the_usual_speed_are_the_warm_up() -> None:
+    for first, kinds in ((0.9, ["steps", "end"]), (0.5, ["warm-up", "steps", "end"])):
+        windows = [Window(1000.0 + n, 1.0, first if n < 3 else 1.0) for n in range(12)]
+        phases = made(measured=Measurements({0: windows})).phases
+        assert [phase.kind for phase in phases] == kinds
+        assert phases[-2].begin == (0 if first == 0.9 else 3)
+
+
+def test_an_exchange_of_checkpoints_is_a_phase() -> None:
+    events = [
+        {"event": "connected", "at": 1001.0},
+        {"event": "connected", "at": 1002.0},
+        {"event": "checkpoint", "at": 1004.0},
+        {"event": "start", "at": 1005.0},
+    ]
+    assert [(phase.kind, phase.begin, phase.end) for phase in made(events=events).phases] == [
+        ("start", 0.0, 2.0),
+        ("checkpoint", 2.0, 5.0),
+        ("script", 5.0, 13.0),
+    ]

@@ -1,0 +1,73 @@
+"""Windows of runs for tests of the verdict, as the step meter records them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ipexctl.extras.slow.verdict import RunSetup, SlowFinding, SlowVerdict, judge
+from ipexctl.jobs.windows import RunWindows
+from ipexctl.node.run.replies import ProcessShare, SuspectLook
+from ipexctl.node.run.window_codec import HostRates, RankRates
+from ipexctl.node.run.window_file import HostWindows, RankWindows
+
+BEGIN = 1_700_000_000.0
+HEALTHY = RankRates(
+    steps_per_s=5.0, samples_per_s=40.0, data_wait=0.01, main_cpu=0.70, main_queue=0.01, reduce_wait=0.0, io_wait=None
+)
+CALM = HostRates(
+    busy=0.5,
+    steal=0.0,
+    throttled=0.0,
+    mhz=2900.0,
+    hot_per_s=0.0,
+    sent_per_s=2e7,
+    retransmits_per_s=0.0,
+    io_pressure=0.0,
+)
+SECONDS = 10.0
+
+
+def ranks_of(*lists: Sequence[RankRates | None], seconds: float = SECONDS) -> dict[int, RankWindows]:
+    """Each list is a rank's; its first window is the one in which steps begin, which is not judged."""
+    return {rank: RankWindows(BEGIN, seconds, tuple(windows)) for rank, windows in enumerate(lists)}
+
+
+def run_of(
+    ranks: Mapping[int, RankWindows],
+    hosts: Mapping[int, Sequence[HostRates | None]] | None = None,
+    seconds: float = SECONDS,
+) -> RunWindows:
+    found = {rank: HostWindows(BEGIN, seconds, tuple(rates)) for rank, rates in (hosts or {}).items()}
+    return RunWindows(ranks, found)
+
+
+def setup_of(count: int, waiting: Any = "sleeps", per_host: int = 1) -> RunSetup:
+    return RunSetup({rank: f"node{rank // per_host + 1}" for rank in range(count)}, waiting)
+
+
+def steady(rates: RankRates, windows: int = 4) -> list[RankRates]:
+    return [HEALTHY, *[rates] * (windows - 1)]
+
+
+def judged(
+    *ranks: RankRates,
+    windows: int = 5,
+    hosts: Mapping[str, HostRates] | None = None,
+    waiting: Any = "sleeps",
+    per_host: int = 1,
+    looks: Mapping[int, SuspectLook] | None = None,
+) -> SlowVerdict:
+    """The verdict on a run in which each rank and host is the same in all windows but the first."""
+    lists = {number * per_host: [rates] * windows for number, rates in enumerate((hosts or {}).values())}
+    run = run_of(ranks_of(*(steady(rates, windows) for rates in ranks)), lists)
+    return judge(run, setup_of(len(ranks), waiting, per_host), looks)
+
+
+def only(verdict: SlowVerdict) -> SlowFinding:
+    assert len(verdict.findings) == 1, verdict
+    return verdict.findings[0]
+
+
+def hog(share: float = 0.5) -> SuspectLook:
+    return SuspectLook(1.0, (3,), 0.5, (ProcessShare(4711, "stress", "eve", share),), 0.0)

@@ -1,0 +1,77 @@
+"""The verdict on windows that a lab recorded while a rank or a link was slowed (`python -m tests.faults slow`).
+
+Two ranks on two hosts over gloo, a core each. The windows have 2 s; joined to one of 10 s, there were too few.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slow_helpers import BEGIN, setup_of
+
+from ipexctl.extras.slow import timeline
+from ipexctl.extras.slow.verdict import SlowVerdict, judge
+from ipexctl.jobs.windows import RunWindows
+from ipexctl.node.run.window_codec import HOST_WINDOWS, RANK_WINDOWS, RankRates, WindowKind
+from ipexctl.node.run.window_file import HostWindows, RankWindows
+
+RECORDED: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "data/slow-windows.json").read_text())
+SECONDS = 2.0
+
+
+def decoded(kind: WindowKind[Any], text: str) -> tuple[Any, ...]:
+    data = base64.b64decode(text)
+    return tuple(kind.decode(data[at : at + kind.size]) for at in range(0, len(data), kind.size))
+
+
+def rank_windows(recorded: dict[str, Any]) -> list[tuple[RankRates, ...]]:
+    return [decoded(RANK_WINDOWS, text) for text in recorded["ranks"]]
+
+
+@pytest.fixture(autouse=True)
+def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline, "MIN_STEPS", 6)
+
+
+def verdict(recorded: dict[str, Any], ranks: list[tuple[RankRates, ...]]) -> SlowVerdict:
+    hosts = [decoded(HOST_WINDOWS, text) for text in recorded["hosts"]]
+    windows = RunWindows(
+        {rank: RankWindows(BEGIN, SECONDS, found) for rank, found in enumerate(ranks)},
+        {rank: HostWindows(BEGIN, SECONDS, found) for rank, found in enumerate(hosts)},
+    )
+    return judge(windows, setup_of(2))
+
+
+CAUSES = {
+    "a CPU hog on its core": "contention",  # without a look at the host
+    "80 % of a processor": "cgroup-limit",
+    "extra work in one rank": "work-or-bandwidth",
+    "late data of one rank": "data",
+    "a slow link": "slow-transfer",
+    "a lossy link": "lost-segments",
+}
+
+
+@pytest.mark.parametrize("recorded", RECORDED, ids=lambda recorded: recorded["kind"].replace(" ", "-"))
+def test_recorded_windows_are_judged_right(recorded: dict[str, Any]) -> None:
+    found = verdict(recorded, rank_windows(recorded))
+    ranks = [(each.rank, each.cause.kind) for each in found.findings if each.is_current]
+    links = [each.kind for each in found.links if each.is_current]
+    cause = CAUSES.get(recorded["kind"])
+    if cause is None:
+        assert (found.findings, found.links) == ((), ())
+    elif "link" in recorded["kind"]:
+        assert (ranks, links) == ([], [cause])
+    else:
+        assert (ranks, links) == ([(recorded["rank"], cause)], [])
+
+
+def test_threads_of_gloo_made_a_healthy_rank_look_slow() -> None:
+    """Of a rank that resends what the link loses, the main thread waits behind its own transfer."""
+    recorded = next(each for each in RECORDED if each["kind"] == "a lossy link")
+    ranks = [tuple(rates._replace(transfer_cpu=None) for rates in found) for found in rank_windows(recorded)]
+    assert [each.rank for each in verdict(recorded, ranks).findings if each.is_current] == [0]

@@ -1,0 +1,172 @@
+"""Sentences about a submitted run that has not begun, its place once it has, and the package for its cluster."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipexctl.call_options import for_submit
+from ipexctl.extras.slurm import shipment
+from ipexctl.extras.slurm.queued import diagnosis_of, explain, with_end_of_job, with_place
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.registry import RunRecord
+from ipexctl.jobs.why.diagnosis import Diagnosis
+from ipexctl.known_errors.match import Cause
+from ipexctl.node.common.records import Failure, RunStatus, SlurmJob
+from ipexctl.remote.reply import Reply
+from message_data import missing
+
+LOGIN = Host("login", "10.0.0.1", user="me", port=2222)
+RECORD = RunRecord(
+    "train-1124-101010-abcd", LOGIN, "/home/me/.ipexctl", "python3", transport="slurm", again=" --hosts login"
+)
+
+
+def status(run_state: Any, /, **job: Any) -> RunStatus:
+    return RunStatus(RECORD.id, run_state, slurm=SlurmJob("12", **job))
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (status("queued", state="PENDING", reason="Priority"), "queued 12 Priority attach"),
+        (status("queued", state="PENDING", reason="PartitionConfig"), "queued 12 more stop submit -N"),
+        (status("queued", state="PENDING", reason="JobHeldUser"), "queued 12 held scontrol release attach"),
+        (
+            status("queued", state="PENDING", reason="Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs"),
+            "queued 12 nodes down, attach",
+        ),
+        (status("starting", state="RUNNING", node="node2"), "starting node2 12 attach"),
+        (status("stopped", state="CANCELLED", notice="stop"), "it was stopped before"),
+        (status("stopped", state="CANCELLED"), "12 cancelled before"),
+        (status("failed", exit_code=77, node="node2"), "node2 /home/me/.ipexctl login --home --hosts"),
+        (status("failed", script_code=77, without_home=("node3", "node4")), "node3 node4"),
+        (status("failed", script_code=78, node="node2"), "directory node2"),
+        (status("failed", script_code=79), "python3 executed --hosts"),
+        (status("failed", script_code=1, why="no oneCCL", fix="ipexctl install --x"), "oneCCL --x --hosts login"),
+        (status("failed", state="NODE_FAIL"), "12 lost a node"),
+        (status("failed", state="NEW_STATE\x1b[31m"), "NEW_STATE 12"),
+        (status("lost", state="GONE"), "not known sacct 12"),
+        (status("unknown", reason="Unable to contact"), "Unable contact later"),
+        (RunStatus(RECORD.id, "unknown", slurm=SlurmJob()), "no job stop"),
+    ],
+)
+def test_why_a_run_has_not_begun(found: RunStatus, words: str) -> None:
+    explained = explain(RECORD, found)
+    said = f"{explained.reason} {explained.fix}"
+    assert missing(said, words) == []
+    assert "\x1b" not in said
+    assert explained.reason in diagnosis_of(RECORD, found).headline
+
+
+CAUSE = Cause("x", "why", "fix", "likely")
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        (SlurmJob("12", state="TIMEOUT"), "12 limit"),
+        (SlurmJob("12", notice="cancelled"), "12 cancelled"),
+    ],
+)
+def test_what_slurm_did_stands_before_other_causes(job: SlurmJob, words: str) -> None:
+    found = with_end_of_job(Diagnosis("r", "failed", "h", cause=CAUSE), RunStatus("r", "failed", slurm=job))
+    assert found.cause is None
+    assert missing(found.notes[0], words) == []
+
+
+@pytest.mark.parametrize(
+    ("fix", "words"),
+    [
+        ("check whether it is up: ipexctl doctor --limit node4", "login node: sinfo -n node4"),
+        ("to run without it: ipexctl run --limit '!node4' …", "ipexctl submit --sbatch=--exclude=node4 …"),
+        ("nothing to do under ipexctl run", "nothing to do under ipexctl run"),
+    ],
+)
+def test_a_fix_for_runs_over_ssh_becomes_one_for_a_job(fix: str, words: str) -> None:
+    assert missing(for_submit(fix), words) == []
+    cause = replace(CAUSE, fix=fix)
+    found = with_end_of_job(Diagnosis("r", "failed", "h", cause=cause), RunStatus("r", "failed", slurm=SlurmJob("12")))
+    assert found.cause is not None
+    assert found.cause.fix == for_submit(fix)
+
+
+@pytest.mark.parametrize("had_notice", [True, False])
+def test_a_rank_that_fails_after_the_notice_is_told_how_to_end(had_notice: bool) -> None:
+    first = Failure(0, "node2", exit_code=3, kind="exit")
+    failed = RunStatus("r", "failed", slurm=SlurmJob("12"), first_failure=first)
+    found = with_end_of_job(Diagnosis("r", "failed", "h", cause=CAUSE), failed, had_notice=had_notice)
+    assert ("notice of the time limit" in " ".join(found.notes)) == had_notice
+    assert found.cause is not None
+
+
+def test_a_run_lost_with_its_node_says_so_first() -> None:
+    job = SlurmJob("12", state="NODE_FAIL")
+    found = with_end_of_job(Diagnosis("r", "lost", "h", notes=("dmesg",)), RunStatus("r", "lost", slurm=job))
+    assert missing(found.headline, "r lost a node 12") == []
+    assert found.notes == ()
+
+
+@pytest.mark.parametrize(("word", "notes"), [("LIMIT_NEAR", "submit -t"), ("CANCELLED", "")])
+def test_a_run_that_knows_what_slurm_did_says_what_to_type(word: str, notes: str) -> None:
+    status = RunStatus("r", "stopped", job_end=word, slurm=SlurmJob("12", notice="cancelled"))
+    found = with_end_of_job(Diagnosis("r", "stopped", "h"), status)
+    assert missing(" ".join(found.notes), notes) == []
+    assert len(found.notes) == bool(notes)
+
+
+@pytest.mark.parametrize("job", [None, SlurmJob("12", state="FAILED"), SlurmJob("12", notice="stop")])
+def test_a_run_that_failed_by_itself_keeps_its_cause(job: SlurmJob | None) -> None:
+    before = Diagnosis("r", "failed", "h", cause=CAUSE)
+    assert with_end_of_job(before, RunStatus("r", "failed", slurm=job)) == before
+
+
+def test_place_of_a_run_that_has_begun() -> None:
+    placed = {"world_size": 3, "hosts": ["node2", "node3"], "ranks": ["node2", "node2", "node3"]}
+    record = with_place(RECORD, Reply(placed), "12")
+    assert (record.world_size, record.hosts, record.job) == (3, ("node2", "node3"), "12")
+    assert record.node0 == LOGIN
+    assert record.nodes == (LOGIN, replace(LOGIN, name="node2"), replace(LOGIN, name="node3"))
+    assert record.stores == RECORD.stores
+
+
+@pytest.mark.parametrize(
+    "change", [{"world_size": 0}, {"world_size": "3"}, {"hosts": "node2"}, {"ranks": ["node2"]}, {"world_size": 10**9}]
+)
+def test_a_place_that_cannot_be_is_left_out(change: dict[str, object]) -> None:
+    placed = {"world_size": 3, "hosts": ["node2"], "ranks": ["node2"] * 3, **change}
+    assert with_place(RECORD, Reply(placed), "12") == RECORD
+
+
+def test_package_runs_alone_and_has_nothing_compiled(tmp_path: Path) -> None:
+    """As in a job: without any other module that is installed here, and without ssh."""
+    with tarfile.open(fileobj=io.BytesIO(shipment.packed())) as archive:
+        names = archive.getnames()
+        archive.extractall(tmp_path / "package", filter="data")
+    assert not [name for name in names if name.endswith((".so", ".pyc")) or "paramiko" in name]
+    assert len(shipment.packed()) < 3_000_000
+    (tmp_path / "train.py").write_text("print(1)\n")
+    (tmp_path / "typer.py").write_text("raise SystemExit('the module of a project')\n")
+    (tmp_path / "pyproject.toml").touch()
+    from ipexctl.extras.slurm.script import BOOT
+
+    python = getattr(sys, "_base_executable", sys.executable)
+    words = ["--no-config", "run", "--plain", "--no-sync", "--home", str(tmp_path / "home"), "--dry-run"]
+    said = subprocess.run(
+        [python, "-I", "-S", "-c", BOOT, str(tmp_path / "package"), *words, "--python", python, "train.py"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path)},
+        timeout=60,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr
+    assert "train.py" in said.stdout
