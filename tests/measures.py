@@ -579,7 +579,7 @@ _LOOPS = ("ipexctl/node/run/loop.py", "ipexctl/node/run/rank.py", "ipexctl/node/
 _CLOCK = ("time.time", "time.monotonic", "time.perf_counter", "time.sleep")
 
 
-@row("* calls of the clock in the agent outside its loops and node/common/clock.py", wanted=0, held=147)
+@row("* calls of the clock in the agent outside its loops and node/common/clock.py", wanted=0, held=106)
 def calls_of_the_clock() -> list[str]:
     return [
         f"{path}:{line}"
@@ -607,7 +607,6 @@ def clock_calls(tree: ast.AST) -> Iterator[int]:
 _READ_ALONE: dict[str, str] = {
     "facts/store.py": "which hosts share a home is a question of its own, with a test of its own",
     "jobs/submit/preflight/data_copy.py": "makes one line of sh, which has a test of its own",
-    "node/run/stall_detector.py": "the form of `silent` in status.json; the supervisor only asks it",
     "sync/git_pattern.py": "imports pathspec, 50 ms that a project without patterns does not wait for",
     "ui/run/run_view.py": "the protocol that all views of a run implement",
 }

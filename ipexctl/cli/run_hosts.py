@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import typer
 
 from ipexctl.errors import UserError
-from ipexctl.jobs.queue import queue_of
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
@@ -81,14 +80,15 @@ def call_node0(
 def begun(record: RunRecord, output: Output, *, waits: bool = False) -> RunRecord:
     """The record of a run that has hosts and ranks. A submitted run that has not begun, or waits to begin again, is
     waited for with `waits`; else, and if it never began, the call ends with the reason."""
-    queue = queue_of(record)
-    if queue is None or (record.world_size and not waits):
+    if not record.starter.waits or (record.world_size and not waits):
         return record
     from ipexctl.cli.hosts import open_pool
     from ipexctl.jobs.follow import run_exit_code
+    from ipexctl.jobs.queue import queue_of
     from ipexctl.jobs.queue_wait import look, wait_for_start
 
-    state = "queued" if not record.world_size else ""
+    state, queue = "queued" if not record.world_size else "", queue_of(record)
+    assert queue is not None
 
     def note_state(known: KnownRun) -> None:
         nonlocal state

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ipexctl.launch.other_runs import OtherRun, other_runs_json
-from ipexctl.starters.starter import RankFlavor
+from ipexctl.starters.mpirun import RankFlavor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,7 +16,6 @@ from ipexctl.extensions import addition
 from ipexctl.hosts.allocation import job_name, node_names
 from ipexctl.hosts.host import Host, ssh_options
 from ipexctl.starters.mpirun import OVER_SSH, SINGLE_RANK
-from ipexctl.starters.srun import OVER_SRUN, STEP
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
@@ -24,18 +23,27 @@ if TYPE_CHECKING:
 
     from ipexctl.starters.starter import RankStarter, Starter
 
-_STARTERS: Final[dict[str, Starter]] = {starter.name: starter for starter in (OVER_SSH, OVER_SRUN)}
-_RANK_STARTERS: Final[dict[str, RankStarter]] = {starter.flavor: starter for starter in (SINGLE_RANK, STEP)}
+_SRUN: Final = "srun"
+"""Its module is imported by calls within a job, which are few."""
 
 
 def starter_of(name: str) -> Starter:
     """The starter with that name in a record."""
-    return _STARTERS.get(name) or addition(f"starter:{name}") or OVER_SSH
+    if name == _SRUN:
+        from ipexctl.starters.srun import OVER_SRUN
+
+        return OVER_SRUN
+    added: Starter | None = None if name == OVER_SSH.name else addition(f"starter:{name}")
+    return added or OVER_SSH
 
 
 def rank_starter_of(flavor: str) -> RankStarter | None:
     """That of a plan; None: its ranks are started by an MPI."""
-    return _RANK_STARTERS.get(flavor)
+    if flavor == _SRUN:
+        from ipexctl.starters.srun import STEP
+
+        return STEP
+    return SINGLE_RANK if flavor == SINGLE_RANK.flavor else None
 
 
 def choose_starter(
@@ -53,11 +61,11 @@ def choose_starter(
         if wanted == "srun":
             raise UserError("--transport srun is not for this command, which uses ssh", fix="without --transport")
         return OVER_SSH
-    job, names, has_srun = job_name(environ), node_names(environ), find_program(STEP.flavor) is not None
+    job, names, has_srun = job_name(environ), node_names(environ), find_program(_SRUN) is not None
     others = [host.name for host in hosts if host.name not in names and host.address != "localhost"]
     if wanted == "auto":
         is_over_srun = job and names and has_srun and not others and not any(map(ssh_options, hosts))
-        return OVER_SRUN if is_over_srun else OVER_SSH
+        return starter_of(_SRUN) if is_over_srun else OVER_SSH
     if not (job and names):
         raise UserError("--transport srun is for an allocation of Slurm, and this call is in none", fix="salloc -N 2 …")
     if not has_srun:
@@ -68,4 +76,4 @@ def choose_starter(
             f"--transport srun: not in the allocation of Slurm job {printable(job)}: {names_of_others}",
             fix="without --hosts and -H, all nodes of the allocation are taken; or --transport ssh",
         )
-    return OVER_SRUN
+    return starter_of(wanted)

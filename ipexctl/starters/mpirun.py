@@ -7,12 +7,16 @@ something speaks for another. A single rank on node0 is started by the superviso
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ipexctl.starters.starter import RankFlavor, RankStarter
+    from ipexctl.starters.starter import RankStarter
+
+
+RankFlavor = Literal["srun", "none"]
+"""What starts ranks without an MPI. `srun`: Slurm does. `none`: the supervisor itself, a single rank."""
 
 
 @dataclass(frozen=True, slots=True)

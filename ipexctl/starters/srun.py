@@ -17,7 +17,8 @@ from ipexctl.text import printable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ipexctl.starters.starter import RankFlavor, RankStarter
+    from ipexctl.starters.mpirun import RankFlavor
+    from ipexctl.starters.starter import RankStarter
 
 _IN_PLACE_OF_SSH: Final = """\
 #!/bin/sh

@@ -7,14 +7,12 @@ here, answered by each of them; the rule is that a caller never compares names.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-
-RankFlavor = Literal["srun", "none"]
-"""`srun`: Slurm starts the ranks. `none`: a single rank, which the supervisor starts itself."""
+    from ipexctl.starters.mpirun import RankFlavor
 
 
 class RankStarter(Protocol):

@@ -77,8 +77,8 @@ def package_of_calls(directory: Path) -> Iterator[None]:
 BREAKS: Final = (
     Break(
         "stop is never sent",
-        "run/supervisor.py",
-        'self.peers.send_message(peer, "stop")',
+        "run/verdict.py",
+        't.send(peer.rank, "stop")',
         "pass",
         r"had SIGTERM (5|6|7)\.\d+ s after the end|had SIGTERM None",
         ("a rank exits 3",),
@@ -93,8 +93,8 @@ BREAKS: Final = (
     ),
     Break(
         "stop is ignored by the supervisor",
-        "run/supervisor.py",
-        "self.verdict.stop(128 + number, self.ranks, self.plan.restarts)",
+        "run/machine.py",
+        "verdict.stop(t, 128 + event.signal)",
         "pass",
         r"'stop', .* ended with 1: .* has not ended yet",
         ("it is stopped from elsewhere",),
@@ -118,7 +118,7 @@ BREAKS: Final = (
     Break(
         "the other ranks are not ended",
         "run/verdict.py",
-        "        self._on_end()\n",
+        "    for peer in t.ranks:\n        stop_rank(t, peer)\n",
         "",
         r"there are still|had SIGTERM (5|6|7)\.\d+ s after the end|had SIGTERM None",
         ("a rank raises",),
@@ -126,8 +126,8 @@ BREAKS: Final = (
     Break(
         "a restart too many",
         "run/verdict.py",
-        "self._recorder.status.attempt >= restarts",
-        "self._recorder.status.attempt > restarts",
+        "state.status.attempt >= state.plan.restarts",
+        "state.status.attempt > state.plan.restarts",
         r"'not-begun'|restarted \d+ times|ended with 0",
         ("ranks fail and it restarts",) * 4,
     ),
@@ -157,9 +157,9 @@ BREAKS: Final = (
     ),
     Break(
         "the status is never final",
-        "run/supervisor.py",
-        "_replace(state=ending.state, **final)",
-        "_replace(ended=time.time())",
+        "run/machine.py",
+        "t.set_status(state=ending.state)",
+        "t.set_status(exit_code=None)",
         r"\('lost', '', None, None\)",
         ("nothing",),
     ),
@@ -189,9 +189,9 @@ BREAKS: Final = (
     ),
     Break(
         "a lost node is not noticed",
-        "run/rank_connections.py",
-        "                lost.append(peer)\n",
-        "                pass\n",
+        "run/machine.py",
+        "        lost.append(peer.rank)\n",
+        "        pass\n",
         r"there are still",
         ("a node is cut off",),  # where processes are killed, mpirun ends the others
     ),

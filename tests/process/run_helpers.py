@@ -44,8 +44,6 @@ class Run:
     job: dict[str, Any] = field(default_factory=dict)
     go: dict[str, Any] = field(default_factory=dict)
     plans: dict[str, dict[str, Any]] = field(default_factory=dict)
-    patches: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Module → a constant in its source and its replacement, for example shorter timeouts."""
     rank_port: int | None = None
     """The ranks connect to this port of 127.0.0.1 alone, over TCP, as those of other nodes."""
     id: str = "run1"
@@ -77,7 +75,7 @@ class Run:
 
     def upload_agent(self) -> None:
         bytecode = "bytecode" not in self.job  # else it is this run that leaves it
-        agent = agent_file("run files", tuple(sorted(self.patches.items())), bytecode=bytecode)
+        agent = agent_file("run files", bytecode=bytecode)
         self.agent.write_bytes(Path(agent).read_bytes())
         for name, module in HOOKS.items():
             path = self.rundir / name
@@ -85,13 +83,13 @@ class Run:
             path.write_text(script_text(module))
 
     def program(self, name: str) -> list[str]:
-        return [self.python, "-IS", str(self.agent), f"run.{name}"]
+        return [self.python, "-IS", str(self.agent), name]
 
     def listen(self) -> None:
         self.rundir.mkdir(parents=True, mode=0o700, exist_ok=True)
         self.upload_agent()
         self.process = subprocess.Popen(
-            self.program("supervisor"),
+            self.program("run.supervisor"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -134,7 +132,7 @@ class Run:
         if self.rank_port is not None:
             launch = [*launch, sys.executable, "-c", OVER_TCP, str(self.rank_port)]
         go = {
-            "argv": [*launch, *self.program("rank"), str(self.rundir / "job.json")],
+            "argv": [*launch, *self.program("run.rank"), str(self.rundir / "job.json")],
             "variables": {},
             "nodes": 1,
             "world_size": self.size,

@@ -54,7 +54,9 @@ class Connected(NamedTuple):
     """Not sent: a rank has authenticated, for the first time or again."""
 
     node: str
-    is_new: bool
+    instance: str
+    wrapper: int | None = None
+    """The process id of the rank wrapper."""
 
 
 class Malformed(NamedTuple):

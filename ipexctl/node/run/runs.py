@@ -135,7 +135,7 @@ def dump(request: DumpRequest) -> Json:
         check_machine(supervisor)
     if not is_remote and not is_caught(supervisor.pid, signal.SIGUSR1):
         raise AgentError("the run was started by an older ipexctl, and can't be asked where it is")
-    directory, dump_id = os.path.join(rundir, "stacks"), new_dump_id()
+    directory, dump_id = os.path.join(rundir, "stacks"), new_dump_id(time.time())
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         path = os.path.join(directory, f"ask-{dump_id}.json")
