@@ -102,7 +102,7 @@ BREAKS: Final = (
     Break(
         "the death of a rank is not noticed",
         "run/rank_machine.py",
-        '(Act.FINISH_METER, Act.SEND_WINDOWS, SendUp("exit", report))',
+        '(Act.FINISH_METER, Act.SEND_WINDOWS, SendReport("exit", report))',
         "(Act.FINISH_METER, Act.SEND_WINDOWS)",
         r"there are still|\('failed', 'lost'",
         ("a rank is killed",),

@@ -34,7 +34,7 @@ from ipexctl.node.common.link import ready
 from ipexctl.node.common.records import DETAIL_MARK, Detail
 from ipexctl.node.run import output_buffer, process_stacks, processes, rank_env, supervisor_client
 from ipexctl.node.run.oom import OutOfMemoryWatch
-from ipexctl.node.run.rank_machine import Act, ExplainExit, PassOn, SendUp, Turn, WrapperState
+from ipexctl.node.run.rank_machine import Act, ExplainExit, PassOn, SendReport, Turn, WrapperState
 from ipexctl.node.run.rank_meter import MeteredHost, RankMeter
 from ipexctl.node.run.spill_file import SpillFile
 
@@ -151,7 +151,7 @@ class Rank:
         for command in commands:
             if isinstance(command, Act):
                 self._acts[command]()
-            elif isinstance(command, SendUp):
+            elif isinstance(command, SendReport):
                 self.client.send_message(command.t, **command.fields)
             elif isinstance(command, PassOn):
                 self.pass_on(command)

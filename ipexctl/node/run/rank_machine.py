@@ -105,7 +105,7 @@ class Act(Enum):
     CHECK_RAISED = "report by `on_raised_checked` whether the process that has raised an exception is still there"
 
 
-class SendUp(NamedTuple):
+class SendReport(NamedTuple):
     """A message for the supervisor. Without a connection it is dropped: its state is sent again after a reconnect."""
 
     t: str
@@ -135,7 +135,7 @@ class ExplainExit(NamedTuple):
     """The most bytes that the command had."""
 
 
-Command = Union[Act, SendUp, Resume, PassOn, ExplainExit]
+Command = Union[Act, SendReport, Resume, PassOn, ExplainExit]
 Step = Tuple["WrapperState", Tuple[Command, ...]]
 
 
@@ -243,12 +243,12 @@ class WrapperState(NamedTuple):
         if state.pid is not None or state.not_started:
             reports += state._start_reports()
         if state.stuck is not None:
-            reports.append(SendUp("stuck", state.stuck))
+            reports.append(SendReport("stuck", state.stuck))
         if state.outside_signal is not None:
-            reports.append(SendUp("outside-signal", {"signal": state.outside_signal}))
+            reports.append(SendReport("outside-signal", {"signal": state.outside_signal}))
         if state.exchange_problem:
-            reports.append(SendUp("checkpoint-failed", {"reason": state.exchange_problem}))
-        exit_report = [SendUp("exit", state.exit)] if state.exit is not None else []
+            reports.append(SendReport("checkpoint-failed", {"reason": state.exchange_problem}))
+        exit_report = [SendReport("exit", state.exit)] if state.exit is not None else []
         return state, (Resume(welcome), *reports, Act.SEND_WINDOWS, *exit_report)
 
     def on_message(self, t: str, now: float) -> Step:
@@ -269,7 +269,7 @@ class WrapperState(NamedTuple):
         """All output was sent over this connection, and is acknowledged; `ends` are the offsets."""
         if self.phase is not Phase.DONE or self.end_sent:
             return self, ()
-        return self._replace(end_sent=True), (SendUp("end", {"ends": ends}),)
+        return self._replace(end_sent=True), (SendReport("end", {"ends": ends}),)
 
     # The command
 
@@ -296,7 +296,7 @@ class WrapperState(NamedTuple):
     def on_exit_explained(self, oom: Json | None, disk: Json | None) -> Step:
         assert self.exit is not None
         report = {**self.exit, "oom": oom, "disk": disk}
-        return self._replace(exit=report), (Act.FINISH_METER, Act.SEND_WINDOWS, SendUp("exit", report))
+        return self._replace(exit=report), (Act.FINISH_METER, Act.SEND_WINDOWS, SendReport("exit", report))
 
     def on_raised(self, process: ProcessIdentity, code: int, text: str, now: float) -> Step:
         """An uncaught exception is about to end a process of the command: the first that said so counts."""
@@ -308,13 +308,13 @@ class WrapperState(NamedTuple):
         if not is_alive:  # a shell script continues without it
             return self._replace(raised=None, raised_at=NEVER), ()
         stuck = {"code": self.raised_code, "text": self.raised_text, "seconds": RANK_STUCK}
-        return self._replace(stuck=stuck), (SendUp("stuck", stuck),)
+        return self._replace(stuck=stuck), (SendReport("stuck", stuck),)
 
     def on_exchange_ended(self, problem: str) -> Step:
         """The process that exchanges checkpoints has ended; `problem` if it has not told the supervisor why."""
         if not problem or self.phase is not Phase.WAITING:
             return self, ()
-        return self._replace(exchange_problem=problem), (SendUp("checkpoint-failed", {"reason": problem}),)
+        return self._replace(exchange_problem=problem), (SendReport("checkpoint-failed", {"reason": problem}),)
 
     def on_signal(self, number: int, now: float) -> Step:
         """A signal to the wrapper: one that asks for something is the command's, any other ends it."""
@@ -323,7 +323,7 @@ class WrapperState(NamedTuple):
         state, commands = self._replace(is_signalled=True)._stop(now)
         if not self.may_run or self.is_lost:
             return state, commands
-        return state._replace(outside_signal=number), (SendUp("outside-signal", {"signal": number}), *commands)
+        return state._replace(outside_signal=number), (SendReport("outside-signal", {"signal": number}), *commands)
 
     # The time
 
@@ -421,9 +421,9 @@ class WrapperState(NamedTuple):
         return self.phase is Phase.RUNNING and self.pid is not None
 
     def _start_reports(self) -> list[Command]:
-        start = SendUp("start", {"pid": self.pid}) if self.pid is not None else None
-        start = start or SendUp("not-started", {"reason": self.not_started})
-        return [start, *(SendUp("mismatch", {"text": text}) for text in self.mismatches)]
+        start = SendReport("start", {"pid": self.pid}) if self.pid is not None else None
+        start = start or SendReport("not-started", {"reason": self.not_started})
+        return [start, *(SendReport("mismatch", {"text": text}) for text in self.mismatches)]
 
     def _lose(self, bond: Bond, why: str, now: float) -> Step:
         """There is no supervisor any more: stop the command."""

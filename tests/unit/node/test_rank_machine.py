@@ -22,7 +22,7 @@ from ipexctl.node.run.rank_machine import (
     PassOn,
     Phase,
     Resume,
-    SendUp,
+    SendReport,
     Step,
     Turn,
     WrapperState,
@@ -81,7 +81,7 @@ class Loop:
     """Another process keeps the output of the command open."""
     log: list[tuple[float, str]] = field(default_factory=list)
     routine: list[tuple[float, Act]] = field(default_factory=list)
-    sent: list[SendUp] = field(default_factory=list)
+    sent: list[SendReport] = field(default_factory=list)
     searched: list[ExplainExit] = field(default_factory=list)
 
     def play(self, *events: tuple[float, Event]) -> list[tuple[float, str]]:
@@ -114,7 +114,7 @@ class Loop:
             self.act(command, now)
 
     def act(self, command: Command, now: float) -> None:
-        if isinstance(command, SendUp):
+        if isinstance(command, SendReport):
             self.sent.append(command)
         if command in ROUTINE:
             assert isinstance(command, Act)
@@ -139,7 +139,7 @@ class Loop:
 def words(command: Command) -> str:
     if isinstance(command, Act):
         return command.name
-    if isinstance(command, SendUp):
+    if isinstance(command, SendReport):
         return command.t
     if isinstance(command, PassOn):
         return f"PASS_ON {' '.join(str(int(number)) for number in command.signals)}"
