@@ -45,7 +45,7 @@ _OTHER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "What to run": ("words", "module", "dry_run"),
     "Where": ("hostfile", "hosts", "cluster", "config", "limit", "home", "accelerate_config"),
     "Slurm": ("slurm", "partition", "nodes", "time", "account", "qos", "requeue", "sbatch"),
-    "Environment": ("install", "stack", "torch", "packages", "requirements", "export", "env_file"),
+    "Environment": ("install", "stack", "torch", "packages", "requirements", "no_requirements", "export", "env_file"),
     "Ranks and cores": (),
     "Communication": ("iface",),
     "Project files": (),
@@ -163,6 +163,8 @@ class LaunchCall:
     """Notes to print for the user."""
     options: CallOptions
     """The command line options that choose the same hosts and environment, for suggested commands."""
+    packages: tuple[str, ...] = ()
+    """Those of `uv run --with` in a pasted line."""
 
 
 def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None = None) -> LaunchCall:
@@ -244,6 +246,7 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
         locate_project(request, cwd, _call_before(ctx, line.words or (), argv, options)),
         tuple(note for note in (pasted.note if pasted else "", note_on_arguments(ctx, kind, argv)) if note),
         options,
+        pasted.packages if pasted else (),
     )
 
 

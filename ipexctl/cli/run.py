@@ -12,6 +12,7 @@ stops the run that was just started. What is imported late is imported while the
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import time
@@ -41,12 +42,27 @@ if TYPE_CHECKING:
     from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.launch.other_runs import OtherRun
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.stack.install_context import InstallRequest
+    from ipexctl.stack.resolve.model import StackRequest
     from ipexctl.sync.project import Project
     from ipexctl.ui.run.events import EventsView
 
 
 NO_CLEANUP: Final = (0, 128 + signal.SIGHUP, 128 + signal.SIGPIPE)
 """Exit codes of a run that succeeded or was detached: its job files are not removed from the nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddedPackages:
+    """The packages that an install before a run adds."""
+
+    packages: tuple[str, ...]
+    files: tuple[Path, ...]
+    takes_project_file: bool
+
+    def is_project_file(self) -> bool:
+        """Whether they are those of the project's own file: the call names none."""
+        return self.takes_project_file and not (self.packages or self.files)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +79,7 @@ def run_command(
     install: bool = flag("--install", "Install the environment on hosts that lack it."),
     packages: list[str] | None = PACKAGES,
     requirements: list[Path] | None = REQUIREMENTS,
+    no_requirements: bool = flag("--no-requirements", "Let --install leave out the project's own requirements file."),
     ranks: str = option("--ranks SPEC", "Ranks to show, such as 0 or 0-3,8 (default: {default}).", "all"),
     view: ViewOptions,
     detach: bool = flag("--detach", "Start the run and return immediately."),
@@ -95,6 +112,8 @@ def run_command(
     page = _page_of_run(report, detach=detach, dry_run=dry_run)
     check_notify(notify)
     launch_call = read_launch_call(ctx, line, parse_ranks(ranks))
+    if launch_call.packages and launch_call.request.python is None:
+        packages, install = [*(packages or ()), *launch_call.packages], True
     called.begin_events(view, launch_call.request.ranks, quiet=output.quiet)
     hosts = launch_call.hosts
     request = replace(launch_call.request, notify=notify, is_followed=not detach)
@@ -112,7 +131,10 @@ def run_command(
         probed: Sequence[HostFacts] = ()
         if install and not dry_run:
             reading = start_reading(request, launch_call.project, output.print_note)
-            outcome, probed = _install_first(launch_call, pool, output, reading, packages or (), requirements or ())
+            added = AddedPackages(
+                tuple(packages or ()), tuple(requirements or ()), takes_project_file=not no_requirements
+            )
+            outcome, probed = _install_first(launch_call, pool, output, reading, added)
             if isinstance(outcome, StartFailure):
                 raise called.not_started(outcome.with_call_options(launch_call.options), interrupt)
             if outcome:
@@ -304,13 +326,39 @@ def _refuse_ignored_options(
         )
 
 
+def _request_of_project(launch_call: LaunchCall, stack: StackRequest, output: Output) -> InstallRequest | None:
+    """The request for the packages of the project's own file, which was found and not named; None if it has none.
+
+    A file that cannot be installed as it stands does not end the call: the script may not need what it names.
+    """
+    from ipexctl.found_files import check_found
+    from ipexctl.stack.install_context import install_request
+    from ipexctl.stack.project_file import find_project_file
+    from ipexctl.stack.resolve.model import Sources
+
+    file = find_project_file(launch_call.project.root)
+    if file is None or launch_call.request.python is not None:
+        return None
+    option = f"-r {shlex.quote(os.path.relpath(file.path))}"
+    try:
+        check_found(file.path, naming=f"ipexctl run {option}")
+        request = install_request(stack, (), [file.path], Sources(), launch_call.request.env, os.environ)
+    except UserError as error:
+        output.print_note(f"note: {file.path.name} is left out: {error}; --no-requirements leaves it out in silence")
+        return None
+    if request.sources != Sources():
+        output.print_note(f"note: {file.path.name} is left out: it names indexes, which count if the call has {option}")
+        return None
+    output.print_note(f"note: the packages of {file.path.name} are installed, too; without them: --no-requirements")
+    return request
+
+
 def _install_first(
     launch_call: LaunchCall,
     pool: SessionPool,
     output: Output,
     reading: Future[Project] | None,
-    packages: Sequence[str],
-    requirements: Sequence[Path],
+    added: AddedPackages,
 ) -> tuple[StartFailure | int, Sequence[HostFacts]]:
     """Install the environment on hosts that lack it, as `ipexctl install` does.
 
@@ -331,7 +379,8 @@ def _install_first(
     if reading is not None:
         reading.result()  # a project that cannot be sent is refused first
     stack = StackRequest(request.torch, request.stack)
-    wanted = install_request(stack, packages, requirements, Sources(), request.env, os.environ)
+    wanted = _request_of_project(launch_call, stack, output) if added.is_project_file() else None
+    wanted = wanted or install_request(stack, added.packages, added.files, Sources(), request.env, os.environ)
     # All answers are read: an abandoned gather cancels the pool.
     probed = tuple(gather_facts(hosts, pool, home=request.home, timeout=request.timeout))
     is_there = is_everywhere(probed, request.env)

@@ -17,6 +17,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from packaging.specifiers import SpecifierSet
+
 from ipexctl.facts.packages import running_pythons, ways_to_python
 from ipexctl.hosts.home import check_same_home
 from ipexctl.node.common.json_parser import parse_json
@@ -50,8 +52,9 @@ from ipexctl.stack.install_context import (
 )
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.resolve.compatibility import incompatibility, interpreters_for
-from ipexctl.stack.resolve.constraints import stacks
+from ipexctl.stack.resolve.constraints import is_range, stacks
 from ipexctl.stack.resolve.model import EnvRequest, StackRequest
+from ipexctl.stack.resolve.projects import TORCH
 from ipexctl.stack.unchanged import find_intact
 
 if TYPE_CHECKING:
@@ -85,7 +88,7 @@ def install(
         return context.report()
     if refusal := _check_homes(context):
         return context.report(refusal=refusal)
-    known = None if request.upgrade else _find_known(context)
+    known = _find_known(context)
     try:
         if known is not None and (report := _reuse(context, known)) is not None:
             return report
@@ -124,13 +127,27 @@ def _check_homes(context: InstallContext) -> Refusal | None:
 def _find_known(context: InstallContext) -> Existing | None:
     """The environment made for this request. A request without a stack is one for more packages of the present one."""
     request = context.request
+    if request.upgrade:
+        context.request = request.with_torch()
+        return None
     installed = installed_record(request.env.stack, request.name, context.facts, request.rows)
     context.extended = installed if installed is not None and _has_name(context, installed) else None
+    if request.torch is not None and not (context.extended and _has_torch(context.extended, request.torch)):
+        context.extended = None
+        context.request = request = request.with_torch()
     if context.extended is not None and request.env.stack == StackRequest():
         added = EnvRequest.from_json(context.extended.requests[-1]).with_packages(request.env)
         context.request = replace(request, env=added)
     made_for = context.request.to_json()
     return find_existing(context.facts, request.name, lambda _, record: made_for in record.requests)
+
+
+def _has_torch(record: EnvRecord, requested: str) -> bool:
+    """Whether the torch of an environment is one that requirements files require."""
+    version = record.packages.get(TORCH, "").partition("+")[0]
+    if is_range(requested):
+        return bool(version) and version in SpecifierSet(requested)
+    return version == requested or version.startswith(f"{requested}.")
 
 
 def _find_unchanged(context: InstallContext) -> InstallReport | None:

@@ -54,6 +54,8 @@ class UnwrappedCall:
     values: Mapping[str, TakenValue] = field(default_factory=dict, hash=False)
     """What the line sets and the call does not, by the field of the option, or by `$NAME` for a variable."""
     note: str = ""
+    packages: tuple[str, ...] = ()
+    """Those that the line adds to its environment."""
 
     @property
     def run(self) -> dict[str, Any]:
@@ -111,7 +113,7 @@ def unwrap(
         changes = {**dict.fromkeys(_RANKS), **changes}  # a default of a file is not mixed with them
     exports = [taken.value for taken in wins.values() if isinstance(taken.value, Export)]
     options = replace(options, **changes, exports=(*exports, *options.exports), sources=sources)
-    return UnwrappedCall(line.kind, line.argv, options, config, wins, _note(line, wins, argv[0]))
+    return UnwrappedCall(line.kind, line.argv, options, config, wins, _note(line, wins, argv[0]), line.packages)
 
 
 def _check_script(words: Sequence[str]) -> None:
@@ -151,9 +153,15 @@ def _note(line: PastedLine, wins: Mapping[str, TakenValue], first: str) -> str:
     names = line.names or (first,)
     verb, pronoun = ("is", "it") if len(names) == 1 else ("are", "they")
     reason = f"{pronoun} would launch a second time" if line.names else "ipexctl starts Python itself"
+    if line.environment and len(names) == 1:
+        reason = "hosts do not have the environments of the control machine"
     given = {name: taken for name, taken in wins.items() if taken.source != SHELL and name != "master_addr"}
     parts = {
-        "taken over": [*itertools.starmap(_shown, given.items()), *line.typed["accelerate"]],
+        "taken over": [
+            *itertools.starmap(_shown, given.items()),
+            *line.typed["accelerate"],
+            *(f"--with {shlex.quote(package)}" for package in line.packages),
+        ],
         "from the shell of the call": [
             name.upper().lstrip("$") for name, taken in wins.items() if taken.source == SHELL
         ],
@@ -166,7 +174,8 @@ def _note(line: PastedLine, wins: Mapping[str, TakenValue], first: str) -> str:
         "not in accelerate, whose file turns IPEX on by ipex_config: {ipex: true}": line.typed["ipex_key"],
     }
     start = f"{join_words(names)} {verb} left out, as {reason}: every rank runs {line.argv[0]}"
-    return "; ".join([start, *(f"{what}: {', '.join(words)}" for what, words in parts.items() if words)])
+    parts_shown = [f"{what}: {', '.join(words)}" for what, words in parts.items() if words]
+    return "; ".join([start, *parts_shown, *([line.environment] if line.environment else [])])
 
 
 def _shown(name: str, taken: TakenValue) -> str:
