@@ -39,7 +39,7 @@ _FOR_SUBMIT: Final = (
     (re.compile(r"ipexctl doctor --limit ([\w.-]+)"), r"on the login node: sinfo -n \1"),
     (re.compile(r"ipexctl run --limit '!([\w.-]+)'"), r"ipexctl submit --sbatch=--exclude=\1"),
 )
-"""Commands of a fix, and those for a run in a Slurm job, whose nodes Slurm chooses."""
+"""Commands of a fix, and those for a submitted run, whose nodes the scheduler chooses."""
 
 
 def for_submit(fix: str) -> str:

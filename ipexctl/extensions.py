@@ -38,7 +38,7 @@ class Extra:
 
     commands: tuple[CommandEntry, ...]
     adds: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """The place of the core → `module:function`; each place says in its own module what the function is."""
+    """The place of the core → `module:name`; each place says in its own module what that is."""
 
 
 @cache

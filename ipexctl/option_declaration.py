@@ -4,9 +4,9 @@ An option that more than the command line has is a field of a frozen dataclass, 
 `launch/options.py` (what a rank gets), `RunOptions` in `jobs/submit/options.py`, `SyncOptions` in `sync/options.py`.
 The field has the type and the default; its `Declaration` has all else. From it follow
 - the option on the command line, its help and its key in ipexctl.toml: `cli/options.py: grouped`
-- the option of the playbook modules run and sync: `playbook/modules/specs.py: declared_options`
+- the option of the playbook modules run and sync: `extras/play/modules/specs.py: declared_options`
 - its limits: `launch/overrides.py: check_limits`, which the command, ipexctl.toml and playbooks call
-- the note of `ipexctl export` where another launcher lacks it: `cli/export.py`
+- the note of `ipexctl export` where another launcher lacks it: `extras/export/command.py`
 - for `by_wrapper`, the way to the rank wrapper: `values_for_wrapper` here, `ProcessOptions` in `node/common/job.py`.
 The rule: default, limits and help of such an option are in its declaration, and not written a second time; a default
 that others need, too, has its name from `option_defaults.py`.

@@ -574,10 +574,39 @@ def strongly_connected(graph: dict[str, set[str]]) -> list[list[str]]:
     return found
 
 
+_LOOPS = ("ipexctl/node/run/loop.py", "ipexctl/node/run/rank.py", "ipexctl/node/common/clock.py")
+"""The modules of the agent whose work it is to look at the clock."""
+_CLOCK = ("time.time", "time.monotonic", "time.perf_counter", "time.sleep")
+
+
+@row("* calls of the clock in the agent outside its loops and node/common/clock.py", wanted=0, held=106)
+def calls_of_the_clock() -> list[str]:
+    return [
+        f"{path}:{line}"
+        for path, tree in modules().items()
+        if path.startswith("ipexctl/node/") and path not in _LOOPS
+        for line in clock_calls(tree)
+    ]
+
+
+def clock_calls(tree: ast.AST) -> Iterator[int]:
+    """The lines where a module calls a function of `time`, by the module or by its own name."""
+    names = {
+        alias.asname or alias.name
+        for node in nodes(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "time"
+        for alias in node.names
+    }
+    for node in nodes(tree):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if name in names or name in _CLOCK:
+                yield node.lineno
+
+
 _READ_ALONE: dict[str, str] = {
     "facts/store.py": "which hosts share a home is a question of its own, with a test of its own",
     "jobs/submit/preflight/data_copy.py": "makes one line of sh, which has a test of its own",
-    "node/run/stall_detector.py": "the form of `silent` in status.json; the supervisor only asks it",
     "sync/git_pattern.py": "imports pathspec, 50 ms that a project without patterns does not wait for",
     "ui/run/run_view.py": "the protocol that all views of a run implement",
 }
@@ -601,6 +630,61 @@ def small_files_with_one_importer() -> list[str]:
         and len(importers[module_name(path)]) == 1
         and path.removeprefix("ipexctl/") not in _READ_ALONE
         and importers[module_name(path)] != {path.replace("/ui/", "/cli/")}
+    ]
+
+
+# Starters
+
+_STARTERS = ("ipexctl/starters/", "ipexctl/node/run/mpirun.py")
+"""The rooms of a starter: that of the control machine, and its part on node0."""
+_SLURM = (
+    *_STARTERS,
+    "ipexctl/extras/slurm/",
+    "ipexctl/hosts/allocation.py",
+    "ipexctl/remote/srun.py",
+    "ipexctl/node/common/slurm.py",
+    "ipexctl/node/step/",
+)
+
+
+@row("* comparisons of a transport outside starters/", wanted=0, held=0)
+def transports_compared() -> list[str]:
+    return [
+        f"{path}:{line}"
+        for path, tree in modules().items()
+        if not path.startswith(_STARTERS)
+        for line in compared_transports(tree)
+    ]
+
+
+def compared_transports(tree: ast.AST) -> Iterator[int]:
+    """The lines where a module asks which starter it is: by a name, by the value itself, or by what a record has."""
+    values = {"ssh", "srun", "slurm"}
+    asked_of = {"transport", "flavor", "starter", "name"}
+    for node in nodes(tree):
+        if isinstance(node, ast.Compare):
+            operands = [node.left, *node.comparators]
+            parts = [part for operand in operands for part in getattr(operand, "elts", [operand])]
+            names = {getattr(part, "attr", getattr(part, "id", "")) for part in parts}
+            texts = {part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str)}
+            is_one = bool(texts & values and names & asked_of) or bool(names & {"OVER_SSH", "OVER_SRUN", "QUEUE"})
+        elif isinstance(node, ast.Match):
+            is_one = getattr(node.subject, "attr", "") in asked_of
+        else:
+            is_one = isinstance(node, ast.Attribute) and node.attr == "by_slurm"
+        if is_one:
+            yield getattr(node, "lineno", 0)
+
+
+@row("modules that name Slurm outside its rooms", wanted=0, held=42)
+def modules_that_name_slurm() -> list[str]:
+    """In a name, a text or a comment. Rooms are also the modules that have the word in their own name."""
+    return [
+        f"{path}: {count}"
+        for path in modules()
+        if not path.startswith(_SLURM)
+        and "slurm" not in path.rpartition("/")[2]
+        and (count := len(re.findall("slurm|srun", (ROOT / path).read_text(), re.IGNORECASE)))
     ]
 
 

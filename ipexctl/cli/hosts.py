@@ -9,11 +9,10 @@ its hosts, but not a default that every command reads from the same file.
 from __future__ import annotations
 
 import os
-import shutil
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from ipexctl.call_options import CallOptions, option_text
 from ipexctl.cli.interrupt import Interrupt, cancelling
@@ -25,6 +24,8 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector, OnStep
 from ipexctl.remote.control_machine import with_own_address
 from ipexctl.remote.session_pool import SessionPool
+from ipexctl.starters.choice import choose_starter
+from ipexctl.starters.mpirun import OVER_SSH
 from ipexctl.text import expanded, printable
 from ipexctl.ui.messages import print_message
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.launch.accelerate_config import AccelerateConfig
     from ipexctl.remote.command import Command
+    from ipexctl.starters.starter import Starter
 
 
 LONGEST = 10_000_000
@@ -151,12 +153,10 @@ def check_home(home: Home) -> str:
     return home_on_nodes(home.home, os.environ)
 
 
-def connect_options(
-    targets: Targets, output: Output | None = None, transport: Literal["ssh", "srun"] = "ssh"
-) -> ConnectOptions:
+def connect_options(targets: Targets, output: Output | None = None, starter: Starter = OVER_SSH) -> ConnectOptions:
     """The connection options; with `output`, remote steps are printed for -v."""
     return ConnectOptions(
-        transport=transport,
+        starter=starter,
         connect_timeout=targets.connect_timeout,
         host_keys=targets.host_keys,
         on_step=step_printer(output),
@@ -174,30 +174,20 @@ def session_pool(
 ) -> AbstractContextManager[tuple[SessionPool, Interrupt]]:
     """Sessions to the hosts of this call; the first signal cancels all steps on them.
 
-    `hosts`: those of a command that needs no ssh between them, and so works over srun, too. `node0s`: those of them
+    `hosts`: those of a command that needs no ssh between them, and so works over each starter. `node0s`: those of them
     that may be node0 of a run, whose supervisor does not end with the call.
     """
-    options = connect_options(targets, output, transport_to(targets, hosts, quiet=quiet))
+    options = connect_options(targets, output, starter_for(targets, hosts, quiet=quiet))
     options = options._replace(stays_on=frozenset(host.name for host in node0s))
     return open_pool(options, targets.forks)
 
 
-def transport_to(targets: Targets, hosts: Sequence[Host] | None, *, quiet: bool) -> Literal["ssh", "srun"]:
-    """The way to these hosts; one that auto has chosen is said."""
-    if hosts is None:
-        if targets.transport == "srun":
-            raise UserError(
-                "--transport srun is not for this command, which uses ssh",
-                fix="without --transport",
-            )
-        return "ssh"
-    from ipexctl.hosts.allocation import choose_transport
-
-    transport = choose_transport(targets.transport, hosts, os.environ, has_srun=shutil.which("srun") is not None)
-    if transport == "srun" and targets.transport == "auto" and not quiet:
-        job = os.environ.get("SLURM_JOB_ID") or os.environ.get("SLURM_JOBID") or ""
-        print_message(f"over srun, in Slurm job {printable(job)} (--transport ssh logs in instead)")
-    return transport
+def starter_for(targets: Targets, hosts: Sequence[Host] | None, *, quiet: bool) -> Starter:
+    """The way to these hosts; one that auto has chosen is announced."""
+    starter = choose_starter(targets.transport, hosts, os.environ)
+    if targets.transport == TRANSPORT and not quiet and (text := starter.announcement(os.environ)):
+        print_message(text)
+    return starter
 
 
 @contextmanager

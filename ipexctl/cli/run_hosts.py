@@ -51,8 +51,7 @@ def run_options(record: RunRecord, output: Output | None = None) -> ConnectOptio
     from ipexctl.cli.hosts import step_printer
 
     policy: Any = record.host_keys
-    transport: Any = "srun" if record.transport == "srun" else "ssh"
-    options = ConnectOptions(record.connect_timeout, policy, step_printer(output), print_message, transport)
+    options = ConnectOptions(record.connect_timeout, policy, step_printer(output), print_message, record.starter)
     return options._replace(job=record.job, shared=record.rundir) if record.job else options
 
 
@@ -81,14 +80,15 @@ def call_node0(
 def begun(record: RunRecord, output: Output, *, waits: bool = False) -> RunRecord:
     """The record of a run that has hosts and ranks. A submitted run that has not begun, or waits to begin again, is
     waited for with `waits`; else, and if it never began, the call ends with the reason."""
-    if record.transport != "slurm" or (record.world_size and not waits):
+    if not record.starter.waits or (record.world_size and not waits):
         return record
     from ipexctl.cli.hosts import open_pool
-    from ipexctl.extras.slurm.queued import explain
-    from ipexctl.extras.slurm.waiting import has_begun, look, wait_for_start
     from ipexctl.jobs.follow import run_exit_code
+    from ipexctl.jobs.queue import queue_of
+    from ipexctl.jobs.queue_wait import look, wait_for_start
 
-    state = "queued" if not record.world_size else ""
+    state, queue = "queued" if not record.world_size else "", queue_of(record)
+    assert queue is not None
 
     def note_state(known: KnownRun) -> None:
         nonlocal state
@@ -98,11 +98,12 @@ def begun(record: RunRecord, output: Output, *, waits: bool = False) -> RunRecor
         try:
             if record.world_size:
                 known = look(pool.session(record.node0), record, pool.cancel)
-                if has_begun(known):
+                if known.has_begun:
                     return known.record
                 state = "queued"
             if waits:
                 known = wait_for_start(
+                    queue,
                     record,
                     lambda: pool.connector.open(record.node0, pool.cancel),
                     pool.cancel,
@@ -119,10 +120,10 @@ def begun(record: RunRecord, output: Output, *, waits: bool = False) -> RunRecor
             if record.world_size:  # the caller knows what to do without node0: there may be a copy here
                 return record
             raise typer.Exit(interrupt.code or report_host_error(record, error)) from None
-    if has_begun(known):
+    if known.has_begun:
         return known.record
     assert known.status is not None
-    explained = explain(known.record, known.status)
+    explained = queue.explain(known.record, known.status)
     print_with_fix(f"run {record.id}: {explained.reason}", explained.fix)
     raise typer.Exit(run_exit_code(known.status) if waits else 1)
 

@@ -195,7 +195,7 @@ class _Watching:
         return 0 if ended is None else ended.exit_code
 
     def _is_queued(self) -> bool:
-        """Whether Slurm has put the job of the run into the queue again."""
+        """Whether the scheduler has put the job of the run into the queue again."""
         status = self._follower.status
         return status is not None and status.state == "queued"
 

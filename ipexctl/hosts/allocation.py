@@ -1,25 +1,26 @@
-"""The hosts of a Slurm or PBS allocation, and whether Slurm's srun is the way to them.
+"""The hosts of a Slurm or PBS allocation.
 
-In come the variables of the call; out go the hosts, the allocation's name for messages, and the transport. Neither
-system is queried. srun is chosen only where nothing in the call or a hostfile says how to log in.
+In come the variables of the call; out go the hosts with the slots that it grants, the allocation's name for messages,
+and of Slurm the job's number and nodes, by which `starters/choice.py` decides the way to them. Neither system is
+queried. A default that nobody has asked for, such as one task for each core, grants no slots.
 """
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.detect import read_hosts_file
-from ipexctl.hosts.host import Host, ssh_options
+from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import WordError, check_host, quoted
 from ipexctl.hosts.nodeset import MAX_HOSTS, expand
 from ipexctl.hosts.source import naming
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 _TASKS = re.compile(r"([1-9][0-9]{0,4})(?:\(x([1-9][0-9]{0,5})\))?")
 _TASK_REQUESTS: Final = ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NTASKS_PER_NODE")
@@ -33,37 +34,22 @@ def allocated_hosts(environ: Mapping[str, str]) -> tuple[tuple[Host, ...], str] 
 
 def job_number(environ: Mapping[str, str]) -> str:
     """The number of the Slurm job of this call; empty outside one."""
-    number = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""
+    number = job_name(environ)
     return number if number.isascii() and number.isdigit() else ""
 
 
-def choose_transport(
-    wanted: Literal["auto", "ssh", "srun"], hosts: Sequence[Host], environ: Mapping[str, str], *, has_srun: bool
-) -> Literal["ssh", "srun"]:
-    """The way to the hosts of a call. Inside an allocation of Slurm it is srun, unless the call says how to log in."""
-    if wanted == "ssh":
-        return "ssh"
-    job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID")
+def job_name(environ: Mapping[str, str]) -> str:
+    """The Slurm job of this call as its variables name it, for messages; empty outside one."""
+    return environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""
+
+
+def node_names(environ: Mapping[str, str]) -> frozenset[str]:
+    """The nodes of the Slurm job of this call; empty outside one, and if their list can't be read."""
     nodes = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST") or ""
     try:
-        names = frozenset(expand(nodes)) if nodes else frozenset()
+        return frozenset(expand(nodes)) if nodes else frozenset()
     except WordError:
-        names = frozenset()
-    others = [host.name for host in hosts if host.name not in names and host.address != "localhost"]
-    if wanted == "auto":
-        is_over_srun = job and names and has_srun and not others and not any(map(ssh_options, hosts))
-        return "srun" if is_over_srun else "ssh"
-    if not (job and names):
-        raise UserError("--transport srun is for an allocation of Slurm, and this call is in none", fix="salloc -N 2 …")
-    if not has_srun:
-        raise UserError("--transport srun: there is no srun on PATH", fix="load Slurm's module, or --transport ssh")
-    if others:
-        names_of_others = ", ".join(map(printable, others))
-        raise UserError(
-            f"--transport srun: not in the allocation of Slurm job {printable(job)}: {names_of_others}",
-            fix="without --hosts and -H, all nodes of the allocation are taken; or --transport ssh",
-        )
-    return "srun"
+        return frozenset()
 
 
 def read_tasks(text: str) -> list[int]:
@@ -104,7 +90,7 @@ def _slurm(environ: Mapping[str, str]) -> tuple[tuple[Host, ...], str] | None:
             f"$SLURM_TASKS_PER_NODE {quoted(tasks_text)} is for {len(tasks)} nodes, the job has {len(names)}",
             fix="unset SLURM_TASKS_PER_NODE, or " + _FIX_NAME_HOSTS,
         )
-    job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""
+    job = job_name(environ)
     hosts = tuple(Host(name, name, slots=slots) for name, slots in zip(names, tasks, strict=True))
     return hosts, f"Slurm job {printable(job)}".rstrip()
 

@@ -1,4 +1,4 @@
-"""Hostfiles of mpirun, DeepSpeed, Slurm and PBS, and --hosts: a host or node set per line, with attributes.
+"""Hostfiles of mpirun, DeepSpeed and schedulers, and --hosts: a host or node set per line, with attributes.
 
 In comes the text of a file or an option; out come `Host`s in the order of their first lines, or a FileError that
 points at the word. One format for all: `node[1-4] slots=8`, `node1:8`, `user@node1`, and the names that other tools

@@ -322,8 +322,8 @@ class Follower:
 
     @property
     def _world_size(self) -> int:
-        """A job of Slurm that begins again may have nodes for more ranks."""
-        begins_again = self._record.transport == "slurm" and self.status is not None and self.status.attempt
+        """A job that begins again may have nodes for more ranks."""
+        begins_again = self._record.starter.waits and self.status is not None and self.status.attempt
         return max(self._record.world_size, self.status.world_size if begins_again and self.status else 0)
 
     def _on_status(self, document: dict[str, Any]) -> RunStatus:

@@ -128,6 +128,7 @@ class LocalCopy:
             except OSError as error:  # NFS may report only here that the disk or the quota is full
                 self.error = self.error or error
         if self._times is not None:
+            self._times.write_all(time.time())  # what a full disk has refused
             self._times.close()
             self._times = None
         if self._notes is not None:

@@ -10,9 +10,9 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ipexctl.extras.slurm.queued import explain, reason_of_wait, with_place
 from ipexctl.jobs.local_copy import read_final_status
 from ipexctl.jobs.node0 import call_on_node0
+from ipexctl.jobs.queue import queue_of
 from ipexctl.limits import PS_ANSWER
 from ipexctl.node.common.records import RunStatus, read_status
 from ipexctl.option_defaults import FORKS
@@ -46,6 +46,11 @@ class KnownRun:
     @property
     def state(self) -> str:
         return "unknown" if self.status is None else self.status.state
+
+    @property
+    def has_begun(self) -> bool:
+        """Of a submitted run: whether it has hosts and ranks, and does not wait to begin again."""
+        return self.record.world_size > 0 and self.state != "queued"
 
 
 def query_runs(
@@ -93,23 +98,9 @@ def _known_run(record: RunRecord, document: Reply | None) -> KnownRun:
     if damaged := document.get("unreadable"):
         fix = f"ipexctl fetch {record.id} . brings what is there"
         return KnownRun(record, None, f"{record.node0.name}: {damaged}", fix)
-    pruned = document.get("pruned")
-    if record.transport == "slurm":
-        return _submitted_run(record, document)
-    return KnownRun(record, read_status(document), pruned=pruned, is_gone=bool(pruned))
-
-
-def _submitted_run(record: RunRecord, document: Reply) -> KnownRun:
-    """With the place that the run has got in its job, and where it has not begun, with the reason."""
-    status = read_status(document)
-    if document.get("placed"):
-        record = with_place(record, document.record("placed"), status.slurm.id if status.slurm is not None else "")
-    elif status.slurm is not None and not record.job:
-        record = replace(record, job=status.slurm.id)
-    if not (status.world_size or document.get("pruned")):
-        waits = status.slurm if status.state == "queued" else None
-        status = status._replace(reason=reason_of_wait(waits) if waits is not None else explain(record, status).reason)
-    pruned = document.get("pruned")
+    pruned, status = document.get("pruned"), read_status(document)
+    if (queue := queue_of(record)) is not None:
+        record, status = queue.placed(record, status, document)
     return KnownRun(record, status, pruned=pruned, is_gone=bool(pruned))
 
 

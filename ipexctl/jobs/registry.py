@@ -29,11 +29,14 @@ from ipexctl.node.common.processes import ProcessIdentity, own_identity
 from ipexctl.option_defaults import CONNECT_SECONDS
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
+from ipexctl.starters.choice import starter_of
 from ipexctl.text import expanded, format_clock, printable
 from ipexctl.user_directories import state_directory
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from ipexctl.starters.starter import Starter
 
 SCHEMA: Final = "ipexctl.record/1"
 _NOT_IN_IDS: Final = re.compile(r"[^A-Za-z0-9_]+")
@@ -70,10 +73,10 @@ class RunRecord:
     again_run: str = ""
     """Those of `run` that chose its environment."""
     transport: str = "ssh"
-    """The way to its nodes: ssh; srun within the Slurm job `job`; or slurm: it was submitted to the queue of node0, the
-    login node, whose home has its files, and hosts and ranks are known here once it has begun."""
+    """The name of its starter. If that waits, node0 is the login node, whose home has the files of the run, and hosts
+    and ranks are known here once it has begun."""
     job: str = ""
-    """The number of the Slurm job in which it runs; empty outside one."""
+    """The number of the scheduler's job in which it runs; empty outside one."""
     project: str = ""
     """The project's directory on the control machine."""
     is_trial: bool = False
@@ -82,7 +85,11 @@ class RunRecord:
     @property
     def call_options(self) -> CallOptions:
         # Those of a submitted run are of the login node, where nothing of it is to be started.
-        return CallOptions("" if self.transport == "slurm" else self.again, self.again_run)
+        return CallOptions("" if self.starter.waits else self.again, self.again_run)
+
+    @property
+    def starter(self) -> Starter:
+        return starter_of(self.transport)
 
     @property
     def rundir(self) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.jobs.follow import Follower, LineChoice, NotReachedAgain, run_exit_code
 from ipexctl.jobs.local_copy import read_final_status, save_final_status
+from ipexctl.jobs.queue import queue_of
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 
@@ -96,20 +97,20 @@ class RunWait:
             return self._unfinished(error)
 
     def _follow(self) -> RunStatus | None:
-        if self._record.transport == "slurm":
-            from ipexctl.extras.slurm import waiting  # few runs are submitted
+        if (queue := queue_of(self._record)) is not None and not self._record.world_size:
+            from ipexctl.jobs.queue_wait import wait_for_start  # few runs are submitted
 
-            if waiting.may_wait(self._record):
-                known = waiting.wait_for_start(
-                    self._record,
-                    lambda: self._open_session(self._record, self._cancel),
-                    self._cancel,
-                    self._note,
-                    self._on_known,
-                )
-                if not waiting.has_begun(known):
-                    return known.status
-                self._record = known.record
+            known = wait_for_start(
+                queue,
+                self._record,
+                lambda: self._open_session(self._record, self._cancel),
+                self._cancel,
+                self._note,
+                self._on_known,
+            )
+            if not known.has_begun:
+                return known.status
+            self._record = known.record
         follower = Follower(
             self._record,
             lambda cancel: self._open_session(self._record, cancel),

@@ -70,6 +70,11 @@ class LaunchContext:
         return requested_number(self.wanted, "OMP_NUM_THREADS") or self.request.options.omp
 
     @property
+    def counts(self) -> dict[str, int]:
+        """Host → the number of its ranks."""
+        return {node.name: node.count for node in self.nodes}
+
+    @property
     def world_size(self) -> int:
         return sum(node.count for node in self.nodes)
 

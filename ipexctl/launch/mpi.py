@@ -1,10 +1,10 @@
-"""Chooses the mpirun: that of the environment, one installed on the hosts, or the one the user names. Pure.
+"""Chooses what starts the ranks: an mpirun of the environment, of the hosts or of the user, or a starter. Pure.
 
 In: the facts of the hosts, the environment and `--mpi`; out: a `Launcher` with the reason, or a Refusal with what to
 type. The rules: it must be at one path on all hosts, because node0 starts its daemons by that path; wheels of several
 MPIs in one environment overwrite each other's programs, so there Intel's goes before MPICH's, and Open MPI's counts
-only alone; a single rank on node0 needs none, nor do ranks over gloo on nodes of Slurm, which its srun starts. For
-Intel MPI and MPICH the program is mpiexec.hydra: Intel's mpirun is a shell script, and signals to it reach no rank.
+only alone; none is needed if a starter may start the ranks itself (`starters/`). For Intel MPI and MPICH the program
+is mpiexec.hydra: Intel's mpirun is a shell script, and signals to it reach no rank.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.refusal import Refusal
+from ipexctl.starters.choice import rank_starter_of
+from ipexctl.starters.mpirun import SINGLE_RANK
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ipexctl.facts.software import Env, Mpi
     from ipexctl.launch.plan import Backend, LaunchFlavor
@@ -28,7 +30,7 @@ NAMES: Final[dict[LaunchFlavor, str]] = {"intel": "Intel MPI", "openmpi": "Open 
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """An MPI to start ranks with, or Slurm's srun."""
+    """An MPI to start ranks with, or a starter that needs none."""
 
     flavor: LaunchFlavor
     path: str
@@ -42,18 +44,28 @@ class Launcher:
         return str(PurePosixPath(self.path).parent.parent)
 
 
-def find_launcher(
-    request: LaunchRequest, names: Sequence[str], world_size: int, backend: Backend
-) -> Launcher | Refusal:
-    """The mpirun for these hosts, at one path on all of them: node0 starts its daemons by that path.
+def title_of(flavor: LaunchFlavor) -> str:
+    """The name of what starts the ranks."""
+    starter = rank_starter_of(flavor)
+    return NAMES[flavor] if starter is None else starter.title
 
-    A single rank on node0 needs none, unless --mpi or the backend does.
+
+def started_by(flavor: LaunchFlavor) -> str:
+    """`started by Intel MPI`."""
+    starter = rank_starter_of(flavor)
+    return f"started by {NAMES[flavor]}" if starter is None else starter.started
+
+
+def find_launcher(request: LaunchRequest, counts: Mapping[str, int], backend: Backend) -> Launcher | Refusal:
+    """What starts the ranks, host → number: a starter if --mpi and the backend need no MPI, else an mpirun.
+
+    That is at one path on all hosts: node0 starts its daemons by that path.
     """
-    choice = request.options.mpi
-    if world_size == 1 and names[0] == request.node0.name and choice == "auto" and backend != "mpi":
-        return Launcher("none", request.env.python, True, "a single rank needs no mpirun; --mpi takes one")
-    if request.transport == "srun" and choice == "auto" and len(names) > 1 and backend not in ("ccl", "mpi"):
-        return Launcher("srun", "srun", True, "ranks over gloo need no MPI, and within Slurm's job it starts them")
+    choice, names = request.options.mpi, list(counts)
+    for starter in (SINGLE_RANK, request.starter.ranks):
+        if choice == "auto" and starter is not None and starter.may_start(counts, request.node0.name, backend):
+            program = next(iter(starter.words(counts, "", is_crowded=False)), request.env.python)
+            return Launcher(starter.flavor, program, True, starter.why)
     if "/" in choice:
         return _named(request, choice)
     for launcher in (*_of_env(request), *_of_hosts(request, names)):

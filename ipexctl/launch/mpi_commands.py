@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.launch.comm_env import common_iface
 from ipexctl.launch.plan import LaunchFile, Setting
 from ipexctl.launch.python_env import for_launcher
+from ipexctl.starters.choice import rank_starter_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,44 +32,18 @@ _SSH: Final = """\
 [ "$1" != -q ] || shift
 exec {command} "$@"
 """
-_SRUN_AS_SSH: Final = """\
-#!/bin/sh
-# In place of the ssh of mpirun on node0: its daemons are started in steps of Slurm's job.
-while case $1 in -*) ;; *) false ;; esac; do shift; done
-node=$1
-shift
-exec srun --overlap --nodes=1 --ntasks=1 --nodelist="$node" --mem=0 --cpu-bind=none --mpi=none --export=ALL \\
-    --quiet --job-name=ipexctl /bin/sh -c "$*"
-"""
 
 
 def argv(context: LaunchContext, launcher: Launcher) -> tuple[str, ...]:
     """The whole mpirun line, or that of a single rank."""
     request = context.request
     rank = (request.env.python, "-IS", f"{request.rundir}/agent.zip", "run.rank", f"{request.rundir}/job.json")
-    if launcher.flavor == "none":
-        return rank
-    if launcher.flavor == "srun":
-        return (launcher.path, *_srun(context), *rank)
+    starter = rank_starter_of(launcher.flavor)
+    if starter is not None:
+        crowded = any(node.count > node.cores.count for node in context.nodes)
+        return (*starter.words(context.counts, _hostfile(context), is_crowded=crowded), *rank)
     line = {"intel": _intel, "openmpi": _openmpi, "mpich": _mpich}[launcher.flavor]
     return (launcher.path, *line(context, launcher), "-n", str(context.world_size), *rank)
-
-
-def _srun(context: LaunchContext) -> tuple[str, ...]:
-    """One step beside all others, with the memory of the job. It binds nothing: the wrappers do, by the plan.
-
-    Not --cpus-per-task: it implies --exact, and the step would have only CPUs that Slurm chooses, fewer than the plan's
-    where they don't divide evenly. So it has all CPUs of the job, which are those that the plan was made of.
-    """
-    options = (
-        *("--overlap", f"--nodes={len(context.nodes)}", f"--ntasks={context.world_size}"),
-        # Rank N is on line N of the file, in whichever order Slurm has the nodes.
-        *("--distribution=arbitrary", f"--nodelist={_hostfile(context)}", "--mem=0", "--cpu-bind=none", "--mpi=none"),
-        # The supervisor ends the other ranks when one fails, and not before their last lines have come.
-        *("--kill-on-bad-exit=0", "--wait=0", "--input=none", "--export=ALL", "--quiet", "--job-name=ipexctl"),
-    )
-    crowded = any(node.count > node.cores.count for node in context.nodes)
-    return (*options, "--overcommit") if crowded else options
 
 
 def _intel(context: LaunchContext, _: Launcher) -> tuple[str, ...]:
@@ -107,7 +82,7 @@ def _openmpi(context: LaunchContext, launcher: Launcher) -> tuple[str, ...]:
     # Without it a scheduler's allocation overrides the hostfile.
     parameters = {"plm": "rsh" if is_old else "ssh", "ras": "^slurm"}
     plm = "plm_rsh" if is_old else "plm_ssh"
-    if is_over_srun(context):
+    if context.request.starter.remote_shell:
         # Not plm slurm, nor the slurm bootstrap of hydra: they number the nodes as Slurm does, and start ranks on
         # other nodes than the plan where its hosts have another order, or are not all of the job.
         parameters |= {f"{plm}_agent": _ssh(context)}
@@ -123,14 +98,9 @@ def _openmpi(context: LaunchContext, launcher: Launcher) -> tuple[str, ...]:
     return tuple(line)
 
 
-def is_over_srun(context: LaunchContext) -> bool:
-    """Whether the daemons of an mpirun are started in steps of Slurm's job."""
-    return context.request.transport == "srun" and not context.alone
-
-
 def launcher_env(context: LaunchContext, launcher: Launcher) -> Iterator[Setting]:
     """The environment of mpirun, otherwise a clean one: an old PMI_RANK or SLURM_NODELIST would mislead it."""
-    if launcher.flavor in ("none", "srun"):
+    if rank_starter_of(launcher.flavor) is not None:
         return
     overrides = tuple(for_launcher(context))
     if launcher.flavor == "intel":
@@ -167,20 +137,22 @@ def _intel_env(context: LaunchContext, launcher: Launcher) -> Iterator[Setting]:
 
 
 def hostfile(context: LaunchContext) -> str:
-    """The hostfile of mpirun: each host with its planned ranks; that of srun: the host of each rank."""
-    if context.flavor == "srun":
-        return "".join(f"{node.name}\n" * node.count for node in context.nodes)
+    """The hostfile of mpirun, each host with its planned ranks; or that of a starter."""
+    starter = rank_starter_of(context.flavor)
+    if starter is not None and (text := starter.hostfile(context.counts)):
+        return text
     form = "{} slots={}\n" if context.flavor == "openmpi" else "{}:{}\n"
     return "".join(form.format(node.ssh_name, node.count) for node in context.nodes)
 
 
 def files(context: LaunchContext) -> tuple[LaunchFile, ...]:
-    if context.flavor == "none":
-        return ()
+    starter, shell = rank_starter_of(context.flavor), context.request.starter.remote_shell
+    if starter is not None:
+        text = starter.hostfile(context.counts)
+        return (LaunchFile("hostfile", 0o600, text),) if text else ()
     result = [LaunchFile("hostfile", 0o600, hostfile(context))]
-    over_srun = is_over_srun(context)
-    if not context.alone and context.flavor != "srun" and (over_srun or context.flavor != "openmpi"):
-        script = _SRUN_AS_SSH if over_srun else _SSH.format(command=shlex.join(_ssh_argv(context)))
+    if not context.alone and (shell or context.flavor != "openmpi"):
+        script = shell or _SSH.format(command=shlex.join(_ssh_argv(context)))
         # Open MPI's daemons look for it on every node.
         result.append(LaunchFile("ssh.sh", 0o700, script, is_everywhere=context.flavor == "openmpi"))
     return tuple(result)

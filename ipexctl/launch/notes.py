@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch import allreduce, comm_env, memory, threads
-from ipexctl.launch.mpi import NAMES, Launcher
+from ipexctl.launch.mpi import started_by
 from ipexctl.launch.overrides import has_no_workers
 from ipexctl.launch.stated_backend import stated_note
 from ipexctl.text import counted
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ipexctl.launch.context import LaunchContext, NodeLayout
+    from ipexctl.launch.mpi import Launcher
     from ipexctl.launch.rank_distribution import RankDistribution
 
 
@@ -27,7 +28,7 @@ def plan_choices(context: LaunchContext, distribution: RankDistribution, launche
     """Why the plan is as it is, where nobody asked for it."""
     choices = [f"ranks on each host: {distribution.why}"]
     if launcher.of_env:
-        choices.append(f"{_starter(launcher)}: {launcher.why}")
+        choices.append(f"{started_by(launcher.flavor)}: {launcher.why}")
     if context.backend_reason:
         choices.append(f"backend {context.backend}: {context.backend_reason}")
     if (text := allreduce.choice_text(context)) is not None:
@@ -50,7 +51,7 @@ def plan_notes(context: LaunchContext, distribution: RankDistribution, launcher:
     stated = stated_note(request, context.backend, world_size=context.world_size, no_workers=no_workers)
     notes = [*([stated] if stated else []), *distribution.notes]
     if not launcher.of_env:
-        notes.append(f"{_starter(launcher)} ({launcher.path}): {launcher.why}")
+        notes.append(f"{started_by(launcher.flavor)} ({launcher.path}): {launcher.why}")
     if context.backend == "mpi" and not context.backend_reason and context.request.env.mpi_backend is None:
         notes.append("backend mpi: whether this torch was built with MPI shows only when the ranks start")
     if context.bound_by_mpi:
@@ -61,12 +62,6 @@ def plan_notes(context: LaunchContext, distribution: RankDistribution, launcher:
     notes += allreduce.notes(context)
     notes += memory.notes(context)
     return (*notes, *_crowded(context), *_straddling(context), *_unequal(context), *comm_env.notes(context))
-
-
-def _starter(launcher: Launcher) -> str:
-    if launcher.flavor == "srun":
-        return "started by Slurm's srun"
-    return f"started by {NAMES[launcher.flavor]}" if launcher.flavor != "none" else "started directly"
 
 
 def _more_than_sockets(context: LaunchContext) -> Iterator[str]:

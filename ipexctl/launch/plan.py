@@ -1,6 +1,6 @@
 """The plan of one run: ranks, cores, variables with reasons, the mpirun line, and its JSON. Pure.
 
-Values only. `planner.py` makes a `LaunchPlan`; `run --dry-run`, `export/` and the job files are made from it, so that
+Values only. `planner.py` makes a `LaunchPlan`; `run --dry-run`, `export` and the job files are made from it, so that
 what is shown is what starts. Every variable (`Setting`) carries the reason for its value. A plan contains no secret:
 those travel apart, and their value here is empty. `LaunchFlavor` names the kinds of MPI. `to_json` writes the fields
 under their names, which programs read: a field may be added, none renamed.
@@ -12,12 +12,13 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ipexctl.launch.other_runs import OtherRun, other_runs_json
+from ipexctl.starters.mpirun import RankFlavor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LaunchFlavor = Literal["intel", "openmpi", "mpich", "srun", "none"]
-"""`srun`: Slurm starts the ranks, without an MPI. `none`: a single rank, which the supervisor starts itself."""
+LaunchFlavor = Literal["intel", "openmpi", "mpich", RankFlavor]
+"""An MPI, or what starts the ranks without one."""
 Backend = Literal["ccl", "gloo", "mpi", "none"]
 """`none`: independent copies of the command, without rank variables and without an address to meet at."""
 

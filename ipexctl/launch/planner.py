@@ -35,6 +35,7 @@ from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.topology import cores_of, default_ranks, dtype
 from ipexctl.option_declaration import values_for_wrapper
 from ipexctl.refusal import Refusal
+from ipexctl.starters.choice import rank_starter_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,7 +72,7 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | Refusal:
     if isinstance(choice, Refusal):
         return choice
     backend, backend_reason = choice
-    launcher = find_launcher(request, list(counts), world_size, backend)
+    launcher = find_launcher(request, counts, backend)
     if isinstance(launcher, Refusal):
         return launcher
     wanted = requested_variables(request)
@@ -161,7 +162,8 @@ def _nodes(
 def _check_names(context: LaunchContext) -> Refusal | None:
     """Hydra reads a number of ranks behind a colon; Open MPI divides a path at its spaces."""
     if context.flavor == "openmpi":
-        config = context.request.rundir if context.request.transport == "srun" else context.request.ssh_config or ""
+        request = context.request
+        config = request.rundir if request.starter.remote_shell else request.ssh_config or ""
         if context.alone or not any(letter.isspace() for letter in config):
             return None
         return Refusal(
@@ -169,7 +171,7 @@ def _check_names(context: LaunchContext) -> Refusal | None:
             "--home DIR with a path without spaces, or --mpi intel",
         )
     ipv6 = [node for node in context.nodes if ":" in node.ssh_name]
-    if not ipv6 or context.flavor == "srun":
+    if not ipv6 or rank_starter_of(context.flavor) is not None:
         return None
     return Refusal(
         f"mpirun can't use {ipv6[0].ssh_name}: it reads an IPv6 address in its list of hosts as a host and a count",

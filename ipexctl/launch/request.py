@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from ipexctl.launch.options import RankOptions
+from ipexctl.starters.mpirun import OVER_SSH
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ipexctl.launch.memory import EarlierMemory
     from ipexctl.launch.plan import Setting
     from ipexctl.launch.stated_backend import StatedBackend
+    from ipexctl.starters.starter import Starter
 
 Bind = Literal["auto", "socket", "numa", "cores", "none"]
 CommandKind = Literal["script", "module", "command"]
@@ -106,8 +108,8 @@ class LaunchRequest:
     options: LaunchOptions = field(default_factory=LaunchOptions)
     mpi_seen: Mpi | None = None
     """The MPI at `--mpi PATH`, if the facts don't have it."""
-    transport: Literal["ssh", "srun"] = "ssh"
-    """The way from node0 to the other hosts; srun within an allocation of Slurm."""
+    starter: Starter = OVER_SSH
+    """The way from node0 to the other hosts."""
     earlier_memory: EarlierMemory | None = None
 
     @property

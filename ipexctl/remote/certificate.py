@@ -1,6 +1,6 @@
 """The certificate of one call, for connections from the nodes: a TLS context that has it, and its fingerprint.
 
-It is made by `cryptography`, which is there wherever ipexctl is installed. In a job of Slurm there may only be the
+It is made by `cryptography`, which is there wherever ipexctl is installed. In a submitted job there may only be the
 package that `submit` sent, under any Python: then the program `openssl` makes it. The key is in memory, and for a
 moment in a file of this user: Python loads none from elsewhere.
 """

@@ -14,7 +14,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.option_defaults import CONNECT_SECONDS
@@ -26,6 +26,7 @@ from ipexctl.remote.proxy_jump import ProxyJumps
 from ipexctl.remote.ssh_config import Resolver
 from ipexctl.remote.ssh_imports import import_ssh
 from ipexctl.remote.tcp import connect_tcp
+from ipexctl.starters.mpirun import OVER_SSH
 
 if TYPE_CHECKING:
     import socket
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
     from ipexctl.remote.srun import StepServer
     from ipexctl.remote.ssh import SshSession
+    from ipexctl.starters.starter import Starter
 
 OnStep: TypeAlias = "Callable[[Host, Command | None, float], None]"
 """Called for each connection (without a command) and each command that ended, with the seconds it took."""
@@ -54,7 +56,7 @@ class ConnectOptions(NamedTuple):
     on_step: OnStep | None = None
     on_warning: Callable[[str], None] | None = None
     """Called once for each option of the ssh config that ipexctl does not support."""
-    transport: Literal["ssh", "srun"] = "ssh"
+    starter: Starter = OVER_SSH
     """The way to hosts other than the control machine."""
     job: str = ""
     """The Slurm job whose nodes are reached by srun; empty for that of the call."""
@@ -96,7 +98,7 @@ class Connector:
 
     def load(self, hosts: Sequence[Host]) -> None:
         """Import the modules that sessions on these hosts need, before the caller imports others at the same time."""
-        if self.options.transport == "ssh" and not all(is_this_machine(host) for host in hosts):
+        if self.options.starter.uses_ssh and not all(is_this_machine(host) for host in hosts):
             self._import().result()
 
     def open(self, host: Host, cancel: Cancel) -> Session:
@@ -110,10 +112,10 @@ class Connector:
             from ipexctl.remote.local import LocalSession
 
             session = LocalSession(host)
-        elif self.options.transport == "srun":
-            session = self._over_srun(host, cancel)
-        else:
+        elif self.options.starter.uses_ssh:
             session = self._over_ssh(host, cancel)
+        else:
+            session = self._over_srun(host, cancel)
         if on_step := self.options.on_step:
             on_step(host, None, time.monotonic() - started)
             session.on_command = partial(on_step, host)

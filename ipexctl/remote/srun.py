@@ -26,7 +26,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections import deque
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -185,7 +184,7 @@ class _StepPort(AuthenticatingServer):
             if hasattr(socket, option):
                 own.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
         encrypted = encrypt(own, self._port.context, seconds=REPLY_TIME)
-        message = read_line(encrypted, time.monotonic() + REPLY_TIME, limit=256)
+        message = read_line(encrypted, REPLY_TIME, limit=256)
         encrypted.settimeout(None)
         # Once more, within the encrypted connection: another program may have taken over the one that proved it.
         if not hmac.compare_digest(str(message["token"]).encode(), self._port.token.encode()):

@@ -47,10 +47,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _TRIES: Final = 4
-_OVER_SRUN: Final = (
-    "trust is not needed over srun, by which Slurm starts all on the nodes; for ssh between them: "
-    "ipexctl trust --transport ssh"
-)
 _NEW_KEY: Final = "while ipexctl doctor shows no live run: ipexctl trust --revoke, then ipexctl trust"
 _FILES_REMOVED: Final = "key and config removed"
 Planner = Callable[[HostState], "KeysEdit | None"]
@@ -165,9 +161,9 @@ class _TrustContext:
 
 
 def trust(hosts: Sequence[Host], pool: SessionPool, options: TrustOptions) -> TrustReport:
-    """Enable ssh from node0, the first host, to every node. Over srun none is needed, and nothing is changed."""
-    if pool.connector.options.transport == "srun":
-        return TrustReport(tuple(TrustResult(host, "ok") for host in hosts), 0.0, notes=(_OVER_SRUN,))
+    """Enable ssh from node0, the first host, to every node. Where no node logs in to another, nothing is changed."""
+    if note := pool.connector.options.starter.no_logins:
+        return TrustReport(tuple(TrustResult(host, "ok") for host in hosts), 0.0, notes=(note,))
     context = _TrustContext(hosts, pool, options, revoke=False)
     states, node0 = context.states, context.node0
     if node0.name not in states:

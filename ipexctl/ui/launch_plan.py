@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.facts.cpu import CpuList
 from ipexctl.hosts.nodeset import fold
+from ipexctl.launch.mpi import started_by, title_of
 from ipexctl.launch.options import RankOptions
 from ipexctl.option_declaration import words_in_sh
 from ipexctl.text import counted, printable
@@ -29,13 +30,6 @@ if TYPE_CHECKING:
     from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.launch.plan import HostPlan, LaunchPlan, Setting
 
-_STARTER: Final = {
-    "intel": "Intel MPI",
-    "openmpi": "Open MPI",
-    "mpich": "MPICH",
-    "srun": "Slurm's srun",
-    "none": "ipexctl itself",
-}
 _MOST_RANKS: Final = 8
 """Ranks in one cell whose numbers do not fold."""
 _FREE_PORT: Final = "node0 looks for one that is free as the run starts: a fixed one may be taken"
@@ -72,7 +66,7 @@ def _sections(plan: LaunchPlan, width: int) -> Iterator[tuple[str, Iterable[str]
     yield "Variables that differ from host to host", _by_host(differing, width)
     yield "Variables that differ from rank to rank", _by_rank([s for s in plan.settings if s.rank is not None], width)
     yield "Variables taken away", _removed([setting for setting in plan.settings if setting.value is None], width)
-    yield f"What node0 starts ({_STARTER[plan.flavor]})", _command(plan.argv, width)
+    yield f"What node0 starts ({title_of(plan.flavor)})", _command(plan.argv, width)
     yield "Variables of mpirun itself", _everywhere(plan.launcher_env, plan, width)
     yield "What each rank executes", (*wrapped(f"in {plan.cwd}", width, "  "), *_command(_rank_command(plan), width))
     yield "Notes", (line for note in (*plan.choices, *plan.notes) for line in wrapped_fix(note, width, "  - ", "    "))
@@ -80,8 +74,7 @@ def _sections(plan: LaunchPlan, width: int) -> Iterator[tuple[str, Iterable[str]
 
 def _summary(plan: LaunchPlan) -> str:
     size = f"{counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}"
-    started = "started directly" if plan.flavor == "none" else f"started by {_STARTER[plan.flavor]}"
-    method = f"{plan.connection}, {started}"
+    method = f"{plan.connection}, {started_by(plan.flavor)}"
     return f"{size} {method}; {plan.dtype_hint} suits these CPUs"
 
 

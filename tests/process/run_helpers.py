@@ -25,8 +25,6 @@ from ipexctl.remote.node_call import script_text
 STAND_IN = Path(__file__).parents[1] / "stand_ins" / "mpirun.py"
 HERE = Host("localhost", "localhost")
 SLEEP_FOREVER = "import time\nprint('here', flush=True)\ntime.sleep(600)"
-FAST_LOSS_PATCH = ("BEAT_INTERVAL = 4.0", "BEAT_INTERVAL = 1.0\nSUPERVISOR_SILENCE = 3.0")
-"""A patch of `run.rank`: a supervisor counts as lost within seconds, and yet after several answers."""
 FINAL = ("ok", "failed", "stopped", "lost")
 OVER_TCP = "import os, sys; os.execv(sys.argv[2], [*sys.argv[2:-3], '@none', '127.0.0.1', sys.argv[1]])"
 """Starts a rank with another address of the supervisor."""
@@ -46,8 +44,6 @@ class Run:
     job: dict[str, Any] = field(default_factory=dict)
     go: dict[str, Any] = field(default_factory=dict)
     plans: dict[str, dict[str, Any]] = field(default_factory=dict)
-    patches: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """Module → a constant in its source and its replacement, for example shorter timeouts."""
     rank_port: int | None = None
     """The ranks connect to this port of 127.0.0.1 alone, over TCP, as those of other nodes."""
     id: str = "run1"
@@ -79,7 +75,7 @@ class Run:
 
     def upload_agent(self) -> None:
         bytecode = "bytecode" not in self.job  # else it is this run that leaves it
-        agent = agent_file("run files", tuple(sorted(self.patches.items())), bytecode=bytecode)
+        agent = agent_file("run files", bytecode=bytecode)
         self.agent.write_bytes(Path(agent).read_bytes())
         for name, module in HOOKS.items():
             path = self.rundir / name
@@ -87,13 +83,13 @@ class Run:
             path.write_text(script_text(module))
 
     def program(self, name: str) -> list[str]:
-        return [self.python, "-IS", str(self.agent), f"run.{name}"]
+        return [self.python, "-IS", str(self.agent), name]
 
     def listen(self) -> None:
         self.rundir.mkdir(parents=True, mode=0o700, exist_ok=True)
         self.upload_agent()
         self.process = subprocess.Popen(
-            self.program("supervisor"),
+            self.program("run.supervisor"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -136,7 +132,7 @@ class Run:
         if self.rank_port is not None:
             launch = [*launch, sys.executable, "-c", OVER_TCP, str(self.rank_port)]
         go = {
-            "argv": [*launch, *self.program("rank"), str(self.rundir / "job.json")],
+            "argv": [*launch, *self.program("run.rank"), str(self.rundir / "job.json")],
             "variables": {},
             "nodes": 1,
             "world_size": self.size,

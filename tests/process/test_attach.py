@@ -51,8 +51,7 @@ def test_output_that_the_disk_of_node0_has_no_room_for_is_shown_while_it_is_prin
     code = "import os, time\nprint('first', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)\n"
     code += "for number in range(30000): print('number', number, 'x' * 40)\nprint('last', flush=True)\n"
     code += "while not os.path.exists('end'): time.sleep(0.05)"
-    patches = {"common.limits": ("FULL_DISK_ROOM = 5.0", "FULL_DISK_ROOM = 2.0")}
-    attached = attach(code, 1, patches=patches, ranks_in=place)
+    attached = attach(code, 1, ranks_in=place)
     process = attached.begin("attach", "last")
     wait_until(lambda: (place / "0000.out").exists() and (place / "0000.out").stat().st_size == 6, 20)
     with contextlib.suppress(OSError), (place / "ballast").open("wb", buffering=0) as ballast:

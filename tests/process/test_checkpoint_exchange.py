@@ -252,7 +252,7 @@ def test_second_connection_of_a_host_is_closed_and_the_first_one_counts(hosts: C
     address = ("127.0.0.1", exchange.port, TOKEN, CHECKPOINT_EXCHANGE)
     with connect(*address) as first, connect(*address) as second:
         send_line(first, {"rank": 1})
-        assert read_line(first, time.monotonic() + 10) == {"scan": True, "hosts": ["node1", "node2"]}
+        assert read_line(first, 10) == {"scan": True, "hosts": ["node1", "node2"]}
         second.settimeout(10)
         send_line(second, {"rank": 1})
         assert second.recv(100) == b""
@@ -299,6 +299,11 @@ def test_wrong_token_is_refused(hosts: Callable[[str], Hosts]) -> None:
 
 
 CHECKPOINT = {"checkpoint": "last.pt"}
+IT_LASTS = {
+    **CHECKPOINT,
+    "ranks": [{"rank": rank, "host": f"node{rank}", "store": f"store{rank}"} for rank in range(2)],
+}
+"""Of two stores, here one takes no part."""
 
 
 def test_ranks_start_after_the_exchange(make: Callable[..., Run]) -> None:
@@ -310,23 +315,23 @@ def test_ranks_start_after_the_exchange(make: Callable[..., Run]) -> None:
 
 
 def test_failed_exchange_ends_the_run_without_restart(make: Callable[..., Run]) -> None:
-    end = "def main(action: str) -> int:  # noqa: ARG001\n"
-    patches = {"files.checkpoint": (end, end + '    sys.stderr.write("no way there\\n")\n    return 1\n')}
-    run = make("print('here')", job=CHECKPOINT, go={**CHECKPOINT, "restarts": 2}, patches=patches).start()
+    run = make("print('here')", job=CHECKPOINT, go={**IT_LASTS, "restarts": 2}).start()
+    run.wait_until(lambda: [line for line in run.left() if "files.checkpoint" in line])
+    (line,) = (line for line in run.left() if "files.checkpoint" in line)
+    os.kill(int(line.partition(":")[0]), signal.SIGKILL)
     status = run.wait()
     assert (status["state"], status["exit_code"], status["attempt"]) == ("failed", 1, 0)
     first = status["first_failure"]
-    assert (first["kind"], first["rank"], first["host"], first["exit_code"]) == ("checkpoint", 0, "here", None)
-    assert missing(status["reason"], "here no way there") == []
+    assert (first["kind"], first["rank"], first["host"], first["exit_code"]) == ("checkpoint", 0, "node0", None)
+    assert missing(status["reason"], "node0 checkpoints signal 9") == []
     assert run.output(0, "err") == b""
     assert run.output() == b""
     assert run.left() == []
 
 
 def test_run_can_be_stopped_during_the_exchange(make: Callable[..., Run]) -> None:
-    ranks = [{"rank": rank, "host": f"node{rank}", "store": f"store{rank}"} for rank in range(2)]  # one takes no part
     # With a restart left, the job file stays: here both stores have the same one.
-    run = make("print('here')", job=CHECKPOINT, go={**CHECKPOINT, "ranks": ranks, "restarts": 1}).start()
+    run = make("print('here')", job=CHECKPOINT, go={**IT_LASTS, "restarts": 1}).start()
     run.wait_until(lambda: len(run.events("connected")) == 2)
     os.kill(run.status["supervisor"]["pid"], signal.SIGTERM)
     status = run.wait()

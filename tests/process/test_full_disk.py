@@ -9,6 +9,9 @@ from pathlib import Path
 
 from run_helpers import runs_in
 
+from ipexctl.node.common.records import RunStatus
+from ipexctl.node.run.recorder import Recorder
+
 pytest_plugins = ["run_fixtures"]
 WRITES = """
 import os, time
@@ -39,19 +42,22 @@ def test_full_disk_is_recorded_and_ends_the_run_soon(mounted: Callable[[str], Pa
         assert took < 20, took
 
 
-def test_trial_whose_status_cannot_be_written_ends_and_says_why(mounted: Callable[[str], Path]) -> None:
-    """The call that measures it sees nothing of its steps, and would wait for them to the time limit."""
-    home = mounted("size=4m")
-    patches = {"run.supervisor": ("UNRECORDED = 20.0", "UNRECORDED = 1.0")}
-    with runs_in(home, patches=patches) as make:
-        run = make("import time; time.sleep(600)", 1, go={"caller_silence": 600.0}).start()
-        run.wait_until(lambda: run.status["state"] == "running")
-        with contextlib.suppress(OSError), (home / "ballast").open("wb", buffering=0) as ballast:
-            while ballast.write(b"\0" * 4096):
-                pass
-        status = run.wait()
-    assert (status["state"], status["exit_code"], status["first_failure"]) == ("failed", 1, None)
-    assert "disk of here is full" in status["reason"]
+def test_a_record_knows_since_when_its_disk_refuses_it(mounted: Callable[[str], Path]) -> None:
+    """A trial ends then: the call that measures it would wait for its steps to the time limit."""
+    home = mounted("size=256k")
+    record = Recorder(str(home), RunStatus("r", "running"))
+    record.save(0.0)
+    assert record.refused_at is None
+    with contextlib.suppress(OSError), (home / "ballast").open("wb", buffering=0) as ballast:
+        while ballast.write(b"\0" * 4096):
+            pass
+    for now in (10.0, 20.0):
+        record.is_unsaved = True
+        record.save(now)
+        assert record.refused_at == 10.0
+    (home / "ballast").unlink()
+    record.save(30.0)
+    assert (record.refused_at, record.is_unsaved) == (None, False)
 
 
 def test_rank_that_fails_beside_a_disk_with_room_has_no_disk(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_call_that_claims_the_command_in_time_keeps_node0_from_running_it(
     run.wait()
     wait_until(lambda: any("run.notify" in line for line in run.left()), 20, run.left)
     done = subprocess.run(
-        [*run.program("notify"), "claim"], input=json.dumps({"home": str(run.home), "id": run.id}) + "\n",
+        [*run.program("run.notify"), "claim"], input=json.dumps({"home": str(run.home), "id": run.id}) + "\n",
         capture_output=True, text=True, timeout=20, check=True,
     )  # fmt: skip
     assert json.loads(done.stdout) == {"event": "done", "claimed": True}

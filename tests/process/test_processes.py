@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from ipexctl.node.common.job import RankJob
 from ipexctl.node.common.processes import ProcessIdentity, is_caught, own_identity, read_stat
-from ipexctl.node.run.processes import bound, signal_handlers
+from ipexctl.node.run import processes
+from ipexctl.node.run.processes import OpenmpFiles, bound, signal_handlers
 from message_data import missing
 
 
@@ -133,3 +135,22 @@ def test_rank_starts_if_scheduling_policies_are_refused(monkeypatch: pytest.Monk
         with bound(RankJob("node1", 0, 1, batch=batch), mismatches):
             pass
         assert [missing(text, "SCHED_BATCH refused") for text in mismatches] == [[]] * batch
+
+
+def test_intel_openmp_files_of_workers_that_have_ended_are_removed(
+    sleeper: subprocess.Popen[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the rank runs: a data loader may start workers for days."""
+    monkeypatch.setattr(processes, "OPENMP_DIRECTORY", str(tmp_path))
+    files = OpenmpFiles()
+    worker = subprocess.Popen(["sleep", "60"])
+    paths = [tmp_path / f"__KMP_REGISTERED_LIB_{pid}_{os.getuid()}" for pid in (sleeper.pid, worker.pid)]
+    for path in paths:
+        path.touch()
+    files.update([sleeper.pid, worker.pid])
+    files.update([sleeper.pid])
+    assert sorted(tmp_path.iterdir()) == sorted(paths), "it still runs"
+    worker.kill()
+    worker.wait()
+    files.update([sleeper.pid])
+    assert list(tmp_path.iterdir()) == paths[:1]

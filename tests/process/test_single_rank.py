@@ -126,9 +126,11 @@ def test_files_of_the_script_follow_umask_and_run_files_are_private(
     start = StartRequest((), (), 1, 1, Master("127.0.0.1"), 600.0, "report")
     job = JobRecord(1, start.master, (), "", {})
     spec = LaunchSpec(record, "127.0.0.1", start, job, {}, python_version="3.11")
-    script = f"umask 022\n{spec.unpack(f'cat {tmp_path}/files.tar |')}exec {shlex.join(run.program('supervisor'))}"
+    script = f"umask 022\n{spec.unpack(f'cat {tmp_path}/files.tar |')}exec {shlex.join(run.program('run.supervisor'))}"
     program = run.program
-    monkeypatch.setattr(run, "program", lambda name: ["sh", "-c", script] if name == "supervisor" else program(name))
+    monkeypatch.setattr(
+        run, "program", lambda name: ["sh", "-c", script] if name == "run.supervisor" else program(name)
+    )
     assert run.start().wait()["state"] == "ok"
     modes = {name: (tmp_path / name).stat().st_mode & 0o777 for name in ("checkpoint.pt", "outputs")}
     assert modes == {"checkpoint.pt": 0o644, "outputs": 0o755}

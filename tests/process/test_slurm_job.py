@@ -6,17 +6,15 @@ tests/lab/test_submit.py has the real ones.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from run_helpers import FAST_LOSS_PATCH, Run
+from run_helpers import Run
 
 from agent_helpers import wait_until
 
@@ -26,7 +24,8 @@ SQUEUE = """\
 #!/bin/sh
 [ "$*" = "--noheader --jobs 12 --format %L" ] || exit 1
 left=$(($(cat {at}/ends) - $(date +%s)))
-printf '0:%02d\\n' $((left > 0 ? left : 0))
+left=$((left > 0 ? left : 0))
+printf '%d:%02d\\n' $((left / 60)) $((left % 60))
 """
 SCONTROL = """\
 #!/bin/sh
@@ -101,26 +100,6 @@ def test_ranks_that_save_and_end_at_the_notice_go_on_in_the_next_start(
     assert "restart" in output[2]
 
 
-SAVES_LONG = """\
-import os, signal, sys, time
-def save(*_):
-    time.sleep(2.0 * (os.environ["RANK"] == "0"))
-    print("saved", flush=True)
-    sys.exit(138)
-signal.signal(signal.SIGUSR1, save)
-time.sleep(60)
-"""
-
-
-@pytest.mark.rest
-def test_a_rank_that_ends_at_the_notice_leaves_the_others_time_to_save(start: Callable[..., Run]) -> None:
-    grace = {"common.limits": ("TERM_GRACE = 4.0", "TERM_GRACE = 0.5")}  # after the end of a run; it is not one
-    run = start(SAVES_LONG, seconds=20, patches=grace)
-    status = status_of(run, "queued", "ok", "stopped", "failed")
-    assert [status["state"], *(rank["exit_code"] for rank in status["ranks"])] == ["queued", 138, 138]
-    assert [(run.rundir / f"ranks/{rank:04}.out").read_text() for rank in (0, 1)] == ["saved\n"] * 2
-
-
 @pytest.mark.rest
 def test_ranks_without_a_handler_go_on_until_the_run_is_stopped(start: Callable[..., Run], tmp_path: Path) -> None:
     run = start(GOES_ON, may_requeue=False)
@@ -129,38 +108,3 @@ def test_ranks_without_a_handler_go_on_until_the_run_is_stopped(start: Callable[
     events = [json.loads(line) for line in (run.rundir / "events.jsonl").read_text().splitlines()]
     assert [event["step"] for event in events if event["event"] == "job-limit"] == ["notice", "stop"]
     assert "noticed" not in [event["event"] for event in events]
-
-
-@pytest.mark.rest
-@pytest.mark.parametrize("may_requeue", [True, False])
-def test_a_lost_node_puts_the_job_into_the_queue_in_place_of_a_restart(
-    start: Callable[..., Run], tmp_path: Path, may_requeue: bool
-) -> None:
-    quick = {"run.rank": FAST_LOSS_PATCH, "common.limits": ("RANK_SILENCE = 25.0", "RANK_SILENCE = 3.0")}
-    more = {"go": {"by_slurm": True, "restarts": 1 if may_requeue else 0}, "patches": quick}
-    run = start(GOES_ON, seconds=59, may_requeue=may_requeue, **more)
-    wait_until(lambda: all(rank["pid"] for rank in run.status["ranks"]), 30)
-    lost = run.status["ranks"][1]
-    for pid in (lost["pid"], lost["wrapper"]):  # as on a node that is out of reach
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        status = status_of(run, "queued", "failed", "ok")
-    finally:
-        for pid in (lost["pid"], lost["wrapper"]):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-    assert status["first_failure"]["detail"]["kind"] == "silent"
-    assert (status["state"], (tmp_path / "requeued").read_text()) == (
-        ("queued", "12\n") if may_requeue else ("failed", "")
-    )
-    assert "stopped responding" in status["reason"]
-
-
-@pytest.mark.rest
-def test_a_stop_by_a_user_near_the_limit_puts_nothing_into_the_queue(start: Callable[..., Run], tmp_path: Path) -> None:
-    run = start(GOES_ON, seconds=24)
-    wait_until(lambda: "job-limit" in (run.rundir / "events.jsonl").read_text(), 40)
-    os.kill(run.status["supervisor"]["pid"], 15)
-    status = status_of(run, "stopped", "failed", "queued")
-    assert (status["state"], status["job_end"]) == ("stopped", "")
-    assert (tmp_path / "requeued").read_text() == ""

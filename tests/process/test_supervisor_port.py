@@ -18,7 +18,6 @@ from stranger_helpers import UnauthenticatedClients
 
 from ipexctl.node.common.frames import Chunk, FrameReader, decode_json, encode_chunk, encode_json
 from ipexctl.node.common.handshake import CHECKPOINT_EXCHANGE, RANKS, ClientHandshake
-from ipexctl.node.common.limits import RANK_RECONNECT
 
 pytest_plugins = ["run_fixtures"]
 
@@ -151,33 +150,6 @@ def test_malformed_message_closes_only_its_connection(make: Callable[..., Run]) 
     assert [event["rank"] for event in run.events("malformed")] == list(range(1, len(MALFORMED) + 1))
     assert {run.output(number) for number in range(1, len(MALFORMED) + 1)} == {b"first"}
     assert run.said("supervise.log") == ""
-
-
-def test_rank_that_sends_only_malformed_messages_is_lost(make: Callable[..., Run]) -> None:
-    run = make("", launch=NO_RANKS).start()
-    zero = FakeRank(run, 0)
-    for _ in range(3):
-        one = FakeRank(run, 1)
-        one.send({"t": "start"})
-        assert one.is_dropped()
-    zero.end()
-    status = run.wait()
-    assert (status["state"], status["first_failure"]["kind"], status["first_failure"]["rank"]) == ("failed", "lost", 1)
-
-
-@pytest.mark.rest
-def test_rank_that_reconnects_to_a_slow_supervisor_is_not_lost(make: Callable[..., Run]) -> None:
-    run = make("", launch=NO_RANKS).start()
-    ranks = [FakeRank(run, 0), FakeRank(run, 1)]
-    for rank in ranks:
-        rank.send({"t": "start", "pid": 1})
-    ranks[1].send({"t": "reconnecting"})
-    ranks[1].socket.close()
-    time.sleep(RANK_RECONNECT + 1.5)  # one whose wrapper was killed is lost by then
-    ranks[1] = FakeRank(run, 1)
-    for rank in ranks:
-        rank.end()
-    assert run.wait()["state"] == "ok"
 
 
 @pytest.mark.rest

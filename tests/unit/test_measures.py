@@ -7,7 +7,16 @@ import ast
 import pytest
 
 import measures
-from measures import ROWS, Row, compared_texts, json_parsers, rendered, strongly_connected
+from measures import (
+    ROWS,
+    Row,
+    clock_calls,
+    compared_texts,
+    compared_transports,
+    json_parsers,
+    rendered,
+    strongly_connected,
+)
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.held is not None], ids=lambda row: str(row.text))
@@ -58,6 +67,18 @@ def test_a_parser_of_json_is_found_under_any_name(code: str, count: int) -> None
     assert len(list(json_parsers(ast.parse(code)))) == count
 
 
+@pytest.mark.parametrize(
+    ("code", "count"),
+    [
+        ("import time\nnow = time.monotonic()\ntime.sleep(1)", 2),
+        ("from time import monotonic as clock, sleep\nclock()\nsleep(1)", 2),
+        ("import time\ntime.strftime('%H')\nself.time()\nrun(clock=time.time)", 0),
+    ],
+)
+def test_a_call_of_the_clock_is_found_under_any_name(code: str, count: int) -> None:
+    assert len(list(clock_calls(ast.parse(code)))) == count
+
+
 def test_the_table_has_a_line_for_each_row() -> None:
     row = Row("a measure", lambda: ["here", "there"], wanted=1, held=2)
     assert measures.table([row], verbose=True).splitlines()[1:] == [
@@ -65,3 +86,20 @@ def test_the_table_has_a_line_for_each_row() -> None:
         "    here",
         "    there",
     ]
+
+
+@pytest.mark.parametrize(
+    ("code", "count"),
+    [
+        ('if record.transport != "slurm": pass', 1),
+        ('launcher.flavor in ("none", "srun")', 1),
+        ("options.starter is OVER_SRUN", 1),
+        ("if start.by_slurm: pass", 1),
+        ('match plan.flavor:\n    case "srun": pass', 1),
+        ('transport == "mpi"', 0),
+        ("if starter.waits: pass", 0),
+        ("StartRequest(by_slurm=True)", 0),
+    ],
+)
+def test_a_comparison_of_a_transport_is_found(code: str, count: int) -> None:
+    assert len(list(compared_transports(ast.parse(code)))) == count

@@ -1,7 +1,7 @@
 """`ipexctl autotune`: finds the fastest settings of a run by trials on its own hosts.
 
 In comes the line of `run`; out come a table of candidates and the verdict. The plan of the call is made first, as by
-`run --dry-run`, and the candidates from it; `autotune/search.py` decides which trial comes next, `autotune/trial.py`
+`run --dry-run`, and the candidates from it; `search.py` decides which trial comes next, `trial.py`
 runs it, and every trial is kept for `--resume`. The rules: nothing of a trial stays on the hosts; the project is not
 touched, but for `ipexctl.toml` with --save; Ctrl-C ends the trial that runs and prints the best plan so far.
 """

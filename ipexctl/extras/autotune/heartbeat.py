@@ -1,4 +1,4 @@
-"""Tells node0 of a trial that the call which watches it lives; `node/run/caller_watch.py` ends the trial without it."""
+"""Tells node0 of a trial that the call which watches it lives; `node/run/machine.py` ends the trial without it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 import threading
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.node.run.caller_watch import NAME
+from ipexctl.node.common.job import CALLER_FILE
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.fanout import run_in_background
@@ -40,7 +40,7 @@ class Heartbeat:
         self._cancel.throw()
 
     def _beat(self) -> None:
-        command = Command(f"touch {shlex.quote(f'{self._record.rundir}/{NAME}')}", "show that the call lives")
+        command = Command(f"touch {shlex.quote(f'{self._record.rundir}/{CALLER_FILE}')}", "show that the call lives")
         session = self._pool.opened(self._record.node0)
         try:
             while not self._over.wait(INTERVAL):

@@ -1,7 +1,7 @@
 """The page of a search by `autotune` as one HTML file: the verdict, the candidates with their intervals, the trials.
 
 In: a `SearchResult` and the call that it suggests; out: the text of the file. It says what the terminal says, in the
-same words (`ui/autotune.py`), and is built like the page of a run: `html.py: document` has its rules. A bar is drawn
+same words (`view.py`), and is built like the page of a run: `html.py: document` has its rules. A bar is drawn
 from numbers alone; its text is in the column beside it.
 """
 

@@ -1,7 +1,7 @@
 """`ipexctl export`: prints the plan of a run for accelerate, Slurm, Kubeflow, sh, or the hosts for Ansible.
 
-In comes the line of `run`. The plan is made as by `run --dry-run`, with the same probes and refusals, and the module of
-`export/` writes it as text to stdout; nothing is started or written on a host. The rule: what the other launcher cannot
+In comes the line of `run`. The plan is made as by `run --dry-run`, with the same probes and refusals, and its module
+here writes it as text to stdout; nothing is started or written on a host. The rule: what the other launcher cannot
 do is said. The declaration of each option names the exports that lack it (`option_declaration.py`), and its note goes
 to stderr, or into the JSON document.
 """

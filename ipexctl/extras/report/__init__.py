@@ -1,1 +1,1 @@
-"""The contents of the page of `ipexctl report`, decided from the record of a run; `ui/report/` draws it."""
+"""The contents of the page of `ipexctl report`, decided from the record of a run; `html.py` draws it."""

@@ -1,7 +1,7 @@
 """The drawings over time: phases, curves, the grid of ranks, the figures of hosts; each with its table.
 
-In: values of `jobs/report/`. Out: SVG whose texts are escaped. All drawings have the same left and right edge, so that
-one moment stands at one place on the whole page; each is complete without the script, which finds in `data-` attributes
+In: values of `measurements.py`. Out: SVG whose texts are escaped. All drawings have the same left and right edge, so
+that one moment stands at one place on the page; each is complete without the script, which finds in `data-` attributes
 only numbers and letters that this module has made. A curve is one path, and a level of the grid is one path for all
 ranks: that keeps the page of a thousand ranks small.
 """

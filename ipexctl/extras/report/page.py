@@ -1,7 +1,7 @@
 """The page of a run as a value: what it says, in the order in which a reader asks. Pure.
 
 In: the snapshot of a run, its diagnosis, its plan as in plan.json, and what was measured. Out: a `ReportPage`, from
-which `ui/report/` draws without deciding anything. The rules: a part that the record lacks is empty and named in
+which `html.py` draws without deciding anything. The rules: a part that the record lacks is empty and named in
 `missing`, so that records of older versions give a page, too; a secret's value never enters the page; all texts are as
 hosts sent them, and the drawing escapes them; times are of node0's clock.
 """

@@ -1,7 +1,7 @@
 """`ipexctl submit`: puts a run into the queue of a Slurm cluster, from a machine that reaches its login node by ssh.
 
 In comes the line of `run` without its hosts; out goes a run in the registry, whose id is the only line on stdout, or
-the reason why nothing is in the queue. `jobs/slurm/submission.py` does it. The rule: every option is decided here, from
+the reason why nothing is in the queue. `submission.py` does it. The rule: every option is decided here, from
 this machine's files of defaults; the job reads none.
 """
 
@@ -128,7 +128,7 @@ def _noting(output: Output) -> Callable[[str], None]:
 
 def _report(result: SubmittedRun, pool: SessionPool, output: Output) -> None:
     from ipexctl.extras.slurm.queued import explain
-    from ipexctl.extras.slurm.waiting import has_begun, look
+    from ipexctl.jobs.queue_wait import look
     from ipexctl.remote.outcome import HostError
     from ipexctl.ui.results import print_json
 
@@ -136,7 +136,7 @@ def _report(result: SubmittedRun, pool: SessionPool, output: Output) -> None:
     try:
         known = look(pool.session(record.node0), record, pool.cancel)
         record, state, job = known.record, known.state, known.record.job
-        if known.status is not None and not has_begun(known):
+        if known.status is not None and not known.has_begun:
             explained = explain(record, known.status)
             reason, fix = explained.reason, explained.fix
     except HostError as error:

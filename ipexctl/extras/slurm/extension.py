@@ -1,4 +1,4 @@
-"""Tells the core of `ipexctl submit`."""
+"""Tells the core of `ipexctl submit`, and of the queue as the starter of its runs."""
 
 from ipexctl.extensions import CommandEntry, Extra
 
@@ -11,5 +11,6 @@ EXTRA = Extra(
             "ipexctl.extras.slurm.command",
             before="config",
         ),
-    )
+    ),
+    adds={"starter:slurm": "ipexctl.extras.slurm.queued:QUEUE"},
 )

@@ -1,8 +1,9 @@
-"""Explains a submitted run that has no record of its own yet, or none any more; and finds its place once it has begun.
+"""The queue of Slurm as a starter: explains a submitted run that has no record of its own yet, or none any more.
 
 In come the status that the login node answers and the record of the registry; out go sentences with what to type, a
 diagnosis for `why`, and the record with the hosts and ranks that the job has got. Pure. Slurm's words are untrusted
-text: they are shown, and decide nothing.
+text: they are shown, and decide nothing. `starters/choice.py` finds `QUEUE` by the name in a record; the login node is
+reached by ssh.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.call_options import CallOptions, for_submit
+from ipexctl.jobs.queue import Explained
 from ipexctl.node.common.batch_job import NO_HOME, NO_PROJECT, NO_PYTHON
 from ipexctl.node.common.records import GONE
 from ipexctl.node.common.slurm import LIMIT_NEAR, describe_job_end, describe_run_end
 from ipexctl.remote.outcome import HostError
+from ipexctl.starters.mpirun import MpirunOverSsh
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
@@ -42,14 +45,6 @@ _NEVER: Final = frozenset(
 """Of these, those that waiting does not change."""
 _NODES_DOWN: Final = "Nodes_required_for_job_are_DOWN"
 _MOST_RANKS: Final = 100_000
-
-
-@dataclass(frozen=True, slots=True)
-class Explained:
-    """A sentence, and what to type."""
-
-    reason: str
-    fix: str = ""
 
 
 def reason_of_wait(job: SlurmJob) -> str:
@@ -172,3 +167,30 @@ def with_place(record: RunRecord, placed: Reply, job: str) -> RunRecord:
         return record
     nodes = (record.node0, *(replace(record.node0, name=name) for name in hosts if name != record.node0.name))
     return replace(record, world_size=size, hosts=hosts, ranks=ranks, nodes=nodes, job=job or record.job)
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmQueue(MpirunOverSsh):
+    """Runs that `ipexctl submit` has put into the queue."""
+
+    name: str = "slurm"
+    waits: bool = True
+    explain = staticmethod(explain)
+    diagnosis_of = staticmethod(diagnosis_of)
+    with_end_of_job = staticmethod(with_end_of_job)
+
+    def placed(self, record: RunRecord, status: RunStatus, document: Reply) -> tuple[RunRecord, RunStatus]:
+        """Where it has not begun, the status has the reason."""
+        if document.get("placed"):
+            job = status.slurm.id if status.slurm is not None else ""
+            record = with_place(record, document.record("placed"), job)
+        elif status.slurm is not None and not record.job:
+            record = replace(record, job=status.slurm.id)
+        if not (status.world_size or document.get("pruned")):
+            waiting = status.slurm if status.state == "queued" else None
+            reason = explain(record, status).reason if waiting is None else reason_of_wait(waiting)
+            status = status._replace(reason=reason)
+        return record, status
+
+
+QUEUE: Final = SlurmQueue()

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.extras.slurm import shipment
+from ipexctl.extras.slurm.queued import QUEUE
 from ipexctl.extras.slurm.script import BatchScript, QueueOptions, environment_text, words_of_run
 from ipexctl.jobs.registry import RunRecord, RunRegistry, mark_pending, new_id
 from ipexctl.jobs.submit.context import RunContext, gather
@@ -218,7 +219,7 @@ class Submission:
     def _is_home_shared(self, home: str) -> bool:
         """Whether a job has found this home on its nodes before."""
         return any(
-            record.transport == "slurm" and record.world_size and (record.node0, record.home) == (self.login, home)
+            record.starter.waits and record.world_size and (record.node0, record.home) == (self.login, home)
             for record in RunRegistry().all()
         )
 
@@ -263,7 +264,7 @@ class Submission:
             nodes=(self.login,),
             cwd=script.workdir,
             again=self.login_options.hosts,
-            transport="slurm",
+            transport=QUEUE.name,
             project=str(self.project.root),
         )
 

@@ -11,24 +11,23 @@ from __future__ import annotations
 import os
 from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.facts.internal import addresses_among
 from ipexctl.facts.packages import running_pythons, ways_to_python
-from ipexctl.hosts.allocation import job_number
 from ipexctl.hosts.home import check_same_home
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.submit.preflight.connectivity import Node0Files, read_node0
 from ipexctl.jobs.submit.preflight.paths import check_paths
 from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
 from ipexctl.launch.request import RankEnv
-from ipexctl.node.common.slurm import ask, seconds_left, show_time_left
 from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.env.record import records_of
+from ipexctl.starters.mpirun import OVER_SSH
 from ipexctl.trust.config import config_in, ssh_names_for
 
 if TYPE_CHECKING:
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from ipexctl.node.env.replies import EnvRecord
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.catalog.table import StackSpec
+    from ipexctl.starters.starter import Starter
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +62,17 @@ class RunContext:
     """The path of trust's ssh config on node0, if it has all hosts."""
     notes: tuple[str, ...] = ()
     node0: Node0Files = field(default_factory=Node0Files)
-    transport: Literal["ssh", "srun"] = "ssh"
+    starter: Starter = OVER_SSH
     """The way to the hosts, and from node0 to the others."""
     job: str = ""
-    """The number of the Slurm job of which the hosts are nodes, as far as is known; empty outside one."""
+    """The number of the scheduler's job of which the hosts are nodes, as far as is known; empty outside one."""
     job_seconds: int | None = None
     """The time left of that job; None without a limit."""
 
     @property
     def ssh_names(self) -> dict[str, str]:
-        """Host → its name for ssh on node0; over srun each has the name of its node."""
-        return {} if self.transport == "srun" else ssh_names_for(self.hosts, self.addresses)
+        """Host → its name for ssh on node0; where that logs in nowhere, each has its own name."""
+        return {} if self.starter.no_logins else ssh_names_for(self.hosts, self.addresses)
 
     @property
     def stores(self) -> dict[str, str]:
@@ -102,8 +102,9 @@ def gather(
     `before_install`, the environment is only a Python that all hosts have, or none. Raises a StartError.
     """
     node0, *others = hosts
-    job = job_number(os.environ) if pool.connector.options.transport == "srun" else ""
-    time_left = run_in_background(lambda: time_left_of(job) if job else None, "job")
+    starter = pool.connector.options.starter
+    job = starter.job(os.environ)
+    time_left = run_in_background(lambda: starter.seconds_left(job) if job else None, "job")
     paths = run_in_background(lambda: check_paths(hosts, request, pool, unsynced), "paths")
     node0_files = run_in_background(
         lambda: read_node0(pool.session(node0), request.home, pool.cancel) if others else Node0Files(), "node0"
@@ -133,9 +134,8 @@ def gather(
         files = node0_files.result()
     except HostError as error:
         raise StartError(StartFailure.of_host(node0.name, error)) from None
-    transport = pool.connector.options.transport
-    is_over_ssh = others and transport == "ssh"
-    ssh_config = config_in(home, files.ssh_config, [host.name for host in others]) if is_over_ssh else None
+    logs_in = others and not starter.no_logins
+    ssh_config = config_in(home, files.ssh_config, [host.name for host in others]) if logs_in else None
     # An installed environment has the variables of its own setvars.sh.
     setup = request.setup or (None if "CCL_ROOT" in env.variables else checked.setvars)
     return RunContext(
@@ -149,15 +149,10 @@ def gather(
         ssh_config,
         (*checked.notes, *notes),
         files,
-        transport,
+        starter,
         job,
         time_left.result(),
     )
-
-
-def time_left_of(job: str) -> int | None:
-    """The seconds until Slurm ends the job; None without a limit, or without an answer."""
-    return seconds_left(ask(show_time_left(job)))
 
 
 def _common_python(facts: Mapping[str, Facts]) -> str:

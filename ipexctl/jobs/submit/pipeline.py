@@ -290,7 +290,7 @@ def make_plan(
             ssh_config=context.ssh_config,
             options=options,
             mpi_seen=context.mpi,
-            transport=context.transport,
+            starter=context.starter,
             earlier_memory=earlier,
         )
     )

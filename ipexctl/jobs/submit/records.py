@@ -65,7 +65,7 @@ def run_record(
         cwd=plan.cwd,
         again=call.hosts,
         again_run=call.run,
-        transport=connect.transport,
+        transport=connect.starter.name,
         job=context.job,
         project=project,
         is_trial=request.trial,
@@ -84,7 +84,7 @@ def launch_spec(
     start = StartRequest(
         argv=tuple(plan.argv),
         by_mpirun=plan.flavor != "none",
-        by_slurm=context.transport == "srun",
+        by_slurm=bool(context.job),
         ranks=tuple(RankPlacement(rank.rank, rank.host, stores[rank.host]) for rank in plan.ranks),
         world_size=plan.world_size,
         nodes=len(plan.hosts),

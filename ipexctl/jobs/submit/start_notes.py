@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from ipexctl.launch.plan import HostPlan, LaunchPlan
 
 _NEAR_END: Final = 3600
-"""Seconds before the end of a Slurm job from which a note names it."""
+"""Seconds before the end of a job from which a note names it."""
 
 
 def job_notes(context: RunContext, *, is_followed: bool = True) -> tuple[str, ...]:
-    """Of a run in a job of Slurm, the end of the job if it is near, or as near as that of the call; of one beside the
-    jobs of a scheduler, that."""
-    seconds = context.job_seconds
+    """Of a run in a job, the end of the job if it is near, or as near as that of the call; of one beside the jobs of a
+    scheduler, that."""
+    seconds, job = context.job_seconds, context.starter.job_title(context.job)
     if seconds is not None and seconds < _NEAR_END:
         time_left = f"{seconds // 60} min" if seconds >= 60 else f"{seconds} s"
-        return (f"Slurm job {context.job} ends in {time_left}, and the run with it",)
+        return (f"{job} ends in {time_left}, and the run with it",)
     if context.job and not is_followed:
-        return (f"the run ends with Slurm job {context.job}, which may end with its last command: ipexctl wait RUN",)
+        return (f"the run ends with {job}, which may end with its last command: ipexctl wait RUN",)
     managed = {name: facts.batch.schedulers[0] for name, facts in context.facts.items() if _is_beside_jobs(facts.batch)}
     if not managed or context.job:
         return ()

@@ -1,6 +1,6 @@
 """The project on its way to the hosts of a run: read, compared with the copies there, uploaded, and released.
 
-`pipeline.py` uses it for the hosts of a run, `jobs/slurm/submission.py` for a login node. In come the place of the
+`pipeline.py` uses it for the hosts of a run, a submission for a login node. In come the place of the
 project and a pool of sessions; out go futures, as reading and asking go on while facts are gathered, and the path of
 the tree. The rule: a run that does not start leaves no lease, so that the next sync may change the tree in place.
 """

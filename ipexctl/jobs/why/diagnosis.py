@@ -168,8 +168,8 @@ def _stopped(snapshot: RunSnapshot) -> Diagnosis:
     by = {130: "by Ctrl-C", 143: by_stop, 129: "as its call was gone"}.get(
         snapshot.status.exit_code or 0, "by a signal"
     )
-    if by_slurm := describe_run_end(snapshot.status.job_end):
-        by = f"as {by_slurm}"
+    if of_job := describe_run_end(snapshot.status.job_end):
+        by = f"as {of_job}"
     headline = f"run {snapshot.id} was stopped{_after(snapshot)}, {by}"
     notes, logs = (*_hung(snapshot), *_notes(snapshot)), f"ipexctl logs {snapshot.id}"
     cause = choose_hang_cause(snapshot) if snapshot.silent_for is not None else None

@@ -18,6 +18,7 @@ from ipexctl.extensions import addition
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.dump import Dump, DumpReceiver, dump
 from ipexctl.jobs.node0 import call_on_node0, open_copy
+from ipexctl.jobs.queue import queue_of
 from ipexctl.jobs.ranks import describe_ranks
 from ipexctl.jobs.why.diagnosis import Diagnosis, diagnose
 from ipexctl.jobs.why.run_snapshot import RunSnapshot, read_snapshot, with_copied_output
@@ -86,15 +87,16 @@ def why(
     timeout: float = WHY_ANSWER,
 ) -> WhyResult:
     """Query node0; if it can't be reached or has no record, read the copy in `runs`, the registry's directory."""
+    queue = queue_of(record)
     try:
         with closing(open_session()) as session:
-            if record.transport == "slurm":
-                from ipexctl.extras.slurm import queued, waiting  # few runs are submitted
+            if queue is not None:
+                from ipexctl.jobs.queue_wait import look  # few runs are submitted
 
-                known = waiting.look(session, record, cancel)
+                known = look(session, record, cancel)
                 record = known.record
-                if known.status is not None and (known.state == "queued" or not waiting.has_begun(known)):
-                    return WhyResult(record, queued.diagnosis_of(record, known.status))
+                if known.status is not None and not known.has_begun:
+                    return WhyResult(record, queue.diagnosis_of(record, known.status))
             snapshot = _read_snapshot(session, record, timeout, cancel)
             if snapshot.status.state == "running":
                 snapshot = _with_fresh_dump(snapshot, session, record, timeout, cancel)
@@ -104,9 +106,9 @@ def why(
     except HostError as error:
         return _with_call_options(_from_copy(record, runs, error, cancel))
     diagnosis = _diagnose_with_copy(snapshot, record, runs, cancel)
-    if record.transport == "slurm":
+    if queue is not None:
         had_notice = any(event.get("event") == "job-limit" for event in snapshot.events)
-        diagnosis = queued.with_end_of_job(diagnosis, snapshot.status, had_notice=had_notice)
+        diagnosis = queue.with_end_of_job(diagnosis, snapshot.status, had_notice=had_notice)
     return _with_call_options(_with_windows(WhyResult(record, diagnosis, snapshot=snapshot), windows))
 
 
@@ -193,7 +195,7 @@ def _read_snapshot(
         session, record, "run.run_snapshot", "read", request, timeout=timeout, on_frame=on_frame, cancel=cancel
     )
     node0 = record.node0.name
-    if record.transport == "slurm" and record.hosts:
+    if record.starter.waits and record.hosts:
         node0 = record.hosts[0]  # the record's is the login node
     return read_snapshot(reply, output, node0, newest_dump)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Iterable
 
 from ipexctl.node.common import sockets
 from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.clock import Countdown
 from ipexctl.node.common.frames import FrameError, FrameReader, decode_json, encode_json
 from ipexctl.node.common.handshake import MAX_FRAME, ClientHandshake, HandshakeError, ServerHandshake
 from ipexctl.node.common.json_parser import parse_json
@@ -110,7 +111,7 @@ def connect(
     for `patience` seconds in all; a port that is closed or does not answer has another reason. `reply_time`: for a
     connection, and each message of its handshake.
     """
-    deadline = time.monotonic() + patience
+    countdown = Countdown(patience)
     attempts = 0
     while True:
         attempts += 1
@@ -123,7 +124,7 @@ def connect(
         except HandshakeError as error:
             raise AnotherProgram(str(error)) from None
         except OSError as error:
-            if time.monotonic() + 2 * _RETRY_INTERVAL > deadline:
+            if countdown.left < 2 * _RETRY_INTERVAL:
                 reason = f"{error.strerror or error}; {attempts} attempts in {patience:g} s"
                 raise ConnectError(reason) from None
         time.sleep(_RETRY_INTERVAL * (0.5 + os.urandom(1)[0] / 256))  # clients differ; `random` would load OpenSSL
@@ -144,9 +145,9 @@ def _authenticate(conn: socket.socket, handshake: ClientHandshake, reply_time: f
 
 
 def _read_frame(conn: socket.socket, reader: FrameReader, reply_time: float) -> Json:
-    deadline = time.monotonic() + reply_time
+    countdown = Countdown(reply_time)
     while True:
-        conn.settimeout(max(0.001, deadline - time.monotonic()))
+        conn.settimeout(max(0.001, countdown.left))
         data = conn.recv(MAX_FRAME)
         if not data:
             raise ConnectionError("the connection was closed before the token was proven")
@@ -164,11 +165,12 @@ def send_line(conn: socket.socket, message: Any) -> None:
     conn.sendall(json.dumps(message).encode() + b"\n")
 
 
-def read_line(conn: socket.socket, deadline: float, limit: int = MAX_LINE) -> Any:
-    """One line. The two sides take turns, so no data can follow it."""
+def read_line(conn: socket.socket, seconds: float, limit: int = MAX_LINE) -> Any:
+    """One line, within so many seconds. The two sides take turns, so no data can follow it."""
     line = bytearray()
+    countdown = Countdown(seconds)
     while not line.endswith(b"\n"):
-        conn.settimeout(max(0.001, deadline - time.monotonic()))
+        conn.settimeout(max(0.001, countdown.left))
         data = conn.recv(1 << 16)
         line += data
         if not data or len(line) > limit:

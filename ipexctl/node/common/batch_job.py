@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from ipexctl.node.common import slurm
 from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.clock import Countdown
 from ipexctl.node.common.files import (
     REQUEUE_FILE,
     last_lines,
@@ -178,11 +179,11 @@ def cancel(rundir: str, seconds: float) -> Json:
     slurm.call(["scancel", number], failed=f"scancel {number} failed")
     write_atomically(os.path.join(directory_of(rundir), "notice"), b"stop\n", durable=False)
     has_record = os.path.exists(os.path.join(rundir, "status.json"))
-    until = time.monotonic() + seconds
+    countdown = Countdown(seconds)
     while True:
         _asked.pop(number, None)
         job = job_of(rundir)
-        if job is None or job.is_over or (has_record and job.is_cancelled) or time.monotonic() > until:
+        if job is None or job.is_over or (has_record and job.is_cancelled) or countdown.is_over:
             document = document_of(rundir)
             assert document is not None
             return document

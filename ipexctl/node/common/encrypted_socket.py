@@ -16,7 +16,8 @@ import select
 import socket
 import ssl
 import threading
-import time
+
+from ipexctl.node.common.clock import Countdown
 
 _CHUNK = 1 << 16
 _FAREWELL = 5.0
@@ -46,14 +47,14 @@ def encrypt(conn: socket.socket, context: ssl.SSLContext, *, fingerprint: str = 
     """
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = context.wrap_bio(incoming, outgoing, server_side=not fingerprint)
-    deadline = time.monotonic() + seconds
+    countdown = Countdown(seconds)
     try:
         while True:
             try:
                 tls.do_handshake()
                 break
             except ssl.SSLWantReadError:
-                conn.settimeout(max(0.001, deadline - time.monotonic()))
+                conn.settimeout(max(0.001, countdown.left))
                 conn.sendall(outgoing.read())
                 data = conn.recv(_CHUNK)
                 if not data:
@@ -100,8 +101,8 @@ class _Pump:
     def _drain(self) -> None:
         """Take what still comes: a connection that is closed with unread bytes loses those on their way there."""
         self._conn.shutdown(socket.SHUT_WR)
-        deadline = time.monotonic() + _FAREWELL
-        while (left := deadline - time.monotonic()) > 0:
+        countdown = Countdown(_FAREWELL)
+        while (left := countdown.left) > 0:
             self._conn.settimeout(left)
             if not self._conn.recv(_CHUNK):
                 return

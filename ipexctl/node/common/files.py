@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import re
 import stat
@@ -20,6 +19,7 @@ import time
 from typing import Any, Callable, Mapping, Pattern, TypedDict, Union
 
 from ipexctl.node.common.answer import FREE_SPACE_FIX, AgentError, Json
+from ipexctl.node.common.clock import Countdown, age_of
 from ipexctl.node.common.json_parser import JsonError, read_json_file
 from ipexctl.node.common.processes import is_running
 
@@ -157,7 +157,7 @@ def waits_in_queue(rundir: str, document: Json) -> bool:
         return False
     directory = os.path.join(rundir, "slurm")
     try:
-        age = time.time() - os.stat(os.path.join(directory, "job")).st_mtime
+        age = age_of(os.path.join(directory, "job"))
     except OSError:
         return False
     return age < _MONTH and not any(os.path.exists(f"{directory}/{name}") for name in ("ended", "outcome.json"))
@@ -169,16 +169,16 @@ def remove_file(path: AnyPath) -> None:
         os.unlink(path)
 
 
-def disk_usage(path: AnyPath, deadline: float = math.inf) -> int:
+def disk_usage(path: AnyPath, countdown: Countdown | None = None) -> int:
     """Bytes on disk of a directory with everything in it; a file with several names counts once.
 
-    Raises a TimeoutError if it is not done at this time of time.monotonic().
+    Raises a TimeoutError if it is not done when the time is over.
     """
     seen: set[int] = set()
     total = 0
     pending = [os.fspath(path)]
     while pending:
-        if time.monotonic() > deadline:
+        if countdown is not None and countdown.is_over:
             raise TimeoutError
         with contextlib.suppress(OSError), os.scandir(pending.pop()) as entries:
             for entry in entries:

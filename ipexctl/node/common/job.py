@@ -134,6 +134,10 @@ class Notification(NamedTuple):
 
 
 CONNECTIVITY_FILE = ".connectivity.json"
+CALLER_FILE = "caller"
+"""In the run's directory. The call that watches a trial of `autotune` renews its time while it lives: a run belongs to
+nobody and outlives its call, but a trial is of no use without it. The time is compared with itself alone, as clocks of
+hosts differ and jump."""
 
 
 class StartRequest(NamedTuple):

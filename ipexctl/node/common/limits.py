@@ -23,7 +23,7 @@ RANK_RECONNECT = 3.0
 RANK_STUCK = 10.0
 """For an interpreter to exit after an uncaught exception."""
 
-# A rank loses its supervisor, the most patient case last. `Rank.patience` chooses.
+# A rank loses its supervisor, the most patient case last. `supervisor_contact.py` chooses.
 SUPERVISOR_AT_EXIT = 3.0
 """Without a message if mpirun has sent a signal and the command has ended: mpirun is about to kill the rank."""
 SUPERVISOR_REFUSED = 8.0

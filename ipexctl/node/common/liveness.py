@@ -13,8 +13,8 @@ the machine that it runs on; from anywhere else only the time without a sign cou
 Runs of other accounts have no record that could be read: `facts/live_runs.py` finds them by their processes alone, for
 doctor and `run --exclusive`, and says nothing about the end of any.
 
-Two questions are others: whether the ranks of a run that is ending have had time enough (`run/supervisor.py:
-is_finished`), and whether a process that has just got a signal has exited (`run/runs.py`). Processes that name the run
+Two questions are others: whether the ranks of a run that is ending have had time enough (`run/machine.py:
+is_over`), and whether a process that has just got a signal has exited (`run/runs.py`). Processes that name the run
 are better evidence than this rule; callers that remove something look for them first.
 """
 

@@ -1,4 +1,4 @@
-"""Seals a text for one account of the cluster, by munge: the way by which Slurm itself knows who calls.
+"""Seals a text for one account of the cluster, by munge: the way by which a scheduler's daemons know who calls.
 
 In: a text and an account; out: a credential that munge of another machine opens for that account alone, once, and
 within its time. munge encrypts and authenticates it with the cluster's key, which root of each machine has. The rule:

@@ -13,8 +13,9 @@ import functools
 import os
 import resource
 import signal
-import time
 from typing import Any, Callable, Iterator, NamedTuple
+
+from ipexctl.node.common.clock import age_of
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _DAY = 86400.0
@@ -172,7 +173,7 @@ def is_partial_in_use(path: str) -> bool:
     try:
         if scope.endswith(f".{pid_scope()}"):
             return is_running(int(pid))
-        return time.time() - os.stat(path).st_mtime < _DAY
+        return age_of(path) < _DAY
     except (OSError, ValueError):
         return False
 

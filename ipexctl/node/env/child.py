@@ -16,6 +16,7 @@ import time
 from typing import BinaryIO, Callable, Sequence
 
 from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.clock import Countdown
 from ipexctl.node.common.processes import end_with_parent
 from ipexctl.node.common.stop import check_stopped
 
@@ -113,26 +114,25 @@ class Child:
 
 def watch(children: Sequence[Child], timeout: float) -> bool:
     """Wait until all have ended, or 5 s after one has failed; False on a timeout. No child survives this call."""
-    deadline = time.monotonic() + timeout
+    countdown = Countdown(timeout)
     try:
         while True:
             check_stopped()
             open_fds = {fd: child for child in children for fd in child.fds}
             alive = [child for child in children if child.process.poll() is None]
             if not alive or not open_fds:
-                deadline = min(deadline, time.monotonic() + 0.5)  # a grandchild may hold the pipe open
+                countdown.shorten(0.5)  # a grandchild may hold the pipe open
                 if not alive and not open_fds:
                     return True
             elif len(alive) < len(children) and any(child.process.poll() for child in children):
-                deadline = min(deadline, time.monotonic() + 5)
-            left = deadline - time.monotonic()
-            if left <= 0:
+                countdown.shorten(5)
+            if countdown.is_over:
                 return not alive
             poller = select.poll()
             poller.register(1, 0)
             for fd in open_fds:
                 poller.register(fd, select.POLLIN)
-            for fd, _ in poller.poll(min(left, 1.0 if open_fds else 0.01) * 1000):
+            for fd, _ in poller.poll(min(countdown.left, 1.0 if open_fds else 0.01) * 1000):
                 if fd != 1:
                     open_fds[fd].receive(fd)
     finally:

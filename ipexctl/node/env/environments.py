@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import re
 import shutil
 import subprocess
-import time
 from pathlib import Path
 from typing import IO, Any, Callable, Mapping, Sequence, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer
+from ipexctl.node.common.clock import Countdown
 from ipexctl.node.common.files import disk_usage, home_of, read_json, write_atomically
 from ipexctl.node.common.home import open_home
 from ipexctl.node.common.home_entries import (
@@ -160,20 +159,20 @@ def list_directory(directory: Path) -> list[Path]:
     return sorted(directory.iterdir()) if directory.is_dir() else []
 
 
-def size_until(path: Path, deadline: float) -> int | None:
+def size_until(path: Path, countdown: Countdown | None) -> int | None:
     """Bytes on disk, or None if that takes too long: on a slow NFS the 30,000 files of an environment take a minute."""
     try:
-        return disk_usage(path, deadline)
+        return disk_usage(path, countdown)
     except TimeoutError:
         return None
 
 
 def list_within_time(request: HomeRequest) -> EnvListing:
-    return list_environments(request, time.monotonic() + ENV_SIZES)
+    return list_environments(request, Countdown(ENV_SIZES))
 
 
-def list_environments(request: HomeRequest, deadline: float = math.inf) -> EnvListing:
-    """The environments; the sizes of those that are not measured at the deadline are None."""
+def list_environments(request: HomeRequest, countdown: Countdown | None = None) -> EnvListing:
+    """The environments; the sizes of those that are not measured in that time are None."""
     home = Path(home_of(request))
     entries = list_directory(home / "envs")
     links = {entry.name: link_target(entry) for entry in entries if entry.is_symlink()}
@@ -193,7 +192,7 @@ def list_environments(request: HomeRequest, deadline: float = math.inf) -> EnvLi
                 backend=record.get("backend"),
                 created=record.get("created"),
                 packages=record.get("packages") or {},
-                bytes=size_until(entry, deadline),
+                bytes=size_until(entry, countdown),
                 complete=is_complete,
             )
         )

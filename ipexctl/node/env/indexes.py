@@ -16,7 +16,6 @@ import io
 import os
 import re
 import threading
-import time
 import urllib.error
 import zipfile
 import zlib
@@ -27,6 +26,7 @@ from typing import BinaryIO, Callable, Iterable, Literal, Mapping, NamedTuple, T
 from urllib.parse import unquote, urldefrag, urljoin, urlsplit
 
 from ipexctl.node.common.answer import AgentError, Json, answer
+from ipexctl.node.common.clock import Countdown
 from ipexctl.node.common.http import HttpClient, HttpSettings, explain
 from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.env.check import normalize
@@ -286,17 +286,17 @@ def query_sources(request: QueryRequest, _: BinaryIO) -> QueryReply:
     client = HttpClient(request["settings"])
     projects = [normalize(project) for project in request["projects"]]
     queries = [SourceQuery(source, projects, client, timeout) for source in request["sources"]]
-    began = time.monotonic()
+    first, whole = Countdown(timeout), Countdown(3 * timeout)
     for query in queries:
         query.start()
     candidates: dict[str, list[AvailableWheel]] = {project: [] for project in projects}
     answered, failures = [], []
     for query in queries:
         label, reason = query.source["label"], None
-        if not query.responded.wait(max(0.0, began + timeout - time.monotonic())):
+        if not query.responded.wait(first.left):
             reason = f"no answer within {timeout:g} s"
         else:
-            query.join(max(0.0, began + 3 * timeout - time.monotonic()))
+            query.join(whole.left)
             if query.is_alive():
                 reason = f"slow: {len(query.results)} of {len(projects)} answers within {3 * timeout:g} s"
         reason = reason or query.reason

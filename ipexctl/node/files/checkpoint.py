@@ -32,7 +32,6 @@ import shutil
 import stat
 import sys
 import threading
-import time
 import zipfile
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Callable, Collection, Iterator, NamedTuple, cast
 
@@ -451,7 +450,7 @@ class Exchange:
             files.aside_files.end()
 
     def _receive(self) -> Any:
-        return read_line(self._conn, time.monotonic() + CHECKPOINT_STEP)
+        return read_line(self._conn, CHECKPOINT_STEP)
 
     def _serve(self, copies: list[Copy], token: str, clients: list[str]) -> int:
         """Start a file server in a thread; returns its port."""

@@ -77,7 +77,7 @@ class FileServer(AuthenticatingServer):
                 self._last = time.monotonic()
 
     def _serve(self, conn: socket.socket) -> None:
-        wanted = read_line(conn, time.monotonic() + PEER_SILENCE)
+        wanted = read_line(conn, PEER_SILENCE)
         files = [_with_offset(self._files[sha256], offset) for sha256, offset in wanted if sha256 in self._files]
         conn.settimeout(PEER_SILENCE)
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, NoReturn, Sequence, TypedDict, TypeVar, cast
 
 from ipexctl.node.common.answer import Action, AgentError, Json, answer, emit, explain_os_error
+from ipexctl.node.common.clock import age_of
 from ipexctl.node.common.files import (
     explain_full_disk,
     free_space,
@@ -318,7 +319,7 @@ def clear(store: str) -> None:
         for path in list(Path(store).iterdir()):
             with suppress(OSError, ValueError, IndexError):
                 if _SHA256.fullmatch(path.name):
-                    if time.time() - path.stat().st_mtime > 60:
+                    if age_of(str(path)) > 60:
                         path.rmdir()  # only where it is empty
                 elif is_stored(str(path)) and not is_partial_in_use(str(path)):
                     path.unlink()

@@ -15,7 +15,6 @@ import queue
 import secrets
 import socket
 import threading
-import time
 from typing import TYPE_CHECKING, Iterable, Iterator, Mapping
 
 from ipexctl.node.common.authenticated_socket import MALFORMED, REPLY_TIME, AuthenticatingServer, read_line, send_line
@@ -81,7 +80,7 @@ class CheckpointExchange(AuthenticatingServer):
 
     def handle(self, conn: socket.socket) -> None:
         """Hand the connection to the exchange, and keep it open to its end."""
-        rank = read_line(conn, time.monotonic() + REPLY_TIME)["rank"]
+        rank = read_line(conn, REPLY_TIME)["rank"]
         address = conn.getpeername()[0]
         with self._connected:
             host = self._hosts[rank]
@@ -154,7 +153,7 @@ class CheckpointExchange(AuthenticatingServer):
 
     def _receive(self, host: str) -> Json:
         try:
-            message = read_line(self._conns[host], time.monotonic() + CHECKPOINT_STEP)
+            message = read_line(self._conns[host], CHECKPOINT_STEP)
         except (OSError, *MALFORMED) as error:
             raise _HostFailure(host, str(getattr(error, "strerror", None) or error)) from None
         if not isinstance(message, dict):

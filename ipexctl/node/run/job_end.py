@@ -1,7 +1,7 @@
 """Decides what a job of Slurm means for the end of a run in it: whether that stopped the run, and whether it goes on.
 
 In come the end that the supervisor has found, as a `RunEnd`, and what Slurm shows of the job; out goes a `JobVerdict`,
-which the record gets. The decisions are pure; `RunJob` asks Slurm and puts the job into the queue again.
+which the record gets. All of it is pure; `slurm_job.py` asks Slurm and puts the job into the queue again.
 
 A run that was submitted with --requeue ends as `queued` if its job begins again: after preemption, at the time limit,
 and if a node does not answer. Slurm notices such a node minutes later, when this job would be over, so the supervisor
@@ -12,17 +12,12 @@ a signal is Slurm's doing if Slurm says that it ends the job.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 from typing import TYPE_CHECKING, NamedTuple
 
 from ipexctl.node.common import slurm
-from ipexctl.node.common.files import REQUEUE_FILE, SECRETS_FILE, WAITS_FILE, remove_file, write_atomically
 
 if TYPE_CHECKING:
-    import subprocess
-
     from ipexctl.node.common.records import Attempt, Failure, State
 
 STOPPED = 128 + signal.SIGTERM
@@ -121,40 +116,3 @@ def judge(end: RunEnd, word: str, *, begins_again: bool) -> JobVerdict:
         reason = why + slurm.describe_run_end(slurm.REQUEUED)
         verdict = verdict._replace(state="queued", reason=reason, word=slurm.REQUEUED)
     return verdict
-
-
-class RunJob:
-    """The job that a supervisor runs in."""
-
-    def __init__(self, rundir: str) -> None:
-        self.number = slurm.own_job()
-        self._rundir = rundir
-        self.may_requeue = os.path.exists(os.path.join(rundir, REQUEUE_FILE))
-        self.restarts = slurm.own_restarts()
-        """The earlier starts of the job."""
-        self.is_requeued = False
-        """By this supervisor."""
-        self._query: subprocess.Popen[bytes] | None = None
-
-    def begin_query(self) -> None:
-        """Ask Slurm how the job is, while the ranks end: it may be Slurm that ends them."""
-        if self._query is None and self.number:
-            self._query = slurm.begin_query(slurm.show_job(self.number))
-
-    def shown(self) -> str:
-        """The answer; empty if Slurm was not asked, or does not answer."""
-        query, self._query = self._query, None
-        return "" if query is None else slurm.read_answer(query)
-
-    def requeue(self) -> bool:
-        """Put the job into the queue again, which ends all processes of this start; whether Slurm does it."""
-        self.is_requeued = bool(self.number) and slurm.requeue_job(self.number, self.restarts)
-        return self.is_requeued
-
-    def end(self, state: State) -> None:
-        """Leave the files of the job as its script and other calls need them."""
-        if state == "queued":
-            with contextlib.suppress(OSError):  # on a full disk, the script says how it has ended
-                write_atomically(os.path.join(self._rundir, WAITS_FILE), b"", durable=False)
-        else:
-            remove_file(os.path.join(self._rundir, SECRETS_FILE))

@@ -2,7 +2,7 @@
 
 A message is a JSON frame whose `t` is its type; output of the command has frames of its own (`common/frames.py`). A
 connection begins with the handshake of `common/handshake.py`, whose `hello` and `welcome` have the rank's identity and
-the state of the run. `MESSAGES` has what `rank.py` sends then, and its types. The supervisor sends:
+the state of the run. `MESSAGES` has what a rank sends then, and its types. The supervisor sends:
 
     ack             how many bytes of each stream are written
     rewind          send the output again from these offsets: the disk was full
@@ -54,7 +54,9 @@ class Connected(NamedTuple):
     """Not sent: a rank has authenticated, for the first time or again."""
 
     node: str
-    is_new: bool
+    instance: str
+    wrapper: int | None = None
+    """The process id of the rank wrapper."""
 
 
 class Malformed(NamedTuple):

@@ -1,6 +1,8 @@
 """Starts mpirun, or Slurm's srun, in a process group and an environment of its own, and ends it with all its processes.
 
-In comes the `StartRequest`; mpirun's output goes to RUNDIR/mpirun.log. `supervisor.py` decides when mpirun has to end.
+In comes the `StartRequest`; mpirun's output goes to RUNDIR/mpirun.log. `machine.py` decides when mpirun has to end.
+This is the part of a starter (`ipexctl/starters/`) on node0, so `node_starter` has the words for whichever starts the
+ranks, and no other module of the agent asks which it is.
 """
 
 from __future__ import annotations
@@ -9,16 +11,40 @@ import contextlib
 import os
 import signal
 import subprocess
-import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ipexctl.node.common.environ import account_variables, set_variables, source_setup
-from ipexctl.node.common.limits import MPIRUN_EXIT
 from ipexctl.node.common.processes import all_processes, end_with_parent
 from ipexctl.node.common.slurm import environment_of_srun, variables_of_job
 
 if TYPE_CHECKING:
     from ipexctl.node.common.job import StartRequest
+
+
+class NodeStarter(NamedTuple):
+    """The program that starts the ranks on node0, or none for a single rank."""
+
+    name: str
+    """For messages; empty if the supervisor starts the single rank itself."""
+    program: str
+    """Also that rank, as the subject of a sentence."""
+    failure: str
+    """The kind of failure if it can't be started."""
+    fix: str
+    in_job: bool
+    """Whether it starts other nodes' ranks through a scheduler: it needs the variables of the job, and ends with it."""
+    is_hydra: bool = False
+    """SIGTERM may be endless before every rank has begun (`machine.py: end_mpirun`)."""
+
+
+def node_starter(start: StartRequest) -> NodeStarter:
+    if not start.by_mpirun:
+        fix = "ipexctl envs --verify tests the environment"
+        return NodeStarter("", "the rank", "rank-not-started", fix, start.by_slurm)
+    program = os.path.basename(start.argv[0])
+    name, fix = "srun" if program == "srun" else "mpirun", "ipexctl doctor looks for one"
+    return NodeStarter(name, name, "mpirun-not-started", fix, start.by_slurm, program == "mpiexec.hydra")
+
 
 INHERITED = ("PATH", "LANG", "LANGUAGE", "TZ", "KRB5CCNAME")
 
@@ -50,11 +76,6 @@ class MpirunProcess:
         finally:
             os.close(log)
         self.pid = self._process.pid
-        self._is_hydra = os.path.basename(start.argv[0]) == "mpiexec.hydra"
-        self.ended_at: float | None = None
-        self.was_told_to_end = False
-        """By the supervisor, while it ran."""
-        self._ranks_ended_at: float | None = None
 
     def read_log(self) -> str:
         """What it has printed; an earlier attempt has printed into the same file."""
@@ -65,41 +86,12 @@ class MpirunProcess:
         except OSError:
             return ""
 
-    def has_ended(self) -> bool:
-        if self.ended_at is None and self._process.poll() is not None:
-            self.ended_at = time.monotonic()
-        return self.ended_at is not None
-
-    @property
-    def was_killed(self) -> bool:
-        """By a signal that it could not or did not catch."""
-        return (self._process.returncode or 0) < 0
-
-    @property
-    def ended_by(self) -> tuple[int | None, int | None]:
-        """Its exit code, 128+N when signal N ended it, and that signal."""
-        code = self._process.returncode
-        return (code, None) if code is None or code >= 0 else (128 - code, -code)
-
-    def end_after_ranks(self, now: float, end_by: float | None, *, is_over: bool, have_begun: bool = True) -> None:
-        """Send signals to its group when it does not exit after all ranks have, or not by `end_by`.
-
-        `have_begun`: every rank has connected. Before that, SIGTERM could be endless under hydra: its daemon on a node
-        sends the signal on to the process group of each child, and a child that has no group of its own yet is in the
-        daemon's, which so signals itself for ever. When mpirun is killed, its daemons end by the lost connection.
-        """
-        if self._ranks_ended_at is None and is_over:
-            self._ranks_ended_at = now
-        is_late = end_by is not None and now > end_by + 1.0
-        patience = MPIRUN_EXIT if end_by is None else 0.3
-        if is_late or (self._ranks_ended_at is not None and now - self._ranks_ended_at > patience):
-            began = end_by + 1.0 if is_late and end_by is not None else (self._ranks_ended_at or now) + patience
-            is_killed = now - began > 2.0 or (self._is_hydra and not have_begun)
-            self.signal(signal.SIGKILL if is_killed else signal.SIGTERM)
+    def exit_code(self) -> int | None:
+        """As `Popen.returncode`; None while it runs."""
+        return self._process.poll()
 
     def signal(self, number: int) -> None:
         """Send a signal to its whole group, never by name."""
-        self.was_told_to_end |= self.ended_at is None
         with contextlib.suppress(OSError):
             os.killpg(self.pid, number)
 
@@ -115,7 +107,7 @@ class MpirunProcess:
 def _environment(start: StartRequest) -> dict[str, str]:
     """A minimal environment, because hydra passes all of it on to every rank."""
     environ = {name: value for name, value in os.environ.items() if name in INHERITED or name.startswith("LC_")}
-    if start.by_slurm:
+    if node_starter(start).in_job:
         environ.update(environment_of_srun(variables_of_job(os.environ)))
     environ.update(account_variables())
     if start.setup:

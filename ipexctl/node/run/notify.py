@@ -22,6 +22,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from ipexctl.node.common.answer import AgentError, Json, answer
+from ipexctl.node.common.clock import wait_until
 from ipexctl.node.common.files import (
     RunReference,
     last_lines,
@@ -123,10 +124,8 @@ def start_notify(request: NotifyRequest) -> None:
 
 def notify(request: NotifyRequest) -> None:
     """Run the command unless a call claims it in time, and record how it ended."""
-    until = time.monotonic() + request.claim_after
     path = os.path.join(request.rundir, FILE)
-    while not os.path.exists(path) and time.monotonic() < until:
-        time.sleep(_INTERVAL)
+    wait_until(lambda: os.path.exists(path), request.claim_after, _INTERVAL)
     if not claim(request.rundir, "node0"):
         return
     with open(os.path.join(request.rundir, LOG), "wb", opener=open_private) as log:

@@ -2,19 +2,18 @@
 
 In come the bytes of a stream and offsets that the supervisor has; out come chunks to send. Each byte has an offset in
 its stream. The supervisor acknowledges written output by offset, and after a reconnect it sends the offset from which
-it needs output again.
+it needs output again. It decides what is in memory and what goes to the spill file, which alone touches the disk.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import struct
 from collections import deque
-from typing import BinaryIO, Iterator
+from typing import TYPE_CHECKING, Iterator
 
-from ipexctl.node.common.files import open_private, remove_file
-from ipexctl.node.common.frames import HEAD, Chunk, FrameError, StreamName, decode_chunk, encode_chunk
+from ipexctl.node.common.frames import Chunk, StreamName
+
+if TYPE_CHECKING:
+    from ipexctl.node.run.spill_file import SpillFile
 
 MEMORY = 4 << 20
 MAX_UNACKNOWLEDGED = 2 << 20
@@ -27,7 +26,7 @@ _CHUNK_OVERHEAD = 128
 class OutputBuffer:
     """One stream. `end` is the offset after the last byte received."""
 
-    def __init__(self, spill: str, rank: int, stream: StreamName, start: int = 0) -> None:
+    def __init__(self, spill: SpillFile, rank: int, stream: StreamName, start: int = 0) -> None:
         self.rank, self.stream = rank, stream
         self.end = start
         self._spill = spill
@@ -35,23 +34,16 @@ class OutputBuffer:
         self._unacknowledged_size = 0
         self._unacknowledged: deque[Chunk] = deque()
         self._waiting: deque[Chunk] = deque()
-        self._file: BinaryIO | None = None
-        self._read_at = 0
-        self._write_at = 0
 
     @property
     def is_empty(self) -> bool:
-        return not (self._unacknowledged or self._waiting or self._spilled)
-
-    @property
-    def _spilled(self) -> bool:
-        return self._write_at > self._read_at
+        return not self._unacknowledged and not self._waiting and self._spill.is_empty
 
     def put(self, data: bytes) -> None:
         chunk = Chunk(self.rank, self.stream, data, self.end)
         self.end += len(data)
-        if self._spilled or self._memory_used + len(data) > MEMORY:
-            self._to_disk(chunk)
+        if not self._spill.is_empty or self._memory_used + len(data) > MEMORY:
+            self._spill.append(chunk)
         else:
             self._to_memory(chunk)
 
@@ -85,11 +77,7 @@ class OutputBuffer:
                 self._memory_used += len(rest.data) + _CHUNK_OVERHEAD
 
     def close(self) -> None:
-        if self._file is not None:
-            with contextlib.suppress(OSError):  # NFS may report only here that the disk is full
-                self._file.close()
-            self._file = None
-            remove_file(self._spill)
+        self._spill.close()
 
     def _to_memory(self, chunk: Chunk) -> None:
         if self._waiting:
@@ -105,36 +93,9 @@ class OutputBuffer:
         self._unacknowledged_size -= len(chunk.data)
         self._memory_used -= len(chunk.data) + _CHUNK_OVERHEAD
 
-    def _to_disk(self, chunk: Chunk) -> None:
-        """Append to the spill file; when the disk is full too, the recorder counts the gap in the offsets as lost."""
-        frame = encode_chunk(chunk)
-        try:
-            if self._file is None:
-                os.makedirs(os.path.dirname(self._spill), mode=0o700, exist_ok=True)
-                self._file = open(self._spill, "w+b", buffering=0, opener=open_private)  # noqa: SIM115
-            written = os.pwrite(self._file.fileno(), frame, self._write_at)
-        except OSError:
-            written = 0
-        if written == len(frame):
-            self._write_at += len(frame)
-
     def _from_disk(self) -> None:
-        if self._file is None:
-            return
-        number = self._file.fileno()
-        while self._spilled and self._memory_used < MEMORY // 2:
-            try:
-                size, kind = HEAD.unpack(os.pread(number, HEAD.size, self._read_at))
-                payload = os.pread(number, size, self._read_at + HEAD.size)
-                if len(payload) != size:
-                    raise FrameError("the disk returns less than was written")
-                chunk = decode_chunk(kind, payload)
-            except (OSError, struct.error, FrameError):
-                self._read_at = self._write_at
-                break
-            self._read_at += HEAD.size + size
+        while self._memory_used < MEMORY // 2:
+            chunk = self._spill.pop()
+            if chunk is None:
+                return
             self._to_memory(chunk)
-        if not self._spilled and self._write_at:
-            self._read_at = self._write_at = 0
-            with contextlib.suppress(OSError):
-                os.ftruncate(number, 0)

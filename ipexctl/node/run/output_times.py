@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-import time
 from typing import Callable, Iterator, NamedTuple, Tuple
 
 from ipexctl.node.common.frames import SUFFIXES, StreamName
@@ -49,10 +48,11 @@ class TimesWriter:
         """Seconds until the next write is due; infinite without output that is not written."""
         return max(0.0, self._written_at + WRITE_INTERVAL - now) if self._grown else float("inf")
 
-    def write(self, now: float) -> None:
+    def write(self, now: float, at: float) -> None:
+        """`now` is a clock that never goes back, `at` the time since the epoch."""
         if self._grown and now - self._written_at >= WRITE_INTERVAL:
             self._written_at = now
-            self.write_all(time.time())
+            self.write_all(at)
 
     def write_all(self, at: float) -> None:
         grown = self._grown.items()
@@ -65,7 +65,6 @@ class TimesWriter:
                 os.ftruncate(self._number, size - size % _ENTRY.size)
 
     def close(self) -> None:
-        self.write_all(time.time())
         with contextlib.suppress(OSError):  # NFS may report only here that the disk is full
             os.close(self._number)
 

@@ -1,8 +1,9 @@
 """Stack dumps of a rank's Python processes, and the notes they send when an exception ends them.
 
-In come the ids of requests, and lines from `rank_hooks.py`, the part in those processes; out go messages for the
-supervisor (`poll`): the stacks, or the reason why there are none, and an interpreter that is stuck. A stack comes from
-py-spy if the environment has it and it has the permission, else from the process itself, on an otherwise unused signal.
+In come the ids of requests, and lines from `rank_hooks.py`, the part in those processes; out go (`poll`) the stacks for
+the supervisor, or the reason why there are none, and exceptions that end a process: `rank_machine.py` decides how long
+that may take. A stack comes from py-spy if the environment has it and it has the permission, else from the process
+itself, on an otherwise unused signal.
 The rule: only prepared processes get that signal, which would end any other.
 """
 
@@ -13,9 +14,9 @@ import os
 import subprocess
 import threading
 import time
-from typing import TYPE_CHECKING, Sequence
+from typing import TYPE_CHECKING, Iterator, Sequence, Tuple
 
-from ipexctl.node.common.limits import RANK_STUCK
+from ipexctl.node.common.clock import Countdown
 from ipexctl.node.common.processes import ProcessIdentity, ProcessStat, is_caught, is_in_mask, read_stat, read_text
 from ipexctl.node.run import processes
 
@@ -36,6 +37,8 @@ MAX_PROCESS_TEXT = 1 << 17
 MAX_RANK_TEXT = 1 << 20
 """Maximum characters of the stacks of one process, and of one rank."""
 MAX_PROCESSES = 64
+Raised = Tuple[ProcessIdentity, int, str]
+"""A process that an uncaught exception is ending, the exit code that it will have, and the words for it."""
 
 
 class ProcessStacks:
@@ -45,15 +48,13 @@ class ProcessStacks:
         self.reader, self._writer = os.pipe()
         os.set_blocking(self.reader, False)
         os.set_blocking(self._writer, False)
-        self.stuck: Json | None = None
+        self.is_dumping = False
         self._hooks_directory = os.path.join(rundir, "shim")
         self._bin = os.path.dirname(command[0]) if command else ""
         self._path = ""
         self._pid = 0
         self._partial_line = b""
-        self._ending: tuple[ProcessIdentity, int, str, float] | None = None
         self._requests: list[str] = []
-        self._is_dumping = False
         self._replies: list[list[Json]] = []
 
     def prepare(self, environ: dict[str, str]) -> dict[str, str]:
@@ -73,41 +74,26 @@ class ProcessStacks:
     def watch(self, pid: int) -> None:
         self._pid = pid
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether `poll` has something to report soon."""
-        return self._is_dumping or self._ending is not None
-
-    def poll(self, now: float) -> list[tuple[str, Json]]:
-        """The messages for the supervisor."""
+    def poll(self) -> tuple[list[Json], list[Raised]]:
+        """The stacks for the supervisor, and the exceptions that end processes of the command."""
         try:
             data = os.read(self.reader, 1 << 16)
         except BlockingIOError:
             data = b""
         *lines, self._partial_line = (self._partial_line + data).split(b"\n")
-        for line in lines:
-            if line:
-                self._on_message(line.decode(errors="replace"), now)
-        messages: list[tuple[str, Json]] = []
+        raised = [note for line in lines if line for note in self._read_note(line.decode(errors="replace"))]
+        messages: list[Json] = []
         if self._replies:
-            messages += [("stacks", reply) for reply in self._replies.pop()]
-            self._is_dumping = False
+            messages = self._replies.pop()
+            self.is_dumping = False
             self._start_dump()
-        if self.stuck is None and self._ending is not None and now - self._ending[3] >= RANK_STUCK:
-            process, code, text, _ = self._ending
-            if process.is_alive:
-                self.stuck = {"code": code, "text": text, "seconds": RANK_STUCK}
-                messages.append(("stuck", self.stuck))
-            else:
-                self._ending = None  # a shell script continues without it
-        return messages
+        return messages, raised
 
-    def _on_message(self, line: str, now: float) -> None:
+    def _read_note(self, line: str) -> Iterator[Raised]:
         pid, code, text = [*line.split(" ", 2), "", ""][:3]
-        if self._ending is None and pid.isdigit() and code.isdigit() and self._is_of_command(int(pid)):
+        if pid.isdigit() and code.isdigit() and self._is_of_command(int(pid)):
             with contextlib.suppress(OSError):
-                process = ProcessIdentity(int(pid), read_stat(int(pid)).start)
-                self._ending = (process, int(code) or 1, text, now)
+                yield ProcessIdentity(int(pid), read_stat(int(pid)).start), int(code) or 1, text
 
     def _is_of_command(self, pid: int) -> bool:
         """Whether it is the command, or a Python started by a shell script of it; not a child of another Python."""
@@ -129,8 +115,8 @@ class ProcessStacks:
 
     def _start_dump(self) -> None:
         """Start one dump at a time; its result is the reply to all requests until then."""
-        if self._requests and not self._is_dumping:
-            self._is_dumping = True
+        if self._requests and not self.is_dumping:
+            self.is_dumping = True
             ids, self._requests = self._requests, []
             threading.Thread(target=self._dump, args=(ids,), daemon=True).start()
 
@@ -163,11 +149,11 @@ def dump_processes(stats: list[ProcessStat], spy: str) -> list[Json]:
         for entry in entries:
             entry["why"] = f"{entry['name'] or 'it'} is no Python"
         return entries
-    until = time.monotonic() + PY_SPY_TIME
+    countdown = Countdown(PY_SPY_TIME)
     for entry in entries if spy else ():
         entry["text"], entry["why"] = dump_with_py_spy(spy, entry["pid"])
         entry["how"] = "py-spy" if entry["text"] else ""
-        if entry["why"] or time.monotonic() > until:
+        if entry["why"] or countdown.is_over:
             break
     dump_with_signal([entry for entry in entries if not entry["text"]])
     room = MAX_RANK_TEXT
@@ -269,8 +255,8 @@ def dump_with_signal(entries: list[Json]) -> None:
             except OSError as error:
                 why = error.strerror or str(error)
         entry["why"] = "; ".join(filter(None, [entry["why"], why]))
-    until = time.monotonic() + REPLY_TIME
-    while dumps and time.monotonic() < until:
+    countdown = Countdown(REPLY_TIME)
+    while dumps and not countdown.is_over:
         time.sleep(0.01)
         dumps = [dump for dump in dumps if not dump.is_complete()]
     for dump in dumps:

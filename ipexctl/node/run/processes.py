@@ -16,6 +16,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any, Callable, Collection, Iterator
 
+from ipexctl.node.common.clock import Countdown
 from ipexctl.node.common.processes import (
     ProcessStat,
     all_processes,
@@ -185,13 +186,13 @@ def end_descendants(except_pid: int, grace: float = 0.5) -> list[int]:
     """End all descendants of this process: SIGTERM first, then SIGKILL; returns their pids."""
     if not has_children(except_pid):  # all processes of a node with many ranks take long to read
         return []
-    until = time.monotonic() + grace
+    whole, is_term = Countdown(grace + 1.0), Countdown(grace)
     victims = signal_descendants(signal.SIGTERM, except_pid)
     left = len(victims)
-    while left and time.monotonic() < until + 1.0:
+    while left and not whole.is_over:
         time.sleep(0.02)
         list(reap())
-        if time.monotonic() < until:
+        if not is_term.is_over:
             left = len(descendants(os.getpid(), except_pid))
         else:
             left = len(signal_descendants(signal.SIGKILL, except_pid))

@@ -12,19 +12,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from ipexctl.node.common.files import last_lines, open_private, remove_file
 from ipexctl.node.common.frames import SUFFIXES, Note, last_state
 from ipexctl.node.common.processes import own_identity
-from ipexctl.node.common.records import Attempt, RankStatus, RunStatus
+from ipexctl.node.common.records import Attempt, RunStatus
 from ipexctl.node.common.slurm import REQUEUED, describe_run_end
 from ipexctl.node.run.output_notes import NotesWriter, note_line
 from ipexctl.node.run.output_times import TimesWriter
-from ipexctl.node.run.step_windows import run_throughput
 from ipexctl.node.run.unstored_output import Held, UnstoredOutput
 from ipexctl.node.run.window_codec import HOST_WINDOWS, RANK_WINDOWS
 from ipexctl.node.run.window_file import HOST_SUFFIX, RANK_SUFFIX, WindowWriter
@@ -44,8 +42,8 @@ PROBE = 1 << 18
 """Bytes that must be free before a disk that was full is written to again."""
 
 
-def first_status(request: SupervisorRequest, start: StartRequest) -> RunStatus:
-    """The status before anything has happened."""
+def first_status(request: SupervisorRequest, start: StartRequest, now: float) -> RunStatus:
+    """The status before anything has happened, in seconds since the epoch."""
     return RunStatus(
         id=request.id,
         state="starting",
@@ -53,7 +51,7 @@ def first_status(request: SupervisorRequest, start: StartRequest) -> RunStatus:
         env=start.env,
         nodes=start.nodes,
         world_size=start.world_size,
-        started=time.time(),
+        started=now,
         restarts=start.restarts,
         supervisor=own_identity(),
         node0=request.host,
@@ -227,14 +225,14 @@ class WindowFiles:
 
 
 class Recorder:
-    """The record in the run's directory: `status` without its ranks, which `ranks` adds when it is saved."""
+    """The record in the run's directory: `status` without its ranks and figures, which `complete` adds."""
 
     def __init__(self, rundir: str, status: RunStatus, *, is_continued: bool = False) -> None:
         """With `is_continued`, output goes on where the files of an earlier start end."""
         self.rundir = rundir
         self._is_continued = is_continued
         self.status = status
-        self.ranks: Callable[[], Iterable[RankStatus]] = tuple
+        self.complete: Callable[[RunStatus], RunStatus] = lambda status: status
         self.is_unsaved = True
         """A figure has changed since the last write."""
         self.refused_at: float | None = None
@@ -246,7 +244,8 @@ class Recorder:
         self.times = TimesWriter(self.path("output.times"))
         self.notes = NotesWriter(self.path("output.notes"))
         self.unstored = UnstoredOutput()
-        self.status = status._replace(unstored_output=self.unstored.number, notes=True)
+        self._unwritten_count: int | None = None
+        """None while there never were any events that the disk refused."""
         self.files: list[OutputFile] = []
         # Room for the last status, in case the disk is full by then.
         with contextlib.suppress(OSError), open(self.path("status.spare"), "wb", opener=open_private) as file:
@@ -288,9 +287,9 @@ class Recorder:
         for file in self.files:
             file.give_up_held(self.unstored)
 
-    def event(self, name: str, **fields: Any) -> None:
-        """Record an event, and write the status at once."""
-        line = json.dumps({"at": round(time.time(), 3), "event": name, **fields}) + "\n"
+    def event(self, at: float, name: str, fields: Mapping[str, Any]) -> None:
+        """Record an event, `at` in seconds since the epoch, and write the status at once."""
+        line = json.dumps({"at": round(at, 3), "event": name, **fields}) + "\n"
         self._unwritten = [*self._unwritten, line.encode()][-EVENTS:]
         self._write_events()
         self.is_unsaved = True
@@ -314,11 +313,7 @@ class Recorder:
         self._write_events()
         temporary, spare = self.path("status.json.part"), self.path("status.spare")
         is_last = self.status.ended is not None
-        if self._unwritten or self.status.unwritten_events is not None:
-            self.status = self.status._replace(unwritten_events=len(self._unwritten))
-        ranks = tuple(self.ranks())
-        self.status = self.status._replace(throughput=run_throughput([rank.throughput for rank in ranks]))
-        data = json.dumps(self.status._replace(ranks=ranks).to_json()).encode()
+        data = json.dumps(self.whole_status().to_json()).encode()
         if self._put(temporary, data):
             self.is_unsaved, self.refused_at = False, None
             if is_last:
@@ -328,6 +323,14 @@ class Recorder:
             self.is_unsaved = not self._put(spare, data)
         elif self.refused_at is None:
             self.refused_at = now
+
+    def whole_status(self) -> RunStatus:
+        """With the ranks, all figures, and how the record is kept."""
+        if self._unwritten or self._unwritten_count is not None:
+            self._unwritten_count = len(self._unwritten)
+        return self.complete(self.status)._replace(
+            unwritten_events=self._unwritten_count, unstored_output=self.unstored.number, notes=True
+        )
 
     def _put(self, path: str, data: bytes) -> bool:
         """Overwrite that file, and rename it to the status."""

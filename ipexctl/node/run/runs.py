@@ -17,6 +17,7 @@ from typing import Sequence, TypedDict
 
 from ipexctl.node.common import batch_job, slurm
 from ipexctl.node.common.answer import AgentError, Json, answer, emit, emit_frames
+from ipexctl.node.common.clock import Countdown, wait_until
 from ipexctl.node.common.files import (
     RunReference,
     home_of,
@@ -87,21 +88,17 @@ def stop(request: StopRequest) -> Json:
         if slurm.own_job() == batch_job.job_id(rundir):  # the call that has started it, in a job that is being ended
             return {"status": stored.document, "was": state_before}
         return cancel_job(rundir, request["wait"])
-    until = time.monotonic() + request["wait"]
     if not stored.status.is_over and is_in_a_job(rundir, supervisor):
         # To the script alone, which stops the run.
         argv = ["scancel", "--batch", "--signal=USR2", batch_job.job_id(rundir)]
         slurm.call(argv, failed="Slurm has not passed it on")
         emit("signalled")
-        while time.monotonic() < until and not stored.status.is_over:
-            time.sleep(0.2)
-            stored = read_status_file(rundir)
+        wait_until(lambda: read_status_file(rundir).status.is_over, request["wait"], 0.2)
     elif not stored.status.is_over:
         send_signal(supervisor, request["signal"])
         emit("signalled")
-        while time.monotonic() < until and supervisor.is_alive:
-            time.sleep(0.05)
-        stored = read_status_file(rundir)
+        wait_until(lambda: not supervisor.is_alive, request["wait"], 0.05)
+    stored = read_status_file(rundir)
     if stored.status.is_over and batch_job.begins_again(rundir):
         cancel_job(rundir, request["wait"])
     return {"status": stored.document, "was": state_before}
@@ -138,7 +135,7 @@ def dump(request: DumpRequest) -> Json:
         check_machine(supervisor)
     if not is_remote and not is_caught(supervisor.pid, signal.SIGUSR1):
         raise AgentError("the run was started by an older ipexctl, and can't be asked where it is")
-    directory, dump_id = os.path.join(rundir, "stacks"), new_dump_id()
+    directory, dump_id = os.path.join(rundir, "stacks"), new_dump_id(time.time())
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         path = os.path.join(directory, f"ask-{dump_id}.json")
@@ -152,11 +149,11 @@ def dump(request: DumpRequest) -> Json:
     else:
         send_signal(supervisor, signal.SIGUSR1)
     path = dump_path(directory, dump_id)
-    until = time.monotonic() + request["wait"]
+    countdown = Countdown(request["wait"])
     while not os.path.exists(path):
         if read_status_file(rundir).status.is_over if is_remote else not supervisor.is_alive:
             return {"status": read_status_file(rundir).document}
-        if time.monotonic() > until:
+        if countdown.is_over:
             raise AgentError("the run's supervisor doesn't answer; is the disk full there?")
         time.sleep(0.02)
     with emit_frames() as writer:

@@ -1,9 +1,9 @@
 """A rank's connection to the supervisor, which reconnects, and the two output streams of its command.
 
 In come the supervisor's addresses and the run's token; out come messages, and the bytes of the command's pipes in their
-buffers. The rules: both ends prove the token before anything else is said; a connection that is silent is replaced,
-and nothing that was sent over it is lost, as the supervisor says how much it has. `messages.py` lists the messages;
-`output_buffer.py` keeps output that is not acknowledged yet.
+buffers. The rules: both ends prove the token before anything else is said; when to connect and to leave is decided in
+`supervisor_contact.py`; nothing that was sent over a lost connection is lost, as the supervisor says how much it has.
+`messages.py` lists the messages; `output_buffer.py` keeps output that is not acknowledged yet.
 """
 
 from __future__ import annotations
@@ -18,20 +18,13 @@ from typing import IO, TYPE_CHECKING, Any, Callable, Sequence
 from ipexctl.node.common import sockets
 from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, FrameError, decode_json, encode_json
 from ipexctl.node.common.handshake import RANKS, ClientHandshake, HandshakeError
-from ipexctl.node.common.limits import SUPERVISOR_BUSY
 from ipexctl.node.common.link import ConnectionBroken, Link, Pollable, message
+from ipexctl.node.run.supervisor_contact import Contact, Due, Stage
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
     from ipexctl.node.run.output_buffer import OutputBuffer
 
-SILENCE_LIMIT = 12.0
-"""Seconds of silence until the rank reconnects."""
-CONNECT_LIMIT = 5.0
-"""Seconds to connect and authenticate."""
-SUSPENDED = 8.0
-"""Like `rank_connections.SUSPENDED`, for a rank: it may look at the time only when it reports, every four seconds."""
-RETRY_INTERVAL = 0.5
 READ_INTERVAL = 0.015
 """Seconds between two reads of a stream with little output: one read per line would use a whole core."""
 LINE_END_WAIT = 0.001
@@ -41,29 +34,14 @@ MAX_PENDING = 1 << 19
 
 
 class SupervisorClient:
-    """An authenticated connection to the supervisor; it reconnects when it breaks.
-
-    `addresses` are hosts with ports. The first is local to node0, and is refused at once on other nodes. It is not used
-    again after a connection there that was not authenticated.
-    """
+    """An authenticated connection to the supervisor; it reconnects when it breaks. `contact` decides when."""
 
     def __init__(
         self, addresses: Sequence[tuple[str, int]], token: str, identity: Json, resume: Callable[[Json], None]
     ) -> None:
-        self.is_up = False
-        self.last_received = time.monotonic()
-        """When the last message of the supervisor arrived."""
-        self.connected_at = float("-inf")
-        """When its port last had taken a connection, which the kernel does while the supervisor's process exists."""
-        self.why = "it has not answered"
-        self.is_refused = False
-        """The supervisor's port is closed."""
+        now = time.monotonic()
+        self.contact = Contact(tuple(addresses), last_received=now, turned_at=now)
         self._link: Link | None = None
-        self._connecting = False
-        self._began = 0.0
-        self._retry_at = 0.0
-        self._checked_at = time.monotonic()
-        self._addresses = addresses
         self._token = token
         self._identity = identity
         self._resume = resume
@@ -71,50 +49,39 @@ class SupervisorClient:
         """Between the challenge and the welcome of a connection."""
 
     def readers(self) -> list[Link]:
-        return [self._link] if self._link is not None and not self._connecting else []
+        return [self._link] if self._link is not None and self.contact.stage is not Stage.CONNECTING else []
 
     def writers(self) -> list[Link]:
-        return [self._link] if self._link is not None and (self._connecting or self._link.pending) else []
-
-    @property
-    def _waits(self) -> bool:
-        """Whether it has a connection that is not answered, at the only address. More would fill the port's queue."""
-        return not self._connecting and len(self._addresses) == 1
+        is_connecting = self.contact.stage is Stage.CONNECTING
+        return [self._link] if self._link is not None and (is_connecting or self._link.pending) else []
 
     @property
     def room(self) -> int:
-        return MAX_PENDING - self._link.pending if self._link is not None and self.is_up else 0
+        return MAX_PENDING - self._link.pending if self._link is not None and self.contact.is_up else 0
 
     def send_message(self, t: str, **fields: Any) -> None:
-        if self._link is not None and self.is_up:
+        if self._link is not None and self.contact.is_up:
             self._link.send(message(t, **fields))
 
     def send(self, data: bytes) -> None:
         if self._link is not None:
             self._link.send(data)
 
-    def notice_suspension(self, now: float) -> None:
-        """While this process was itself suspended, it could not receive what the supervisor sent."""
-        if now - self._checked_at > SUSPENDED:
-            self.last_received = now
-        self._checked_at = now
-
     def step(self, now: float) -> None:
-        if self._link is None:
-            if now >= self._retry_at:
-                self._connect(now)
-        elif not self.is_up:
-            if not self._connecting:
-                self.connected_at = now
-            if now - self._began > (SUPERVISOR_BUSY if self._waits else CONNECT_LIMIT):
-                self._drop("the supervisor doesn't answer")
-        elif self.is_up and now - self.last_received > SILENCE_LIMIT:
-            self._leave(self._link)
+        due = self.contact.due(now)
+        if due is Due.CONNECT:
+            self._connect(now)
+        elif due is Due.DROP:
+            self._drop("the supervisor doesn't answer")
+        elif due is Due.LEAVE and self._link is not None:
+            self._link.send(message("reconnecting"))
+            with contextlib.suppress(ConnectionBroken):
+                self._link.flush()
+            self._drop("the supervisor is silent")
 
     def _connect(self, now: float) -> None:
-        self._began = now
         code = 0
-        for address in self._addresses:
+        for address in self.contact.addresses:
             sock = None
             try:
                 family, socket_address = sockets.resolve(*address)
@@ -124,31 +91,19 @@ class SupervisorClient:
             except OSError as error:
                 code = error.errno or errno.EIO
             if sock is not None and code in (0, errno.EINPROGRESS):
-                self.is_refused = False
                 self._link = Link(sock)
-                self._connecting = True
+                self.contact = self.contact.on_connecting(now)
                 return
             if sock is not None:
                 sock.close()
-        self.is_refused = code == errno.ECONNREFUSED
-        self._drop(os.strerror(code) if code > 0 else "its address can't be resolved")
+        self._drop(os.strerror(code) if code > 0 else "its address can't be resolved", code)
 
-    def _leave(self, link: Link) -> None:
-        """Drop a connection that works: without a message the supervisor takes this process for killed."""
-        link.send(message("reconnecting"))
-        with contextlib.suppress(ConnectionBroken):
-            link.flush()
-        self._drop("the supervisor is silent")
-
-    def _drop(self, why: str) -> None:
-        self.why = why
+    def _drop(self, why: str, code: int = 0) -> None:
+        """`code`: the error number of a connection that could not be made."""
         if self._link is not None:
             self._link.close()
-            self._addresses = self._addresses if self.is_up else self._addresses[-1:]
-        self._link = None
-        self.is_up = self._connecting = False
-        self._handshake = None
-        self._retry_at = time.monotonic() + RETRY_INTERVAL
+        self._link = self._handshake = None
+        self.contact = self.contact.on_break(why, time.monotonic(), is_refused=code == errno.ECONNREFUSED)
 
     def exchange(self, readable: Sequence[Pollable], writable: Sequence[Pollable]) -> list[Json]:
         """Send and receive what is possible now; returns the supervisor's messages."""
@@ -157,24 +112,24 @@ class SupervisorClient:
         if link is None:
             return messages
         try:
-            if self._connecting and link in writable:
+            if self.contact.stage is Stage.CONNECTING and link in writable:
                 code = link.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                self.is_refused = code == errno.ECONNREFUSED
                 if code:
-                    raise ConnectionBroken(os.strerror(code))
-                self._connecting = False
+                    self._drop(os.strerror(code), code)
+                    return messages
+                self.contact = self.contact.on_taken()
             if link in readable:
                 for kind, payload in link.receive():
                     self._on_message(link, decode_json(payload) if kind == b"J" else {}, messages)
-            if not self._connecting:
+            if self.contact.stage is not Stage.CONNECTING:
                 link.flush()
         except (ConnectionBroken, FrameError) as broken:
             self._drop(str(broken))
         return messages
 
     def _on_message(self, link: Link, received: Json, messages: list[Json]) -> None:
-        if self.is_up:
-            self.last_received = time.monotonic()
+        if self.contact.is_up:
+            self.contact = self.contact.on_message(time.monotonic())
             messages.append(received)
             return
         try:
@@ -184,12 +139,11 @@ class SupervisorClient:
                 return
             self._handshake.check(received)
         except HandshakeError as error:
-            self.connected_at = float("-inf")
+            self.contact = self.contact.on_stranger()
             raise ConnectionBroken(f"it is not the supervisor of this run: {error}") from None
         link.reader.max_frame = MAX_FRAME
         self._handshake = None
-        self.is_up = True
-        self.last_received = time.monotonic()
+        self.contact = self.contact.on_welcome(time.monotonic())
         self._resume(received)
 
 

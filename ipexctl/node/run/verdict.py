@@ -1,4 +1,7 @@
-"""Decides why a run ended: the first failure, and none of those that only follow from it.
+"""Decides why a run ended: the first failure, and none of those that only follow from it. Pure.
+
+In comes the `Transition` of an event that `machine.py` handles; out go its ending, the first failure, the states of
+ranks, and the commands that stop the others. A rank that has ended may exit when no other one would suffer from that.
 
 `first_failure` of a failed run in status.json is
 
@@ -26,16 +29,22 @@ from __future__ import annotations
 
 import re
 import signal
-import time
-from typing import TYPE_CHECKING, Callable, Literal, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Literal, Mapping, NamedTuple, Sequence
 
+from ipexctl.node.common.limits import RANKS_BEGIN
 from ipexctl.node.common.records import Attempt, Detail, Failure, OutOfMemory, State
+from ipexctl.node.run.machine_state import (
+    EndExchange,
+    Ending,
+    MpirunState,
+    RankState,
+    SupervisorState,
+    Transition,
+    first_rank_status,
+)
 
 if TYPE_CHECKING:
     from ipexctl.node.run.messages import Exit
-    from ipexctl.node.run.mpirun import MpirunProcess
-    from ipexctl.node.run.rank_connections import RankConnection
-    from ipexctl.node.run.recorder import Recorder
 
 _KILLED_RANK = re.compile(r"\bRANK (\d+) PID \d+ RUNNING AT ")
 SETTLE_TIME = 2.0
@@ -61,235 +70,276 @@ _SIGNALS = {
 }
 
 
-class Ending(NamedTuple):
-    state: State
-    code: int
-    at: float = 0.0
-    """By the monotonic clock."""
+def end(t: Transition, state: State, code: int, reason: str) -> None:
+    """Record why the run ends, and stop its ranks; only the first reason counts."""
+    if t.state.ending is not None:
+        return
+    t.set(ending=Ending(state, code, t.now.clock))
+    t.set_status(reason=reason)
+    t.log("ending", state=state, exit_code=code, reason=reason)
+    end_exchange(t)  # the ranks end their parts of it
+    for peer in t.ranks:
+        stop_rank(t, peer)
+    release_ended(t)
 
 
-class RunVerdict:
-    """`ending` is None while the run continues."""
+def stop(t: Transition, code: int) -> None:
+    """End the run on request; where an attempt has just failed, in place of the next attempt."""
+    ending = t.state.ending
+    if ending is None:
+        end(t, "stopped", code, "it was stopped")
+    elif may_restart(t.state):
+        reason = f"it was stopped before its next restart, after: {t.state.status.reason}"
+        replace_verdict(t, ending._replace(state="stopped", code=code), reason, None)
 
-    def __init__(self, recorder: Recorder, on_end: Callable[[], None], launcher: str = "mpirun") -> None:
-        """`on_end` is called when a reason to end is found.
 
-        `launcher`: the program that starts the ranks; empty when the wrapper of the only rank was started.
-        """
-        self.ending: Ending | None = None
-        self._recorder, self._on_end = recorder, on_end
-        self._launcher, self._by_mpirun = launcher, bool(launcher)
-        self._signalled_at: float | None = None
-        self.is_limit_near = False
-        """The ranks have got the notice that the job of the run is about to end."""
-        self.has_left_at_notice = False
-        """A rank has ended itself then; others may still save, or fail as they miss it."""
+def fail(
+    t: Transition,
+    kind: str,
+    reason: str,
+    *,
+    peers: Sequence[RankState] = (),
+    ranks: Sequence[int] = (),
+    exit_code: int | None = None,
+    signal: int | None = None,
+    oom: OutOfMemory | None = None,
+    detail: Detail | None = None,
+) -> None:
+    """Record a failure. `peers[0]`, if any, is the cause, `ranks` are others."""
+    code = exit_code or (128 + signal if signal else 1)
+    first = Failure(
+        rank=peers[0].rank if peers else None,
+        host=peers[0].host if peers else None,
+        exit_code=exit_code,
+        signal=signal,
+        at=t.now.epoch,
+        kind=kind,
+        ranks=tuple(ranks) or tuple(peer.rank for peer in peers),
+        oom=oom,
+        detail=detail,
+    )
+    ending, before = t.state.ending, t.state.status.first_failure
+    if ending is None:
+        t.set_status(first_failure=first)
+        end(t, "failed", code, reason)
+        return
+    is_soon = t.now.clock - ending.at < SETTLE_TIME
+    if is_soon and before is not None and before.kind == "exit" and kind in ("signal", "oom"):
+        # A rank that loses a peer raises an exception; the report of the peer's own death may come a moment later.
+        replace_verdict(t, ending._replace(code=code), reason, first)
 
-    @property
-    def is_open(self) -> bool:
-        """Ranks got a signal to end, and its sender is not known yet."""
-        return self._signalled_at is not None and self.ending is None
 
-    def end(self, state: State, code: int, reason: str) -> None:
-        """Record why the run ends; only the first reason counts."""
-        if self.ending is not None:
-            return
-        self.ending = Ending(state, code, time.monotonic())
-        self._recorder.status = self._recorder.status._replace(reason=reason)
-        self._recorder.event("ending", state=state, exit_code=code, reason=reason)
-        self._on_end()
+def replace_verdict(t: Transition, ending: Ending, reason: str, first: Failure | None) -> None:
+    """Another cause counts than the one that ended the run."""
+    t.set(ending=ending)
+    t.set_status(reason=reason, first_failure=first)
+    t.log("verdict", exit_code=ending.code, reason=reason)
 
-    def stop(self, code: int, peers: Sequence[RankConnection], restarts: int) -> None:
-        """End the run on request; where an attempt has just failed, in place of the next attempt."""
-        if self.ending is None:
-            self.end("stopped", code, "it was stopped")
-        elif self.may_restart(peers, restarts):
-            reason = f"it was stopped before its next restart, after: {self._recorder.status.reason}"
-            self.ending = self.ending._replace(state="stopped", code=code)
-            self._recorder.status = self._recorder.status._replace(reason=reason, first_failure=None)
-            self._recorder.event("verdict", exit_code=code, reason=reason)
 
-    def fail(
-        self,
-        kind: str,
-        reason: str,
-        *,
-        peers: Sequence[RankConnection] = (),
-        ranks: Sequence[int] = (),
-        exit_code: int | None = None,
-        signal: int | None = None,
-        oom: OutOfMemory | None = None,
-        detail: Detail | None = None,
-    ) -> None:
-        """Record a failure. `peers[0]`, if any, is the cause, `ranks` are others."""
-        code = exit_code or (128 + signal if signal else 1)
-        first = Failure(
-            rank=peers[0].rank if peers else None,
-            host=peers[0].host if peers else None,
-            exit_code=exit_code,
-            signal=signal,
-            at=time.time(),
-            kind=kind,
-            ranks=tuple(ranks) or tuple(peer.rank for peer in peers),
-            oom=oom,
-            detail=detail,
-        )
-        if self.ending is None:
-            self._recorder.status = self._recorder.status._replace(first_failure=first)
-            self.end("failed", code, reason)
-            return
-        before = self._recorder.status.first_failure
-        is_soon = time.monotonic() - self.ending.at < SETTLE_TIME
-        if is_soon and before is not None and before.kind == "exit" and kind in ("signal", "oom"):
-            # A rank that loses a peer raises an exception; the report of the peer's own death may come a moment later.
-            self._recorder.status = self._recorder.status._replace(first_failure=first, reason=reason)
-            self.ending = self.ending._replace(code=code)
-            self._recorder.event("verdict", exit_code=code, reason=reason)
+def on_exit(t: Transition, peer: RankState, message: Exit) -> None:
+    """Handle the end of a rank's command."""
+    code, by, oom = message.code, message.signal, message.oom
+    is_end = by is not None or code in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
+    was_stopped = not message.is_own and is_end
+    is_running, is_limit_near = t.state.ending is None, t.state.is_limit_near
+    on_notice = is_limit_near and (by or code - 128) in NOTICE_SIGNALS
+    on_notice |= t.state.has_left_at_notice and code != 0 and by is None and is_running
+    t.set(has_left_at_notice=t.state.has_left_at_notice or (is_limit_near and (on_notice or code == 0)))
+    gave_up = not message.is_own and is_running and not peer.outside_signal
+    state: State = "failed"
+    if gave_up or on_notice or (code and (was_stopped or peer.outside_signal)):
+        state = "stopped"
+    elif code == 0:
+        state = "ok"
+    ended = peer.status._replace(state=state, exit_code=code, signal=by, oom=oom, cpu=0.0, rss=0)
+    peer = t.set_rank(peer.rank, exit=message, status=ended._replace(problem=message.problem, disk=message.disk))
+    more = {"oom": oom._asdict()} if oom else {}
+    t.log("exit", rank=peer.rank, host=peer.host, exit_code=code, signal=by, state=state, **more)
+    if gave_up:
+        reason = f"rank {peer.rank} on {peer.host} was ended there, because node0 had not answered it for too long"
+        fail(t, "lost", reason, ranks=[peer.rank], detail=Detail("gave-up"))
+    elif state == "failed" and (is_running or message.is_own):
+        kind = "oom" if oom else "signal" if by else "exit"
+        reason = f"rank {peer.rank} on {peer.host} {describe_exit(code, by, oom)}"
+        fail(t, kind, reason, peers=[peer], exit_code=code, signal=by, oom=oom, detail=message.problem)
 
-    def on_exit(self, peer: RankConnection, message: Exit) -> None:
-        """Handle the end of a rank's command."""
-        code, by, oom = message.code, message.signal, message.oom
-        peer.exit = message
-        is_end = by is not None or code in (128 + signal.SIGTERM, 128 + signal.SIGKILL)
-        was_stopped = not message.is_own and is_end
-        on_notice = self.is_limit_near and (by or code - 128) in NOTICE_SIGNALS
-        on_notice |= self.has_left_at_notice and code != 0 and by is None and self.ending is None
-        self.has_left_at_notice |= self.is_limit_near and (on_notice or code == 0)
-        gave_up = not message.is_own and self.ending is None and not peer.outside_signal
-        state: State = "failed"
-        if gave_up or on_notice or (code and (was_stopped or peer.outside_signal)):
-            state = "stopped"
-        elif code == 0:
-            state = "ok"
-        ended = peer.status._replace(state=state, exit_code=code, signal=by, oom=oom, cpu=0.0, rss=0)
-        peer.status = ended._replace(problem=message.problem, disk=message.disk)
-        more = {"oom": oom._asdict()} if oom else {}
-        self._recorder.event("exit", rank=peer.rank, host=peer.host, exit_code=code, signal=by, state=state, **more)
-        if gave_up:
-            reason = f"rank {peer.rank} on {peer.host} was ended there, because node0 had not answered it for too long"
-            self.fail("lost", reason, ranks=[peer.rank], detail=Detail("gave-up"))
-        elif state == "failed" and (self.ending is None or message.is_own):
-            kind = "oom" if oom else "signal" if by else "exit"
-            reason = f"rank {peer.rank} on {peer.host} {describe_exit(code, by, oom)}"
-            self.fail(kind, reason, peers=[peer], exit_code=code, signal=by, oom=oom, detail=message.problem)
 
-    def on_outside_signal(self, peer: RankConnection, number: int) -> None:
-        """A rank wrapper got a signal that the supervisor did not send."""
-        peer.outside_signal = number
-        if self.ending is None and self._signalled_at is None:
-            self._signalled_at = time.monotonic()
+def check_outside_signals(t: Transition) -> None:
+    """Find the cause of signals that the supervisor did not send: mpirun, when all ranks got one."""
+    since, mpirun = t.state.signalled_at, t.state.mpirun
+    if since is None or t.state.ending is not None:
+        return
+    connected = [peer for peer in t.ranks if peer.has_begun]
+    signalled = [peer for peer in connected if peer.outside_signal]
+    is_all = bool(t.state.starter.name) and len(signalled) == len(connected)
+    is_late = t.now.clock - since > SIGNAL_TIME
+    if is_all and (is_late or (mpirun is not None and mpirun.ended_at is not None)):
+        reason = f"{t.state.starter.name} got a signal to end, and ended {ranks_on_hosts(signalled)}"
+        fail(t, "mpirun", reason, detail=Detail("mpirun-signalled"))
+    elif is_late:
+        number = signalled[0].outside_signal or int(signal.SIGTERM)
+        reason = f"{ranks_on_hosts(signalled)} got {signal_name(number)} there, from outside this run"
+        fail(t, "signal", reason, peers=signalled, signal=number)
 
-    def check_outside_signals(self, now: float, peers: Sequence[RankConnection], mpirun_has_ended: bool) -> None:
-        """Find the cause of such signals: mpirun, when all ranks got one."""
-        if self._signalled_at is None or self.ending is not None:
-            return
-        connected = [peer for peer in peers if peer.instance is not None]
-        signalled = [peer for peer in connected if peer.outside_signal]
-        is_all = self._by_mpirun and len(signalled) == len(connected)
-        if is_all and (mpirun_has_ended or now - self._signalled_at > SIGNAL_TIME):
-            reason = f"{self._launcher} got a signal to end, and ended {ranks_on_hosts(signalled)}"
-            self.fail("mpirun", reason, detail=Detail("mpirun-signalled"))
-        elif now - self._signalled_at > SIGNAL_TIME:
-            number = signalled[0].outside_signal or int(signal.SIGTERM)
-            reason = f"{ranks_on_hosts(signalled)} got {signal_name(number)} there, from outside this run"
-            self.fail("signal", reason, peers=signalled, signal=number)
 
-    def on_not_started(self, missing: Sequence[RankConnection], within: float) -> None:
-        reason = f"{ranks_on_hosts(missing)} did not begin within {within:g} s"
-        self.fail("not-begun", reason, peers=missing, detail=Detail("not-begun", {"seconds": f"{within:g}"}))
+def on_not_begun(t: Transition, missing: Sequence[RankState]) -> None:
+    reason = f"{ranks_on_hosts(missing)} did not begin within {RANKS_BEGIN:g} s"
+    fail(t, "not-begun", reason, peers=missing, detail=Detail("not-begun", {"seconds": f"{RANKS_BEGIN:g}"}))
 
-    def on_lost(
-        self, lost: Sequence[RankConnection], peers: Sequence[RankConnection], now: float, killed: int | None = None
-    ) -> None:
-        """Handle ranks that send nothing any more; `killed`: whose wrapper ended first, as mpirun reports it."""
-        if self.ending is not None or not lost:
-            return
-        loss = describe_loss(lost, peers, self._recorder.status.node0, now, killed)
-        for peer in loss.peers:
-            peer.status = peer.status._replace(state="lost")
-        cause = () if loss.kind == "cut-off" else loss.peers
-        ranks = [peer.rank for peer in loss.peers]
-        self.fail("lost", loss.reason, peers=cause, ranks=ranks, detail=Detail(loss.kind))
 
-    def on_all_ended(self, peers: Sequence[RankConnection]) -> None:
-        """Replace an exit code by a loss that came before it: the rank raised an exception because it lost that peer.
+def on_lost(t: Transition, lost: Sequence[int], silence: Mapping[int, float], mpirun_log: Sequence[str]) -> None:
+    """Handle lost ranks. An exit that a rank has reported stays; without one, the loss ends the run.
 
-        A closed connection counts as lost only after some seconds, in which the rank could have connected again. Ranks
-        that have all ended themselves at the notice have stopped the run.
-        """
-        if self.ending is None and any(peer.status.state == "stopped" for peer in peers):
-            self.end("stopped", 128 + signal.SIGTERM, "it was stopped")
-        ending, first = self.ending, self._recorder.status.first_failure
-        if ending is None or ending.state != "failed" or first is None or first.kind != "exit":
-            return
-        gone = [
-            peer
-            for peer in peers
-            if peer.exit is None and peer.closed_by_peer and (peer.disconnected_at or ending.at) < ending.at
-        ]
-        if not gone:
-            return
-        host = min(gone, key=lambda peer: (peer.disconnected_at or 0.0, peer.rank)).host
-        gone = [peer for peer in gone if peer.host == host]
-        cause = "their wrapper processes were killed" if len(gone) > 1 else "its wrapper process was killed"
-        reason = f"{ranks_on_hosts(gone)} disconnected: {cause}"
-        for peer in gone:
-            peer.status = peer.status._replace(state="lost")
-        ranks = tuple(peer.rank for peer in gone)
-        loss = Failure(gone[0].rank, host, at=first.at, kind="lost", ranks=ranks, detail=Detail("wrapper-killed"))
-        self._recorder.status = self._recorder.status._replace(first_failure=loss, reason=reason)
-        self.ending = ending._replace(code=1)
-        self._recorder.event("verdict", exit_code=1, reason=reason)
+    `silence`: the seconds since each rank has sent something.
+    """
+    without_exit = [rank for rank in lost if t.state.ranks[rank].exit is None]
+    was_ending = t.state.ending is not None
+    if without_exit and not was_ending:
+        loss = describe_loss(without_exit, t.state, silence, killed_rank(mpirun_log))
+        peers = [t.set_rank_status(peer.rank, state="lost") for peer in loss.peers]
+        cause = () if loss.kind == "cut-off" else peers
+        fail(t, "lost", loss.reason, peers=cause, ranks=[peer.rank for peer in peers], detail=Detail(loss.kind))
+    also_lost = [peer.rank for peer in t.ranks if peer.status.state == "lost" and not peer.is_over]
+    for rank in dict.fromkeys((*lost, *also_lost)):
+        peer = t.set_rank(rank, is_over=True)
+        if peer.exit is None:
+            is_lost = peer.status.state == "lost" or not was_ending
+            t.set_rank_status(rank, state="lost" if is_lost else "stopped", cpu=0.0, rss=0)
+            t.log("lost", rank=rank, host=peer.host)
 
-    def lost_before_mpirun(self, left: Sequence[RankConnection], mpirun: MpirunProcess) -> list[RankConnection]:
-        """The ranks whose loss made mpirun end: their connections broke before; none if mpirun was killed."""
-        if mpirun.was_killed and self._by_mpirun:
-            return []
-        gone = []
+
+def on_all_ended(t: Transition) -> None:
+    """Replace an exit code by a loss that came before it: the rank raised an exception because it lost that peer.
+
+    A closed connection counts as lost only after some seconds, in which the rank could have connected again. Ranks
+    that have all ended themselves at the notice have stopped the run.
+    """
+    if t.state.ending is None and any(peer.status.state == "stopped" for peer in t.ranks):
+        end(t, "stopped", 128 + signal.SIGTERM, "it was stopped")
+    ending, first = t.state.ending, t.state.status.first_failure
+    if ending is None or ending.state != "failed" or first is None or first.kind != "exit":
+        return
+    gone = [
+        peer
+        for peer in t.ranks
+        if peer.exit is None and peer.closed_by_peer and (peer.disconnected_at or ending.at) < ending.at
+    ]
+    if not gone:
+        return
+    host = min(gone, key=lambda peer: (peer.disconnected_at or 0.0, peer.rank)).host
+    gone = [t.set_rank_status(peer.rank, state="lost") for peer in gone if peer.host == host]
+    ranks = tuple(peer.rank for peer in gone)
+    loss = Failure(gone[0].rank, host, at=first.at, kind="lost", ranks=ranks, detail=Detail("wrapper-killed"))
+    replace_verdict(t, ending._replace(code=1), _wrappers_killed(gone), loss)
+
+
+def check_left_behind(t: Transition, mpirun: MpirunState, silence: Mapping[int, float], log: Sequence[str]) -> None:
+    """mpirun has ended, and no failure explains it: ranks without an exit are lost with it, or because of it."""
+    left = [peer for peer in t.ranks if not peer.is_done and peer.exit is None]
+    if not left:
+        return
+    by_mpirun, lost = bool(t.state.starter.name), []
+    if not (mpirun.was_killed and by_mpirun):
         for peer in left:
-            if peer.disconnected_at is not None and (
-                not self._by_mpirun or (mpirun.ended_at is not None and peer.disconnected_at < mpirun.ended_at)
-            ):
-                peer.lost_at = peer.disconnected_at
-                gone.append(peer)
-        return gone
+            at = peer.disconnected_at
+            if at is not None and (not by_mpirun or at < (mpirun.ended_at or 0.0)):
+                t.set_rank(peer.rank, lost_at=at)
+                lost.append(peer.rank)
+    on_lost(t, lost, silence, log)
+    if lost:
+        return
+    code, by = mpirun.ended_by
+    program = t.state.starter.name or "the rank wrapper"
+    text = f"{program} was ended by {signal_name(by)}" if by else f"{program} ended (exit code {code})"
+    met = [peer for peer in left if peer.has_begun]
+    how = signal_name(by) if by else f"exit code {code}"
+    detail = Detail(f"{'mpirun' if by_mpirun else 'wrapper'}-{'signalled' if by else 'ended'}", {"how": how})
+    if met:
+        fail(t, "mpirun", f"{text} while {ranks_on_hosts(met)} ran", detail=detail)
+    else:
+        ranks = [peer.rank for peer in left]
+        fail(t, "not-begun", f"{text} before {ranks_on_hosts(left)} began", ranks=ranks, detail=detail)
 
-    def on_mpirun_ended(self, left: Sequence[RankConnection], ended_by: tuple[int | None, int | None]) -> None:
-        """Handle an mpirun that ended before these ranks."""
-        code, by = ended_by
-        program = self._launcher or "the rank wrapper"
-        text = f"{program} was ended by {signal_name(by)}" if by else f"{program} ended (exit code {code})"
-        met = [peer for peer in left if peer.instance is not None]
-        how = signal_name(by) if by else f"exit code {code}"
-        detail = Detail(f"{'mpirun' if self._by_mpirun else 'wrapper'}-{'signalled' if by else 'ended'}", {"how": how})
-        if met:
-            self.fail("mpirun", f"{text} while {ranks_on_hosts(met)} ran", detail=detail)
-        else:
-            ranks = [peer.rank for peer in left]
-            self.fail("not-begun", f"{text} before {ranks_on_hosts(left)} began", ranks=ranks, detail=detail)
 
-    def may_restart(self, peers: Sequence[RankConnection], restarts: int) -> bool:
-        """Whether a rank failed after its command started, and a restart is left."""
-        if self.ending is None or self.ending.state != "failed" or self._recorder.status.attempt >= restarts:
-            return False
-        first = self._recorder.status.first_failure
-        return first is not None and first.kind in RESTARTABLE and any(peer.status.pid is not None for peer in peers)
+def may_restart(state: SupervisorState) -> bool:
+    """Whether a rank failed after its command started, and a restart is left."""
+    ending, first = state.ending, state.status.first_failure
+    if ending is None or ending.state != "failed" or state.status.attempt >= state.plan.restarts:
+        return False
+    ranks = state.ranks.values()
+    return first is not None and first.kind in RESTARTABLE and any(peer.status.pid is not None for peer in ranks)
 
-    def restart(self) -> str:
-        """Begin the next attempt; returns the reason the last one ended for."""
-        before = self._recorder.status
-        ended = Attempt(before.attempt, before.reason, before.first_failure, time.time())
-        self._recorder.status = before._replace(
-            attempt=before.attempt + 1,
-            attempts=(*before.attempts, ended),
-            state="starting",
-            reason="",
-            first_failure=None,
-            silent=None,
-        )
-        self._recorder.event("restart", attempt=before.attempt + 1, after=before.reason)
-        self.ending = self._signalled_at = None
-        return before.reason
+
+def begin_next_attempt(t: Transition) -> None:
+    before = t.state.status
+    ended = Attempt(before.attempt, before.reason, before.first_failure, t.now.epoch)
+    t.set_status(
+        attempt=before.attempt + 1,
+        attempts=(*before.attempts, ended),
+        state="starting",
+        reason="",
+        first_failure=None,
+        silent=None,
+    )
+    t.log("restart", attempt=before.attempt + 1, after=before.reason)
+    ranks = {
+        peer.rank: RankState(peer.rank, peer.host, peer.store, first_rank_status(peer.rank, peer.host))
+        for peer in t.ranks
+    }
+    t.set(ranks=ranks, mpirun=None, ending=None, signalled_at=None)
+
+
+# The ranks are stopped, and exit
+
+
+def end_exchange(t: Transition) -> None:
+    if t.state.is_exchanging:
+        t.set(is_exchanging=False)
+        t.do(EndExchange())
+
+
+def stop_rank(t: Transition, peer: RankState) -> None:
+    if peer.exit is None:
+        t.send(peer.rank, "stop")
+
+
+def on_output_ended(t: Transition, rank: int) -> None:
+    """A rank has sent all its output; it may exit unless others would suffer from that."""
+    peer = t.set_rank(rank, is_over=True)
+    is_going_on = t.state.ending is None and not t.state.is_signal_open and not t.state.has_left_at_notice
+    if is_going_on and not t.state.restarts_left:
+        release(t, peer)
+    else:
+        release_ended(t)
+
+
+def release_ended(t: Transition) -> None:
+    """Release the ended ranks together, once every connected rank has ended.
+
+    While a run is ending, or may be after a signal from outside, mpirun may kill the other ranks as soon as one exits,
+    and their output would be lost.
+    When a restart is possible, only the end of all ranks decides whether the job file is kept.
+    """
+    if not any(peer.is_connected and not peer.is_done for peer in t.ranks):
+        for peer in t.ranks:
+            if peer.is_over and not peer.is_released:
+                release(t, peer)
+
+
+def release(t: Transition, peer: RankState) -> None:
+    t.set_rank(peer.rank, is_released=True)
+    is_ending = t.state.ending is not None
+    if not may_restart(t.state) if is_ending else is_job_file_read(t.state, peer.store):
+        t.send(peer.rank, "remove-job")
+    t.send(peer.rank, "release")
+
+
+def is_job_file_read(state: SupervisorState, store: str) -> bool:
+    """Whether all ranks of a store have read its job file. A short rank may have ended by then."""
+    return all(peer.has_begun for peer in state.ranks.values() if peer.store == store)
+
+
+# Losses, in words
 
 
 class Loss(NamedTuple):
@@ -297,7 +347,7 @@ class Loss(NamedTuple):
 
     kind: Literal["wrapper-killed", "silent", "cut-off"]
     """`cut-off`: node0 lost all others, so none of them is the cause."""
-    peers: list[RankConnection]
+    peers: list[RankState]
     reason: str
 
 
@@ -308,19 +358,21 @@ def killed_rank(lines: Sequence[str]) -> int | None:
 
 
 def describe_loss(
-    lost: Sequence[RankConnection], peers: Sequence[RankConnection], node0: str, now: float, killed: int | None
+    lost: Sequence[int], state: SupervisorState, silence: Mapping[int, float], killed: int | None
 ) -> Loss:
     """All ranks lost together with these.
 
     A closed connection means that the host still answers; a silent one may mean that the host is gone. mpirun kills the
     other wrappers so soon after the first one that the connections of nearer nodes may close before its own.
     """
-    first = min(lost, key=lambda peer: (peer.lost_at, peer.rank))
+    peers = list(state.ranks.values())
+    first = min((state.ranks[rank] for rank in lost), key=lambda peer: (peer.lost_at, peer.rank))
+    lost_at = first.lost_at
     for peer in peers if first.closed_by_peer else ():
         at = peer.disconnected_at
-        if peer.rank == killed and peer.closed_by_peer and at is not None and abs(at - first.lost_at) < AT_ONCE:
-            first, peer.lost_at = peer, at
-    alive = [peer for peer in peers if peer.instance is not None and peer.exit is None]
+        if peer.rank == killed and peer.closed_by_peer and at is not None and abs(at - lost_at) < AT_ONCE:
+            first, lost_at = peer, at
+    alive = [peer for peer in peers if peer.has_begun and peer.exit is None]
     if first.closed_by_peer:
         gone = [
             peer
@@ -329,24 +381,27 @@ def describe_loss(
             or (
                 peer.host == first.host
                 and peer.disconnected_at is not None
-                and abs(peer.disconnected_at - first.lost_at) < AT_ONCE
+                and abs(peer.disconnected_at - lost_at) < AT_ONCE
             )
         ]
-        cause = "their wrapper processes were killed" if len(gone) > 1 else "its wrapper process was killed"
-        return Loss("wrapper-killed", gone, f"{ranks_on_hosts(gone)} disconnected: {cause}")
-    gone = [
-        peer
-        for peer in alive
-        if peer in lost or peer.seconds_silent(now) > first.seconds_silent(now) - SILENCE_TOLERANCE
-    ]
-    others = [peer for peer in alive if peer.host != node0]
+        return Loss("wrapper-killed", gone, _wrappers_killed(gone))
+    longest = silence[first.rank] - SILENCE_TOLERANCE
+    gone = [peer for peer in alive if peer.rank in lost or silence[peer.rank] > longest]
+    others = [peer for peer in alive if peer.host != state.status.node0]
     if gone == others and len({peer.host for peer in gone}) > 1:
-        reason = f"no other node responds ({format_ranks(gone)}): the link of {node0} is down, or the network"
+        reason = (
+            f"no other node responds ({format_ranks(gone)}): the link of {state.status.node0} is down, or the network"
+        )
         return Loss("cut-off", gone, reason)
     on_first_host = [peer for peer in gone if peer.host == first.host]
     if all(peer in gone for peer in alive if peer.host == first.host):
         return Loss("silent", on_first_host, f"{first.host} stopped responding ({format_ranks(on_first_host)})")
     return Loss("silent", on_first_host, f"{ranks_on_hosts(on_first_host)} stopped responding")
+
+
+def _wrappers_killed(gone: Sequence[RankState]) -> str:
+    cause = "their wrapper processes were killed" if len(gone) > 1 else "its wrapper process was killed"
+    return f"{ranks_on_hosts(gone)} disconnected: {cause}"
 
 
 def describe_exit(exit_code: int | None, by: int | None, oom: OutOfMemory | None) -> str:
@@ -375,7 +430,7 @@ def format_limit(size: int) -> str:
     return f"{value:.1f} GB"
 
 
-def format_ranks(peers: Sequence[RankConnection]) -> str:
+def format_ranks(peers: Sequence[RankState]) -> str:
     """`ranks 2-3, 6`."""
     numbers = sorted(peer.rank for peer in peers)
     parts: list[list[int]] = []
@@ -388,6 +443,6 @@ def format_ranks(peers: Sequence[RankConnection]) -> str:
     return f"rank{'s' * (len(numbers) > 1)} {text}{' …' if len(parts) > 8 else ''}"
 
 
-def ranks_on_hosts(peers: Sequence[RankConnection]) -> str:
+def ranks_on_hosts(peers: Sequence[RankState]) -> str:
     """`ranks 2-3 on node2`."""
     return f"{format_ranks(peers)} on {', '.join(dict.fromkeys(peer.host for peer in peers))}"

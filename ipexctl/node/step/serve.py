@@ -33,6 +33,7 @@ from typing import IO, TYPE_CHECKING, Collection, NamedTuple
 
 from ipexctl.node.common.answer import emit
 from ipexctl.node.common.authenticated_socket import REPLY_TIME, connect, send_line
+from ipexctl.node.common.clock import wait_until
 from ipexctl.node.common.encrypted_socket import client_context, encrypt
 from ipexctl.node.common.frames import HEAD, FrameError, FrameReader, decode_json, encode_json
 from ipexctl.node.common.handshake import STEP
@@ -182,9 +183,7 @@ class _CommandTable:
 
     def await_calls(self, seconds: float) -> None:
         """Wait until no command runs any more, for so long."""
-        until = time.monotonic() + seconds
-        while self.pids() and time.monotonic() < until:
-            time.sleep(_POLL)
+        wait_until(lambda: not self.pids(), seconds, _POLL)
 
     def _run(self, name: str, call: _StepCommand) -> None:
         try:
@@ -352,17 +351,12 @@ def end_session(session: int, grace: float) -> int:
         return [stat.pid for stat in all_processes() if stat.session == session and stat.is_alive]
 
     for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, 1.0)):
-        until = time.monotonic() + seconds
-        left = alive()
-        for pid in left:
+        for pid in alive():
             with contextlib.suppress(OSError):
                 os.kill(pid, number)
-        while left and time.monotonic() < until:
-            time.sleep(_POLL)
-            left = alive()
-        if not left:
+        if wait_until(lambda: not alive(), seconds, _POLL):
             return 0
-    return len(left)
+    return len(alive())
 
 
 def environment(variables: dict[str, str]) -> dict[str, str]:

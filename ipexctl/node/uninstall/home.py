@@ -16,6 +16,7 @@ from typing import BinaryIO, Iterator, Sequence, TypedDict
 
 from ipexctl.node.common.answer import Action, AgentError, answer
 from ipexctl.node.common.batch_job import is_finished
+from ipexctl.node.common.clock import age_of
 from ipexctl.node.common.files import disk_usage, encode_name, home_of, read_json
 from ipexctl.node.common.home import HOME_ENTRIES, MARK, HomeRefused, check_home, remove_mark
 from ipexctl.node.common.home_entries import TREE, foreign_entries, is_results, is_run, is_tree, own_entries
@@ -121,7 +122,7 @@ class RunPart(Part):
         try:
             stored = read_document(f"{rundir}/status.json")
         except NoRecord:  # a node other than node0, or before the start
-            job, agent = (age_of(self.path + name) for name in (b"/job.json", b"/agent.zip"))
+            job, agent = (age_or_infinite(self.path + name) for name in (b"/job.json", b"/agent.zip"))
             return liveness_of(None, min(job, agent), REPORT_LIMITS, has_job=math.isfinite(job))
         except AgentError:
             return "unknown"
@@ -297,10 +298,10 @@ def usage_of(path: str) -> int:
     return disk_usage(path) if is_directory(os.fsencode(path)) else size_of(os.fsencode(path))
 
 
-def age_of(path: bytes) -> float:
+def age_or_infinite(path: bytes) -> float:
     """Seconds since the last write; infinite if there is no such file."""
     try:
-        return time.time() - os.stat(path).st_mtime
+        return age_of(path)
     except OSError:
         return math.inf
 

@@ -219,7 +219,7 @@ class EventsView:
         self._shown = status
         self._read_figures()
         for attempt in status.attempts:
-            if attempt.first_failure is None and attempt.reason:  # a job of Slurm that began again
+            if attempt.first_failure is None and attempt.reason:  # a job that began again
                 continue
             self._on_failure(attempt.attempt, attempt.first_failure, attempt.reason, attempt.ended)
         if status.attempt > self._attempt and (status.state == "running" or status.is_over):

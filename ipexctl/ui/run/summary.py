@@ -47,8 +47,8 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
             f"{subject} was stopped before it began" if status.state == "stopped" else f"{subject}: {status.reason}"
         ]
     if status.state == "stopped":
-        by_slurm = describe_run_end(status.job_end)
-        by = f", as {by_slurm}" if by_slurm else ""
+        of_job = describe_run_end(status.job_end)
+        by = f", as {of_job}" if of_job else ""
         return [f"{subject} was stopped{took}{by}: {size}"]
     if status.state == "lost":
         why = printable(status.reason) if status.slurm is not None else "its supervisor on node0 died"

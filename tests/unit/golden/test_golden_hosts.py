@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import test_starter_choice as choice
 from golden_file import Case, golden_diff, refusal, rows_of
 
 import test_hosts_detect as detect
@@ -16,7 +17,7 @@ import test_hosts_inventory_yaml as yaml
 import test_hosts_limit as limit
 import test_hosts_nodeset as nodeset
 import test_hosts_select as select
-from ipexctl.hosts.allocation import allocated_hosts, choose_transport
+from ipexctl.hosts.allocation import allocated_hosts
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.hostfile import read_host_list, read_hostfile
 from ipexctl.hosts.inventory_files import read_inventory_ini, read_inventory_yaml
@@ -24,6 +25,7 @@ from ipexctl.hosts.limit import limit_hosts
 from ipexctl.hosts.names import WordError
 from ipexctl.hosts.nodeset import expand
 from ipexctl.hosts.select import select_hosts
+from ipexctl.starters.choice import choose_starter
 
 
 def short(text: object) -> str:
@@ -81,8 +83,14 @@ def sources(tmp_path: Path) -> list[Case]:
         refusal("step of a job", allocated_hosts, {"SLURM_JOB_NODELIST": "n[1-2]", **of_step}),
         refusal("srun", allocated_hosts, {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_STEP_NUM_TASKS": "4"}),
         *(
-            refusal(f"--transport srun {named}", partial(choose_transport, has_srun=has_srun), "srun", hosts, environ)
-            for hosts, environ, has_srun, named in rows_of(select.test_srun_that_cannot_be_is_refused)
+            refusal(
+                f"--transport srun {named}",
+                partial(choose_starter, find_program=choice.found(has_srun)),
+                "srun",
+                hosts,
+                environ,
+            )
+            for hosts, environ, has_srun, named in rows_of(choice.test_srun_that_cannot_be_is_refused)
         ),
         refusal("an empty PBS file", allocated_hosts, {"PBS_NODEFILE": str(tmp_path / "empty")}, at=tmp_path),
     ]

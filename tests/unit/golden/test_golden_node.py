@@ -2,52 +2,35 @@
 
 from __future__ import annotations
 
-import time
-
 import test_verdict
 from golden_file import Case, golden_diff, rows_of
-from test_verdict import NOW, Record, cluster, verdict
+from supervised_run import Supervised, closed_by_peer, exit_of
+from test_verdict import cluster
 
 from ipexctl.node.common.home import REFUSALS, HomeRefused
 from ipexctl.node.common.records import OutOfMemory
-from ipexctl.node.run.messages import Exit
+from ipexctl.node.run.machine_state import MpirunEnded, RankSent
+from ipexctl.node.run.messages import OutsideSignal
 
 
 def test_node() -> None:
     cases = []
 
-    def note(name: str, record: Record) -> None:
-        cases.append(Case(name, record.status.reason))
+    def note(name: str, run: Supervised) -> None:
+        cases.append(Case(name, run.reason))
 
-    for exit_ in (
-        Exit(3, True),
-        Exit(139, True, 11),
-        Exit(137, True, 9, OutOfMemory("cgroup", 2 << 30)),
-    ):
-        judge, record = verdict()
-        judge.on_exit(cluster()[3], exit_)
-        note(f"exited: {exit_.code} {exit_.signal} {exit_.oom and exit_.oom.by}", record)
-    for quiet, *_ in rows_of(test_verdict.test_silent_nodes_are_named_with_their_ranks):
-        judge, record = verdict()
-        peers = cluster()
-        for rank, seconds in quiet.items():
-            peers[rank].quiet = seconds
-        judge.on_lost([peers[rank] for rank, seconds in quiet.items() if seconds > 25], peers, NOW)
-        note(f"silent: {sorted(quiet)}", record)
-    judge, record = verdict()
-    peers = cluster()
-    peers[3].closed_by_peer, peers[3].disconnected_at, peers[3].lost_at = True, 995.0, 995.0
-    judge.on_lost([peers[3]], peers, NOW)
-    note("connection lost", record)
-    judge, record = verdict()
-    peers = cluster()
-    judge.on_outside_signal(peers[3], 15)
-    judge.check_outside_signals(time.monotonic() + 2, peers, False)
-    note("signal from outside the run", record)
-    for ending in ((137, 9), (255, None)):
-        judge, record = verdict()
-        judge.on_mpirun_ended(cluster(), ending)
-        note(f"without mpirun: {ending}", record)
+    for code, by, oom in ((3, None, None), (139, 11, None), (137, 9, OutOfMemory("cgroup", 2 << 30))):
+        run = cluster().at(5, exit_of(3, code, signal=by, oom=oom))
+        note(f"exited: {code} {by} {oom and oom.by}", run)
+    for silent, *_ in rows_of(test_verdict.test_silent_nodes_are_named_with_their_ranks):
+        run = cluster().run_until(100)
+        run.silent_since = {rank: 100 - seconds for rank, seconds in silent.items()}
+        note(f"silent: {sorted(silent)}", run.at(100, run.tick()))
+    note("connection lost", cluster().run_until(5).at(5, closed_by_peer(3)).run_until(9))
+    signalled = cluster().run_until(5).at(5, RankSent(3, OutsideSignal(15)))
+    note("signal from outside the run", signalled.run_until(7))
+    for code, ending in ((-9, (137, 9)), (255, (255, None))):
+        note(f"without mpirun: {ending}", cluster().run_until(5).at(5, MpirunEnded(code)).run_until(8))
     for kind in REFUSALS:
         refused = HomeRefused(kind, "/home/me/my proj", " (train.py, runs)" if kind == "other_files" else "")
         cases.append(Case(f"home refused: {kind}", f"{refused.reason}\n{refused.fix}"))

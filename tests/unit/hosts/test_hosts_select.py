@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ipexctl.errors import FileError, UserError
-from ipexctl.hosts.allocation import allocated_hosts, choose_transport, read_tasks
+from ipexctl.hosts.allocation import allocated_hosts, read_tasks
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import WordError
 from ipexctl.hosts.select import HostRequest, select_hosts
@@ -236,47 +235,3 @@ def test_missing_or_empty_pbs_nodefile_is_refused_with_a_fix(tmp_path: Path, tex
 
 def test_outside_a_job_there_is_no_allocation() -> None:
     assert allocated_hosts({}) is None
-
-
-IN_JOB = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "node[1-2]"}
-NODES = (Host("node1", "node1"), Host("node2", "node2"))
-OUTSIDE = Host("node9", "node9")
-
-
-@pytest.mark.parametrize(
-    ("hosts", "environ", "has_srun", "transport"),
-    [
-        (NODES, IN_JOB, True, "srun"),
-        (NODES[1:], IN_JOB, True, "srun"),
-        ((*NODES, Host("localhost", "localhost")), IN_JOB, True, "srun"),
-        (NODES, IN_JOB, False, "ssh"),
-        (NODES, {}, True, "ssh"),
-        (NODES, {"SLURM_JOB_NODELIST": "node[1-2]"}, True, "ssh"),
-        (NODES, {**IN_JOB, "SLURM_JOB_NODELIST": "node[1-"}, True, "ssh"),
-        ((*NODES, OUTSIDE), IN_JOB, True, "ssh"),
-        ((NODES[0], replace(NODES[1], user="me")), IN_JOB, True, "ssh"),
-        ((NODES[0], replace(NODES[1], ssh_config=Path("c"))), IN_JOB, True, "ssh"),
-    ],
-)
-def test_auto_takes_srun_for_nodes_of_the_job_without_words_on_logins(
-    hosts: tuple[Host, ...], environ: dict[str, str], *, has_srun: bool, transport: str
-) -> None:
-    assert choose_transport("auto", hosts, environ, has_srun=has_srun) == transport
-    assert choose_transport("ssh", hosts, environ, has_srun=has_srun) == "ssh"
-
-
-@pytest.mark.parametrize(
-    ("hosts", "environ", "has_srun", "named"),
-    [
-        (NODES, {}, True, "--transport srun"),
-        (NODES, IN_JOB, False, "PATH"),
-        ((*NODES, OUTSIDE), IN_JOB, True, "12 node9"),
-    ],
-)
-def test_srun_that_cannot_be_is_refused(
-    hosts: tuple[Host, ...], environ: dict[str, str], *, has_srun: bool, named: str
-) -> None:
-    with pytest.raises(UserError) as refused:
-        choose_transport("srun", hosts, environ, has_srun=has_srun)
-    assert missing(refused.value.message, named) == []
-    assert choose_transport("srun", NODES, IN_JOB, has_srun=True) == "srun"

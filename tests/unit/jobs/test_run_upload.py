@@ -148,7 +148,7 @@ def spec_of(planned: LaunchPlan, request: RunRequest, stores: tuple[str, ...]) -
     of_host = {**dict(zip(names, stores, strict=True)), "without-ranks": "z"}
     nothing = SimpleNamespace(logind=None)
     context: Any = SimpleNamespace(
-        stores=of_host, setup=None, env=SimpleNamespace(version="3.11"), facts={"n": nothing}, transport="ssh"
+        stores=of_host, setup=None, env=SimpleNamespace(version="3.11"), facts={"n": nothing}, job=""
     )
     record: Any = SimpleNamespace(id="r", rundir="/h/runs/r", script="train.py", env="e", node0=Host("n", "n"))
     limits: Any = None

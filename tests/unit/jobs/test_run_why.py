@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
 import pytest
 from known_texts import SECTIONS, TEXTS, Text, account, page, recorded_dump, verdict_of
+from supervised_run import Supervised, closed_by_peer
 from why_helpers import FAILED, FIRST, NO_MODULE, STOPPED, cause_id, cause_in, judged
 
 from ipexctl.jobs.dump import Dump, Process, RankStacks, StackFrame, Thread
@@ -19,8 +20,8 @@ from ipexctl.jobs.why.diagnosis import LINES, Diagnosis, diagnose
 from ipexctl.jobs.why.run_snapshot import RunSnapshot, read_snapshot, with_copied_output
 from ipexctl.known_errors.table import known_errors
 from ipexctl.node.common.frames import Chunk
-from ipexctl.node.common.records import DETAIL_MARK, RESTART_MARK, RankStatus, RunStatus
-from ipexctl.node.run import verdict as supervisors
+from ipexctl.node.common.records import DETAIL_MARK, RESTART_MARK, Detail
+from ipexctl.node.run.machine_state import MpirunEnded, StartFailed
 from message_data import missing
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -499,48 +500,29 @@ def test_a_rank_lost_with_its_node_is_no_failure_of_the_script() -> None:
     assert [each.ranks for each in verdict.others] == [(0, 2, 3)]
 
 
-def supervisor_status(action: str, *given: Any, by_mpirun: bool = True) -> RunStatus:
-    """The status that `node/run/verdict.py` writes when a run of three ranks ends that way."""
-    record: Any = SimpleNamespace(status=RunStatus("r", "running", node0="node1"), event=lambda *_, **__: None)
-    getattr(supervisors.RunVerdict(record, lambda: None, "mpirun" if by_mpirun else ""), action)(*given)
-    status: RunStatus = record.status
-    return status
-
-
-PEERS: Any = [
-    SimpleNamespace(
-        rank=rank,
-        host=f"node{rank + 1}",
-        instance="x",
-        exit=None,
-        status=RankStatus(rank, f"node{rank + 1}", "running"),
-        outside_signal=15,
-        closed_by_peer=rank == 1,
-        lost_at=5.0,
-        disconnected_at=5.0,
-        seconds_silent=lambda now: 30.0,
-    )
-    for rank in range(3)
-]
+def silent(*ranks: int) -> Callable[[Supervised], object]:
+    return lambda run: run.silent_since.update(dict.fromkeys(ranks, 5.0))
 
 
 @pytest.mark.parametrize(
-    ("action", "given", "by_mpirun", "wanted"),
+    ("happens", "plan", "wanted"),
     [
-        ("on_mpirun_ended", (PEERS, (137, 9)), True, "mpi.ended"),
-        ("on_mpirun_ended", (PEERS, (7, None)), True, None),
-        ("on_mpirun_ended", (PEERS, (137, 9)), False, None),
-        ("on_not_started", (PEERS[1:], 120.0), True, "run.not_begun"),
-        ("on_lost", (PEERS[1:2], PEERS, 35.0), True, "node.wrapper_killed"),
-        ("on_lost", (PEERS[2:], PEERS[1:], 35.0), True, "node.cut_off"),
-        ("on_lost", (PEERS[2:], [PEERS[2]], 35.0), True, "node.lost"),
+        (lambda run: run.at(5, MpirunEnded(-9)), {}, "mpi.ended"),
+        (lambda run: run.at(5, MpirunEnded(7)), {}, None),
+        (lambda run: run.at(5, MpirunEnded(-9)), {"by_mpirun": False}, None),
+        (lambda run: run.at(5, closed_by_peer(1)), {}, "node.wrapper_killed"),
+        (silent(1, 2), {}, "node.cut_off"),
+        (silent(2), {}, "node.lost"),
+        (lambda run: run.at(0, StartFailed("why", Detail("setup-failed"))), {}, "run.setup_failed"),
     ],
 )
 def test_ends_that_the_supervisor_records_give_their_cause(
-    action: str, given: tuple[Any, ...], by_mpirun: bool, wanted: str | None
+    happens: Callable[[Supervised], object], plan: dict[str, Any], wanted: str | None
 ) -> None:
     """By the fields of the record alone."""
-    status = supervisor_status(action, *given, by_mpirun=by_mpirun)
+    run = Supervised(3, per_host=1, **plan).begin().run_until(5)
+    happens(run)
+    status = run.run_until(32).state.status
     record = status.to_json()
     more = {
         "reason": "in words that no program knows",

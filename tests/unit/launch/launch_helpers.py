@@ -16,6 +16,7 @@ from ipexctl.launch.plan import LaunchPlan, RankPlan, Setting
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchOptions, LaunchRequest, RankEnv
 from ipexctl.refusal import Refusal
+from ipexctl.starters.choice import starter_of
 from recorded_probes import recorded
 
 ENV = "/home/me/.ipexctl/envs/torch-2.13-1a2b3c4d"
@@ -135,7 +136,7 @@ def request(
         ssh_config=ssh_config,
         options=LaunchOptions(**options),
         mpi_seen=mpi_seen,
-        transport=transport,
+        starter=starter_of(transport),
     )
 
 

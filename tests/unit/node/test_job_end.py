@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from slurm_shown import shown
 
 from ipexctl.node.common.records import Attempt, Detail, Failure
-from ipexctl.node.run.job_end import MOST_LOSSES, RunEnd, RunJob, find_word, judge, should_requeue
+from ipexctl.node.run.job_end import MOST_LOSSES, RunEnd, find_word, judge, should_requeue
 
 BY_SIGNAL = Failure(0, "node2", signal=15, kind="signal")
 RAISED = Failure(0, "node2", exit_code=1, kind="exit")
@@ -78,30 +77,3 @@ def test_a_run_that_begins_again_waits_and_keeps_the_node_that_it_lost() -> None
     assert (judged.state, judged.first, judged.word) == ("queued", lost(), "JOB_REQUEUED")
     assert judged.reason.startswith("why; ")
     assert not judge(end("stopped", is_limit_near=True), "LIMIT_NEAR", begins_again=True).reason.startswith("why")
-
-
-@pytest.mark.parametrize(
-    ("requeue", "restarts", "is_requeued"),
-    [("exit 0", 0, True), ("exit 1", 0, False), ("exit 1", 1, True)],
-    ids=["taken", "refused", "taken-without-an-answer"],
-)
-def test_a_requeue_counts_if_slurm_shows_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requeue: str, restarts: int, is_requeued: bool
-) -> None:
-    program = tmp_path / "scontrol"
-    text = shown("COMPLETING", restarts=restarts)
-    program.write_text(f'#!/bin/sh\n[ "$1" = show ] && {{ echo "{text}"; exit; }}\n{requeue}\n')
-    program.chmod(0o700)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
-    job = RunJob(str(tmp_path))
-    assert job.requeue() == job.is_requeued == is_requeued
-
-
-@pytest.mark.parametrize(("state", "left"), [("queued", {"env", "waits"}), ("failed", set()), ("ok", set())])
-def test_secrets_go_with_the_end_of_the_run_and_not_before(tmp_path: Path, state: Any, left: set[str]) -> None:
-    (tmp_path / "slurm").mkdir()
-    (tmp_path / "slurm/env").touch()
-    RunJob(str(tmp_path)).end(state)
-    assert {path.name for path in (tmp_path / "slurm").iterdir()} == left

@@ -1,11 +1,10 @@
-"""The steps before the end of a Slurm job, with the answers of a program in place of squeue."""
+"""The steps before the end of a Slurm job, with answers of Slurm at each second."""
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 
+from ipexctl.node.common.slurm import seconds_left
 from ipexctl.node.run.job_limit import JobLimit
 
 
@@ -14,30 +13,29 @@ class Squeue:
 
     def __init__(self, end: int | None = None, words: str = "") -> None:
         self.end, self.words = end, words
-        self.now = self.count = 0
+        self.count = 0
 
-    def ask(self) -> subprocess.Popen[bytes] | None:
+    def answer(self, limit: JobLimit, now: int) -> JobLimit:
         self.count += 1
-        minutes, seconds = divmod((self.end or 0) - self.now, 60)
-        script = {"silent": "exec sleep 60", "failed": "exit 1"}.get(
-            self.words, f"echo {self.words or f'{minutes}:{seconds}'}"
-        )
-        return None if self.words == "absent" else subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE)
+        minutes, seconds = divmod((self.end or 0) - now, 60)
+        if self.words == "silent":
+            return limit
+        return limit.with_answer(now, seconds_left(self.words or f"{minutes}:{seconds}"))
 
 
-def steps_of(squeue: Squeue, seconds: int, at: int = -1, **change: object) -> dict[str, int]:
-    """Step → second. At one second, something changes."""
+def steps_of(squeue: Squeue, seconds: int, at: int = -1, delay: int = 1, **change: object) -> dict[str, int]:
+    """Step → second. At one second, something changes. Slurm answers after a second, or not within `delay`."""
     found: dict[str, int] = {}
-    limit = JobLimit("7", squeue.ask)
+    limit, asked_at = JobLimit(), 0
     for now in range(seconds):
-        squeue.now = now
         if now == at:
             vars(squeue).update(change)
-        found |= dict.fromkeys(limit.check(now), now)
-        query = limit._query
-        if query is not None and query.args[-1] != "exec sleep 60":  # type: ignore[index]
-            query.wait()
-    limit.close()
+        if limit.is_due(now):
+            limit, asked_at = limit._replace(is_asked=True), now
+        elif limit.is_asked and now >= asked_at + (delay if squeue.words == "silent" else 1):
+            limit = squeue.answer(limit, asked_at)._replace(is_asked=False)
+            steps, limit = limit.steps(now)
+            found |= dict.fromkeys(steps, now)
     return found
 
 
@@ -57,22 +55,22 @@ def test_a_short_limit_has_its_steps_later() -> None:
     assert steps_of(Squeue(60), 60) == {"notice": 46, "stop": 58}
 
 
-@pytest.mark.parametrize("silence", ["silent", "failed", "absent"])
-def test_the_last_answer_counts_if_slurm_is_silent(silence: str) -> None:
-    found = steps_of(Squeue(300), 300, at=200, words=silence)
+@pytest.mark.parametrize("delay", [1, 10], ids=["an-error", "no-answer"])
+def test_the_last_answer_counts_if_slurm_is_silent(delay: int) -> None:
+    found = steps_of(Squeue(300), 300, at=200, words="silent", delay=delay)
     assert 240 <= found["notice"] <= 252
     assert 285 <= found["stop"] <= 297
 
 
-@pytest.mark.parametrize("silence", ["silent", "failed", "absent"])
-def test_slurm_is_asked_again_soon_until_it_has_answered_once(silence: str) -> None:
-    squeue = Squeue(300, silence)
-    found = steps_of(squeue, 300, at=80, words="")
+@pytest.mark.parametrize("delay", [1, 10], ids=["an-error", "no-answer"])
+def test_slurm_is_asked_again_soon_until_it_has_answered_once(delay: int) -> None:
+    squeue = Squeue(300, "silent")
+    found = steps_of(squeue, 300, at=80, words="", delay=delay)
     assert 240 <= found["notice"] <= 270
     assert found["stop"] <= 297
 
 
-@pytest.mark.parametrize("answer", ["UNLIMITED", "silent", "absent"])
+@pytest.mark.parametrize("answer", ["UNLIMITED", "silent"])
 def test_without_a_limit_nothing_is_due(answer: str) -> None:
     squeue = Squeue(words=answer)
     assert steps_of(squeue, 7200) == {}

@@ -22,6 +22,7 @@ from ipexctl.node.common.files import (
     write_json_atomically,
 )
 from ipexctl.node.run.output_buffer import MEMORY, OutputBuffer
+from ipexctl.node.run.spill_file import SpillFile
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def test_read_json_returns_an_empty_object_for_anything_else(tmp_path: Path, con
 
 @pytest.mark.usefixtures("open_umask")
 def test_spilled_output_is_private_with_any_umask(tmp_path: Path) -> None:
-    buffer = OutputBuffer(str(tmp_path / "spill/0.out"), 0, "stdout")
+    buffer = OutputBuffer(SpillFile(str(tmp_path / "spill/0.out")), 0, "stdout")
     buffer.put(b"x" * (MEMORY + 1))
     assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")} == {
         "spill": 0o700,

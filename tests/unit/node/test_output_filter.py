@@ -93,6 +93,6 @@ def test_output_times_are_written_at_most_once_per_interval(tmp_path: Path) -> N
     assert writer.seconds_left(100.0) == float("inf")
     writer.add(0, "stdout", 1)
     assert writer.seconds_left(100.0) == 0
-    writer.write(100.0)
+    writer.write(100.0, 1000.0)
     writer.add(0, "stdout", 2)
     assert writer.seconds_left(100.04) == pytest.approx(WRITE_INTERVAL - 0.04)

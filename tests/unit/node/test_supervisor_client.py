@@ -6,15 +6,16 @@ import socket
 
 from ipexctl.node.common.frames import FrameReader, decode_json
 from ipexctl.node.common.link import Link
-from ipexctl.node.run.supervisor_client import SILENCE_LIMIT, SupervisorClient
+from ipexctl.node.run.supervisor_client import SupervisorClient
+from ipexctl.node.run.supervisor_contact import SILENCE_LIMIT
 
 
 def test_client_announces_a_reconnect_before_it_disconnects_from_a_silent_supervisor() -> None:
     client = SupervisorClient([("127.0.0.1", 1)], "t", {"rank": 0}, lambda _: None)
     own, other = socket.socketpair()
-    client._link, client.is_up = Link(own), True
-    client.step(client.last_received + SILENCE_LIMIT - 1)
-    client.step(client.last_received + SILENCE_LIMIT + 1)
+    client._link, client.contact = Link(own), client.contact.on_welcome(100.0)
+    client.step(100.0 + SILENCE_LIMIT - 1)
+    client.step(100.0 + SILENCE_LIMIT + 1)
     with other:
         received = b"".join(iter(lambda: other.recv(4096), b""))
     assert client.readers() == []

@@ -112,6 +112,14 @@ def test_lease_ends_with_its_supervisor_a_reboot_or_a_missing_start(place: Place
         assert next_generation(place) == generation, reason
 
 
+def later_generation(place: Place, seconds: float) -> int | None:
+    """The next generation by the clock of the filesystem, so much later."""
+    lock = place.tree / ".ipexctl/lock"
+    lock.write_text("")
+    os.utime(lock, (time.time() + seconds,) * 2)
+    return next_generation(place)
+
+
 @pytest.mark.parametrize(
     "agent",
     [("agent.zip", "run.rank"), ("agent.zip", "run.supervisor"), ("rank.py",)],
@@ -128,17 +136,15 @@ def test_ranks_hold_the_tree_until_they_end_on_nodes_without_a_run_record(place:
     rank = subprocess.Popen([sys.executable, "-I", rundir / name, *command, rundir / "job.json"])
     try:
         assert next_generation(place) == 2, "an hour later its rank still runs here"
-        with _patched_agent({"common.liveness": ("remote=DAY, job", "remote=-1.0, job")}):
-            change_lease(place, machine="node2")
-            assert next_generation(place) == 2, "node2, which shares the home, has made the lease long ago"
-            change_lease(place, machine=os.uname().nodename)
+        change_lease(place, machine="node2")
+        assert later_generation(place, 2 * 86400) == 2, "node2, which shares the home, has made the lease long ago"
+        change_lease(place, machine=os.uname().nodename)
     finally:
         rank.kill()
         rank.wait()
     change_lease(place, made=time.time())
-    assert next_generation(place) == 2, "it may be about to start"
-    with _patched_agent({"common.liveness": ("files=20.0", "files=-1.0")}):
-        assert next_generation(place) == 1, "its rank has come and gone"
+    assert later_generation(place, 0) == 2, "it may be about to start"
+    assert later_generation(place, 30) == 1, "its rank has come and gone"
 
 
 def test_ranks_on_another_machine_with_a_shared_home_hold_the_tree(place: Place) -> None:
@@ -147,21 +153,14 @@ def test_ranks_on_another_machine_with_a_shared_home_hold_the_tree(place: Place)
     place.sync(lease="r1")
     change_lease(place, machine="node2", boot="another")
     put(place.home, "runs/r1/agent.zip", "")
-    lock = place.tree / ".ipexctl/lock"
-
-    def generation(later: float) -> int | None:
-        lock.write_text("")
-        os.utime(lock, (time.time() + later,) * 2)
-        return next_generation(place)
-
-    assert generation(later=3600) == 2, "an hour later"
+    assert later_generation(place, 3600) == 2, "an hour later"
     put(place.home, "runs/r1/job.json", "{}")
-    assert generation(later=3600) == 2, "its ranks are about to start"
-    assert generation(later=2 * 86400) == 1, "the machine may be gone"
+    assert later_generation(place, 3600) == 2, "its ranks are about to start"
+    assert later_generation(place, 2 * 86400) == 1, "the machine may be gone"
     supervisor = {**own_identity()._asdict(), "host": "node2", "machine": "another", "boot": "another"}
     put(place.home, "runs/r1/status.json", json.dumps({"state": "running", "supervisor": supervisor}))
-    assert generation(later=3600) == 2, "its status is an hour old"
-    assert generation(later=2 * 86400) == 1, "its status is two days old"
+    assert later_generation(place, 3600) == 2, "its status is an hour old"
+    assert later_generation(place, 2 * 86400) == 1, "its status is two days old"
 
 
 def test_sync_killed_at_any_step_is_repaired_by_the_next_sync(place: Place) -> None:

@@ -84,12 +84,12 @@ def check_connectivity(hosts: Sequence[Host], context: RunContext, pool: Session
     """One round trip to node0, the first host; none for a single host. Raises a StartError.
 
     Connections that worked between the same hosts in the last minutes are not checked again; after a run that failed
-    there is no record of them. Over srun nobody logs in: the ports alone are tried, each time, over the open sessions.
+    there is no record of them. If node0 logs in nowhere, the ports alone are tried, each time, over the open sessions.
     """
     node0, *others = hosts
     if not others:
         return None
-    if context.transport == "srun":
+    if context.starter.no_logins:
         results = check_ports(hosts, context.addresses, context.env.python, pool)
         evaluate_connectivity(node0.name, context.addresses, results)
         return None

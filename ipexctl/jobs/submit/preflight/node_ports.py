@@ -1,4 +1,4 @@
-"""The check of ports before a run over srun: node0 and each other node connect to each other. Nobody logs in.
+"""The check of ports before a run whose nodes log in nowhere: node0 and each other node connect to each other.
 
 In come the hosts, node0 first, their addresses and their sessions, of which each has a step already; out goes a result
 for each other host. A host that does not take part raises a StartError. The program is that of doctor, `ports.py`.

@@ -1,8 +1,8 @@
-"""Finds out how a submitted run is, and waits until it begins.
+"""Finds out how a submitted run is, and waits until it begins, in whichever queue.
 
 In come the record of a run and how to open its login node; out goes a `KnownRun`, whose record has hosts and ranks once
 the run has begun. The registry gets that record, so that later calls need not ask. Each answer is one short call there,
-which asks Slurm; between two of them nothing is kept open but the session.
+which asks the scheduler; between two of them nothing is kept open but the session.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.extras.slurm.queued import explain
 from ipexctl.jobs.ps import KnownRun, query_session
 from ipexctl.jobs.registry import RunRegistry
 from ipexctl.remote.outcome import HostError
@@ -18,21 +17,13 @@ from ipexctl.remote.outcome import HostError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ipexctl.jobs.queue import Queue
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
 
 INTERVALS: Final = (0.5, 1.0, 1.0, 2.0, 2.0, 5.0)
 """Seconds between two questions; a job waits for hours, and a controller serves many."""
-
-
-def may_wait(record: RunRecord) -> bool:
-    """Whether the run was submitted, and its place is not known here yet."""
-    return record.transport == "slurm" and not record.world_size
-
-
-def has_begun(known: KnownRun) -> bool:
-    return known.record.world_size > 0 and known.state != "queued"
 
 
 def look(session: Session, record: RunRecord, cancel: Cancel) -> KnownRun:
@@ -46,6 +37,7 @@ def look(session: Session, record: RunRecord, cancel: Cancel) -> KnownRun:
 
 
 def wait_for_start(
+    queue: Queue,
     record: RunRecord,
     open_session: Callable[[], Session],
     cancel: Cancel,
@@ -62,10 +54,10 @@ def wait_for_start(
             known = look(session, record, cancel)
             record = known.record
             on_known(known)
-            if has_begun(known) or known.state not in ("queued", "starting", "unknown"):
+            if known.has_begun or known.state not in ("queued", "starting", "unknown"):
                 return known
             assert known.status is not None
-            reason = explain(record, known.status).reason
+            reason = queue.explain(record, known.status).reason
             if reason != latest:
                 latest = reason
                 notify(f"run {record.id}: {reason}")

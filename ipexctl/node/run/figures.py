@@ -1,0 +1,110 @@
+"""The figures of a run: what its ranks measure, and what it is for the record. None of them decides about the run.
+
+In come the ranks' messages with figures: processor and memory, windows of steps and of hosts, results of a trial, and
+cores that differ from the plan. Out go the status of each rank and of the run, with the figures of this attempt; the
+windows go to their files. The rule: a rank that has ended uses nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Mapping, Sequence
+
+from ipexctl.node.common.records import FINAL, RankStatus, RunStatus, TrialFigures
+from ipexctl.node.run.host_notes import HostNotes
+from ipexctl.node.run.messages import Beat, Message, Mismatch
+from ipexctl.node.run.network_watch import NetworkWatch
+from ipexctl.node.run.own_time import waiting_of
+from ipexctl.node.run.slow_rank import is_wire_possible, plan_fields
+from ipexctl.node.run.slow_watch import SlowWatch
+from ipexctl.node.run.step_windows import RankThroughput, StepWindow, run_throughput
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
+    from ipexctl.node.run.machine_state import Moment, RankState
+    from ipexctl.node.run.recorder import OutputFile, WindowFiles
+
+MAX_MISMATCHES = 64
+
+
+class RankFigures:
+    """Those of one rank in this attempt."""
+
+    def __init__(self) -> None:
+        self.beat: Beat | None = None
+        self.trial: TrialFigures | None = None
+        self.mismatch: tuple[str, ...] = ()
+        self.throughput = RankThroughput()
+
+
+class RunFigures:
+    """Those of all ranks in this attempt."""
+
+    def __init__(self, hosts: Mapping[int, str], plan: Json) -> None:
+        """`hosts`: rank → host; `plan`: the document of plan.json."""
+        fields = plan_fields(plan)
+        waiting = waiting_of(fields["backend"], fields["allreduce"], len(set(hosts.values())))
+        is_shared = fields["allreduce"] == "shared"
+        self._hosts = hosts
+        self._slow = SlowWatch(hosts, waiting)
+        self._network = NetworkWatch(hosts, waiting, is_wire_possible=is_wire_possible(plan), shared=is_shared)
+        self._ranks = {rank: RankFigures() for rank in hosts}
+
+    def begin_attempt(self) -> None:
+        self._ranks = {rank: RankFigures() for rank in self._hosts}
+        self._slow.begin_attempt()
+        self._network.begin_attempt()
+
+    def of(self, rank: int) -> RankFigures:
+        return self._ranks[rank]
+
+    def add(self, rank: int, message: Message, files: WindowFiles, now: Moment) -> bool:
+        """Take a message; False if it changes no figure."""
+        figures = self._ranks[rank]
+        if isinstance(message, Beat):
+            figures.beat = message
+        elif isinstance(message, TrialFigures):
+            figures.trial = message
+        elif isinstance(message, Mismatch):
+            if message.text in figures.mismatch or len(figures.mismatch) >= MAX_MISMATCHES:
+                return False
+            figures.mismatch = (*figures.mismatch, message.text)
+        elif isinstance(message, StepWindow):
+            if message.is_possible:
+                self._add_window(rank, message, files, now)
+        elif isinstance(message, HostNotes):
+            if message.is_possible:
+                window, host = message, self._hosts[rank]
+                self._network.add_host(host, window.number, window.rates, window.seconds, window.iface)
+                files.of_host.add(window.number, window.rates, now.clock, now.epoch, window.iface)
+        else:
+            return False
+        return True
+
+    def _add_window(self, rank: int, window: StepWindow, files: WindowFiles, now: Moment) -> None:
+        rates = window.rates()
+        self._ranks[rank].throughput.add(window)
+        files.of_rank.add(window.number, rates, now.clock, now.epoch)
+        self._slow.add(rank, window.number, rates, window.seconds)
+        self._network.add(rank, window.number, rates, window.seconds, window.gradients)
+
+    def rank_status(self, peer: RankState, sinks: Mapping[str, OutputFile]) -> RankStatus:
+        figures, out, err = self._ranks[peer.rank], sinks["out"], sinks["err"]
+        status = peer.status._replace(
+            out_lines=out.lines,
+            err_lines=err.lines,
+            lost=out.lost + err.lost,
+            throughput=figures.throughput.now(is_over=peer.exit is not None or peer.is_done),
+            trial=figures.trial,
+            mismatch=figures.mismatch,
+        )
+        beat = figures.beat
+        if beat is None:
+            return status
+        if status.state not in FINAL:
+            status = status._replace(cpu=beat.cpu, rss=beat.rss)
+        return status._replace(process=beat.process, waits_in=beat.waits_in)
+
+    def run_status(self, status: RunStatus, ranks: Sequence[RankStatus]) -> RunStatus:
+        throughput = run_throughput([rank.throughput for rank in ranks])
+        slow, network = self._slow.slow, self._network.network
+        return status._replace(ranks=tuple(ranks), throughput=throughput, slow=slow, network=network)

@@ -1,0 +1,504 @@
+"""The supervisor of a run on node0: its sockets, files, signals and processes, and the clock. It decides nothing.
+
+Whatever happens becomes an event of `machine_state.py`; `machine.py` decides, and each command that it answers with is
+carried out here by the action of its class in `self.actions`. What an action finds out is an event again, which follows
+after the other actions. In come the ranks' messages (`rank_connections.py`), signals and the end of mpirun; out go
+messages to the ranks and the record (`recorder.py`). The rules: output goes from its connection to its file, without a
+decision; this module alone reads the clock; SIGTERM to the supervisor stops the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, NamedTuple
+
+from ipexctl.node.common import slurm, sockets
+from ipexctl.node.common.answer import AgentError, Json
+from ipexctl.node.common.environ import SetupError
+from ipexctl.node.common.files import make_private_directory, read_json, remove_file, write_json_atomically
+from ipexctl.node.common.job import CALLER_FILE, CONNECTIVITY_FILE, StartRequest, SupervisorRequest
+from ipexctl.node.common.limits import FULL_DISK_FLUSH
+from ipexctl.node.common.link import ready
+from ipexctl.node.common.records import Detail, RunStatus, SilentRank
+from ipexctl.node.run import machine, messages, recorder, stack_dumps
+from ipexctl.node.run import machine_state as m
+from ipexctl.node.run.figures import RunFigures
+from ipexctl.node.run.master_port import PortError, check_master_port
+from ipexctl.node.run.mpirun import MpirunProcess, node_starter
+from ipexctl.node.run.rank_connections import RankConnection, RankConnections
+from ipexctl.node.run.slurm_job import RunJob
+from ipexctl.node.run.status_file import StoredStatus, read_document
+
+if TYPE_CHECKING:
+    import socket
+
+    from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
+
+MINIMUM_TURN = 0.01
+"""Minimum seconds of one loop iteration while output arrives, so that many small chunks are handled together."""
+
+
+def now() -> m.Moment:
+    return m.Moment(time.monotonic(), time.time())
+
+
+class SupervisorLoop:
+    """One run, from the start of mpirun to the end of the last process."""
+
+    def __init__(self, request: SupervisorRequest, start: StartRequest, listeners: list[socket.socket]) -> None:
+        self.request, self.rundir = request, request.rundir
+        self.job = RunJob(request.rundir) if node_starter(start).in_job else None
+        began = now()
+        before = earlier_start(self.rundir, self.job)
+        status = recorder.first_status(request, start, began.epoch)
+        if before is not None:
+            status = recorder.continued_status(before.status, status, ended=before.written)
+            start = start._replace(restarts=status.restarts)
+        self.record = recorder.Recorder(request.rundir, status, is_continued=before is not None)
+        self.record.complete = self.complete_status
+        self.state = m.first_state(
+            start, node_starter(start), status, began, self.job.state if self.job is not None else None
+        )
+        self.connections = RankConnections(request.token, listeners, self)
+        for placement in start.ranks:
+            sinks = self.record.sinks(placement.rank, placement.host)
+            self.connections.add(RankConnection(placement, sinks, self.record.windows(placement.rank)))
+        self.connections.listener.addresses.update(start.addresses)
+        hosts = {placement.rank: placement.host for placement in start.ranks}
+        self.figures = RunFigures(hosts, read_json(os.path.join(self.rundir, "plan.json")))
+        self.process: MpirunProcess | None = None
+        """Of the last attempt."""
+        self.exchange: CheckpointExchange | None = None
+        """Runs before the commands of an attempt start."""
+        self.fix = ""
+        """What to do about an mpirun that can't be started."""
+        self.is_finished = False
+        self.events: deque[m.Event] = deque()
+        """The first one is being handled."""
+        self.actions: Mapping[type, Callable[[Any], None]] = {
+            m.StartAttempt: self.start_attempt,
+            m.Send: lambda send: self.send(send.rank, send.kind, send.fields),
+            m.Drop: lambda drop: self.connections.drop(self.peer(drop.rank)),
+            m.Rewind: lambda rewind: self.connections.rewind(self.peer(rewind.rank)),
+            m.EndOutput: self.end_output,
+            m.SignalMpirun: self.signal_mpirun,
+            m.EndExchange: self.end_exchange,
+            m.LogEvent: lambda event: self.log(event.name, event.fields),
+            m.AddNote: self.add_note,
+            m.LookAtDisk: self.look_at_disk,
+            m.LookAtSilence: self.look_at_silence,
+            m.TakeDump: self.take_dump,
+            m.WriteDump: self.write_dump,
+            m.RemoveDump: lambda dump: stack_dumps.remove_dump(self.dumps, dump.id),
+            m.AskTimeLeft: self.ask_time_left,
+            m.AskJob: self.ask_job,
+            m.Requeue: self.requeue,
+            m.Close: self.close,
+            m.EndJob: self.end_job,
+            m.Finish: self.finish,
+        }
+        self.signals: list[int] = []
+        self.wake = self.catch_signals()
+
+    def catch_signals(self) -> int:
+        """Collect signals; returns the descriptor that is readable then."""
+        wake, wakeup = os.pipe()
+        os.set_blocking(wake, False)
+        os.set_blocking(wakeup, False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGUSR1):
+            signal.signal(number, lambda number, _: self.signals.append(number))
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        return wake
+
+    # Events
+
+    def start(self) -> Json:
+        """Start mpirun; returns the reply to the StartRequest."""
+        self.on_event(m.Begin())
+        self.record.save(time.monotonic())
+        status = self.state.status
+        if self.process is None:
+            return {"event": "failed", "reason": status.reason, "fix": self.fix}
+        pids = {"mpirun": self.process.pid, "master_port": status.master.port}
+        return {"event": "started", **status.supervisor._asdict(), **pids}
+
+    def run(self) -> None:
+        while not self.is_finished:
+            self.turn()
+
+    def turn(self) -> None:
+        began = time.monotonic()
+        interval = machine.check_interval(self.state)
+        if machine.is_ending(self.state) or began - self.state.checked_at >= interval:
+            self.look(began)
+            if self.is_finished:
+                return
+        wait = min(interval, self.record.times.seconds_left(began))
+        readable, _ = ready([self.wake, *self.connections.readers()], self.connections.writers(), wait)
+        if self.wake in readable:
+            os.read(self.wake, 4096)
+        self.handle_signals()
+        is_output = self.connections.handle_ready(
+            [reader for reader in readable if reader != self.wake], time.monotonic()
+        )
+        if is_output and (rest := MINIMUM_TURN - (time.monotonic() - began)) > 0:
+            time.sleep(rest)
+        self.record.times.write(*now())
+        self.record.save(time.monotonic())
+
+    def on_event(self, event: m.Event) -> None:
+        """Decide, and act. What an action finds out is decided after the other actions."""
+        self.events.append(event)
+        if len(self.events) == 1:
+            self.handle_events()
+
+    def handle_events(self) -> None:
+        while self.events:
+            self.take(*machine.advance(self.state, self.events[0], now()))
+            self.events.popleft()
+
+    def take(self, state: m.SupervisorState, commands: Iterable[m.Action]) -> None:
+        """Carry out the commands that lead to this state."""
+        if state.status is not self.state.status or state.ranks is not self.state.ranks:
+            self.record.is_unsaved = True
+        self.state, self.record.status = state, state.status
+        for command in commands:
+            self.actions[type(command)](command)
+
+    def on_message(self, peer: RankConnection, message: messages.Message) -> None:
+        """A figure is recorded; all else is an event."""
+        if isinstance(message, (messages.Beat, messages.Exit)):
+            if isinstance(message, messages.Beat):
+                peer.ends = message.ends
+            else:
+                peer.has_exited = True
+            self.connections.acknowledge(peer)
+        elif isinstance(message, messages.End):
+            if peer.is_refused:  # it is sent again with what was refused
+                return
+            peer.end_output(message.ends)
+        if self.figures.add(peer.rank, message, peer.windows, now()):
+            self.record.is_unsaved = True
+            if isinstance(message, messages.Mismatch):
+                self.log("mismatch", {"rank": peer.rank, "host": peer.host, "text": message.text})
+        else:
+            self.on_event(m.RankSent(peer.rank, message))
+
+    def handle_signals(self) -> None:
+        while self.signals:
+            number = self.signals.pop(0)
+            if number == signal.SIGUSR1:
+                for dump_id, ranks in stack_dumps.take_requests(self.dumps):
+                    self.on_event(m.DumpAsked(dump_id, ranks))
+            elif number != signal.SIGCHLD:
+                self.on_event(m.StopAsked(number))
+            elif self.process is not None and self.state.mpirun is not None and self.state.mpirun.ended_at is None:
+                code = self.process.exit_code()
+                if code is not None:
+                    self.on_event(m.MpirunEnded(code))
+
+    def look(self, clock: float) -> None:
+        """Check everything, with what can only be seen by looking."""
+        self.connections.listener.drop_late(clock)
+        self.look_at_exchange()
+        if self.job is not None and (left := self.job.time_left(clock)) is not None:
+            self.on_event(left)
+        if self.record.holds_output and self.record.has_room():
+            self.record.store_held()
+        tail = self.record.tail("mpirun.log") if machine.needs_mpirun_log(self.state) else ()
+        self.on_event(
+            m.Tick(
+                self.connections.received(),
+                self.connections.printed_at(),
+                self.connections.written_at,
+                self.caller_changed(),
+                self.record.refused_at,
+                tuple(tail),
+            )
+        )
+
+    def look_at_exchange(self) -> None:
+        """Print what the exchange of checkpoints does, and whether it is over."""
+        exchange = self.exchange
+        if exchange is None:
+            return
+        is_over = exchange.is_over
+        while not exchange.notes.empty():
+            fields = {"text": exchange.notes.get()}
+            self.log("checkpoint", fields)
+            self.add_note(m.AddNote(next(iter(self.connections.all)), "checkpoint", fields))
+        if is_over:
+            self.on_event(m.ExchangeOver(exchange.failure, exchange.failed_host))
+
+    def caller_changed(self) -> int:
+        if not self.state.plan.caller_silence:
+            return 0
+        try:
+            return os.stat(self.record.path(CALLER_FILE)).st_mtime_ns
+        except OSError:
+            return 0
+
+    # What the connections need to know
+
+    def may_connect(self, hello: messages.Hello) -> bool:
+        return machine.may_connect(self.state, hello)
+
+    def welcome(self) -> Json:
+        return {
+            "attempt": self.state.status.attempt,
+            "master": self.state.status.master._asdict(),
+            "stop": self.state.ending is not None,
+            "checkpoint_port": self.exchange.port if self.exchange is not None else None,
+        }
+
+    @property
+    def is_disk_full(self) -> bool:
+        return self.state.disk.is_full
+
+    # The record
+
+    @property
+    def dumps(self) -> str:
+        return self.record.path("stacks")
+
+    def peer(self, rank: int) -> RankConnection:
+        return self.connections.all[rank]
+
+    def send(self, rank: int, kind: str, fields: Mapping[str, str]) -> None:
+        self.connections.send_message(self.peer(rank), kind, **fields)
+
+    def log(self, name: str, fields: Mapping[str, Any]) -> None:
+        self.record.event(time.time(), name, fields)
+
+    def add_note(self, note: m.AddNote) -> None:
+        self.peer(note.rank).sinks["err"].note(note.kind, dict(note.fields), is_first=True)
+
+    def complete_status(self, status: RunStatus) -> RunStatus:
+        ranks = [self.figures.rank_status(peer, self.peer(peer.rank).sinks) for peer in self.state.ranks.values()]
+        return self.figures.run_status(status, ranks)
+
+    def end_output(self, command: m.EndOutput) -> None:
+        peer = self.peer(command.rank)
+        peer.accept_output()
+        peer.end_output(peer.ends)
+
+    def look_at_disk(self, _: m.LookAtDisk) -> None:
+        if self.record.has_room():
+            self.on_event(m.DiskHasRoom())
+
+    def look_at_silence(self, command: m.LookAtSilence) -> None:
+        ranks = tuple(map(self.silent_rank, command.ranks))
+        self.on_event(m.SilenceSeen(command.since, ranks))
+
+    def silent_rank(self, rank: int) -> SilentRank:
+        peer, status = self.peer(rank), self.figures.rank_status(self.state.ranks[rank], self.peer(rank).sinks)
+        stream = max(peer.printed_at, key=lambda name: peer.printed_at[name], default=None)
+        lines = self.record.tail(f"ranks/{rank:04}.{stream}", 1) if stream else []
+        last = lines[-1][:400] if lines else None
+        return SilentRank(rank, peer.host, last, status.cpu, status.process, status.waits_in, stream)
+
+    def take_dump(self, _: m.TakeDump) -> None:
+        dump_id = stack_dumps.new_dump_id(time.time())
+        try:
+            make_private_directory(self.dumps)
+        except OSError:  # the disk is full
+            dump_id = ""
+        self.on_event(m.DumpAsked(dump_id, is_own=True))
+
+    def write_dump(self, command: m.WriteDump) -> None:
+        """With what is known of ranks that have not answered."""
+        rows = []
+        for row in command.rows:
+            if row["rank"] in command.unanswered:
+                beat = self.figures.of(row["rank"]).beat
+                last = {"process": beat and beat.process, "waits_in": beat and beat.waits_in}
+                row = {**row, "last": last}
+            rows.append(row)
+        stack_dumps.write_dump(self.dumps, command.id, time.time(), rows)
+
+    # mpirun
+
+    def start_attempt(self, command: m.StartAttempt) -> None:
+        """Start mpirun, behind what is left of the attempt before."""
+        if self.process is not None:
+            self.process.kill_leftovers()
+            self.connections.drop_all()
+        if command.after:
+            status = self.state.status
+            note = {"attempt": status.attempt, "restarts": status.restarts, "reason": command.after}
+            for peer in self.connections.all.values():
+                for sink in peer.sinks.values():
+                    sink.note("restart", note)
+        for peer in self.connections.all.values():
+            peer.reset()
+        self.figures.begin_attempt()
+        self.record.times.write_all(time.time())  # a setup file may take long to source
+        try:
+            self.on_event(self.start_mpirun())
+        except OSError as error:
+            is_first = self.process is None
+            failure = describe_start_failure(error, self.state, self.request.host, is_first=is_first)
+            self.fix = failure.fix
+            self.on_event(m.StartFailed(failure.reason, failure.detail))
+
+    def start_mpirun(self) -> m.AttemptStarted:
+        """Raises an OSError when it can't be started."""
+        plan, master = self.state.plan, self.state.plan.master
+        if master.port and not self.state.status.attempt:  # an earlier attempt has used it
+            check_master_port(master.addr, master.port)
+        master = master._replace(port=master.port or sockets.free_port(master.addr))
+        if plan.checkpoint:
+            self.exchange = self.begin_exchange(plan)
+        remove_file(self.connectivity_path)
+        self.process = MpirunProcess(plan, self.rundir)
+        return m.AttemptStarted(self.process.pid, master, is_exchanging=self.exchange is not None)
+
+    def begin_exchange(self, plan: StartRequest) -> CheckpointExchange:
+        """Begin the exchange among the lowest ranks of the stores, for which all ranks wait."""
+        from ipexctl.node.run.checkpoint_exchange import CheckpointExchange  # few runs need it, and its imports
+
+        first_of_store = {placement.store: placement for placement in reversed(plan.ranks)}
+        hosts = {rank: host for rank, host, store in plan.ranks if first_of_store[store].rank == rank}
+        addresses = self.connections.listener.addresses
+        return CheckpointExchange(plan.checkpoint, hosts, self.request.bind, self.request.token, addresses)
+
+    def end_exchange(self, _: m.EndExchange) -> None:
+        if self.exchange is not None:
+            self.exchange.close()
+            self.exchange = None
+
+    def signal_mpirun(self, command: m.SignalMpirun) -> None:
+        if self.process is not None:
+            self.process.signal(command.signal)
+
+    @property
+    def connectivity_path(self) -> str:
+        return os.path.join(os.path.dirname(self.rundir), CONNECTIVITY_FILE)
+
+    # Slurm
+
+    def ask_time_left(self, _: m.AskTimeLeft) -> None:
+        if self.job is not None:
+            self.job.ask_time_left(time.monotonic())
+
+    def ask_job(self, _: m.AskJob) -> None:
+        if self.job is not None:
+            self.job.begin_query()
+
+    def requeue(self, _: m.Requeue) -> None:
+        self.on_event(m.Requeued(self.job is not None and self.job.requeue()))
+
+    def end_job(self, command: m.EndJob) -> None:
+        if self.job is not None:
+            self.job.end(command.state)
+
+    # The end
+
+    def close(self, command: m.Close) -> None:
+        self.wait_for_room(command.patience)
+        for peer in self.connections.all.values():
+            for name, reason in peer.close_files().items():
+                self.log("output-lost", {"rank": peer.rank, "host": peer.host, "stream": name, "reason": reason})
+        self.record.times.write_all(time.time())
+        self.record.times.close()
+        self.record.notes.close()
+        log = ""
+        if self.process is not None:
+            self.process.kill_leftovers()
+            log = self.process.read_log() if self.job is not None else ""
+        self.connections.dismiss()
+        remove_file(self.record.path("job.json"))
+        connectivity = self.state.plan.connectivity
+        if command.keeps_connectivity and connectivity is not None:
+            with contextlib.suppress(OSError):
+                write_json_atomically(self.connectivity_path, connectivity._asdict(), durable=False)
+        shown = ""
+        if self.job is not None:
+            self.job.close()
+            if command.asks_job:
+                self.job.begin_query()
+            shown = self.job.shown()
+        self.on_event(m.Closed(shown, slurm.is_step_cancelled(log)))
+
+    def wait_for_room(self, patience: float) -> None:
+        """Wait until the output that is held in memory is written; what is left then counts as lost."""
+        until = time.monotonic() + patience
+        while not self.record.store_held() and time.monotonic() < until:
+            time.sleep(0.2)
+        for peer in self.connections.all.values():
+            if any(sink.held for sink in peer.sinks.values()):
+                self.log("output-lost", {"rank": peer.rank, "host": self.record.status.node0})
+        self.record.give_up_held()
+
+    def finish(self, command: m.Finish) -> None:
+        self.is_finished = True
+        until = time.monotonic() + FULL_DISK_FLUSH
+        self.record.save(time.monotonic())
+        while self.record.is_unsaved and time.monotonic() < until:
+            time.sleep(1.0)
+            self.record.save(time.monotonic())
+        if command.notifies:
+            self.start_notify()
+
+    def start_notify(self) -> None:
+        from ipexctl.node.run import notify, summary  # few runs have a command
+
+        notification = self.state.plan.notify
+        if notification is None:
+            return
+        status = self.record.whole_status()
+        code = 0 if status.state == "ok" else status.exit_code or 1
+        fields = summary.summary_fields(
+            status.id,
+            status,
+            world_size=status.world_size,
+            hosts=notification.hosts,
+            exit_code=code,
+            seconds=(status.ended or 0.0) - (status.started or 0.0),
+        )
+        text, (command, _, claim_after, timeout) = summary.summary_text(fields), notification
+        try:
+            notify.start_notify(notify.NotifyRequest(self.rundir, command, text, claim_after, timeout))
+        except OSError as error:
+            self.log("not-notified", {"reason": error.strerror or str(error)})
+
+
+def earlier_start(rundir: str, job: RunJob | None) -> StoredStatus | None:
+    """The status that an earlier start of the same job has left; None in its first start."""
+    if job is None or not job.state.may_requeue or not job.state.restarts:
+        return None
+    with contextlib.suppress(AgentError):
+        return read_document(rundir + "/status.json")
+    return None
+
+
+class MpirunFailure(NamedTuple):
+    """Why mpirun could not be started, for the record, and what to do about it, for the caller."""
+
+    reason: str
+    fix: str
+    detail: Detail | None = None
+
+
+def describe_start_failure(error: OSError, state: m.SupervisorState, host: str, *, is_first: bool) -> MpirunFailure:
+    plan, starter = state.plan, state.starter
+    if not is_first:
+        why = str(error.strerror or error)
+        reason = f"{starter.program} can't be started again: {why}"
+        return MpirunFailure(reason, "", Detail(starter.failure, {"why": why}))
+    if isinstance(error, SetupError):
+        fields = {"place": host, "file": plan.setup or "", "what": str(error.strerror)}
+        command = shlex.join(["bash", "-c", f". {shlex.quote(plan.setup or '')}"])
+        fix = f"mend that file; to see its errors on every host: ipexctl exec -- {command}"
+        return MpirunFailure(fields["what"], fix, Detail("setup-failed", fields))
+    if isinstance(error, PortError):
+        return MpirunFailure(str(error.strerror), error.fix)
+    why = f"{error.filename or plan.argv[0]}: {error.strerror}" if error.errno else str(error.strerror)
+    reason = f"{starter.program} can't be started: {why}"
+    return MpirunFailure(reason, starter.fix, Detail(starter.failure, {"why": why}))

@@ -1,0 +1,719 @@
+"""Decides what a supervisor does: (state, event, time) → (state, commands). Pure; `loop.py` acts.
+
+In come the ranks' messages, lost connections, signals, the end of mpirun, Slurm's answers, and four times a second
+(once while all is well) a `Tick` with the time; out go the next state of the run, and commands: messages to ranks,
+signals to mpirun, entries of the record, the next attempt, the end. `EVENTS` and `MESSAGES` say what is handled where.
+
+`verdict.py` decides why the run ends; this module decides when it is over, and whether it starts again. A run whose
+Slurm job is put into the queue again is not over: the supervisor of the job's next start goes on with the same record.
+The rules: no rank outlives the others; no output is dropped while its rank can send it; each wait has an end.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any, Callable, Mapping
+
+from ipexctl.node.common import slurm
+from ipexctl.node.common.json_records import as_json
+from ipexctl.node.common.limits import (
+    DUMP_REPLIES,
+    FULL_DISK_FLUSH,
+    FULL_DISK_ROOM,
+    LAST_MESSAGES,
+    MPIRUN_EXIT,
+    RANK_EXIT,
+    RANK_RECONNECT,
+    RANK_SILENCE,
+    RANKS_BEGIN,
+    TERM_GRACE,
+)
+from ipexctl.node.common.records import FINAL, Detail, Mpirun, Silence, split_details
+from ipexctl.node.run import job_end, messages, verdict
+from ipexctl.node.run import machine_state as m
+from ipexctl.node.run.job_end import RunEnd
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
+    from ipexctl.node.run.machine_state import (
+        Action,
+        Event,
+        Moment,
+        MpirunState,
+        RankState,
+        SupervisorState,
+        Transition,
+    )
+
+CHECK_INTERVAL = 0.25
+"""Seconds between two checks of all ranks, while the run starts or ends."""
+RUNNING_INTERVAL = 1.0
+"""While all is well: each check takes time from the ranks of this node."""
+SUSPENDED = 5.0
+"""Seconds between two checks after which this process was itself suspended: then the ranks do not count as silent."""
+UNRECORDED = 20.0
+"""Seconds for which the status may not be written in a trial: its call sees the steps in no other way."""
+MAX_MALFORMED = 3
+"""Malformed messages of a rank until it counts as lost."""
+DISK_CHECK_INTERVAL = 1.0
+"""Seconds between two checks of a full disk for free space."""
+CATCH_UP_TIME = 5.0
+"""Seconds for held-back output to arrive once a disk that was full has free space."""
+MPIRUN_LATE = 1.0
+"""Seconds after the ranks' time to exit, until mpirun is signalled with them."""
+MPIRUN_AFTER_RANKS = 0.3
+"""Seconds for mpirun to exit behind the ranks of a run that has failed or was stopped."""
+MPIRUN_KILLED = 2.0
+"""Seconds between SIGTERM and SIGKILL for mpirun."""
+
+
+def advance(state: SupervisorState, event: Event, now: Moment) -> tuple[SupervisorState, list[Action]]:
+    """The state after an event, and what is to be done for it, in this order."""
+    t = m.Transition(state, now)
+    EVENTS[type(event)](t, event)
+    return t.state, t.commands
+
+
+def check_interval(state: SupervisorState) -> float:
+    """Seconds to wait for events until the next `Tick`."""
+    return RUNNING_INTERVAL if is_running_well(state) else CHECK_INTERVAL
+
+
+def is_ending(state: SupervisorState) -> bool:
+    """Whether each message may be the last one, and a `Tick` follows it."""
+    return state.ending is not None or state.mpirun is None or state.mpirun.ended_at is not None
+
+
+def is_running_well(state: SupervisorState) -> bool:
+    """Whether every rank runs and is connected, and nothing waits for an answer or a decision."""
+    if is_ending(state) or state.is_signal_open or state.dumps or state.is_exchanging:
+        return False
+    return all(peer.status.state == "running" and peer.is_connected for peer in state.ranks.values())
+
+
+def needs_mpirun_log(state: SupervisorState) -> bool:
+    """Whether the next `Tick` may decide by what mpirun prints."""
+    is_ended = state.mpirun is not None and state.mpirun.ended_at is not None
+    return state.ending is None and (is_ended or any(peer.disconnected_at is not None for peer in state.ranks.values()))
+
+
+def may_connect(state: SupervisorState, hello: messages.Hello) -> bool:
+    """Whether a wrapper gets its rank: it may replace its own broken connection, but not that of another one."""
+    peer = state.ranks[hello.rank]
+    if hello.attempt not in (None, state.status.attempt):
+        return False
+    return peer.instance in (None, hello.instance) or not (peer.is_connected or peer.is_done)
+
+
+# The attempt begins
+
+
+def on_begin(t: Transition, _: m.Begin) -> None:
+    """An earlier start of the same Slurm job may have ended an attempt."""
+    status, after = t.state.status, ""
+    if status.attempts:
+        after = status.attempts[-1].reason
+        t.log("restart", attempt=status.attempt, after=after)
+    t.do(m.StartAttempt(after))
+
+
+def on_attempt_started(t: Transition, event: m.AttemptStarted) -> None:
+    t.set(mpirun=m.MpirunState(t.now.clock), is_exchanging=event.is_exchanging)
+    t.set_status(mpirun=Mpirun(event.pid), master=event.master)
+    t.log("mpirun", pid=event.pid, attempt=t.state.status.attempt, master_port=event.master.port)
+
+
+def on_start_failed(t: Transition, event: m.StartFailed) -> None:
+    verdict.fail(t, "mpirun", event.reason, detail=event.detail)
+
+
+def on_exchange_over(t: Transition, event: m.ExchangeOver) -> None:
+    """The commands start when all hosts have the same checkpoint."""
+    if not t.state.is_exchanging:
+        return
+    if event.failure:
+        fail_checkpoint(t, event.failure, [peer for peer in t.ranks if peer.host == event.host][:1])
+        return
+    verdict.end_exchange(t)
+    for peer in t.ranks:
+        t.send(peer.rank, "begin")
+
+
+def fail_checkpoint(t: Transition, reason: str, peers: list[RankState]) -> None:
+    verdict.fail(t, "checkpoint", f"the checkpoint could not be brought to all hosts: {reason}", peers=peers)
+
+
+# Messages of ranks
+
+
+def on_rank_sent(t: Transition, event: m.RankSent) -> None:
+    if handle := MESSAGES.get(type(event.message)):
+        handle(t, t.state.ranks[event.rank], event.message)
+
+
+def on_connected(t: Transition, peer: RankState, message: messages.Connected) -> None:
+    is_new = peer.instance != message.instance
+    peer = t.set_rank(
+        peer.rank,
+        instance=message.instance,
+        is_connected=True,
+        disconnected_at=None,
+        closed_by_peer=False,
+        is_leaving=False,
+        is_released=False,
+        status=peer.status._replace(wrapper=message.wrapper),
+    )
+    event = "connected" if is_new else "reconnected"
+    t.log(event, rank=peer.rank, host=peer.host, node=message.node, wrapper=message.wrapper)
+    if not t.state.restarts_left and verdict.is_job_file_read(t.state, peer.store):
+        t.send(peer.rank, "remove-job")
+    if t.state.ending is not None:
+        verdict.stop_rank(t, peer)
+
+
+def on_disconnected(t: Transition, event: m.Disconnected) -> None:
+    peer = t.state.ranks[event.rank]
+    t.set_rank(
+        peer.rank,
+        is_connected=False,
+        disconnected_at=t.now.clock,
+        received_at=event.received_at,
+        closed_by_peer=event.closed_by_peer and not peer.is_leaving,
+    )
+
+
+def on_reconnecting(t: Transition, peer: RankState, _: messages.Reconnecting) -> None:
+    t.set_rank(peer.rank, is_leaving=True)
+
+
+def on_checkpoint_failed(t: Transition, peer: RankState, message: messages.CheckpointFailed) -> None:
+    """A host could not take part in the exchange, and could not report it there."""
+    t.log("checkpoint-failed", rank=peer.rank, host=peer.host, reason=message.reason)
+    if t.state.is_exchanging:
+        fail_checkpoint(t, f"{peer.host}: {message.reason}", [peer])
+
+
+def on_started(t: Transition, peer: RankState, message: messages.Started) -> None:
+    if peer.status.state != "starting":
+        return
+    t.set_rank_status(peer.rank, pid=message.pid, state="running")
+    t.log("start", rank=peer.rank, host=peer.host, pid=message.pid)
+    if all(rank.status.state != "starting" for rank in t.ranks):
+        t.set_status(state="running")
+
+
+def on_not_started(t: Transition, peer: RankState, message: messages.NotStarted) -> None:
+    if not peer.is_start_failure_noted:  # it is repeated after a reconnect
+        t.set_rank(peer.rank, is_start_failure_noted=True)
+        t.do(m.AddNote(peer.rank, "not-started", {"host": peer.host, "reason": message.reason}))
+
+
+def on_exit(t: Transition, peer: RankState, message: messages.Exit) -> None:
+    if peer.exit is None:
+        verdict.on_exit(t, peer, message)
+
+
+def on_stuck(t: Transition, peer: RankState, message: messages.Stuck) -> None:
+    """A rank has printed and reported its exception, but its process has not exited."""
+    duration = f"its interpreter didn't end for {message.seconds:g} s"
+    reason = f"rank {peer.rank} on {peer.host} {message.text}, and {duration}"
+    reason += " (with oneCCL that is MPI_Finalize waiting for the others)"
+    verdict.fail(t, "stuck", reason, peers=[peer], exit_code=message.code)
+
+
+def on_malformed(t: Transition, peer: RankState, message: messages.Malformed) -> None:
+    """Its connection was dropped. It reconnects; a rank that can't do better is lost."""
+    peer = t.set_rank(peer.rank, malformed=peer.malformed + 1)
+    t.log("malformed", rank=peer.rank, host=peer.host, reason=message.reason)
+    if peer.malformed >= MAX_MALFORMED:
+        reason = f"rank {peer.rank} on {peer.host} sends messages that can't be read: {message.reason}"
+        verdict.fail(t, "lost", reason, peers=[peer], detail=Detail("unreadable"))
+
+
+def on_noticed(t: Transition, peer: RankState, message: messages.Noticed) -> None:
+    """The script saves what it has now, and may end itself then, as with exit code 0."""
+    t.set(has_noticed=True)
+    t.log("noticed", rank=peer.rank, host=peer.host, signal=message.signal)
+
+
+def on_outside_signal(t: Transition, peer: RankState, message: messages.OutsideSignal) -> None:
+    t.set_rank(peer.rank, outside_signal=message.signal)
+    if t.state.ending is None and t.state.signalled_at is None:
+        t.set(signalled_at=t.now.clock)
+
+
+def on_end(t: Transition, peer: RankState, _: messages.End) -> None:
+    verdict.on_output_ended(t, peer.rank)
+
+
+# Time
+
+
+def on_tick(t: Transition, tick: m.Tick) -> None:
+    mpirun = t.state.mpirun
+    if t.state.is_closing:
+        return
+    if mpirun is None:
+        if t.state.ending is not None:  # it could not be started
+            close(t)
+        return
+    if is_over(t.state, mpirun, t.now.clock):
+        end_attempt(t)
+        return
+    check_suspension(t)
+    silence = seconds_silent(t, tick)
+    verdict.on_lost(t, drop_silent(t, silence), silence, tick.mpirun_log)
+    if t.state.ending is not None:
+        verdict.release_ended(t)
+    check_limits(t, tick, mpirun)
+    verdict.check_outside_signals(t)
+    check_disk(t, tick)
+    check_dumps(t)
+    check_silence(t, tick, mpirun)
+    check_mpirun(t, tick, silence)
+
+
+def is_over(state: SupervisorState, mpirun: MpirunState, now: float) -> bool:
+    """Whether mpirun has exited, and every rank has, or had time enough for it."""
+    if mpirun.ended_at is None or state.is_signal_open:
+        return False
+    waiting = [peer for peer in state.ranks.values() if not peer.is_done]
+    if not waiting:
+        return True
+    if state.ending is None:  # `verdict.check_left_behind` decides about these
+        return False
+    all_has_arrived = now - mpirun.ended_at > LAST_MESSAGES
+    if all(not peer.has_begun or (not peer.is_connected and all_has_arrived) for peer in waiting):
+        return True
+    return all_has_arrived and now - state.ending.at > exit_time(state, now, spare=RANK_EXIT)
+
+
+def exit_time(state: SupervisorState, now: float, spare: float = 0.0) -> float:
+    """Seconds from the run's ending for what still runs to exit. On a full disk, output is still to come."""
+    is_behind = state.disk.is_full or now - state.disk.room_at < CATCH_UP_TIME
+    return FULL_DISK_FLUSH if is_behind else TERM_GRACE + spare
+
+
+def check_suspension(t: Transition) -> None:
+    """After a suspension of this process itself, the ranks' silence begins anew."""
+    now = t.now.clock
+    if now - t.state.checked_at > SUSPENDED:
+        t.set(resumed_at=now)
+        for peer in t.ranks:
+            if peer.disconnected_at is not None:
+                t.set_rank(peer.rank, disconnected_at=now)
+    t.set(checked_at=now)
+
+
+def seconds_silent(t: Transition, tick: m.Tick) -> dict[int, float]:
+    """The seconds since each rank has sent something."""
+    now, resumed_at = t.now.clock, t.state.resumed_at
+    return {
+        peer.rank: now - (max(tick.received.get(peer.rank, now), resumed_at) if peer.is_connected else peer.received_at)
+        for peer in t.ranks
+    }
+
+
+def drop_silent(t: Transition, silence: Mapping[int, float]) -> list[int]:
+    """Drop silent connections; returns the ranks that are lost."""
+    now, lost = t.now.clock, []
+    for peer in t.ranks:
+        if peer.is_done:
+            continue
+        patience = RANK_SILENCE if peer.status.pid is not None else t.state.setup_time
+        is_silent = peer.is_connected and silence[peer.rank] > patience
+        limit = RANK_SILENCE if peer.is_leaving else RANK_RECONNECT
+        if not is_silent and (peer.disconnected_at is None or now - peer.disconnected_at <= limit):
+            continue
+        if is_silent:
+            t.do(m.Drop(peer.rank))
+            at = now - silence[peer.rank]
+            peer = t.set_rank(peer.rank, is_connected=False, disconnected_at=now, received_at=at, closed_by_peer=False)
+        t.set_rank(peer.rank, lost_at=(peer.disconnected_at or now) if peer.closed_by_peer else peer.received_at)
+        lost.append(peer.rank)
+    return lost
+
+
+def check_limits(t: Transition, tick: m.Tick, mpirun: MpirunState) -> None:
+    """The ranks' time to begin, the time limit of the run and of its job, and those of a trial."""
+    now, plan = t.now.clock, t.state.plan
+    missing = [peer for peer in t.ranks if not peer.has_begun]
+    if missing and now - mpirun.started_at > RANKS_BEGIN:
+        verdict.on_not_begun(t, missing)
+    if plan.time_limit and now > t.state.created_at + plan.time_limit:
+        verdict.fail(t, "time-limit", f"the time limit of {plan.time_limit:g} s is over")
+    limit = t.state.limit
+    if limit is not None and t.state.ending is None and limit.is_due(now):
+        t.set(limit=limit._replace(is_asked=True))
+        t.do(m.AskTimeLeft())
+    if not plan.caller_silence:
+        return
+    if tick.caller_changed not in (0, t.state.caller_changed):
+        t.set(caller_changed=tick.caller_changed, caller_seen_at=now)
+    if now - t.state.caller_seen_at > plan.caller_silence:
+        reason = f"the call that watched it was gone for {plan.caller_silence:g} s"
+        verdict.end(t, "stopped", 128 + signal.SIGHUP, reason)
+    if tick.unrecorded_since is not None and now - tick.unrecorded_since > UNRECORDED:
+        reason = f"nothing could be recorded for {UNRECORDED:g} s: the disk of {t.state.status.node0} is full"
+        verdict.end(t, "failed", 1, f"{reason}, or a quota is used up")
+
+
+def on_time_left(t: Transition, event: m.TimeLeft) -> None:
+    """Tell the ranks that the job is about to end, and stop the run before it does."""
+    limit, job = t.state.limit, t.state.job
+    if limit is None or job is None:
+        return
+    limit = limit._replace(is_asked=False)
+    if event.is_answer:
+        limit = limit.with_answer(event.asked_at, event.seconds)
+    if t.state.ending is not None:
+        t.set(limit=limit)
+        return
+    steps, limit = limit.steps(t.now.clock)
+    t.set(limit=limit)
+    for step in steps:
+        seconds = round(limit.left(t.now.clock))
+        t.log("job-limit", step=step, job=job.number, seconds=seconds)
+        if step == "stop":
+            verdict.stop(t, 128 + signal.SIGTERM)
+            return
+        t.set(is_limit_near=True)
+        t.do(m.AddNote(t.ranks[0].rank, "job-limit", {"job": job.number, "seconds": seconds}))
+        for peer in t.ranks:
+            t.send(peer.rank, "notice")
+
+
+# A full disk
+
+
+def on_output_refused(t: Transition, _: m.OutputRefused) -> None:
+    t.set(disk=t.state.disk._replace(is_full=True))
+
+
+def check_disk(t: Transition, tick: m.Tick) -> None:
+    """Ranks that have all ended wait for a full disk for a while; what they still hold then is lost."""
+    now, disk = t.now.clock, t.state.disk
+    left = [peer for peer in t.ranks if not peer.is_done]
+    is_hindered = bool(left) and all(peer.exit is not None for peer in left)
+    disk = disk._replace(since=max(disk.since, tick.written_at) if is_hindered else now)
+    if disk.is_full and now - disk.looked_at > DISK_CHECK_INTERVAL:
+        t.set(disk=disk._replace(looked_at=now))
+        t.do(m.LookAtDisk())
+        return
+    t.set(disk=disk)
+    if disk.is_full and now - disk.since > FULL_DISK_ROOM:
+        for peer in left:
+            t.do(m.EndOutput(peer.rank))
+            t.log("output-lost", rank=peer.rank, host=peer.host)
+            verdict.on_output_ended(t, peer.rank)
+
+
+def on_disk_has_room(t: Transition, _: m.DiskHasRoom) -> None:
+    t.set(disk=t.state.disk._replace(is_full=False, room_at=t.now.clock))
+    for peer in t.ranks:
+        t.do(m.Rewind(peer.rank))
+
+
+# Silence and stacks
+
+
+def check_silence(t: Transition, tick: m.Tick, mpirun: MpirunState) -> None:
+    """Report a run without output for a long time. Ranks that do not start are found elsewhere, and sooner."""
+    if t.state.ending is not None or all(peer.exit is not None or peer.is_done for peer in t.ranks):
+        return  # a silence that lasted until the end stays in the status
+    length, after = t.now.clock - max(mpirun.started_at, tick.printed_at), t.state.plan.hang_after
+    if t.state.status.silent is not None:
+        if length < after:
+            t.set_status(silent=None)
+            t.log("output-resumed")
+    elif length >= after > 0:
+        ranks = tuple(peer.rank for peer in t.ranks if peer.exit is None)
+        t.do(m.LookAtSilence(round(t.now.epoch - length, 3), ranks))
+
+
+def on_silence_seen(t: Transition, event: m.SilenceSeen) -> None:
+    """Keep the stacks with the run, also if they are not shown: they explain the hang when the run is over."""
+    plan = t.state.plan
+    silent = Silence(event.since, plan.hang_after, event.ranks, on_hang=plan.on_hang)
+    t.set_status(silent=silent)
+    t.log("silent", **as_json(silent))
+    t.do(m.TakeDump())
+
+
+def on_dump_asked(t: Transition, event: m.DumpAsked) -> None:
+    if not event.id:
+        on_stall_dumped(t, "")
+        return
+    rows: dict[int, Json] = {}
+    waiting = set()
+    for peer in t.ranks:
+        if event.ranks is not None and peer.rank not in event.ranks:
+            continue
+        state, why = peer.status.state, ""
+        if state == "starting":
+            why = "it has not started yet"
+        elif state != "running":
+            code = peer.status.exit_code
+            why = "it has ended" + ("" if code is None else f" with exit code {code}")
+        elif peer.is_connected:
+            t.send(peer.rank, "dump", id=event.id)
+            waiting.add(peer.rank)
+        else:
+            why = "it is reconnecting to the supervisor"
+        rows[peer.rank] = {"rank": peer.rank, "host": peer.host, "state": state, "processes": None, "why": why}
+    dump = m.PendingDump(event.id, event.is_own, t.now.clock + DUMP_REPLIES, rows, frozenset(waiting))
+    t.set(dumps=(*t.state.dumps, dump))
+    check_dumps(t)
+
+
+def on_stacks(t: Transition, peer: RankState, message: messages.Stacks) -> None:
+    def with_answer(dump: m.PendingDump) -> m.PendingDump:
+        if dump.id != message.id or peer.rank not in dump.waiting:
+            return dump
+        row = {**dump.rows[peer.rank], "processes": message.processes, "state": peer.status.state}
+        return dump._replace(rows={**dump.rows, peer.rank: row}, waiting=dump.waiting - {peer.rank})
+
+    t.set(dumps=tuple(map(with_answer, t.state.dumps)))
+    check_dumps(t)
+
+
+def check_dumps(t: Transition) -> None:
+    """Write the dumps whose ranks have all replied, or whose time is over."""
+    over = [dump for dump in t.state.dumps if t.now.clock > dump.until or not dump.waiting]
+    t.set(dumps=tuple(dump for dump in t.state.dumps if dump not in over))
+    late = {"why": f"its wrapper process didn't answer within {DUMP_REPLIES:g} s"}
+    for dump in over:
+        rows = ({**row, **late} if rank in dump.waiting else row for rank, row in sorted(dump.rows.items()))
+        t.do(m.WriteDump(dump.id, tuple(rows), dump.waiting))
+        if dump.is_own:
+            on_stall_dumped(t, dump.id)
+
+
+def on_stall_dumped(t: Transition, dump_id: str) -> None:
+    plan, silent = t.state.plan, t.state.status.silent
+    if plan.on_hang == "report":  # one is enough: a script may be silent again and again
+        if t.state.stall_dump:
+            t.do(m.RemoveDump(t.state.stall_dump))
+        t.set(stall_dump=dump_id)
+    if silent is None or t.state.ending is not None:  # it has printed something, or has ended
+        return
+    t.set_status(silent=silent._replace(dump=dump_id))
+    t.log("dumped", dump=dump_id)
+    if plan.on_hang == "stop":
+        ranks = [peer.rank for peer in t.ranks if peer.exit is None]
+        verdict.fail(t, "hang", f"no rank printed anything for {plan.hang_after:g} s", ranks=ranks)
+
+
+# mpirun
+
+
+def on_mpirun_ended(t: Transition, event: m.MpirunEnded) -> None:
+    if t.state.mpirun is None:
+        return
+    t.set_mpirun(ended_at=t.now.clock, code=event.code)
+    code, _ = m.MpirunState(0.0, code=event.code).ended_by
+    t.set_status(mpirun=t.state.status.mpirun._replace(exit_code=code))
+    t.log("mpirun-ended", exit_code=code)
+
+
+def check_mpirun(t: Transition, tick: m.Tick, silence: Mapping[int, float]) -> None:
+    """End mpirun behind its ranks; if it has ended before them, find out what that means for the run."""
+    mpirun = t.state.mpirun
+    assert mpirun is not None
+    if mpirun.ended_at is None:
+        end_mpirun(t, mpirun)
+    elif t.state.ending is None and t.now.clock - mpirun.ended_at > LAST_MESSAGES:
+        if any(not peer.is_done and peer.exit is None for peer in t.ranks):
+            tail = tuple(split_details(list(tick.mpirun_log))[0])
+            t.set_status(mpirun=t.state.status.mpirun._replace(tail=tail))
+        verdict.check_left_behind(t, mpirun, silence, tick.mpirun_log)
+
+
+def end_mpirun(t: Transition, mpirun: MpirunState) -> None:
+    """Let mpirun exit by itself, and end it if it does not: it may wait for a rank that can't be reached.
+
+    Until every rank has connected, SIGTERM could be endless under hydra: its daemon on a node sends the signal on to
+    the process group of each child, and a child that has no group of its own yet is in the daemon's, which so signals
+    itself for ever. When mpirun is killed, its daemons end by the lost connection.
+    """
+    now, ending, ranks_ended_at = t.now.clock, t.state.ending, mpirun.ranks_ended_at
+    waiting = [peer for peer in t.ranks if not peer.is_done and peer.has_begun]
+    if ranks_ended_at is None and (all(peer.is_done for peer in t.ranks) or (ending is not None and not waiting)):
+        ranks_ended_at = now
+        t.set_mpirun(ranks_ended_at=now)
+    late_at = never = float("inf")
+    patience = MPIRUN_EXIT
+    if ending is not None:
+        late_at = ending.at + exit_time(t.state, now) + MPIRUN_LATE
+        patience = MPIRUN_AFTER_RANKS
+    after_ranks = never if ranks_ended_at is None else ranks_ended_at + patience
+    due_at = late_at if now > late_at else after_ranks
+    if now <= due_at:
+        return
+    have_begun = all(peer.has_begun for peer in t.ranks)
+    is_killed = now - due_at > MPIRUN_KILLED or (t.state.starter.is_hydra and not have_begun)
+    t.set_mpirun(was_told_to_end=True)
+    t.do(m.SignalMpirun(signal.SIGKILL if is_killed else signal.SIGTERM))
+
+
+# The end
+
+
+def on_stop_asked(t: Transition, event: m.StopAsked) -> None:
+    if t.state.is_closing:
+        return
+    t.set(is_asked_to_stop=True)
+    if t.state.job is not None:
+        t.do(m.AskJob())
+    verdict.stop(t, 128 + event.signal)
+
+
+def end_attempt(t: Transition) -> None:
+    """Start the next attempt, if one is allowed; the script continues from its checkpoint."""
+    verdict.on_all_ended(t)
+    job = t.state.job
+    if not verdict.may_restart(t.state):
+        close(t)
+    elif job is not None and job.may_requeue and asks_for_other_nodes(run_end(t.state)):
+        t.set(is_closing=True)
+        t.do(m.Requeue())
+    else:
+        restart(t)
+
+
+def asks_for_other_nodes(end: RunEnd) -> bool:
+    """Whether another start of the job follows in place of another attempt: it has other nodes."""
+    return end.has_lost_node and job_end.should_requeue(end, "")
+
+
+def restart(t: Transition) -> None:
+    after = t.state.status.reason
+    verdict.begin_next_attempt(t)
+    t.do(m.StartAttempt(after))
+
+
+def ending_of(state: SupervisorState) -> m.Ending:
+    return state.ending or m.Ending("ok", 0)
+
+
+def close(t: Transition) -> None:
+    """No attempt follows: what ranks have not said by now is not known."""
+    ending = ending_of(t.state)
+    t.set(is_closing=True)
+    for peer in t.ranks:
+        if peer.status.state not in FINAL:
+            is_lost = peer.has_begun and ending.state != "stopped"
+            t.set_rank_status(peer.rank, state="lost" if is_lost else "stopped")
+    t.do(
+        m.Close(
+            FULL_DISK_ROOM if ending.state != "stopped" else TERM_GRACE,
+            keeps_connectivity=ending.state == "ok",
+            asks_job=t.state.job is not None and run_end(t.state).is_by_signal,
+        )
+    )
+
+
+def run_end(state: SupervisorState) -> RunEnd:
+    status, ending = state.status, ending_of(state)
+    return RunEnd(
+        ending.state,
+        ending.code,
+        status.reason,
+        status.first_failure,
+        status.attempts,
+        is_limit_near=state.is_limit_near,
+        has_noticed=state.has_noticed,
+        is_asked_to_stop=state.is_asked_to_stop,
+        is_silent=status.silent is not None,
+    )
+
+
+def on_closed(t: Transition, event: m.Closed) -> None:
+    """What Slurm did to the run, or does now: it stopped the run, or lets it go on in another start of the job."""
+    job = t.state.job
+    if job is None:
+        finish(t)
+        return
+    word, end = job_word(t.state, job, event), run_end(t.state)
+    if job.may_requeue and not begins_again(job, word) and job_end.should_requeue(end, word):
+        t.set(closed=event)
+        t.do(m.Requeue())
+    else:
+        judge_job(t, job, word)
+
+
+def job_word(state: SupervisorState, job: m.JobState, closed: m.Closed) -> str:
+    is_cancelled = closed.is_step_cancelled and state.mpirun is not None and not state.mpirun.was_told_to_end
+    return job_end.find_word(run_end(state), closed.job_shown, job.restarts, is_step_cancelled=is_cancelled)
+
+
+def begins_again(job: m.JobState, word: str) -> bool:
+    return job.may_requeue and (job.is_requeued or word in (slurm.REQUEUED, slurm.PREEMPTED))
+
+
+def on_requeued(t: Transition, event: m.Requeued) -> None:
+    job, closed = t.state.job, t.state.closed
+    if job is None:
+        return
+    job = job._replace(is_requeued=event.is_done)
+    t.set(job=job)
+    if closed is not None:
+        judge_job(t, job, job_word(t.state, job, closed))
+    elif event.is_done:
+        close(t)
+    else:
+        t.set(is_closing=False)
+        restart(t)
+
+
+def judge_job(t: Transition, job: m.JobState, word: str) -> None:
+    judged = job_end.judge(run_end(t.state), word, begins_again=begins_again(job, word))
+    t.set(ending=ending_of(t.state)._replace(state=judged.state, code=judged.code))
+    t.set_status(reason=judged.reason, first_failure=judged.first, job_end=judged.word)
+    t.do(m.EndJob(judged.state))
+    finish(t)
+
+
+def finish(t: Transition) -> None:
+    ending, has_run = ending_of(t.state), t.state.status.mpirun.pid is not None
+    is_final = ending.state != "queued"
+    if is_final:
+        t.set_status(exit_code=ending.code, ended=t.now.epoch)
+    t.set_status(state=ending.state)
+    t.log("ended", state=ending.state, exit_code=ending.code)
+    t.do(m.Finish(notifies=t.state.plan.notify is not None and has_run and is_final))
+
+
+EVENTS: Mapping[type, Callable[[Transition, Any], None]] = {
+    m.Begin: on_begin,
+    m.Tick: on_tick,
+    m.RankSent: on_rank_sent,
+    m.Disconnected: on_disconnected,
+    m.AttemptStarted: on_attempt_started,
+    m.StartFailed: on_start_failed,
+    m.MpirunEnded: on_mpirun_ended,
+    m.StopAsked: on_stop_asked,
+    m.ExchangeOver: on_exchange_over,
+    m.OutputRefused: on_output_refused,
+    m.DiskHasRoom: on_disk_has_room,
+    m.SilenceSeen: on_silence_seen,
+    m.DumpAsked: on_dump_asked,
+    m.TimeLeft: on_time_left,
+    m.Closed: on_closed,
+    m.Requeued: on_requeued,
+}
+MESSAGES: Mapping[type, Callable[[Transition, RankState, Any], None]] = {
+    messages.Connected: on_connected,
+    messages.Reconnecting: on_reconnecting,
+    messages.CheckpointFailed: on_checkpoint_failed,
+    messages.Started: on_started,
+    messages.NotStarted: on_not_started,
+    messages.Noticed: on_noticed,
+    messages.OutsideSignal: on_outside_signal,
+    messages.Exit: on_exit,
+    messages.Stuck: on_stuck,
+    messages.Stacks: on_stacks,
+    messages.End: on_end,
+    messages.Malformed: on_malformed,
+}
+"""Those with figures of a rank are for the record alone (`figures.py`)."""

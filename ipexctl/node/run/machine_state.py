@@ -1,0 +1,528 @@
+"""The values of the supervisor's decisions: the state of a run, what happens to it, and what is to be done. Pure.
+
+`machine.py` takes a state, an event and the time, and returns the next state with commands; `loop.py` makes the events
+and carries out the commands. All of them are frozen, so that a test writes a run as a list of events with times. A
+state has what decisions need; figures, such as a rank's memory or its steps, are added when the record is written.
+
+`Transition` is one step while it is computed. It is thrown away after that, and so may change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Union
+
+from ipexctl.node.common.limits import RANK_SILENCE, RANKS_BEGIN
+from ipexctl.node.common.records import RankStatus, RunStatus, State
+from ipexctl.node.run.job_limit import JobLimit
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
+    from ipexctl.node.common.job import Master, StartRequest
+    from ipexctl.node.common.records import Detail, SilentRank
+    from ipexctl.node.run.messages import Exit, Message
+    from ipexctl.node.run.mpirun import NodeStarter
+
+
+class Moment(NamedTuple):
+    """The time of an event."""
+
+    clock: float
+    """Of the monotonic clock, by which all waits are measured."""
+    epoch: float
+    """Seconds since the epoch, for the record."""
+
+
+# The state
+
+
+class Ending(NamedTuple):
+    """How the attempt ends, or the run."""
+
+    state: State
+    code: int
+    at: float = 0.0
+    """By the monotonic clock, like all times of the state."""
+
+
+class RankState(NamedTuple):
+    """One rank in this attempt."""
+
+    rank: int
+    host: str
+    store: str
+    status: RankStatus
+    instance: str | None = None
+    """Of its wrapper, once that has connected."""
+    is_connected: bool = False
+    received_at: float = 0.0
+    """When it had sent last as its connection broke."""
+    disconnected_at: float | None = None
+    closed_by_peer: bool = False
+    """The host still answers: it closed the connection, so the wrapper ended, not the machine."""
+    is_leaving: bool = False
+    """It has announced that it closes its connection, and connects again."""
+    lost_at: float = 0.0
+    outside_signal: int | None = None
+    """A signal that its wrapper got, and that the supervisor did not send."""
+    is_start_failure_noted: bool = False
+    """Its output has the note that its command could not be started."""
+    exit: Exit | None = None
+    malformed: int = 0
+    """Messages that could not be read."""
+    is_over: bool = False
+    """Its exit is known and all its output has arrived, or it is lost."""
+    is_released: bool = False
+    """It was told that it may exit."""
+
+    @property
+    def has_begun(self) -> bool:
+        return self.instance is not None
+
+    @property
+    def is_done(self) -> bool:
+        return self.is_over or self.status.state == "lost"
+
+
+class MpirunState(NamedTuple):
+    """The program that starts the ranks, in this attempt."""
+
+    started_at: float
+    ended_at: float | None = None
+    code: int | None = None
+    """As `Popen.returncode`: -N when signal N has ended it."""
+    ranks_ended_at: float | None = None
+    was_told_to_end: bool = False
+    """By the supervisor, while it ran."""
+
+    @property
+    def was_killed(self) -> bool:
+        """By a signal that it could not or did not catch."""
+        return (self.code or 0) < 0
+
+    @property
+    def ended_by(self) -> tuple[int | None, int | None]:
+        """Its exit code, 128+N when signal N ended it, and that signal."""
+        code = self.code
+        return (code, None) if code is None or code >= 0 else (128 - code, -code)
+
+
+class DiskState(NamedTuple):
+    """The disk of the record: ranks keep output that it has no room for."""
+
+    is_full: bool = False
+    since: float = 0.0
+    """When nothing had hindered the ranks' output last."""
+    looked_at: float = 0.0
+    room_at: float = float("-inf")
+
+
+class JobState(NamedTuple):
+    """The Slurm job that the supervisor runs in."""
+
+    number: str
+    may_requeue: bool = False
+    restarts: int = 0
+    """The earlier starts of the job."""
+    is_requeued: bool = False
+    """By this supervisor."""
+
+
+class PendingDump(NamedTuple):
+    """A stack dump whose ranks have not all replied."""
+
+    id: str
+    is_own: bool
+    """Taken because the run hangs."""
+    until: float
+    rows: Mapping[int, Json]
+    waiting: frozenset[int]
+
+
+class SupervisorState(NamedTuple):
+    """A run, from before the start of mpirun to the end of the last process."""
+
+    plan: StartRequest
+    starter: NodeStarter
+    status: RunStatus
+    """Without its ranks, and without figures."""
+    ranks: Mapping[int, RankState]
+    created_at: float
+    checked_at: float
+    """The last `Tick`."""
+    caller_seen_at: float
+    resumed_at: float = 0.0
+    """When this process ran again after it was suspended: an earlier time of a rank counts as this one."""
+    caller_changed: int = 0
+    mpirun: MpirunState | None = None
+    ending: Ending | None = None
+    signalled_at: float | None = None
+    """The first signal to a wrapper that the supervisor did not send."""
+    is_exchanging: bool = False
+    """Checkpoints are exchanged, before the commands of the attempt start."""
+    disk: DiskState = DiskState()
+    dumps: tuple[PendingDump, ...] = ()
+    stall_dump: str = ""
+    """The id of the last dump that was taken without being asked for."""
+    job: JobState | None = None
+    limit: JobLimit | None = None
+    is_limit_near: bool = False
+    """The ranks have got the notice that the job of the run is about to end."""
+    has_left_at_notice: bool = False
+    """A rank has ended itself then; others may still save, or fail as they miss it."""
+    has_noticed: bool = False
+    """A rank has handled the notice."""
+    is_asked_to_stop: bool = False
+    """By a signal: of ipexctl stop, of the call, or of Slurm."""
+    is_closing: bool = False
+    """No attempt follows, unless Slurm refuses to put the job into the queue again."""
+    closed: Closed | None = None
+    """What Slurm showed, while it is asked to put the job into the queue again."""
+
+    @property
+    def is_signal_open(self) -> bool:
+        """Ranks got a signal to end, and its sender is not known yet."""
+        return self.signalled_at is not None and self.ending is None
+
+    @property
+    def restarts_left(self) -> int:
+        return self.plan.restarts - self.status.attempt
+
+    @property
+    def setup_time(self) -> float:
+        """Like RANK_SILENCE, before the command has started: while a rank sources a setup file it sends nothing."""
+        return RANKS_BEGIN if self.plan.setup else RANK_SILENCE
+
+
+def first_state(
+    plan: StartRequest, starter: NodeStarter, status: RunStatus, now: Moment, job: JobState | None = None
+) -> SupervisorState:
+    ranks = {rank: RankState(rank, host, store, first_rank_status(rank, host)) for rank, host, store in plan.ranks}
+    limit = JobLimit() if job is not None and job.number else None
+    return SupervisorState(plan, starter, status, ranks, now.clock, now.clock, now.clock, job=job, limit=limit)
+
+
+def first_rank_status(rank: int, host: str) -> RankStatus:
+    return RankStatus(rank, host, cpu=0.0, rss=0, out_lines=0, err_lines=0)
+
+
+# What happens
+
+
+class Begin(NamedTuple):
+    """The caller has sent its requests, and all hosts have their job files."""
+
+
+class Tick(NamedTuple):
+    """It is time to check everything, with what can only be seen by looking."""
+
+    received: Mapping[int, float] = {}
+    """When each connected rank has sent last."""
+    printed_at: float = 0.0
+    """When any rank has printed something last, in this attempt."""
+    written_at: float = 0.0
+    """When output was written last."""
+    caller_changed: int = 0
+    """The time of the file which the call that watches a trial renews, as far as there is one."""
+    unrecorded_since: float | None = None
+    """When the disk first refused the status, if it does so still."""
+    mpirun_log: tuple[str, ...] = ()
+    """The last lines of mpirun, if a rank is not connected or mpirun has ended."""
+
+
+class RankSent(NamedTuple):
+    """A message of a rank. `End` comes once all its output is written."""
+
+    rank: int
+    message: Message
+
+
+class Disconnected(NamedTuple):
+    rank: int
+    received_at: float
+    closed_by_peer: bool = False
+
+
+class AttemptStarted(NamedTuple):
+    pid: int
+    master: Master
+    is_exchanging: bool = False
+
+
+class StartFailed(NamedTuple):
+    """mpirun could not be started."""
+
+    reason: str
+    detail: Detail | None = None
+
+
+class MpirunEnded(NamedTuple):
+    code: int
+    """As `Popen.returncode`."""
+
+
+class StopAsked(NamedTuple):
+    """By a signal to the supervisor."""
+
+    signal: int
+
+
+class ExchangeOver(NamedTuple):
+    """All hosts have the same checkpoint, or why not, and the host that could not do its part."""
+
+    failure: str = ""
+    host: str = ""
+
+
+class OutputRefused(NamedTuple):
+    """Neither the disk nor the memory had room for a chunk of output, which its rank keeps."""
+
+
+class DiskHasRoom(NamedTuple):
+    """The answer to `LookAtDisk`, if it has."""
+
+
+class SilenceSeen(NamedTuple):
+    """The answer to `LookAtSilence`."""
+
+    since: float
+    ranks: tuple[SilentRank, ...]
+
+
+class DumpAsked(NamedTuple):
+    """A user asks for the stacks of these ranks (None: of all), or it is the answer to `TakeDump`."""
+
+    id: str
+    """Empty: the disk has no room for a dump."""
+    ranks: tuple[int, ...] | None = None
+    is_own: bool = False
+
+
+class TimeLeft(NamedTuple):
+    """The answer to `AskTimeLeft`."""
+
+    asked_at: float
+    is_answer: bool
+    """Slurm has answered in time."""
+    seconds: int | None = None
+    """None: the job has no limit."""
+
+
+class Closed(NamedTuple):
+    """All output is written or given up, with what Slurm shows of the job, if that was asked."""
+
+    job_shown: str = ""
+    is_step_cancelled: bool = False
+
+
+class Requeued(NamedTuple):
+    """The answer to `Requeue`: whether Slurm does it."""
+
+    is_done: bool
+
+
+Event = Union[
+    Begin,
+    Tick,
+    RankSent,
+    Disconnected,
+    AttemptStarted,
+    StartFailed,
+    MpirunEnded,
+    StopAsked,
+    ExchangeOver,
+    OutputRefused,
+    DiskHasRoom,
+    SilenceSeen,
+    DumpAsked,
+    TimeLeft,
+    Closed,
+    Requeued,
+]
+
+# What is to be done
+
+
+class StartAttempt(NamedTuple):
+    """End what is left of the attempt before, and start mpirun; AttemptStarted or StartFailed follows."""
+
+    after: str = ""
+    """Why the attempt before has ended."""
+
+
+class Send(NamedTuple):
+    """Send a message of `messages.py` to a rank, if it is connected."""
+
+    rank: int
+    kind: str
+    fields: Mapping[str, str] = {}
+
+
+class Drop(NamedTuple):
+    """Close the connection of a rank."""
+
+    rank: int
+
+
+class Rewind(NamedTuple):
+    """Ask a rank for the output that was refused, if any was."""
+
+    rank: int
+
+
+class EndOutput(NamedTuple):
+    """What a rank still holds of its output is lost."""
+
+    rank: int
+
+
+class SignalMpirun(NamedTuple):
+    """Signal the whole group of mpirun."""
+
+    signal: int
+
+
+class EndExchange(NamedTuple):
+    """End the exchange of checkpoints, or what is left of it."""
+
+
+class LogEvent(NamedTuple):
+    """Write an event of the record."""
+
+    name: str
+    fields: Mapping[str, Any]
+
+
+class AddNote(NamedTuple):
+    """Write a note into what a rank prints on stderr."""
+
+    rank: int
+    kind: str
+    fields: Mapping[str, Any]
+
+
+class LookAtDisk(NamedTuple):
+    """Find out whether the full disk has room again; DiskHasRoom follows if it has."""
+
+
+class LookAtSilence(NamedTuple):
+    """Find out what these ranks printed last; SilenceSeen follows."""
+
+    since: float
+    ranks: tuple[int, ...]
+
+
+class TakeDump(NamedTuple):
+    """Make an id for a dump of all stacks; DumpAsked follows."""
+
+
+class WriteDump(NamedTuple):
+    id: str
+    rows: tuple[Json, ...]
+    unanswered: frozenset[int]
+
+
+class RemoveDump(NamedTuple):
+    id: str
+
+
+class AskTimeLeft(NamedTuple):
+    """Ask Slurm in the background how long the job may run; TimeLeft follows."""
+
+
+class AskJob(NamedTuple):
+    """Begin to ask Slurm how the job is, while the ranks end: it may be Slurm that ends them."""
+
+
+class Requeue(NamedTuple):
+    """Put the job into the queue again, which ends all processes of this start; Requeued follows."""
+
+
+class Close(NamedTuple):
+    """Write all output and close its files; Closed follows."""
+
+    patience: float
+    """Seconds for a full disk to have room."""
+    keeps_connectivity: bool
+    """The connections between the nodes have worked."""
+    asks_job: bool
+    """How the job is decides what the end means."""
+
+
+class EndJob(NamedTuple):
+    """Leave the files of the job as its script and other calls need them."""
+
+    state: State
+
+
+class Finish(NamedTuple):
+    """Write the last status; the supervisor exits then."""
+
+    notifies: bool
+    """Start the command of `--notify`."""
+
+
+Action = Union[
+    StartAttempt,
+    Send,
+    Drop,
+    Rewind,
+    EndOutput,
+    SignalMpirun,
+    EndExchange,
+    LogEvent,
+    AddNote,
+    LookAtDisk,
+    LookAtSilence,
+    TakeDump,
+    WriteDump,
+    RemoveDump,
+    AskTimeLeft,
+    AskJob,
+    Requeue,
+    Close,
+    EndJob,
+    Finish,
+]
+
+
+class Transition:
+    """One step while it is computed: the state so far, and the commands so far."""
+
+    def __init__(self, state: SupervisorState, now: Moment) -> None:
+        self.state, self.now = state, now
+        self.commands: list[Action] = []
+        self._ranks: dict[int, RankState] | None = None
+        """A copy, once a rank has changed."""
+
+    @property
+    def ranks(self) -> list[RankState]:
+        return list(self.state.ranks.values())
+
+    def set(self, **fields: Any) -> None:
+        self.state = self.state._replace(**fields)
+
+    def set_status(self, **fields: Any) -> None:
+        self.set(status=self.state.status._replace(**fields))
+
+    def set_mpirun(self, **fields: Any) -> None:
+        assert self.state.mpirun is not None, "mpirun is not started"
+        self.set(mpirun=self.state.mpirun._replace(**fields))
+
+    def set_rank(self, rank: int, **fields: Any) -> RankState:
+        if self._ranks is None or self.state.ranks is not self._ranks:
+            self._ranks = dict(self.state.ranks)
+            self.set(ranks=self._ranks)
+        self._ranks[rank] = self._ranks[rank]._replace(**fields)
+        return self._ranks[rank]
+
+    def set_rank_status(self, rank: int, **fields: Any) -> RankState:
+        return self.set_rank(rank, status=self.state.ranks[rank].status._replace(**fields))
+
+    def do(self, command: Action) -> None:
+        self.commands.append(command)
+
+    def send(self, rank: int, kind: str, **fields: str) -> None:
+        self.do(Send(rank, kind, fields))
+
+    def log(self, name: str, **fields: Any) -> None:
+        self.do(LogEvent(name, fields))

@@ -1,0 +1,465 @@
+"""Decides what a rank wrapper does: each method takes an event and the time, and returns the next state and commands.
+
+In come the messages of the supervisor, signals, the start and the end of the command, and a turn of the loop with the
+connection as it is (`supervisor_contact.py`); out go commands for `rank.py`, which acts on them, and the messages that
+the supervisor gets. It touches no socket, file, process or clock.
+
+Two values decide most: what becomes of the command (`Phase`) and whether there is still a supervisor to report to
+(`Bond`). `PHASES` and `BONDS` are all changes that can happen. The rules: the command ends with the wrapper, and the
+wrapper never before it; the supervisor decides when the rank may exit, unless it is lost; every state that the
+supervisor was told is repeated after a reconnect.
+"""
+
+from __future__ import annotations
+
+import signal
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Tuple, Union
+
+from ipexctl.node.common.limits import OUTPUT_DRAIN, RANK_STUCK, SUPERVISOR_CONNECT, TERM_GRACE
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
+    from ipexctl.node.common.processes import ProcessIdentity
+    from ipexctl.node.common.records import Detail
+    from ipexctl.node.run.supervisor_contact import Contact
+
+NEVER = float("inf")
+BEAT_INTERVAL = 4.0
+"""Seconds between two messages with figures, which the supervisor answers: by these it sees that the rank lives."""
+TRIAL_BEAT_INTERVAL = 1.0
+"""The same in a trial of `autotune`, which ends as soon as enough is measured."""
+EXITED_BEAT_INTERVAL = 1.0
+"""The same once the command has ended: a rank then soon gives up a supervisor that does not answer."""
+FIRST_MEMORY_INTERVAL = 0.1
+"""Seconds from the start of the command to the first look at its cgroup; each later one has twice as long: a script
+that starts a program in another cgroup does that soon."""
+STOPPED_DRAIN = 0.3
+"""In place of OUTPUT_DRAIN if the command was stopped: what is left of it has had its SIGTERM."""
+KILL_INTERVAL = 1.0
+"""Seconds between two SIGKILLs: a process may have started others meanwhile."""
+CONNECT_TURN, BUSY_TURN = 0.2, 0.5
+"""Seconds between two turns before the first welcome, and while a connection, a dump or an exit is on its way."""
+NOTICE_SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
+"""By the first of them that the command handles, it hears that its job is about to end."""
+SUPERVISOR_LOST = 112
+"""The exit code of a wrapper whose supervisor is lost."""
+
+
+class Phase(Enum):
+    """What becomes of the command."""
+
+    CONNECTING = "the supervisor has not said yet whether to start it"
+    WAITING = "it waits for the end of the exchange of checkpoints"
+    RUNNING = "it is started, or about to be"
+    STOPPING = "it was told to end, and is killed after the grace period; it may never have been started"
+    EXITED = "its exit is known, and its output is read to the end"
+    DONE = "no process of it is left; the rest of its output is sent"
+
+
+PHASES = {
+    Phase.CONNECTING: (Phase.WAITING, Phase.RUNNING, Phase.STOPPING),
+    Phase.WAITING: (Phase.RUNNING, Phase.STOPPING),
+    Phase.RUNNING: (Phase.STOPPING, Phase.EXITED),
+    Phase.STOPPING: (Phase.EXITED,),
+    Phase.EXITED: (Phase.DONE,),
+    Phase.DONE: (),
+}
+"""What may follow each phase."""
+
+
+class Bond(Enum):
+    """Whether there is a supervisor to report to."""
+
+    HELD = "it takes the output, or will after a reconnect"
+    RELEASED = "it has all it wants: the rank may exit"
+    LOST = "it is gone: the rank ends its command and exits"
+    REPLACED = "as LOST, since the run was restarted without this rank: the job file is that of the next attempt"
+
+
+BONDS = {
+    Bond.HELD: (Bond.RELEASED, Bond.LOST, Bond.REPLACED),
+    Bond.RELEASED: (Bond.LOST, Bond.REPLACED),
+    Bond.LOST: (Bond.REPLACED,),
+    Bond.REPLACED: (),
+}
+"""What may follow each bond; what else happens to it changes nothing."""
+
+
+class Act(Enum):
+    """A command without fields."""
+
+    START_COMMAND = "start the command, and report that by `on_started` or `on_not_started`"
+    START_EXCHANGE = "start the process that exchanges checkpoints"
+    END_EXCHANGE = "end it, if it runs"
+    GIVE_UP_CONNECTING = "exit: the supervisor can't be reached"
+    TERMINATE = "send SIGTERM to the command"
+    KILL = "send SIGKILL to all its processes"
+    CLEAN_UP = "end what it has left, and read its output to the end"
+    SEND_BEAT = "send figures of its processes"
+    SEND_WINDOWS = "send what the meter has measured"
+    CHECK_MEMORY = "look at its cgroups"
+    LOOK_AT_HOST = "look at the host's interface"
+    READ_METER = "read the meter, and send what it has measured"
+    FINISH_METER = "read the meter for the last time"
+    CHECK_RAISED = "report by `on_raised_checked` whether the process that has raised an exception is still there"
+
+
+class Send(NamedTuple):
+    """A message for the supervisor. Without a connection it is dropped: its state is sent again after a reconnect."""
+
+    t: str
+    fields: Mapping[str, Any]
+
+
+class Resume(NamedTuple):
+    """Send output, and windows of the meter, again from where the supervisor has it."""
+
+    welcome: Json
+
+
+class PassOn(NamedTuple):
+    """Send the first of these signals to the command that it handles."""
+
+    signals: tuple[int, ...]
+    is_notice: bool = False
+    """Tell the supervisor which one it was."""
+
+
+class ExplainExit(NamedTuple):
+    """Look for a cause outside the command, and report it by `on_exit_explained`."""
+
+    may_be_memory: bool
+    may_be_disk: bool
+    memory: int
+    """The most bytes that the command had."""
+
+
+Command = Union[Act, Send, Resume, PassOn, ExplainExit]
+Step = Tuple["RankState", Tuple[Command, ...]]
+
+
+class Turn(NamedTuple):
+    """What the loop sees when it has a turn."""
+
+    contact: Contact
+    window_end: float = NEVER
+    """When a window of the meter ends."""
+    look_at: float = NEVER
+    """When the host's interface is to be looked at."""
+    is_read: bool = False
+    """The output of the command is read to the end."""
+    is_dumping: bool = False
+    """Its stacks are being read."""
+
+
+class RankState(NamedTuple):
+    """A rank, from the start of its wrapper."""
+
+    begun: float
+    is_lowest: bool = False
+    """Of its job: it takes part in the exchange of checkpoints for all ranks of the store."""
+    is_trial: bool = False
+    phase: Phase = Phase.CONNECTING
+    bond: Bond = Bond.HELD
+    lost_why: str = ""
+    attempt: int | None = None
+    """Of the run, once the supervisor has welcomed the rank."""
+    exchange_port: int | None = None
+    """The port of the exchange of checkpoints; None when it is over."""
+    exchange_problem: str = ""
+    """Why that exchange failed on this host: the supervisor ends the run then."""
+    pid: int | None = None
+    mismatches: tuple[str, ...] = ()
+    not_started: str = ""
+    """Why the command could not be started."""
+    raised: ProcessIdentity | None = None
+    """A process of the command that an uncaught exception is ending."""
+    raised_at: float = NEVER
+    raised_code: int = 0
+    raised_text: str = ""
+    stuck: Json | None = None
+    """The message about it, if it does not end."""
+    exit: Json | None = None
+    """The message about its exit, from the phase EXITED on."""
+    kill_at: float = NEVER
+    drain_until: float = NEVER
+    beat_at: float = 0.0
+    poll_at: float = 0.0
+    memory_at: float = NEVER
+    memory_interval: float = FIRST_MEMORY_INTERVAL
+    has_killed: bool = False
+    """The wrapper has sent SIGKILL."""
+    end_sent: bool = False
+    """Over this connection, the supervisor was told that all output is sent."""
+    is_signalled: bool = False
+    """mpirun, or another process than the supervisor, has sent a signal."""
+    outside_signal: int | None = None
+    """The first of them, if the command ran then."""
+
+    @property
+    def is_lost(self) -> bool:
+        return self.bond in (Bond.LOST, Bond.REPLACED)
+
+    @property
+    def may_run(self) -> bool:
+        """Whether the command runs, or may still be started."""
+        return self.phase in (Phase.CONNECTING, Phase.WAITING, Phase.RUNNING)
+
+    @property
+    def is_over(self) -> bool:
+        return self.phase is Phase.DONE and self.bond is not Bond.HELD
+
+    @property
+    def exit_code(self) -> int:
+        if self.is_lost:
+            return SUPERVISOR_LOST
+        return int(self.exit["code"]) if self.exit is not None else 0
+
+    @property
+    def owns_job_file(self) -> bool:
+        """Whether it removes the file at its end: with a supervisor, that says when."""
+        return self.bond is Bond.LOST
+
+    def enter(self, phase: Phase) -> RankState:
+        assert phase in PHASES[self.phase], f"{self.phase.name} does not become {phase.name}"
+        return self._replace(phase=phase)
+
+    def change_bond(self, bond: Bond) -> RankState:
+        return self._replace(bond=bond) if bond in BONDS[self.bond] else self
+
+    # The supervisor
+
+    def on_welcome(self, welcome: Json, now: float) -> Step:
+        """The supervisor can be reached, for the first time or again."""
+        attempt = int(welcome.get("attempt") or 0)
+        if self.attempt not in (None, attempt):
+            return self._lose(Bond.REPLACED, "the run was restarted without it", now)
+        port = welcome.get("checkpoint_port")
+        state = self._replace(attempt=attempt, exchange_port=port if isinstance(port, int) else None, end_sent=False)
+        if self.attempt is None and self.phase is Phase.CONNECTING and welcome.get("stop"):
+            state = state.enter(Phase.STOPPING)  # the run has ended before this rank has connected
+        reports: list[Command] = []
+        if state.pid is not None or state.not_started:
+            reports += state._start_reports()
+        if state.stuck is not None:
+            reports.append(Send("stuck", state.stuck))
+        if state.outside_signal is not None:
+            reports.append(Send("outside-signal", {"signal": state.outside_signal}))
+        if state.exchange_problem:
+            reports.append(Send("checkpoint-failed", {"reason": state.exchange_problem}))
+        exit_report = [Send("exit", state.exit)] if state.exit is not None else []
+        return state, (Resume(welcome), *reports, Act.SEND_WINDOWS, *exit_report)
+
+    def on_message(self, t: str, now: float) -> Step:
+        """A message by which the supervisor decides."""
+        if t == "stop":
+            return self._stop(now)
+        if t == "begin":
+            return self._replace(exchange_port=None), ()
+        if t == "notice":
+            return self, (PassOn(NOTICE_SIGNALS, is_notice=True),) if self._can_be_signalled else ()
+        if t == "release":
+            state = self.change_bond(Bond.RELEASED)
+            # Without an exit, the supervisor has waited long enough.
+            return (state if self.exit is not None else state._replace(kill_at=now)), ()
+        return self, ()
+
+    def on_all_sent(self, ends: Json) -> Step:
+        """All output was sent over this connection, and is acknowledged; `ends` are the offsets."""
+        if self.phase is not Phase.DONE or self.end_sent:
+            return self, ()
+        return self._replace(end_sent=True), (Send("end", {"ends": ends}),)
+
+    # The command
+
+    def on_started(self, pid: int, mismatches: tuple[str, ...], now: float) -> Step:
+        state = self._replace(pid=pid, mismatches=mismatches, poll_at=self.beat_at)
+        state = state._replace(memory_at=now + FIRST_MEMORY_INTERVAL)
+        return state, (*state._start_reports(), Act.READ_METER)
+
+    def on_not_started(
+        self, why: str, code: int, problem: Detail | None, mismatches: tuple[str, ...], now: float
+    ) -> Step:
+        """The supervisor notes why in the rank's stderr, where users look for it."""
+        state = self._replace(not_started=why, mismatches=mismatches)
+        reports = state._start_reports()
+        state, commands = state._end(code, None, now, problem=problem)
+        return state, (*reports, *commands)
+
+    def on_ended(self, code: int, by: int | None, memory: int, now: float) -> Step:
+        """`by`: the signal that has ended the command; `memory`: the most bytes that it had."""
+        if self.exit is not None:
+            return self, ()
+        return self._end(code, by, now, memory=memory)
+
+    def on_exit_explained(self, oom: Json | None, disk: Json | None) -> Step:
+        assert self.exit is not None
+        report = {**self.exit, "oom": oom, "disk": disk}
+        return self._replace(exit=report), (Act.FINISH_METER, Act.SEND_WINDOWS, Send("exit", report))
+
+    def on_raised(self, process: ProcessIdentity, code: int, text: str, now: float) -> Step:
+        """An uncaught exception is about to end a process of the command: the first that said so counts."""
+        if self.raised is not None:
+            return self, ()
+        return self._replace(raised=process, raised_at=now, raised_code=code, raised_text=text), ()
+
+    def on_raised_checked(self, *, is_alive: bool) -> Step:
+        if not is_alive:  # a shell script continues without it
+            return self._replace(raised=None, raised_at=NEVER), ()
+        stuck = {"code": self.raised_code, "text": self.raised_text, "seconds": RANK_STUCK}
+        return self._replace(stuck=stuck), (Send("stuck", stuck),)
+
+    def on_exchange_ended(self, problem: str) -> Step:
+        """The process that exchanges checkpoints has ended; `problem` if it has not told the supervisor why."""
+        if not problem or self.phase is not Phase.WAITING:
+            return self, ()
+        return self._replace(exchange_problem=problem), (Send("checkpoint-failed", {"reason": problem}),)
+
+    def on_signal(self, number: int, now: float) -> Step:
+        """A signal to the wrapper: one that asks for something is the command's, any other ends it."""
+        if number in (signal.SIGUSR1, signal.SIGUSR2):
+            return self, (PassOn((number,)),) if self._can_be_signalled else ()
+        state, commands = self._replace(is_signalled=True)._stop(now)
+        if not self.may_run or self.is_lost:
+            return state, commands
+        return state._replace(outside_signal=number), (Send("outside-signal", {"signal": number}), *commands)
+
+    # The time
+
+    def on_turn(self, turn: Turn, now: float) -> Step:
+        """What is due."""
+        if self.attempt is None:
+            return self, (Act.GIVE_UP_CONNECTING,) if now > self.begun + SUPERVISOR_CONNECT else ()
+        state, on_loss = self._check_supervisor(turn, now)
+        state, to_begin = state._begin(now)
+        state, beat = state._beat(now)
+        state, figures = state._measure(turn, now)
+        state, check = state._check_raised(now)
+        state, kill = state._kill(now)
+        state, clean_up = state._clean_up(turn, now)
+        return state, (*on_loss, *to_begin, *beat, *figures, *check, *kill, *clean_up)
+
+    def next_turn(self, turn: Turn, now: float) -> float:
+        """When the loop has to have a turn, if nothing happens before."""
+        if self.attempt is None:
+            return now + CONNECT_TURN
+        if self.phase is Phase.EXITED and turn.is_read:
+            return now
+        is_quiet = turn.contact.is_up and self.exit is None and not turn.is_dumping
+        times = [self.kill_at, self.drain_until, self.beat_at]
+        if self._is_measured:
+            times.append(self.memory_at)
+        if self.stuck is None:
+            times.append(self.raised_at + RANK_STUCK)
+        return min(*times, *((turn.window_end, turn.look_at) if is_quiet else (now + BUSY_TURN,)))
+
+    def _check_supervisor(self, turn: Turn, now: float) -> Step:
+        is_at_exit = self.phase is Phase.DONE and self.is_signalled
+        if self.is_lost or not turn.contact.is_lost(now, at_exit=is_at_exit):
+            return self, ()
+        return self._lose(Bond.LOST, turn.contact.why, now)
+
+    def _begin(self, now: float) -> Step:
+        """Start the command, after the exchange of checkpoints, or end without it."""
+        if self.phase is Phase.STOPPING and self.pid is None and self.exit is None:
+            return self._end_without_command(now)
+        if self.phase not in (Phase.CONNECTING, Phase.WAITING):
+            return self, ()
+        if self.exchange_port is None:
+            return self.enter(Phase.RUNNING), (Act.START_COMMAND,)
+        if self.phase is Phase.WAITING:
+            return self, ()
+        return self.enter(Phase.WAITING), (Act.START_EXCHANGE,) if self.is_lowest else ()
+
+    def _beat(self, now: float) -> Step:
+        if now < self.beat_at:
+            return self, ()
+        interval = self._beat_interval if self.exit is None else EXITED_BEAT_INTERVAL
+        return self._replace(beat_at=now + interval), (Act.SEND_BEAT,)
+
+    def _measure(self, turn: Turn, now: float) -> Step:
+        if not self._is_measured:
+            return self, ()
+        state = self
+        acts: list[Act] = []
+        if now >= self.memory_at:
+            interval = min(2 * self.memory_interval, BEAT_INTERVAL)
+            state = state._replace(memory_at=now + interval, memory_interval=interval)
+            acts.append(Act.CHECK_MEMORY)
+        if now >= turn.look_at:
+            acts.append(Act.LOOK_AT_HOST)
+        if now >= min(self.poll_at, turn.window_end):
+            state = state._replace(poll_at=now + self._beat_interval)
+            acts.append(Act.READ_METER)
+        return state, tuple(acts)
+
+    def _check_raised(self, now: float) -> Step:
+        is_due = self.stuck is None and now >= self.raised_at + RANK_STUCK
+        return self, (Act.CHECK_RAISED,) if is_due else ()
+
+    def _kill(self, now: float) -> Step:
+        if now < self.kill_at:
+            return self, ()
+        return self._replace(kill_at=now + KILL_INTERVAL, has_killed=True), (Act.KILL,)
+
+    def _clean_up(self, turn: Turn, now: float) -> Step:
+        if self.phase is not Phase.EXITED or not (turn.is_read or now >= self.drain_until):
+            return self, ()
+        return self.enter(Phase.DONE)._replace(kill_at=NEVER, drain_until=NEVER), (Act.CLEAN_UP,)
+
+    @property
+    def _beat_interval(self) -> float:
+        return TRIAL_BEAT_INTERVAL if self.is_trial else BEAT_INTERVAL
+
+    @property
+    def _is_measured(self) -> bool:
+        return self.pid is not None and self.exit is None
+
+    @property
+    def _can_be_signalled(self) -> bool:
+        return self.phase is Phase.RUNNING and self.pid is not None
+
+    def _start_reports(self) -> list[Command]:
+        start = Send("start", {"pid": self.pid}) if self.pid is not None else None
+        start = start or Send("not-started", {"reason": self.not_started})
+        return [start, *(Send("mismatch", {"text": text}) for text in self.mismatches)]
+
+    def _lose(self, bond: Bond, why: str, now: float) -> Step:
+        """There is no supervisor any more: stop the command."""
+        return self.change_bond(bond)._replace(lost_why=why)._stop(now)
+
+    def _stop(self, now: float) -> Step:
+        if self.phase is Phase.WAITING:
+            return self._end_without_command(now)
+        if not self.may_run:
+            return self, ()
+        return self.enter(Phase.STOPPING)._replace(kill_at=now + TERM_GRACE), (Act.TERMINATE,)
+
+    def _end_without_command(self, now: float) -> Step:
+        """End before the command was started."""
+        state = self if self.phase is Phase.STOPPING else self.enter(Phase.STOPPING)
+        state, commands = state._end(128 + signal.SIGTERM, signal.SIGTERM, now)
+        return state.enter(Phase.DONE)._replace(kill_at=NEVER, drain_until=NEVER), (Act.END_EXCHANGE, *commands)
+
+    def _end(self, code: int, by: int | None, now: float, *, memory: int = 0, problem: Detail | None = None) -> Step:
+        """The command has ended, or there is none."""
+        if self.stuck is not None:  # the exception is the cause, not the signal that ended the process
+            code, by = self.stuck["code"], None
+        was_stopped = self.phase is Phase.STOPPING
+        is_own = not was_stopped or (by == signal.SIGKILL and not self.has_killed)
+        report = {
+            "code": code,
+            "signal": by,
+            "is_own": is_own,
+            "oom": None,
+            "problem": problem._asdict() if problem is not None else None,
+            "disk": None,
+        }
+        state = self.enter(Phase.EXITED)._replace(
+            exit=report,
+            beat_at=min(self.beat_at, now + EXITED_BEAT_INTERVAL),
+            drain_until=now + (STOPPED_DRAIN if was_stopped else OUTPUT_DRAIN),
+        )
+        may_be_memory = is_own and by == signal.SIGKILL
+        return state, (ExplainExit(may_be_memory, bool(code) and is_own, memory),)

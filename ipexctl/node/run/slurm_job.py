@@ -1,0 +1,82 @@
+"""The Slurm job that a supervisor runs in: asks Slurm about it, and puts it into the queue again.
+
+`machine.py` decides when, and what the answers mean. Slurm is asked in the background while the run goes on; the rule:
+a question has an answer in time, or counts as unanswered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+from ipexctl.node.common import slurm
+from ipexctl.node.common.files import REQUEUE_FILE, SECRETS_FILE, WAITS_FILE, remove_file, write_atomically
+from ipexctl.node.run.machine_state import JobState, TimeLeft
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from ipexctl.node.common.records import State
+
+ANSWER = 10.0
+"""Seconds for an answer, while the run goes on."""
+
+
+class RunJob:
+    """The job of this process."""
+
+    def __init__(self, rundir: str) -> None:
+        self._rundir = rundir
+        may_requeue = os.path.exists(os.path.join(rundir, REQUEUE_FILE))
+        self.state = JobState(slurm.own_job(), may_requeue, slurm.own_restarts())
+        self._job_query: subprocess.Popen[bytes] | None = None
+        self._time_query: subprocess.Popen[bytes] | None = None
+        self._asked_at: float | None = None
+        """When the time that is left was asked for."""
+
+    def begin_query(self) -> None:
+        """Ask Slurm how the job is, while the ranks end: it may be Slurm that ends them."""
+        if self._job_query is None and self.state.number:
+            self._job_query = slurm.begin_query(slurm.show_job(self.state.number))
+
+    def shown(self) -> str:
+        """The answer; empty if Slurm was not asked, or does not answer."""
+        query, self._job_query = self._job_query, None
+        return "" if query is None else slurm.read_answer(query)
+
+    def ask_time_left(self, now: float) -> None:
+        self._time_query, self._asked_at = slurm.begin_query(slurm.show_time_left(self.state.number)), now
+
+    def time_left(self, now: float) -> TimeLeft | None:
+        """The answer, once; None while it is open."""
+        query, asked_at = self._time_query, self._asked_at
+        if asked_at is None or (query is not None and query.poll() is None and now - asked_at <= ANSWER):
+            return None
+        self._time_query = self._asked_at = None
+        if query is None or query.returncode is None:
+            if query is not None:
+                slurm.end_query(query)
+            return TimeLeft(asked_at, is_answer=False)
+        answer = slurm.read_answer(query)
+        if query.returncode:
+            return TimeLeft(asked_at, is_answer=False)
+        return TimeLeft(asked_at, is_answer=True, seconds=slurm.seconds_left(answer))
+
+    def close(self) -> None:
+        """Ask no more for the time that is left."""
+        if self._time_query is not None:
+            slurm.end_query(self._time_query)
+
+    def requeue(self) -> bool:
+        """Put the job into the queue again, which ends all processes of this start; whether Slurm does it."""
+        number = self.state.number
+        return bool(number) and slurm.requeue_job(number, self.state.restarts)
+
+    def end(self, state: State) -> None:
+        """Leave the files of the job as its script and other calls need them."""
+        if state == "queued":
+            with contextlib.suppress(OSError):  # on a full disk, the script says how it has ended
+                write_atomically(os.path.join(self._rundir, WAITS_FILE), b"", durable=False)
+        else:
+            remove_file(os.path.join(self._rundir, SECRETS_FILE))

@@ -1,0 +1,71 @@
+"""Output of a rank on disk, for which memory has no room: frames that are read in the order in which they were written.
+
+In come chunks; out they come again, each once. The rule: a disk that is full or damaged loses chunks and raises
+nothing, as the recorder counts each gap in the offsets. `output_buffer.py` decides what comes here. The file has mode
+0600 and goes with the wrapper.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from typing import BinaryIO
+
+from ipexctl.node.common.files import open_private, remove_file
+from ipexctl.node.common.frames import HEAD, Chunk, FrameError, decode_chunk, encode_chunk
+
+
+class SpillFile:
+    """The file of one stream; it is made with its first chunk."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+        self._read_at = 0
+        self._write_at = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return self._write_at <= self._read_at
+
+    def append(self, chunk: Chunk) -> None:
+        frame = encode_chunk(chunk)
+        try:
+            if self._file is None:
+                os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
+                self._file = open(self._path, "w+b", buffering=0, opener=open_private)  # noqa: SIM115
+            written = os.pwrite(self._file.fileno(), frame, self._write_at)
+        except OSError:
+            written = 0
+        if written == len(frame):
+            self._write_at += len(frame)
+
+    def pop(self) -> Chunk | None:
+        """The oldest chunk; None if there is none that can be read."""
+        if self._file is None or self.is_empty:
+            return None
+        number = self._file.fileno()
+        chunk: Chunk | None = None
+        try:
+            size, kind = HEAD.unpack(os.pread(number, HEAD.size, self._read_at))
+            payload = os.pread(number, size, self._read_at + HEAD.size)
+            if len(payload) != size:
+                raise FrameError("the disk returns less than was written")
+            chunk = decode_chunk(kind, payload)
+        except (OSError, struct.error, FrameError):
+            self._read_at = self._write_at
+        else:
+            self._read_at += HEAD.size + size
+        if self._read_at == self._write_at:
+            self._read_at = self._write_at = 0
+            with contextlib.suppress(OSError):
+                os.ftruncate(number, 0)
+        return chunk
+
+    def close(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):  # NFS may report only here that the disk is full
+                self._file.close()
+            self._file = None
+            remove_file(self._path)

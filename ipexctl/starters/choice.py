@@ -1,0 +1,79 @@
+"""Chooses the starter of a call, and decodes those of records and plans: the one place where their names are compared.
+
+In comes --transport with the hosts and the variables of the call, or the text of a record or plan; out goes a `Starter`
+or a `RankStarter`. srun is chosen only where nothing in the call or a hostfile says how to log in; nothing is queried.
+Any other name of a record is one of an extra, which adds `starter:NAME`, as the queue that a run was submitted to; a
+name that nothing knows counts as mpirun over ssh.
+"""
+
+from __future__ import annotations
+
+from shutil import which
+from typing import TYPE_CHECKING, Final, Literal
+
+from ipexctl.errors import UserError
+from ipexctl.extensions import addition
+from ipexctl.hosts.allocation import job_name, node_names
+from ipexctl.hosts.host import Host, ssh_options
+from ipexctl.starters.mpirun import OVER_SSH, SINGLE_RANK
+from ipexctl.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ipexctl.starters.starter import RankStarter, Starter
+
+_SRUN: Final = "srun"
+"""Its module is imported by calls within a job, which are few."""
+
+
+def starter_of(name: str) -> Starter:
+    """The starter with that name in a record."""
+    if name == _SRUN:
+        from ipexctl.starters.srun import OVER_SRUN
+
+        return OVER_SRUN
+    added: Starter | None = None if name == OVER_SSH.name else addition(f"starter:{name}")
+    return added or OVER_SSH
+
+
+def rank_starter_of(flavor: str) -> RankStarter | None:
+    """That of a plan; None: its ranks are started by an MPI."""
+    if flavor == _SRUN:
+        from ipexctl.starters.srun import STEP
+
+        return STEP
+    return SINGLE_RANK if flavor == SINGLE_RANK.flavor else None
+
+
+def choose_starter(
+    wanted: Literal["auto", "ssh", "srun"],
+    hosts: Sequence[Host] | None,
+    environ: Mapping[str, str],
+    *,
+    find_program: Callable[[str], str | None] = which,
+) -> Starter:
+    """The way to the hosts of a call; None: it is of a command that needs ssh. Inside an allocation of Slurm it is
+    srun, unless the call says how to log in."""
+    if wanted == "ssh":
+        return OVER_SSH
+    if hosts is None:
+        if wanted == "srun":
+            raise UserError("--transport srun is not for this command, which uses ssh", fix="without --transport")
+        return OVER_SSH
+    job, names, has_srun = job_name(environ), node_names(environ), find_program(_SRUN) is not None
+    others = [host.name for host in hosts if host.name not in names and host.address != "localhost"]
+    if wanted == "auto":
+        is_over_srun = job and names and has_srun and not others and not any(map(ssh_options, hosts))
+        return starter_of(_SRUN) if is_over_srun else OVER_SSH
+    if not (job and names):
+        raise UserError("--transport srun is for an allocation of Slurm, and this call is in none", fix="salloc -N 2 …")
+    if not has_srun:
+        raise UserError("--transport srun: there is no srun on PATH", fix="load Slurm's module, or --transport ssh")
+    if others:
+        names_of_others = ", ".join(map(printable, others))
+        raise UserError(
+            f"--transport srun: not in the allocation of Slurm job {printable(job)}: {names_of_others}",
+            fix="without --hosts and -H, all nodes of the allocation are taken; or --transport ssh",
+        )
+    return starter_of(wanted)

@@ -1,0 +1,67 @@
+"""Each file, function and class that the pages for contributors name is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PAGES = ("docs/architecture.md", "CONTRIBUTING.md")
+NAMED = re.compile(r"`([\w/.{},*-]+\.(?:py|sh|awk|yaml|json))(?::\s+([A-Za-z_.]+)(?:\(\))?)?`")
+"""`remote/ssh.py`, `host_*.py`, `{cpu,system}.py`, `doctor/run.py: run_doctor`."""
+OF_USERS = frozenset(
+    ("train.py", "__main__.py", "env.json", "plan.json", "status.json", "lab.json", "job.json", "run.json")
+)
+"""Files of a user, of a home or of a run, not of the checkout."""
+
+
+def listed() -> list[str]:
+    argv = ["git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard"]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
+
+
+def spelled_out(name: str) -> Iterator[str]:
+    """The patterns of a name with `{a,b}`."""
+    if found := re.search(r"\{([^}]*)\}", name):
+        for part in found[1].split(","):
+            yield from spelled_out(name[: found.start()] + part + name[found.end() :])
+    else:
+        yield re.escape(name).replace(r"\*", "[^/]*")
+
+
+def names_of(page: str) -> list[tuple[str, str]]:
+    text = re.sub(r"\s+", " ", (ROOT / page).read_text())
+    return [(found[1], found[2] or "") for found in NAMED.finditer(text)]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_page_names_is_there(page: str) -> None:
+    files, missing = listed(), []
+    for name, symbol in names_of(page):
+        if name.rpartition("/")[2] in OF_USERS:
+            continue
+        for pattern in spelled_out(name):
+            found = [file for file in files if re.search(f"(^|/){pattern}$", file)]
+            if not found:
+                missing.append(name)
+            elif symbol and not any(has(file, symbol) for file in found):
+                missing.append(f"{name}: {symbol}")
+    assert missing == []
+
+
+def has(file: str, symbol: str) -> bool:
+    """Whether the module defines that function, class, method or constant."""
+    if not file.endswith(".py"):
+        return False
+    name = symbol.rpartition(".")[2]
+    for node in ast.walk(ast.parse((ROOT / file).read_text())):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+            return True
+        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store):
+            return True
+    return False

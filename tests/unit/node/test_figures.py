@@ -1,0 +1,69 @@
+"""The figures of a run, and the files of its stack dumps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from supervised_run import Supervised, exit_of
+
+from ipexctl.node.common.records import RunStatus, TrialFigures
+from ipexctl.node.run import stack_dumps
+from ipexctl.node.run.figures import MAX_MISMATCHES, RunFigures
+from ipexctl.node.run.machine_state import Moment
+from ipexctl.node.run.messages import Beat, Exit, Message, Mismatch
+from ipexctl.node.run.recorder import Recorder
+
+NOW = Moment(5.0, 1000.0)
+TRIAL = TrialFigures(2.0, 10, None, 1.0, 0.5, is_warm=True, is_done=False)
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Recorder:
+    return Recorder(str(tmp_path), RunStatus("r", "running"))
+
+
+def status_of(run: Supervised, recorder: Recorder, *received: Message) -> dict[str, Any]:
+    figures = RunFigures({0: "node1", 1: "node1"}, {})
+    for message in received:
+        assert figures.add(1, message, recorder.windows(1), NOW)
+    return figures.rank_status(run.state.ranks[1], recorder.sinks(1, "node1"))._asdict()
+
+
+def test_a_rank_has_its_last_figures_and_one_that_has_ended_uses_nothing(recorder: Recorder) -> None:
+    received = (Beat(90.0, 1, {}), Beat(99.0, 2 << 30, {}, "S", "futex"), TRIAL)
+    running = status_of(Supervised(2).begin(), recorder, *received)
+    wanted = {"cpu": 99.0, "rss": 2 << 30, "process": "S", "waits_in": "futex", "trial": TRIAL, "pid": 2001}
+    assert wanted.items() <= running.items()
+    ended = status_of(Supervised(2).begin().at(5, exit_of(1, 3)), recorder, *received)
+    assert {**wanted, "cpu": 0.0, "rss": 0, "exit_code": 3}.items() <= ended.items()
+
+
+def test_each_mismatch_counts_once_and_their_number_is_bounded(recorder: Recorder) -> None:
+    figures, files = RunFigures({0: "node1"}, {}), recorder.windows(0)
+    assert figures.add(0, Mismatch("cores differ"), files, NOW)
+    assert not figures.add(0, Mismatch("cores differ"), files, NOW)
+    for number in range(2 * MAX_MISMATCHES):
+        figures.add(0, Mismatch(f"core {number} differs"), files, NOW)
+    assert len(figures.of(0).mismatch) == MAX_MISMATCHES
+    assert not figures.add(0, Exit(0, True), files, NOW), "it is no figure"
+    figures.begin_attempt()
+    assert figures.of(0).mismatch == ()
+
+
+def test_requests_for_dumps_are_taken_once_and_the_newest_dumps_stay(tmp_path: Path) -> None:
+    directory = str(tmp_path)
+    texts = {"a": {"ranks": [1, 2]}, "b": {"ranks": None}, "c": {}, "d": {"ranks": "all"}}
+    for name, text in texts.items():
+        (tmp_path / f"ask-{name}.json").write_text(json.dumps(text))
+    assert list(stack_dumps.take_requests(directory)) == [("a", (1, 2)), ("b", None)]
+    assert list(stack_dumps.take_requests(directory)) == []
+    ids = [f"2026-{number:03}" for number in range(stack_dumps.KEPT + 2)]
+    for dump_id in ids:
+        stack_dumps.write_dump(directory, dump_id, 5.0, [{"rank": 0}])
+    stack_dumps.remove_dump(directory, ids[-1])
+    stack_dumps.remove_dump(directory, "not there")
+    assert stack_dumps.newest_dump(directory) == ids[-2]
+    assert len(stack_dumps.dump_names(directory, "dump-")) == stack_dumps.KEPT - 1

@@ -1,0 +1,659 @@
+"""What a supervisor does, as tables of events with times: when a run ends, with what, and what starts again."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from supervised_run import EPOCH, Supervised, closed_by_peer, exit_of
+
+from ipexctl.node.common.job import ConnectivityRecord, Notification
+from ipexctl.node.common.limits import (
+    DUMP_REPLIES,
+    FULL_DISK_FLUSH,
+    FULL_DISK_ROOM,
+    LAST_MESSAGES,
+    MPIRUN_EXIT,
+    RANK_EXIT,
+    RANK_RECONNECT,
+    RANK_SILENCE,
+    RANKS_BEGIN,
+    TERM_GRACE,
+)
+from ipexctl.node.common.records import Detail, SilentRank
+from ipexctl.node.run import machine, messages
+from ipexctl.node.run import machine_state as m
+from ipexctl.node.run.verdict import SIGNAL_TIME
+from message_data import missing
+
+SENT = m.RankSent
+
+
+def silent(*ranks: int) -> Callable[[Supervised], None]:
+    """They send nothing any more."""
+
+    def begin(run: Supervised) -> None:
+        run.silent_since.update(dict.fromkeys(ranks, run.clock))
+
+    return begin
+
+
+def quiet(run: Supervised) -> None:
+    """No rank prints anything more."""
+    run.quiet_since = run.clock
+
+
+def unrecorded(run: Supervised) -> None:
+    """The disk refuses the status."""
+    run.looks = {"unrecorded_since": run.clock}
+
+
+Happening = m.Event | Callable[[Supervised], None]
+
+
+def play(run: Supervised, *happenings: tuple[float, Happening]) -> float | None:
+    """Until a minute after the last one, or the end of the attempt begins: when it did."""
+    for at, happening in happenings:
+        while run.clock < at and run.ending is None:
+            run.run_until(min(at, run.clock + 1.0))
+        if callable(happening):
+            happening(run)
+        else:
+            run.at(max(at, run.clock), happening)
+    last = run.clock
+    while run.ending is None and run.clock < last + 60 and not run.state.is_closing:
+        run.run_until(run.clock + 1.0)
+    return run.state.ending and run.state.ending.at
+
+
+CHECK = machine.RUNNING_INTERVAL
+"""A moment that is found by looking is found so much later at most."""
+
+
+@pytest.mark.parametrize(
+    ("plan", "happenings", "ending", "blamed", "at", "words"),
+    [
+        ({}, [(5, exit_of(1, 3))], ("failed", 3), ("exit", 1), 5, "rank 1 node1 3"),
+        ({}, [(5, exit_of(1, 137, signal=9))], ("failed", 137), ("signal", 1), 5, "rank 1 SIGKILL"),
+        ({}, [(5, m.StopAsked(15))], ("stopped", 143), None, 5, "it was stopped"),
+        ({}, [(5, m.StopAsked(2))], ("stopped", 130), None, 5, "it was stopped"),
+        ({"time_limit": 7.0}, [], ("failed", 1), ("time-limit", None), 7, "7 s"),
+        ({}, [(5, m.MpirunEnded(7))], ("failed", 1), ("mpirun", None), 5 + LAST_MESSAGES, "mpirun 7 ranks 0-3"),
+        ({}, [(5, m.MpirunEnded(-9))], ("failed", 1), ("mpirun", None), 5 + LAST_MESSAGES, "mpirun SIGKILL 0-3"),
+        ({}, [(5, closed_by_peer(1))], ("failed", 1), ("lost", 1), 5 + RANK_RECONNECT, "rank 1 its wrapper process"),
+        ({}, [(5, silent(2, 3))], ("failed", 1), ("lost", 2), 5 + RANK_SILENCE, "node2 stopped responding"),
+        (
+            {},
+            [(5, SENT(3, messages.OutsideSignal(15)))],
+            ("failed", 143),
+            ("signal", 3),
+            5 + SIGNAL_TIME,
+            "rank 3 SIGTERM",
+        ),
+        (
+            {},
+            [(5, SENT(2, messages.Stuck(1, "raised ValueError: bad shape", 10.0)))],
+            ("failed", 1),
+            ("stuck", 2),
+            5,
+            "rank 2 raised ValueError: bad shape 10 s",
+        ),
+        (
+            {},
+            [(at, SENT(1, messages.Malformed("no JSON"))) for at in (5, 6, 7)],
+            ("failed", 1),
+            ("lost", 1),
+            7,
+            "rank 1 no JSON",
+        ),
+        (
+            {"hang_after": 9.0, "on_hang": "stop"},
+            [(5, quiet)],
+            ("failed", 1),
+            ("hang", None),
+            5 + 9 + DUMP_REPLIES,
+            "9 s",
+        ),
+        ({"caller_silence": 40.0}, [], ("stopped", 129), None, 40, "call 40 s"),
+        ({"caller_silence": 400.0}, [(5, unrecorded)], ("failed", 1), None, 5 + machine.UNRECORDED, "disk node1"),
+    ],
+)
+def test_a_run_ends(
+    plan: dict[str, Any],
+    happenings: list[tuple[float, Happening]],
+    ending: tuple[str, int],
+    blamed: tuple[str, int | None] | None,
+    at: float,
+    words: str,
+) -> None:
+    run = Supervised(4, **plan).begin()
+    found = play(run, *happenings)
+    assert run.ending == ending
+    assert found is not None
+    assert at <= found <= at + CHECK + machine.CHECK_INTERVAL
+    first = run.state.status.first_failure
+    assert (first and (first.kind, first.rank)) == blamed
+    assert missing(run.reason, words) == []
+
+
+@pytest.mark.parametrize(
+    ("plan", "happenings"),
+    [
+        ({}, []),
+        ({"hang_after": 0.0}, [(5, quiet)]),
+        (
+            {"caller_silence": 40.0},
+            [(at, lambda run: run.looks.update(caller_changed=1000 - run.clock)) for at in (39, 78)],
+        ),
+        ({}, [(5, closed_by_peer(1)), (5 + RANK_RECONNECT - 0.5, lambda run: run.connect(1))]),
+        (  # it is slow, and has said so
+            {},
+            [
+                (5, SENT(1, messages.Reconnecting())),
+                (5, closed_by_peer(1)),
+                (5 + RANK_SILENCE - 1, lambda run: run.connect(1)),
+            ],
+        ),
+        ({}, [(5, silent(2, 3)), (5 + RANK_SILENCE - 1, lambda run: run.silent_since.clear())]),
+        ({}, [(at, SENT(1, messages.Malformed("no JSON"))) for at in (5, 6)]),
+        ({}, [(5, exit_of(1, 0))]),
+    ],
+    ids=["nothing", "quiet", "caller", "reconnects", "leaves", "silent for a while", "malformed twice", "one is done"],
+)
+def test_a_run_goes_on(plan: dict[str, Any], happenings: list[tuple[float, Happening]]) -> None:
+    run = Supervised(4, **plan).begin()
+    last = happenings[-1][0] if happenings else 0.0
+    for at, happening in happenings:
+        play_until(run, at)
+        if callable(happening):
+            happening(run)
+        else:
+            run.at(run.clock, happening)
+    play_until(run, last + 30)
+    assert (run.ending, run.state.is_closing) == (None, False)
+
+
+def play_until(run: Supervised, clock: float) -> None:
+    run.run_until(clock)
+    assert run.ending is None, run.reason
+
+
+def test_the_day_may_jump() -> None:
+    run = Supervised(2, time_limit=300.0, hang_after=30.0).begin()
+    for second in range(200):
+        run.jump = 86400.0 * (second % 3 - 1)
+        run.run_until(float(second))
+        assert (run.ending, run.done(m.LookAtSilence)) == (None, [])
+
+
+@pytest.mark.parametrize(("gap", "is_lost"), [(4.5, True), (5.5, False), (3600.0, False)])
+def test_time_in_which_the_supervisor_was_suspended_is_no_silence(gap: float, is_lost: bool) -> None:
+    run = Supervised(4).begin().run_until(10)
+    run.silent_since = dict.fromkeys((0, 1, 2), 10.0)
+    run.run_until(33).at(33, closed_by_peer(3)).at(33 + gap, run.tick())
+    run.clock = 33 + gap
+    run.at(run.clock, run.tick())
+    assert (run.ending is not None) == is_lost
+    if is_lost:
+        return
+    run.connect(3)
+    silent_from = run.clock
+    run.run_until(silent_from + RANK_SILENCE)
+    assert run.ending is None
+    run.silent_since[3] = silent_from
+    run.run_until(silent_from + RANK_SILENCE + 2)
+    assert run.blamed[:2] == ("lost", 0), "their silence began anew"
+
+
+# The begin
+
+
+def test_ranks_that_do_not_begin_in_time_are_named() -> None:
+    run = Supervised(4).begin(0, 1, 2).run_until(RANKS_BEGIN)
+    assert run.ending is None
+    run.run_until(RANKS_BEGIN + 0.5)
+    assert run.blamed == ("not-begun", 3, "node2", [3])
+    assert run.sent("stop") == [0, 1, 2, 3]
+
+
+def test_mpirun_that_ends_before_any_rank_begins_is_shown_with_its_last_lines() -> None:
+    run = Supervised(2).at(0, m.Begin()).at(1, m.MpirunEnded(255))
+    run.looks = {"mpirun_log": ("Error: Unable to run bstrap_proxy on node2",)}
+    run.run_until(2 + LAST_MESSAGES)
+    assert run.blamed == ("not-begun", None, None, [0, 1])
+    assert missing(run.reason, "mpirun 255 0-1 node1") == []
+    assert run.state.status.mpirun.tail == ("Error: Unable to run bstrap_proxy on node2",)
+    assert run.done(m.Close)
+
+
+def test_mpirun_that_cannot_start_ends_the_run_and_starts_no_command_of_notify() -> None:
+    run = Supervised(2, notify=Notification("mail", ("node1",), 0.0, 60.0))
+    state, _ = machine.advance(
+        run.state, m.StartFailed("mpirun can't be started", Detail("mpirun-not-started")), run.now
+    )
+    run.state = state
+    run.run_until(1)
+    assert run.done(m.Close)
+    run.at(1, m.Closed())
+    assert (run.state.status.state, run.reason) == ("failed", "mpirun can't be started")
+    assert run.done(m.Finish) == [m.Finish(notifies=False)]
+
+
+@pytest.mark.parametrize(
+    ("setup", "has_started", "limit"),
+    [(None, False, RANK_SILENCE), ("/setvars.sh", False, RANKS_BEGIN), ("/setvars.sh", True, RANK_SILENCE)],
+)
+def test_a_rank_is_silent_for_longer_while_it_sources_a_file(
+    setup: str | None, has_started: bool, limit: float
+) -> None:
+    run = Supervised(2, setup=setup).begin(pids=has_started).run_until(1)
+    run.silent_since = {0: 1.0, 1: 1.0}
+    run.run_until(1 + limit)
+    assert run.ending is None
+    run.run_until(2.5 + limit)
+    assert run.blamed[:2] == ("lost", 0)
+
+
+def test_commands_begin_when_all_hosts_have_the_checkpoint() -> None:
+    run = Supervised(3, checkpoint="c.pt").begin(pids=False)
+    assert machine.check_interval(run.state) == machine.CHECK_INTERVAL
+    run.at(5, m.ExchangeOver())
+    assert (run.sent("begin"), run.done(m.EndExchange)) == ([0, 1, 2], [m.EndExchange()])
+    assert not run.at(6, m.ExchangeOver()).commands
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (m.ExchangeOver("node2: no room", "node2"), "node2: no room"),
+        (SENT(2, messages.CheckpointFailed("no way there")), "node2: no way there"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_brought_to_a_host_ends_the_run(event: m.Event, words: str) -> None:
+    run = Supervised(3, checkpoint="c.pt").begin(pids=False).at(5, event)
+    assert run.blamed[:3] == ("checkpoint", 2, "node2")
+    assert missing(run.reason, words) == []
+    assert run.done(m.EndExchange)
+    assert SENT(2, messages.CheckpointFailed("later")) and not run.at(6, event).done(m.EndExchange)
+
+
+@pytest.mark.parametrize(
+    ("instance", "attempt", "before", "expected"),
+    [
+        ("wrapper of 1", 0, "connected", True),
+        ("another", 0, "connected", False),
+        ("another", 0, "broken", True),
+        ("another", 0, "over", False),
+        ("wrapper of 1", 0, "over", True),
+        ("wrapper of 1", 1, "connected", False),
+        ("wrapper of 1", None, "connected", True),
+    ],
+)
+def test_a_wrapper_may_replace_its_own_connection_and_a_broken_one(
+    instance: str, attempt: int | None, before: str, expected: bool
+) -> None:
+    run = Supervised(2).begin()
+    if before != "connected":
+        run.at(1, closed_by_peer(1))
+    if before == "over":
+        run.run_until(9)
+    hello = messages.Hello(1, instance, "node1", 7, attempt)
+    assert machine.may_connect(run.state, hello) == expected
+
+
+def test_a_rank_that_connects_while_the_run_ends_is_stopped() -> None:
+    run = Supervised(2).begin(0).at(1, m.StopAsked(15))
+    run.at(2)
+    run.connect(1)
+    assert run.sent("stop") == [1]
+
+
+# Ranks and mpirun exit
+
+
+def test_a_run_is_ok_when_all_ranks_and_mpirun_have_ended() -> None:
+    connectivity = ConnectivityRecord("k", 1.5)
+    notify = Notification("mail", ("node1",), 0.0, 60.0)
+    run = Supervised(2, connectivity=connectivity, notify=notify).begin().end(5)
+    assert (run.sent("release"), run.sent("remove-job")) == ([0, 1], [0, 1])
+    run.run_until(6)
+    assert not run.state.is_closing
+    run.at(6, m.MpirunEnded(0)).run_until(6.25)
+    assert run.done(m.Close) == [m.Close(FULL_DISK_ROOM, keeps_connectivity=True, asks_job=False)]
+    run.at(7, m.Closed())
+    status = run.state.status
+    assert (status.state, status.exit_code, status.reason, run.states()) == ("ok", 0, "", ["ok", "ok"])
+    assert [event["state"] for event in run.logged("ended")] == ["ok"]
+    assert run.done(m.Finish) == [m.Finish(notifies=True)]
+
+
+@pytest.mark.parametrize(
+    ("restarts", "events", "released"),
+    [
+        (0, [], [1]),  # the others go on
+        (1, [], []),  # only the end of all decides whether the job file is kept
+        (0, [SENT(0, messages.OutsideSignal(15))], []),  # mpirun may kill the others as soon as it exits
+        (0, [exit_of(0, 1)], []),
+    ],
+)
+def test_an_ended_rank_exits_when_no_other_one_suffers(
+    restarts: int, events: list[m.Event], released: list[int]
+) -> None:
+    run = Supervised(3, restarts=restarts).begin().at(5, *events, exit_of(1, 0), SENT(1, messages.End({})))
+    assert run.sent("release") == released
+
+
+@pytest.mark.parametrize(("is_connected", "seconds"), [(False, LAST_MESSAGES), (True, TERM_GRACE + RANK_EXIT)])
+def test_a_rank_without_an_end_is_given_up(is_connected: bool, seconds: float) -> None:
+    run = Supervised(2).begin().at(5, exit_of(0, 3), SENT(0, messages.End({})))
+    if not is_connected:
+        run.at(5, m.Disconnected(1, 5.0))
+    run.at(5, m.MpirunEnded(1)).run_until(5 + min(seconds, RANK_RECONNECT) - 0.25)
+    assert not run.state.is_closing
+    run.run_until(5 + seconds + 0.5)
+    assert (run.state.is_closing, run.states(), run.ending) == (True, ["failed", "lost"], ("failed", 3))
+
+
+@pytest.mark.parametrize(
+    ("program", "begun", "signals"),
+    [
+        ("mpirun", (0, 1), [(0.5, 15), (2.5, 9)]),
+        ("mpiexec.hydra", (0, 1), [(0.5, 15), (2.5, 9)]),
+        ("mpiexec.hydra", (0,), [(0.5, 9)]),  # SIGTERM would be endless
+        ("mpirun", (0,), [(0.5, 15), (2.5, 9)]),
+    ],
+)
+def test_an_mpirun_that_stays_behind_its_ranks_is_ended(
+    program: str, begun: tuple[int, ...], signals: list[tuple[float, int]]
+) -> None:
+    run = Supervised(2, argv=(f"/opt/{program}",)).begin(*begun)
+    run.at(5, m.StopAsked(15))
+    for rank in begun:
+        run.at(5, exit_of(rank, 143, is_own=False, signal=15), SENT(rank, messages.End({})))
+    found: dict[int, float] = {}
+    for turn in range(20):
+        run.run_until(5 + turn * 0.25)
+        for sent in run.done(m.SignalMpirun):
+            found.setdefault(sent.signal, run.clock - 5)
+    for after, number in signals:
+        assert after <= found[number] <= after + 0.5
+    assert set(found) == {number for _, number in signals}
+
+
+def test_mpirun_has_time_to_exit_by_itself() -> None:
+    run = Supervised(2).begin().end(5).run_until(5 + MPIRUN_EXIT)
+    assert not run.done(m.SignalMpirun)
+    run.run_until(5.75 + MPIRUN_EXIT)
+    assert run.done(m.SignalMpirun)[0] == m.SignalMpirun(signal.SIGTERM)
+
+
+def test_mpirun_is_ended_with_ranks_that_do_not_exit() -> None:
+    run = Supervised(2).begin().at(5, m.StopAsked(15)).run_until(5 + TERM_GRACE + machine.MPIRUN_LATE)
+    assert not run.done(m.SignalMpirun)
+    run.run_until(run.clock + 0.5)
+    assert {sent.signal for sent in run.done(m.SignalMpirun)} == {signal.SIGTERM}
+    run.run_until(run.clock + machine.MPIRUN_KILLED)
+    assert run.done(m.SignalMpirun)[-1].signal == signal.SIGKILL
+
+
+# Restarts
+
+
+def test_each_attempt_begins_anew_and_the_last_failure_counts() -> None:
+    run = Supervised(2, restarts=1).begin().at(5, exit_of(1, 4)).stopped_ranks_end(6).run_until(6.25)
+    assert run.done(m.StartAttempt) == [m.StartAttempt("rank 1 on node1 ended with exit code 4")]
+    status = run.state.status
+    assert (status.attempt, status.state, status.first_failure, run.states()) == (1, "starting", None, ["starting"] * 2)
+    assert [(attempt.attempt, attempt.first_failure and attempt.first_failure.rank) for attempt in status.attempts] == [
+        (0, 1)
+    ]
+    assert run.ending is None
+    run.connect()
+    run.end(8, mpirun=0).run_until(8.25)
+    assert run.done(m.Close)
+    run.at(9, m.Closed())
+    assert (run.state.status.state, run.state.status.attempt) == ("ok", 1)
+
+
+def test_an_attempt_begins_when_all_ranks_of_the_one_before_have_ended() -> None:
+    run = Supervised(2, restarts=1).begin().at(5, exit_of(1, 4), SENT(1, messages.End({})))
+    assert not run.sent("release"), "mpirun may kill the other one then"
+    run.run_until(8).at(8, exit_of(0, 0), SENT(0, messages.End({})))
+    assert (run.sent("release"), run.sent("remove-job")) == ([0, 1], []), "the next attempt reads the job file"
+    run.run_until(8.25)
+    assert not run.done(m.StartAttempt)
+    run.at(8.25, m.MpirunEnded(4)).run_until(8.5)
+    assert run.done(m.StartAttempt)
+
+
+def test_an_attempt_that_hangs_is_followed_by_another() -> None:
+    run = Supervised(2, restarts=1, hang_after=6.0, on_hang="stop").begin().at(1)
+    run.quiet_since = 1.0
+    run.run_until(7.25)
+    assert run.sent("dump") == [0, 1]
+    run.at(7.5, SENT(0, messages.Stacks("d1", ())), SENT(1, messages.Stacks("d1", ())))
+    assert run.blamed == ("hang", None, None, [0, 1])
+    run.stopped_ranks_end(8)
+    run.quiet_since = None
+    run.run_until(8.25)
+    assert (run.state.status.attempt, run.state.status.silent) == (1, None)
+
+
+def test_an_attempt_that_cannot_start_is_the_end() -> None:
+    run = Supervised(2, restarts=3).begin().at(5, exit_of(1, 4)).stopped_ranks_end(6)
+    run.clock = 6.25
+    run.state, commands = machine.advance(run.state, run.tick(), run.now)
+    assert m.StartAttempt("rank 1 on node1 ended with exit code 4") in commands
+    run.state, _ = machine.advance(run.state, m.StartFailed("mpirun can't be started again: no"), run.now)
+    run.run_until(7)
+    assert run.done(m.Close)
+    assert (run.ending, run.reason) == (("failed", 1), "mpirun can't be started again: no")
+
+
+# A full disk
+
+
+def test_output_that_a_full_disk_refused_is_asked_for_again() -> None:
+    run = Supervised(2).begin().at(5, m.OutputRefused()).run_until(60)
+    looks = run.done(m.LookAtDisk)
+    assert 27 <= len(looks) <= 56
+    assert run.ending is None, "training goes on"
+    run.at(60, m.DiskHasRoom())
+    assert [rewind.rank for rewind in run.done(m.Rewind)] == [0, 1]
+    assert not run.run_until(70).done(m.LookAtDisk)
+
+
+def test_ranks_that_have_ended_wait_for_a_full_disk_for_a_while() -> None:
+    run = Supervised(2).begin().at(5, m.OutputRefused(), exit_of(0, 0)).run_until(30)
+    assert not run.done(m.EndOutput), "one still runs"
+    run.at(30, exit_of(1, 0)).run_until(30 + FULL_DISK_ROOM)
+    assert not run.done(m.EndOutput)
+    run.looks = {"written_at": run.clock}
+    run.run_until(run.clock + FULL_DISK_ROOM - 1)
+    assert not run.done(m.EndOutput), "some output has found room"
+    run.run_until(run.clock + 3)
+    assert [lost.rank for lost in run.done(m.EndOutput)] == [0, 1]
+    assert [event["rank"] for event in run.logged("output-lost")] == [0, 1]
+    assert run.sent("release") == [0, 1]
+
+
+def test_a_run_that_ends_on_a_full_disk_has_more_time() -> None:
+    run = Supervised(2).begin().at(5, m.OutputRefused(), m.StopAsked(15), m.MpirunEnded(0))
+    run.run_until(5 + FULL_DISK_FLUSH)
+    assert not run.state.is_closing
+    run.run_until(6 + FULL_DISK_FLUSH)
+    assert run.state.is_closing
+
+
+# Silence and stacks
+
+
+@pytest.mark.parametrize(("on_hang", "is_removed"), [("report", True), ("dump", False)])
+def test_a_run_that_is_silent_again_and_again_is_reported_each_time(on_hang: str, is_removed: bool) -> None:
+    run = Supervised(2, hang_after=10.0, on_hang=on_hang).begin()
+    removed: list[str] = []
+    for number in (1, 2):
+        began = run.clock
+        run.quiet_since = began
+        run.run_until(began + 9)
+        assert not run.done(m.LookAtSilence)
+        run.run_until(began + 11)
+        (look,) = run.done(m.LookAtSilence)
+        assert look.ranks == (0, 1)
+        assert look.since == pytest.approx(EPOCH + began)
+        (silence,) = run.silences()
+        assert (silence.after, silence.on_hang, silence.dump) == (10.0, on_hang, "")
+        assert silence.ranks == (SilentRank(0, "node1", "step 7"), SilentRank(1, "node1", "step 7"))
+        assert run.sent("dump") == [0, 1]
+        run.at(run.clock, *(SENT(rank, messages.Stacks(f"d{number}", ())) for rank in (0, 1)))
+        removed += [dump.id for dump in run.done(m.RemoveDump)]
+        assert [dump.id for dump in run.done(m.WriteDump)] == [f"d{number}"]
+        assert ([silence.dump for silence in run.silences()], run.ending) == ([f"d{number}"], None)
+        assert not run.run_until(run.clock + 20).done(m.LookAtSilence), "once is enough"
+        run.quiet_since = None
+        run.run_until(run.clock + 2)
+        assert (run.silences(), len(run.logged("output-resumed"))) == ([], 1)
+    assert removed == (["d1"] if is_removed else [])
+
+
+def test_a_hang_counts_also_if_the_disk_has_no_room_for_the_stacks() -> None:
+    run = Supervised(2, hang_after=10.0, on_hang="stop").begin()
+    run.quiet_since, run.has_room_for_dumps = 0.0, False
+    run.run_until(11)
+    assert run.blamed == ("hang", None, None, [0, 1])
+
+
+def test_ranks_that_have_ended_are_not_silent() -> None:
+    run = Supervised(2, hang_after=10.0).begin()
+    run.quiet_since = 0.0
+    assert not run.end(5).run_until(40).done(m.LookAtSilence)
+
+
+def test_a_dump_has_a_row_for_each_rank_with_the_reason_why_it_has_no_stacks() -> None:
+    run = Supervised(5).begin(0, 1, 2).at(1, SENT(0, messages.Started(1)))
+    run.connect(3)
+    run.at(5, exit_of(1, 0), m.Disconnected(2, 5.0), m.DumpAsked("d"))
+    assert run.sent("dump") == [0, 3]
+    assert not run.done(m.WriteDump)
+    run.at(6, SENT(0, messages.Stacks("d", ({"pid": 7},))), SENT(0, messages.Stacks("of another", ())))
+    run.run_until(5 + DUMP_REPLIES)
+    assert not run.done(m.WriteDump)
+    run.state = run.state._replace(ending=m.Ending("failed", 1, 6.0))  # that does not matter
+    run.run_until(5.5 + DUMP_REPLIES)
+    (dump,) = run.done(m.WriteDump)
+    assert [row["why"] for row in dump.rows] == [
+        "",
+        "it has ended with exit code 0",
+        "it is reconnecting to the supervisor",
+        f"its wrapper process didn't answer within {DUMP_REPLIES:g} s",
+        "it has not started yet",
+    ]
+    assert (dump.rows[0]["processes"], dump.unanswered) == (({"pid": 7},), frozenset([3]))
+
+
+def test_several_requests_for_stacks_are_open_at_once() -> None:
+    run = Supervised(2).begin().at(5, m.DumpAsked("a", (0,)), m.DumpAsked("b", (0, 1)))
+    assert (run.sent("dump"), machine.check_interval(run.state)) == ([0, 0, 1], machine.CHECK_INTERVAL)
+    run.at(6, SENT(0, messages.Stacks("b", ())), SENT(0, messages.Stacks("a", ())))
+    assert [dump.id for dump in run.done(m.WriteDump)] == ["a"]
+    run.at(7, SENT(1, messages.Stacks("b", ())))
+    assert [(dump.id, len(dump.rows)) for dump in run.done(m.WriteDump)] == [("b", 2)]
+
+
+# A job of Slurm
+
+
+def job(**more: Any) -> m.JobState:
+    return m.JobState("12", **{"may_requeue": True, **more})
+
+
+def near_the_limit(run: Supervised) -> Supervised:
+    """The job has a limit of an hour, and its notice is due."""
+    run.run_until(1)
+    run.at(1, m.TimeLeft(0.0, is_answer=True, seconds=3600)).run_until(3540.5)
+    assert run.done(m.AskTimeLeft)
+    return run.at(3540.5, m.TimeLeft(3540.5, is_answer=True, seconds=59))
+
+
+def test_ranks_hear_of_the_limit_before_the_run_is_stopped() -> None:
+    run = near_the_limit(Supervised(2, hang_after=0.0, job=job()).begin())
+    assert (run.sent("notice"), run.state.is_limit_near) == ([0, 1], True)
+    assert [note.kind for note in run.done(m.AddNote)] == ["job-limit"]
+    assert not run.run_until(3585).sent("stop")
+    run.at(3586, m.TimeLeft(3586.0, is_answer=True, seconds=14))
+    assert run.ending == ("stopped", 143)
+    run.stopped_ranks_end(3587).run_until(3588).at(3588, m.Closed())
+    assert run.done(m.Requeue)
+    run.at(3589, m.Requeued(is_done=True))
+    status = run.state.status
+    assert (status.state, status.job_end, status.ended) == ("queued", "JOB_REQUEUED", None)
+    assert (run.done(m.EndJob), run.done(m.Finish)) == ([m.EndJob("queued")], [m.Finish(notifies=False)])
+
+
+def test_a_rank_that_ends_at_the_notice_leaves_the_others_time_to_save() -> None:
+    run = near_the_limit(Supervised(2, hang_after=0.0, job=job()).begin())
+    run.at(3542, SENT(1, messages.Noticed(10)), exit_of(1, 138), SENT(1, messages.End({})))
+    assert (run.ending, run.sent("release"), run.states([1])) == (None, [], ["stopped"])
+    run.run_until(3550)
+    run.at(3550, exit_of(0, 1))  # it misses the other one
+    assert (run.ending, run.states([0])) == (None, ["stopped"])
+    run.at(3550, SENT(0, messages.End({})), m.MpirunEnded(0)).run_until(3551)
+    assert (run.ending, run.sent("release")) == (("stopped", 143), [])
+
+
+def test_a_stop_by_a_user_near_the_limit_is_final() -> None:
+    run = near_the_limit(Supervised(2, hang_after=0.0, job=job()).begin()).at(3545, m.StopAsked(15))
+    assert run.done(m.AskJob)
+    run.stopped_ranks_end(3546).run_until(3547).at(3547, m.Closed())
+    assert not run.done(m.Requeue)
+    assert (run.state.status.state, run.state.status.job_end) == ("stopped", "")
+
+
+def lose_node2(run: Supervised) -> Supervised:
+    run.run_until(5)
+    run.silent_since = {2: 5.0, 3: 5.0}
+    run.run_until(7 + RANK_SILENCE)
+    assert run.blamed[:2] == ("lost", 2)
+    return run.stopped_ranks_end(40).run_until(41)
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_a_lost_node_puts_the_job_into_the_queue_in_place_of_a_restart(is_done: bool) -> None:
+    run = lose_node2(Supervised(4, restarts=1, job=job()).begin())
+    assert run.done(m.Requeue)
+    assert not run.done(m.StartAttempt)
+    run.at(42, m.Requeued(is_done))
+    if not is_done:  # Slurm refuses: the nodes are those of this start
+        assert (run.state.status.attempt, len(run.done(m.StartAttempt))) == (1, 1)
+        return
+    (close,) = run.done(m.Close)
+    assert not close.asks_job
+    run.at(43, m.Closed())
+    assert not run.done(m.Requeue)
+    assert (run.state.status.state, run.first.kind) == ("queued", "lost")
+    assert "stopped responding" in run.reason
+
+
+def test_a_lost_node_is_a_failure_if_the_job_may_not_begin_again() -> None:
+    run = lose_node2(Supervised(4, job=job(may_requeue=False)).begin())
+    assert not run.done(m.Requeue)
+    run.at(42, m.Closed())
+    assert (run.state.status.state, run.done(m.EndJob)) == ("failed", [m.EndJob("failed")])
+
+
+def test_a_failure_by_a_signal_is_what_slurm_did_and_slurm_is_asked() -> None:
+    run = Supervised(2, job=job(may_requeue=False)).begin().at(5, exit_of(1, 143, signal=15))
+    run.stopped_ranks_end(6).run_until(7)
+    assert [close.asks_job for close in run.done(m.Close)] == [True]
+    run.at(8, m.Closed(is_step_cancelled=True))
+    assert (run.state.status.state, run.state.status.job_end) == ("stopped", "STEP_CANCELLED")
+
+
+def test_a_step_that_the_supervisor_has_ended_was_not_cancelled_by_slurm() -> None:
+    run = Supervised(2, job=job(may_requeue=False)).begin().at(5, exit_of(1, 143, signal=15), SENT(1, messages.End({})))
+    run.at(5, exit_of(0, 143, is_own=False, signal=15), SENT(0, messages.End({}))).run_until(7)
+    assert run.done(m.SignalMpirun)
+    run.at(7, m.MpirunEnded(-15)).run_until(8).at(8, m.Closed(is_step_cancelled=True))
+    assert (run.state.status.state, run.state.status.job_end) == ("failed", "")

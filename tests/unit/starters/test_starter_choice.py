@@ -1,0 +1,113 @@
+"""Which starter a call gets, which one a record names, and what each answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ipexctl.errors import UserError
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.queue import queue_of
+from ipexctl.jobs.registry import RunRecord
+from ipexctl.starters.choice import choose_starter, rank_starter_of, starter_of
+from ipexctl.starters.mpirun import OVER_SSH, SINGLE_RANK
+from ipexctl.starters.srun import OVER_SRUN, STEP
+from message_data import missing
+
+IN_JOB = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "node[1-2]"}
+NODES = (Host("node1", "node1"), Host("node2", "node2"))
+OUTSIDE = Host("node9", "node9")
+
+
+def found(is_there: bool) -> Callable[[str], str | None]:
+    return lambda name: f"/usr/bin/{name}" if is_there else None
+
+
+@pytest.mark.parametrize(
+    ("hosts", "environ", "has_srun", "transport"),
+    [
+        (NODES, IN_JOB, True, "srun"),
+        (NODES[1:], IN_JOB, True, "srun"),
+        ((*NODES, Host("localhost", "localhost")), IN_JOB, True, "srun"),
+        (NODES, IN_JOB, False, "ssh"),
+        (NODES, {}, True, "ssh"),
+        (NODES, {"SLURM_JOB_NODELIST": "node[1-2]"}, True, "ssh"),
+        (NODES, {**IN_JOB, "SLURM_JOB_NODELIST": "node[1-"}, True, "ssh"),
+        ((*NODES, OUTSIDE), IN_JOB, True, "ssh"),
+        ((NODES[0], replace(NODES[1], user="me")), IN_JOB, True, "ssh"),
+        ((NODES[0], replace(NODES[1], ssh_config=Path("c"))), IN_JOB, True, "ssh"),
+    ],
+)
+def test_auto_takes_srun_for_nodes_of_the_job_without_words_on_logins(
+    hosts: tuple[Host, ...], environ: dict[str, str], *, has_srun: bool, transport: str
+) -> None:
+    assert choose_starter("auto", hosts, environ, find_program=found(has_srun)).name == transport
+    assert choose_starter("ssh", hosts, environ, find_program=found(has_srun)) is OVER_SSH
+
+
+@pytest.mark.parametrize(
+    ("hosts", "environ", "has_srun", "named"),
+    [
+        (NODES, {}, True, "--transport srun"),
+        (NODES, IN_JOB, False, "PATH"),
+        ((*NODES, OUTSIDE), IN_JOB, True, "12 node9"),
+    ],
+)
+def test_srun_that_cannot_be_is_refused(
+    hosts: tuple[Host, ...], environ: dict[str, str], *, has_srun: bool, named: str
+) -> None:
+    with pytest.raises(UserError) as refused:
+        choose_starter("srun", hosts, environ, find_program=found(has_srun))
+    assert missing(refused.value.message, named) == []
+    assert choose_starter("srun", NODES, IN_JOB, find_program=found(True)) is OVER_SRUN
+
+
+def test_a_command_that_needs_ssh_refuses_srun_and_takes_ssh_in_a_job() -> None:
+    with pytest.raises(UserError) as refused:
+        choose_starter("srun", None, IN_JOB, find_program=found(True))
+    assert missing(refused.value.fix, "--transport") == []
+    assert choose_starter("auto", None, IN_JOB, find_program=found(True)) is OVER_SSH
+
+
+def test_names_of_records_are_decoded_and_an_unknown_one_is_ssh() -> None:
+    names = ("ssh", "srun", "slurm")
+    assert tuple(starter_of(name).name for name in names) == names
+    assert starter_of("of-a-later-version") is OVER_SSH
+
+
+def test_only_a_submitted_run_has_a_queue() -> None:
+    record = RunRecord("r-1", NODES[0], "/h", "python3", again=" --hosts node1")
+    queues = [queue_of(replace(record, transport=name)) for name in ("ssh", "srun", "slurm")]
+    assert [queue is not None for queue in queues] == [False, False, True]
+    assert replace(record, transport="slurm").call_options.hosts == ""
+    assert record.call_options.hosts == record.again
+
+
+def test_only_over_ssh_nodes_log_in_and_only_srun_has_a_job() -> None:
+    assert (OVER_SSH.no_logins, OVER_SSH.job(IN_JOB), OVER_SSH.announcement(IN_JOB)) == ("", "", "")
+    assert missing(OVER_SRUN.no_logins, "trust") == []
+    assert OVER_SRUN.job(IN_JOB) == "12"
+    assert missing(OVER_SRUN.announcement(IN_JOB), "srun 12") == []
+
+
+@pytest.mark.parametrize(
+    ("counts", "backend", "single", "step"),
+    [
+        ({"node1": 1}, "gloo", True, False),
+        ({"node1": 1}, "mpi", False, False),
+        ({"node2": 1}, "gloo", False, False),
+        ({"node1": 2}, "gloo", False, False),
+        ({"node1": 1, "node2": 1}, "gloo", False, True),
+        ({"node1": 1, "node2": 1}, "none", False, True),
+        ({"node1": 1, "node2": 1}, "ccl", False, False),
+    ],
+)
+def test_ranks_that_need_no_mpi(counts: dict[str, int], backend: str, *, single: bool, step: bool) -> None:
+    assert (SINGLE_RANK.may_start(counts, "node1", backend), STEP.may_start(counts, "node1", backend)) == (single, step)
+
+
+def test_flavors_of_plans_are_decoded() -> None:
+    assert (rank_starter_of("none"), rank_starter_of("srun"), rank_starter_of("intel")) == (SINGLE_RANK, STEP, None)
