@@ -29,6 +29,7 @@ from ipexctl.cli.options import PACKAGES, REQUIREMENTS, SUMMARY, Output, PlanOut
 from ipexctl.cli.summary_file import check_summary, write_summary, write_summary_of_run
 from ipexctl.errors import UserError
 from ipexctl.extensions import addition
+from ipexctl.found_files import check_found
 from ipexctl.text import counted
 
 if TYPE_CHECKING:
@@ -331,7 +332,6 @@ def _request_of_project(launch_call: LaunchCall, stack: StackRequest, output: Ou
 
     A file that cannot be installed as it stands does not end the call: the script may not need what it names.
     """
-    from ipexctl.found_files import check_found
     from ipexctl.stack.install_context import install_request
     from ipexctl.stack.project_file import find_project_file
     from ipexctl.stack.resolve.model import Sources

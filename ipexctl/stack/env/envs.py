@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.hosts.home import find_leaders
 from ipexctl.remote.outcome import HostError, HostResult, HostStatus, Report
-from ipexctl.stack.changes import PackageChange, changes_of
 from ipexctl.stack.env.environment import EnvClient, machine_token, verify
 from ipexctl.stack.env.record import records_of
 from ipexctl.stack.env.verify_errors import explain
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from ipexctl.node.env.replies import EnvListing
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.stack.changes import PackageChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,7 @@ def diff_envs(
     hosts: Sequence[Host], pool: SessionPool, first: str, second: str, *, home: str, timeout: float | None = None
 ) -> EnvsReport:
     """Compare the packages of two environments, given by directory or name, by their records."""
+    from ipexctl.stack.changes import changes_of  # slow to import, and no other action needs it
 
     def packages(facts: Facts, name: str) -> Mapping[str, str]:
         for env, record in records_of(facts):

@@ -30,7 +30,6 @@ from ipexctl.stack.choice import installed_plan
 from ipexctl.stack.env.preflight import UNPACKED
 from ipexctl.stack.lock.bindings import lacks_oneccl
 from ipexctl.stack.lock.index_cache import CONTROL_MACHINE, IndexCache
-from ipexctl.stack.lock.index_order import index_order_note, named_projects
 from ipexctl.stack.lock.indexes import (
     PYPI,
     STACK_SOURCES,
@@ -39,7 +38,9 @@ from ipexctl.stack.lock.indexes import (
     Source,
     call_labels,
     directory_of,
+    index_order_note,
     lacks_answer_about_mpi,
+    named_projects,
     pip_settings,
     query_indexes,
     sources_for,

@@ -47,7 +47,7 @@ _NO_SOURCES: Final = ("git", "path", "workspace")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class FileLine:
     """A line of a file, with continuations joined and without comments."""
 
     path: Path
@@ -64,7 +64,7 @@ class Line:
 class ProjectLines:
     """The requirements of a project's file."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[FileLine, ...]
     notes: tuple[str, ...] = ()
 
 
@@ -114,7 +114,7 @@ class _Pyproject:
         self.project, self.extras, self.groups = _tables(path, text)
         self.sources = _table(_table(_table(parse_toml(text), "tool"), "uv"), "sources")
 
-    def lines(self, names: Sequence[str]) -> Iterator[Line]:
+    def lines(self, names: Sequence[str]) -> Iterator[FileLine]:
         if "dependencies" in self.project.get("dynamic", ()):
             raise UserError(
                 f"{self.path} has its dependencies computed by its build (dynamic)",
@@ -128,7 +128,7 @@ class _Pyproject:
         for name in names:
             yield from self._named(name, ())
 
-    def _named(self, name: str, above: tuple[str, ...]) -> Iterator[Line]:
+    def _named(self, name: str, above: tuple[str, ...]) -> Iterator[FileLine]:
         for table in (self.extras, self.groups):
             for key, entries in table.items():
                 if canonicalize_name(key) == canonicalize_name(name):
@@ -142,7 +142,7 @@ class _Pyproject:
             f"{self.path} has no extra and no group {quoted(name)}", fix=did_you_mean(name, known, has, cutoff=0.6)
         )
 
-    def _list(self, entries: Any, above: tuple[str, ...]) -> Iterator[Line]:
+    def _list(self, entries: Any, above: tuple[str, ...]) -> Iterator[FileLine]:
         for entry in entries if isinstance(entries, (list, tuple)) else ():
             if isinstance(entry, dict) and isinstance(entry.get("include-group"), str):
                 yield from self._named(entry["include-group"], above)
@@ -151,7 +151,7 @@ class _Pyproject:
             else:
                 raise UserError(f"{self.path}: {entry!r} is not a requirement", fix="write a text such as 'peft>=0.17'")
 
-    def _requirement(self, text: str, above: tuple[str, ...]) -> Iterator[Line]:
+    def _requirement(self, text: str, above: tuple[str, ...]) -> Iterator[FileLine]:
         line = _line_with(self.path, self.text, text, text)
         try:
             requirement = Requirement(text)
@@ -174,16 +174,16 @@ class _Pyproject:
         yield line
 
 
-def _of_pyproject(path: Path, text: str, names: Sequence[str]) -> Iterator[Line]:
+def _of_pyproject(path: Path, text: str, names: Sequence[str]) -> Iterator[FileLine]:
     return _Pyproject(path, text).lines(names)
 
 
-def _line_with(path: Path, document: str, part: str, text: str) -> Line:
-    """The line of the file in which a part is first."""
-    for number, raw in enumerate(document.splitlines(), 1):
-        if part in raw:
-            return Line(path, number, text, raw)
-    return Line(path, 1, text, text)
+def _line_with(path: Path, document: str, part: str, text: str) -> FileLine:
+    """The line of the file that is this part, else the first that has it."""
+    lines = document.splitlines()
+    at = next((at for at, raw in enumerate(lines) if raw == part), None)
+    at = next((at for at, raw in enumerate(lines) if part in raw), None) if at is None else at
+    return FileLine(path, 1, text, text) if at is None else FileLine(path, at + 1, text, lines[at])
 
 
 def _of_uv_lock(path: Path, text: str, names: Sequence[str]) -> ProjectLines:
@@ -247,7 +247,7 @@ def _export(path: Path, options: Sequence[str]) -> str:
     return done.stdout
 
 
-def _of_conda(path: Path, text: str) -> Iterator[Line]:
+def _of_conda(path: Path, text: str) -> Iterator[FileLine]:
     """The pip part of an environment of conda."""
     tree = YamlTree(text, path)
     lines = text.splitlines()
@@ -258,11 +258,11 @@ def _of_conda(path: Path, text: str) -> Iterator[Line]:
             for entry in tree.entries(node, "pip and its packages"):
                 for item in tree.items(entry.value):
                     number = item.start_mark.line + 1
-                    yield Line(path, number, tree.text(item), lines[number - 1])
+                    yield FileLine(path, number, tree.text(item), lines[number - 1])
             continue
         package = tree.text(node)
         if re.split(r"[^\w.-]", package, maxsplit=1)[0] not in _FOR_CONDA:
-            raise Line(path, number, package, lines[number - 1]).error(
+            raise FileLine(path, number, package, lines[number - 1]).error(
                 f"{package} is a package of conda, and hosts get wheels of pip",
                 package,
                 "move it below `- pip:` if PyPI has it; a conda environment of the hosts: ipexctl run --python PATH",

@@ -23,7 +23,7 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import REQUIREMENTS, decoded, read_regular, read_typed
 from ipexctl.hosts.names import quoted
 from ipexctl.stack.lock.indexes import directory_of
-from ipexctl.stack.lock.project_files import Line, read_project_file, split_extras
+from ipexctl.stack.lock.project_files import FileLine, read_project_file, split_extras
 from ipexctl.stack.resolve.model import Sources, StackPlan
 from ipexctl.text import expanded
 
@@ -152,7 +152,7 @@ def _read_requirements_file(
     return found
 
 
-def _lines(path: Path, text: str) -> Iterator[Line]:
+def _lines(path: Path, text: str) -> Iterator[FileLine]:
     joined, first, raw = "", 0, ""
     for number, line in enumerate(text.splitlines(), 1):
         comment = re.search(r"(^|\s)#.*$", line)
@@ -163,12 +163,12 @@ def _lines(path: Path, text: str) -> Iterator[Line]:
             continue
         whole, joined = (joined + plain).strip(), ""
         if whole:
-            yield Line(path, first, whole, raw)
+            yield FileLine(path, first, whole, raw)
     if joined.strip():
-        yield Line(path, first, joined.strip(), raw)
+        yield FileLine(path, first, joined.strip(), raw)
 
 
-def _parse_line(line: Line, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
+def _parse_line(line: FileLine, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
     if line.text.startswith("-"):
         return _option(line, above, constraining=constraining)
     text = _HASH.sub("", line.text).strip()
@@ -189,7 +189,7 @@ def _parse_line(line: Line, above: tuple[Path, ...], *, constraining: bool) -> P
     return PackageRequest(lines=(made,), origins=origins)
 
 
-def _option(line: Line, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
+def _option(line: FileLine, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
     name, value = _split(line.text)
     if name in _FILES:
         if "://" in value:

@@ -231,7 +231,7 @@ class _ConstraintReader:
 
 def is_range(torch: str) -> bool:
     """Whether a requested torch is a range of versions, as requirements files have: `>=2.9`."""
-    return torch[:1] in "<>=!~"
+    return torch.startswith(("<", ">", "=", "!", "~"))
 
 
 def rows_with_torch(requested: str, rows: Iterable[StackSpec]) -> tuple[StackSpec, ...]:

@@ -10,7 +10,7 @@ import pytest
 from ipexctl.errors import UserError
 from ipexctl.node.env.replies import AvailableWheel
 from ipexctl.stack.install_context import install_request
-from ipexctl.stack.lock.index_order import index_order_note
+from ipexctl.stack.lock.indexes import index_order_note
 from ipexctl.stack.lock.make_lock import uv_here
 from ipexctl.stack.lock.requirements import read_package_request, read_requirements
 from ipexctl.stack.lock.wheels import Availability, Target
