@@ -186,9 +186,11 @@ def test_project_locked_by_uv_is_installed_with_its_versions(
     ]
     subprocess.run(argv, check=True, capture_output=True)
     (project / "pyproject.toml").write_text((project / "pyproject.toml").read_text().replace("<4.67", ""))
-    words = ("--wheelhouse", wheelhouse, "--offline", "--env", "locked", "--stack", "ipex")
-    locked = installed.report("-r", project / "uv.lock", *words)
+    words = ("--wheelhouse", wheelhouse, "--offline", "--stack", "ipex", "--env")
+    locked = installed.report("-r", project / "uv.lock", *words, "locked")
     assert {host["packages"]["tqdm"] for host in locked["hosts"]} == {"4.66.0"}
-    newest = installed.report("-r", project / "pyproject.toml", *words)
+    newest = installed.report("-r", project / "pyproject.toml", *words, "newest")
     assert {host["packages"]["tqdm"] for host in newest["hosts"]} == {"4.67.1"}
-    assert [change["name"] for change in newest["changes"]] == ["tqdm"]
+    compared = installed.report("--diff", "locked", "newest", verb="envs")
+    change = {"name": "tqdm", "from": "4.66.0", "to": "4.67.1"}
+    assert [host["changes"] for host in compared["hosts"]] == [[change]] * 2
