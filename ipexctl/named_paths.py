@@ -67,19 +67,19 @@ def check_named_file(path: Path | str) -> None:
                 _check_file(resolved, status, directory)
 
 
-def open_named_directory(path: Path | str) -> GuardedDirectory:
-    """Open an existing directory. Raises an OSError or a UserError."""
+def open_named_directory(path: Path | str, *, make: bool = False) -> GuardedDirectory:
+    """Open a directory; with `make`, missing ones are made. Raises an OSError or a UserError."""
     resolved = resolve_named(path)
-    with _open_directory(os.path.dirname(resolved)) as above, _open_directory(resolved) as found:
+    with _open_directory(resolved, make=make) as found, _open_directory(os.path.dirname(resolved)) as above:
         if above.status().st_mode & stat.S_ISVTX and is_of_stranger(found.status(), above.status()):
             uid = found.status().st_uid
             raise UserError(f"{resolved} is a directory of another account (uid {uid})", fix=_FIX)
         return GuardedDirectory(os.dup(found.number), found.path)
 
 
-def _open_directory(path: str) -> GuardedDirectory:
+def _open_directory(path: str, *, make: bool = False) -> GuardedDirectory:
     try:
-        return GuardedDirectory.open(path)
+        return GuardedDirectory.open(path, make=make)
     except AgentError as error:
         raise UserError(error.reason, fix=error.fix) from None
 

@@ -1,7 +1,7 @@
 """Declares an option once for the command line, ipexctl.toml, playbooks and the hosts.
 
-An option that more than the command line has is a field of a frozen dataclass, made by `declare`: `RankOptions` in
-`launch/options.py` (what a rank gets), `RunOptions` in `jobs/submit/options.py`, `SyncOptions` in `sync/options.py`.
+An option that more than the command line has is a field of a frozen dataclass of `spec.py`, made by `declare`:
+`RankOptions` (what a rank gets), `SyncOptions`, `RunOptions`.
 The field has the type and the default; its `Declaration` has all else. From it follow
 - the option on the command line, its help and its key in ipexctl.toml: `cli/options.py: grouped`
 - the option of the playbook modules run and sync: `extras/play/modules/specs.py: declared_options`

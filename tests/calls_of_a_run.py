@@ -1,4 +1,5 @@
-"""What one `ipexctl run` on localhost executes of our code: how many functions in how many files, how deeply nested.
+"""What one `ipexctl run` on localhost executes of our code: how many functions in how many files, how deeply nested;
+and how many classes its imports make.
 
 `python -m tests.calls_of_a_run [-v] [ROOT]`, with ROOT another checkout to compare, such as one of a tag. It calls the
 command in this process under `sys.setprofile`, with a HOME of its own; the agent's programs are not counted. `-v`
@@ -16,13 +17,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PROGRAM = """
-import sys, threading
+import inspect, sys, threading
 package, tree = sys.argv[1], sys.argv[2] == "-v"
-functions, depths, lines = set(), {}, []
+functions, classes, depths, lines = set(), set(), {}, []
 
 def profile(frame, event, argument):
     code = frame.f_code
     if not code.co_filename.startswith(package) or code.co_name.startswith("<"):
+        return
+    if not code.co_flags & inspect.CO_OPTIMIZED:  # the body of a class, which its import executes
+        classes.add((code.co_filename, code.co_name, code.co_firstlineno))
         return
     thread = threading.get_ident()
     if event == "call":
@@ -52,7 +56,12 @@ finally:
     sys.setprofile(None)
     threading.setprofile(None)
 files = {name for name, _, _ in functions}
-print(f"exit code {code}: {len(functions)} functions in {len(files)} files, {depths['most']} nested", file=sys.stderr)
+imported = len({name for name, _, _ in classes} - files)
+print(
+    f"exit code {code}: {len(functions)} functions in {len(files)} files, {depths['most']} nested; "
+    f"{len(classes)} classes, which adds {imported} files that are only imported",
+    file=sys.stderr,
+)
 if tree:
     start = next(at for at, (_, _, name, _) in enumerate(lines) if name == "submit_run")
     thread, depth = lines[start][:2]

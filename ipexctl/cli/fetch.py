@@ -2,7 +2,7 @@
 
 Decides whether the word before the colon is a run or a host: a run that the registry knows, unless the call names hosts
 and one of them has this name. The host of a run is reached as its record says, and options of this call override the
-record; defaults of files do not, as the record is more specific. `jobs/fetch/` does the work; out come a result with
+record; defaults of files do not, as the record is more specific. `jobs/fetch.py` does the work; out come a result with
 reason and fix, and an exit code. An interrupted call is a result, too: the same command resumes it.
 """
 
@@ -21,8 +21,8 @@ from ipexctl.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.jobs.fetch.fetch import FetchRequest, PathOnHosts
-    from ipexctl.jobs.fetch.manifest import FetchResult, FetchSource
+    from ipexctl.files.requested import FetchResult, FetchSource
+    from ipexctl.jobs.fetch import FetchRequest, PathOnHosts
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.connector import ConnectOptions
     from ipexctl.remote.session import Session
@@ -59,7 +59,7 @@ def fetch_command(
     Example: ipexctl fetch last:checkpoints/ ./out
     """
     from ipexctl.cli.hosts import check_home, connect_options
-    from ipexctl.jobs.fetch.manifest import parse_source
+    from ipexctl.files.requested import parse_source
     from ipexctl.ui.fetch import show, show_hosts_with_path, show_json, show_other_hosts
 
     if rank is not None and host is not None:
@@ -100,7 +100,7 @@ def _of_other_hosts(
     request: FetchRequest, record: RunRecord, targets: Targets, output: Output, *, has_connect_timeout: bool
 ) -> list[FetchRequest]:
     """The same request to the other hosts of the run, to ask them whether they have the path."""
-    from ipexctl.jobs.fetch.fetch import orders_of_all_hosts
+    from ipexctl.jobs.fetch import orders_of_all_hosts
 
     orders = orders_of_all_hosts(record, request.request["path"], request.dest, results=False)
     return [
@@ -119,8 +119,8 @@ def _fetch_one(
 ) -> tuple[FetchResult, int, PathOnHosts]:
     """The result, and the exit code: that of a signal, if one came. `others` are asked meanwhile for the path."""
     from ipexctl.cli.hosts import open_pool
-    from ipexctl.jobs.fetch.fetch import PathOnHosts, fetch, find_hosts_with_path
-    from ipexctl.jobs.fetch.manifest import FetchResult
+    from ipexctl.files.requested import FetchResult
+    from ipexctl.jobs.fetch import PathOnHosts, fetch, find_hosts_with_path
     from ipexctl.remote.fanout import run_in_background
     from ipexctl.remote.outcome import Cancelled, HostError
     from ipexctl.ui.progress_view import ProgressView
@@ -149,7 +149,7 @@ def _fetch_from_all(
 ) -> int:
     """Fetch from one host after the other, as they share the link of the control machine; the exit code."""
     from ipexctl.cli.run_hosts import begun, find_run
-    from ipexctl.jobs.fetch.fetch import found_nothing, orders_of_all_hosts
+    from ipexctl.jobs.fetch import found_nothing, orders_of_all_hosts
     from ipexctl.remote.outcome import exit_code
     from ipexctl.ui.fetch import show, show_all_json, show_no_results
 
@@ -180,7 +180,7 @@ def _resolve_request(
     """Resolve the name before the colon: a known run, unless the call names hosts and a host has this name."""
     from ipexctl.cli.hosts import choose_hosts
     from ipexctl.cli.run_hosts import begun, find_run
-    from ipexctl.jobs.fetch.fetch import order_of_host, order_of_run
+    from ipexctl.jobs.fetch import order_of_host, order_of_run
     from ipexctl.jobs.registry import RunRegistry
 
     of_run = rank is not None or host is not None or source.path is None

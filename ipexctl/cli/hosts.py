@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     from ipexctl.cli.options import Home, Output, Targets
     from ipexctl.hosts.host import Host
-    from ipexctl.launch.accelerate_config import AccelerateConfig
     from ipexctl.remote.command import Command
+    from ipexctl.spec import AccelerateConfig
     from ipexctl.starters.starter import Starter
 
 

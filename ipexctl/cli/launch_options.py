@@ -1,7 +1,7 @@
-"""Reads the line of a command that plans a launch (`run`, `export`) and makes a `LaunchCall` from it.
+"""Reads the line of a command that plans a launch (`run`, `export`) and makes a `RunCall` from it.
 
 In come the options and the words after them: a script, `-m MODULE`, a command, or a pasted line of another launcher,
-which `launch/launchers/` takes apart. Out go the hosts, a checked `RunRequest`, the place of the project, and notes. No
+which `launch/launchers/` takes apart. Out goes a checked `RunCall`: hosts, spec, the place of the project, notes. No
 host is contacted here, so that a mistake is told at once. The rules: an option typed in the call wins over the pasted
 line, the line over an accelerate config and over files of defaults; words after the script belong to the script, and a
 note says so if one looks like an option of ipexctl. `plan_or_exit` plans such a call without starting it.
@@ -22,9 +22,9 @@ from ipexctl.cli.defaults import ConfiguredCommand
 from ipexctl.cli.options import Home, Output, Targets, argument, is_on_command_line, option
 from ipexctl.errors import UserError
 from ipexctl.file_reader import SCRIPT, read_regular
-from ipexctl.jobs.submit.options import RunOptions
-from ipexctl.launch.options import RankOptions
+from ipexctl.jobs.ranks import EVERY_RANK, RankSet
 from ipexctl.option_declaration import declared, values_of
+from ipexctl.spec import RankOptions, RunOptions
 from ipexctl.text import expanded
 
 if TYPE_CHECKING:
@@ -32,13 +32,11 @@ if TYPE_CHECKING:
 
     from ipexctl.call_options import CallOptions
     from ipexctl.cli.interrupt import Interrupt
-    from ipexctl.hosts.host import Host
-    from ipexctl.jobs.ranks import RankSet
+    from ipexctl.jobs.submit.call import RunCall
     from ipexctl.jobs.submit.pipeline import PlannedRun
-    from ipexctl.jobs.submit.project import ProjectLocation
-    from ipexctl.jobs.submit.request import RunRequest
-    from ipexctl.launch.request import CommandKind
+    from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.spec import CommandKind, RunSpec
 
 
 _OTHER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -124,86 +122,77 @@ def _own_option(argument: str) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchOptionsGroup:
-    """Options of the launch: those that playbooks have, too, and those of the command line alone."""
+class ScriptLine:
+    """What ranks run, and how: the options of `run` that a queued run has, too."""
 
+    words: list[str] | None = argument("SCRIPT.py [ARGS…]", "Script to run; or -m MODULE [ARGS…]; or -- COMMAND…", None)
+    module: str | None = option("--module -m NAME", "Python module to run in place of a script.")
     ranks: RankOptions
     run: RunOptions
-    stack: str | None = option("--stack NAME", "Stack to install with --install, such as ipex or torch-2.13.")
-    torch: str | None = option("--torch V", "torch version to install with --install.")
     export: list[str] | None = option(
         "--export -x KEY[=VALUE]", "Variable for the ranks; without VALUE, the value on the control machine."
     )
     env_file: list[Path] | None = option(
         "--env-file FILE", "File of variables for the ranks; their values are never shown."
     )
-    accelerate_config: Path | None = option("--accelerate-config FILE", "File written by `accelerate config`.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchLine:
+class LaunchLine(ScriptLine):
     """All options of a command that plans a launch."""
 
-    words: list[str] | None = argument("SCRIPT.py [ARGS…]", "Script to run; or -m MODULE [ARGS…]; or -- COMMAND…", None)
-    module: str | None = option("--module -m NAME", "Python module to run in place of a script.")
-    launch: LaunchOptionsGroup
+    stack: str | None = option("--stack NAME", "Stack to install with --install, such as ipex or torch-2.13.")
+    torch: str | None = option("--torch V", "torch version to install with --install.")
+    accelerate_config: Path | None = option("--accelerate-config FILE", "File written by `accelerate config`.")
     targets: Targets
     home: Home
     output: Output
 
 
-@dataclass(frozen=True)
-class LaunchCall:
-    """A parsed and checked command line; no host was contacted for it."""
+def spec_of_line(ctx: typer.Context, line: ScriptLine, targets: Targets, home: Home, **others: Any) -> RunSpec:
+    """The spec of a line with a script, a module or a command; `others` are fields that are no options of it."""
+    from ipexctl.cli.hosts import check_home
+    from ipexctl.jobs.submit.request import read_exports, run_spec
 
-    hosts: tuple[Host, ...]
-    request: RunRequest
-    project: ProjectLocation
-    notes: tuple[str, ...]
-    """Notes to print for the user."""
-    options: CallOptions
-    """The command line options that choose the same hosts and environment, for suggested commands."""
-    packages: tuple[str, ...] = ()
-    """Those of `uv run --with` in a pasted line."""
-
-
-def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None = None) -> LaunchCall:
-    """Parse and check the options; raises a UserError for contradictions, before any host is contacted."""
-    from ipexctl.call_options import CallOptions, option_text
-    from ipexctl.cli.hosts import check_home, current_directory, host_options, select
-    from ipexctl.hosts.host import private_keys
-    from ipexctl.jobs.ranks import EVERY_RANK
-    from ipexctl.jobs.submit.project import locate_project
-    from ipexctl.jobs.submit.request import check_ranks, check_request, read_exports, run_request
-    from ipexctl.sync.root import find_root
-
-    launch, targets, home = line.launch, line.targets, line.home
-    if line.module is None and not line.words:
-        raise UserError("run what?", fix=f"{ctx.command_path} SCRIPT.py, -m MODULE, or -- COMMAND")
     kind: CommandKind = "module" if line.module is not None else "command" if ctx.obj["dashes"] else "script"
-    argv = (*((line.module,) if line.module is not None else ()), *(line.words or ()))
-    request = run_request(
+    return run_spec(
         kind,
-        argv,
-        values_of(launch.ranks) | values_of(launch.run),
-        read_exports(launch.export or (), launch.env_file or (), os.environ),
-        stack=launch.stack,
-        torch=launch.torch,
+        (*((line.module,) if line.module is not None else ()), *(line.words or ())),
+        values_of(line.ranks) | values_of(line.run),
+        read_exports(line.export or (), line.env_file or (), os.environ),
         home=check_home(home),
         iface=home.iface,
         checkpoint_is_found=targets.is_found("checkpoint"),
-        secret_files=tuple(map(expanded, launch.env_file or ())),
+        secret_files=tuple(map(expanded, line.env_file or ())),
         timeout=targets.timeout,
-        ranks=ranks or EVERY_RANK,
+        **others,
     )
-    of_ranks = option_text(options_of_run(launch.ranks, launch.run, targets))
+
+
+def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet = EVERY_RANK) -> RunCall:
+    """Parse and check the options; raises a UserError for contradictions, before any host is contacted."""
+    from ipexctl.call_options import CallOptions, option_text
+    from ipexctl.cli.hosts import current_directory, host_options, select
+    from ipexctl.hosts.host import private_keys
+    from ipexctl.jobs.submit.call import RunCall
+    from ipexctl.jobs.submit.project import locate_project
+    from ipexctl.jobs.submit.request import check_ranks, check_request
+    from ipexctl.sync.root import find_root
+
+    targets, home = line.targets, line.home
+    if line.module is None and not line.words:
+        raise UserError("run what?", fix=f"{ctx.command_path} SCRIPT.py, -m MODULE, or -- COMMAND")
+    repeats_notes = line.output.verbose > 0
+    spec = spec_of_line(ctx, line, targets, home, stack=line.stack, torch=line.torch, repeats_notes=repeats_notes)
+    kind, argv = spec.kind, spec.argv
+    of_ranks = option_text(options_of_run(line.ranks, line.run, targets))
     found = None
-    if launch.accelerate_config is not None:
+    if line.accelerate_config is not None:
         from ipexctl.launch.accelerate_config import read_accelerate_file  # slow to import, and few calls need it
 
         is_found = targets.is_found("accelerate_config")
         is_typed = "accelerate_config" not in targets.defaults
-        found = replace(read_accelerate_file(launch.accelerate_config, is_typed=is_typed), hostfile_found=is_found)
+        found = replace(read_accelerate_file(line.accelerate_config, is_typed=is_typed), hostfile_found=is_found)
     pasted = None
     # A whole line in one word may be longer than a path: Path.is_file would raise.
     if kind == "command" or (kind == "script" and not os.path.isfile(argv[0])):  # noqa: PTH113
@@ -212,41 +201,35 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet | None
         given = {name for name in ctx.params if is_on_command_line(ctx, name)}
         given |= {"hosts"} if targets.names_hosts else set()
         try:
-            pasted = unwrap(argv, request.options, given, found, os.environ, is_script=kind == "script")
+            pasted = unwrap(spec, given, found, os.environ)
         except UserError as error:
             error.fix = CallOptions(host_options(targets, home), of_ranks).apply(error.fix)
             raise
     if pasted is not None:
-        kind, argv, found = pasted.kind, pasted.argv, pasted.config
-        request = replace(request, kind=kind, argv=argv, options=pasted.options, **pasted.run)
+        spec, found = pasted.spec, pasted.config
         if pasted.hosts:
             targets = targets.without_defaults("hosts", "hostfile")
             targets = replace(targets, **{"hostfile": None, "hosts": None, **pasted.hosts})
     of_accelerate = Path(found.hostfile) if found and found.hostfile else None
     cwd = current_directory()
-    root = find_root(Path(argv[0]) if kind == "script" else None, launch.run.cwd, cwd)
+    root = find_root(Path(spec.script) if spec.kind == "script" else None, line.run.cwd, cwd)
     selection = select(targets, root, found)
     hosts = pasted.used_hosts(selection.hosts) if pasted is not None else selection.hosts
     if found is not None:
-        from ipexctl.launch.accelerate_config import options_of
+        from ipexctl.launch.accelerate_config import with_config
 
-        request = replace(request, options=options_of(found, request.options, len(hosts)), accelerate=found)
-    request = replace(
-        request,
-        hosts_from=selection.source,
-        secret_files=(*request.secret_files, *private_keys(hosts)),
-        repeats_notes=line.output.verbose > 0,
-    )
-    check_request(request)
-    check_ranks(request, hosts)
+        spec = with_config(spec, found, len(hosts))
+    spec = replace(spec, hosts_from=selection.source, secret_files=(*spec.secret_files, *private_keys(hosts)))
+    check_request(spec)
+    check_ranks(spec, hosts, ranks)
     options = CallOptions(host_options(targets, home, of_accelerate or selection.project_hostfile), of_ranks)
-    return LaunchCall(
+    return RunCall(
         hosts,
-        request,
-        locate_project(request, cwd, _call_before(ctx, line.words or (), argv, options)),
-        tuple(note for note in (pasted.note if pasted else "", note_on_arguments(ctx, kind, argv)) if note),
+        spec,
+        locate_project(spec, cwd, _call_before(ctx, line.words or (), spec.argv, options)),
+        ranks,
         options,
-        pasted.packages if pasted else (),
+        tuple(note for note in (pasted.note if pasted else "", note_on_arguments(ctx, spec)) if note),
     )
 
 
@@ -278,8 +261,9 @@ def options_of_run(ranks: RankOptions, run: RunOptions, targets: Targets) -> Ite
             yield option_name, value
 
 
-def note_on_arguments(ctx: typer.Context, kind: CommandKind, argv: Sequence[str]) -> str:
+def note_on_arguments(ctx: typer.Context, spec: RunSpec) -> str:
     """A note if arguments of the script are options of the command that the script does not name; else empty."""
+    kind, argv = spec.kind, spec.argv
     if kind != "script" or not Path(argv[0]).is_file():
         return ""
     options = {name for param in ctx.command.params for name in param.opts if name.startswith("--")}
@@ -295,27 +279,26 @@ def note_on_arguments(ctx: typer.Context, kind: CommandKind, argv: Sequence[str]
 
 
 def plan_or_exit(
-    call: LaunchCall, output: Output, pool: SessionPool, interrupt: Interrupt, *, run: str, schema: str
+    call: RunCall, output: Output, pool: SessionPool, interrupt: Interrupt, *, run: str, schema: str
 ) -> PlannedRun:
     """Plan the run without starting it; print why it cannot start and end the call if that is so."""
     from ipexctl.jobs.submit import pipeline
     from ipexctl.jobs.submit.request import StartFailure
-    from ipexctl.ui.launch_plan import show_refused_json
-    from ipexctl.ui.messages import print_refusal
 
     planned = pipeline.plan_run(
-        call.hosts,
-        call.request,
-        pool,
-        call.project,
-        run=run,
-        notify=output.print_note,
-        note=lambda text: output.print_note(f"note: {text}"),
+        call, pool, run=run, on_step=output.print_note, on_note=lambda text: output.print_note(f"note: {text}")
     )
     if not isinstance(planned, StartFailure):
         return planned
-    failure = planned.with_call_options(call.options)
+    raise interrupt.or_exit(refuse_plan(planned.with_call_options(call.options), output, schema))
+
+
+def refuse_plan(failure: StartFailure, output: Output, schema: str) -> int:
+    """Print why there is no plan; returns the exit code."""
+    from ipexctl.ui.launch_plan import show_refused_json
+    from ipexctl.ui.messages import print_refusal
+
     print_refusal(failure.reason, failure.fix)
     if output.json:
         show_refused_json(failure, schema)
-    raise interrupt.or_exit(failure.exit_code)
+    return failure.exit_code

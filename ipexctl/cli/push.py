@@ -32,7 +32,7 @@ def push_command(
     Example: ipexctl push ./corpus 'node[1-4]:/data/corpus'
     """
     from ipexctl.cli.hosts import call_options, check_home, choose_hosts, session_pool
-    from ipexctl.sync.push_source import parse_target, read_source
+    from ipexctl.files.push_source import parse_target, read_source
 
     source = expanded(source)
     target = parse_target(path, source)
@@ -44,8 +44,8 @@ def push_command(
         interrupt,
     ):
         pool.warm(hosts)  # they are connected while SRC is read
+        from ipexctl.files.push import PushOptions, push
         from ipexctl.remote.progress import BytesMoved
-        from ipexctl.sync.push import PushOptions, push
         from ipexctl.ui.progress_view import ProgressView
         from ipexctl.ui.push import as_json, show
 

@@ -1,9 +1,9 @@
-"""`ipexctl run`: checks the call, installs if asked to, submits the run, watches it, and ends with its exit code.
+"""`ipexctl run`: reads the call, lets `api.run` start and follow the run, and ends with its exit code.
 
-In comes the line; `launch_options.py` reads it. `jobs/submit/pipeline.py` starts the run and returns a `StartFailure`
-or a run, and `watch.py` follows that. What came of the start goes to stderr with reason and fix, into the file of
---summary, and into the last event of --events; a call that began no run leaves a note, which `why` mentions. stdout has
-only the output of the ranks.
+In comes the line; `launch_options.py` reads it, and `RunOfCall` shows what happens: steps and notes on stderr, the run
+in the view that the options choose (`watch.py`). What came of the start goes to stderr with reason and fix, into the
+file of --summary, and into the last event of --events; a call that began no run leaves a note, which `why` mentions.
+stdout has only the output of the ranks.
 
 The rule for signals: one handler is in force from the first connection to the first follow, so that a Ctrl-C in between
 stops the run that was just started. What is imported late is imported while the hosts connect or the ranks start.
@@ -11,8 +11,6 @@ stops the run that was just started. What is imported late is imported while the
 
 from __future__ import annotations
 
-import os
-import shlex
 import signal
 import sys
 import time
@@ -23,47 +21,35 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import typer
 
-from ipexctl.cli.launch_options import LaunchCall, LaunchLine, ScriptCommand, plan_or_exit, read_launch_call
-from ipexctl.cli.notify import check_notify, notify_of_run
+from ipexctl.api import Followed, FollowedRun, RunWatcher
+from ipexctl.api import run as run_call
+from ipexctl.cli.launch_options import LaunchLine, ScriptCommand, read_launch_call, refuse_plan
 from ipexctl.cli.options import PACKAGES, REQUIREMENTS, SUMMARY, Output, PlanOutput, ViewOptions, command, flag, option
 from ipexctl.cli.summary_file import check_summary, write_summary, write_summary_of_run
 from ipexctl.errors import UserError
 from ipexctl.extensions import addition
-from ipexctl.found_files import check_found
+from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from concurrent.futures import Future
 
     from ipexctl.cli.interrupt import Interrupt
-    from ipexctl.facts.gather import HostFacts
     from ipexctl.jobs.ranks import RankSet
     from ipexctl.jobs.registry import RunRecord
+    from ipexctl.jobs.submit.call import RunCall
+    from ipexctl.jobs.submit.pipeline import PlannedRun, StartedRun
     from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.launch.other_runs import OtherRun
+    from ipexctl.remote.progress import Watch
+    from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.stack.install_context import InstallRequest
-    from ipexctl.stack.resolve.model import StackRequest
-    from ipexctl.sync.project import Project
+    from ipexctl.stack.install_context import InstallReport
     from ipexctl.ui.run.events import EventsView
 
 
 NO_CLEANUP: Final = (0, 128 + signal.SIGHUP, 128 + signal.SIGPIPE)
 """Exit codes of a run that succeeded or was detached: its job files are not removed from the nodes."""
-
-
-@dataclass(frozen=True, slots=True)
-class AddedPackages:
-    """The packages that an install before a run adds."""
-
-    packages: tuple[str, ...]
-    files: tuple[Path, ...]
-    takes_project_file: bool
-
-    def is_project_file(self) -> bool:
-        """Whether they are those of the project's own file: the call names none."""
-        return self.takes_project_file and not (self.packages or self.files)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,101 +87,40 @@ def run_command(
     \b
     Example: ipexctl run --hosts 'node[1-4]' --ppn 2 train.py --epochs 3
     """
-    from ipexctl.cli.hosts import session_pool
-    from ipexctl.jobs.ranks import parse_ranks
-
-    output, targets = line.output, line.targets
-    called = ctx.with_resource(_noting_failed_call(line, summary, needs_note=not dry_run))
+    output = line.output
+    outcome = ctx.with_resource(_noting_failed_call(line, summary, needs_note=not dry_run))
     install = install or bool(packages or requirements)
-    if line.launch.run.python is not None and (packages or requirements):
-        raise UserError("--with and -r change an environment, and --python is never changed", fix="remove --python")
     _refuse_ignored_options(line, view, install=install, detach=detach, dry_run=dry_run, summary=summary)
     page = _page_of_run(report, detach=detach, dry_run=dry_run)
-    check_notify(notify)
-    launch_call = read_launch_call(ctx, line, parse_ranks(ranks))
-    if launch_call.packages and launch_call.request.python is None:
-        packages, install = [*(packages or ()), *launch_call.packages], True
-    called.begin_events(view, launch_call.request.ranks, quiet=output.quiet)
-    hosts = launch_call.hosts
-    request = replace(launch_call.request, notify=notify, is_followed=not detach)
-    notes = StartNotes(output)
-    for note in launch_call.notes:
+    if notify:
+        from ipexctl.jobs.notify import check_notify
+
+        check_notify(notify)
+    call = read_launch_call(ctx, line, parse_ranks(ranks))
+    spec = replace(
+        call.spec,
+        notify=notify,
+        is_followed=not detach,
+        install=install or call.spec.install,
+        packages=(*(packages or ()), *call.spec.packages),
+        requirements=tuple(requirements or ()),
+        takes_project_file=not no_requirements,
+    )
+    if spec.python is not None and (spec.packages or spec.requirements):
+        raise UserError("--with and -r change an environment, and --python is never changed", fix="remove --python")
+    call = replace(call, spec=spec)
+    outcome.begin_events(view, call.ranks, quiet=output.quiet)
+    for note in call.notes:
         output.print_note(f"note: {note}")
-    # Signals are handled to the end: a Ctrl-C between the start of a run and the first follow stops that run.
-    with session_pool(targets, output, hosts=hosts, quiet=output.quiet, node0s=hosts[:1]) as (pool, interrupt):
-        pool.warm(hosts)
-        from ipexctl.jobs.submit import pipeline  # imported while the hosts are connected
-        from ipexctl.jobs.submit.request import StartFailure
-        from ipexctl.jobs.submit.upload import start_reading
-
-        reading = None
-        probed: Sequence[HostFacts] = ()
-        if install and not dry_run:
-            reading = start_reading(request, launch_call.project, output.print_note)
-            added = AddedPackages(
-                tuple(packages or ()), tuple(requirements or ()), takes_project_file=not no_requirements
-            )
-            outcome, probed = _install_first(launch_call, pool, output, reading, added)
-            if isinstance(outcome, StartFailure):
-                raise called.not_started(outcome.with_call_options(launch_call.options), interrupt)
-            if outcome:
-                why, code = ("the install failed", outcome) if interrupt.code is None else ("", interrupt.code)
-                raise called.ended(why, code)
-        if dry_run:
-            from ipexctl.launch.plan import SCHEMA, to_json
-            from ipexctl.ui.launch_plan import show_plan
-
-            planned = plan_or_exit(launch_call, output, pool, interrupt, run="RUN", schema=SCHEMA)
-            output.print_report(planned.plan, to_json, show_plan)
-            raise interrupt.or_exit(0)
-        submitted = pipeline.submit_run(
-            hosts,
-            request,
-            pool,
-            launch_call.project,
-            notify=output.print_note,
-            note=notes.add,
-            reading=reading,
-            call_options=launch_call.options,
-            probed=probed,
-        )
-        if isinstance(submitted, StartFailure):
-            raise called.not_started(submitted.with_call_options(launch_call.options), interrupt)
-        from ipexctl.cli.watch import watch_run  # imported while the ranks start
-
-        called.needs_note = False
-        session = None if detach else pool.detach(submitted.record.node0)
-        pool.close()
-        for note in (*submitted.notes, *(submitted.plan.choices if output.verbose else ())):
-            notes.add(note)
-        notes.close()
-        run = submitted.record.id
-        if detach and interrupt.code is None:
-            output.print_note(f"it runs on {submitted.record.node0.name}; ipexctl attach {run}, ipexctl stop {run}")
-            sys.stdout.write(f"{run}\n")  # last: if it can't be written, the message above named the run
-            raise typer.Exit(0)
-        plan = submitted.plan
-        size = f"{counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}"
-        output.print_note(f"{run}: {size}, {plan.connection}")
-        started = (session, submitted.launch.follow) if session is not None else None
-        code = watch_run(
-            submitted.record,
-            view,
-            request.ranks,
-            output,
-            started=started,
-            plan=submitted.document,
-            interrupt=interrupt,
-            events=called.events,
-        )
-    notify_of_run(notify, submitted.record, code, called.seconds)
-    if code not in NO_CLEANUP:
-        with session_pool(targets, hosts=hosts, quiet=True) as (pool, _):
-            pipeline.remove_job_files(hosts, submitted.record, pool)
+    shown = RunOfCall(call, line, view, outcome, dry_run=dry_run)
+    result = run_call(call, shown, dry_run=dry_run)
+    if not isinstance(result, FollowedRun):
+        raise shown.without_follow(result)
+    code = result.exit_code
     written = [
         summary is None
-        or write_summary_of_run(summary, submitted.record, code, called.seconds, submitted.plan.other_runs),
-        page is None or page.write(submitted.record, output),
+        or write_summary_of_run(summary, result.run.record, code, outcome.seconds, result.run.plan.other_runs),
+        page is None or page.write(result.run.record, output),
     ]
     raise typer.Exit(code or (0 if all(written) else 1))
 
@@ -221,28 +146,125 @@ def _page_of_run(path: Path | None, *, detach: bool, dry_run: bool) -> RunPage |
     return page
 
 
-class StartNotes:
-    """The notes of a start: without -v at most three of them, so that the first lines of the ranks stay in sight."""
+class RunOfCall(RunWatcher):
+    """Shows the run of this call. Signals are handled from its first session to the end of the follow."""
 
-    MOST: Final = 3
+    MOST_NOTES: Final = 3
+    """Without -v, so that the first lines of the ranks stay in sight."""
 
-    def __init__(self, output: Output) -> None:
-        self._output = output
-        self._count = 0
+    def __init__(
+        self, call: RunCall, line: RunLine, view: ViewOptions, outcome: CallOutcome, *, dry_run: bool = False
+    ) -> None:
+        self._call, self._line, self._output = call, line, line.output
+        self._view, self._outcome, self._dry_run = view, outcome, dry_run
+        self._interrupt: Interrupt | None = None
+        self._pool: SessionPool | None = None
+        self._session: Session | None = None
+        """To node0, on which the run was started."""
+        self._notes = 0
 
-    def add(self, text: str) -> None:
+    @contextmanager
+    def sessions(self) -> Iterator[SessionPool]:
+        from ipexctl.cli.hosts import session_pool
+
+        hosts, targets = self._call.hosts, self._line.targets
+        if self._interrupt is not None:  # once more, after the run
+            with session_pool(targets, hosts=hosts, quiet=True) as (pool, _):
+                yield pool
+            return
+        quiet = self._output.quiet
+        with session_pool(targets, self._output, hosts=hosts, quiet=quiet, node0s=hosts[:1]) as opened:
+            self._pool, self._interrupt = opened
+            self._pool.warm(hosts)
+            yield self._pool
+
+    def on_step(self, text: str) -> None:
+        self._output.print_note(text)
+
+    def on_note(self, text: str) -> None:
         """May be called by several threads, as notes of the checks come while files are uploaded."""
-        self._count += 1
-        if self._output.verbose or self._count <= self.MOST:
+        self._notes += 1
+        if self._dry_run or self._output.verbose or self._notes <= self.MOST_NOTES:
             self._output.print_note(f"note: {text}")
 
-    def close(self) -> None:
-        if self._count > self.MOST and not self._output.verbose:
-            self._output.print_note(f"note: {counted(self._count - self.MOST, 'more note')} with -v")
+    def on_warning(self, text: str) -> None:
+        from ipexctl.ui.messages import print_message
+
+        print_message(text)
+
+    @contextmanager
+    def installing(self) -> Iterator[Watch]:
+        from ipexctl.ui.progress_view import ProgressView
+
+        output = self._output
+        with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
+            yield view.watch
+
+    def on_installed(self, report: InstallReport) -> None:
+        from ipexctl.ui.install import show
+
+        if report.exit_code or not all(host.status == "ok" for host in report.hosts):
+            with redirect_stdout(sys.stderr):  # stdout has only the output of the ranks
+                show(report, quiet=self._output.quiet, no_color=self._output.no_color)
+
+    def on_started(self, run: StartedRun) -> None:
+        self._outcome.needs_note = False
+        is_followed = self._call.spec.is_followed
+        assert self._pool is not None
+        self._session = self._pool.detach(run.record.node0) if is_followed else None
+        self._pool.close()
+        for note in run.plan.choices if self._output.verbose else ():
+            self.on_note(note)
+        if self._notes > self.MOST_NOTES and not self._output.verbose:
+            self._output.print_note(f"note: {counted(self._notes - self.MOST_NOTES, 'more note')} with -v")
+
+    def follow(self, run: StartedRun) -> Followed:
+        from ipexctl.cli.watch import watch_run  # imported while the ranks start
+
+        size = f"{counted(run.plan.world_size, 'rank')} on {counted(len(run.plan.hosts), 'host')}"
+        self._output.print_note(f"{run.record.id}: {size}, {run.plan.connection}")
+        code = watch_run(
+            run.record,
+            self._view,
+            self._call.ranks,
+            self._output,
+            started=(self._session, run.launch.follow) if self._session is not None else None,
+            plan=run.document,
+            interrupt=self._interrupt,
+            events=self._outcome.events,
+        )
+        return Followed(code, may_leave_secrets=code not in NO_CLEANUP)
+
+    def without_follow(self, result: StartedRun | PlannedRun | InstallReport | StartFailure) -> typer.Exit:
+        """Print what came of a call that followed no run, and return its end."""
+        from ipexctl.jobs.submit.pipeline import PlannedRun, StartedRun
+        from ipexctl.jobs.submit.request import StartFailure
+        from ipexctl.launch.plan import SCHEMA
+
+        interrupt = self._interrupt
+        assert interrupt is not None
+        if isinstance(result, StartedRun):
+            run, node0 = result.record.id, result.record.node0.name
+            self._output.print_note(f"it runs on {node0}; ipexctl attach {run}, ipexctl stop {run}")
+            sys.stdout.write(f"{run}\n")  # last: if it can't be written, the message above named the run
+            return typer.Exit(0)
+        if isinstance(result, PlannedRun):
+            from ipexctl.launch.plan import to_json
+            from ipexctl.ui.launch_plan import show_plan
+
+            self._line.output.print_report(result.plan, to_json, show_plan)
+            return interrupt.or_exit(0)
+        if not isinstance(result, StartFailure):
+            code = result.exit_code if interrupt.code is None else interrupt.code
+            return self._outcome.ended("the install failed" if interrupt.code is None else "", code)
+        failure = result.with_call_options(self._call.options)
+        if self._dry_run:
+            return interrupt.or_exit(refuse_plan(failure, self._output, SCHEMA))
+        return self._outcome.not_started(failure, interrupt)
 
 
 @dataclass
-class RunCall:
+class CallOutcome:
     """Whether this call has to be noted as one that began no run, why it began none, and where its outcome goes."""
 
     needs_note: bool
@@ -289,19 +311,19 @@ class RunCall:
 
 
 @contextmanager
-def _noting_failed_call(line: LaunchLine, summary: Path | None, *, needs_note: bool) -> Iterator[RunCall]:
-    called = RunCall(needs_note, summary)
+def _noting_failed_call(line: LaunchLine, summary: Path | None, *, needs_note: bool) -> Iterator[CallOutcome]:
+    outcome = CallOutcome(needs_note, summary)
     try:
-        yield called
+        yield outcome
     except UserError as error:
-        called.reason, called.fix = error.message, error.fix
+        outcome.reason, outcome.fix = error.message, error.fix
         raise
     finally:
         script = line.module or next(iter(line.words or ()), "")
-        if called.needs_note and script:
+        if outcome.needs_note and script:
             from ipexctl.jobs.registry import FailedCall, RunRegistry, save_failed_call
 
-            save_failed_call(RunRegistry().directory, FailedCall(time.time(), script, called.reason, called.fix))
+            save_failed_call(RunRegistry().directory, FailedCall(time.time(), script, outcome.reason, outcome.fix))
 
 
 def _refuse_ignored_options(
@@ -320,83 +342,8 @@ def _refuse_ignored_options(
             fix="use ipexctl ps --json",
         )
     check_summary(summary)
-    named = {name for name in ("stack", "torch") if getattr(line.launch, name)} - line.targets.defaults.keys()
+    named = {name for name in ("stack", "torch") if getattr(line, name)} - line.targets.defaults.keys()
     if named and not (install or dry_run):
         raise UserError(
             "--stack and --torch are for --install", fix="--install with them, or --env NAME for one that is there"
         )
-
-
-def _request_of_project(launch_call: LaunchCall, stack: StackRequest, output: Output) -> InstallRequest | None:
-    """The request for the packages of the project's own file, which was found and not named; None if it has none.
-
-    A file that cannot be installed as it stands does not end the call: the script may not need what it names.
-    """
-    from ipexctl.stack.install_context import install_request
-    from ipexctl.stack.project_file import find_project_file
-    from ipexctl.stack.resolve.model import Sources
-
-    file = find_project_file(launch_call.project.root)
-    if file is None or launch_call.request.python is not None:
-        return None
-    option = f"-r {shlex.quote(os.path.relpath(file.path))}"
-    try:
-        check_found(file.path, naming=f"ipexctl run {option}")
-        request = install_request(stack, (), [file.path], Sources(), launch_call.request.env, os.environ)
-    except UserError as error:
-        output.print_note(f"note: {file.path.name} is left out: {error}; --no-requirements leaves it out in silence")
-        return None
-    if request.sources != Sources():
-        output.print_note(f"note: {file.path.name} is left out: it names indexes, which count if the call has {option}")
-        return None
-    output.print_note(f"note: the packages of {file.path.name} are installed, too; without them: --no-requirements")
-    return request
-
-
-def _install_first(
-    launch_call: LaunchCall,
-    pool: SessionPool,
-    output: Output,
-    reading: Future[Project] | None,
-    added: AddedPackages,
-) -> tuple[StartFailure | int, Sequence[HostFacts]]:
-    """Install the environment on hosts that lack it, as `ipexctl install` does.
-
-    Returns the exit code, and the facts of the hosts if they still hold, as nothing had to be installed.
-    Without --stack and --torch the hosts get the environment that other hosts have.
-    """
-    from ipexctl.facts.gather import gather_facts
-    from ipexctl.jobs.submit.context import is_everywhere
-    from ipexctl.jobs.submit.preflight.before_install import check_before_install
-    from ipexctl.jobs.submit.request import StartFailure
-    from ipexctl.stack.install import install
-    from ipexctl.stack.install_context import install_request
-    from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
-    from ipexctl.ui.install import show
-    from ipexctl.ui.progress_view import ProgressView
-
-    hosts, request = launch_call.hosts, launch_call.request
-    if reading is not None:
-        reading.result()  # a project that cannot be sent is refused first
-    stack = StackRequest(request.torch, request.stack)
-    wanted = _request_of_project(launch_call, stack, output) if added.is_project_file() else None
-    wanted = wanted or install_request(stack, added.packages, added.files, Sources(), request.env, os.environ)
-    # All answers are read: an abandoned gather cancels the pool.
-    probed = tuple(gather_facts(hosts, pool, home=request.home, timeout=request.timeout))
-    is_there = is_everywhere(probed, request.env)
-    if is_there and wanted.env == EnvRequest(StackRequest()):
-        return 0, probed
-    if not is_there:
-        adds_packages = bool(wanted.env.extras)
-        checked = check_before_install(hosts, request, pool, launch_call.project, probed, adds_packages=adds_packages)
-        if isinstance(checked, StartFailure):
-            return checked, ()
-        if checked:
-            output.print_note(f"note: {checked}")
-    wanted = replace(wanted, home=request.home, iface=request.iface, timeout=request.timeout)
-    with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
-        report = install(hosts, wanted, pool, view.watch, probed=() if is_there else probed)
-    if report.exit_code or not all(host.status == "ok" for host in report.hosts):
-        with redirect_stdout(sys.stderr):  # stdout has only the output of the ranks
-            show(report, quiet=output.quiet, no_color=output.no_color)
-    return report.exit_code, ()

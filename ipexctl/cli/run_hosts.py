@@ -7,11 +7,12 @@ ends the call. The rule: where `last` may surprise, as the current directory is 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
 from ipexctl.errors import UserError
+from ipexctl.jobs.node0 import options_of
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
@@ -50,9 +51,7 @@ def run_options(record: RunRecord, output: Output | None = None) -> ConnectOptio
     """The connection options of the run's start; with `output`, remote steps are printed for -v."""
     from ipexctl.cli.hosts import step_printer
 
-    policy: Any = record.host_keys
-    options = ConnectOptions(record.connect_timeout, policy, step_printer(output), print_message, record.starter)
-    return options._replace(job=record.job, shared=record.rundir) if record.job else options
+    return options_of(record, on_step=step_printer(output), on_warning=print_message)
 
 
 def connector_of(record: RunRecord, output: Output | None = None) -> Connector:

@@ -51,9 +51,9 @@ def write_summary(
 
     `other_runs`: those that were on the hosts when the call started its run, if the call has looked.
     """
+    from ipexctl.jobs.summary import summary_fields
     from ipexctl.node.run.summary import summary_text
     from ipexctl.ui.messages import print_message
-    from ipexctl.ui.run.summary import summary_fields
 
     fields = summary_fields(record, status, code, seconds)
     if other_runs is not None:

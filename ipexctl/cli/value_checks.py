@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import WordError, check_user
-from ipexctl.jobs.submit.options import RunOptions
-from ipexctl.launch.options import RankOptions
 from ipexctl.option_declaration import declared
+from ipexctl.spec import RankOptions, RunOptions, RunSpec
 
 if TYPE_CHECKING:
     from ipexctl.cli.defaults import Param
@@ -22,15 +21,13 @@ def check_value(param: Param, value: Any) -> None:
     name, given = param.name, {param.name: value}
     if name in declared(RankOptions):
         from ipexctl.launch.overrides import check_options
-        from ipexctl.launch.request import LaunchOptions
 
-        if (refusal := check_options(LaunchOptions(**given))) is not None:
+        if (refusal := check_options(RunSpec("script", ("",), **given))) is not None:
             raise UserError(refusal.reason, fix=refusal.fix)
     elif name in declared(RunOptions) and (name != "python" or param.metavar == "PATH"):
-        from ipexctl.jobs.submit.request import RunRequest, check_request
-        from ipexctl.launch.request import LaunchOptions
+        from ipexctl.jobs.submit.request import check_request
 
-        check_request(RunRequest("script", ("",), LaunchOptions(), **given))
+        check_request(RunSpec("script", ("",), **given))
     elif name in _OF_STACK or name == "python":
         from ipexctl.stack.catalog.user_table import known_rows
         from ipexctl.stack.choice import check_stack_request

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from ipexctl.facts.facts import Facts
     from ipexctl.jobs.submit.context import RunContext
     from ipexctl.jobs.submit.project import ProjectLocation
-    from ipexctl.jobs.submit.request import RunRequest
     from ipexctl.launch.plan import LaunchPlan
+    from ipexctl.spec import RunSpec
 
 SCHEMA: Final = "ipexctl.measured/1"
 NAME: Final = "measured.json"
@@ -86,24 +86,24 @@ def fingerprint_of(
     )
 
 
-def script_text(project: ProjectLocation, request: RunRequest) -> str:
+def script_text(project: ProjectLocation, spec: RunSpec) -> str:
     """The text of the script; of a module or a command its words."""
-    if request.kind == "script":
+    if spec.kind == "script":
         with contextlib.suppress(OSError):
             return _text_of(project.root / project.subdirectory / project.command[0])
-    return " ".join(request.argv[:1])
+    return " ".join(spec.argv[:1])
 
 
 def _text_of(path: Path) -> str:
     return read_regular(path, SCRIPT).decode(errors="replace")
 
 
-def notes_on(plan: LaunchPlan, context: RunContext, request: RunRequest, project: ProjectLocation) -> tuple[str, str]:
+def notes_on(plan: LaunchPlan, context: RunContext, spec: RunSpec, project: ProjectLocation) -> tuple[str, str]:
     """What was measured of the settings, and a note if that is no longer what runs; empty if there is nothing."""
-    known = find(directory_of(project.root), request.script)
-    if known is None or not has_settings(request, known.settings):
+    known = find(directory_of(project.root), spec.script)
+    if known is None or not has_settings(spec, known.settings):
         return "", ""
-    now = fingerprint_of(plan, context.facts, context.env.packages, script_text(project, request))
+    now = fingerprint_of(plan, context.facts, context.env.packages, script_text(project, spec))
     text = f"measured on {known.date}: {known.ratio:.2f}x ({known.low:.2f} to {known.high:.2f}) by autotune"
     changed = now.differences(known.fingerprint)
     if not changed:
@@ -114,11 +114,11 @@ def notes_on(plan: LaunchPlan, context: RunContext, request: RunRequest, project
     )
 
 
-def has_settings(request: RunRequest, settings: Iterable[tuple[str, str]]) -> bool:
-    """Whether the request has these options and variables. Pure."""
-    variables = {f"x.{export.name}": export.value for export in request.options.exports if not export.secret}
-    options = {name: str(value) for name, value in values_of(request.options).items()}
-    values = {**options, **variables, "iface": request.iface}
+def has_settings(spec: RunSpec, settings: Iterable[tuple[str, str]]) -> bool:
+    """Whether the spec has these options and variables. Pure."""
+    variables = {f"x.{export.name}": export.value for export in spec.exports if not export.secret}
+    options = {name: str(value) for name, value in values_of(spec).items()}
+    values = {**options, **variables, "iface": spec.iface}
     return all(values.get(name) == value for name, value in settings)
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ipexctl.hosts.host import Host
+from ipexctl.remote.connector import ConnectOptions
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call, ignore_reply
 
@@ -22,9 +23,19 @@ if TYPE_CHECKING:
     from ipexctl.node.common.frames import Frame
     from ipexctl.node.run.runs import ListRequest
     from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.connector import OnStep
     from ipexctl.remote.event_reader import OnEvent
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
+
+
+def options_of(
+    record: RunRecord, *, on_step: OnStep | None = None, on_warning: Callable[[str], None] | None = None
+) -> ConnectOptions:
+    """The connection options of the run's start."""
+    policy: Any = record.host_keys
+    options = ConnectOptions(record.connect_timeout, policy, on_step, on_warning, record.starter)
+    return options._replace(job=record.job, shared=record.rundir) if record.job else options
 
 
 def call_on_node0(

@@ -1,7 +1,7 @@
 """Reads a configuration of `accelerate config`, of any generation, and takes over its options.
 
 In: the text of the file, YAML or JSON; out: an `AccelerateConfig` with the keys that concern ranks on CPUs, and notes.
-`options_of` puts its values below the options of the call. The rules: what can't be run on CPUs one logs into is
+`with_config` puts its values below the options of the call. The rules: what can't be run on CPUs one logs into is
 refused at its line; a key without a meaning there is ignored, an unknown one with a note; the keys of a section are
 also taken from the top level, as files copied from a web page often lack their indentation. `accelerate_env` has the
 variables that follow from it.
@@ -9,7 +9,7 @@ variables that follow from it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,12 +17,13 @@ from ipexctl.errors import UserError
 from ipexctl.file_reader import ACCELERATE, read_regular, read_typed
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.hosts.yaml_tree import Entry, YamlTree, is_null
+from ipexctl.spec import AccelerateConfig
 from ipexctl.text import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from ipexctl.launch.request import LaunchOptions
+    from ipexctl.spec import RunSpec
 
 CPU_KINDS: Final = ("NO", "MULTI_CPU")
 NESTED: Final[Mapping[str, tuple[str, ...]]] = {
@@ -57,32 +58,6 @@ LARGEST: Final = 1_000_000
 """Ranks or machines of a cluster."""
 
 
-@dataclass(frozen=True, slots=True)
-class AccelerateConfig:
-    """The keys of such a file that concern ranks on CPUs."""
-
-    path: str
-    hostfile: str | None = None
-    hostfile_found: bool = False
-    """True if accelerate's default configuration names it, which the user did not name."""
-    processes: int | None = None
-    machines: int = 1
-    is_distributed: bool = True
-    """False with `distributed_type: 'NO'`: accelerate then starts its one process without a process group."""
-    main_ip: str | None = None
-    main_port: int | None = None
-    ccl_workers: int | None = None
-    mixed_precision: str = "no"
-    ipex: bool | None = None
-    """None: not in the file, and accelerate uses IPEX if it is installed."""
-    ipex_enabled: bool | None = None
-    """The key of accelerate 0.19 alone."""
-    debug: bool = False
-    dynamo: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """`backend`, `mode`, `use_fullgraph` …"""
-    notes: tuple[str, ...] = ()
-
-
 def read_accelerate(text: str, path: str) -> AccelerateConfig:
     """Read YAML or JSON. Raises a FileError with the line if it is neither or not for CPUs."""
     tree = YamlTree(text, path)
@@ -103,23 +78,29 @@ def read_accelerate_file(path: Path, *, is_typed: bool = False) -> AccelerateCon
     return read_accelerate(text, str(path))
 
 
-def options_of(config: AccelerateConfig, options: LaunchOptions, hosts: int) -> LaunchOptions:
+def with_config(spec: RunSpec, config: AccelerateConfig, hosts: int) -> RunSpec:
     """Take the file's values for options that the command line does not set."""
-    n, ppn, sources = options.n, options.ppn, dict(options.sources)
+    n, ppn, sources = spec.n, spec.ppn, dict(spec.sources)
     if n is None and ppn is None and config.processes is not None:
         n = config.processes
         sources["ranks"] = f"{config.path}: num_processes {n}"
         if config.machines > 1:
             ppn = -(-n // min(config.machines, hosts))
             sources["ranks"] += f", num_machines {config.machines}"
-    backend = options.backend
+    backend = spec.backend
     if not config.is_distributed and n == 1 and ppn in (None, 1) and backend == "auto":
         backend = "none"
         sources["backend"] = f"{config.path}: distributed_type NO, with one process"
-    if options.master_port is None and config.main_port is not None:
+    if spec.master_port is None and config.main_port is not None:
         sources["master_port"] = f"{config.path}: main_process_port"
     return replace(
-        options, n=n, ppn=ppn, backend=backend, master_port=options.master_port or config.main_port, sources=sources
+        spec,
+        n=n,
+        ppn=ppn,
+        backend=backend,
+        master_port=spec.master_port or config.main_port,
+        sources=sources,
+        accelerate=config,
     )
 
 

@@ -15,7 +15,7 @@ from ipexctl.launch.plan import Setting
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ipexctl.launch.accelerate_config import AccelerateConfig
+    from ipexctl.spec import AccelerateConfig
 
 PROJECT: Final = "accelerate"
 IPEX: Final = "intel-extension-for-pytorch"

@@ -37,7 +37,7 @@ BYTES: Final[dict[WireMode, float]] = {"fp32": 1.0, "bf16": 0.5, "int8": 0.25}
 
 def choose_allreduce(request: LaunchRequest, nodes: Sequence[NodeLayout], backend: Backend) -> AllReduce:
     """Shared memory, or the backend's own all-reduce with the first reason for it."""
-    choice = request.options.allreduce
+    choice = request.spec.allreduce
     if choice == "backend":
         return AllReduce("backend", "asked")
     against, hosts = _obstacle(request, nodes, backend)
@@ -53,10 +53,10 @@ def choose_allreduce(request: LaunchRequest, nodes: Sequence[NodeLayout], backen
 
 def choose_wire(request: LaunchRequest, nodes: Sequence[NodeLayout], backend: Backend, allreduce: AllReduce) -> Wire:
     """What the user asks for, or fp32 with the first reason why nothing else is possible; `default`: it is."""
-    wanted = request.options.wire
+    wanted = request.spec.wire
     if len(nodes) == 1:
         return AS_THEY_ARE if wanted == "fp32" else Wire("fp32", "one-host")
-    if request.options.allreduce == "backend":
+    if request.spec.allreduce == "backend":
         return AS_THEY_ARE if wanted == "fp32" else Wire("fp32", "backend-asked")
     against: AllReduceReason | None = None if allreduce.mode == "shared" else allreduce.reason
     hosts = allreduce.hosts
@@ -135,7 +135,7 @@ def wire_text(context: LaunchContext) -> str | None:
 
 def notes(context: LaunchContext) -> Iterator[str]:
     """Where --allreduce shared or --wire has no effect, and what to type for it."""
-    options = context.request.options
+    options = context.request.spec
     if options.allreduce == "shared" and context.allreduce.mode != "shared" and context.world_size > 1:
         yield f"--allreduce shared has no effect: {_reason_text(context)}{_fix(context.allreduce.reason)}"
     if options.wire != context.wire.mode:

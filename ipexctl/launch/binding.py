@@ -15,7 +15,7 @@ from ipexctl.launch.topology import Core, Cores, cpus, threads_of_rank
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.launch.request import Bind
+    from ipexctl.spec import Bind
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ def over_mpi(context: LaunchContext) -> bool:
 
 
 def _rendezvous(context: LaunchContext) -> Iterator[Setting]:
-    port = context.request.options.master_port
+    port = context.request.spec.master_port
     if context.alone:
         yield Setting("MASTER_ADDR", "127.0.0.1", "all ranks are on this one host")
     else:
@@ -54,7 +54,7 @@ def _rendezvous(context: LaunchContext) -> Iterator[Setting]:
             "MASTER_ADDR", node0.address, f"the host of rank 0: the address of {node0.name} on the network of the nodes"
         )
     if port is not None:
-        reason = context.request.options.sources.get("master_port", "set by --master-port")
+        reason = context.request.spec.sources.get("master_port", "set by --master-port")
         yield Setting("MASTER_PORT", str(port), reason)
 
     def loopback_or_iface(node: NodeLayout) -> Choice | None:
@@ -79,7 +79,7 @@ def _oneccl(context: LaunchContext) -> Iterator[Setting]:
     why = "one thread beside compute keeps up with one network link; more take cores from compute"
     if not context.workers:
         why = "CCL_WORKER_OFFLOAD turns workers off; oneCCL and transformers refuse a count of 0"
-    elif context.request.options.ccl_workers is not None:
+    elif context.request.spec.ccl_workers is not None:
         why = "set by --ccl-workers"
     yield Setting("CCL_WORKER_COUNT", str(context.workers or 1), why)
 
@@ -214,14 +214,14 @@ def notes(context: LaunchContext) -> Iterator[str]:
 
 def _other_master(context: LaunchContext) -> str | None:
     """A pasted line may have another MASTER_ADDR, such as 127.0.0.1 for several hosts: it is never used."""
-    node0, wanted = context.nodes[0], context.request.options.master_addr
+    node0, wanted = context.nodes[0], context.request.spec.master_addr
     host = context.request.node0
     own = {node0.name, host.name, host.address, node0.address, node0.facts.network.hostname}
     own |= {address.address for nic in node0.facts.network.nics for address in nic.addresses}
     is_loopback = wanted is not None and (wanted in ("localhost", "::1") or wanted.startswith("127."))
     if not wanted or (context.alone if is_loopback else wanted in own):
         return None
-    source = context.request.options.sources.get("master_addr", "MASTER_ADDR")
+    source = context.request.spec.sources.get("master_addr", "MASTER_ADDR")
     return f"{source}: {wanted} is not used, rank 0 runs on {node0.name} and MASTER_ADDR is {node0.address}"
 
 

@@ -67,7 +67,7 @@ class LaunchContext:
     @property
     def omp(self) -> int | None:
         """The user's own number of threads per rank."""
-        return requested_number(self.wanted, "OMP_NUM_THREADS") or self.request.options.omp
+        return requested_number(self.wanted, "OMP_NUM_THREADS") or self.request.spec.omp
 
     @property
     def counts(self) -> dict[str, int]:

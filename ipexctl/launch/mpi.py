@@ -61,7 +61,7 @@ def find_launcher(request: LaunchRequest, counts: Mapping[str, int], backend: Ba
 
     That is at one path on all hosts: node0 starts its daemons by that path.
     """
-    choice, names = request.options.mpi, list(counts)
+    choice, names = request.spec.mpi, list(counts)
     for starter in (SINGLE_RANK, request.starter.ranks):
         if choice == "auto" and starter is not None and starter.may_start(counts, request.node0.name, backend):
             program = next(iter(starter.words(counts, "", is_crowded=False)), request.env.python)

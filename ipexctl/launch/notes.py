@@ -85,7 +85,7 @@ def _straddling(context: LaunchContext) -> Iterator[str]:
     """Ranks with cores of two sockets, or of NUMA nodes that they share with other ranks."""
     hosts: defaultdict[str, list[str]] = defaultdict(list)
     for node in context.nodes:
-        if node.binding.crowded or context.request.options.bind not in ("auto", "cores"):
+        if node.binding.crowded or context.request.spec.bind not in ("auto", "cores"):
             continue
         place = {core.cpu: (core.socket, core.node) for core in node.cores.cores}
         areas = [{place[cpu] for cpu in (*slot.cores, *slot.workers) if cpu in place} for slot in node.binding.slots]
@@ -110,7 +110,7 @@ def _is_split(areas: Sequence[set[tuple[int | None, int | None]]], at: int) -> b
 
 def _crowded(context: LaunchContext) -> Iterator[str]:
     """A line for all hosts of which the same is true."""
-    bind, omp = context.request.options.bind, context.omp
+    bind, omp = context.request.spec.bind, context.omp
     hosts: defaultdict[str, list[str]] = defaultdict(list)
     for node in context.nodes:
         cores, binding = node.cores, node.binding

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.launch.options import CCL_WORKERS
 from ipexctl.launch.plan import ALLREDUCE, RANK_NAMES, WIRE, Backend, LaunchFlavor, Setting
 from ipexctl.launch.stated_backend import no_ccl_in_packages
 from ipexctl.launch.topology import automatic_backend
 from ipexctl.option_declaration import declared
 from ipexctl.refusal import Refusal
+from ipexctl.spec import CCL_WORKERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ipexctl.launch.request import Export, LaunchOptions, LaunchRequest
+    from ipexctl.launch.request import LaunchRequest
+    from ipexctl.spec import Export, RunSpec
 
 _MPIS: Final = ("auto", "intel", "openmpi", "mpich")
 _OF_PLANS: Final = {ALLREDUCE: "--allreduce shared or backend", WIRE: "--wire bf16 or int8"}
@@ -29,15 +30,15 @@ _OFF: Final = ("0", "no", "off", "false", "disable")
 _PLACEMENTS_OF_MPI: Final = ("I_MPI_PIN", "I_MPI_PIN_DOMAIN", "I_MPI_PIN_PROCESSOR_LIST", "I_MPI_PIN_CELL")
 
 
-def check_options(options: LaunchOptions) -> Refusal | None:
+def check_options(spec: RunSpec) -> Refusal | None:
     """Why the options can't be met on any hosts; checked before a host is contacted, and not again for the plan."""
-    if options.master_port is not None and not 0 < options.master_port < 1 << 16:
-        return Refusal(f"--master-port {options.master_port} is no port", "a number from 1024 to 65535")
-    if (refusal := check_limits(options)) is not None:
+    if spec.master_port is not None and not 0 < spec.master_port < 1 << 16:
+        return Refusal(f"--master-port {spec.master_port} is no port", "a number from 1024 to 65535")
+    if (refusal := check_limits(spec)) is not None:
         return refusal
-    if "/" not in options.mpi and options.mpi not in _MPIS:
-        return Refusal(f"--mpi {options.mpi} is no known MPI", f"{', '.join(_MPIS)}, or the path of an mpirun")
-    for export in options.exports:
+    if "/" not in spec.mpi and spec.mpi not in _MPIS:
+        return Refusal(f"--mpi {spec.mpi} is no known MPI", f"{', '.join(_MPIS)}, or the path of an mpirun")
+    for export in spec.exports:
         if export.name in RANK_NAMES:
             return Refusal(
                 f"{export.name} can't be exported: each rank has its own value, and one for all would hang them",
@@ -48,9 +49,9 @@ def check_options(options: LaunchOptions) -> Refusal | None:
                 f"{export.name} can't be exported: all ranks must have what the plan says",
                 f"{_OF_PLANS[export.name]}; leave {export.name} out of {export.source}",
             )
-    if options.wire != "fp32" and options.allreduce == "backend":
+    if spec.wire != "fp32" and spec.allreduce == "backend":
         return Refusal(
-            f"--wire {options.wire} is not possible with --allreduce backend, which leaves gradients to the backend",
+            f"--wire {spec.wire} is not possible with --allreduce backend, which leaves gradients to the backend",
             "leave one of them out",
         )
     return None
@@ -92,11 +93,11 @@ def choose_backend(
 
     `hosts`: those with ranks; `cores_per_rank`: those of the ranks with the fewest.
     """
-    choice, env, stated = request.options.backend, request.env, request.options.stated
+    choice, env, stated = request.spec.backend, request.env, request.stated
     no_workers = has_no_workers(request)
     place = f"the environment {env.name}" if env.name else f"the environment of {env.python}"
     if choice == "none":
-        return "none", request.options.sources.get("backend", "")
+        return "none", request.spec.sources.get("backend", "")
     if choice == "auto" and env.ccl and no_workers:
         return "gloo", "CCL_WORKER_COUNT is 0, for accelerate a wish for gloo; oneCCL refuses it"
     if choice == "ccl" and no_workers:
@@ -130,11 +131,10 @@ def has_no_workers(request: LaunchRequest) -> bool:
 
 def requested_variables(request: LaunchRequest) -> dict[str, str]:
     """The user's values for all ranks: those of a configuration, then exports over them."""
-    options = request.options
     values = {
-        setting.name: setting.value for setting in options.given if setting.value is not None and setting.host is None
+        setting.name: setting.value for setting in request.given if setting.value is not None and setting.host is None
     }
-    return {**values, **{export.name: export.value for export in options.exports}}
+    return {**values, **{export.name: export.value for export in request.spec.exports}}
 
 
 def requested_number(wanted: Mapping[str, str], name: str) -> int | None:
@@ -145,18 +145,18 @@ def requested_number(wanted: Mapping[str, str], name: str) -> int | None:
 
 def worker_count(request: LaunchRequest, wanted: Mapping[str, str], backend: Backend, world_size: int) -> int:
     """oneCCL's workers per rank; 0 also where the user or a login on every host turns them off."""
-    if backend != "ccl" or world_size == 1 or request.options.ccl_workers == 0:
+    if backend != "ccl" or world_size == 1 or request.spec.ccl_workers == 0:
         return 0
     logins = {request.facts[host.name].environment.variables.get("CCL_WORKER_OFFLOAD") for host in request.hosts}
     of_logins = next(iter(logins)) if len(logins) == 1 else None
     if _is_off(wanted.get("CCL_WORKER_OFFLOAD", of_logins or "")):
         return 0
-    return requested_number(wanted, "CCL_WORKER_COUNT") or request.options.ccl_workers or CCL_WORKERS
+    return requested_number(wanted, "CCL_WORKER_COUNT") or request.spec.ccl_workers or CCL_WORKERS
 
 
-def is_bound_by_mpi(options: LaunchOptions, wanted: Mapping[str, str], flavor: LaunchFlavor) -> bool:
+def is_bound_by_mpi(spec: RunSpec, wanted: Mapping[str, str], flavor: LaunchFlavor) -> bool:
     """Whether the user has Intel MPI bind the ranks to cores. An explicit --bind overrides that."""
-    if flavor != "intel" or options.bind != "auto" or _is_off(wanted.get("I_MPI_PIN", "1")):
+    if flavor != "intel" or spec.bind != "auto" or _is_off(wanted.get("I_MPI_PIN", "1")):
         return False
     return any(name in wanted for name in _PLACEMENTS_OF_MPI)
 

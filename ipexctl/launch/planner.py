@@ -1,6 +1,6 @@
 """From a request to a plan, or to the reason why there is none. Pure: the rules are in the modules it calls.
 
-In: a `LaunchRequest` (facts of the hosts, environment, options); out: a `LaunchPlan` or a `Refusal`. The order of the
+In: a `LaunchRequest` (the spec, facts of the hosts, environment); out: a `LaunchPlan` or a `Refusal`. The order of the
 decisions, each from those before it: ranks of each host (`rank_distribution`), backend (`overrides`), MPI (`mpi`),
 oneCCL's workers, cores (`binding`), all-reduce and what goes between hosts (`allreduce`), the names for mpirun, the
 variables (`python_env`, `threads`, `comm_env`), over them the user's own. The first refusal ends it. What the user
@@ -50,12 +50,12 @@ MAX_RANKS_PER_CORE: Final = 64
 def plan_launch(request: LaunchRequest) -> LaunchPlan | Refusal:
     if (refusal := check_addresses(request)) is not None:
         return refusal
-    options = request.options
+    spec = request.spec
     default = min(default_ranks(request.facts[host.name].cpu) for host in request.hosts)
-    distribution = distribute_ranks(request.hosts, options.n, options.ppn, default)
+    distribution = distribute_ranks(request.hosts, spec.n, spec.ppn, default)
     if isinstance(distribution, Refusal):
         return distribution
-    distribution = replace(distribution, why=options.sources.get("ranks", distribution.why))
+    distribution = replace(distribution, why=spec.sources.get("ranks", distribution.why))
     counts = {host.name: count for host, count in zip(request.hosts, distribution.counts, strict=True) if count}
     cores = {name: cores_of(request.facts[name].cpu).count for name in counts}
     crowded = tuple(name for name, count in counts.items() if count > MAX_RANKS_PER_CORE * cores[name])
@@ -77,7 +77,7 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | Refusal:
         return launcher
     wanted = requested_variables(request)
     workers = worker_count(request, wanted, backend, world_size)
-    by_mpi = is_bound_by_mpi(options, wanted, launcher.flavor)
+    by_mpi = is_bound_by_mpi(spec, wanted, launcher.flavor)
     nodes = _nodes(request, counts, workers, wanted, bound_by_mpi=by_mpi)
     adding = allreduce.choose_allreduce(request, nodes, backend)
     wire = allreduce.choose_wire(request, nodes, backend, adding)
@@ -97,7 +97,7 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | Refusal:
         hosts=hosts,
         settings=_settings(context),
         master_addr=wanted.get("MASTER_ADDR") or own_address,
-        master_port=requested_number(wanted, "MASTER_PORT") or options.master_port,
+        master_port=requested_number(wanted, "MASTER_PORT") or spec.master_port,
         backend=backend,
         backend_reason=backend_reason,
         dtype_hint=dtype(node.facts.cpu.tier or "unsupported" for node in nodes),
@@ -111,10 +111,10 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | Refusal:
         files=mpi_commands.files(context),
         notes=plan_notes(context, distribution, launcher),
         choices=plan_choices(context, distribution, launcher),
-        time_limit=options.time_limit,
+        time_limit=spec.time_limit,
         allreduce=context.allreduce,
         wire=context.wire,
-        rank_options=values_for_wrapper(options),
+        rank_options=values_for_wrapper(spec),
         other_runs=_other_runs(request, hosts),
     )
 
@@ -136,11 +136,11 @@ def _nodes(
 ) -> tuple[NodeLayout, ...]:
     nodes: list[NodeLayout] = []
     first = 0
-    options = request.options
-    mode = "none" if bound_by_mpi else options.bind
+    spec = request.spec
+    mode = "none" if bound_by_mpi else spec.bind
     # Workers that the user asks for get their cores, also where that leaves fewer than threads.
-    keeps_workers = options.ccl_workers is not None or "CCL_WORKER_COUNT" in wanted
-    omp = 1 if keeps_workers else requested_number(wanted, "OMP_NUM_THREADS") or options.omp or 1
+    keeps_workers = spec.ccl_workers is not None or "CCL_WORKER_COUNT" in wanted
+    omp = 1 if keeps_workers else requested_number(wanted, "OMP_NUM_THREADS") or spec.omp or 1
     bind_workers = "CCL_WORKER_AFFINITY" not in wanted
     for host in request.hosts:
         if host.name not in counts:
@@ -183,8 +183,8 @@ def _check_names(context: LaunchContext) -> Refusal | None:
 def _settings(context: LaunchContext) -> tuple[Setting, ...]:
     modules = (python_env, threads, comm_env, allreduce)
     planned = [setting for module in modules for setting in module.settings(context)]
-    options = context.request.options
-    settings = apply_overrides(planned, options.given, options.exports)
+    request = context.request
+    settings = apply_overrides(planned, request.given, request.spec.exports)
     chosen = frozenset(setting.name for setting in settings)
     return (*settings, *python_env.strays(context, chosen))
 
@@ -201,7 +201,7 @@ def _host_plan(context: LaunchContext, node: NodeLayout) -> HostPlan:
 
 
 def _command(request: LaunchRequest) -> tuple[str, ...]:
-    if request.kind == "command":
+    if request.spec.kind == "command":
         return request.command
-    module = ("-m",) if request.kind == "module" else ()
+    module = ("-m",) if request.spec.kind == "module" else ()
     return (request.env.python, *module, *request.command)

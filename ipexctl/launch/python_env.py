@@ -77,12 +77,12 @@ def _removed(context: LaunchContext, name: str, why: str) -> Iterator[Setting]:
 
 def for_launcher(context: LaunchContext) -> Iterator[Setting]:
     """Settings of the user and the site that mpirun needs as well, such as its range of ports."""
-    exported = {export.name for export in context.request.options.exports}
+    exported = {export.name for export in context.request.spec.exports}
     ports = "I_MPI_PORT_RANGE"
     node0 = context.nodes[0]
     if context.flavor == "intel" and ports not in exported and (value := node0.facts.environment.variables.get(ports)):
         yield Setting(ports, value, f"a login on {node0.name} sets it, perhaps because of a firewall")
-    for export in context.request.options.exports:
+    for export in context.request.spec.exports:
         if export.name.startswith(_LAUNCHER_PREFIXES) and not export.secret:
             yield Setting(export.name, export.value, f"set by {export.source}")
 

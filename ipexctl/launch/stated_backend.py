@@ -19,9 +19,9 @@ from ipexctl.hugging_face import LAST_ACCELERATE, LAST_DDP_CCL, WITHOUT_DDP_CCL,
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ipexctl.launch.accelerate_config import AccelerateConfig
     from ipexctl.launch.plan import Backend
     from ipexctl.launch.request import LaunchRequest
+    from ipexctl.spec import AccelerateConfig
 
 OPTIONS: Final = ("--ddp_backend", "--ddp-backend", "--xpu_backend", "--xpu-backend")
 """The Trainer's argument: both spellings, and its name in transformers 4.11 to 4.28."""
@@ -59,13 +59,13 @@ def stated_backend(argv: Sequence[str], config: AccelerateConfig | None) -> Stat
 
 def no_ccl_in_packages(request: LaunchRequest) -> tuple[str, str]:
     """Why the ranks cannot use oneCCL though the environment has its bindings, and the versions that can."""
-    options, packages = request.options, request.env.packages
-    if not options.uses_accelerate:
+    packages = request.env.packages
+    if not request.uses_accelerate:
         return "", ""
     from ipexctl.launch.accelerate_env import before  # slow to import, and few scripts use accelerate
 
     transformers, accelerate = packages.get("transformers", ""), packages.get("accelerate", "")
-    of_trainer = options.stated is not None and options.stated.of_trainer
+    of_trainer = request.stated is not None and request.stated.of_trainer
     older = f"ipexctl install --with accelerate=={LAST_ACCELERATE}"
     if of_trainer and transformers and not before(transformers, WITHOUT_DDP_CCL):
         reason = f"transformers {transformers} refuses ccl as a backend; {LAST_DDP_CCL} is the last that takes it"
@@ -80,17 +80,17 @@ def stated_note(request: LaunchRequest, backend: Backend, *, world_size: int, no
     """That the ranks get another backend than stated, why, and what to type; empty if they get it, or are one alone."""
     if world_size == 1 or backend == "none":
         return ""
-    options, env, stated = request.options, request.env, request.options.stated
+    choice, env, stated = request.spec.backend, request.env, request.stated
     reason, older = no_ccl_in_packages(request)
     if stated is None:
-        if not (reason and env.ccl and backend == "gloo" and options.backend == "auto"):
+        if not (reason and env.ccl and backend == "gloo" and choice == "auto"):
             return ""
         return f"the ranks get gloo, although the environment has oneCCL's bindings: {reason}; for ccl: {older}"
     if backend == stated.backend and not (backend == "ccl" and reason):
         return ""
     text = f"{stated.source}: the ranks get {'gloo' if reason else backend}"
-    if options.backend != "auto" and not reason:
-        return f"{text}, by --backend {options.backend}: leave that out, or write {stated.source} as {backend}"
+    if choice != "auto" and not reason:
+        return f"{text}, by --backend {choice}: leave that out, or write {stated.source} as {backend}"
     if stated.backend == "mpi":
         return f"{text}: no wheel of torch is built with MPI; write {stated.for_gloo}"
     if not env.ccl:

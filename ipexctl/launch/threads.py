@@ -35,7 +35,7 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
 def openmp_library(context: LaunchContext, node: NodeLayout) -> str | None:
     """The path of Intel's OpenMP on that host: that of the environment before one of the system."""
     env = context.request.env
-    if context.request.options.openmp == "default":
+    if context.request.spec.openmp == "default":
         return None
     if "intel-openmp" in env.packages and env.prefix:
         return f"{env.prefix}/lib/libiomp5.so"
@@ -61,11 +61,11 @@ def by_turns(context: LaunchContext, node: NodeLayout) -> bool:
 
 
 def _threads(context: LaunchContext) -> Iterator[Setting]:
-    omp = context.request.options.omp
+    omp = context.request.spec.omp
 
     def choose(node: NodeLayout) -> Choice:
         if omp is not None:
-            return str(omp), context.request.options.sources.get("omp", "set by --omp")
+            return str(omp), context.request.spec.sources.get("omp", "set by --omp")
         reason = f"physical cores this account may use: {node.binding.formula}"
         if node.facts.cpu.quota is not None:
             reason += f"; the cgroup allows the time of {node.facts.cpu.quota:g} CPUs"
@@ -92,14 +92,14 @@ def _preload(context: LaunchContext, node: NodeLayout) -> Choice | None:
 
 def _allocators(context: LaunchContext, node: NodeLayout) -> tuple[str, ...]:
     """The paths on that host of the allocator to preload: tcmalloc, unless a pasted line names another one."""
-    choice = context.request.options.allocator
+    choice = context.request.spec.allocator
     name = "libjemalloc" if choice == "jemalloc" else "libtcmalloc"
     return node.facts.software.libraries.get(name, ()) if choice != "default" else ()
 
 
 def missing_libraries(context: LaunchContext) -> Iterator[str]:
     """Notes about libraries that a pasted line asks for and hosts lack."""
-    options = context.request.options
+    options = context.request.spec
     if options.allocator in ("tcmalloc", "jemalloc"):
         package = "libgoogle-perftools4" if options.allocator == "tcmalloc" else "libjemalloc2"
         lacking = [node.name for node in context.nodes if not _allocators(context, node)]
@@ -123,7 +123,7 @@ def _malloc(context: LaunchContext) -> Iterator[Setting]:
         own = context.wanted.get("LD_PRELOAD")
         return lambda node: None if (_allocators(context, node) if own is None else "malloc" in own) else (value, why)
 
-    if context.request.options.allocator == "jemalloc":
+    if context.request.spec.allocator == "jemalloc":
         conf = "oversize_threshold:1,background_thread:true,metadata_thp:auto"
         by_thread = "jemalloc returns memory in a thread of its own, not in the one that computes"
         yield from context.per_node("MALLOC_CONF", lambda n: (conf, by_thread) if _allocators(context, n) else None)

@@ -16,11 +16,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
+from ipexctl.files.store_client import StoreLocation
 from ipexctl.node.common.files import write_atomically
 from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice, Watch, ignore_event
-from ipexctl.remote.transfer.store_client import StoreLocation
 from ipexctl.stack.env.staging import download_wheels, is_intact
 from ipexctl.stack.install_context import (
     InstallContext,

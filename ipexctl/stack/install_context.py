@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.errors import UserError
 from ipexctl.facts.gather import HostFacts, gather_facts
+from ipexctl.files.store_client import StoreLocation
 from ipexctl.hosts.host import Host
 from ipexctl.option_defaults import DEFAULT_ENV, DEFAULT_HOME
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError, HostResult, Report, exit_code
 from ipexctl.remote.progress import Timed, Watch
-from ipexctl.remote.transfer.store_client import StoreLocation
 from ipexctl.stack.catalog.user_table import known_rows, rows_digest
 from ipexctl.stack.choice import check_stack_request
 from ipexctl.stack.env.preflight import takes_wheels

@@ -2,8 +2,7 @@
 
 In come the manifest of the project and a host; out come the `TreeState` of that host and the reply to an update. With
 an `Expected`, a host that has that tree updates it in the same round trip, which saves most syncs the second one.
-Files are read while they are sent, so a file that has changed since the scan is an error of the call and never half of
-it. The agent checks every content by its hash (`node/files/tree_upload.py`).
+Contents travel as `files/stream.py` sends them; the agent checks each by its hash (`node/files/tree_upload.py`).
 """
 
 from __future__ import annotations
@@ -11,9 +10,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ipexctl.file_reader import open_regular
-from ipexctl.node.common.files import encode_name
-from ipexctl.node.files.file_stream import END, SEND_CHUNK, header_line, read_chunks
+from ipexctl.files.stream import stream_entries
+from ipexctl.node.files.file_stream import END
 from ipexctl.node.files.replies import Generation, PutReply, TreeChanges, TreesReply
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
@@ -24,12 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ipexctl.hosts.host import Host
+    from ipexctl.node.files.manifest import ManifestEntry
     from ipexctl.node.files.tree import TreeRequest
     from ipexctl.node.files.tree_upload import PutRequest
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Readable, Session
-    from ipexctl.sync.manifest import ManifestEntry
     from ipexctl.sync.project import Project
 
 
@@ -174,7 +172,7 @@ def put_tree(
     host's store.
     """
     packed = request.project.manifest.packed
-    upload = ChunkStream(_make_chunks(os.fsencode(request.project.root), (packed, *contents, END)))
+    upload = ChunkStream(stream_entries(os.fsencode(request.project.root), (packed, *contents, END)))
     fields: PutRequest = {
         **request.fields(),
         "manifest": len(packed),
@@ -188,52 +186,3 @@ def put_tree(
             raise upload.error from error
         raise
     return reply.decode(PutReply), upload.read_bytes
-
-
-def pack_file(root: bytes, entry: ManifestEntry) -> bytes:
-    """One small file, with its header, for a `file_stream`. Raises a HostError if it has changed since the scan."""
-    path = os.path.join(root, encode_name(entry.path))
-    try:
-        with open(path, "rb", opener=open_regular) as file:
-            data = file.read(entry.size + 1)
-    except OSError as error:
-        raise _read_error(path, error.strerror or str(error)) from None
-    if len(data) != entry.size:
-        raise _read_error(path, "it changed since it was scanned")
-    return header(entry) + data
-
-
-def header(entry: ManifestEntry) -> bytes:
-    return header_line({"sha256": entry.content, "size": entry.size})
-
-
-def _read_error(path: bytes, reason: str) -> HostError:
-    return HostError(f"{os.fsdecode(path)} on this machine: {reason}", "run it again")
-
-
-def _make_chunks(root: bytes, parts: Sequence[bytes | ManifestEntry]) -> Iterator[bytes]:
-    """Bytes and files as one stream; each file is opened when the stream reaches it."""
-    buffer = bytearray()
-    for part in parts:
-        if isinstance(part, bytes):
-            buffer += part
-        elif part.size <= SEND_CHUNK:
-            buffer += pack_file(root, part)
-        else:
-            yield bytes(buffer) + header(part)
-            buffer.clear()
-            yield from _read_chunks(root, part)
-        while len(buffer) >= SEND_CHUNK:
-            yield bytes(buffer[:SEND_CHUNK])
-            del buffer[:SEND_CHUNK]
-    if buffer:
-        yield bytes(buffer)
-
-
-def _read_chunks(root: bytes, entry: ManifestEntry) -> Iterator[bytes]:
-    path = os.path.join(root, encode_name(entry.path))
-    try:
-        with open(path, "rb", buffering=0, opener=open_regular) as file:
-            yield from read_chunks(file, entry.size)
-    except OSError as error:
-        raise _read_error(path, error.strerror or str(error)) from None

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.file_reader import open_regular
+from ipexctl.files.manifest import Manifest, unpacked
 from ipexctl.node.common.files import (
     encode_name,
     make_private_directory,
@@ -27,9 +28,9 @@ from ipexctl.node.common.files import (
     write_atomically,
     write_json_atomically,
 )
+from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.sync.fetched import fetched_below
 from ipexctl.sync.ignore import pattern_for
-from ipexctl.sync.manifest import Manifest, ManifestEntry, unpacked
 from ipexctl.sync.root import own_directories, owner_here, real_path, root_problem, tree_name
 from ipexctl.sync.scan import check_size, scan_project
 from ipexctl.sync.secret_files import secret_files_below

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.errors import UserError
+from ipexctl.files.manifest import leads_out
 from ipexctl.node.common.files import decode_name, encode_name
 from ipexctl.sync.ignore import ENVIRONMENT_MARKS, FILES, Ignored, layer_of, outer_layers, pattern_for
 from ipexctl.sync.root import path_problem, real_path
@@ -25,8 +26,8 @@ from ipexctl.text import readable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from ipexctl.node.files.manifest import EntryKind
     from ipexctl.sync.ignore import Layer, Reason
-    from ipexctl.sync.manifest import EntryKind
 
 MAX_SCANNED: Final = 200_000
 """Paths after which a scan ends, so that a whole disk is not scanned."""
@@ -185,18 +186,6 @@ def _add(result: ScanResult, path: str, entry: os.DirEntry[bytes], status: os.st
         result.found.append(Found(path, "l", 0o777, 0, identity, decode_name(target)))
     else:
         result.skipped.append(path)
-
-
-def leads_out(path: str, target: str) -> bool:
-    """Whether a link at that path leads out of the tree, by its text."""
-    if target.startswith("/"):
-        return True
-    depth = path.count("/")
-    for part in target.split("/"):
-        depth += -1 if part == ".." else part not in ("", ".")
-        if depth < 0:
-            return True
-    return False
 
 
 def _unreadable(error: OSError, path: bytes) -> UserError:

@@ -19,12 +19,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.files.stream import pack_file
 from ipexctl.hosts.home import check_same_home
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice, Timed, ignore_event
 from ipexctl.remote.reply import MalformedReply
-from ipexctl.sync.node_calls import Expected, TreeCallOptions, TreeCalls, pack_file, put_tree, query_tree, sync_result
+from ipexctl.sync.node_calls import Expected, TreeCallOptions, TreeCalls, put_tree, query_tree, sync_result
 from ipexctl.sync.plan import make_sync_plan
 from ipexctl.sync.project import last_sent, remember, sent_before
 from ipexctl.sync.report import SyncReport, SyncResult
@@ -33,16 +34,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
+    from ipexctl.files.upload import Uploader
     from ipexctl.hosts.host import Host
+    from ipexctl.node.files.manifest import ManifestEntry
     from ipexctl.remote.fanout import Outcome
     from ipexctl.remote.progress import Watch
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.sync.manifest import ManifestEntry
     from ipexctl.sync.node_calls import TreeState
     from ipexctl.sync.plan import SyncPlan
     from ipexctl.sync.project import Project
-    from ipexctl.sync.upload import Uploader
 
 DISTRIBUTE_SIZE: Final = 8_000_000
 """Bytes. Less is sent from this machine to every host, because going by the first host takes a round trip more."""
@@ -246,10 +247,8 @@ class ProjectSync:
                 try:
                     exit_stack.enter_context(uploader)
                 except HostError as error:
-                    first = uploader.source.host
                     for host in hosts:
-                        reason = f"{first.name}, which sends the files on, failed: {error.reason}"
-                        self._fail(host, error if host is first else HostError(reason, error.fix))
+                        self._fail(host, uploader.failure_on(host, error))
                     return
             for done in self.pool.each(
                 hosts, lambda host, session: self._to_one(host, session, plan, needs[host.name], uploader)
@@ -264,20 +263,20 @@ class ProjectSync:
         contents = [self.project.manifest.files[sha256] for sha256 in sorted(set().union(*needs.values()))]
         if self.dry_run or len(hosts) < 2 or sum(entry.size for entry in contents) < DISTRIBUTE_SIZE:
             return None
-        from ipexctl.facts.gather import gather_facts  # slow to import, and seldom needed
-        from ipexctl.sync.upload import Uploader, store_locations
+        from ipexctl.files.store_client import StoreLocation
+        from ipexctl.files.upload import STORE, Uploader, UploadOptions, addresses_for_transfer
 
-        unknown = [host for host in hosts if host.name not in self.facts]
-        if unknown:
-            for answer in gather_facts(
-                unknown, self.pool, home=self.request.calls.home, timeout=self.request.calls.timeout
-            ):
-                if answer.facts is not None:
-                    self.facts[answer.host.name] = answer.facts
         first = [host for host in hosts if needs[host.name]]
         ordered = (*first, *(host for host in hosts if host not in first))
-        locations = store_locations(ordered, self.answers, self.facts, self.iface, self.watch)
-        return Uploader(self.project.root, contents, locations, self.pool, self.watch, self.request.calls.timeout)
+        home, timeout = self.request.calls.home, self.request.calls.timeout
+        options = UploadOptions(home, self.iface, timeout)
+        addresses = addresses_for_transfer(ordered, self.pool, self.facts, options, self.watch)
+        locations = {}
+        for host in ordered:
+            tree = self.answers[host.name]
+            store = f"{tree.home}/{STORE}"
+            locations[host.name] = StoreLocation(host, tree.python, store, addresses.get(host.name), tree.home)
+        return Uploader(self.project.root, contents, locations, self.pool, self.watch, timeout)
 
     def _to_one(
         self, host: Host, session: Session, plan: SyncPlan, need: set[str], uploader: Uploader | None

@@ -18,8 +18,8 @@ from ipexctl.ui.results import fold_names, print_json, show_failures, value_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.jobs.fetch.fetch import FetchRequest, PathOnHosts
-    from ipexctl.jobs.fetch.manifest import FetchResult
+    from ipexctl.files.requested import FetchResult
+    from ipexctl.jobs.fetch import FetchRequest, PathOnHosts
 
 _MOST_NAMED: Final = 10
 _OF_ONE: Final = ("schema", "other_hosts", "also_on")

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.facts.cpu import CpuList
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.mpi import started_by, title_of
-from ipexctl.launch.options import RankOptions
 from ipexctl.option_declaration import words_in_sh
+from ipexctl.spec import RankOptions
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import paint, wants_color
 from ipexctl.ui.paragraph import wrapped, wrapped_fix

@@ -10,7 +10,7 @@ from ipexctl.ui.messages import print_message
 from ipexctl.ui.results import fold_equal, how_to_continue, report_json, show_results
 
 if TYPE_CHECKING:
-    from ipexctl.sync.push import PushReport, PushResult
+    from ipexctl.files.push import PushReport, PushResult
 
 
 def as_json(report: PushReport) -> dict[str, Any]:

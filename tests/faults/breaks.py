@@ -102,7 +102,7 @@ BREAKS: Final = (
     Break(
         "the death of a rank is not noticed",
         "run/rank_machine.py",
-        '(Act.FINISH_METER, Act.SEND_WINDOWS, Send("exit", report))',
+        '(Act.FINISH_METER, Act.SEND_WINDOWS, SendReport("exit", report))',
         "(Act.FINISH_METER, Act.SEND_WINDOWS)",
         r"there are still|\('failed', 'lost'",
         ("a rank is killed",),
@@ -142,8 +142,8 @@ BREAKS: Final = (
     Break(
         "a lease is kept",
         "files/tree.py",
-        "            with contextlib.suppress(OSError):\n                os.unlink(self.leases",
-        "            if False:\n                os.unlink(self.leases",
+        "            remove_file(self.leases",
+        "            str(self.leases",
         r"has \['lines-",
         ("nothing",),
     ),
@@ -198,8 +198,8 @@ BREAKS: Final = (
     Break(
         "remains of a sync are kept",
         "files/tree_upload.py",
-        '/pending.json")\n        empty_stage(tree.stage)',
-        '/pending.json")',
+        "dir_fd=directory.number)\n        empty_stage(self._top)",
+        "dir_fd=directory.number)",
         r"are left of a sync",
         ("sync is disturbed",),
     ),

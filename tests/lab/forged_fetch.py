@@ -29,13 +29,14 @@ def say(event, **more):
 
 for i, (name, kind, content) in enumerate(FORGED):
     size = len(content) if kind == "f" else 0
-    say("entry", i=i, n=name, t=kind, m=0o755, s=size, mt=1, to=content if kind == "l" else "", g=False)
+    say("entry", row=[name, kind, 0o755, size, content if kind == "l" else "", 1])
 say("listed", **{{"from": "/x", "single": len(FORGED) == 1, "since": 0}})
 out.flush()
 line = sys.stdin.buffer.readline()
 for i, have, known in json.loads(line)["wants"] if line else ():
     content = FORGED[i][2].encode()
-    say("piece", i=i, at=0, n=len(content), s=len(content), m=0o755, mt=1, crc=zlib.crc32(content), changed=False)
+    place = dict(size=len(content), offset=0, length=len(content))
+    say("part", i=i, **place, mode=0o755, mtime=1, crc=zlib.crc32(content), changed=False)
     out.write(content)
 say("done")
 """

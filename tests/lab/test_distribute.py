@@ -18,6 +18,8 @@ from benchmarks.uplink import capped, crossed
 from cli_helpers import processes_with
 from ipexctl.extras.lab.labs import Lab, LabHost, LabSpec, break_host, mend_host
 from ipexctl.extras.lab.system import in_host
+from ipexctl.files.distribute import Distributor
+from ipexctl.files.store_client import Damaged, StoredFile, StoreLocation, drop, missing, push
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
@@ -25,8 +27,6 @@ from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 from ipexctl.remote.session_pool import SessionPool
-from ipexctl.remote.transfer.distribute import Distributor
-from ipexctl.remote.transfer.store_client import Damaged, StoredFile, StoreLocation, drop, missing, push
 
 LAB = LabSpec(hosts=4)
 pytestmark = pytest.mark.lab
@@ -221,7 +221,7 @@ def test_the_token_is_in_no_command_line_and_no_environment(
     context: StoreHosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = "feedc0de" * 8
-    monkeypatch.setattr("ipexctl.remote.transfer.peer_servers.secrets", SimpleNamespace(token_hex=lambda _: token))
+    monkeypatch.setattr("ipexctl.files.peer_servers.secrets", SimpleNamespace(token_hex=lambda _: token))
     seen: set[bytes] = set()
     over = threading.Event()
 

@@ -16,13 +16,13 @@ from node_store_helpers import END, file_of, frame
 
 import ipexctl.node
 from agent_helpers import agent_file, all_pythons, mark_home
+from ipexctl.files.store_client import StoredFile, StoreLocation, push
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.home import MARK
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import agent_zip, call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import Ended, Readable
-from ipexctl.remote.transfer.store_client import StoredFile, StoreLocation, push
 
 CONTENT = b"a wheel"
 

@@ -27,7 +27,7 @@ from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.authenticated_socket import connect, read_line, send_line
 from ipexctl.node.common.handshake import CHECKPOINT_EXCHANGE, CHECKPOINT_FILES, derive_token
 from ipexctl.node.files.checkpoint import CheckpointFiles
-from ipexctl.node.files.checkpoint_plan import Copy
+from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.run import checkpoint_exchange
 from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
 from message_data import missing
@@ -194,8 +194,8 @@ def aws_of(cluster: Hosts, name: str) -> Path:
 def test_link_made_after_the_scan_is_not_written_through(tmp_path: Path) -> None:
     files = CheckpointFiles(str(tmp_path / "out"), str(tmp_path / "home"))
     content = saved("new")
-    copy = Copy("out/step/last.pt", len(content), 1, 0o777, hashlib.sha256(content).hexdigest())
-    received = Path(files.inbox, copy.sha256, "file")
+    copy = ManifestEntry("out/step/last.pt", "f", 0o777, len(content), hashlib.sha256(content).hexdigest(), 1)
+    received = Path(files.inbox, copy.content, "file")
     received.parent.mkdir(parents=True)
     assert files.scan().copies == {}
     (tmp_path / "outside").mkdir()
@@ -208,7 +208,7 @@ def test_link_made_after_the_scan_is_not_written_through(tmp_path: Path) -> None
         (tmp_path / link).mkdir()
     before = os.umask(0o027)
     try:
-        CheckpointFiles(str(tmp_path / "out"), str(tmp_path / "home")).place([copy, copy._replace(name="out/2.pt")])
+        CheckpointFiles(str(tmp_path / "out"), str(tmp_path / "home")).place([copy, copy._replace(path="out/2.pt")])
     finally:
         os.umask(before)
     assert list((tmp_path / "outside").iterdir()) == []
@@ -353,8 +353,8 @@ def test_checkpoint_error_is_the_reason_of_the_failure(make: Callable[..., Run])
 def test_only_abandoned_temporary_files_beside_a_checkpoint_are_removed(tmp_path: Path) -> None:
     files = CheckpointFiles(str(tmp_path / "out"), str(tmp_path / "home"))
     content = saved("new")
-    copy = Copy("out/last.pt", len(content), 1, 0o600, hashlib.sha256(content).hexdigest())
-    received = Path(files.inbox, copy.sha256, "file")
+    copy = ManifestEntry("out/last.pt", "f", 0o600, len(content), hashlib.sha256(content).hexdigest(), 1)
+    received = Path(files.inbox, copy.content, "file")
     received.parent.mkdir(parents=True)
     received.write_bytes(content)
     old, young = (subprocess.Popen(["true"]) for _ in range(2))
@@ -370,6 +370,6 @@ def test_only_abandoned_temporary_files_beside_a_checkpoint_are_removed(tmp_path
         path.touch()
         age = 5 if kind == "young" else 61
         os.utime(path, (time.time() - age, time.time() - age))
-    files.place([copy, copy._replace(name="out/2.pt")])  # a copy, as both have the same content
+    files.place([copy, copy._replace(path="out/2.pt")])  # a copy, as both have the same content
     left = {path.name for path in (tmp_path / "out").iterdir()}
     assert left == {"last.pt", "2.pt", *names.values()} - {names["old"]}

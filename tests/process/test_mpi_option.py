@@ -13,11 +13,10 @@ import pytest
 
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.submit.preflight.paths import CheckedPaths, check_paths
-from ipexctl.jobs.submit.request import RunRequest
-from ipexctl.launch.request import LaunchOptions
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.session_pool import SessionPool
+from ipexctl.spec import RunSpec
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def bindings(tmp_path: Path) -> Path:
 
 
 def checked(mpi: Path | str = "auto", unsynced: str = "", **options: Any) -> CheckedPaths:
-    request = RunRequest("script", ("train.py",), LaunchOptions(mpi=str(mpi)), **options)
+    request = RunSpec("script", ("train.py",), mpi=str(mpi), **options)
     with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=2) as pool:
         found = check_paths([Host("localhost", "localhost")], request, pool, unsynced)
     assert isinstance(found, CheckedPaths), found

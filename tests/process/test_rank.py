@@ -278,7 +278,7 @@ if {end!r} == "kill the wrapper":
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(600)
 """
-    foreign = Path(f"/dev/shm/__KMP_REGISTERED_LIB_4194305_{os.getuid()}")
+    foreign = Path(f"/dev/shm/__KMP_REGISTERED_LIB_{4194304 + os.getpid()}_{os.getuid()}")  # no such pid
     foreign.touch()
     try:
         run = make(code).start()

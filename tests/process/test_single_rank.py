@@ -18,7 +18,7 @@ from run_helpers import Run, runs_in
 from agent_helpers import mark_home
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.registry import RunRecord
-from ipexctl.jobs.submit.start import File, LaunchSpec, _packed
+from ipexctl.jobs.submit.start import File, LaunchRecords, _packed
 from ipexctl.node.common.job import JobRecord, Master, StartRequest
 from message_data import missing
 
@@ -125,7 +125,7 @@ def test_files_of_the_script_follow_umask_and_run_files_are_private(
     record = RunRecord(run.id, Host("here", "127.0.0.1"), str(tmp_path), sys.executable)
     start = StartRequest((), (), 1, 1, Master("127.0.0.1"), 600.0, "report")
     job = JobRecord(1, start.master, (), "", {})
-    spec = LaunchSpec(record, "127.0.0.1", start, job, {}, python_version="3.11")
+    spec = LaunchRecords(record, "127.0.0.1", start, job, {}, python_version="3.11")
     script = f"umask 022\n{spec.unpack(f'cat {tmp_path}/files.tar |')}exec {shlex.join(run.program('run.supervisor'))}"
     program = run.program
     monkeypatch.setattr(

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from launch_helpers import cpu, machine, plan
 
-from ipexctl.jobs.submit.options import RunOptions
-from ipexctl.jobs.submit.start import job_of, job_of_plan
-from ipexctl.launch.options import RankOptions
+from ipexctl.jobs.submit.start import common_job, job_of
 from ipexctl.launch.overrides import check_limits
 from ipexctl.node.common.job import ProcessOptions
 from ipexctl.option_declaration import declared, values_for_wrapper
+from ipexctl.spec import RankOptions, RunOptions, RunSpec
 from measures import defaults_in, defaults_of_options
 
 LIMITS = [
@@ -34,8 +33,8 @@ def test_rank_wrapper_knows_the_options_that_it_is_to_apply() -> None:
 
 @pytest.mark.parametrize("nice", [0, 19])
 def test_options_of_the_rank_wrapper_are_in_its_job(nice: int) -> None:
-    found = plan(machine(cpu(4), 1), nice=nice)
-    job = job_of(found, {}, job_of_plan(found), ["node1"])
+    found = plan(machine(cpu(4), 1))
+    job = job_of(found, {}, common_job(found, RunSpec("script", ("train.py",), nice=nice)), ["node1"])
     assert job is not None
     assert job.options == ProcessOptions(nice=nice)
 

@@ -1,4 +1,4 @@
-"""Settings on a run: the request with them, the words that type them, and the lines for ipexctl.toml. Pure."""
+"""Settings on a run: the spec with them, the words that type them, and the lines for ipexctl.toml. Pure."""
 
 from __future__ import annotations
 
@@ -7,32 +7,27 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ipexctl.extras.autotune.candidates import VARIABLE
-from ipexctl.launch.options import RankOptions
-from ipexctl.launch.request import Export
 from ipexctl.option_declaration import declared
+from ipexctl.spec import Export, RankOptions
 
 if TYPE_CHECKING:
     from ipexctl.extras.autotune.model import Settings
-    from ipexctl.jobs.submit.request import RunRequest
-    from ipexctl.launch.request import LaunchOptions
+    from ipexctl.spec import RunSpec
 
 _NUMBERS = ("omp", "ccl_workers")
 
 
-def with_settings(request: RunRequest, settings: Settings) -> RunRequest:
-    """The request with these options, and with these variables over those of the call."""
-    iface = dict(settings).get("iface", request.iface)
-    return replace(request, options=options_with(request.options, settings), iface=iface)
-
-
-def options_with(options: LaunchOptions, settings: Settings) -> LaunchOptions:
+def with_settings(spec: RunSpec, settings: Settings) -> RunSpec:
+    """The spec with these options, and with these variables over those of the call."""
     values: dict[str, Any] = {
-        name: int(value) if name in _NUMBERS else value for name, value in settings if name in declared(RankOptions)
+        name: int(value) if name in _NUMBERS else value
+        for name, value in settings
+        if name in declared(RankOptions) or name == "iface"
     }
     variables = variables_of(settings)
-    kept = tuple(export for export in options.exports if export.name not in variables)
+    kept = tuple(export for export in spec.exports if export.name not in variables)
     exports = (*kept, *(Export(name, value, source="-x") for name, value in variables.items()))
-    return replace(options, **values, exports=exports)
+    return replace(spec, **values, exports=exports)
 
 
 def variables_of(settings: Settings) -> dict[str, str]:

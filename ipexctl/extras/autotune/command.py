@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from ipexctl.cli.config_file import PROJECT_FILE
-from ipexctl.cli.launch_options import LaunchCall, LaunchLine, ScriptCommand, plan_or_exit, read_launch_call
+from ipexctl.cli.launch_options import LaunchLine, ScriptCommand, plan_or_exit, read_launch_call
 from ipexctl.cli.options import command, flag, option
 from ipexctl.errors import UserError
-from ipexctl.option_declaration import values_of
+from ipexctl.option_declaration import declared
+from ipexctl.spec import RankOptions
 from ipexctl.text import tilde_path
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from ipexctl.extras.autotune.model import Settings, Space
     from ipexctl.extras.autotune.tuner import SearchResult
+    from ipexctl.jobs.submit.call import RunCall
     from ipexctl.jobs.submit.pipeline import PlannedRun
     from ipexctl.launch.plan import LaunchPlan
     from ipexctl.remote.session_pool import SessionPool
@@ -82,7 +84,7 @@ def autotune_command(*, ctx: typer.Context, search: SearchOptions, line: LaunchL
     budget = read_duration(search.budget)
     only = read_groups(search.only)
     launch_call = read_launch_call(ctx, line)
-    if not launch_call.request.sync:
+    if not launch_call.spec.sync:
         raise UserError(
             "a trial needs a copy of the project of its own",
             fix="leave out --no-sync, or `sync = false` of ipexctl.toml",
@@ -137,7 +139,7 @@ def read_groups(text: str | None) -> tuple[str, ...]:
 
 
 def _space(
-    call: LaunchCall, planned: PlannedRun, only: tuple[str, ...]
+    call: RunCall, planned: PlannedRun, only: tuple[str, ...]
 ) -> tuple[Space, Callable[[Settings], LaunchPlan | None]]:
     from ipexctl.extras.autotune.apply import with_settings
     from ipexctl.extras.autotune.candidates import HostsOfSearch, space_of
@@ -150,22 +152,22 @@ def _space(
 
     @functools.cache
     def plan_of(settings: Settings) -> LaunchPlan | None:
-        request = with_settings(call.request, settings)
-        addresses = addresses_among(context.hosts, context.facts, request.iface) if context.addresses else {}
+        spec = with_settings(call.spec, settings)
+        addresses = addresses_among(context.hosts, context.facts, spec.iface) if context.addresses else {}
         if isinstance(addresses, Refusal):
             return None
         try:
-            return make_plan(replace(context, addresses=addresses), request, call.project, "RUN")
+            return make_plan(replace(context, addresses=addresses), spec, call.project, "RUN")
         except StartError:
             return None
 
     return space_of(HostsOfSearch(context.hosts, context.facts, context.env, plan_of), only), plan_of
 
 
-def _refuse_paths(call: LaunchCall, allowed: Sequence[str], pool: SessionPool) -> None:
+def _refuse_paths(call: RunCall, allowed: Sequence[str], pool: SessionPool) -> None:
     from ipexctl.extras.autotune.outside_paths import leading_out, paths_in, writable_paths
 
-    arguments = call.request.argv[1:]
+    arguments = call.spec.argv[1:]
     cwd = call.project.root / call.project.subdirectory
     relative = [path for path in leading_out(arguments, cwd, call.project.root) if path not in allowed]
     found = (*relative, *writable_paths(call.hosts, paths_in(arguments, allowed), pool))
@@ -177,7 +179,7 @@ def _refuse_paths(call: LaunchCall, allowed: Sequence[str], pool: SessionPool) -
 
 
 def _run(
-    call: LaunchCall, search: SearchOptions, budget: float, space: Space, line: LaunchLine, pool: SessionPool
+    call: RunCall, search: SearchOptions, budget: float, space: Space, line: LaunchLine, pool: SessionPool
 ) -> SearchResult:
     from ipexctl.extras.autotune import trials_file
     from ipexctl.extras.autotune.model import SearchLimits
@@ -201,13 +203,13 @@ def _run(
             ) from None
     else:
         seed = random.randrange(1 << 31)  # noqa: S311
-        header = trials_file.SearchHeader(key, seed, " ".join(call.request.argv)[:200], time.time())
+        header = trials_file.SearchHeader(key, seed, " ".join(call.spec.argv)[:200], time.time())
         trials, done = trials_file.TrialsFile(directory, header), ()
         trials.begin()
         state = SearchState(space, limits, seed)
-    for run in remove_left_over(call.hosts, call.request.home, call.project.root, pool):
+    for run in remove_left_over(call.hosts, call.spec.home, call.project.root, pool):
         line.output.print_note(f"note: trial {run} of a call that was killed is removed")
-    runner = TrialRunner(call.hosts, call.request, call.project, pool)
+    runner = TrialRunner(call, pool)
     view = SearchView(line.output.print_note, budget, _unit(call))
     result = run_search(state, runner.run, trials, view.on_trial, done)
     if trials.error is not None:
@@ -215,23 +217,23 @@ def _run(
     return replace(result, failed_run=runner.failed_run)
 
 
-def _key(call: LaunchCall, search: SearchOptions) -> str:
+def _key(call: RunCall, search: SearchOptions) -> str:
     """The hash of what decides about the candidates and their ratios."""
-    request = call.request
-    exports = [(export.name, "" if export.secret else export.value) for export in request.options.exports]
+    spec = call.spec
+    exports = [(export.name, "" if export.secret else export.value) for export in spec.exports]
     parts = (
-        request.kind,
-        request.argv,
+        spec.kind,
+        spec.argv,
         [(host.name, host.address, host.slots) for host in call.hosts],
-        sorted(values_of(request.options).items(), key=str),
-        (request.env, request.python, request.setup, request.iface, request.metric, exports),
+        sorted(((name, getattr(spec, name)) for name in declared(RankOptions)), key=str),
+        (spec.env, spec.python, spec.setup, spec.iface, spec.metric, exports),
         (search.budget, search.only),
     )
     return hashlib.sha256(repr(parts).encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 def _report(
-    call: LaunchCall,
+    call: RunCall,
     planned: PlannedRun,
     plan_of: Callable[[Settings], LaunchPlan | None],
     search: SearchOptions,
@@ -253,16 +255,16 @@ def _report(
         _save(call, planned, best, result, line)
 
 
-def _write_page(path: Path, call: LaunchCall, result: SearchResult, best: str, line: LaunchLine) -> None:
+def _write_page(path: Path, call: RunCall, result: SearchResult, best: str, line: LaunchLine) -> None:
     from ipexctl.extras.autotune.page import search_html
     from ipexctl.extras.report.page_file import write_page
 
-    write_page("--report", path, search_html(result, " ".join(call.request.argv)[:200], best, _unit(call)))
+    write_page("--report", path, search_html(result, " ".join(call.spec.argv)[:200], best, _unit(call)))
     line.output.print_note(f"the page of the search: {path}")
 
 
-def _unit(call: LaunchCall) -> str:
-    return "samples/s" if call.request.metric else "steps/s"
+def _unit(call: RunCall) -> str:
+    return "samples/s" if call.spec.metric else "steps/s"
 
 
 def run_call(words: Sequence[str], trailing: int, settings: Settings, *, is_module: bool) -> str:
@@ -291,7 +293,7 @@ def run_call(words: Sequence[str], trailing: int, settings: Settings, *, is_modu
     return shlex.join(["ipexctl", *kept, *words_of(settings), *script])
 
 
-def _save(call: LaunchCall, planned: PlannedRun, best: LaunchPlan, result: SearchResult, line: LaunchLine) -> None:
+def _save(call: RunCall, planned: PlannedRun, best: LaunchPlan, result: SearchResult, line: LaunchLine) -> None:
     from ipexctl.extras.autotune.save import with_result
     from ipexctl.extras.autotune.view import show_diff
     from ipexctl.jobs import measured
@@ -312,7 +314,7 @@ def _save(call: LaunchCall, planned: PlannedRun, best: LaunchPlan, result: Searc
         high,
         verdict.settings,
         measured.fingerprint_of(
-            best, context.facts, context.env.packages, measured.script_text(call.project, call.request)
+            best, context.facts, context.env.packages, measured.script_text(call.project, call.spec)
         ),
     )
     before = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -325,7 +327,7 @@ def _save(call: LaunchCall, planned: PlannedRun, best: LaunchPlan, result: Searc
     mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
     try:
         write_atomically(path.resolve(), text.encode(), mode=mode, is_of_user=True)
-        measured.save(measured.directory_of(call.project.root), call.request.script, found)
+        measured.save(measured.directory_of(call.project.root), call.spec.script, found)
     except OSError as error:
         raise UserError(f"{tilde_path(path)} can't be written: {error.strerror}", fix="make room there") from None
 

@@ -1,6 +1,6 @@
 """One trial: a run in a tree of its own, watched until enough steps are measured, stopped, and removed.
 
-In come the hosts, the request of the call and settings; out goes an `Observation`. A trial is started as any run, by
+In come the call and settings; out goes an `Observation`. A trial is started as any run, by
 `jobs/submit/pipeline.py`, and ended by the same call as `ipexctl stop`. The rules: it never uses the tree of the
 project's other runs; when `run` returns or raises, nothing of the trial lives on the hosts, and its tree and its record
 are gone, but for the record of a plan that failed on its own, which `why` shows; if this program is killed, the trial
@@ -15,6 +15,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.call_options import NO_OPTIONS
 from ipexctl.extras.autotune.apply import with_settings
 from ipexctl.extras.autotune.comparison import find_losses
 from ipexctl.extras.autotune.heartbeat import Heartbeat
@@ -24,23 +25,22 @@ from ipexctl.jobs.follow import Follower
 from ipexctl.jobs.local_copy import LocalCopy
 from ipexctl.jobs.registry import RunRegistry
 from ipexctl.jobs.submit.pipeline import remove_job_files, submit_run
-from ipexctl.jobs.submit.request import RunRequest, StartFailure
+from ipexctl.jobs.submit.request import StartFailure
 from ipexctl.jobs.why.why import cause_from_copy
-from ipexctl.launch.request import Export
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import RunStatus, TrialFigures
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
+from ipexctl.spec import Export, RunSpec
 from ipexctl.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.extras.autotune.model import Settings
-    from ipexctl.hosts.host import Host
     from ipexctl.jobs.follow import RunUpdate
     from ipexctl.jobs.registry import RunRecord
+    from ipexctl.jobs.submit.call import RunCall
     from ipexctl.jobs.submit.pipeline import StartedRun
-    from ipexctl.jobs.submit.project import ProjectLocation
     from ipexctl.remote.session_pool import SessionPool
 
 FIRST_STEP: Final = 900.0
@@ -78,15 +78,15 @@ class SearchError(Exception):
         self.reason, self.fix, self.exit_code = reason, fix, exit_code
 
 
-def trial_request(request: RunRequest, settings: Settings, tree: str, first_step: float = FIRST_STEP) -> RunRequest:
-    """The request of a trial. Pure."""
-    changed = with_settings(request, settings)
-    kept = tuple(export for export in changed.options.exports if export.name not in WITHOUT_TRACKERS)
+def trial_spec(spec: RunSpec, settings: Settings, tree: str, first_step: float = FIRST_STEP) -> RunSpec:
+    """The spec of a trial. Pure."""
+    changed = with_settings(spec, settings)
+    kept = tuple(export for export in changed.exports if export.name not in WITHOUT_TRACKERS)
     more = tuple(Export(name, value, source="autotune") for name, value in WITHOUT_TRACKERS.items())
-    options = replace(changed.options, exports=(*kept, *more), time_limit=first_step + LONGEST + 60)
     return replace(
         changed,
-        options=options,
+        exports=(*kept, *more),
+        time_limit=first_step + LONGEST + 60,
         own_tree=tree,
         trial=True,
         meter=True,
@@ -190,8 +190,8 @@ class _Watch:
 class TrialRunner:
     """Runs trials one after another."""
 
-    def __init__(self, hosts: Sequence[Host], request: RunRequest, project: ProjectLocation, pool: SessionPool) -> None:
-        self._hosts, self._request, self._project, self._pool = hosts, request, project, pool
+    def __init__(self, call: RunCall, pool: SessionPool) -> None:
+        self._call, self._pool = call, pool
         self._first_step_limit = FIRST_STEP
         self._failed: RunRecord | None = None
 
@@ -208,14 +208,15 @@ class TrialRunner:
             remove_record(self._failed, self._pool)
             self._failed = None
         try:
-            request = trial_request(self._request, settings, tree, self._first_step_limit)
-            found = self._run(request, is_first_plan=settings == NO_CHANGE)
+            spec = trial_spec(self._call.spec, settings, tree, self._first_step_limit)
+            found = self._run(spec, is_first_plan=settings == NO_CHANGE)
         finally:
-            remove_tree(self._hosts, self._request.home, self._project.root, tree, self._pool)
+            remove_tree(self._call.hosts, self._call.spec.home, self._call.project.root, tree, self._pool)
         return replace(found, seconds=time.monotonic() - began)
 
-    def _run(self, request: RunRequest, *, is_first_plan: bool) -> Observation:
-        submitted = submit_run(self._hosts, request, self._pool, self._project, notify=_say_nothing, note=_say_nothing)
+    def _run(self, spec: RunSpec, *, is_first_plan: bool) -> Observation:
+        call = replace(self._call, spec=spec, options=NO_OPTIONS)
+        submitted = submit_run(call, self._pool, on_step=_say_nothing, on_note=_say_nothing)
         if isinstance(submitted, StartFailure):
             if self._pool.cancel.thrown:
                 raise Cancelled("stopped")
@@ -227,19 +228,19 @@ class TrialRunner:
                 raise SearchError(submitted.reason, submitted.fix, submitted.exit_code)
             return Observation(0.0, failure=submitted.reason)
         record, found, ended = submitted.record, None, None
-        call = StopCall(record, self._pool)
+        stop_call = StopCall(record, self._pool)
         try:
             submitted.launch.leave()
             with Heartbeat(record, self._pool):
-                found, ended = self._follow(submitted, call, is_first_plan=is_first_plan)
+                found, ended = self._follow(submitted, stop_call, is_first_plan=is_first_plan)
             return found
         finally:
             if ended is None or not ended.is_over:
-                self._make_sure(call, record)
+                self._make_sure(stop_call, record)
             if is_first_plan and found is not None and found.rate is None:
                 self._failed = replace(record, is_trial=False)
                 RunRegistry().save(self._failed)
-                remove_job_files(self._hosts, record, self._pool)
+                remove_job_files(self._call.hosts, record, self._pool)
             else:
                 remove_record(record, self._pool)
 
@@ -261,7 +262,7 @@ class TrialRunner:
     ) -> tuple[Observation, RunStatus | None]:
         """Watch it until it is over."""
         record, connector = started.record, self._pool.connector
-        watch = _Watch(call, self._first_step_limit, has_metric=bool(self._request.metric))
+        watch = _Watch(call, self._first_step_limit, has_metric=bool(self._call.spec.metric))
         follower = Follower(
             record,
             lambda cancel: connector.open(record.node0, cancel),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypedDict
 import typer
 
 from ipexctl.cli import complete
-from ipexctl.cli.launch_options import LaunchCall, LaunchLine, ScriptCommand, plan_or_exit, read_launch_call
+from ipexctl.cli.launch_options import LaunchLine, ScriptCommand, plan_or_exit, read_launch_call
 from ipexctl.cli.options import Home, Output, Targets, option, subcommand
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.extras.export.common import Exported
+    from ipexctl.jobs.submit.call import RunCall
     from ipexctl.jobs.submit.pipeline import PlannedRun
     from ipexctl.launch.plan import LaunchPlan
 
@@ -83,7 +84,7 @@ def slurm(
     from ipexctl.extras.export.slurm import to_slurm
 
     call, planned = _plan(ctx, line)
-    cwd, name, iface = str(call.project.root / call.project.subdirectory), _job_name(call), call.request.iface
+    cwd, name, iface = str(call.project.root / call.project.subdirectory), _job_name(call), call.spec.iface
     interface = iface if iface and "/" not in iface else None
     exported = to_slurm(
         planned.plan,
@@ -92,7 +93,7 @@ def slurm(
         planned.context.setup,
         launcher=launcher,
         iface=interface,
-        env_name=call.request.env,
+        env_name=call.spec.env,
     )
     _print(exported, line.output, _lost(ctx, call, planned.plan))
 
@@ -118,7 +119,7 @@ def mpijob(
     _check_image(image)
     call, planned = _plan(ctx, line)
     exported = to_mpijob(
-        planned.plan, _job_name(call), image, restarts=call.request.max_restarts, **_pod_resources(planned)
+        planned.plan, _job_name(call), image, restarts=call.spec.max_restarts, **_pod_resources(planned)
     )
     _print(exported, line.output, _lost(ctx, call, planned.plan))
 
@@ -160,8 +161,8 @@ def shell(*, ctx: typer.Context, line: LaunchLine) -> None:
 
     call, planned = _plan(ctx, line)
     tree = planned.plan.cwd.removesuffix(f"/{call.project.subdirectory}")
-    root = str(call.project.root) if call.request.sync else None
-    secret_files = secret_files_below(real_path(call.project.root), call.request.secret_files)
+    root = str(call.project.root) if call.spec.sync else None
+    secret_files = secret_files_below(real_path(call.project.root), call.spec.secret_files)
     exported = to_shell(planned.plan, call.hosts, root, tree, planned.context.setup, secret_files)
     _print(exported, line.output, _lost(ctx, call, planned.plan))
 
@@ -192,7 +193,7 @@ def ansible(
     _print(to_ansible(choose_hosts(targets), python), output)
 
 
-def _plan(ctx: typer.Context, line: LaunchLine) -> tuple[LaunchCall, PlannedRun]:
+def _plan(ctx: typer.Context, line: LaunchLine) -> tuple[RunCall, PlannedRun]:
     """Plan as a dry run does."""
     from ipexctl.cli.hosts import session_pool
 
@@ -222,11 +223,11 @@ def _check_image(image: str) -> None:
         raise UserError(f"--image {quoted(image)} is no image's name", fix="such as registry/me/train:1")
 
 
-def _job_name(call: LaunchCall) -> str:
-    return Path(call.request.script).stem
+def _job_name(call: RunCall) -> str:
+    return Path(call.spec.script).stem
 
 
-def _lost(ctx: typer.Context, call: LaunchCall, plan: LaunchPlan) -> list[str]:
+def _lost(ctx: typer.Context, call: RunCall, plan: LaunchPlan) -> list[str]:
     """Notes about all of the plan that the other launcher cannot do."""
     lost = _lost_options(ctx, call)
     if plan.allreduce.mode == "shared":
@@ -234,18 +235,17 @@ def _lost(ctx: typer.Context, call: LaunchCall, plan: LaunchPlan) -> list[str]:
     return lost
 
 
-def _lost_options(ctx: typer.Context, call: LaunchCall) -> list[str]:
+def _lost_options(ctx: typer.Context, call: RunCall) -> list[str]:
     """Notes about options of the call that the other launcher cannot express, as their declarations say."""
     notes = []
-    for options in (call.request, call.request.options):
-        for field in fields(options):
-            declaration, value = declaration_of(field), getattr(options, field.name)
-            # Of no option, 0 or nothing asks for something.
-            if declaration is None or ctx.info_name not in declaration.lost_in or not value or value == field.default:
-                continue
-            shown = f" {value:g}" if isinstance(value, float) else "" if value is True else f" {value}"
-            shown = f" {shlex.join(value)}" if isinstance(value, tuple) else shown
-            notes.append(f"{declaration.flag}{shown} is not in it: {declaration.consequence}")
+    for field in fields(call.spec):
+        declaration, value = declaration_of(field), getattr(call.spec, field.name)
+        # Of no option, 0 or nothing asks for something.
+        if declaration is None or ctx.info_name not in declaration.lost_in or not value or value == field.default:
+            continue
+        shown = f" {value:g}" if isinstance(value, float) else "" if value is True else f" {value}"
+        shown = f" {shlex.join(value)}" if isinstance(value, tuple) else shown
+        notes.append(f"{declaration.flag}{shown} is not in it: {declaration.consequence}")
     return notes
 
 

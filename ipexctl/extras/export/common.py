@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
-from ipexctl.launch.options import RankOptions
 from ipexctl.launch.plan import ALLREDUCE, RANK_NAMES, WIRE, LaunchPlan, Setting
 from ipexctl.option_declaration import words_in_sh
+from ipexctl.spec import RankOptions
 from ipexctl.text import counted, printable, variable_in_sh
 
 if TYPE_CHECKING:

@@ -10,18 +10,13 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from ipexctl.cli.launch_options import ScriptCommand, note_on_arguments
-from ipexctl.cli.options import Home, Output, Targets, argument, command, flag, option
+from ipexctl.cli.launch_options import ScriptCommand, ScriptLine, note_on_arguments, spec_of_line
+from ipexctl.cli.options import Home, Output, Targets, command, flag, option
 from ipexctl.errors import UserError
-from ipexctl.jobs.submit.options import RunOptions
-from ipexctl.launch.options import RankOptions
-from ipexctl.option_declaration import values_of
-from ipexctl.text import expanded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,27 +25,11 @@ if TYPE_CHECKING:
     from ipexctl.extras.slurm.submission import SubmittedRun
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.submit.project import ProjectLocation
-    from ipexctl.jobs.submit.request import RunRequest, StartFailure
-    from ipexctl.launch.request import CommandKind
+    from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.spec import RunSpec
 
 SCHEMA = "ipexctl.submit/1"
-
-
-@dataclass(frozen=True, kw_only=True)
-class SubmitLine:
-    """What the job runs, and how: the options of `run` that a job can have."""
-
-    words: list[str] | None = argument("SCRIPT.py [ARGS…]", "Script to run; or -m MODULE [ARGS…]; or -- COMMAND…", None)
-    module: str | None = option("--module -m NAME", "Python module to run in place of a script.")
-    ranks: RankOptions
-    run: RunOptions
-    export: list[str] | None = option(
-        "--export -x KEY[=VALUE]", "Variable for the ranks; without VALUE, the value on the control machine."
-    )
-    env_file: list[Path] | None = option(
-        "--env-file FILE", "File of variables for the ranks; their values are never shown."
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +56,7 @@ def submit_command(
     ctx: typer.Context,
     queue: SlurmOptions,
     dry_run: bool = flag("--dry-run", "Print the script of the job; submit nothing."),
-    line: SubmitLine,
+    line: ScriptLine,
     targets: Targets,
     home: Home,
     output: Output,
@@ -98,8 +77,8 @@ def submit_command(
 
     targets = targets_of_login(queue.slurm, targets)
     login = _login(queue.slurm, targets)
-    request, options, project = _read_call(ctx, queue, line, targets, home, login)
-    if note := note_on_arguments(ctx, request.kind, request.argv):
+    spec, options, project = _read_call(ctx, queue, line, targets, home, login)
+    if note := note_on_arguments(ctx, spec):
         output.print_note(f"note: {note}")
     with open_pool(connect_options(targets, output)) as (pool, interrupt):
         pool.warm((login,))
@@ -107,7 +86,7 @@ def submit_command(
         from ipexctl.jobs.submit.request import StartFailure
 
         on_login = CallOptions(host_options(targets, home))
-        submission = Submission(login, request, options, project, pool, output.print_note, _noting(output), on_login)
+        submission = Submission(login, spec, options, project, pool, output.print_note, _noting(output), on_login)
         result = submission.plan() if dry_run else submission.submit()
         if isinstance(result, StartFailure):
             raise typer.Exit(_refused(result, output, interrupt.code))
@@ -201,39 +180,28 @@ def _login(name: str | None, targets: Targets) -> Host:
 
 
 def _read_call(
-    ctx: typer.Context, queue: SlurmOptions, line: SubmitLine, targets: Targets, home: Home, login: Host
-) -> tuple[RunRequest, QueueOptions, ProjectLocation]:
+    ctx: typer.Context, queue: SlurmOptions, line: ScriptLine, targets: Targets, home: Home, login: Host
+) -> tuple[RunSpec, QueueOptions, ProjectLocation]:
     """The checked call; no host was contacted for it."""
-    from ipexctl.cli.hosts import check_home, current_directory
+    from ipexctl.cli.hosts import current_directory
     from ipexctl.extras.slurm.script import QueueOptions, check_queue_options
     from ipexctl.hosts.host import Host, private_keys
     from ipexctl.jobs.submit.project import locate_project
-    from ipexctl.jobs.submit.request import check_ranks, check_request, read_exports, run_request
+    from ipexctl.jobs.submit.request import check_ranks, check_request
 
     if line.module is None and not line.words:
         raise UserError("submit what?", fix=f"{ctx.command_path} --slurm LOGIN SCRIPT.py, -m MODULE, or -- COMMAND")
-    kind: CommandKind = "module" if line.module is not None else "command" if ctx.obj["dashes"] else "script"
     options = QueueOptions(
         queue.partition, queue.nodes, queue.time, queue.account, queue.qos, queue.requeue, tuple(queue.sbatch or ())
     )
     check_queue_options(options)
-    request = run_request(
-        kind,
-        (*((line.module,) if line.module is not None else ()), *(line.words or ())),
-        values_of(line.ranks) | values_of(line.run),
-        read_exports(line.export or (), line.env_file or (), os.environ),
-        home=check_home(home),
-        iface=home.iface,
-        checkpoint_is_found=targets.is_found("checkpoint"),
-        secret_files=(*map(expanded, line.env_file or ()), *private_keys((login,))),
-        timeout=targets.timeout,
-        hosts_from=f"Slurm of {login.name}",
-    )
-    check_request(request)
-    check_ranks(request, [Host(f"node{number}", "") for number in range(1, options.nodes + 1)])
-    if options.requeue and not request.checkpoint:
+    spec = spec_of_line(ctx, line, targets, home, hosts_from=f"Slurm of {login.name}")
+    spec = replace(spec, secret_files=(*spec.secret_files, *private_keys((login,))))
+    check_request(spec)
+    check_ranks(spec, [Host(f"node{number}", "") for number in range(1, options.nodes + 1)])
+    if options.requeue and not spec.checkpoint:
         raise UserError(
             "--requeue without --checkpoint: the script would begin from nothing each time",
             fix="--checkpoint PATH, a file or directory that the script writes and reads when it begins",
         )
-    return request, options, locate_project(request, current_directory())
+    return spec, options, locate_project(spec, current_directory())

@@ -20,15 +20,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
-from ipexctl.jobs.submit.options import RunOptions
-from ipexctl.launch.options import RankOptions
 from ipexctl.node.common.batch_job import NO_HOME, NO_PROJECT, NO_PYTHON
 from ipexctl.option_declaration import declaration_of
+from ipexctl.spec import RankOptions, RunOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ipexctl.jobs.submit.request import RunRequest
+    from ipexctl.spec import RunSpec
 
 _WORD: Final = re.compile(r"[A-Za-z0-9_.,:@=+/*&|\[\]()%~^-]+")
 _TIME: Final = re.compile(r"(\d+-)?\d+(:\d+){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
@@ -232,16 +231,16 @@ finish "$code"
 """
 
 
-def words_of_run(request: RunRequest, command: Sequence[str], home: str) -> tuple[str, ...]:
+def words_of_run(spec: RunSpec, command: Sequence[str], home: str) -> tuple[str, ...]:
     """The words after `ipexctl` that start this run in the job: every option as this call has it, and no file of
     defaults. `command`: that of the ranks. The values of secrets are in the script's environment."""
     words = ["--no-config", "run", "--plain", "--no-sync", "--home", home]
-    words += _option_words(request.options, RankOptions) + _option_words(request, RunOptions)
-    if request.iface is not None:
-        words += ["--iface", request.iface]
-    for export in request.options.exports:
+    words += _option_words(spec, RankOptions) + _option_words(spec, RunOptions)
+    if spec.iface is not None:
+        words += ["--iface", spec.iface]
+    for export in spec.exports:
         words += ["-x", export.name if export.secret else f"{export.name}={export.value}"]
-    before = {"script": (), "module": ("-m",), "command": ("--",)}[request.kind]
+    before = {"script": (), "module": ("-m",), "command": ("--",)}[spec.kind]
     return (*words, *before, *command)
 
 

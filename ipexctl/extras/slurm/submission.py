@@ -1,6 +1,6 @@
 """Submits a run to a queue of Slurm: the project and ipexctl's package to the login node, then sbatch.
 
-In come the login node, a checked `RunRequest`, the project's place and a pool of sessions; out goes a `SubmittedRun`,
+In come the login node, a checked `RunSpec`, the project's place and a pool of sessions; out goes a `SubmittedRun`,
 which the registry has, or the `StartFailure` that says why nothing is in the queue. The job's script calls `run` of
 ipexctl (`script.py`), for the hosts are known only when the job begins. What would fail there after hours of waiting is
 checked here: the environment, its Python, the imports of the script, Slurm's programs.
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.submit.project import ProjectLocation
-    from ipexctl.jobs.submit.request import RunRequest
     from ipexctl.remote.session import Captured
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.spec import RunSpec
     from ipexctl.sync.project import Project
     from ipexctl.sync.sync import ProjectSync
 
@@ -84,7 +84,7 @@ class Submission:
     """One call of submit."""
 
     login: Host
-    request: RunRequest
+    spec: RunSpec
     queue: QueueOptions
     project: ProjectLocation
     pool: SessionPool
@@ -98,10 +98,10 @@ class Submission:
     def plan(self) -> PlannedSubmission | StartFailure:
         """The script; nothing is changed anywhere."""
         try:
-            query = self._begin_query(start_reading(self.request, self.project, self.notify), None)
+            query = self._begin_query(start_reading(self.spec, self.project, self.notify), None)
             context = self._context(dry_run=True)
             self._look(context)
-            tree, _ = upload_project(query, self.request, self.project, context, self.notify)
+            tree, _ = upload_project(query, self.spec, self.project, context, self.notify)
             script = self._script("RUN", context, tree, "0" * 32)
             return PlannedSubmission(script.text(), self.login.name, f"{script.rundir}/slurm/job.sh")
         except StartError as error:
@@ -109,22 +109,22 @@ class Submission:
 
     def submit(self) -> SubmittedRun | StartFailure:
         """Put the run into the queue."""
-        run, registry, unreached = new_id(self.request.script, time.time()), RunRegistry(), set[str]()
-        note_secret_files(self.request)
+        run, registry, unreached = new_id(self.spec.script, time.time()), RunRegistry(), set[str]()
+        note_secret_files(self.spec)
         try:
             with mark_pending(registry.directory, run, unreached), ExitStack() as undo:
-                reading = start_reading(self.request, self.project, self.notify)
+                reading = start_reading(self.spec, self.project, self.notify)
                 query = self._begin_query(reading, run)
                 if query is not None:
-                    release = partial(release_tree, query, (self.login,), self.request, self.pool, lease=run)
+                    release = partial(release_tree, query, (self.login,), self.spec, self.pool, lease=run)
                     undo.callback(lambda: unreached.update(release()))
                 context = self._context()
                 has_package = self._look(context)
                 self._check_script(context)
                 if reading is not None:
                     reading.result()
-                tree, _ = upload_project(query, self.request, self.project, context, self.notify)
-                if self.request.sync and (
+                tree, _ = upload_project(query, self.spec, self.project, context, self.notify)
+                if self.spec.sync and (
                     text := files_in_other_generations(tree, self.project.subdirectory, registry.all())
                 ):
                     self.note(text)
@@ -147,7 +147,7 @@ class Submission:
         return SubmittedRun(record)
 
     def _begin_query(self, reading: Future[Project] | None, lease: str | None) -> Future[ProjectSync] | None:
-        of_login = replace(self.request, iface=None)  # --iface is for the nodes of the job
+        of_login = replace(self.spec, iface=None)  # --iface is for the nodes of the job
         return begin_query(reading, (self.login,), of_login, self.pool, lease=lease)
 
     def _clean(self, script: str) -> frozenset[str]:
@@ -155,16 +155,16 @@ class Submission:
 
     def _context(self, *, dry_run: bool = False) -> RunContext:
         """What the login node knows: the home and the environment, which the nodes share."""
-        unsynced = self.project.executed_path(self.request)
-        context = gather((self.login,), self.request, self.pool, unsynced=unsynced, dry_run=dry_run)
+        unsynced = self.project.executed_path(self.spec)
+        context = gather((self.login,), self.spec, self.pool, unsynced=unsynced, dry_run=dry_run)
         for text in context.notes:
             self.note(text)
         return context
 
     def _check_script(self, context: RunContext) -> None:
         script = self.project.script
-        if script is not None and self.request.sync:
-            found = with_environment(script, self.request, context)
+        if script is not None and self.spec.sync:
+            found = with_environment(script, self.spec, context)
             if text := check_script((self.login,), context.env.python, found, self.pool):
                 self.note(text)
 
@@ -243,7 +243,7 @@ class Submission:
             python=context.env.python,
             package=f"{context.home}/agent/{shipment.name()}",
             workdir=str(PurePosixPath(tree) / self.project.subdirectory),
-            words=words_of_run(self.request, self.project.command, context.home),
+            words=words_of_run(self.spec, self.project.command, context.home),
             options=self.queue,
             nonce=nonce,
         )
@@ -255,7 +255,7 @@ class Submission:
             node0=self.login,
             home=context.home,
             python=context.env.python,
-            script=" ".join(self.request.argv)[:200],
+            script=" ".join(self.spec.argv)[:200],
             env=context.env.name or context.env.python,
             started=time.time(),
             host_keys=options.host_keys,
@@ -278,7 +278,7 @@ class Submission:
         }
         if self.queue.requeue:
             files["requeue"] = ""
-        values = {export.name: export.value for export in self.request.options.exports if export.secret}
+        values = {export.name: export.value for export in self.spec.exports if export.secret}
         if values:
             files["env"] = environment_text(values)
         rundir, job = shlex.quote(script.rundir), shlex.quote(f"{script.rundir}/slurm/job")

@@ -1,6 +1,6 @@
 """Gather what a run's plan needs: facts, one environment on every host, addresses, node0's ssh config.
 
-In come hosts and a `RunRequest`; out goes a frozen `RunContext`. Else a `StartError` is raised, whose `StartFailure`
+In come hosts and a `RunSpec`; out goes a frozen `RunContext`. Else a `StartError` is raised, whose `StartFailure`
 names the host. All hosts must have the same environment, from the same lock, or none; what a dry run lacks is planned
 from the stack that install would choose (`planned_environment`). Everything is read and nothing changed here, so plan
 and dry run see the same.
@@ -20,7 +20,7 @@ from ipexctl.hosts.home import check_same_home
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.submit.preflight.connectivity import Node0Files, read_node0
 from ipexctl.jobs.submit.preflight.paths import check_paths
-from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
+from ipexctl.jobs.submit.request import StartError, StartFailure
 from ipexctl.launch.request import RankEnv
 from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.refusal import Refusal
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.node.env.replies import EnvRecord
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.spec import RunSpec
     from ipexctl.stack.catalog.table import StackSpec
     from ipexctl.starters.starter import Starter
 
@@ -87,7 +88,7 @@ class RunContext:
 
 def gather(
     hosts: Sequence[Host],
-    request: RunRequest,
+    spec: RunSpec,
     pool: SessionPool,
     *,
     unsynced: str = "",
@@ -105,17 +106,17 @@ def gather(
     starter = pool.connector.options.starter
     job = starter.job(os.environ)
     time_left = run_in_background(lambda: starter.seconds_left(job) if job else None, "job")
-    paths = run_in_background(lambda: check_paths(hosts, request, pool, unsynced), "paths")
+    paths = run_in_background(lambda: check_paths(hosts, spec, pool, unsynced), "paths")
     node0_files = run_in_background(
-        lambda: read_node0(pool.session(node0), request.home, pool.cancel) if others else Node0Files(), "node0"
+        lambda: read_node0(pool.session(node0), spec.home, pool.cancel) if others else Node0Files(), "node0"
     )
     # All answers are read before a failure is raised: an abandoned gather cancels the pool, and so a whole playbook.
-    probed = probed or tuple(gather_facts(hosts, pool, home=request.home, timeout=request.timeout))
+    probed = probed or tuple(gather_facts(hosts, pool, home=spec.home, timeout=spec.timeout))
     wait((paths,))
     wait((node0_files,))
     facts = complete_facts(hosts, probed)
     home = next(host_facts.home.path for host_facts in facts.values() if host_facts.home)
-    addresses = addresses_among(hosts, facts, request.iface) if others else {}
+    addresses = addresses_among(hosts, facts, spec.iface) if others else {}
     if isinstance(addresses, Refusal):
         raise StartError(StartFailure.of_refusal(addresses))
     checked = paths.result()
@@ -124,12 +125,12 @@ def gather(
         env = checked.env
     elif before_install:
         env = RankEnv(_common_python(facts))
-    elif dry_run and not has_environment(request.env, facts):
+    elif dry_run and not has_environment(spec.env, facts):
         from ipexctl.stack.catalog.user_table import known_rows  # slow to import, and seldom needed
 
-        env, notes = planned_environment(request, facts, home, known_rows(os.environ))
+        env, notes = planned_environment(spec, facts, home, known_rows(os.environ))
     else:
-        env = existing_environment(hosts, request.env, facts, home)
+        env = existing_environment(hosts, spec.env, facts, home)
     try:
         files = node0_files.result()
     except HostError as error:
@@ -137,7 +138,7 @@ def gather(
     logs_in = others and not starter.no_logins
     ssh_config = config_in(home, files.ssh_config, [host.name for host in others]) if logs_in else None
     # An installed environment has the variables of its own setvars.sh.
-    setup = request.setup or (None if "CCL_ROOT" in env.variables else checked.setvars)
+    setup = spec.setup or (None if "CCL_ROOT" in env.variables else checked.setvars)
     return RunContext(
         tuple(hosts),
         facts,
@@ -244,25 +245,25 @@ def has_environment(name: str, facts: Mapping[str, Facts]) -> bool:
 
 
 def planned_environment(
-    request: RunRequest, facts: Mapping[str, Facts], home: str, rows: Sequence[StackSpec]
+    spec: RunSpec, facts: Mapping[str, Facts], home: str, rows: Sequence[StackSpec]
 ) -> tuple[RankEnv, tuple[str, ...]]:
     """The environment that `ipexctl install` would make, as far as that is known, and notes."""
     from ipexctl.stack.choice import choose_stack  # slow to import, and seldom needed
     from ipexctl.stack.lock.wheels import split_requirement
     from ipexctl.stack.resolve.model import StackPlan, StackRequest
 
-    chosen = choose_stack(StackRequest(request.torch, request.stack), facts, rows, env=request.env)
+    chosen = choose_stack(StackRequest(spec.torch, spec.stack), facts, rows, env=spec.env)
     if isinstance(chosen, Refusal):
-        reason = f"there is no environment {request.env}, and it cannot be installed: {chosen.reason}"
+        reason = f"there is no environment {spec.env}, and it cannot be installed: {chosen.reason}"
         raise StartError(StartFailure(reason, chosen.fix, chosen.hosts))
-    note = f"the environment {request.env} does not exist yet: this plan uses the one that install would make"
+    note = f"the environment {spec.env} does not exist yet: this plan uses the one that install would make"
     candidates = (chosen,) if isinstance(chosen, StackPlan) else chosen.candidates
     plan = candidates[-1]
     if plan is chosen:
         note += f": {plan.row.name}, {plan.reason.text}"
     else:
         note += f". Which stack that is {chosen.reason.text}; this plan is for {plan.row.name}"
-    prefix = f"{home}/envs/{request.env}"
+    prefix = f"{home}/envs/{spec.env}"
     packages = {split_requirement(line)[0]: "" for line in plan.requirements}
     packages |= {"torch": plan.torch, **({"intel-extension-for-pytorch": plan.ipex} if plan.ipex else {})}
     variables: dict[str, str] = {}
@@ -271,7 +272,7 @@ def planned_environment(
     env = RankEnv(
         f"{prefix}/bin/python",
         prefix,
-        request.env,
+        spec.env,
         packages,
         variables,
         ccl=plan.backend == "ccl",

@@ -151,11 +151,11 @@ def _look_at(session: Session, cancel: Cancel) -> Look:
 
 
 def lock_hosts(
-    hosts: Sequence[Host], run: str, seconds: float | None, pool: SessionPool, notify: Callable[[str], None]
+    hosts: Sequence[Host], run: str, seconds: float | None, pool: SessionPool, on_step: Callable[[str], None]
 ) -> HostLocks:
     """Take the locks of the hosts, and wait so many seconds for that. Raises a StartError.
 
-    `notify` gets what the call waits for, at once and whenever that changes.
+    `on_step` gets what the call waits for, at once and whenever that changes.
     """
     began, reported = time.monotonic(), None
     try:
@@ -168,7 +168,7 @@ def lock_hosts(
                     undo.pop_all()
                     if reported is not None:
                         locks.has_waited = True
-                        notify(f"the hosts are free after {rough_duration(time.monotonic() - began)}")
+                        on_step(f"the hosts are free after {rough_duration(time.monotonic() - began)}")
                     return locks
             if pool.cancel.thrown:
                 raise Cancelled("stopped")
@@ -181,7 +181,7 @@ def lock_hosts(
                 reported = news
                 parts = [_describe(found, time.time())] if found.others or found.locked else []
                 parts += [f"{name} does not answer ({error.reason})" for name, error in list(found.away.items())[:1]]
-                notify(f"waiting up to {rough_duration(left)}: {'; '.join(parts)}")
+                on_step(f"waiting up to {rough_duration(left)}: {'; '.join(parts)}")
             pool.cancel.sleep(min(POLL, left))
     except Cancelled as error:
         raise StartError(StartFailure(error.reason, error.fix)) from None

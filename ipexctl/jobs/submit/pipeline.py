@@ -1,6 +1,6 @@
 """Starts a run: gather, plan, preflight, upload, start. Or only plans it, for a dry run.
 
-In: the hosts, a checked `RunRequest`, the project's place and a pool of sessions. Out: a `StartedRun`, which continues
+In: the hosts, a checked `RunSpec`, the project's place and a pool of sessions. Out: a `StartedRun`, which continues
 without this program, or the `StartFailure` that says why nothing runs. `submit_run` has the steps in their order; what
 takes long is begun early and in the background, and the step that needs it waits for it:
 
@@ -23,7 +23,6 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.local_copy import read_final_status
 from ipexctl.jobs.measured import notes_on as notes_on_measurement
@@ -37,15 +36,16 @@ from ipexctl.jobs.submit.preflight.connectivity import check_connectivity
 from ipexctl.jobs.submit.preflight.imports import check_script, with_environment
 from ipexctl.jobs.submit.preflight.paths import check_data
 from ipexctl.jobs.submit.project import ProjectLocation, files_in_other_generations
-from ipexctl.jobs.submit.records import launch_spec, logind_notes, nodes_of, plan_document, run_record
-from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
+from ipexctl.jobs.submit.records import launch_records, logind_notes, nodes_of, plan_document, run_record
+from ipexctl.jobs.submit.request import StartError, StartFailure
 from ipexctl.jobs.submit.start import Launch, clean_up, job_of
 from ipexctl.jobs.submit.start_notes import job_notes, restart_notes, script_notes
 from ipexctl.jobs.submit.upload import begin_query, note_secret_files, release_tree, start_reading, upload_project
 from ipexctl.jobs.windows import earlier_memory
 from ipexctl.launch.other_runs import notes_on
+from ipexctl.launch.plan import Setting
 from ipexctl.launch.planner import plan_launch
-from ipexctl.launch.request import LaunchOptions, LaunchRequest
+from ipexctl.launch.request import LaunchRequest
 from ipexctl.launch.stated_backend import stated_backend
 from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
@@ -55,13 +55,15 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.gather import HostFacts
     from ipexctl.hosts.host import Host
-    from ipexctl.launch.accelerate_config import AccelerateConfig
+    from ipexctl.jobs.submit.call import RunCall
     from ipexctl.launch.memory import EarlierMemory
     from ipexctl.launch.plan import LaunchPlan
     from ipexctl.node.common.job import ConnectivityRecord
     from ipexctl.node.common.records import RunStatus
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.spec import AccelerateConfig, RunSpec
     from ipexctl.sync.project import Project
+    from ipexctl.sync.sync import ProjectSync
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +88,14 @@ class PlannedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
-    """What every step of a start gets."""
+class _Start:
+    """The input of every step."""
 
-    hosts: Sequence[Host]
-    request: RunRequest
+    call: RunCall
     pool: SessionPool
-    project: ProjectLocation
-    notify: Callable[[str], None]
+    on_step: Callable[[str], None]
     """Gets each step that the user sees."""
-    note: Callable[[str], None]
+    on_note: Callable[[str], None]
     """Gets advice."""
 
 
@@ -113,32 +113,17 @@ class _Undo(ExitStack):
 
 
 def plan_run(
-    hosts: Sequence[Host],
-    request: RunRequest,
-    pool: SessionPool,
-    project: ProjectLocation,
-    *,
-    run: str,
-    notify: Callable[[str], None],
-    note: Callable[[str], None],
+    call: RunCall, pool: SessionPool, *, run: str, on_step: Callable[[str], None], on_note: Callable[[str], None]
 ) -> PlannedRun | StartFailure:
-    """Plan a run and change nothing, for --dry-run and export. Steps are told to `notify`, advice to `note`."""
-    call = _Call(hosts, request, pool, project, notify, note)
+    """The steps of `submit_run` up to the first that changes something, for --dry-run and export."""
+    spec, project = call.spec, call.project
     try:
         with ExitStack() as at_end:
-            query = begin_query(start_reading(request, project, notify), hosts, request, pool, lease=None)
+            query = begin_query(start_reading(spec, project, on_step), call.hosts, spec, pool, lease=None)
             if query is not None:
                 at_end.callback(wait, (query,))
-            context = gather(hosts, request, pool, unsynced=project.executed_path(request), dry_run=True)
-            if query is not None:
-                query.result()  # the project is named before any note
-            for text in context.notes:
-                note(text)
-            plan = make_plan(context, request, project, run, earlier_memory(project.root, request.argv[0]))
-            for text in script_notes(context, plan, request, project):
-                note(text)
-            plan = _with_measurement(call, context, plan)
-            tree, _ = upload_project(query, request, project, context, notify)
+            context, plan = _plan(_Start(call, pool, on_step, on_note), query, run, dry_run=True)
+            tree, _ = upload_project(query, spec, project, context, on_step)
             plan = replace(plan, notes=(*notes_on(plan.other_runs, time.time()), *plan.notes))
             return PlannedRun(_plan_in(tree, plan, project), context)
     except StartError as error:
@@ -146,69 +131,55 @@ def plan_run(
 
 
 def submit_run(
-    hosts: Sequence[Host],
-    request: RunRequest,
+    call: RunCall,
     pool: SessionPool,
-    project: ProjectLocation,
     *,
-    notify: Callable[[str], None],
-    note: Callable[[str], None],
+    on_step: Callable[[str], None],
+    on_note: Callable[[str], None],
     reading: Future[Project] | None = None,
-    call_options: CallOptions = NO_OPTIONS,
     probed: Sequence[HostFacts] = (),
 ) -> StartedRun | StartFailure:
     """Start a run. It is in the registry before its first rank lives, and a run that does not start leaves nothing.
 
-    `reading`: the project, if `start_reading` was called before. `call_options` are those of this call on a command
-    line. `probed`: the facts, if they were gathered just before.
+    Steps are told to `on_step`, advice to `on_note`. `reading`: the project, if `start_reading` was called before.
+    `probed`: the facts, if they were gathered just before.
     """
-    call = _Call(hosts, request, pool, project, notify, note)
+    start = _Start(call, pool, on_step, on_note)
+    hosts, spec, project = call.hosts, call.spec, call.project
     registry, undo = RunRegistry(), _Undo()
     run = given_id(os.environ)
     if not run or registry.knows(run):  # another run of the same job
-        run = new_id(request.script, time.time())
+        run = new_id(spec.script, time.time())
     retention = read_limits(os.environ)
-    note_secret_files(request)
+    note_secret_files(spec)
     try:
-        locks = _lock_hosts(call, run, undo)
+        locks = _lock_hosts(start, run, undo)
         if locks is not None and locks.has_waited:
             reading, probed = None, ()  # the project and the hosts may have changed since
         with mark_pending(registry.directory, run, undo.unreached), undo:
             began = time.monotonic()
-            reading = reading or start_reading(request, project, notify)
-            query = begin_query(reading, hosts, request, pool, lease=run)
+            reading = reading or start_reading(spec, project, on_step)
+            query = begin_query(reading, hosts, spec, pool, lease=run)
             if query is not None:
-                undo.on_hosts(partial(release_tree, query, hosts, request, pool, lease=run))
-            context = gather(hosts, request, pool, unsynced=project.executed_path(request), probed=probed)
-
-            plan = make_plan(context, request, project, run, earlier_memory(project.root, request.argv[0]))
-            _check_other_runs(call, plan, locks)
-            for text in (
-                *context.notes,
-                *job_notes(context, is_followed=request.is_followed),
-                *restart_notes(context, plan, request),
-                *script_notes(context, plan, request, project),
-            ):
-                note(text)
-            plan = _with_measurement(call, context, plan)
+                undo.on_hosts(partial(release_tree, query, hosts, spec, pool, lease=run))
+            context, plan = _plan(start, query, run, locks=locks, probed=probed)
 
             _refuse_bad_project(reading, wait_for_it=False)  # then the hosts need no check
-            preflight = _begin_preflight(call, context, plan, undo)
+            preflight = _begin_preflight(start, context, plan, undo)
             _refuse_bad_project(reading)  # while no host has a file of the run
-            options = pool.connector.options
-            record = run_record(run, context, plan, request, options, call_options, str(project.root))
-            launch = _begin_launch(call, record, context, plan, retention, registry, undo)
+            record = run_record(run, context, plan, call, pool.connector.options)
+            launch = _begin_launch(start, record, context, plan, retention, registry, undo)
 
-            tree, upload_seconds = upload_project(query, request, project, context, notify, preflight)
-            check_data(hosts, request, project.root, tree, pool)
-            if request.sync and (text := files_in_other_generations(tree, project.subdirectory, registry.all())):
-                note(text)
+            tree, upload_seconds = upload_project(query, spec, project, context, on_step, preflight)
+            check_data(hosts, spec, project.root, tree, pool)
+            if spec.sync and (text := files_in_other_generations(tree, project.subdirectory, registry.all())):
+                on_note(text)
             plan = _plan_in(tree, plan, project)
             record = replace(record, cwd=plan.cwd)
             registry.save(record)
             before = {"checks": time.monotonic() - began - upload_seconds, "sync": upload_seconds}
-            document = plan_document(context, plan, request, find_commit(project.root), before)
-            launch.upload_jobs(partial(job_of, plan, _secrets(request)), document)
+            document = plan_document(context, plan, spec, find_commit(project.root), before)
+            launch.upload_jobs(partial(job_of, plan, _secrets(spec)), document)
 
             connectivity = preflight.result()
             clear_pending(registry.directory, run)  # from here on, node0 knows whether the run lives
@@ -221,30 +192,66 @@ def submit_run(
     return StartedRun(record, plan, launch, (*plan.notes, *logind_notes(context)), document)
 
 
+def _plan(
+    start: _Start,
+    query: Future[ProjectSync] | None,
+    run: str,
+    *,
+    locks: HostLocks | None = None,
+    probed: Sequence[HostFacts] = (),
+    dry_run: bool = False,
+) -> tuple[RunContext, LaunchPlan]:
+    """Gather what the plan needs, and make it; notes go out. Raises a StartError, and a UserError for ranks to show
+    that do not exist."""
+    call = start.call
+    spec, project = call.spec, call.project
+    unsynced = project.executed_path(spec)
+    context = gather(call.hosts, spec, start.pool, unsynced=unsynced, dry_run=dry_run, probed=probed)
+    notes = list(context.notes)
+    if dry_run:
+        if query is not None:
+            query.result()  # the project is named before any note
+        while notes:  # also of a run that is refused
+            start.on_note(notes.pop(0))
+    plan = make_plan(context, spec, project, run, earlier_memory(project.root, spec.script))
+    call.ranks.within(plan.world_size)
+    if not dry_run:
+        _check_other_runs(start, plan, locks)
+        notes += (*job_notes(context, is_followed=spec.is_followed), *restart_notes(context, plan, spec))
+    for text in (*notes, *script_notes(context, plan, spec, project)):
+        start.on_note(text)
+    if spec.trial:
+        return context, plan
+    text, note = notes_on_measurement(plan, context, spec, project)
+    if note:  # what `autotune` has measured is no longer what runs
+        start.on_note(note)
+    return context, replace(plan, choices=(*plan.choices, text)) if text else plan
+
+
 # Other runs
 
 
-def _lock_hosts(call: _Call, run: str, undo: _Undo) -> HostLocks | None:
+def _lock_hosts(start: _Start, run: str, undo: _Undo) -> HostLocks | None:
     """The locks of the hosts, for a run that is to have them for itself. Raises a StartError."""
-    request = call.request
-    if not request.is_exclusive:
+    call = start.call
+    if not call.spec.is_exclusive:
         return None
-    locks = lock_hosts(likely_nodes(call.hosts, request), run, request.wait, call.pool, call.notify)
+    locks = lock_hosts(likely_nodes(call.hosts, call.spec), run, call.spec.wait, start.pool, start.on_step)
     undo.callback(locks.release)
     if locks.hiding:
-        call.note(
+        start.on_note(
             f"{fold(locks.hiding)}: /proc hides the processes of other accounts (hidepid), so that their runs are not "
             "seen there"
         )
     return locks
 
 
-def _check_other_runs(call: _Call, plan: LaunchPlan, locks: HostLocks | None) -> None:
+def _check_other_runs(start: _Start, plan: LaunchPlan, locks: HostLocks | None) -> None:
     """Say which runs are on the hosts. One that did not ask may have begun since they were locked: raises a
     StartError."""
     if locks is None:
         for text in notes_on(plan.other_runs, time.time()):
-            call.note(text)
+            start.on_note(text)
     elif running := tuple(other for other in plan.other_runs if not other.is_starting):
         raise StartError(refusal(Obstacles(running), now=time.time()))
 
@@ -259,64 +266,60 @@ def _refuse_bad_project(reading: Future[Project] | None, *, wait_for_it: bool = 
 
 
 def make_plan(
-    context: RunContext,
-    request: RunRequest,
-    project: ProjectLocation,
-    run: str,
-    earlier: EarlierMemory | None = None,
+    context: RunContext, spec: RunSpec, project: ProjectLocation, run: str, earlier: EarlierMemory | None = None
 ) -> LaunchPlan:
     """The plan of a run; its working directory is known later, when the hosts have answered which tree they have. Pure.
 
-    Raises a StartError if there is no plan, a UserError if the ranks to show do not exist.
+    Raises a StartError if there is no plan.
     """
-    options, notes = request.options, list[str]()
-    if request.accelerate is not None:
-        options, notes = _accelerate_options(request.accelerate, options, context)
-    stated = stated_backend(request.argv[1:], request.accelerate)
-    by_accelerate = request.accelerate is not None or (stated is not None and stated.of_trainer)
+    given, notes = tuple[Setting, ...](), list[str]()
+    if spec.accelerate is not None:
+        given, notes = _accelerate_settings(spec.accelerate, spec, context)
+    stated = stated_backend(spec.argv[1:], spec.accelerate)
+    by_accelerate = spec.accelerate is not None or (stated is not None and stated.of_trainer)
     by_accelerate |= project.script is not None and project.script.uses_accelerate
-    options = replace(options, stated=stated, uses_accelerate=by_accelerate)
     plan = plan_launch(
         LaunchRequest(
+            spec=spec,
             hosts=context.hosts,
             facts=context.facts,
             internal=context.addresses,
             env=context.env,
             command=project.command,
-            kind=request.kind,
             cwd=context.home,
             rundir=f"{context.home}/runs/{run}",
             ssh_names=context.ssh_names,
             ssh_config=context.ssh_config,
-            options=options,
             mpi_seen=context.mpi,
             starter=context.starter,
             earlier_memory=earlier,
+            given=given,
+            stated=stated,
+            uses_accelerate=by_accelerate,
         )
     )
     if isinstance(plan, Refusal):
         raise StartError(StartFailure.of_refusal(plan))
-    request.ranks.within(plan.world_size)
     return replace(plan, notes=(*plan.notes, *notes))
 
 
-def _accelerate_options(
-    config: AccelerateConfig, options: LaunchOptions, context: RunContext
-) -> tuple[LaunchOptions, list[str]]:
-    """The launch options with the variables of an accelerate config, and notes about its other fields.
+def _accelerate_settings(
+    config: AccelerateConfig, spec: RunSpec, context: RunContext
+) -> tuple[tuple[Setting, ...], list[str]]:
+    """The variables of an accelerate config, and notes about its other fields.
 
     They depend on the version of accelerate in the environment.
     """
     from ipexctl.launch.accelerate_config import remarks
     from ipexctl.launch.accelerate_env import misunderstandings, variables_of
 
-    keeps_workers = options.ccl_workers is not None
+    keeps_workers = spec.ccl_workers is not None
     variables = variables_of(config, context.env.packages)
     given = tuple(setting for setting in variables if not (keeps_workers and setting.name == "CCL_WORKER_COUNT"))
     node0 = context.hosts[0]
     addresses = {address.address for nic in context.facts[node0.name].network.nics for address in nic.addresses}
     notes = remarks(config, len(context.hosts), {node0.name, node0.address, *addresses})
-    return replace(options, given=given), [*notes, *misunderstandings(config, context.env.packages)]
+    return given, [*notes, *misunderstandings(config, context.env.packages)]
 
 
 def _plan_in(tree: str, plan: LaunchPlan, project: ProjectLocation) -> LaunchPlan:
@@ -324,39 +327,29 @@ def _plan_in(tree: str, plan: LaunchPlan, project: ProjectLocation) -> LaunchPla
     return replace(plan, cwd=str(PurePosixPath(tree) / project.subdirectory))
 
 
-def _with_measurement(call: _Call, context: RunContext, plan: LaunchPlan) -> LaunchPlan:
-    """The plan with what `autotune` has measured of its settings; a note goes out if that is no longer what runs."""
-    if call.request.trial:
-        return plan
-    text, note = notes_on_measurement(plan, context, call.request, call.project)
-    if note:
-        call.note(note)
-    return replace(plan, choices=(*plan.choices, text)) if text else plan
-
-
 # Preflight
 
 
 def _begin_preflight(
-    call: _Call, context: RunContext, plan: LaunchPlan, undo: _Undo
+    start: _Start, context: RunContext, plan: LaunchPlan, undo: _Undo
 ) -> Future[ConnectivityRecord | None]:
-    preflight = run_in_background(partial(_preflight, call, context, plan), "preflight")
+    preflight = run_in_background(partial(_preflight, start, context, plan), "preflight")
     undo.callback(wait, (preflight,))  # its notes come before the answer of the call
     return preflight
 
 
-def _preflight(call: _Call, context: RunContext, plan: LaunchPlan) -> ConnectivityRecord | None:
+def _preflight(start: _Start, context: RunContext, plan: LaunchPlan) -> ConnectivityRecord | None:
     """Check the imports of the script, and the connections between the hosts with ranks."""
-    nodes, request, script = nodes_of(context, plan), call.request, call.project.script
-    connectivity = run_in_background(lambda: check_connectivity(nodes, context, call.pool), "connectivity")
-    script = with_environment(script, request, context) if script and request.sync else None
+    nodes, spec, script = nodes_of(context, plan), start.call.spec, start.call.project.script
+    connectivity = run_in_background(lambda: check_connectivity(nodes, context, start.pool), "connectivity")
+    script = with_environment(script, spec, context) if script and spec.sync else None
     try:
-        text = check_script(nodes, context.env.python, script, call.pool) if script is not None else ""
+        text = check_script(nodes, context.env.python, script, start.pool) if script is not None else ""
     except StartError:
         connectivity.result()  # raises the failure of a connection, which comes first
         raise
     if text:
-        call.note(text)
+        start.on_note(text)
     return connectivity.result()
 
 
@@ -364,7 +357,7 @@ def _preflight(call: _Call, context: RunContext, plan: LaunchPlan) -> Connectivi
 
 
 def _begin_launch(
-    call: _Call,
+    start: _Start,
     record: RunRecord,
     context: RunContext,
     plan: LaunchPlan,
@@ -374,7 +367,7 @@ def _begin_launch(
 ) -> Launch:
     """Let the supervisor start on node0, where it waits for its job and the mpirun line."""
     undo.callback(registry.remove, record.id)
-    launch = Launch(record.nodes, launch_spec(record, context, plan, call.request, retention), call.pool)
+    launch = Launch(record.nodes, launch_records(record, context, plan, start.call.spec, retention), start.pool)
     launch.start_supervisor()
     undo.on_hosts(launch.abandon)
     return launch
@@ -391,8 +384,8 @@ def _start_mpirun(launch: Launch, connectivity: ConnectivityRecord | None, undo:
     undo.pop_all()
 
 
-def _secrets(request: RunRequest) -> dict[str, str]:
-    return {export.name: export.value for export in request.options.exports if export.secret}
+def _secrets(spec: RunSpec) -> dict[str, str]:
+    return {export.name: export.value for export in spec.exports if export.secret}
 
 
 # Afterwards

@@ -1,6 +1,6 @@
 """The project on the control machine: its root, and the command of the ranks in it. No host is contacted.
 
-In come the request and the current directory; out goes a `ProjectLocation`, or a UserError with the nearest name. The
+In come the spec and the current directory; out goes a `ProjectLocation`, or a UserError with the nearest name. The
 script must be Python and below the root (`sync/root.py`), as that is what hosts get. The ranks run in the subdirectory
 that corresponds to the current one. A script whose name begins with a dash gets `./`, since Python takes it for an
 option.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.jobs.registry import RunRecord
-    from ipexctl.jobs.submit.request import RunRequest
+    from ipexctl.spec import RunSpec
 
 _MOST_SIMILAR: Final = 20
 _GENERATION: Final = re.compile(r"(?P<tree>.*?)(?:\.gen(?P<number>\d+))?")
@@ -50,41 +50,39 @@ class ProjectLocation:
     hint: str = ""
     """How the current directory becomes the project, if it holds the script, and the project has no mark."""
 
-    def executed_path(self, request: RunRequest) -> str:
+    def executed_path(self, spec: RunSpec) -> str:
         """The path that hosts must have if the project is not synced: the script, else the working directory."""
-        if request.sync:
+        if spec.sync:
             return ""
         cwd = self.root / self.subdirectory
-        return os.path.normpath(cwd / self.command[0] if request.kind == "script" else cwd)
+        return os.path.normpath(cwd / self.command[0] if spec.kind == "script" else cwd)
 
 
-def locate_project(request: RunRequest, cwd: Path, before: str = "") -> ProjectLocation:
+def locate_project(spec: RunSpec, cwd: Path, before: str = "") -> ProjectLocation:
     """Refuses a script that does not exist or is not Python.
 
     `before`: the call up to the script, for the line that is to be typed instead; empty if no line can be typed.
     """
-    script = Path(request.script) if request.kind == "script" else None
+    script = Path(spec.script) if spec.kind == "script" else None
     if script is not None and (problem := path_problem(cwd / script, "file")):
         raise UserError(
             f"the script {quoted(str(script))} {problem}",
-            fix=_script_fix(request, script, cwd, before),
+            fix=_script_fix(spec, script, cwd, before),
         )
-    if request.cwd is not None and (problem := path_problem(cwd / request.cwd, "directory")):
-        raise UserError(
-            f"--cwd {quoted(str(request.cwd))} {problem}", fix="name the project's directory on this machine"
-        )
-    root = find_root(script, request.cwd, cwd)
-    if request.sync and (problem := root_problem(root)):
+    if spec.cwd is not None and (problem := path_problem(cwd / spec.cwd, "directory")):
+        raise UserError(f"--cwd {quoted(str(spec.cwd))} {problem}", fix="name the project's directory on this machine")
+    root = find_root(script, spec.cwd, cwd)
+    if spec.sync and (problem := root_problem(root)):
         raise UserError(problem, fix=project_fix(script and cwd / script))
     here = Path(os.path.normpath(cwd))
     subdirectory = here.relative_to(root).as_posix() if here.is_relative_to(root) else "."
     workdir = root / subdirectory
     if script is None:
         module = None
-        if request.kind == "module":
-            check_module_name(request.argv[0], workdir)
-            module = project_module(request.argv, workdir, directories_above(workdir))
-        return ProjectLocation(root, subdirectory, request.argv, module)
+        if spec.kind == "module":
+            check_module_name(spec.argv[0], workdir)
+            module = project_module(spec.argv, workdir, directories_above(workdir))
+        return ProjectLocation(root, subdirectory, spec.argv, module)
     path = Path(os.path.normpath(cwd / script))
     if not path.is_relative_to(root):
         raise UserError(
@@ -93,8 +91,8 @@ def locate_project(request: RunRequest, cwd: Path, before: str = "") -> ProjectL
         )
     argument = os.path.relpath(path, workdir)
     argument = f"./{argument}" if argument.startswith("-") else argument  # Python takes `-x.py` for options
-    command = (argument, *request.argv[1:])
-    is_above = request.sync and path.is_relative_to(here) and not here.is_relative_to(root)
+    command = (argument, *spec.argv[1:])
+    is_above = spec.sync and path.is_relative_to(here) and not here.is_relative_to(root)
     can_be_larger = is_above and not is_marked(root) and not root_problem(here)
     hint = "; for the current directory: --cwd ." if can_be_larger else ""
     found = project_script(str(script), path, workdir)
@@ -133,13 +131,13 @@ def directories_above(directory: Path) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def _script_fix(request: RunRequest, script: Path, cwd: Path, before: str) -> str:
+def _script_fix(spec: RunSpec, script: Path, cwd: Path, before: str) -> str:
     """The call with the same name in a directory of the project above, a similar one in the script's directory, or the
     same one below."""
-    found = _scripts_above(script, request.cwd, cwd) or _similar_scripts(script, cwd)
+    found = _scripts_above(script, spec.cwd, cwd) or _similar_scripts(script, cwd)
     if not found:
         return "name its path from here; for a module: -m NAME; for a command: -- CMD"
-    return f"{before} {shlex.join((found[0], *request.argv[1:]))}" if before else f"did you mean {quoted(found[0])}?"
+    return f"{before} {shlex.join((found[0], *spec.argv[1:]))}" if before else f"did you mean {quoted(found[0])}?"
 
 
 def _scripts_above(script: Path, cwd_option: Path | None, cwd: Path) -> list[str]:
@@ -158,9 +156,9 @@ def _similar_scripts(script: Path, cwd: Path) -> list[str]:
     return found
 
 
-def describe_project(location: ProjectLocation, request: RunRequest, content: str = "not synced") -> str:
+def describe_project(location: ProjectLocation, spec: RunSpec, content: str = "not synced") -> str:
     """The first line of a run: which directory is copied to the hosts, and where the hosts come from."""
-    hosts = f", hosts: {request.hosts_from}" if request.hosts_from else ""
+    hosts = f", hosts: {spec.hosts_from}" if spec.hosts_from else ""
     return f"project {tilde_path(location.root)} ({content}){hosts}{location.hint}"
 
 

@@ -1,6 +1,6 @@
 """The records of a start: of the registry, for the supervisor, and plan.json.
 
-In: the context that was gathered, the plan, the request. Out: the values that `pipeline.py` stores and that `Launch` in
+In: the context that was gathered, the plan, the spec. Out: the values that `pipeline.py` stores and that `Launch` in
 `start.py` sends to node0. Pure.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ipexctl.hosts.home import find_leaders
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.jobs.submit.preflight.imports import install_command, normalised
-from ipexctl.jobs.submit.start import File, LaunchSpec, job_of_plan
+from ipexctl.jobs.submit.start import File, LaunchRecords, common_job
 from ipexctl.launch.plan import LaunchPlan, to_json
 from ipexctl.node.common.job import Master, Notification, RankPlacement, StartRequest
 from ipexctl.node.common.limits import CALLER_SILENCE, NOTIFY, NOTIFY_CLAIM
@@ -21,13 +21,13 @@ from ipexctl.node.common.limits import CALLER_SILENCE, NOTIFY, NOTIFY_CLAIM
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ipexctl.call_options import CallOptions
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.retention import RetentionLimits
+    from ipexctl.jobs.submit.call import RunCall
     from ipexctl.jobs.submit.commit import Commit
     from ipexctl.jobs.submit.context import RunContext
-    from ipexctl.jobs.submit.request import RunRequest
     from ipexctl.remote.connector import ConnectOptions
+    from ipexctl.spec import RunSpec
 
 
 def nodes_of(context: RunContext, plan: LaunchPlan) -> tuple[Host, ...]:
@@ -40,10 +40,8 @@ def run_record(
     run: str,
     context: RunContext,
     plan: LaunchPlan,
-    request: RunRequest,
+    call: RunCall,
     connect: ConnectOptions,
-    call: CallOptions,
-    project: str = "",
 ) -> RunRecord:
     nodes = nodes_of(context, plan)
     leaders = find_leaders([host.name for host in nodes], context.stores.__getitem__)
@@ -52,7 +50,7 @@ def run_record(
         node0=nodes[0],
         home=context.home,
         python=context.env.python,
-        script=" ".join(request.argv)[:200],
+        script=" ".join(call.spec.argv)[:200],
         env=plan.env or plan.python,
         started=time.time(),
         world_size=plan.world_size,
@@ -63,22 +61,22 @@ def run_record(
         nodes=nodes,
         ranks=tuple(rank.host for rank in plan.ranks),
         cwd=plan.cwd,
-        again=call.hosts,
-        again_run=call.run,
+        again=call.options.hosts,
+        again_run=call.options.run,
         transport=connect.starter.name,
         job=context.job,
-        project=project,
-        is_trial=request.trial,
+        project=str(call.project.root),
+        is_trial=call.spec.trial,
     )
 
 
-def launch_spec(
+def launch_records(
     record: RunRecord,
     context: RunContext,
     plan: LaunchPlan,
-    request: RunRequest,
+    spec: RunSpec,
     retention: RetentionLimits,
-) -> LaunchSpec:
+) -> LaunchRecords:
     stores = context.stores
     files = [[File(f.name, f.text.encode(), f.mode) for f in plan.files if f.is_everywhere == e] for e in (False, True)]
     start = StartRequest(
@@ -95,25 +93,18 @@ def launch_spec(
         setup=context.setup,
         addresses=tuple(host.address for host in plan.hosts),
         time_limit=plan.time_limit,
-        restarts=request.max_restarts,
-        checkpoint=(request.checkpoint or "") if len({stores[host.name] for host in plan.hosts}) > 1 else "",
-        checkpoint_is_found=request.checkpoint_is_found,
-        hang_after=request.hang_after,
-        on_hang=request.on_hang,
-        notify=_notification(record, request) if request.notify else None,
-        caller_silence=CALLER_SILENCE if request.trial else 0.0,
+        restarts=spec.max_restarts,
+        checkpoint=(spec.checkpoint or "") if len({stores[host.name] for host in plan.hosts}) > 1 else "",
+        checkpoint_is_found=spec.checkpoint_is_found,
+        hang_after=spec.hang_after,
+        on_hang=spec.on_hang,
+        notify=_notification(record, spec) if spec.notify else None,
+        caller_silence=CALLER_SILENCE if spec.trial else 0.0,
     )
-    job = job_of_plan(plan)._replace(
-        setup=start.setup,
-        id=record.id,
-        rundir=record.rundir,
-        checkpoint=start.checkpoint,
-        checkpoint_is_found=start.checkpoint_is_found,
-        meter=request.meter,
-        metric=request.metric or "",
-        trial=request.trial,
+    job = common_job(plan, spec)._replace(
+        setup=start.setup, id=record.id, rundir=record.rundir, checkpoint=start.checkpoint
     )
-    return LaunchSpec(
+    return LaunchRecords(
         record=record,
         bind=plan.hosts[0].address,
         start=start,
@@ -124,19 +115,19 @@ def launch_spec(
         python_version=context.env.version,
         logind=context.facts[record.node0.name].logind,
         retention=retention,
-        needs_in_rank=plan.adds_up or request.meter,
+        needs_in_rank=plan.adds_up or spec.meter,
     )
 
 
-def _notification(record: RunRecord, request: RunRequest) -> Notification:
-    return Notification(request.notify, record.hosts, NOTIFY_CLAIM if request.is_followed else 0.0, NOTIFY)
+def _notification(record: RunRecord, spec: RunSpec) -> Notification:
+    return Notification(spec.notify, record.hosts, NOTIFY_CLAIM if spec.is_followed else 0.0, NOTIFY)
 
 
 def plan_document(
-    context: RunContext, plan: LaunchPlan, request: RunRequest, commit: Commit | None, before: Mapping[str, float]
+    context: RunContext, plan: LaunchPlan, spec: RunSpec, commit: Commit | None, before: Mapping[str, float]
 ) -> str:
     """The text of plan.json. `before`: seconds that each step before the start took."""
-    install = install_command(context.env_records(plan.env), request.env) if plan.env else ""
+    install = install_command(context.env_records(plan.env), spec.env) if plan.env else ""
     packages = sorted(map(normalised, context.env.packages)) if plan.env else []
     more = {"install": install, "packages": packages, "commit": commit and commit._asdict(), "before_start": before}
     return json.dumps({**to_json(plan), **more}, indent=1)

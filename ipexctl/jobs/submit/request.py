@@ -1,6 +1,6 @@
 """The request of one call of run, its checks, and the reason why a run was not started.
 
-In come options of the command line or of a task `run`; out goes a `RunRequest`, which both share by the names of the
+In come options of the command line or of a task `run`; out goes a `RunSpec`, which both share by the names of the
 options, or a UserError before any host is contacted. Secrets (`-x NAME`, lines of --env-file) have their value from the
 caller's environment or a file and are marked as such from here on; a bad line of such a file is never shown. A
 `StartFailure` says what came in the way, on which hosts, and what to type; nothing of the run is alive then, unless it
@@ -19,15 +19,12 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import VARIABLES, decoded, read_typed
 from ipexctl.hosts.names import quoted
 from ipexctl.jobs.ranks import EVERY_RANK, RankSet
-from ipexctl.jobs.submit.options import RunOptions
-from ipexctl.launch.options import RankOptions
-from ipexctl.launch.overrides import check_limits, check_options
+from ipexctl.launch.overrides import check_options
 from ipexctl.launch.rank_distribution import distribute_ranks
-from ipexctl.launch.request import CommandKind, Export, LaunchOptions
 from ipexctl.option_declaration import declared
-from ipexctl.option_defaults import DEFAULT_HOME
 from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import HostError, exit_code
+from ipexctl.spec import CommandKind, Export, RunSpec
 from ipexctl.stack.env.record import check_env_name
 from ipexctl.sync.ignore import OWN
 from ipexctl.text import expanded, is_variable_name
@@ -38,54 +35,7 @@ if TYPE_CHECKING:
 
     from ipexctl.call_options import CallOptions
     from ipexctl.hosts.host import Host
-    from ipexctl.launch.accelerate_config import AccelerateConfig
     from ipexctl.launch.other_runs import OtherRun
-
-
-@dataclass(frozen=True, slots=True)
-class RunRequest(RunOptions):
-    """One call of run."""
-
-    kind: CommandKind
-    argv: tuple[str, ...]
-    """The script, module or command, and its arguments."""
-    options: LaunchOptions
-    home: str = DEFAULT_HOME
-    iface: str | None = None
-    secret_files: tuple[Path, ...] = ()
-    """Files that are not synced: those of --env-file, whose variables are in `options`, and the hosts' private keys."""
-    timeout: float | None = None
-    checkpoint_is_found: bool = False
-    """A project's file set it."""
-    stack: str | None = None
-    torch: str | None = None
-    """With `stack`: the environment to install where it is missing."""
-    accelerate: AccelerateConfig | None = None
-    """Its ranks and ports are in `options` already."""
-    ranks: RankSet = EVERY_RANK
-    """The ranks to show."""
-    notify: str = field(default="", repr=False)
-    """The command of --notify; it may have a token."""
-    is_followed: bool = True
-    """Whether this call follows the run."""
-    repeats_notes: bool = False
-    """Whether what is left out of the project is said although an earlier run has."""
-    own_tree: str = ""
-    """Added to the name of the project's tree on the hosts; empty for the one that runs share."""
-    trial: bool = False
-    """Whether the rank wrappers measure its steps for `autotune`."""
-    hosts_from: str = ""
-    """The source of the hosts, for the message that names the project."""
-
-    @property
-    def script(self) -> str:
-        """The script, module or command; the run's id begins with its name."""
-        return self.argv[0]
-
-    @property
-    def is_exclusive(self) -> bool:
-        """Whether it starts only where no other run is."""
-        return self.exclusive or self.wait is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,20 +74,18 @@ class StartError(Exception):
         self.failure = failure
 
 
-def run_request(
+def run_spec(
     kind: CommandKind, argv: tuple[str, ...], given: Mapping[str, Any], exports: tuple[Export, ...], **others: Any
-) -> RunRequest:
-    """The request of a call; `given` has the options that the command and the playbook task `run` share, by name.
+) -> RunSpec:
+    """The spec of a call; `given` has the options that the command and the playbook task `run` share, by name.
 
     Those that it lacks have their defaults.
     """
-    of_ranks = {name: given[name] for name in declared(RankOptions) if name in given}
-    options = LaunchOptions(**of_ranks, exports=exports)
-    of_run = {name: given[name] for name in declared(RunOptions) if name in given}
-    of_run = {name: tuple(value) if isinstance(value, list) else value for name, value in of_run.items()}
-    if of_run.get("checkpoint") is not None:
-        of_run["checkpoint"] = os.path.normpath(of_run["checkpoint"])
-    return RunRequest(kind, argv, options, **of_run, **others)
+    values = {name: given[name] for name in declared(RunSpec) if name in given}
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    if values.get("checkpoint") is not None:
+        values["checkpoint"] = os.path.normpath(values["checkpoint"])
+    return RunSpec(kind, argv, exports=exports, **values, **others)
 
 
 def _refuse_launcher(argv: Sequence[str]) -> None:
@@ -151,25 +99,25 @@ def _refuse_launcher(argv: Sequence[str]) -> None:
         )
 
 
-def check_request(request: RunRequest) -> None:
+def check_request(spec: RunSpec) -> None:
     """Refuse impossible options, before any host is contacted."""
-    if (refusal := check_options(request.options) or check_limits(request)) is not None:
+    if (refusal := check_options(spec)) is not None:
         raise UserError(refusal.reason, fix=refusal.fix)
-    if request.kind == "command":
-        _refuse_launcher(request.argv)
-    if request.python is None:
-        check_env_name(request.env)
-    for option, path in (("--python", request.python), ("--setup", request.setup)):
+    if spec.kind == "command":
+        _refuse_launcher(spec.argv)
+    if spec.python is None:
+        check_env_name(spec.env)
+    for option, path in (("--python", spec.python), ("--setup", spec.setup)):
         if path is not None and not path.startswith("/"):
             raise UserError(f"{option} {quoted(path)} is not an absolute path", fix=f"{option} /PATH/ON/EVERY/HOST")
-    if request.metric is not None and (problem := metric_problem(request.metric)):
+    if spec.metric is not None and (problem := metric_problem(spec.metric)):
         raise UserError(
-            f"--metric {quoted(request.metric)}: {problem}",
+            f"--metric {quoted(spec.metric)}: {problem}",
             fix=r"a regular expression with one group for the number, such as --metric 'samples/s: (\S+)'",
         )
-    if request.checkpoint and not _is_path_of_checkpoint(request.checkpoint):
+    if spec.checkpoint and not _is_path_of_checkpoint(spec.checkpoint):
         raise UserError(
-            f"--checkpoint {quoted(request.checkpoint)} names no file or directory of checkpoints",
+            f"--checkpoint {quoted(spec.checkpoint)} names no file or directory of checkpoints",
             fix="name the one that rank 0 writes, relative to the working directory of the ranks: "
             "--checkpoint checkpoints; or its absolute path, the same on every host",
         )
@@ -194,14 +142,13 @@ def _is_path_of_checkpoint(path: str) -> bool:
     return is_plain and not is_own and not path.startswith("~")
 
 
-def check_ranks(request: RunRequest, hosts: Sequence[Host]) -> None:
+def check_ranks(spec: RunSpec, hosts: Sequence[Host], shown: RankSet = EVERY_RANK) -> None:
     """Refuse numbers of ranks that do not fit the hosts, as far as that is known before they are contacted."""
-    options = request.options
-    share = distribute_ranks(hosts, options.n, options.ppn, 1)
+    share = distribute_ranks(hosts, spec.n, spec.ppn, 1)
     if isinstance(share, Refusal):
         raise UserError(share.reason, fix=share.fix)
-    if options.n is not None or options.ppn is not None or all(host.slots for host in hosts):
-        request.ranks.within(sum(share.counts))
+    if spec.n is not None or spec.ppn is not None or all(host.slots for host in hosts):
+        shown.within(sum(share.counts))
 
 
 def read_exports(arguments: Iterable[str], files: Sequence[Path], environ: Mapping[str, str]) -> tuple[Export, ...]:

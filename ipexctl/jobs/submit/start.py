@@ -1,9 +1,9 @@
 """Starts a planned run: the supervisor on node0, a job file for every host, then mpirun.
 
-In come hosts, a `LaunchSpec` and a pool of sessions; out goes a run that continues on its own, or a `StartError`. The
-steps of a `Launch`: `start_supervisor`, `upload_jobs`, `start_mpirun`, then `follow` or `leave`; before mpirun starts,
-`abandon` ends the supervisor and removes the files. The supervisor starts while the project is compared; it gets its
-job and the mpirun line when all else is ready.
+In come hosts, a `LaunchRecords` and a pool of sessions; out goes a run that continues on its own, or a `StartError`.
+The steps of a `Launch`: `start_supervisor`, `upload_jobs`, `start_mpirun`, then `follow` or `leave`; before mpirun
+starts, `abandon` ends the supervisor and removes the files. The supervisor starts while the project is compared; it
+gets its job and the mpirun line when all else is ready.
 
 Each store gets RUNDIR/agent.zip, the run's own copy of the agent, from which its supervisor and its ranks start
 (`launch/mpi_commands.py` has their line); a copy with bytecode from an earlier run replaces it where there is one. The
@@ -40,6 +40,7 @@ from ipexctl.node.common.job import (
     SupervisorRequest,
 )
 from ipexctl.node.common.json_records import as_json
+from ipexctl.option_declaration import values_for_wrapper
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.fanout import fan_out, run_in_background
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from ipexctl.node.run.follow import FollowRequest
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.spec import RunSpec
 
 HOOKS: Final = {"shim/sitecustomize.py": "run.sitecustomize", "shim/ipexctl_shim.py": "run.rank_hooks"}
 """Files that every Python of a rank imports, in a directory of their own."""
@@ -77,8 +79,8 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchSpec:
-    """A run as the supervisor needs it, before the project's directory on the hosts is known."""
+class LaunchRecords:
+    """What the start of a run sends, before the project's directory on the hosts is known."""
 
     record: RunRecord
     bind: str
@@ -142,17 +144,17 @@ class LaunchSpec:
 class Launch:
     """One start of a run. The first host is node0; hosts with one store get its files once."""
 
-    def __init__(self, hosts: Sequence[Host], spec: LaunchSpec, pool: SessionPool) -> None:
-        self._spec, self._record, self._pool = spec, spec.record, pool
+    def __init__(self, hosts: Sequence[Host], records: LaunchRecords, pool: SessionPool) -> None:
+        self._records, self._record, self._pool = records, records.record, pool
         stores: dict[str, list[Host]] = {}
         for host in hosts:
-            stores.setdefault(spec.stores[host.name], []).append(host)
+            stores.setdefault(records.stores[host.name], []).append(host)
         self._node0, *self._others = stores.values()
         self._token = secrets.token_hex(32)
         self._stdin = StdinQueue()
         self._may_run = False
-        self._agent = _agent_files(spec)
-        self._start = spec.start
+        self._agent = _agent_files(records)
+        self._start = records.start
         self._cancel = Cancel()
         """Of the supervisor's call."""
         self._on_frame: Callable[[Frame], None] = _ignore
@@ -173,7 +175,7 @@ class Launch:
         """
         self._start = self._start._replace(job=self._job_text(self._node0, make_job), plan=plan)
         groups = {group[0]: group for group in self._others}
-        command = Command(self._spec.unpack(), f"make {self._record.rundir}")
+        command = Command(self._records.unpack(), f"make {self._record.rundir}")
 
         def upload(host: Host, session: Session) -> None:
             job = File("job.json", self._job_text(groups[host], make_job).encode())
@@ -231,12 +233,12 @@ class Launch:
 
     def _call_supervisor(self) -> Reply:
         """Unpack node0's files and start the supervisor; returns when `follow` or `leave` ends it."""
-        spec, node0 = self._spec, self._node0[0]
-        files = _packed([*self._agent, *spec.files])
-        request = SupervisorRequest(self._record.id, self._record.rundir, spec.bind, self._token, node0.name)
+        records, node0 = self._records, self._node0[0]
+        files = _packed([*self._agent, *records.files])
+        request = SupervisorRequest(self._record.id, self._record.rundir, records.bind, self._token, node0.name)
         return call_line(
             self._pool.session(node0),
-            _supervisor_command(spec, len(files)),
+            _supervisor_command(records, len(files)),
             files,
             request._asdict(),
             stdin=self._stdin,
@@ -254,8 +256,10 @@ class Launch:
         self, group: Sequence[Host], make_job: Callable[[JobRecord, Collection[str]], JobRecord | None]
     ) -> str:
         """The text of job.json for these hosts, which have one store; empty for node0's without ranks."""
-        spec = self._spec
-        job = make_job(spec.job._replace(token=self._token, bytecode=spec.bytecode), [host.name for host in group])
+        records = self._records
+        job = make_job(
+            records.job._replace(token=self._token, bytecode=records.bytecode), [host.name for host in group]
+        )
         return "" if job is None else json.dumps(job.to_json())
 
     def _wait_for(self, future: Future[None]) -> None:
@@ -300,14 +304,14 @@ class Launch:
             return False
 
 
-def _supervisor_command(spec: LaunchSpec, size: int) -> Command:
+def _supervisor_command(records: LaunchRecords, size: int) -> Command:
     """Stdin begins with `size` bytes of files. If logind ends a session's processes, the supervisor gets a scope."""
-    script = spec.unpack(f"head -c {size} |")
-    argv = shlex.join([spec.record.python, "-IS", f"{spec.record.rundir}/agent.zip", "run.supervisor"])
-    if spec.logind is not None and spec.logind.kill_user_processes:
+    script = records.unpack(f"head -c {size} |")
+    argv = shlex.join([records.record.python, "-IS", f"{records.record.rundir}/agent.zip", "run.supervisor"])
+    if records.logind is not None and records.logind.kill_user_processes:
         scope = "systemd-run --user --scope --quiet"
         script += f"if {scope} true </dev/null >/dev/null 2>&1; then exec {scope} {argv}; fi; "
-    return Command(f"{script}exec {argv}", f"run the supervisor in {spec.record.rundir}")
+    return Command(f"{script}exec {argv}", f"run the supervisor in {records.record.rundir}")
 
 
 def _ignore(frame: Frame) -> None:
@@ -324,11 +328,11 @@ def clean_up(hosts: Sequence[Host], script: str, pool: SessionPool) -> frozenset
     return frozenset(done.host.name for done in outcomes if done.error is not None)
 
 
-def _agent_files(spec: LaunchSpec) -> list[File]:
+def _agent_files(records: LaunchRecords) -> list[File]:
     """The run's own copy of the agent, which upgrades do not touch."""
     hooks = [File(name, script_text(module).encode()) for name, module in HOOKS.items()]
-    agent = File("agent.zip", agent_zip(*_agent_folders(spec.start)))
-    return [agent, *hooks, *(in_rank_files() if spec.needs_in_rank else ()), *spec.files_everywhere]
+    agent = File("agent.zip", agent_zip(*_agent_folders(records.start)))
+    return [agent, *hooks, *(in_rank_files() if records.needs_in_rank else ()), *records.files_everywhere]
 
 
 def in_rank_files() -> list[File]:
@@ -350,16 +354,20 @@ def _packed(files: Sequence[File]) -> bytes:
     return packed.getvalue()
 
 
-def job_of_plan(plan: LaunchPlan) -> JobRecord:
-    """What the plan says of the jobs of all hosts."""
+def common_job(plan: LaunchPlan, spec: RunSpec) -> JobRecord:
+    """What the jobs of all hosts have alike, by the plan and by the options that ranks get as they are."""
     return JobRecord(
         world_size=plan.world_size,
         master=Master(plan.master_addr, plan.master_port),
         command=plan.command,
         cwd="",
         ranks={},
+        checkpoint_is_found=spec.checkpoint_is_found,
         has_rendezvous=plan.backend != "none",
-        options=ProcessOptions(**plan.rank_options),
+        options=ProcessOptions(**values_for_wrapper(spec)),
+        meter=spec.meter,
+        trial=spec.trial,
+        metric=spec.metric or "",
     )
 
 

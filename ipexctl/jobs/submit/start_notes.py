@@ -1,6 +1,6 @@
 """Notes for the user before a run begins: about the job it is in or beside, restarts, and the script.
 
-In come the context, the plan and the request; out go sentences, each with what to do. `pipeline.py` passes them on. The
+In come the context, the plan and the spec; out go sentences, each with what to do. `pipeline.py` passes them on. The
 rule: a note is for what the user can act on now, and no run is refused by one.
 """
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ipexctl.facts.system import Batch
     from ipexctl.jobs.submit.context import RunContext
     from ipexctl.jobs.submit.project import ProjectLocation
-    from ipexctl.jobs.submit.request import RunRequest
     from ipexctl.launch.plan import HostPlan, LaunchPlan
+    from ipexctl.spec import RunSpec
 
 _NEAR_END: Final = 3600
 """Seconds before the end of a job from which a note names it."""
@@ -52,8 +52,8 @@ def _is_beside_jobs(batch: Batch) -> bool:
     return bool(batch.schedulers) and not batch.job
 
 
-def restart_notes(context: RunContext, plan: LaunchPlan, request: RunRequest) -> tuple[str, ...]:
-    note = restart_note(plan.hosts, context.stores) if request.max_restarts and not request.checkpoint else ""
+def restart_notes(context: RunContext, plan: LaunchPlan, spec: RunSpec) -> tuple[str, ...]:
+    note = restart_note(plan.hosts, context.stores) if spec.max_restarts and not spec.checkpoint else ""
     return (note,) if note else ()
 
 
@@ -70,17 +70,15 @@ def restart_note(hosts: Sequence[HostPlan], stores: Mapping[str, str]) -> str:
     )
 
 
-def script_notes(
-    context: RunContext, plan: LaunchPlan, request: RunRequest, project: ProjectLocation
-) -> tuple[str, ...]:
+def script_notes(context: RunContext, plan: LaunchPlan, spec: RunSpec, project: ProjectLocation) -> tuple[str, ...]:
     """What the source of the script shows for this environment and these ranks. Pure."""
     uses_it = project.script is not None and project.script.uses_trainer
     packages = context.env.packages if context.env.is_installed else {}
     ranks = plan.world_size if plan.backend != "none" else 1
-    has_use_ipex = sets_use_ipex(request.argv[1:])
+    has_use_ipex = sets_use_ipex(spec.argv[1:])
     notes = (
         use_ipex_note(packages, _last_with_ipex(context.env.stacks)) if has_use_ipex else "",
-        trainer_note(uses_it=uses_it, argv=request.argv, packages=packages, ranks=ranks),
+        trainer_note(uses_it=uses_it, argv=spec.argv, packages=packages, ranks=ranks),
     )
     return tuple(note for note in notes if note)
 

@@ -29,31 +29,29 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.submit.context import RunContext
     from ipexctl.jobs.submit.project import ProjectLocation
-    from ipexctl.jobs.submit.request import RunRequest
     from ipexctl.node.common.job import ConnectivityRecord
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.spec import RunSpec
     from ipexctl.sync.project import Project
     from ipexctl.sync.sync import ProjectSync
 
 _SAID: Final = PathNotes("said")
 
 
-def note_secret_files(request: RunRequest) -> None:
+def note_secret_files(spec: RunSpec) -> None:
     """Remember the files of --env-file and the private keys, so that no later sync sends them."""
-    if request.secret_files:
+    if spec.secret_files:
         from ipexctl.sync.secret_files import note_secret_files as note_files  # few runs have one
 
-        note_files(request.secret_files)
+        note_files(spec.secret_files)
 
 
-def start_reading(
-    request: RunRequest, project: ProjectLocation, notify: Callable[[str], None]
-) -> Future[Project] | None:
+def start_reading(spec: RunSpec, project: ProjectLocation, on_step: Callable[[str], None]) -> Future[Project] | None:
     """Read the project in the background and name it, as the first line of a run; None if it is not synced."""
-    checkpoint = request.checkpoint or ""
-    if not request.sync:
-        check_unsynced_path(checkpoint, project, is_found=request.checkpoint_is_found)
-        notify(describe_project(project, request))
+    checkpoint = spec.checkpoint or ""
+    if not spec.sync:
+        check_unsynced_path(checkpoint, project, is_found=spec.checkpoint_is_found)
+        on_step(describe_project(project, spec))
         return None
 
     def read_content() -> Project:
@@ -61,16 +59,16 @@ def start_reading(
 
         content = read_project(
             project.root,
-            request.exclude,
-            includes=request.include,
-            secret_files=request.secret_files,
-            home=request.home,
-            allow_big=request.allow_big,
-            own_tree=request.own_tree,
-            data=[Path(path) for path in request.data],
+            spec.exclude,
+            includes=spec.include,
+            secret_files=spec.secret_files,
+            home=spec.home,
+            allow_big=spec.allow_big,
+            own_tree=spec.own_tree,
+            data=[Path(path) for path in spec.data],
         )
         check_synced_path(checkpoint, project, content.manifest)
-        notify(describe_project(project, request, content.manifest.summary))
+        on_step(describe_project(project, spec, content.manifest.summary))
         return content
 
     reading = run_in_background(read_content, "project")
@@ -80,7 +78,7 @@ def start_reading(
 
 
 def begin_query(
-    reading: Future[Project] | None, hosts: Sequence[Host], request: RunRequest, pool: SessionPool, *, lease: str | None
+    reading: Future[Project] | None, hosts: Sequence[Host], spec: RunSpec, pool: SessionPool, *, lease: str | None
 ) -> Future[ProjectSync] | None:
     """Ask the hosts in the background which files of the project they have; None if it is not synced.
 
@@ -96,9 +94,9 @@ def begin_query(
             reading.result(),
             hosts,
             pool,
-            home=request.home,
-            iface=request.iface,
-            timeout=request.timeout,
+            home=spec.home,
+            iface=spec.iface,
+            timeout=spec.timeout,
             dry_run=lease is None,
             lease=lease,
             ended=abandoned_runs(RunRegistry().directory),
@@ -108,11 +106,11 @@ def begin_query(
 
 
 def release_tree(
-    query: Future[ProjectSync], hosts: Sequence[Host], request: RunRequest, pool: SessionPool, *, lease: str
+    query: Future[ProjectSync], hosts: Sequence[Host], spec: RunSpec, pool: SessionPool, *, lease: str
 ) -> frozenset[str]:
     """Remove the run's leases; returns the hosts that still have them."""
     wait((query,))  # it may still ask for a lease
-    home = shlex.quote(request.home.removeprefix("~/"))  # sessions start in the home directory
+    home = shlex.quote(spec.home.removeprefix("~/"))  # sessions start in the home directory
     return clean_up(hosts, f"rm -f {home}/code/*/.ipexctl/leases/{lease}", pool)
 
 
@@ -127,10 +125,10 @@ def _said_before(project: Project) -> Sequence[str]:
 
 def upload_project(
     query: Future[ProjectSync] | None,
-    request: RunRequest,
+    spec: RunSpec,
     project: ProjectLocation,
     context: RunContext,
-    notify: Callable[[str], None],
+    on_step: Callable[[str], None],
     preflight: Future[ConnectivityRecord | None] | None = None,
 ) -> tuple[str, float]:
     """Upload what the hosts lack of the project, if preflight has passed. Returns the path of the tree, and seconds."""
@@ -154,14 +152,14 @@ def upload_project(
                 first.exit_code,
             )
         )
-    known = () if request.repeats_notes or sync.dry_run else _said_before(sync.project)
+    known = () if spec.repeats_notes or sync.dry_run else _said_before(sync.project)
     for text in report.notes:
         if text not in known:
-            notify(f"note: {text}")
+            on_step(f"note: {text}")
     changed = [host for host in report.hosts if host.files_sent]
     if changed and not sync.dry_run:
         files = "1 file" if report.files == 1 else f"{report.files} files"
         sent, names = max(host.files_sent for host in changed), fold(host.host.name for host in changed)
-        notify(f"{report.root}: {sent} of {files} uploaded to {names}, {report.seconds:.1f} s")
+        on_step(f"{report.root}: {sent} of {files} uploaded to {names}, {report.seconds:.1f} s")
     path = report.path or next((host.path for host in report.hosts if host.path), None)
     return path or f"{context.home}/code/{report.project}", seconds

@@ -17,13 +17,13 @@ from ipexctl.errors import CommandLineError, UserError
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.launch.launchers.line import is_python, launcher_at, own_line, refused_word
 from ipexctl.launch.launchers.table import CHOICES, NUMBERS, LauncherRow
-from ipexctl.launch.request import Export
+from ipexctl.spec import Export
 from ipexctl.text import is_variable_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ipexctl.launch.request import CommandKind
+    from ipexctl.spec import CommandKind
 
 SHELL: Final = "the shell"
 _OF_SHELL: Final = ("CCL_WORKER_COUNT", "CCL_ATL_TRANSPORT", "MASTER_ADDR", "MASTER_PORT")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, get_args
 
-from ipexctl.launch.request import Allocator, OpenMp
+from ipexctl.spec import Allocator, OpenMp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

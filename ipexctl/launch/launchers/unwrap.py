@@ -20,19 +20,18 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.errors import UserError
 from ipexctl.file_reader import SCRIPT, read_regular
 from ipexctl.found_files import check_found
-from ipexctl.launch.accelerate_config import AccelerateConfig, default_file, read_accelerate, read_accelerate_file
+from ipexctl.launch.accelerate_config import default_file, read_accelerate, read_accelerate_file
 from ipexctl.launch.launchers.line import check_file, is_shell
 from ipexctl.launch.launchers.options import SHELL, PastedLine, TakenValue, read_line
 from ipexctl.launch.launchers.table import ACCELERATE
-from ipexctl.launch.request import Export, LaunchOptions
 from ipexctl.option_declaration import declared
+from ipexctl.spec import AccelerateConfig, Export, RunSpec
 from ipexctl.text import counted, join_words
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.launch.request import CommandKind
 
 _RANKS, _HOSTS = ("n", "ppn"), ("hostfile", "hosts")
 _SAME: Final = (
@@ -40,27 +39,17 @@ _SAME: Final = (
     *(("omp", "$OMP_NUM_THREADS"), ("ccl_workers", "$CCL_WORKER_COUNT")),
 )
 """Options and variables that say the same: one in the call replaces all of the line."""
-_OF_RUN: Final = ("iface", "python", "max_restarts")
 
 
 @dataclass(frozen=True, slots=True)
 class UnwrappedCall:
     """The call without another launcher."""
 
-    kind: CommandKind
-    argv: tuple[str, ...]
-    options: LaunchOptions
+    spec: RunSpec
     config: AccelerateConfig | None = None
     values: Mapping[str, TakenValue] = field(default_factory=dict, hash=False)
     """What the line sets and the call does not, by the field of the option, or by `$NAME` for a variable."""
     note: str = ""
-    packages: tuple[str, ...] = ()
-    """Those that the line adds to its environment."""
-
-    @property
-    def run(self) -> dict[str, Any]:
-        """Options of the run that the line sets."""
-        return {name: self.values[name].value for name in _OF_RUN if name in self.values}
 
     @property
     def hosts(self) -> dict[str, Any]:
@@ -82,38 +71,37 @@ class UnwrappedCall:
 
 
 def unwrap(
-    argv: Sequence[str],
-    options: LaunchOptions,
+    spec: RunSpec,
     given: Collection[str],
     config: AccelerateConfig | None,
     environ: Mapping[str, str],
-    *,
-    is_script: bool = False,
 ) -> UnwrappedCall | None:
     """`mpirun … X`, `accelerate launch … X` become X with their options; None without another launcher.
 
-    `given`: the options that the call names, by their fields. `is_script`: the call names a script, and `python X`
-    becomes X, too.
+    `given`: the options that the call names, by their fields. Where the call names a script, `python X` becomes X, too.
     """
-    line = read_line(argv, environ, is_script=is_script)
+    line = read_line(spec.argv, environ, is_script=spec.kind == "script")
     if line is None:
-        _check_script(argv)
+        _check_script(spec.argv)
         return None
-    by_call = {*given, *(f"${export.name}" for export in options.exports)}
+    by_call = {*given, *(f"${export.name}" for export in spec.exports)}
     by_call |= {name for names in _SAME if by_call & {*names} for name in names}
     wins = {name: taken for name, taken in line.values.items() if name not in by_call}
     if line.accelerate is not None:
         config = _accelerate(line.accelerate, config, wins, environ)
         if wins.keys() & {*_HOSTS}:
             config = replace(config, hostfile=None)  # the outer launcher's hosts
-    changes: dict[str, Any] = {name: wins[name].value for field in fields(options) if (name := field.name) in wins}
-    sources = {**options.sources, **{name: wins[name].source for name in changes}}
+    changes: dict[str, Any] = {name: wins[name].value for field in fields(spec) if (name := field.name) in wins}
+    sources = {**spec.sources, **{name: wins[name].source for name in changes}}
     if ranks := [wins[name].source for name in _RANKS if name in wins]:
         sources["ranks"] = ", ".join(ranks)
         changes = {**dict.fromkeys(_RANKS), **changes}  # a default of a file is not mixed with them
     exports = [taken.value for taken in wins.values() if isinstance(taken.value, Export)]
-    options = replace(options, **changes, exports=(*exports, *options.exports), sources=sources)
-    return UnwrappedCall(line.kind, line.argv, options, config, wins, _note(line, wins, argv[0]), line.packages)
+    note = _note(line, wins, spec.argv[0])
+    if line.packages:
+        changes |= {"packages": (*spec.packages, *line.packages), "install": True}
+    changes |= {"kind": line.kind, "argv": line.argv, "exports": (*exports, *spec.exports), "sources": sources}
+    return UnwrappedCall(replace(spec, **changes), config, wins, note)
 
 
 def _check_script(words: Sequence[str]) -> None:
@@ -183,7 +171,7 @@ def _shown(name: str, taken: TakenValue) -> str:
     value = taken.value
     if isinstance(value, Export):
         return f"-x {value.name}" if value.secret else f"-x {value.name}={shlex.quote(value.value)}"
-    flags = {name: declaration.flag for name, declaration in declared(LaunchOptions).items()}
-    flags |= {name: f"--{name.replace('_', '-')}" for name in (*_HOSTS, *_OF_RUN)}
+    flags = {name: declaration.flag for name, declaration in declared(RunSpec).items()}
+    flags |= {name: f"--{name.replace('_', '-')}" for name in (*_HOSTS, "iface")}
     flags["config_file"] = "--accelerate-config"
     return f"{flags[name]} {shlex.quote(str(value))}" if name in flags else taken.source

@@ -16,7 +16,7 @@ import os
 import re
 import stat
 import time
-from typing import Any, Callable, Mapping, Pattern, TypedDict, Union
+from typing import IO, Any, Callable, Mapping, Pattern, TypedDict, Union
 
 from ipexctl.node.common.answer import FREE_SPACE_FIX, AgentError, Json
 from ipexctl.node.common.clock import Countdown, age_of
@@ -112,15 +112,19 @@ def read_json(path: AnyPath) -> Json:
 
 
 def sha256_of(path: AnyPath, on_read: Callable[[int], None] | None = None) -> str:
-    """`on_read` is called with the size of each block."""
+    with open(path, "rb", buffering=0) as file:
+        return sha256_of_open(file, on_read)
+
+
+def sha256_of_open(file: IO[bytes], on_read: Callable[[int], None] | None = None) -> str:
+    """From where the file is read on. `on_read` is called with the size of each block."""
     import hashlib  # it loads OpenSSL (3 to 15 ms), which most commands do not need
 
     digest = hashlib.sha256()
-    with open(path, "rb", buffering=0) as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
-            digest.update(block)
-            if on_read is not None:
-                on_read(len(block))
+    for block in iter(lambda: file.read(1 << 20), b""):
+        digest.update(block)
+        if on_read is not None:
+            on_read(len(block))
     return digest.hexdigest()
 
 

@@ -16,7 +16,7 @@ import contextlib
 import errno
 import os
 import stat
-from typing import Callable, Iterable, Iterator
+from typing import BinaryIO, Callable, Iterable, Iterator, Sequence
 
 from ipexctl.node.common.answer import AgentError
 
@@ -230,17 +230,19 @@ class GuardedDirectory:
             return file.read()
 
     @contextlib.contextmanager
-    def written(self, name: bytes, mode: int, *, replace: bool = True) -> Iterator[int]:
+    def written(self, name: bytes, mode: int | None, *, replace: bool = True, temporary: bytes = b"") -> Iterator[int]:
         """A descriptor of a new file, which gets its name and mode at the end; nothing is left after an exception.
 
-        Without `replace`, an entry of that name, made meanwhile too, is a FileExistsError.
+        Without `replace`, an entry of that name, made meanwhile too, is a FileExistsError. Without a `mode`, the caller
+        sets it.
         """
-        temporary = b".%s.ipexctl-%s.new" % (name[:_TEMPORARY_NAME], os.urandom(4).hex().encode())
+        temporary = temporary or b".%s.ipexctl-%s.new" % (name[:_TEMPORARY_NAME], os.urandom(4).hex().encode())
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         number = os.open(temporary, flags, 0o600, dir_fd=self.number)
         try:
             yield number
-            os.fchmod(number, mode)
+            if mode is not None:
+                os.fchmod(number, mode)
             self.rename(self.number, temporary, name, replace=replace)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -252,9 +254,7 @@ class GuardedDirectory:
     def write(self, name: bytes, chunks: Iterable[bytes], mode: int = 0o600, *, replace: bool = True) -> None:
         with self.written(name, mode, replace=replace) as number:
             for chunk in chunks:
-                view = memoryview(chunk)
-                while view:
-                    view = view[os.write(number, view) :]
+                write_all(number, chunk)
 
     def link_to(self, target: bytes, name: bytes, *, replace: bool = True) -> None:
         """A symbolic link in this directory."""
@@ -305,6 +305,57 @@ class GuardedDirectory:
         while waiting:
             with contextlib.suppress(*errors):
                 _remove(self, waiting.pop(), self, 0, waiting, errors)
+
+
+class DirectoryChain:
+    """The opened directories on the way to the one that was entered last.
+
+    Files come in the order of a list, so the next one is in the same directory, or near it. To remove or
+    replace a directory, the one above it is entered, which closes it here.
+    """
+
+    def __init__(
+        self, top: GuardedDirectory, open_below: Callable[[GuardedDirectory, Sequence[bytes]], GuardedDirectory]
+    ) -> None:
+        """`open_below` opens the last of these names, which are from the top on, in the directory above it."""
+        self._top, self._open_below = top, open_below
+        self._opened: list[tuple[bytes, GuardedDirectory]] = []
+
+    def enter(self, names: Sequence[bytes]) -> GuardedDirectory:
+        """It stays open until another one is entered."""
+        common = 0
+        while common < min(len(self._opened), len(names)) and self._opened[common][0] == names[common]:
+            common += 1
+        self.leave(common)
+        for depth in range(common, len(names)):
+            self._opened.append((names[depth], self._open_below(self._last, names[: depth + 1])))
+        return self._last
+
+    def leave(self, depth: int = 0) -> None:
+        """Close all below that depth."""
+        while len(self._opened) > depth:
+            self._opened.pop()[1].close()
+
+    @property
+    def _last(self) -> GuardedDirectory:
+        return self._opened[-1][1] if self._opened else self._top
+
+
+def write_all(number: int, data: bytes | memoryview) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(number, left) :]
+
+
+def blocks_of(file: BinaryIO) -> Iterator[bytes]:
+    """A file from where it is read on."""
+    return iter(lambda: file.read(1 << 20), b"")
+
+
+def set_attributes(number: int, mode: int, mtime: int) -> None:
+    """The mode and the time in ns of an open file."""
+    os.fchmod(number, mode)
+    os.utime(number, ns=(mtime, mtime))
 
 
 def _remove(

@@ -42,7 +42,7 @@ class RankJob(NamedTuple):
 
 
 class ProcessOptions(NamedTuple):
-    """Options of the call that each rank's wrapper applies as they are; `launch/options.py` declares them."""
+    """Options of the call that each rank's wrapper applies as they are; `spec.py` declares them."""
 
     nice: int = 0
 

@@ -28,7 +28,6 @@ import hashlib
 import os
 import re
 import shlex
-import shutil
 import stat
 import sys
 import threading
@@ -44,9 +43,17 @@ from ipexctl.node.common.files import (
     make_private_directory,
     read_json,
     remove_abandoned,
+    sha256_of_open,
     write_json_atomically,
 )
-from ipexctl.node.common.guarded_directory import GuardedDirectory, open_directory, open_file
+from ipexctl.node.common.guarded_directory import (
+    GuardedDirectory,
+    blocks_of,
+    open_directory,
+    open_file,
+    set_attributes,
+    write_all,
+)
 from ipexctl.node.common.handshake import CHECKPOINT_EXCHANGE, CHECKPOINT_FILES, derive_token
 from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.limits import CHECKPOINT_STEP
@@ -56,7 +63,6 @@ from ipexctl.node.files.checkpoint_layout import is_empty_checkpoint
 from ipexctl.node.files.checkpoint_path import resolve_path
 from ipexctl.node.files.checkpoint_plan import (
     MAX_FILES,
-    Copy,
     HostCopies,
     KnownFiles,
     check_name,
@@ -64,6 +70,7 @@ from ipexctl.node.files.checkpoint_plan import (
     read_copies,
     read_known,
 )
+from ipexctl.node.files.manifest import ManifestEntry, identity_of
 from ipexctl.node.files.peer_transfer import ConnectRequest, FileServer, ServeRequest, connect
 
 if TYPE_CHECKING:
@@ -137,7 +144,7 @@ class CheckpointFiles:
 
     def scan(self) -> HostCopies:
         """The copies of this host; hashes of unchanged files are those of the last exchange."""
-        copies: dict[str, Copy] = {}
+        copies: dict[str, ManifestEntry] = {}
         incomplete: dict[str, str] = {}
         for name in self._names():
             if len(copies) >= MAX_FILES:
@@ -146,7 +153,7 @@ class CheckpointFiles:
                 found = self._read_copy(name)
             except OSError as error:
                 found = error.strerror or str(error)
-            if isinstance(found, Copy):
+            if isinstance(found, ManifestEntry):
                 copies[name] = found
             else:
                 incomplete[name] = found
@@ -191,7 +198,7 @@ class CheckpointFiles:
                 if not is_temporary(part):
                     yield f"{above}/{part}"
 
-    def _read_copy(self, name: str) -> Copy | str:
+    def _read_copy(self, name: str) -> ManifestEntry | str:
         """A complete copy, or why it is none."""
         path = self.source_of(name)
         if path is None:
@@ -203,50 +210,62 @@ class CheckpointFiles:
             if problem := problem_of(file, path, status.st_size):
                 return problem
             row = self._rows.get(name)
-            sha256 = str(row[0]) if row and row[2:] == _identity(status) else _hash_of(file)
-        if _identity(os.stat(path)) != _identity(status):
+            file.seek(0)
+            sha256 = str(row[0]) if row and row[2:] == identity_of(status) else sha256_of_open(file)
+        if identity_of(os.stat(path)) != identity_of(status):
             return "it is being written"
-        return Copy(name, status.st_size, status.st_mtime_ns, stat.S_IMODE(status.st_mode), sha256)
+        mode = stat.S_IMODE(status.st_mode)
+        return ManifestEntry(name, "f", mode, status.st_size, sha256, status.st_mtime_ns)
 
-    def open_copy(self, copy: Copy) -> IO[bytes]:
+    def open_copy(self, copy: ManifestEntry) -> IO[bytes]:
         """Open a file for other hosts, if it still is the one that was reported. Raises an OSError."""
-        path = self.source_of(copy.name)
+        path = self.source_of(copy.path)
         if path is None:
-            raise OSError(errno.ELOOP, "it became a link that leads out of the checkpoint", self.path_of(copy.name))
+            raise OSError(errno.ELOOP, "it became a link that leads out of the checkpoint", self.path_of(copy.path))
         try:
             file = open(open_file(path), "rb", buffering=0)  # noqa: SIM115
         except AgentError as error:
-            raise OSError(errno.ELOOP, error.reason, self.path_of(copy.name)) from None
+            raise OSError(errno.ELOOP, error.reason, self.path_of(copy.path)) from None
         status = os.fstat(file.fileno())
-        if stat.S_ISREG(status.st_mode) and (status.st_size, status.st_mtime_ns) == (copy.size, copy.mtime_ns):
+        if stat.S_ISREG(status.st_mode) and (status.st_size, status.st_mtime_ns) == (copy.size, copy.mtime):
             return file
         file.close()
         raise OSError(errno.ESTALE, "it has changed", path)
 
-    def place(self, copies: list[Copy], aside_files: Collection[str] = ()) -> None:
+    def place(self, copies: list[ManifestEntry], aside_files: Collection[str] = ()) -> None:
         """Replace files of the checkpoint with those received; each has its old or its new content, never a part.
 
         `aside_files`: those of which the old file is set aside.
         """
-        uses = [copy.sha256 for copy in copies]
+        uses = [copy.content for copy in copies]
         for copy in copies:
-            uses.remove(copy.sha256)
-            directory, target = os.path.split(self.path_of(copy.name))
-            source = os.path.join(self.inbox, copy.sha256, _IN_STORE)
-            self._note_times(copy.name)
-            number = open_directory(directory, make=True)
-            try:
-                if copy.name in aside_files:
-                    self.aside_files.keep(copy.name, target, number)
-                if copy.sha256 in uses or os.stat(source).st_dev != os.stat(number).st_dev:
-                    self._place_copy(source, number, target, copy)
-                else:
-                    self._set_attributes(source, copy)
-                    os.replace(source, target, dst_dir_fd=number)
-            except OSError as error:
-                raise OSError(error.errno, error.strerror, os.path.join(directory, target)) from None
-            finally:
-                os.close(number)
+            uses.remove(copy.content)
+            directory, target = os.path.split(self.path_of(copy.path))
+            source = os.path.join(self.inbox, copy.content, _IN_STORE)
+            self._note_times(copy.path)
+            with GuardedDirectory.open(directory, make=True) as opened:
+                try:
+                    if copy.path in aside_files:
+                        self.aside_files.keep(copy.path, target, opened.number)
+                    self._place(copy, source, opened, target, is_copied=copy.content in uses)
+                except OSError as error:
+                    raise OSError(error.errno, error.strerror, os.path.join(directory, target)) from None
+
+    def _place(
+        self, copy: ManifestEntry, source: str, directory: GuardedDirectory, target: str, *, is_copied: bool
+    ) -> None:
+        """`is_copied`: the received file is needed for another name, too."""
+        with open(source, "rb", buffering=0) as received:
+            if not is_copied and os.fstat(received.fileno()).st_dev == directory.status().st_dev:
+                self._set_attributes(received.fileno(), copy)
+                os.replace(source, target, dst_dir_fd=directory.number)
+                return
+            remove_abandoned(directory.number, re.compile(rb"%s\.([0-9]{1,7})\.tmp" % re.escape(os.fsencode(target))))
+            temporary = os.fsencode(f"{target}.{os.getpid()}.tmp")
+            with directory.written(os.fsencode(target), None, temporary=temporary) as number:
+                for block in blocks_of(received):
+                    write_all(number, block)
+                self._set_attributes(number, copy)
 
     def _note_times(self, name: str) -> None:
         """Scripts choose the oldest checkpoint by the time of its directory, which an exchange must not change."""
@@ -257,37 +276,19 @@ class CheckpointFiles:
                 except FileNotFoundError:
                     self._times[above] = None
 
-    def restore_times(self, copies: list[Copy]) -> None:
+    def restore_times(self, copies: list[ManifestEntry]) -> None:
         """A new directory gets the time of its newest file."""
         for name, time_ns in self._times.items():
             path = self.path_of(name)
-            newest = max((copy.mtime_ns for copy in copies if copy.name.startswith(f"{name}/")), default=None)
+            newest = max((copy.mtime for copy in copies if copy.path.startswith(f"{name}/")), default=None)
             at = time_ns if time_ns is not None else newest
             if at is not None:
                 with contextlib.suppress(FileNotFoundError):
                     _act_on_entry(functools.partial(os.utime, ns=(at, at), follow_symlinks=False), path)
 
-    def _place_copy(self, source: str, directory: int, target: str, copy: Copy) -> None:
-        temporary = f"{target}.{os.getpid()}.tmp"
-        remove_abandoned(directory, re.compile(rb"%s\.([0-9]{1,7})\.tmp" % re.escape(os.fsencode(target))))
-
-        def opener(path: str, flags: int) -> int:
-            return os.open(path, flags | os.O_EXCL | os.O_NOFOLLOW, 0o600, dir_fd=directory)
-
-        try:
-            with open(source, "rb") as old, open(temporary, "wb", opener=opener) as new:
-                shutil.copyfileobj(old, new, 1 << 20)
-                new.flush()
-                self._set_attributes(new.fileno(), copy)
-            os.replace(temporary, target, src_dir_fd=directory, dst_dir_fd=directory)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary, dir_fd=directory)
-
-    def _set_attributes(self, file: str | int, copy: Copy) -> None:
+    def _set_attributes(self, number: int, copy: ManifestEntry) -> None:
         """Another host's mode counts as far as this account's umask allows."""
-        os.chmod(file, copy.mode & 0o777 & ~self._umask | 0o600)
-        os.utime(file, ns=(copy.mtime_ns, copy.mtime_ns))
+        set_attributes(number, copy.mode & 0o777 & ~self._umask | 0o600, copy.mtime)
 
     def remove(self, names: Collection[str]) -> None:
         """Set files aside, with the temporary files that are left beside them, and remove the directories that are
@@ -321,14 +322,15 @@ class CheckpointFiles:
         rows = {}
         for name, file in known.items():
             with contextlib.suppress(OSError):
-                rows[name] = [*file, *_identity(os.stat(self.path_of(name)))]
+                rows[name] = [*file, *identity_of(os.stat(self.path_of(name)))]
         mount = self.root
         while not os.path.ismount(mount):
             mount = os.path.dirname(mount)
         write_json_atomically(self._record, {"files": rows, "mount": mount, "kept": kept})
 
     def clear(self) -> None:
-        shutil.rmtree(self.inbox, ignore_errors=True)
+        with contextlib.suppress(OSError), GuardedDirectory.open(os.path.realpath(self.directory)) as directory:
+            directory.remove_tree(b"in", ignore_errors=True)
 
 
 def _act_on_entry(act: Callable[..., None], path: str) -> None:
@@ -346,18 +348,6 @@ def _directories_of(name: str) -> Iterator[str]:
     while "/" in above:
         yield above
         above = above.rpartition("/")[0]
-
-
-def _hash_of(file: IO[bytes]) -> str:
-    digest = hashlib.sha256()
-    file.seek(0)
-    for block in iter(lambda: file.read(1 << 20), b""):
-        digest.update(block)
-    return digest.hexdigest()
-
-
-def _identity(status: os.stat_result) -> list[int]:
-    return [status.st_size, status.st_mtime_ns, status.st_ino]
 
 
 def problem_of(file: IO[bytes], path: str, size: int) -> str:
@@ -440,7 +430,7 @@ class Exchange:
         if aside_files:
             files.aside_files.prepare(exchange)
         files.place(received, aside_files)
-        files.remove(aside_files - {copy.name for copy in received})
+        files.remove(aside_files - {copy.path for copy in received})
         files.restore_times(received)
         files.save(known, [check_name(name, files.top) for name in order["kept"]])
         files.aside_files.note_parts(parts, hosts)
@@ -452,9 +442,9 @@ class Exchange:
     def _receive(self) -> Any:
         return read_line(self._conn, CHECKPOINT_STEP)
 
-    def _serve(self, copies: list[Copy], token: str, clients: list[str]) -> int:
+    def _serve(self, copies: list[ManifestEntry], token: str, clients: list[str]) -> int:
         """Start a file server in a thread; returns its port."""
-        by_hash = {copy.sha256: copy for copy in copies}
+        by_hash = {copy.content: copy for copy in copies}
         request: ServeRequest = {
             "store": self._files.directory,
             "files": _as_store_files(copies),
@@ -469,7 +459,7 @@ class Exchange:
         threading.Thread(target=server.run, args=(user,), daemon=True).start()
         return server.port
 
-    def _fetch(self, fetch: Json, copies: list[Copy], token: str) -> None:
+    def _fetch(self, fetch: Json, copies: list[ManifestEntry], token: str) -> None:
         request: ConnectRequest = {
             "store": self._files.inbox,
             "files": _as_store_files(copies),
@@ -493,8 +483,8 @@ def _check_exchange(name: object) -> str:
     return name
 
 
-def _as_store_files(copies: list[Copy]) -> list[store.StoreFile]:
-    sizes = {copy.sha256: copy.size for copy in copies}
+def _as_store_files(copies: list[ManifestEntry]) -> list[store.StoreFile]:
+    sizes = {copy.content: copy.size for copy in copies}
     return [{"sha256": sha256, "name": _IN_STORE, "size": size} for sha256, size in sizes.items()]
 
 

@@ -20,11 +20,9 @@ import json
 import os
 import re
 import shlex
-import shutil
 from typing import Collection, Iterator
 
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.files import make_private_directory
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.json_parser import parse_object
 from ipexctl.node.files.checkpoint_plan import check_name
@@ -63,12 +61,14 @@ class AsideFiles:
         with contextlib.suppress(OSError, AgentError), _open(self._link) as aside_files:
             if aside_files.status().st_dev == device:
                 return
-        if os.path.islink(self._link):
-            os.unlink(self._link)
-        if os.stat(os.path.dirname(self._link)).st_dev == device:
-            make_private_directory(self._link)
-            return
-        shutil.rmtree(self._link, ignore_errors=True)  # of a disk on which the checkpoint was before
+        with _above(self._link) as (directory, name):
+            if os.path.islink(self._link):
+                directory.unlink(name)
+            if directory.status().st_dev == device:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, 0o700, dir_fd=directory.number)
+                return
+            directory.remove_tree(name, ignore_errors=True)  # of a disk on which the checkpoint was before
         for above in (os.path.dirname(self._root), self._root):
             with contextlib.suppress(OSError):
                 if os.stat(above).st_dev == device:
@@ -80,10 +80,11 @@ class AsideFiles:
         name = HIDDEN + os.path.basename(os.path.dirname(self._link))
         with GuardedDirectory.open(above) as directory, contextlib.suppress(FileExistsError):
             os.mkdir(name, 0o700, dir_fd=directory.number)
-        os.symlink(os.path.join(above, name), self._link)
-        with contextlib.suppress(AgentError), _open(self._link):
-            return
-        os.unlink(self._link)
+        with _above(self._link) as (directory, link):
+            directory.link_to(os.fsencode(os.path.join(above, name)), link, replace=False)
+            with contextlib.suppress(AgentError), _open(self._link):
+                return
+            directory.unlink(link)
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.path.join(above, name))  # of another account
 
     def keep(self, name: str, entry: str, directory: int) -> None:
@@ -172,9 +173,19 @@ def _place_of(link: str) -> str:
 def _remove_place(link: str) -> None:
     """Remove the directory if it is empty, and the link to it."""
     with contextlib.suppress(OSError):
-        os.rmdir(_place_of(link))
+        with _above(_place_of(link)) as (directory, name):
+            os.rmdir(name, dir_fd=directory.number)
         if os.path.islink(link):
-            os.unlink(link)
+            with _above(link) as (directory, name):
+                directory.unlink(name)
+
+
+@contextlib.contextmanager
+def _above(path: str) -> Iterator[tuple[GuardedDirectory, bytes]]:
+    """The opened directory of an entry, and its name there."""
+    directory, name = os.path.split(path)
+    with GuardedDirectory.open(os.path.realpath(directory)) as opened:
+        yield opened, os.fsencode(name)
 
 
 @contextlib.contextmanager

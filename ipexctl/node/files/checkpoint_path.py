@@ -53,5 +53,6 @@ def _tree_of(path: str, home: str) -> tuple[ProjectTree, str] | None:
 def _is_synced(tree: ProjectTree, name: str, target: str) -> bool:
     """Whether sync brought this link. One in its place with another target is the user's."""
     row = tree.rows.get(name)
-    rows = [*([row] if row is not None and row[6] else ()), *(row for row in tree.pending if row[0] == name)]
-    return any(row[1] == "l" and row[4] == target for row in rows)
+    entries = [*([row.entry] if row is not None and row.is_from_sync else ())]
+    entries += [entry for entry in tree.pending if entry.path == name]
+    return any(entry.kind == "l" and entry.content == target for entry in entries)

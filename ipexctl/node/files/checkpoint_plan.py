@@ -21,8 +21,9 @@ import functools
 import re
 from typing import TYPE_CHECKING, Any, Collection, Dict, Iterator, Mapping, NamedTuple
 
-from ipexctl.node.common.json_records import NATURAL, decode
+from ipexctl.node.common.json_records import decode_natural
 from ipexctl.node.files.checkpoint_layout import find_checkpoints, is_of_a_framework, is_of_a_rank, is_weights
+from ipexctl.node.files.manifest import ManifestEntry
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -33,19 +34,6 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _TEMPORARY = re.compile(r"\.?tmp.*|.*\.(tmp|temp)([._-].*)?|.*\.(part|partial|incomplete|swp)|.*~|\.nfs.*", re.DOTALL)
 
 _DIGITS = re.compile(r"[0-9]+")
-
-FIELD_DECODERS = NATURAL
-
-
-class Copy(NamedTuple):
-    """A complete file of one host."""
-
-    name: str
-    """It begins with the last part of the checkpoint's path."""
-    size: int
-    mtime_ns: int
-    mode: int
-    sha256: str
 
 
 class Known(NamedTuple):
@@ -62,7 +50,8 @@ KnownFiles = Dict[str, Known]
 class HostCopies(NamedTuple):
     """The report of one host."""
 
-    copies: Mapping[str, Copy] = {}
+    copies: Mapping[str, ManifestEntry] = {}
+    """The complete files; a path begins with the last part of the checkpoint's."""
     incomplete: Mapping[str, str] = {}
     """Files that are not brought → why."""
     known: Mapping[str, Known] = {}
@@ -74,7 +63,7 @@ class HostCopies(NamedTuple):
 
     def is_unchanged(self, name: str) -> bool:
         """Whether the file is as it was after the last exchange."""
-        return name in self.copies and name in self.known and self.copies[name].sha256 == self.known[name].sha256
+        return name in self.copies and name in self.known and self.copies[name].content == self.known[name].sha256
 
     def is_present(self, name: str) -> bool:
         return name in self.copies or name in self.incomplete
@@ -94,7 +83,7 @@ class HostCopies(NamedTuple):
 class Transfer(NamedTuple):
     source: str
     target: str
-    copies: tuple[Copy, ...]
+    copies: tuple[ManifestEntry, ...]
 
 
 class ExchangePlan(NamedTuple):
@@ -163,8 +152,8 @@ class _Planner:
     def _takes_part(self, host: str, name: str) -> bool:
         return name in self._reports[host].copies and name not in self._aside[host] and name not in self._kept[host]
 
-    def _has(self, host: str, copy: Copy) -> bool:
-        return copy.name in self._reports[host].copies and self._reports[host].copies[copy.name].sha256 == copy.sha256
+    def _has(self, host: str, copy: ManifestEntry) -> bool:
+        return copy.path in self._reports[host].copies and self._reports[host].copies[copy.path].content == copy.content
 
     def _take_out(self, host: str, name: str, *, is_removable: bool) -> None:
         if self._reports[host].is_present(name):
@@ -244,7 +233,7 @@ class _Planner:
         holders = [host for host in self._reports if self._takes_part(host, name)]
         changed = [host for host in holders if not self._reports[host].is_unchanged(name)]
         if holders and (changed or not is_deleted):
-            self._sources[name] = max(changed or holders, key=lambda host: self._reports[host].copies[name].mtime_ns)
+            self._sources[name] = max(changed or holders, key=lambda host: self._reports[host].copies[name].mtime)
 
     def _is_deleted_by_writer(self, name: str) -> bool:
         return any(
@@ -297,7 +286,7 @@ class _Planner:
                 continue
             for name in self._members(directory):
                 is_new = name in report.known and name in report.copies and not report.is_unchanged(name)
-                if is_new and is_weights(name) and report.copies[name].mtime_ns > report.copies[marker].mtime_ns:
+                if is_new and is_weights(name) and report.copies[name].mtime > report.copies[marker].mtime:
                     return host
         return None
 
@@ -355,7 +344,7 @@ class _Planner:
         return next((host for host, report in self._reports.items() if report.wrote(name)), "")
 
     def plan(self) -> ExchangePlan:
-        transfers: dict[tuple[str, str], list[Copy]] = {}
+        transfers: dict[tuple[str, str], list[ManifestEntry]] = {}
         known: dict[str, KnownFiles] = {host: {} for host in self._reports}
         for name in self._names:
             source = self._sources.get(name)
@@ -365,15 +354,15 @@ class _Planner:
                     if self._takes_part(host, name):
                         self._take_out(host, name, is_removable=report.is_brought(name))
                     if name in self._kept[host] and name in report.copies:
-                        known[host][name] = Known(report.copies[name].sha256, is_brought=False)
+                        known[host][name] = Known(report.copies[name].content, is_brought=False)
                     continue
                 is_there, before = self._has(host, winner), report.known.get(name)
                 self._aside[host].discard(name)
                 self._kept[host].discard(name)
                 if not is_there:
                     transfers.setdefault((str(source), host), []).append(winner)
-                is_old = is_there and (before is None or before.sha256 != winner.sha256 or not before.is_brought)
-                known[host][name] = Known(winner.sha256, not is_old)
+                is_old = is_there and (before is None or before.sha256 != winner.content or not before.is_brought)
+                known[host][name] = Known(winner.content, not is_old)
         aside_files = {host: names | self._replaced[host] for host, names in self._aside.items()}
         return ExchangePlan(
             tuple(Transfer(*hosts, tuple(copies)) for hosts, copies in transfers.items()),
@@ -424,13 +413,17 @@ def check_name(value: object, top: str) -> str:
     raise ValueError(f"{value!r:.80} is no name below {top!r:.80}")
 
 
-def read_copies(rows: Any, top: str) -> dict[str, Copy]:
+def read_copies(rows: Any, top: str) -> dict[str, ManifestEntry]:
     """Copies in a message; raises a ValueError unless each is valid, like the functions below."""
     copies = {}
-    for row in _rows(rows, len(Copy._fields)):
-        copy = decode(Copy, dict(zip(Copy._fields, row)), "a file")
-        _hash(copy.sha256)
-        copies[check_name(copy.name, top)] = copy
+    for row in _rows(rows, len(ManifestEntry._fields)):
+        copy = ManifestEntry(*row)
+        if copy.kind != "f":
+            raise ValueError("an entry that is no file")
+        for number in (copy.mode, copy.size, copy.mtime):
+            decode_natural(number, "a number of a file")
+        _hash(copy.content)
+        copies[check_name(copy.path, top)] = copy
     return copies
 
 

@@ -1,18 +1,17 @@
 """Sends files of this host: first a listing, then the content of the requested files.
 
     SendRequest
-        → {"event": "entry", "i", "n": name, "t": "d" | "f" | "l", "m": mode, "s": size, "mt": ns, "to", "g"}, …
+        → {"event": "entry", "row": a `ManifestEntry`}, …
         → {"event": "note", "n", "reason"}, …
         → {"event": "listed", "from": path, "single": true when the path is one file,
            "since": ns when the run of a path started, else 0}
-    {"wants": [[i, have, hash of so many bytes or null], …]}
-        → {"event": "piece", "i", "at", "n", "s", "m", "mt"} and n bytes of a file, from its offset `at` on, …;
-          its last piece, which may be the first, has also "crc" of the whole file, and "changed";
-          or {"event": "lost", "i", "reason"}
+    {"wants": [a `Wanted` with the number of an entry, …]}
+        → a `file_stream`, whose headers are events: {"event": "part", "i": the number, "size", "offset", "length",
+          "mode", "mtime"} and the bytes; the last part of a file, which may be the first, has also "crc" of the whole
+          file, and "changed"; or {"event": "lost", "i", "reason"}
         → {"event": "done"}
 
-A file that the receiver has in part is sent from that offset. Names are UTF-8; bytes that are not UTF-8 are Python's
-surrogates.
+A file that the receiver has in part is sent from that offset.
 """
 
 from __future__ import annotations
@@ -29,13 +28,15 @@ from typing import Any, BinaryIO, Iterator, Tuple, TypedDict
 from ipexctl.node.common.answer import AgentError, Json, answer, buffer_output, emit, write_bytes
 from ipexctl.node.common.files import RunReference, decode_name, encode_name, read_json, rundir_of
 from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.files.file_stream import SEND_CHUNK, Wanted
+from ipexctl.node.files.manifest import EntryKind, ManifestEntry, identity_of
 
-CHUNK_SIZE = 1 << 18
 LIST_CHUNK_SIZE = 1 << 14
 """Bytes of the list that are sent at once: small, so that the receiver checks it while it is made."""
 MAX_NAMES = 6
 STATE_DIRECTORY = b".ipexctl"
 RECORD_FILES = ("status.json", "events.jsonl", "plan.json", "mpirun.log", "supervise.log")
+_KINDS: dict[int, EntryKind] = {stat.S_IFDIR: "d", stat.S_IFREG: "f", stat.S_IFLNK: "l"}
 _OF_RANKS = (b".out", b".err", b".meter", b".host")
 """The output of a rank, and its windows (`node/run/window_file.py`)."""
 CLOCK_TOLERANCE = 2.0
@@ -76,7 +77,7 @@ class Listing:
         self.names: set[bytes] = set()
         self.links: set[bytes] = set()
 
-    def add(self, name: bytes, path: bytes, *, follow: bool = False, growing: bool = False) -> os.stat_result | None:
+    def add(self, name: bytes, path: bytes, *, follow: bool = False) -> os.stat_result | None:
         """Send an entry; returns its status, or None when it can't be sent."""
         if name in self.names:
             return None
@@ -86,16 +87,16 @@ class Listing:
         except OSError as error:
             self.note(name, error.strerror or str(error))
             return None
-        kinds = {stat.S_IFDIR: "d", stat.S_IFREG: "f", stat.S_IFLNK: "l"}
-        kind = kinds.get(stat.S_IFMT(status.st_mode))
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode))
         if kind is None:
             self.note(name, "it is no file, and no directory", warning=True)
             return None
         self.names.add(name)
         if kind == "l":
             self.links.add(name)
-        fields = {"m": stat.S_IMODE(status.st_mode), "s": status.st_size, "mt": status.st_mtime_ns}
-        emit("entry", i=len(self.paths), n=decode_name(name), t=kind, to=decode_name(link_target), g=growing, **fields)
+        mode, target = stat.S_IMODE(status.st_mode), decode_name(link_target)
+        row = ManifestEntry(decode_name(name), kind, mode, status.st_size, target, status.st_mtime_ns)
+        emit("entry", row=row)
         self.paths.append(os.path.realpath(path) if follow else path)
         return status
 
@@ -204,7 +205,7 @@ def list_run(listing: Listing, run: RunFiles) -> tuple[bytes, bool]:
         record += [(b"ranks/" + name, rundir + b"/ranks/" + name) for name in names]
     for name, path in record:
         if os.path.isfile(path):
-            listing.add(top + b"/record/" + name, path, growing=True)
+            listing.add(top + b"/record/" + name, path)
     since = start_of_run(run, status)
     synced = synced_to(cwd)
     for name, path in files_below(cwd):
@@ -212,8 +213,7 @@ def list_run(listing: Listing, run: RunFiles) -> tuple[bytes, bool]:
             stat_result = os.lstat(path)
         except OSError:  # the run has removed or renamed it meanwhile
             continue
-        identity = [stat_result.st_size, stat_result.st_mtime_ns, stat_result.st_ino]
-        if stat_result.st_mtime >= since and synced.get(path) != identity:
+        if stat_result.st_mtime >= since and synced.get(path) != identity_of(stat_result):
             listing.add(top + b"/files/" + name, path)
     return cwd, False
 
@@ -250,8 +250,9 @@ def files_below(top: bytes) -> Iterator[NamedPath]:
             yield os.path.relpath(path, top), path
 
 
-def send_file(number: int, path: bytes, have: int, known: str | None) -> None:
+def send_file(path: bytes, wanted: Wanted) -> None:
     """Send one file, from the offset up to which the receiver has the same content."""
+    number, have, known = wanted
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
@@ -267,13 +268,14 @@ def send_file(number: int, path: bytes, have: int, known: str | None) -> None:
             crc, digest = checksums(file, have)
             at = have if digest == known else os.lseek(file, 0, os.SEEK_SET)
             crc = crc if at else 0
-        fields: Json = {"i": number, "s": before.st_size, "m": stat.S_IMODE(before.st_mode), "mt": before.st_mtime_ns}
+        mode = stat.S_IMODE(before.st_mode)
+        fields: Json = {"i": number, "size": before.st_size, "mode": mode, "mtime": before.st_mtime_ns}
         while "crc" not in fields:
-            data = os.read(file, min(CHUNK_SIZE, before.st_size - at))
+            data = os.read(file, min(SEND_CHUNK, before.st_size - at))
             crc, end = zlib.crc32(data, crc), at + len(data)
             if end == before.st_size or not data:
                 fields.update(crc=crc, changed=has_changed(file, before, end))
-            emit("piece", at=at, n=len(data), **fields)
+            emit("part", offset=at, length=len(data), **fields)
             write_bytes(data)
             at = end
     finally:
@@ -290,7 +292,7 @@ def checksums(file: int, size: int) -> tuple[int, str]:
     """CRC and hash of the first bytes of a file. The hash identifies them; the CRC only detects transfer errors."""
     digest, crc, left = hashlib.blake2b(digest_size=32), 0, size
     while left:
-        data = os.read(file, min(CHUNK_SIZE, left))
+        data = os.read(file, min(SEND_CHUNK, left))
         if not data:
             break
         digest.update(data)
@@ -326,12 +328,12 @@ def serve(request: SendRequest, stdin: BinaryIO) -> None:
         if run is not None:
             since = start_of_run(run, read_json(f"{rundir_of(run)}/status.json"))
     emit("listed", **{"from": decode_name(source), "single": single, "since": int(since * 1e9)})
-    buffer_output(CHUNK_SIZE)
+    buffer_output(SEND_CHUNK)
     line = stdin.readline()
     if not line.endswith(b"\n"):  # the receiver is gone, or needs nothing
         return
-    for number, have, known in parse_json(line)["wants"]:
-        send_file(number, listing.paths[number], have, known)
+    for wanted in map(Wanted.of, parse_json(line)["wants"]):
+        send_file(listing.paths[int(wanted.name)], wanted)
 
 
 def main(_: str = "") -> int:

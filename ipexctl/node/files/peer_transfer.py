@@ -24,6 +24,7 @@ from ipexctl.node.common.authenticated_socket import (
 from ipexctl.node.common.handshake import FILES
 from ipexctl.node.common.limits import PEER_SILENCE
 from ipexctl.node.files import store
+from ipexctl.node.files.file_stream import Wanted
 
 if TYPE_CHECKING:
     import socket
@@ -78,7 +79,11 @@ class FileServer(AuthenticatingServer):
 
     def _serve(self, conn: socket.socket) -> None:
         wanted = read_line(conn, PEER_SILENCE)
-        files = [_with_offset(self._files[sha256], offset) for sha256, offset in wanted if sha256 in self._files]
+        files: list[store.StoreFile] = [
+            {**self._files[str(file.name)], "offset": file.have}
+            for file in map(Wanted.of, wanted)
+            if file.name in self._files
+        ]
         conn.settimeout(PEER_SILENCE)
 
         def send_body(file: BinaryIO, offset: int, size: int) -> None:
@@ -86,10 +91,6 @@ class FileServer(AuthenticatingServer):
                 raise ConnectionError(f"{file.name} changed while it was read")
 
         store.send({"store": self._request["store"], "files": files}, conn.sendall, send_body, self._open_file)
-
-
-def _with_offset(file: store.StoreFile, offset: object) -> store.StoreFile:
-    return {**file, "offset": offset if isinstance(offset, int) and offset > 0 else 0}
 
 
 def connect(request: ConnectRequest, report: store.Report = store.emit_or_end) -> Json:
@@ -112,7 +113,7 @@ def connect(request: ConnectRequest, report: store.Report = store.emit_or_end) -
         try:
             conn.settimeout(PEER_SILENCE)
             left = store.unfinished(directory) if request.get("resume") else {}
-            send_line(conn, [[file["sha256"], store.offset_of(file, left)] for file in files])
+            send_line(conn, [Wanted(file["sha256"], store.offset_of(file, left)) for file in files])
         except OSError as error:
             raise AgentError(f"the connection to {peer} was lost: {error.strerror or error}", fix) from None
         conn.settimeout(PEER_SILENCE)

@@ -1,6 +1,6 @@
 """One host's part of `ipexctl push`: compares a path with what is to be there, and puts arrived files in place.
 
-`inspect` gets the list of SRC (`sync/manifest.py`) behind its request, and tells what the path lacks and what differs
+`inspect` gets the list of SRC (`manifest.py`) behind its request, and tells what the path lacks and what differs
 there. If something is to come, it makes a directory of its own, `.ipexctl-push-KEY`, on the disk of the path: the list
 and the store (`store.py`) in which the contents arrive, from the control machine or from another host. `place` moves
 them to their names, and removes that directory.
@@ -17,25 +17,23 @@ hash; names are checked and contents hashed again when they are used.
 from __future__ import annotations
 
 import contextlib
-import gzip
 import hashlib
-import json
 import os
 import pwd
 import shlex
 import stat
 import sys
-from typing import TYPE_CHECKING, BinaryIO, Iterator, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, BinaryIO, Iterator, TypedDict
 
 from ipexctl.node.common.answer import Action, AgentError, answer
-from ipexctl.node.common.files import encode_name, explain_full_disk, free_space
-from ipexctl.node.common.guarded_directory import GuardedDirectory, check_name, open_file
+from ipexctl.node.common.files import encode_name, explain_full_disk, free_space, sha256_of_open
+from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory, blocks_of, check_name, open_file
 from ipexctl.node.common.home_entries import is_stored
-from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.processes import is_partial_in_use
 from ipexctl.node.files import store
 from ipexctl.node.files.checkpoint_path import OWN_DATA, resolve_path
-from ipexctl.node.files.file_stream import read_body, read_headers
+from ipexctl.node.files.file_stream import read_body, read_files
+from ipexctl.node.files.manifest import ManifestEntry, read_entries, to_json, unpack_entries
 from ipexctl.node.files.replies import InspectReply, PlaceReply
 
 if TYPE_CHECKING:
@@ -75,16 +73,6 @@ class PlaceRequest(TypedDict):
     """Hash and name of each file in the store."""
 
 
-class ListedPath(NamedTuple):
-    """As `ManifestEntry` of the control machine."""
-
-    path: str
-    kind: str
-    mode: int
-    size: int
-    content: str
-
-
 def check_path(text: str, home: str, *, is_file: bool) -> str:
     """The path without links. Raises an AgentError for one that is no place for data."""
     account = os.path.realpath(os.path.expanduser("~"))
@@ -108,23 +96,11 @@ def check_path(text: str, home: str, *, is_file: bool) -> str:
     return path
 
 
-def read_list(packed: bytes) -> list[ListedPath]:
-    return checked(parse_json(gzip.decompress(packed)))
-
-
-def checked(listed: list[list[object]]) -> list[ListedPath]:
-    rows = [ListedPath(*row) for row in listed]  # type: ignore[arg-type]
-    for row in rows:
-        if row.path != _TOP:
-            check_name(row.path)
-    return rows
-
-
 class Comparison:
     """What of a list is at a path."""
 
-    def __init__(self, path: str, rows: list[ListedPath], report: Report, *, quick: bool) -> None:
-        self.lacking: list[ListedPath] = []
+    def __init__(self, path: str, rows: list[ManifestEntry], report: Report, *, quick: bool) -> None:
+        self.lacking: list[ManifestEntry] = []
         self.differing: list[str] = []
         self.blocked: list[str] = []
         """Names at which something stands that is never replaced: a directory, or a link to one."""
@@ -148,7 +124,7 @@ class Comparison:
             else:
                 self.same += row.kind != "d"
 
-    def _compare(self, at: bytes, row: ListedPath) -> str:
+    def _compare(self, at: bytes, row: ManifestEntry) -> str:
         try:
             status = os.lstat(at)
         except (FileNotFoundError, NotADirectoryError):
@@ -165,12 +141,9 @@ class Comparison:
             return "differing"
         if self._quick:
             return "same"
-        digest = hashlib.sha256()
         with open(open_file(os.fsdecode(at)), "rb", buffering=0) as file:
-            for block in _blocks(file):
-                digest.update(block)
-                self._progress.add(len(block), row.path)
-        return "same" if digest.hexdigest() == row.content else "differing"
+            digest = sha256_of_open(file, lambda size: self._progress.add(size, row.path))
+        return "same" if digest == row.content else "differing"
 
 
 def place_of(path: str, name: str) -> bytes:
@@ -179,7 +152,7 @@ def place_of(path: str, name: str) -> bytes:
 
 def inspect(request: InspectRequest, stream: BinaryIO, report: Report = store.emit_or_end) -> InspectReply:
     packed = b"".join(read_body(stream, request["manifest"], "the list"))
-    rows = read_list(packed)
+    rows = unpack_entries(packed)
     path = check_path(request["path"], request["home"], is_file=request["is_file"])
     found = Comparison(path, rows, report, quick=request["quick"])
     refused = found.blocked or (found.differing and not request["force"])
@@ -232,7 +205,7 @@ def enter_own(above: GuardedDirectory, path: str) -> GuardedDirectory:
     return directory
 
 
-def prepare(path: str, lacking: list[ListedPath], *, is_file: bool) -> tuple[str, str, str]:
+def prepare(path: str, lacking: list[ManifestEntry], *, is_file: bool) -> tuple[str, str, str]:
     """Make the directory in which files arrive, on the disk of the path; returns it, its token and the list's hash.
 
     Hosts that see the same directory have the same token: a dangling link, because creating one is atomic on NFS, too.
@@ -250,7 +223,7 @@ def prepare(path: str, lacking: list[ListedPath], *, is_file: bool) -> tuple[str
                 raise explain_full_disk(parent, needed - arrived)
             with contextlib.suppress(FileExistsError):
                 os.symlink(os.urandom(16).hex(), TOKEN, dir_fd=directory.number)
-            rows = json.dumps(lacking, separators=(",", ":")).encode()
+            rows = to_json(lacking)
             digest = hashlib.sha256(rows).hexdigest()
             directory.write(list_name(digest), (rows,))
             return directory.path, os.readlink(TOKEN, dir_fd=directory.number), digest
@@ -277,8 +250,9 @@ class Placement:
 
     def __init__(self, top: GuardedDirectory, own: GuardedDirectory, name: str, *, force: bool) -> None:
         """`name`: of SRC in `top` if it is a file, else empty."""
-        self._top, self._own, self._name, self._force = top, own, name, force
-        self.uses: dict[str, list[ListedPath]] = {}
+        self._own, self._name, self._force = own, name, force
+        self._directories = DirectoryChain(top, lambda above, names: above.enter(names[-1], make=True))
+        self.uses: dict[str, list[ManifestEntry]] = {}
         """Content → the files that have it, as far as they are not in place."""
         self.placed = 0
 
@@ -289,11 +263,11 @@ class Placement:
             return
         with self._arrived(sha256) as directory:
             with open(directory.open_to_read(os.fsencode(CONTENT)), "rb", buffering=0) as file:
-                if _hash_of(file) != sha256:
+                if sha256_of_open(file) != sha256:
                     raise AgentError(f"{rows[0].path or self._name}: what has arrived was changed", "run it again")
                 for row in rows[1:]:
                     file.seek(0)
-                    self._write(row, _blocks(file))
+                    self._write(row, blocks_of(file))
                 os.fchmod(file.fileno(), mode_of(rows[0]))
             with self._place_of(rows[0]) as (target, name), self._free(rows[0]):
                 target.rename(directory.number, os.fsencode(CONTENT), name, replace=self._force)
@@ -301,48 +275,47 @@ class Placement:
 
     def place_parcel(self, sha256: str) -> None:
         with self._arrived(sha256) as directory, open(directory.open_to_read(os.fsencode(PARCEL)), "rb") as stream:
-            for header in read_headers(stream):
-                content, size = str(header["sha256"]), int(header["size"])
-                data = b"".join(read_body(stream, size, content))
-                if hashlib.sha256(data).hexdigest() != content:
-                    raise AgentError("what has arrived was changed", "run it again")
-                for row in self.uses.pop(content, []):
+            for file in read_files(stream):
+                data = file.content("what has arrived was changed")
+                for row in self.uses.pop(file.sha256, []):
                     self._write(row, iter((data,)))
 
-    def place_links(self, rows: list[ListedPath]) -> None:
+    def place_links(self, rows: list[ManifestEntry]) -> None:
         for row in rows:
             if row.kind == "l":
                 with self._place_of(row) as (target, name), self._free(row):
                     target.link_to(encode_name(row.content), name, replace=self._force)
                 self.placed += 1
 
-    def make_directory(self, row: ListedPath) -> None:
+    def make_directory(self, row: ManifestEntry) -> None:
         with _umask_of_account(), self._place_of(row) as (above, name), contextlib.suppress(FileExistsError):
             os.mkdir(name, row.mode & 0o777 | 0o700, dir_fd=above.number)
+
+    def close(self) -> None:
+        self._directories.leave()
 
     def _arrived(self, sha256: str) -> GuardedDirectory:
         if not store.is_sha256(sha256):
             raise AgentError(f"{sha256[:80]!r} is no sha256")
         return self._own.enter(f"{STORE}/{sha256}".encode())
 
-    def _write(self, row: ListedPath, chunks: Iterator[bytes]) -> None:
+    def _write(self, row: ManifestEntry, chunks: Iterator[bytes]) -> None:
         with self._place_of(row) as (target, name), self._free(row):
             target.write(name, chunks, mode_of(row), replace=self._force)
         self.placed += 1
 
     @contextlib.contextmanager
-    def _place_of(self, row: ListedPath) -> Iterator[tuple[GuardedDirectory, bytes]]:
+    def _place_of(self, row: ManifestEntry) -> Iterator[tuple[GuardedDirectory, bytes]]:
         """The opened directory of a file, without following a link, and its name there."""
         if row.path != _TOP:
             check_name(row.path)
-        above, name = os.path.split(encode_name(row.path or self._name))
+        *above, name = encode_name(row.path or self._name).split(b"/")
         with _umask_of_account():
-            directory = self._top.enter(above, make=True)
-        with directory:
-            yield directory, name
+            directory = self._directories.enter(above)
+        yield directory, name
 
     @contextlib.contextmanager
-    def _free(self, row: ListedPath) -> Iterator[None]:
+    def _free(self, row: ManifestEntry) -> Iterator[None]:
         """What was written there since the comparison is not replaced either; a directory never is."""
         try:
             yield
@@ -350,18 +323,7 @@ class Placement:
             raise AgentError(f"{row.path or self._name} was made there meanwhile", "run it again") from None
 
 
-def _blocks(file: BinaryIO) -> Iterator[bytes]:
-    return iter(lambda: file.read(1 << 20), b"")
-
-
-def _hash_of(file: BinaryIO) -> str:
-    digest = hashlib.sha256()
-    for block in _blocks(file):
-        digest.update(block)
-    return digest.hexdigest()
-
-
-def mode_of(row: ListedPath) -> int:
+def mode_of(row: ManifestEntry) -> int:
     """That of SRC as far as this account's umask allows; its owner can always read and replace it."""
     return row.mode & 0o777 & ~_umask | 0o600
 
@@ -384,7 +346,7 @@ def place(request: PlaceRequest) -> PlaceReply:
             raise gone from None
         if hashlib.sha256(listed).hexdigest() != request["listed"]:
             raise AgentError(f"the list in {own.path} was changed", "run it again")
-        rows = checked(parse_json(listed))
+        rows = read_entries(listed)
         if is_file != any(row.path == _TOP and row.kind != "d" for row in rows):
             raise AgentError(f"{path} was replaced meanwhile", "run it again")
         placement = Placement(top, own, name, force=request["force"])
@@ -403,6 +365,7 @@ def place(request: PlaceRequest) -> PlaceReply:
         if placement.uses:
             raise AgentError("not all files have arrived", "run it again")
         placement.place_links(rows)
+        placement.close()
         clean_up(top, own, path)
         return PlaceReply(placement.placed)
 

@@ -1,7 +1,7 @@
 """Content store: a file STORE/<sha256>/<name> is always complete and has that hash.
 
 In: files as a `file_stream`, or the names and hashes that a caller asks about; out: the same stream, or which files are
-there. `peer_transfer` moves a stream from host to host, `remote/transfer/relay.py` through the control machine. The
+there. `peer_transfer` moves a stream from host to host, `files/relay.py` through the control machine. The
 rules: a file is written under another name and renamed when its hash is right; a hash or a name from a request can't
 lead out of the store, and a file that was not requested is refused; a disk without room is noticed before the first
 byte; what ended processes have left is removed by the next call, or with `resume` continued: the sender begins at the
@@ -30,7 +30,7 @@ from ipexctl.node.common.clock import age_of
 from ipexctl.node.common.files import (
     explain_full_disk,
     free_space,
-    open_private,
+    make_private_directory,
     secure_directory,
     sha256_of,
 )
@@ -39,10 +39,9 @@ from ipexctl.node.common.home import make_home
 from ipexctl.node.common.home_entries import is_stored
 from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.processes import is_partial_in_use, partial_name
-from ipexctl.node.files.file_stream import CHUNK, END, header_line, read_body, read_headers
+from ipexctl.node.files.file_stream import CHUNK, END, header_line, read_files
 
 if TYPE_CHECKING:
-    from io import FileIO
     from typing import Mapping
 
     from typing_extensions import NotRequired
@@ -53,7 +52,8 @@ SILENT_WRITER = 30.0
 """Seconds without a write, after which an unfinished file may be continued by another process."""
 MINIMUM_KEPT = 1 << 20
 """Bytes from which on an unfinished file is worth to be continued."""
-_unfinished: set[Path] = set()
+_unfinished: set[tuple[int, bytes]] = set()
+"""The open directory and the name of each file that no later call continues."""
 Request = TypeVar("Request", bound="Mapping[str, Any]")
 Report = Callable[..., None]
 """Called with an event's name and its fields; `emit` writes them to stdout."""
@@ -104,9 +104,9 @@ def end_on_signals() -> None:
 
 
 def _end(*_: object) -> NoReturn:
-    for path in list(_unfinished):
+    for directory, name in list(_unfinished):
         with suppress(OSError):
-            path.unlink()
+            os.unlink(name, dir_fd=directory)
     os._exit(143)
 
 
@@ -183,11 +183,17 @@ def is_there(store: str, file: StoreFile) -> bool:
     return stat.S_ISREG(status.st_mode) and file["size"] in (None, status.st_size)
 
 
-def _explain(error: OSError, path: Path, expected: int | None = None) -> AgentError:
+def open_store(store: str) -> GuardedDirectory:
+    """The store, entered once. The path may lead through links: of the user's, or to an opened directory."""
+    return GuardedDirectory(os.open(store, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), store)
+
+
+def _explain(error: OSError, path: str, expected: int | None = None) -> AgentError:
     if error.errno == errno.ENOSPC and expected is not None:
         with suppress(OSError):
-            return explain_full_disk(str(path), expected)
-    return explain_os_error(error, path)
+            return explain_full_disk(path, expected)
+    is_of_home = isinstance(error.filename, str) and error.filename.startswith("/")
+    return explain_os_error(error if is_of_home else OSError(error.errno, error.strerror), path)
 
 
 class PartialFile:
@@ -204,59 +210,68 @@ class PartialFile:
         self._resume = resume
         self._is_wrong = False
         self._hash = hashlib.sha256()
-        self._store = Path(store)
-        self._temporary = self._store / partial_name(self.sha256[:16])
+        self._store = store
+        self._temporary = os.fsencode(partial_name(self.sha256[:16]))
         offset = file.get("offset", 0)
         try:
             if home:
                 make_home(home)
             else:
-                secure_directory(self._store.parent)
-            self._store.mkdir(0o700, parents=True, exist_ok=True)
+                secure_directory(os.path.dirname(store))
+            make_private_directory(store)
             if self.size is not None and self.size - offset > free_space(store):
                 raise explain_full_disk(store, self.size - offset)
-            if not resume:
-                _unfinished.add(self._temporary)
-            if offset:
-                self._file = self._continue(offset)
-            else:
-                self._file = open(self._temporary, "xb", buffering=0, opener=open_private)  # noqa: SIM115
+            self._directory = open_store(store)
         except OSError as error:
-            _unfinished.discard(self._temporary)
-            raise _explain(error, self._store, self.size) from None
+            raise _explain(error, store, self.size) from None
+        self._unfinished = (self._directory.number, self._temporary)
+        try:
+            if not resume:
+                _unfinished.add(self._unfinished)
+            self._number = self._continue(offset) if offset else self._open(self._temporary, os.O_CREAT | os.O_EXCL)
+        except BaseException as error:
+            _unfinished.discard(self._unfinished)
+            self._directory.close()
+            if isinstance(error, OSError):
+                raise _explain(error, store, self.size) from None
+            raise
+
+    def _open(self, name: bytes, flags: int) -> int:
+        return os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600, dir_fd=self._directory.number)
 
     def __enter__(self) -> PartialFile:
         return self
 
     def __exit__(self, *_: object) -> None:
         with suppress(OSError):
-            self._file.close()
+            os.close(self._number)
         if not self._resume or self._is_wrong or self.done < MINIMUM_KEPT:
             with suppress(OSError):
-                self._temporary.unlink()
-        _unfinished.discard(self._temporary)
+                self._directory.unlink(self._temporary)
+        _unfinished.discard(self._unfinished)
+        self._directory.close()
 
-    def _continue(self, offset: int) -> FileIO:
+    def _continue(self, offset: int) -> int:
         """Take over the longest unfinished file of an ended process: who renames it has it."""
-        for size, path in sorted(_left_by_ended(str(self._store), self.sha256), reverse=True):
+        for size, path in sorted(_left_by_ended(self._store, self.sha256), reverse=True):
             if size < offset:
                 break
             with suppress(FileNotFoundError):  # another process was faster
-                path.rename(self._temporary)
-                file = self._temporary.open("r+b", buffering=0)
-                while self.done < offset and (data := file.read(min(CHUNK, offset - self.done))):
+                self._directory.rename(self._directory.number, os.fsencode(path.name), self._temporary)
+                number = self._open(self._temporary, 0)
+                while self.done < offset and (data := os.read(number, min(CHUNK, offset - self.done))):
                     self._hash.update(data)
                     self.done += len(data)
-                file.truncate(offset)
-                file.seek(offset)
-                return file
+                os.ftruncate(number, offset)
+                os.lseek(number, offset, os.SEEK_SET)
+                return number
         raise AgentError("what had arrived was taken away meanwhile", "run it again")
 
     def write(self, data: memoryview) -> None:
         self._hash.update(data)
         try:
             while data:
-                written = self._file.write(data)
+                written = os.write(self._number, data)
                 self.done += written
                 data = data[written:]
         except OSError as error:
@@ -270,17 +285,18 @@ class PartialFile:
             self._is_wrong = True
             raise HashMismatch(f"{self.path.name}: its {self.done} bytes have the sha256 {digest}, not {self.sha256}")
         try:
-            os.fsync(self._file.fileno())
-            self._file.close()
-            while self._temporary.exists():
-                self.path.parent.mkdir(0o700, exist_ok=True)
+            os.fsync(self._number)
+            name = os.fsencode(self.path.name)
+            while self._directory.status_of(self._temporary) is not None:
                 # Another process may have removed the empty directory.
                 with suppress(FileNotFoundError):
-                    self._temporary.rename(self.path)
+                    with self._directory.enter(self.sha256.encode(), make=True, mode=0o700) as place:
+                        place.rename(self._directory.number, self._temporary, name)
                     return
         except OSError as error:
-            raise _explain(error, self.path) from None
-        raise AgentError(f"{self._temporary} was taken away while it was written", "run it again")
+            raise _explain(error, str(self.path)) from None
+        temporary = os.path.join(self._store, os.fsdecode(self._temporary))
+        raise AgentError(f"{temporary} was taken away while it was written", "run it again")
 
 
 def _left_by_ended(store: str, sha256: str = "") -> Iterator[tuple[int, Path]]:
@@ -315,14 +331,15 @@ def offset_of(file: StoreFile, left: Mapping[str, int]) -> int:
 
 def clear(store: str) -> None:
     """Remove unfinished files of processes that have ended."""
-    with suppress(OSError):
-        for path in list(Path(store).iterdir()):
+    with suppress(OSError), open_store(store) as directory:
+        for name in map(os.fsdecode, directory.names()):
+            path = os.path.join(store, name)
             with suppress(OSError, ValueError, IndexError):
-                if _SHA256.fullmatch(path.name):
-                    if age_of(str(path)) > 60:
-                        path.rmdir()  # only where it is empty
-                elif is_stored(str(path)) and not is_partial_in_use(str(path)):
-                    path.unlink()
+                if is_sha256(name):
+                    if age_of(path) > 60:
+                        os.rmdir(name, dir_fd=directory.number)  # only where it is empty
+                elif is_stored(path) and not is_partial_in_use(path):
+                    directory.unlink(os.fsencode(name))
 
 
 def have(request: HaveRequest) -> Json:
@@ -336,10 +353,12 @@ def have(request: HaveRequest) -> Json:
             damaged.append(file)
         else:
             present.append(file["sha256"])
+    with suppress(FileNotFoundError), open_store(request["store"]) as directory:
+        for sha256 in present:
             with suppress(OSError):  # in use again: a sync removes contents that are a day old
-                os.utime(str(path_of(request["store"], file).parent))
-    for file in damaged:
-        _remove(path_of(request["store"], file))
+                os.utime(sha256, dir_fd=directory.number)
+        for file in damaged:
+            _remove(directory, file)
     left = unfinished(request["store"]) if request.get("resume") else {}
     return {"have": present, "damaged": [file["sha256"] for file in damaged], "unfinished": left}
 
@@ -351,13 +370,17 @@ def _has_hash(path: Path, sha256: str, progress: Progress) -> bool:
         raise AgentError(f"{path} can't be read: {error.strerror or error}") from None
 
 
-def _remove(path: Path) -> None:
+def _remove(store: GuardedDirectory, file: StoreFile) -> None:
+    path = path_of(store.path, file)
     try:
-        path.unlink(missing_ok=True)
+        with store.enter(file["sha256"].encode()) as directory:
+            directory.unlink(os.fsencode(path.name))
+    except FileNotFoundError:
+        return
     except OSError as error:
-        raise _explain(error, path) from None
+        raise _explain(error, str(path)) from None
     with suppress(OSError):
-        path.parent.rmdir()
+        os.rmdir(file["sha256"], dir_fd=store.number)
 
 
 def receive(request: ReceiveRequest, stream: BinaryIO, report: Report = emit_or_end) -> Json:
@@ -370,9 +393,9 @@ def receive(request: ReceiveRequest, stream: BinaryIO, report: Report = emit_or_
     if not resume:
         clear(store)
     report("ready")
-    for header in read_headers(stream):
-        sha256, name, size = str(header.get("sha256")), str(header.get("name")), header.get("size")
-        file: StoreFile | None = {"sha256": sha256, "name": name, "size": None}
+    for arriving in read_files(stream):
+        header, sha256, part = arriving.header, arriving.sha256, arriving.part
+        file: StoreFile | None = {"sha256": sha256, "name": str(header.get("name")), "size": None}
         if expected is not None:
             file = expected.pop(sha256, None)  # once: a sender can't keep the receiver busy with the same file
         if file is None:
@@ -380,20 +403,19 @@ def receive(request: ReceiveRequest, stream: BinaryIO, report: Report = emit_or_
         if "error" in header:
             failed.append({"sha256": sha256, "reason": str(header["error"])})
             continue
-        if not isinstance(size, int) or size < 0 or (file["size"] is not None and size > file["size"]):
-            raise AgentError(f"{file['name']}: the sender announces {size} bytes, expected are {file['size']}")
-        offset = header.get("offset", 0)
-        if not isinstance(offset, int) or not 0 <= offset <= size or (offset and not resume):
+        if file["size"] is not None and part.size > file["size"]:
+            raise AgentError(f"{file['name']}: the sender announces {part.size} bytes, expected are {file['size']}")
+        if part.offset and not resume:
             raise AgentError(f"{file['name']}: the sender begins where it was not asked to")
-        begun: StoreFile = {"sha256": sha256, "name": file["name"], "size": size, "offset": offset}
+        begun: StoreFile = {"sha256": sha256, "name": file["name"], "size": part.size, "offset": part.offset}
         try:
-            with PartialFile(store, begun, home, resume=resume) as part:
-                progress.add(offset, part.path.name)
-                for chunk in read_body(stream, size - offset, part.path.name):
-                    part.write(memoryview(chunk))
-                    progress.add(len(chunk), part.path.name)
+            with PartialFile(store, begun, home, resume=resume) as partial:
+                progress.add(part.offset, partial.path.name)
+                for chunk in arriving.chunks(partial.path.name):
+                    partial.write(memoryview(chunk))
+                    progress.add(len(chunk), partial.path.name)
                     del chunk  # the next one takes its memory
-                part.adopt()
+                partial.adopt()
         except HashMismatch as wrong:
             failed.append({"sha256": sha256, "reason": wrong.reason, "kind": "hash"})
         else:

@@ -17,7 +17,7 @@ import re
 import stat
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Iterator, List, TypedDict
+from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.files import (
@@ -30,12 +30,14 @@ from ipexctl.node.common.files import (
     sha256_of,
     write_json_atomically,
 )
+from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.home import make_home
 from ipexctl.node.common.home_entries import STATE_DIRECTORY
 from ipexctl.node.common.limits import TREE_LOCK
 from ipexctl.node.common.liveness import LEASE_LIMITS, liveness_of
 from ipexctl.node.common.processes import boot_id, command_lines
 from ipexctl.node.common.store_lock import store_lock
+from ipexctl.node.files.manifest import ManifestEntry, identity_of
 from ipexctl.node.files.replies import Generation, TreesReply
 
 if TYPE_CHECKING:
@@ -46,9 +48,23 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 WORTH_READING = 64 << 20
 """A larger file with another mtime counts as changed without reading it, when only a message depends on it."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
-Row = List[Any]
-"""path, kind (f, l, d), mode, size, sha256 or link target. In a state also [size, mtime_ns, inode] at the time of the
-sync (null: it differs from the project's file), and whether sync wrote it."""
+
+
+class TreeRow(NamedTuple):
+    """A path in the state of a tree."""
+
+    entry: ManifestEntry
+    identity: list[int] | None = None
+    """Size, mtime in ns and inode at the time of the sync; None: it differs from the project's file."""
+    is_from_sync: bool = False
+    """A sync wrote it."""
+
+    @classmethod
+    def of(cls, row: list[Any]) -> TreeRow:
+        return cls(ManifestEntry(*row[:5]), *row[5:7])
+
+    def to_json(self) -> list[object]:
+        return [*self.entry[:5], self.identity, self.is_from_sync]
 
 
 class TreeRequest(TypedDict):
@@ -77,6 +93,11 @@ def lstat_or_none(path: bytes) -> os.stat_result | None:
         return None
 
 
+def open_real(path: bytes) -> GuardedDirectory:
+    """A directory of the home, which may be behind links of the user's, as to another disk."""
+    return GuardedDirectory.open(os.path.realpath(os.fsdecode(path)))
+
+
 def is_below(path: str, directories: list[str]) -> bool:
     """Whether a path of the tree is one of these, or in one."""
     return any(path == directory or path.startswith(directory + "/") for directory in directories)
@@ -97,8 +118,10 @@ class ProjectTree:
     def load(self) -> None:
         state = read_json(self.state_directory + b"/state.json")
         self.digest = state.get("digest")
-        self.rows: dict[str, Row] = {row[0]: row for row in state.get("rows", [])}
-        self.pending: list[Row] = read_json(self.state_directory + b"/pending.json").get("rows", [])
+        self.rows = {row[0]: TreeRow.of(row) for row in state.get("rows", [])}
+        pending = read_json(self.state_directory + b"/pending.json")
+        self.pending = [ManifestEntry(*row[:5]) for row in pending.get("rows", [])]
+        """The paths that a sync was about to write, until it is done: one that was killed leaves them."""
 
     def path_of(self, path: str) -> bytes:
         return self.path + b"/" + encode_name(path)
@@ -146,39 +169,39 @@ class ProjectTree:
 
     def release(self, run: str | None) -> None:
         if run:
-            with contextlib.suppress(OSError):
-                os.unlink(self.leases + b"/" + encode_name(run))
+            remove_file(self.leases + b"/" + encode_name(run))
 
-    def is_unchanged(self, row: Row, status: os.stat_result | None) -> bool:
+    def is_unchanged(self, row: TreeRow, status: os.stat_result | None) -> bool:
         """Whether it is unchanged since the sync, by size, mtime and inode."""
-        if status is None or len(row) < 6 or not row[5]:
+        if status is None or not row.identity:
             return False
-        if row[1] != "f":
-            return self.has_content(row[0], status, row)
-        return stat.S_ISREG(status.st_mode) and [status.st_size, status.st_mtime_ns, status.st_ino] == row[5]
+        if row.entry.kind != "f":
+            return self.has_content(row.entry, status)
+        return stat.S_ISREG(status.st_mode) and identity_of(status) == row.identity
 
-    def has_content(self, path: str, status: os.stat_result, row: Row) -> bool:
-        """Whether its content is that of the row."""
-        if row[1] == "d":
+    def has_content(self, entry: ManifestEntry, status: os.stat_result) -> bool:
+        """Whether what is at its path, with that status, is the entry's content."""
+        if entry.kind == "d":
             return stat.S_ISDIR(status.st_mode)
-        if row[1] == "l":
-            return stat.S_ISLNK(status.st_mode) and decode_name(os.readlink(self.path_of(path))) == row[4]
-        return stat.S_ISREG(status.st_mode) and status.st_size == row[3] and sha256_of(self.path_of(path)) == row[4]
+        path = self.path_of(entry.path)
+        if entry.kind == "l":
+            return stat.S_ISLNK(status.st_mode) and decode_name(os.readlink(path)) == entry.content
+        return stat.S_ISREG(status.st_mode) and status.st_size == entry.size and sha256_of(path) == entry.content
 
     def check(self, data: list[str]) -> tuple[int, list[str]]:
         """Compare the tree with its state, but for these paths: the number of missing files, and the changed ones."""
         gone = 0
         kept: list[str] = []
-        for row in self.rows.values():
-            if is_below(row[0], data):
+        for path, row in self.rows.items():
+            if is_below(path, data):
                 continue
-            status = lstat_or_none(self.path_of(row[0]))
+            status = lstat_or_none(self.path_of(path))
             if status is None:
                 gone += 1
             elif self.is_unchanged(row, status):
                 continue
-            elif not row[6] or status.st_size > WORTH_READING or not self.has_content(row[0], status, row):
-                kept.append(row[0])
+            elif not row.is_from_sync or status.st_size > WORTH_READING or not self.has_content(row.entry, status):
+                kept.append(path)
         return gone, kept
 
 
@@ -242,8 +265,8 @@ def store_token(home: bytes, *, make: bool) -> str | None:
         if make:
             make_home(decode_name(home))
             make_private_directory(home + b"/code")
-            with contextlib.suppress(FileExistsError):
-                os.symlink(os.urandom(16).hex().encode(), link)
+            with open_real(home + b"/code") as code, contextlib.suppress(FileExistsError):
+                code.link_to(os.urandom(16).hex().encode(), b".store", replace=False)
         return decode_name(os.readlink(link))
     return None
 

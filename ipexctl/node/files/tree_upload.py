@@ -16,39 +16,35 @@ import hashlib
 import os
 import signal
 import stat
-import zlib
 from typing import BinaryIO, Callable, Iterator, NoReturn
 
 from ipexctl.node.common.answer import AgentError, answer
-from ipexctl.node.common.files import (
-    decode_name,
-    encode_name,
-    home_of,
-    make_private_directory,
-    sha256_of,
-    write_json_atomically,
-)
+from ipexctl.node.common.files import decode_name, encode_name, home_of, write_json_atomically
+from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory, blocks_of, write_all
 from ipexctl.node.common.home_entries import STATE_DIRECTORY, is_stored
-from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.limits import UPLOAD_SILENCE
 from ipexctl.node.common.liveness import DAY
-from ipexctl.node.files.file_stream import CHUNK, read_body, read_headers
+from ipexctl.node.files.file_stream import CHUNK, ByteStream, read_files
+from ipexctl.node.files.manifest import ManifestEntry, identity_of, unpack_entries
 from ipexctl.node.files.replies import Generation, PutReply, TreeChanges, TreesReply
 from ipexctl.node.files.tree import (
     SHA256,
     ProjectTree,
-    Row,
     TreeRequest,
+    TreeRow,
     describe,
     generations,
     has_ended,
     inspect,
     is_below,
     lstat_or_none,
+    open_real,
 )
 
-GZIP = 16 + zlib.MAX_WBITS
 MAX_PATHS = 20
+_STATE = encode_name(STATE_DIRECTORY)
+_STAGE, _NEXT = b"stage", b"next"
+_CHANGED = "a file of the project changed while it was sent"
 
 
 class PutRequest(TreeRequest):
@@ -62,21 +58,21 @@ class PutRequest(TreeRequest):
 class Plan:
     """The changes that turn the tree into the manifest. Making a plan changes nothing."""
 
-    def __init__(self, tree: ProjectTree, manifest: list[Row], data: list[str]) -> None:
+    def __init__(self, tree: ProjectTree, manifest: list[ManifestEntry], data: list[str]) -> None:
         self.tree = tree
-        self.manifest = {row[0]: row for row in manifest}
-        written = {row[0]: [*row[:5], None, True] for row in tree.pending}  # by a sync that was killed
+        self.manifest = {entry.path: entry for entry in manifest}
+        written = {entry.path: TreeRow(entry, is_from_sync=True) for entry in tree.pending}  # by a sync that was killed
         self.in_data = [row for path, row in {**written, **tree.rows}.items() if is_below(path, data)]
         """What earlier syncs put into a directory of `--data`."""
-        self.old: dict[str, list[Row]] = {
-            path: [row] for path, row in tree.rows.items() if row[6] and not is_below(path, data)
+        self.old: dict[str, list[TreeRow]] = {
+            path: [row] for path, row in tree.rows.items() if row.is_from_sync and not is_below(path, data)
         }
-        for row in tree.pending:
-            if not is_below(row[0], data):
-                self.old.setdefault(row[0], []).append(row)
+        for entry in tree.pending:
+            if not is_below(entry.path, data):
+                self.old.setdefault(entry.path, []).append(TreeRow(entry))
         self.remove: dict[str, None] = {}
-        self.make: list[Row] = []
-        self.modes: list[Row] = []
+        self.make: list[ManifestEntry] = []
+        self.modes: list[ManifestEntry] = []
         self.moved_away: list[str] = []
         self.kept: list[str] = []
         """Files changed on the host, while the project's file is the same."""
@@ -90,13 +86,13 @@ class Plan:
 
     def _is_from_sync(self, path: str, status: os.stat_result) -> bool:
         rows = self.old.get(path, ())
-        return any(self.tree.is_unchanged(row, status) or self.tree.has_content(path, status, row) for row in rows)
+        return any(self.tree.is_unchanged(row, status) or self.tree.has_content(row.entry, status) for row in rows)
 
     def _deletions(self) -> None:
         """Plan to remove what sync wrote and what is unchanged, deepest path first."""
         for path in sorted(self.old, key=encode_name, reverse=True):
             status, new = self._status_of(path), self.manifest.get(path)
-            if status is None or (new and (new[1] == "d") == stat.S_ISDIR(status.st_mode)):
+            if status is None or (new and (new.kind == "d") == stat.S_ISDIR(status.st_mode)):
                 continue
             if self._is_from_sync(path, status) and (not stat.S_ISDIR(status.st_mode) or self._has_only_removed(path)):
                 self.remove[path] = None
@@ -121,35 +117,40 @@ class Plan:
     def _has_only_removed(self, path: str) -> bool:
         return all(f"{path}/{decode_name(name)}" in self.remove for name in os.listdir(self.tree.path_of(path)))
 
-    def _plan_path(self, row: Row) -> None:
-        path, kind = row[0], row[1]
+    def _plan_path(self, entry: ManifestEntry) -> None:
+        path, kind = entry.path, entry.kind
         if path.rpartition("/")[0] in self._not_from_sync:
             self._block(path)
             return
         status = None if path in self.remove else self._status_of(path)
         if status is None:
-            self.make.append(row)
-        elif self._is_up_to_date(row, status) or self.tree.has_content(path, status, row):
-            if kind != "l" and path in self.old and row[2] != self.old[path][0][2]:
-                self.modes.append(row)
+            self.make.append(entry)
+        elif self._is_up_to_date(entry, status) or self.tree.has_content(entry, status):
+            if kind != "l" and path in self.old and entry.mode != self.old[path][0].entry.mode:
+                self.modes.append(entry)
         elif stat.S_ISDIR(status.st_mode):
             self._block(path)  # it has files of a run, or it would be in `remove`
         elif self._is_from_sync(path, status):
-            self.make.append(row)
+            self.make.append(entry)
         elif path not in self.old:
             self._block(path)
-        elif any(old[1] == kind and old[4] == row[4] for old in self.old[path]):
+        elif any(old.entry.kind == kind and old.entry.content == entry.content for old in self.old[path]):
             self.kept.append(path)
             if kind == "d":
                 self._not_from_sync.add(path)  # a run has replaced it with a link, for example to a larger disk
         else:
             self.moved_away.append(path)
-            self.make.append(row)
+            self.make.append(entry)
 
-    def _is_up_to_date(self, row: Row, status: os.stat_result) -> bool:
+    def _is_up_to_date(self, entry: ManifestEntry, status: os.stat_result) -> bool:
         """Whether it is up to date without reading it: unchanged since the sync, and equal to the manifest."""
-        old = self.tree.rows.get(row[0])
-        return bool(old and old[1] == row[1] and old[4] == row[4] and self.tree.is_unchanged(old, status))
+        old = self.tree.rows.get(entry.path)
+        return (
+            old is not None
+            and old.entry.kind == entry.kind
+            and old.entry.content == entry.content
+            and self.tree.is_unchanged(old, status)
+        )
 
     def _block(self, path: str) -> None:
         self.blocked.append(path)
@@ -160,153 +161,156 @@ class Plan:
         return bool(self.remove or self.make or self.modes)
 
     @property
-    def contents(self) -> dict[str, list[Row]]:
-        """The rows of files to write, by hash."""
-        rows: dict[str, list[Row]] = {}
-        for row in self.make:
-            if row[1] == "f":
-                rows.setdefault(row[4], []).append(row)
-        return rows
+    def contents(self) -> dict[str, list[ManifestEntry]]:
+        """The files to write, by hash."""
+        entries: dict[str, list[ManifestEntry]] = {}
+        for entry in self.make:
+            if entry.kind == "f":
+                entries.setdefault(entry.content, []).append(entry)
+        return entries
 
 
 class TreeUpdate:
-    """Applies a plan: first all contents into the stage, then one path after the other."""
+    """Applies a plan: first all contents into the stage, then one path after the other.
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan, self.tree = plan, plan.tree
+    A run may replace a directory by a link at any moment, so each is entered through no link and changed through its
+    descriptor.
+    """
+
+    def __init__(self, plan: Plan, top: GuardedDirectory, stage: GuardedDirectory) -> None:
+        """`top`: of the tree."""
+        self.plan, self.tree, self._top, self._stage = plan, plan.tree, top, stage
+        self._directories = DirectoryChain(top, lambda above, names: above.enter(names[-1]))
         self.contents = plan.contents
 
-    def staged(self, sha256: str) -> bytes:
-        return bytes(self.tree.stage) + b"/" + sha256.encode()
-
-    def is_staged(self, sha256: str, size: int) -> bool:
-        status = lstat_or_none(self.staged(sha256))
+    def _is_staged(self, sha256: str, size: int) -> bool:
+        status = self._stage.status_of(sha256.encode())
         return status is not None and status.st_size == size
 
     def stage_local_copies(self, others: list[ProjectTree]) -> list[str]:
         """Stage contents from other paths of the project's trees; returns those that are not on this host."""
-        missing = [sha for sha, rows in self.contents.items() if not self.is_staged(sha, rows[0][3])]
+        missing = [sha for sha, entries in self.contents.items() if not self._is_staged(sha, entries[0].size)]
         if not missing:
             return []
         copies: dict[str, list[bytes]] = {}
         for tree in [self.tree, *others]:
-            for row in tree.rows.values():
-                if row[1] == "f" and row[5]:
-                    copies.setdefault(row[4], []).append(tree.path_of(row[0]))
+            for path, row in tree.rows.items():
+                if row.entry.kind == "f" and row.identity:
+                    copies.setdefault(row.entry.content, []).append(tree.path_of(path))
         return [sha for sha in missing if not any(self._copy(sha, path) for path in copies.get(sha, ()))]
 
     def _copy(self, sha256: str, source: bytes) -> bool:
-        temporary = self.staged(sha256) + b".part"
         with contextlib.suppress(FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError):
             if not stat.S_ISREG(os.lstat(source).st_mode):
                 return False
-            copy_file(source, temporary)
-            if sha256_of(temporary) == sha256:
-                os.replace(temporary, self.staged(sha256))
+            with open(source, "rb", buffering=0) as file, contextlib.suppress(AgentError):
+                stage_checked(self._stage, sha256, blocks_of(file))
                 return True
-            os.unlink(temporary)
         return False
 
     def apply(self, digest: str) -> None:
         tree, plan = self.tree, self.plan
         # After a kill, this shows the next sync which files it wrote.
-        journal = [row[:5] for row in plan.make]
-        write_json_atomically(
-            tree.state_directory + b"/pending.json", {"rows": [*tree.pending, *journal]}, durable=False
-        )
-        for path in plan.remove:
-            self._remove(tree.path_of(path))
-        for path in plan.moved_away:
-            os.rename(tree.path_of(path), self._free_backup_path(path))
-        uses_left = {sha: len(rows) for sha, rows in self.contents.items()}
-        for row in plan.make:
-            self._make(row, uses_left)
-        for row in plan.modes:
-            os.chmod(tree.path_of(row[0]), row[2])
+        journal = [entry[:5] for entry in (*tree.pending, *plan.make)]
+        write_json_atomically(tree.state_directory + b"/pending.json", {"rows": journal}, durable=False)
+        uses_left = {sha: len(entries) for sha, entries in self.contents.items()}
+        try:
+            for path in plan.remove:
+                with self._place_of(path) as (directory, name):
+                    remove_entry(directory, name)
+            for path in plan.moved_away:
+                with self._place_of(path) as (directory, name):
+                    directory.rename(directory.number, name, free_backup_name(directory, name))
+            for entry in plan.make:
+                with self._place_of(entry.path) as (directory, name):
+                    self._make(entry, directory, name, uses_left)
+            for entry in plan.modes:
+                with self._place_of(entry.path) as (directory, name):
+                    os.chmod(name, entry.mode, dir_fd=directory.number)
+        finally:
+            self._directories.leave()
         self._record(digest)
 
-    def _remove(self, target: bytes) -> None:
-        if not stat.S_ISDIR(os.lstat(target).st_mode):
-            os.unlink(target)
-            return
+    @contextlib.contextmanager
+    def _place_of(self, path: str) -> Iterator[tuple[GuardedDirectory, bytes]]:
+        """The directory of a path, opened, and the name in it."""
+        *above, name = encode_name(path).split(b"/")
         try:
-            os.rmdir(target)
+            yield self._directories.enter(above), name
         except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # a run has just written there
-                raise
+            raise OSError(error.errno, error.strerror, self.tree.path_of(path)) from None
 
-    def _make(self, row: Row, uses_left: dict[str, int]) -> None:
-        path, kind, mode, _, content = row
-        target = self.tree.path_of(path)
-        if kind == "d":
-            os.mkdir(target)
-            os.chmod(target, mode)
+    def _make(self, entry: ManifestEntry, directory: GuardedDirectory, name: bytes, uses_left: dict[str, int]) -> None:
+        if entry.kind == "d":
+            os.mkdir(name, dir_fd=directory.number)
+            os.chmod(name, entry.mode, dir_fd=directory.number)
             return
-        temporary = self.tree.stage + b"/next"
-        if kind == "l":
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
-            os.symlink(encode_name(content), temporary)
+        if entry.kind == "l":
+            self._stage.unlink(_NEXT)
+            self._stage.link_to(encode_name(entry.content), _NEXT, replace=False)
+            directory.rename(self._stage.number, _NEXT, name)
+            return
+        source = entry.content.encode()
+        uses_left[entry.content] -= 1
+        if uses_left[entry.content]:
+            with open(self._stage.open_to_read(source), "rb", buffering=0) as file:
+                self._stage.write(_NEXT, blocks_of(file), entry.mode)
+            source = _NEXT
         else:
-            uses_left[content] -= 1
-            source = self.staged(content)
-            if uses_left[content]:
-                copy_file(source, temporary)
-                source = temporary
-            os.chmod(source, mode)
-            temporary = source
-        os.replace(temporary, target)
-
-    def _free_backup_path(self, path: str) -> bytes:
-        number = 1
-        while lstat_or_none(self.tree.path_of(f"{path}.node-{number}")) is not None:
-            number += 1
-        return bytes(self.tree.path_of(f"{path}.node-{number}"))
+            os.chmod(source, entry.mode, dir_fd=self._stage.number)
+        directory.rename(self._stage.number, source, name)
 
     def _record(self, digest: str) -> None:
         plan, tree = self.plan, self.tree
         blocked, kept = set(plan.blocked), set(plan.kept)
-        made = {row[0] for row in plan.make}
+        made = {entry.path for entry in plan.make}
         rows = []
-        for path, row in plan.manifest.items():
+        for path, entry in plan.manifest.items():
             status = lstat_or_none(tree.path_of(path)) if path in made else plan.status(path)
-            identity = None
-            if status is not None and path not in blocked and path not in kept:
-                identity = [status.st_size, status.st_mtime_ns, status.st_ino]
-            rows.append([*row[:5], identity, path not in blocked and (path in made or path in plan.old)])
-        rows += [row for row in plan.in_data if lstat_or_none(tree.path_of(row[0])) is not None]
-        write_json_atomically(tree.state_directory + b"/state.json", {"digest": digest, "rows": rows})
-        os.unlink(tree.state_directory + b"/pending.json")
-        empty_stage(tree.stage)
+            is_written = status is not None and path not in blocked and path not in kept
+            identity = identity_of(status) if status is not None and is_written else None
+            rows.append(TreeRow(entry, identity, path not in blocked and (path in made or path in plan.old)))
+        rows += [row for row in plan.in_data if lstat_or_none(tree.path_of(row.entry.path)) is not None]
+        state = {"digest": digest, "rows": [row.to_json() for row in rows]}
+        write_json_atomically(tree.state_directory + b"/state.json", state)
+        with self._top.enter(_STATE) as directory:
+            os.unlink(b"pending.json", dir_fd=directory.number)
+        empty_stage(self._top)
 
 
-def empty_stage(stage: bytes) -> None:
-    """Remove the stage with the contents in it; it has no directories."""
-    with contextlib.suppress(OSError):
-        for name in os.listdir(stage):
-            os.unlink(stage + b"/" + name)
-        os.rmdir(stage)
+def remove_entry(directory: GuardedDirectory, name: bytes) -> None:
+    """A file, a link, or a directory if nothing is in it."""
+    if not stat.S_ISDIR(os.stat(name, dir_fd=directory.number, follow_symlinks=False).st_mode):
+        os.unlink(name, dir_fd=directory.number)
+        return
+    try:
+        os.rmdir(name, dir_fd=directory.number)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # a run has just written there
+            raise
+
+
+def free_backup_name(directory: GuardedDirectory, name: bytes) -> bytes:
+    number = 1
+    while directory.status_of(b"%s.node-%d" % (name, number)) is not None:
+        number += 1
+    return b"%s.node-%d" % (name, number)
+
+
+def empty_stage(top: GuardedDirectory) -> None:
+    """Remove the stage of a tree with the contents in it."""
+    with contextlib.suppress(OSError), top.enter(_STATE) as directory:
+        directory.remove_tree(_STAGE, ignore_errors=True)
 
 
 def remove_old_transfers(home: bytes, now: float) -> None:
     """Remove what broken-off syncs left in the store for transfers, HOME/tmp/sync."""
-    store = home + b"/tmp/sync"
-    with contextlib.suppress(OSError):
-        for name in os.listdir(store):
-            path = store + b"/" + name
-            status = lstat_or_none(path)
-            if status is None or now - status.st_mtime < DAY or not is_stored(decode_name(path)):
-                continue
-            if stat.S_ISDIR(status.st_mode):
-                empty_stage(path)
-            else:
-                os.unlink(path)
-
-
-def copy_file(source: bytes, target: bytes) -> None:
-    from shutil import copyfile  # 8 ms, and seldom needed
-
-    copyfile(source, target)
+    with contextlib.suppress(OSError), open_real(home + b"/tmp/sync") as store:
+        for name in store.names():
+            status = store.status_of(name)
+            is_old = status is not None and now - status.st_mtime >= DAY
+            if is_old and is_stored(os.path.join(store.path, os.fsdecode(name))):
+                store.remove_tree(name, ignore_errors=True)
 
 
 class UploadStream:
@@ -333,54 +337,46 @@ class UploadStream:
         raise AgentError(f"no files came for {UPLOAD_SILENCE} s: the connection may be lost", "run it again")
 
 
-def receive_contents(stage: bytes, stream: BinaryIO | UploadStream) -> None:
+def receive_contents(stage: GuardedDirectory, stream: ByteStream) -> None:
     """Write contents from a stream to the stage; each is complete and has its hash, or is absent.
 
-    Only a kill can leave an incomplete file, of another size: see `TreeUpdate.is_staged`.
+    Only a kill can leave an incomplete file, of another size: see `TreeUpdate`.
     """
-    for header in read_headers(stream):
-        sha256, size = str(header.get("sha256")), header["size"]
-        if not SHA256.fullmatch(sha256):
+    for file in read_files(stream):
+        if not SHA256.fullmatch(file.sha256):
             raise AgentError("a file came without a hash")
-        path, body = stage + b"/" + sha256.encode(), read_body(stream, size, sha256)
-        if size > CHUNK:
-            receive_large(path, sha256, body)
-            continue
-        data = b"".join(body)
-        if hashlib.sha256(data).hexdigest() != sha256:
-            raise AgentError("a file of the project changed while it was sent", "run it again")
-        write_new(path, data)
+        if file.part.size > CHUNK:
+            stage_checked(stage, file.sha256, file.chunks(file.sha256))
+        else:
+            stage_small(stage, file.sha256.encode(), file.content(_CHANGED))
 
 
-def write_new(path: bytes, data: bytes) -> None:
-    """Like `open` and `write`, with a third of their system calls."""
+def stage_small(stage: GuardedDirectory, name: bytes, data: bytes) -> None:
+    """Without another name before: a third of the system calls."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        number = os.open(path, flags, 0o600)
+        number = os.open(name, flags, 0o600, dir_fd=stage.number)
     except FileExistsError:  # of a call that was killed, or a link to the store
-        os.unlink(path)
-        number = os.open(path, flags, 0o600)
+        stage.unlink(name)
+        number = os.open(name, flags, 0o600, dir_fd=stage.number)
     try:
-        while data:
-            data = data[os.write(number, data) :]
+        write_all(number, data)
     finally:
         os.close(number)
 
 
-def receive_large(path: bytes, sha256: str, body: Iterator[bytes]) -> None:
+def stage_checked(stage: GuardedDirectory, sha256: str, chunks: Iterator[bytes]) -> None:
+    """Raises an AgentError if they don't have that hash."""
     digest = hashlib.sha256()
-    with open(path + b".part", "wb", buffering=0) as file:
-        for chunk in body:
+    with stage.written(sha256.encode(), 0o600) as number:
+        for chunk in chunks:
             digest.update(chunk)
-            while chunk:
-                chunk = chunk[file.write(chunk) :]
-    if digest.hexdigest() != sha256:
-        os.unlink(path + b".part")
-        raise AgentError("a file of the project changed while it was sent", "run it again")
-    os.replace(path + b".part", path)
+            write_all(number, chunk)
+        if digest.hexdigest() != sha256:
+            raise AgentError(_CHANGED, "run it again")
 
 
-def stage_from_store(stage: bytes, path: bytes) -> None:
+def stage_from_store(stage: GuardedDirectory, path: bytes) -> None:
     """Stage a file of the content store by link or copy; a parcel is unpacked."""
     sha256, name = path.split(b"/")[-2:]
     if not os.path.exists(path):
@@ -389,29 +385,28 @@ def stage_from_store(stage: bytes, path: bytes) -> None:
         with open(path, "rb") as file:
             receive_contents(stage, file)
         return
-    staged = stage + b"/" + sha256
     try:
-        os.link(path, staged)  # it also stays in the store, from which other hosts fetch it
+        os.link(path, sha256, dst_dir_fd=stage.number)  # it also stays in the store, from which other hosts fetch it
     except FileExistsError:
-        if os.lstat(staged).st_size != os.stat(path).st_size:  # of a call that was killed
-            os.unlink(staged)
+        status = stage.status_of(sha256)
+        if status is not None and status.st_size != os.stat(path).st_size:  # of a call that was killed
+            stage.unlink(sha256)
             stage_from_store(stage, path)
     except OSError:
-        copy_file(path, staged + b".part")
-        os.replace(staged + b".part", staged)
+        with open(path, "rb", buffering=0) as file:
+            stage.write(sha256, blocks_of(file))
 
 
-def read_manifest(request: TreeRequest, stream: BinaryIO) -> list[Row]:
+def read_manifest(request: TreeRequest, stream: BinaryIO) -> list[ManifestEntry]:
     """The manifest; none of its paths may lead out of the tree or into the state directory."""
-    compressed = stream.read(request["manifest"])
-    if len(compressed) != request["manifest"]:
+    packed = stream.read(request["manifest"])
+    if len(packed) != request["manifest"]:
         raise AgentError("the connection broke off while the list of files came", "run it again")
-    rows: list[Row] = parse_json(zlib.decompress(compressed, GZIP))
-    for row in rows:
-        parts = row[0].split("/")
-        if "\0" in row[0] or parts[0] == STATE_DIRECTORY or any(part in ("", ".", "..") for part in parts):
-            raise AgentError(f"{row[0]!r} can't be a path in a tree")
-    return rows
+    entries = unpack_entries(packed)
+    for entry in entries:
+        if not entry.path or entry.path.partition("/")[0] == STATE_DIRECTORY:
+            raise AgentError(f"{entry.path!r} can't be a path in a tree")
+    return entries
 
 
 def put(request: PutRequest, stream: BinaryIO) -> PutReply:
@@ -423,31 +418,31 @@ def put_into(trees: list[ProjectTree], request: PutRequest, stream: BinaryIO) ->
     tree = next((tree for tree in trees if tree.generation == number), None)
     tree = tree or ProjectTree(home, request["project"], number)
     others = [other for other in trees if other.generation != number]
-    rows = read_manifest(request, stream)
+    entries = read_manifest(request, stream)
     if request["dry_run"]:
-        return PutReply(changes_of(Plan(tree, rows, request["data"]), dry_run=True))
-    with tree.lock():
+        return PutReply(changes_of(Plan(tree, entries, request["data"]), dry_run=True))
+    with tree.lock(), open_real(tree.path) as top:
         if request.get("expected", tree.digest) != tree.digest:
             return PutReply()  # another host with this home was faster
-        make_private_directory(tree.stage)
-        try:
-            for blob in request["blobs"]:
-                stage_from_store(tree.stage, os.fsencode(blob))
-            receive_contents(tree.stage, UploadStream(stream))
-            plan = Plan(tree, rows, request["data"])
-            update = TreeUpdate(plan)
-            if missing := update.stage_local_copies(others):
-                return PutReply(need=tuple(missing))
-        except OSError:
-            empty_stage(tree.stage)  # no path is changed yet, and the disk space may be needed
-            raise
-        if plan.changes and (busy := tree.active_runs(own_run, ended)):
-            return PutReply(busy=tuple(busy))
-        for other in others:
-            other.release(own_run)
-        for run in [*ended, *(run for run in tree.runs() if has_ended(tree, run))]:
-            tree.release(run)
-        update.apply(request["digest"])
+        with top.enter(_STATE + b"/" + _STAGE, make=True, mode=0o700) as stage:
+            try:
+                for blob in request["blobs"]:
+                    stage_from_store(stage, os.fsencode(blob))
+                receive_contents(stage, UploadStream(stream))
+                plan = Plan(tree, entries, request["data"])
+                update = TreeUpdate(plan, top, stage)
+                if missing := update.stage_local_copies(others):
+                    return PutReply(need=tuple(missing))
+            except OSError:
+                empty_stage(top)  # no path is changed yet, and the disk space may be needed
+                raise
+            if plan.changes and (busy := tree.active_runs(own_run, ended)):
+                return PutReply(busy=tuple(busy))
+            for other in others:
+                other.release(own_run)
+            for run in [*ended, *(run for run in tree.runs() if has_ended(tree, run))]:
+                tree.release(run)
+            update.apply(request["digest"])
         tree.lease(own_run)
         remove_old_transfers(home, tree.filesystem_time())
         return PutReply(changes_of(plan))
@@ -471,8 +466,8 @@ def update(request: TreeRequest, stream: BinaryIO) -> TreesReply:
 
 
 def changes_of(plan: Plan, *, dry_run: bool = False) -> TreeChanges:
-    files = tuple(row[0] for row in plan.make if row[1] != "d")
-    gone = tuple(path for path in plan.remove if any(row[1] != "d" for row in plan.old[path]))
+    files = tuple(entry.path for entry in plan.make if entry.kind != "d")
+    gone = tuple(path for path in plan.remove if any(row.entry.kind != "d" for row in plan.old[path]))
     return TreeChanges(
         decode_name(plan.tree.path),
         bool(plan.changes),

@@ -21,10 +21,11 @@ from ipexctl.node.common.authenticated_socket import MALFORMED, REPLY_TIME, Auth
 from ipexctl.node.common.files import format_size
 from ipexctl.node.common.handshake import CHECKPOINT_EXCHANGE
 from ipexctl.node.common.limits import CHECKPOINT_STEP
-from ipexctl.node.files.checkpoint_plan import Copy, ExchangePlan, HostCopies, plan_exchange, read_host_copies
+from ipexctl.node.files.checkpoint_plan import ExchangePlan, HostCopies, plan_exchange, read_host_copies
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
+    from ipexctl.node.files.manifest import ManifestEntry
 
 _MAX_REASON = 1000
 
@@ -111,7 +112,7 @@ class CheckpointExchange(AuthenticatingServer):
         name = secrets.token_hex(16)
         for host in reports:
             own = [transfer for transfer in plan.transfers if transfer.source == host]
-            copies = {copy.name: copy for transfer in own for copy in transfer.copies}
+            copies = {copy.path: copy for transfer in own for copy in transfer.copies}
             clients = [self._addresses[transfer.target] for transfer in own]
             self._send(host, {"exchange": name, "serve": list(copies.values()), "clients": clients})
         ports = {host: self._receive(host).get("port") for host in reports}
@@ -171,11 +172,11 @@ def describe_exchange(path: str, reports: Mapping[str, HostCopies], plan: Exchan
     for host, report in reports.items():
         for name, why in sorted(report.incomplete.items()):
             lines.append(f"checkpoint {_shown(above, name)} of {host} is not used: {why}")
-    sources: dict[tuple[str, tuple[Copy, ...]], list[str]] = {}
+    sources: dict[tuple[str, tuple[ManifestEntry, ...]], list[str]] = {}
     for transfer in plan.transfers:
         sources.setdefault((transfer.source, transfer.copies), []).append(transfer.target)
     for (source, copies), targets in sources.items():
-        what = _shown(above, copies[0].name) if len(copies) == 1 else f"{path} ({len(copies)} files)"
+        what = _shown(above, copies[0].path) if len(copies) == 1 else f"{path} ({len(copies)} files)"
         size = format_size(sum(copy.size for copy in copies))
         lines.append(f"checkpoint {what}: {size} from {source} to {', '.join(targets)}")
     return [*lines, *_describe_left_out(path, reports, plan)]

@@ -34,7 +34,7 @@ from ipexctl.node.common.link import ready
 from ipexctl.node.common.records import DETAIL_MARK, Detail
 from ipexctl.node.run import output_buffer, process_stacks, processes, rank_env, supervisor_client
 from ipexctl.node.run.oom import OutOfMemoryWatch
-from ipexctl.node.run.rank_machine import Act, ExplainExit, PassOn, RankState, Send, Turn
+from ipexctl.node.run.rank_machine import Act, ExplainExit, PassOn, SendReport, Turn, WrapperState
 from ipexctl.node.run.rank_meter import MeteredHost, RankMeter
 from ipexctl.node.run.spill_file import SpillFile
 
@@ -101,7 +101,7 @@ class Rank:
         self.welcome: Json = {}
         self.streams: list[supervisor_client.CommandStream] = []
         self.is_lowest = rank == min(job.ranks)
-        self.state = RankState(time.monotonic(), is_lowest=self.is_lowest, is_trial=job.trial)
+        self.state = WrapperState(time.monotonic(), is_lowest=self.is_lowest, is_trial=job.trial)
         self.exchange_process: CheckpointProcess | None = None
         self.child: subprocess.Popen[bytes] | None = None
         self.watch: CommandWatch | None = None
@@ -151,7 +151,7 @@ class Rank:
         for command in commands:
             if isinstance(command, Act):
                 self._acts[command]()
-            elif isinstance(command, Send):
+            elif isinstance(command, SendReport):
                 self.client.send_message(command.t, **command.fields)
             elif isinstance(command, PassOn):
                 self.pass_on(command)

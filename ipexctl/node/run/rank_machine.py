@@ -105,7 +105,7 @@ class Act(Enum):
     CHECK_RAISED = "report by `on_raised_checked` whether the process that has raised an exception is still there"
 
 
-class Send(NamedTuple):
+class SendReport(NamedTuple):
     """A message for the supervisor. Without a connection it is dropped: its state is sent again after a reconnect."""
 
     t: str
@@ -135,8 +135,8 @@ class ExplainExit(NamedTuple):
     """The most bytes that the command had."""
 
 
-Command = Union[Act, Send, Resume, PassOn, ExplainExit]
-Step = Tuple["RankState", Tuple[Command, ...]]
+Command = Union[Act, SendReport, Resume, PassOn, ExplainExit]
+Step = Tuple["WrapperState", Tuple[Command, ...]]
 
 
 class Turn(NamedTuple):
@@ -153,7 +153,7 @@ class Turn(NamedTuple):
     """Its stacks are being read."""
 
 
-class RankState(NamedTuple):
+class WrapperState(NamedTuple):
     """A rank, from the start of its wrapper."""
 
     begun: float
@@ -221,11 +221,11 @@ class RankState(NamedTuple):
         """Whether it removes the file at its end: with a supervisor, that says when."""
         return self.bond is Bond.LOST
 
-    def enter(self, phase: Phase) -> RankState:
+    def enter(self, phase: Phase) -> WrapperState:
         assert phase in PHASES[self.phase], f"{self.phase.name} does not become {phase.name}"
         return self._replace(phase=phase)
 
-    def change_bond(self, bond: Bond) -> RankState:
+    def change_bond(self, bond: Bond) -> WrapperState:
         return self._replace(bond=bond) if bond in BONDS[self.bond] else self
 
     # The supervisor
@@ -243,12 +243,12 @@ class RankState(NamedTuple):
         if state.pid is not None or state.not_started:
             reports += state._start_reports()
         if state.stuck is not None:
-            reports.append(Send("stuck", state.stuck))
+            reports.append(SendReport("stuck", state.stuck))
         if state.outside_signal is not None:
-            reports.append(Send("outside-signal", {"signal": state.outside_signal}))
+            reports.append(SendReport("outside-signal", {"signal": state.outside_signal}))
         if state.exchange_problem:
-            reports.append(Send("checkpoint-failed", {"reason": state.exchange_problem}))
-        exit_report = [Send("exit", state.exit)] if state.exit is not None else []
+            reports.append(SendReport("checkpoint-failed", {"reason": state.exchange_problem}))
+        exit_report = [SendReport("exit", state.exit)] if state.exit is not None else []
         return state, (Resume(welcome), *reports, Act.SEND_WINDOWS, *exit_report)
 
     def on_message(self, t: str, now: float) -> Step:
@@ -269,7 +269,7 @@ class RankState(NamedTuple):
         """All output was sent over this connection, and is acknowledged; `ends` are the offsets."""
         if self.phase is not Phase.DONE or self.end_sent:
             return self, ()
-        return self._replace(end_sent=True), (Send("end", {"ends": ends}),)
+        return self._replace(end_sent=True), (SendReport("end", {"ends": ends}),)
 
     # The command
 
@@ -296,7 +296,7 @@ class RankState(NamedTuple):
     def on_exit_explained(self, oom: Json | None, disk: Json | None) -> Step:
         assert self.exit is not None
         report = {**self.exit, "oom": oom, "disk": disk}
-        return self._replace(exit=report), (Act.FINISH_METER, Act.SEND_WINDOWS, Send("exit", report))
+        return self._replace(exit=report), (Act.FINISH_METER, Act.SEND_WINDOWS, SendReport("exit", report))
 
     def on_raised(self, process: ProcessIdentity, code: int, text: str, now: float) -> Step:
         """An uncaught exception is about to end a process of the command: the first that said so counts."""
@@ -308,13 +308,13 @@ class RankState(NamedTuple):
         if not is_alive:  # a shell script continues without it
             return self._replace(raised=None, raised_at=NEVER), ()
         stuck = {"code": self.raised_code, "text": self.raised_text, "seconds": RANK_STUCK}
-        return self._replace(stuck=stuck), (Send("stuck", stuck),)
+        return self._replace(stuck=stuck), (SendReport("stuck", stuck),)
 
     def on_exchange_ended(self, problem: str) -> Step:
         """The process that exchanges checkpoints has ended; `problem` if it has not told the supervisor why."""
         if not problem or self.phase is not Phase.WAITING:
             return self, ()
-        return self._replace(exchange_problem=problem), (Send("checkpoint-failed", {"reason": problem}),)
+        return self._replace(exchange_problem=problem), (SendReport("checkpoint-failed", {"reason": problem}),)
 
     def on_signal(self, number: int, now: float) -> Step:
         """A signal to the wrapper: one that asks for something is the command's, any other ends it."""
@@ -323,7 +323,7 @@ class RankState(NamedTuple):
         state, commands = self._replace(is_signalled=True)._stop(now)
         if not self.may_run or self.is_lost:
             return state, commands
-        return state._replace(outside_signal=number), (Send("outside-signal", {"signal": number}), *commands)
+        return state._replace(outside_signal=number), (SendReport("outside-signal", {"signal": number}), *commands)
 
     # The time
 
@@ -421,9 +421,9 @@ class RankState(NamedTuple):
         return self.phase is Phase.RUNNING and self.pid is not None
 
     def _start_reports(self) -> list[Command]:
-        start = Send("start", {"pid": self.pid}) if self.pid is not None else None
-        start = start or Send("not-started", {"reason": self.not_started})
-        return [start, *(Send("mismatch", {"text": text}) for text in self.mismatches)]
+        start = SendReport("start", {"pid": self.pid}) if self.pid is not None else None
+        start = start or SendReport("not-started", {"reason": self.not_started})
+        return [start, *(SendReport("mismatch", {"text": text}) for text in self.mismatches)]
 
     def _lose(self, bond: Bond, why: str, now: float) -> Step:
         """There is no supervisor any more: stop the command."""

@@ -15,19 +15,21 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ipexctl.facts.internal import addresses_among
+from ipexctl.files.store_client import Damaged, StoreLocation, missing
+from ipexctl.files.stream import NotInStore
 from ipexctl.hosts.home import find_leaders
 from ipexctl.hosts.nodeset import fold
 from ipexctl.refusal import Refusal
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, HostStatus, TimedOut
 from ipexctl.remote.progress import BytesMoved, HostFinished, Stepped
-from ipexctl.remote.transfer.store_client import Damaged, NotInStore, StoredFile, StoreLocation, missing
 from ipexctl.stack.env.environment import EnvClient, machine_token, parse_result
 from ipexctl.stack.env.preflight import home_obstacle
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from ipexctl.files.store_client import StoredFile
     from ipexctl.hosts.host import Host
     from ipexctl.node.env.replies import CheckResult, EnvRecord
     from ipexctl.remote.reply import Reply
@@ -82,7 +84,7 @@ class EnvInstaller:
 
     def build_everywhere(self, hosts: Sequence[Host]) -> None:
         """Deliver the wheels, build once per store and verify on every host."""
-        from ipexctl.remote.transfer.distribute import Distributor  # slow to import, as those below
+        from ipexctl.files.distribute import Distributor  # slow to import, as those below
 
         context = self.context
         ready = [host for host in hosts if self._check_room(host)]

@@ -24,6 +24,10 @@ from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 
+from ipexctl.files import store_client
+from ipexctl.files.relay import ArrivingFiles
+from ipexctl.files.store_client import Download, StoredFile, StoreLocation
+from ipexctl.files.stream import NotInStore
 from ipexctl.node.common.files import make_private_directory, sha256_of
 from ipexctl.node.common.http import without_login
 from ipexctl.remote.cancel import Cancel
@@ -31,9 +35,6 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.progress import BytesMoved, HostFinished
-from ipexctl.remote.transfer import store_client
-from ipexctl.remote.transfer.relay import ArrivingFiles
-from ipexctl.remote.transfer.store_client import Download, NotInStore, StoredFile, StoreLocation
 from ipexctl.stack.lock.indexes import IndexAnswer, directory_of, pip_settings, unqueried
 from ipexctl.stack.lock.pipeline import query_here
 

@@ -6,8 +6,8 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ipexctl.files.store_client import StoredFile
 from ipexctl.remote.reply import MalformedReply, Reply
-from ipexctl.remote.transfer.store_client import StoredFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

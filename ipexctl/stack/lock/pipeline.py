@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
+from ipexctl.files import store_client as stores
+from ipexctl.files.store_client import Download, StoreLocation
 from ipexctl.node.common.http import without_login
 from ipexctl.node.env.replies import PipSettings, SourceFailure
 from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Notice
-from ipexctl.remote.transfer import store_client as stores
-from ipexctl.remote.transfer.store_client import Download, StoreLocation
 from ipexctl.stack.choice import installed_plan
 from ipexctl.stack.env.preflight import UNPACKED
 from ipexctl.stack.lock.bindings import lacks_oneccl

@@ -19,6 +19,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.jobs.ranks import EVERY_RANK, RankSet
+from ipexctl.jobs.summary import summary_fields
 from ipexctl.node.common.frames import Chunk, Note
 from ipexctl.node.common.records import RunStatus
 from ipexctl.remote.progress import Notice
@@ -27,7 +28,7 @@ from ipexctl.ui.messages import STOPPING, fitted, notice_text, write_to_terminal
 from ipexctl.ui.run.figures import Figures
 from ipexctl.ui.run.lines import PrefixedLines
 from ipexctl.ui.run.notes import ShownNotes
-from ipexctl.ui.run.summary import end_lines, summary_fields
+from ipexctl.ui.run.summary import end_lines
 from ipexctl.ui.safe_output import Pipe
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The end of a run or a detach: sentences with the next command for a user, fields for a program. Pure.
+"""The end of a run or a detach: sentences with the next command for a user. Pure.
 
 In: the status of a run, as its supervisor wrote it. Out: lines for the terminal, and the figures of a run in progress
 in a few words, for the live view and `ps`: its throughput, and the rank that is slow now. The rule: what is not known
@@ -7,16 +7,14 @@ is left out.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.jobs.ranks import describe_ranks
 from ipexctl.node.common.slurm import LIMIT_NEAR, describe_run_end
-from ipexctl.node.run import summary as node_summary
 from ipexctl.node.run.network_watch import ADVISED
 from ipexctl.text import counted, printable
 
 if TYPE_CHECKING:
-    from ipexctl.jobs.registry import RunRecord
     from ipexctl.node.common.records import NetworkCost, RankStatus, RunStatus, Throughput
 
 _CODES_OF_IPEXCTL: Final = (2, 3)
@@ -124,20 +122,6 @@ def short_throughput(throughput: Throughput | None) -> str:
 
 def _rate(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
-
-
-def summary_fields(
-    record: RunRecord | None, status: RunStatus | None, exit_code: int, seconds: float
-) -> dict[str, Any]:
-    """The fields of `--summary` and of the event `end`; id and state are null if no run was started."""
-    return node_summary.summary_fields(
-        record.id if record is not None else None,
-        status,
-        world_size=record.world_size if record is not None else 0,
-        hosts=record.hosts if record is not None else (),
-        exit_code=exit_code,
-        seconds=seconds,
-    )
 
 
 def left_text(run: str) -> str:

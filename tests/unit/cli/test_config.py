@@ -25,8 +25,7 @@ from ipexctl.cli.hosts import host_options, select
 from ipexctl.cli.launch_options import options_of_run, read_launch_call
 from ipexctl.cli.options import Home, Targets
 from ipexctl.errors import FileError, UserError
-from ipexctl.jobs.submit.options import RunOptions
-from ipexctl.launch.options import RankOptions
+from ipexctl.spec import RankOptions, RunOptions
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -513,7 +512,7 @@ def test_the_backend_of_a_config_file_reaches_the_request(
     backends = []
 
     def read_only(*given: Any) -> Any:
-        backends.append(read_launch_call(*given).request.options.backend)
+        backends.append(read_launch_call(*given).spec.backend)
         raise typer.Exit
 
     monkeypatch.setattr("ipexctl.cli.run.read_launch_call", read_only)

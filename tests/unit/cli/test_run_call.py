@@ -14,8 +14,9 @@ from typer.main import get_command
 from ipexctl.cli.app import app
 from ipexctl.cli.interrupt import Interrupt
 from ipexctl.cli.launch_options import note_on_arguments
-from ipexctl.cli.run import RunCall
+from ipexctl.cli.run import CallOutcome
 from ipexctl.jobs.submit.request import StartFailure
+from ipexctl.spec import RunSpec
 
 COMMANDS: Any = get_command(app)
 
@@ -47,7 +48,7 @@ def test_commands_and_modules_get_no_note_about_arguments(tmp_path: Path) -> Non
 def _note(kind: Any, *argv: str) -> str:
     context = COMMANDS.make_context("ipexctl", ["run", "train.py"])
     run = COMMANDS.get_command(context, "run").make_context("run", ["train.py"], parent=context)
-    return note_on_arguments(run, kind, argv)
+    return note_on_arguments(run, RunSpec(kind, argv))
 
 
 START_FAILURE = StartFailure("node1: REASON", "FIX: -l '!node1'", ("node1",))
@@ -64,7 +65,7 @@ START_FAILURE = StartFailure("node1: REASON", "FIX: -l '!node1'", ("node1",))
 def test_a_run_that_did_not_start_says_why_unless_it_was_interrupted_before_it_can_have_begun(
     failure: StartFailure, signal_code: int | None, code: int, is_told: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    called, interrupt = RunCall(True, None), Interrupt()
+    called, interrupt = CallOutcome(True, None), Interrupt()
     interrupt.code = signal_code
     assert called.not_started(failure, interrupt).exit_code == code
     assert called.needs_note is not failure.is_unsure
@@ -75,7 +76,7 @@ def test_a_run_that_did_not_start_says_why_unless_it_was_interrupted_before_it_c
 def test_the_summary_of_an_earlier_run_is_replaced_if_the_install_fails(tmp_path: Path) -> None:
     summary = tmp_path / "s.json"
     summary.write_text('{"state": "ok", "exit_code": 0}')
-    call = RunCall(True, summary)
+    call = CallOutcome(True, summary)
     assert call.ended("the install failed", 3).exit_code == 3
     document = json.loads(summary.read_text())
     assert [document[name] for name in ("id", "state", "exit_code")] == [None, None, 3]

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 from ipexctl.cli import fetch as fetch_module
 from ipexctl.cli.fetch import fetch_command
 from ipexctl.cli.wait import wait_command
+from ipexctl.files.requested import FetchResult
 from ipexctl.hosts.host import Host
 from ipexctl.jobs import wait as jobs_wait
-from ipexctl.jobs.fetch.fetch import FetchRequest, PathOnHosts
-from ipexctl.jobs.fetch.manifest import FetchResult
+from ipexctl.jobs.fetch import FetchRequest, PathOnHosts
 from ipexctl.jobs.registry import RunRecord, RunRegistry
 from ipexctl.remote.connector import Connector
 from ipexctl.remote.outcome import HostError, Unreachable

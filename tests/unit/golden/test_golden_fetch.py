@@ -10,9 +10,9 @@ import test_run_fetch as fetching
 from golden_file import Case, golden_diff, refusal, rows_of, without
 from test_run_record import RUN
 
+from ipexctl.files.requested import FetchSource, parse_source
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.fetch.fetch import order_of_host, order_of_run
-from ipexctl.jobs.fetch.manifest import FetchSource, parse_source
+from ipexctl.jobs.fetch import order_of_host, order_of_run
 from ipexctl.jobs.registry import RunRecord, RunRegistry
 from ipexctl.jobs.submit.project import files_in_other_generations
 from ipexctl.remote.outcome import HostError

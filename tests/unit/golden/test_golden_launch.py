@@ -23,8 +23,9 @@ from ipexctl.launch.accelerate_env import misunderstandings
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.plan import LaunchPlan
 from ipexctl.launch.rank_distribution import distribute_ranks
-from ipexctl.launch.request import Export, LaunchOptions, RankEnv
+from ipexctl.launch.request import RankEnv
 from ipexctl.refusal import Refusal
+from ipexctl.spec import Export, RunSpec
 from ipexctl.ui.launch_plan import plan_lines
 
 SPR = cpu(64, 2, sockets=2)
@@ -84,7 +85,7 @@ def refusals() -> list[Case]:
     }
     found = [(name, refusal(*machines, **options)) for name, (machines, options) in scenes.items()]
     for options in rows_of(share.test_impossible_numbers_are_refused):
-        refused_options = check_options(LaunchOptions(**options))
+        refused_options = check_options(RunSpec("script", ("train.py",), **options))
         assert refused_options is not None
         found.append((f"{options}", refused_options))
     for limits, n, ppn, _ in rows_of(share.test_impossible_distributions_are_refused_with_a_fix):
@@ -114,7 +115,7 @@ def adding() -> list[Case]:
     )
     asked = [plan(*machines, ppn=ppn, allreduce="shared", **options) for machines, ppn, options in scenes]
     by_auto = [plan(one, two, ppn=2), plan(machine(cpu(2, threads=1)), ppn=3)]
-    refusal = check_options(LaunchOptions(exports=(Export("IPEXCTL_ALLREDUCE", "shared"),)))
+    refusal = check_options(RunSpec("script", ("train.py",), exports=(Export("IPEXCTL_ALLREDUCE", "shared"),)))
     assert refusal is not None
     return [
         *(Case("choice", choice) for each in (*asked, *by_auto) for choice in each.choices if "all-reduce" in choice),
@@ -167,7 +168,7 @@ def wrapped() -> list[Case]:
     alone: Any = ("a",)
     return [
         Case("torchrun", unwrapped("torchrun --standalone --nproc-per-node 2 t.py").note),
-        Case("two launchers", unwrapped(two, LaunchOptions(ppn=2), environ, given=("ppn",)).note),
+        Case("two launchers", unwrapped(two, RunSpec("script", ("train.py",), ppn=2), environ, given=("ppn",)).note),
         Case("ipexrun", unwrapped("ipexrun --ninstances 2 --memory-allocator tcmalloc t.py").note),
         Case("IPEX of accelerate", unwrapped("accelerate launch --ipex_enabled --ipex_fusion_enabled t.py").note),
         refused("too few hosts", unwrapped("torchrun --nnodes 2 t.py").used_hosts, alone),

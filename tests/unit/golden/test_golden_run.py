@@ -30,12 +30,12 @@ from ipexctl.jobs.submit.preflight.imports import (
     project_script,
     read_script,
 )
-from ipexctl.jobs.submit.request import RunRequest, StartError, check_ranks, check_request
+from ipexctl.jobs.submit.request import StartError, check_ranks, check_request
 from ipexctl.launch.other_runs import OtherRun, notes_on
-from ipexctl.launch.request import LaunchOptions
 from ipexctl.node.common.records import Silence, SilentRank
 from ipexctl.node.network.replies import NodeResult
 from ipexctl.remote.reply import Reply
+from ipexctl.spec import RunSpec
 
 
 def refused(name: str, call: Callable[..., object], *arguments: Any) -> Case:
@@ -70,8 +70,8 @@ def between_hosts() -> list[Case]:
     ]
 
 
-def request_with(**more: Any) -> RunRequest:
-    return RunRequest(**{"kind": "script", "argv": ("train.py",), "options": LaunchOptions(), **more})
+def request_with(**more: Any) -> RunSpec:
+    return RunSpec(**{"kind": "script", "argv": ("train.py",), **more})
 
 
 def calls() -> list[Case]:
@@ -81,10 +81,7 @@ def calls() -> list[Case]:
     texts = rows_of(test_run_ranks.test_invalid_rank_sets_are_refused_with_examples)
     return [
         *(refusal("run request", check_request, request_with(**each)) for each in wrong),
-        *(
-            refusal("ranks of these hosts", check_ranks, request_with(options=options, ranks=parse_ranks(text)), hosts)
-            for options, text, _ in ranks
-        ),
+        *(refusal("ranks of these hosts", check_ranks, spec, hosts, parse_ranks(text)) for spec, text, _ in ranks),
         *(refusal(f"--ranks {text!r}", parse_ranks, text) for text in texts),
         refusal("--ranks 8-9 of 4", parse_ranks("8-9").within, 4),
     ]

@@ -9,8 +9,7 @@ import pytest
 from launch_helpers import cpu, machine, plan
 
 from ipexctl.jobs.measured import Fingerprint, Measured, find, fingerprint_of, has_settings, save
-from ipexctl.jobs.submit.request import RunRequest
-from ipexctl.launch.request import Export, LaunchOptions
+from ipexctl.spec import Export, RunSpec
 
 MADE = Fingerprint("cpu 8", "1", "1 1", "2.13.0", "abc")
 FOUND = Measured("2026-11-30", 1.18, 1.12, 1.22, (("omp", "7"), ("x.KMP_BLOCKTIME", "0")), MADE)
@@ -37,8 +36,8 @@ def test_a_damaged_file_says_nothing(text: str, tmp_path: Path) -> None:
     ("omp", "block_time", "expected"), [(7, "0", True), (6, "0", False), (7, "1", False), (None, "0", False)]
 )
 def test_only_a_call_with_these_settings_is_meant(omp: int | None, block_time: str, expected: bool) -> None:
-    options = LaunchOptions(omp=omp, exports=(Export("KMP_BLOCKTIME", block_time),))
-    assert has_settings(RunRequest("script", ("train.py",), options), FOUND.settings) == expected
+    spec = RunSpec("script", ("train.py",), omp=omp, exports=(Export("KMP_BLOCKTIME", block_time),))
+    assert has_settings(spec, FOUND.settings) == expected
 
 
 def test_another_cpu_torch_or_script_is_another_fingerprint() -> None:

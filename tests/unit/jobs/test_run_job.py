@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 from launch_helpers import ENV, IPEX, cpu, machine, plan
 
-from ipexctl.jobs.submit.start import job_of, job_of_plan
+from ipexctl.jobs.submit.start import common_job, job_of
 from ipexctl.launch.plan import SCHEMA, LaunchPlan, to_json
-from ipexctl.launch.request import Export
 from ipexctl.node.common.job import JobRecord, Master, RankJob, read_job
+from ipexctl.spec import Export, RunSpec
 
+SPEC = RunSpec("script", ("train.py",))
 HOSTS = (machine(cpu(64, 2), 1), machine(cpu(16), 2))
 
 
 def job_for(found: LaunchPlan, *hosts: str, **secrets: str) -> JobRecord:
-    job = job_of(found, secrets, job_of_plan(found), hosts)
+    job = job_of(found, secrets, common_job(found, SPEC), hosts)
     assert job is not None
     return job
 
@@ -44,7 +45,7 @@ def test_hosts_of_one_store_share_a_job_and_each_rank_gets_the_variables_of_its_
     assert both.variables["SLURM_PROCID"] is None
     assert both.variables.items() <= job_for(found, "node1").variables.items()
     assert sorted(both.prepended) == ["LD_LIBRARY_PATH", "PATH"]
-    assert job_of(found, {}, job_of_plan(found), ["node3"]) is None
+    assert job_of(found, {}, common_job(found, SPEC), ["node3"]) is None
 
 
 def test_job_is_read_back_from_its_json() -> None:

@@ -14,6 +14,7 @@ from ipexctl.errors import UserError
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.network import Address, Network, Nic
 from ipexctl.facts.system import Account, Security, System
+from ipexctl.files.manifest import Manifest
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.jobs.submit.context import RunContext
@@ -21,13 +22,14 @@ from ipexctl.jobs.submit.preflight import connectivity as ways
 from ipexctl.jobs.submit.preflight import paths as places
 from ipexctl.jobs.submit.preflight.checkpoint import check_synced_path, check_unsynced_path
 from ipexctl.jobs.submit.project import ProjectLocation
-from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure, check_ranks, check_request
-from ipexctl.launch.request import Export, LaunchOptions, RankEnv
+from ipexctl.jobs.submit.request import StartError, StartFailure, check_ranks, check_request
+from ipexctl.launch.request import RankEnv
 from ipexctl.node.common.job import ConnectivityRecord
+from ipexctl.node.files.manifest import EntryKind, ManifestEntry
 from ipexctl.node.network.connectivity import Connections
 from ipexctl.node.network.replies import NodeResult
 from ipexctl.remote.reply import MalformedReply
-from ipexctl.sync.manifest import EntryKind, Manifest, ManifestEntry
+from ipexctl.spec import Export, RunSpec
 from message_data import missing
 
 ADDRESSES = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"}
@@ -213,11 +215,11 @@ def test_no_requested_paths_give_an_empty_result() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"options": LaunchOptions(n=0)},
-        {"options": LaunchOptions(ppn=-1)},
-        {"options": LaunchOptions(master_port=99999)},
-        {"options": LaunchOptions(mpi="foo")},
-        {"options": LaunchOptions(exports=(Export("RANK", "0"),))},
+        {"n": 0},
+        {"ppn": -1},
+        {"master_port": 99999},
+        {"mpi": "foo"},
+        {"exports": (Export("RANK", "0"),)},
         {"python": "python3"},
         {"setup": "env.sh"},
         {"kind": "command", "argv": ("/bin/sh", "-c", "mpirun -n 4 python train.py")},
@@ -227,23 +229,23 @@ def test_no_requested_paths_give_an_empty_result() -> None:
 )
 def test_invalid_requests_are_refused_before_connecting(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError):
-        check_request(RunRequest(**{"kind": "script", "argv": ("train.py",), "options": LaunchOptions(), **wrong}))
+        check_request(RunSpec(**{"kind": "script", "argv": ("train.py",), **wrong}))
 
 
 @pytest.mark.parametrize(
-    ("options", "ranks", "data"),
+    ("spec", "ranks", "data"),
     [
-        (LaunchOptions(n=7, ppn=2), "all", "-n 7 --ppn 2 4 3"),
-        (LaunchOptions(n=3), "3", "--ranks 3"),
-        (LaunchOptions(ppn=2), "6-9", "--ranks 6-9"),
+        (RunSpec("script", ("train.py",), n=7, ppn=2), "all", "-n 7 --ppn 2 4 3"),
+        (RunSpec("script", ("train.py",), n=3), "3", "--ranks 3"),
+        (RunSpec("script", ("train.py",), ppn=2), "6-9", "--ranks 6-9"),
     ],
 )
-def test_impossible_ranks_are_refused_before_connecting(options: LaunchOptions, ranks: str, data: str) -> None:
+def test_impossible_ranks_are_refused_before_connecting(spec: RunSpec, ranks: str, data: str) -> None:
     hosts = [Host(name, name) for name in ADDRESSES]
     with pytest.raises(UserError) as caught:
-        check_ranks(RunRequest("script", ("train.py",), options, ranks=parse_ranks(ranks)), hosts)
+        check_ranks(spec, hosts, parse_ranks(ranks))
     assert missing(caught.value.message, data) == []
-    check_ranks(RunRequest("script", ("train.py",), LaunchOptions(), ranks=parse_ranks("9")), hosts)
+    check_ranks(RunSpec("script", ("train.py",)), hosts, parse_ranks("9"))
 
 
 def test_mpi_given_by_path_is_identified_by_its_version_output() -> None:
@@ -264,21 +266,21 @@ def test_fix_repeats_the_host_options() -> None:
 @pytest.mark.parametrize("pattern", ["", "samples/s", "(", r"(\d+)/(\d+)", "(" * 200 + "x" + ")" * 200])
 def test_a_metric_without_exactly_one_group_is_refused(pattern: str) -> None:
     with pytest.raises(UserError) as caught:
-        check_request(RunRequest("script", ("train.py",), LaunchOptions(), metric=pattern))
+        check_request(RunSpec("script", ("train.py",), metric=pattern))
     assert missing(caught.value.fix, "--metric") == []
-    check_request(RunRequest("script", ("train.py",), LaunchOptions(), metric=r"samples/s: (\S+)"))
+    check_request(RunSpec("script", ("train.py",), metric=r"samples/s: (\S+)"))
 
 
 @pytest.mark.parametrize(
     "path", ["/", "..", "../..", ".", "a//b", "//a", "a/../b", "a\nb", "~/x", ".ipexctl", "a/.ipexctl"]
 )
 def test_a_checkpoint_that_is_no_plain_path_is_refused(path: str) -> None:
-    request = RunRequest("script", ("train.py",), LaunchOptions(), checkpoint=path)
+    request = RunSpec("script", ("train.py",), checkpoint=path)
     with pytest.raises(UserError) as caught:
         check_request(request)
     assert missing(caught.value.fix, "--checkpoint") == []
     for good in ("checkpoints/last.pt", "/scratch/me/last.pt", "../../last.pt", "/home/me/.ipexctl/code/p/out"):
-        check_request(RunRequest("script", ("train.py",), LaunchOptions(), checkpoint=good))
+        check_request(RunSpec("script", ("train.py",), checkpoint=good))
 
 
 @pytest.mark.parametrize(
@@ -325,4 +327,4 @@ def test_checkpoint_through_a_link_of_the_project_is_refused(
 
 def test_an_environment_may_be_named_by_its_directory() -> None:
     for name in ("default", "ipex-2.8-1a2b3c4d"):
-        check_request(RunRequest("script", ("train.py",), LaunchOptions(), env=name))
+        check_request(RunSpec("script", ("train.py",), env=name))

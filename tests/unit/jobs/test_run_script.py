@@ -27,10 +27,10 @@ from ipexctl.jobs.submit.preflight.imports import (
     read_script,
 )
 from ipexctl.jobs.submit.project import locate_project
-from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
-from ipexctl.launch.request import LaunchOptions
+from ipexctl.jobs.submit.request import StartError, StartFailure
 from ipexctl.node.env.replies import EnvRecord
 from ipexctl.remote.reply import Reply
+from ipexctl.spec import RunSpec
 from ipexctl.stack.env.record import SCHEMA
 from ipexctl.stack.project_file import find_project_file
 from message_data import missing
@@ -167,7 +167,7 @@ def test_module_of_a_directory_above_is_found_with_the_line_to_type(
     below.mkdir(parents=True)
     (tmp_path / "outside").mkdir()
     monkeypatch.chdir(below)
-    request = RunRequest("module", ("pkg.train", "--lr", "1e-3"), LaunchOptions())
+    request = RunSpec("module", ("pkg.train", "--lr", "1e-3"))
     script = locate_project(request, below).script
     assert script is not None
     failure = failure_of(script, {"a": ["pkg"]})
@@ -178,7 +178,7 @@ def test_module_of_a_directory_above_is_found_with_the_line_to_type(
         f"ipexctl run -H '{below}/hostfile' -l a --python /opt/py/bin/python -m pkg.train"
         in failure.with_call_options(CallOptions(" -H hostfile -l a", " --python /opt/py/bin/python")).fix
     )
-    elsewhere = locate_project(RunRequest("module", ("outside",), LaunchOptions()), below).script
+    elsewhere = locate_project(RunSpec("module", ("outside",)), below).script
     assert elsewhere is not None  # not beyond the repository
     assert "PyPI" in failure_of(elsewhere, {"a": ["outside"]}).fix
 
@@ -324,7 +324,7 @@ def test_a_path_after_m_is_refused_with_the_name_of_the_module(tmp_path: Path, n
     for path in ("pkg/train.py", "train.py", "a/py.py"):
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).touch()
-    request = RunRequest("module", (name,), LaunchOptions())
+    request = RunSpec("module", (name,))
     if not module:
         locate_project(request, tmp_path)
         return

@@ -20,12 +20,12 @@ from ipexctl.hosts.host import Host
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.jobs.retention import RetentionLimits
 from ipexctl.jobs.submit import pipeline
+from ipexctl.jobs.submit.call import RunCall
 from ipexctl.jobs.submit.context import gather
 from ipexctl.jobs.submit.pipeline import hosts_with_job_files
 from ipexctl.jobs.submit.project import ProjectLocation
-from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
-from ipexctl.jobs.submit.start import Launch, LaunchSpec, in_rank_files
-from ipexctl.launch.request import LaunchOptions
+from ipexctl.jobs.submit.request import StartError, StartFailure
+from ipexctl.jobs.submit.start import Launch, LaunchRecords, in_rank_files
 from ipexctl.node.common.job import (
     JobRecord,
     Master,
@@ -43,6 +43,7 @@ from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.session import Ended, Session
 from ipexctl.remote.session_pool import SessionPool
+from ipexctl.spec import RunSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Readable
 
 HOSTS = (Host("a", "a"), Host("b", "b"))
-REQUEST = RunRequest("script", ("train.py",), LaunchOptions())
+REQUEST = RunSpec("script", ("train.py",))
 
 
 COMMON = JobRecord(2, Master("10.0.0.1"), ("true",), "", {}, id="r", rundir="/h o/runs/r")
@@ -166,7 +167,7 @@ def launch_on(pool: FakeSessionPool, **more: Any) -> Launch:
     start = StartRequest(("mpiexec.hydra",), ranks, 2, 2, Master("10.0.0.1"), 600.0, "report")
     given: dict[str, Any] = {"start": start, "job": COMMON, "stores": stores, **more}
     record = RunRecord("r", HOSTS[0], "/h o", "/e/bin/python")
-    spec = LaunchSpec(record, bind="10.0.0.1", **given)
+    spec = LaunchRecords(record, bind="10.0.0.1", **given)
     launch = Launch(HOSTS, spec, pool)  # type: ignore[arg-type]
     launch.start_supervisor()
     return launch
@@ -346,8 +347,8 @@ def test_a_start_that_fails_waits_for_its_checks(monkeypatch: pytest.MonkeyPatch
     for name, fake in fakes.items():
         monkeypatch.setattr(pipeline, name, fake)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    location = ProjectLocation(tmp_path, "", ("train.py",))
-    started = pipeline.submit_run(HOSTS, REQUEST, Mock(), location, notify=ended.append, note=ended.append)
+    run_call = RunCall(HOSTS, REQUEST, ProjectLocation(tmp_path, "", ("train.py",)))
+    started = pipeline.submit_run(run_call, Mock(), on_step=ended.append, on_note=ended.append)
     assert isinstance(started, StartFailure)
     assert ended == ["checks"]
 

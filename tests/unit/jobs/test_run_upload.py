@@ -13,16 +13,16 @@ from launch_helpers import cpu, machine, plan
 
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.submit.project import ProjectLocation
-from ipexctl.jobs.submit.records import launch_spec
-from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
-from ipexctl.jobs.submit.start import LaunchSpec
+from ipexctl.jobs.submit.records import launch_records
+from ipexctl.jobs.submit.request import StartError, StartFailure
+from ipexctl.jobs.submit.start import LaunchRecords
 from ipexctl.jobs.submit.start_notes import restart_note
 from ipexctl.jobs.submit.upload import upload_project
 from ipexctl.launch.plan import LaunchPlan
-from ipexctl.launch.request import LaunchOptions
+from ipexctl.spec import RunSpec
 
 PROJECT = ProjectLocation(Path("/here/project"), ".", ("train.py",))
-REQUEST = RunRequest("script", ("train.py",), LaunchOptions())
+REQUEST = RunSpec("script", ("train.py",))
 CONTEXT: Any = SimpleNamespace(facts={})
 LEFT_OUT = "left out: .env (credentials; --include PATTERN sends them)"
 
@@ -123,7 +123,7 @@ def test_checkpoint_is_exchanged_if_the_hosts_with_ranks_have_more_than_one_stor
     stores: tuple[str, ...], restarts: int, expected: str
 ) -> None:
     planned = plan(*(machine(cpu(4), number) for number in (1, 2, 3)))
-    request = RunRequest("script", ("train.py",), LaunchOptions(), checkpoint="out/last.pt", max_restarts=restarts)
+    request = RunSpec("script", ("train.py",), checkpoint="out/last.pt", max_restarts=restarts)
     spec = spec_of(planned, request, stores)
     assert spec.start.checkpoint == spec.job.checkpoint == expected
     assert [rank.store for rank in spec.start.ranks] == list(stores)
@@ -137,13 +137,13 @@ def test_the_package_of_a_rank_goes_with_the_meter_and_with_what_adds_gradients_
     options: dict[str, Any], wire: str, is_sent: bool
 ) -> None:
     planned = plan(*(machine(cpu(4), number) for number in (1, 2, 3)), ppn=1, wire=wire)
-    request = RunRequest("script", ("train.py",), LaunchOptions(), metric="x(.)", **options)
+    request = RunSpec("script", ("train.py",), metric="x(.)", **options)
     spec = spec_of(planned, request, ("a", "b", "c"))
     assert spec.needs_in_rank == is_sent
     assert (spec.job.metric, spec.job.meter) == ("x(.)", request.meter)
 
 
-def spec_of(planned: LaunchPlan, request: RunRequest, stores: tuple[str, ...]) -> LaunchSpec:
+def spec_of(planned: LaunchPlan, request: RunSpec, stores: tuple[str, ...]) -> LaunchRecords:
     names = [host.name for host in planned.hosts]
     of_host = {**dict(zip(names, stores, strict=True)), "without-ranks": "z"}
     nothing = SimpleNamespace(logind=None)
@@ -152,4 +152,4 @@ def spec_of(planned: LaunchPlan, request: RunRequest, stores: tuple[str, ...]) -
     )
     record: Any = SimpleNamespace(id="r", rundir="/h/runs/r", script="train.py", env="e", node0=Host("n", "n"))
     limits: Any = None
-    return launch_spec(record, context, planned, request, limits)
+    return launch_records(record, context, planned, request, limits)

@@ -11,10 +11,10 @@ import pytest
 from ipexctl.jobs.submit.preflight.imports import read_script
 from ipexctl.jobs.submit.preflight.trainer import sets_use_ipex, trainer_note, use_ipex_note
 from ipexctl.jobs.submit.project import ProjectLocation
-from ipexctl.jobs.submit.request import RunRequest
 from ipexctl.jobs.submit.start_notes import script_notes
 from ipexctl.launch.accelerate_env import IPEX
-from ipexctl.launch.request import LaunchOptions, RankEnv
+from ipexctl.launch.request import RankEnv
+from ipexctl.spec import RunSpec
 from message_data import missing
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "trainer_bert.py"
@@ -104,5 +104,5 @@ def test_run_prints_one_note_for_an_installed_environment(*, is_installed: bool,
     plan: Any = SimpleNamespace(world_size=ranks, backend="gloo")
     script = read_script("train.py", b"from transformers import Trainer")
     project = ProjectLocation(Path("/p"), ".", ("train.py",), script)
-    request = RunRequest("script", ("train.py",), LaunchOptions())
+    request = RunSpec("script", ("train.py",))
     assert len(script_notes(context, plan, request, project)) == count

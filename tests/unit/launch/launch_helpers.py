@@ -14,8 +14,10 @@ from ipexctl.facts.system import Batch, Environment
 from ipexctl.hosts.host import Host
 from ipexctl.launch.plan import LaunchPlan, RankPlan, Setting
 from ipexctl.launch.planner import plan_launch
-from ipexctl.launch.request import LaunchOptions, LaunchRequest, RankEnv
+from ipexctl.launch.request import LaunchRequest, RankEnv
+from ipexctl.launch.stated_backend import StatedBackend
 from ipexctl.refusal import Refusal
+from ipexctl.spec import RunSpec
 from ipexctl.starters.choice import starter_of
 from recorded_probes import recorded
 
@@ -110,6 +112,9 @@ def request(
     ssh_names: Mapping[str, str] | None = None,
     mpi_seen: Any = None,
     transport: Any = "ssh",
+    given: tuple[Setting, ...] = (),
+    stated: StatedBackend | None = None,
+    uses_accelerate: bool = False,
     **options: Any,
 ) -> LaunchRequest:
     """A launch request for node1, node2 … with these facts."""
@@ -124,17 +129,19 @@ def request(
     )
     addresses = {f"node{number}": f"10.1.0.{number}" for number in numbers}
     return LaunchRequest(
+        spec=RunSpec(kind, command, **options),
+        given=given,
+        stated=stated,
+        uses_accelerate=uses_accelerate,
         hosts=hosts,
         facts={host.name: facts for host, facts in zip(hosts, machines, strict=True)},
         internal=addresses if internal is None else internal,
         env=env,
         command=command,
-        kind=kind,
         cwd="/home/me/.ipexctl/code/digits",
         rundir=RUN,
         ssh_names=ssh_names or {},
         ssh_config=ssh_config,
-        options=LaunchOptions(**options),
         mpi_seen=mpi_seen,
         starter=starter_of(transport),
     )

@@ -10,15 +10,9 @@ from pathlib import Path
 import pytest
 
 from ipexctl.errors import FileError, UserError
-from ipexctl.launch.accelerate_config import (
-    AccelerateConfig,
-    options_of,
-    read_accelerate,
-    read_accelerate_file,
-    remarks,
-)
+from ipexctl.launch.accelerate_config import read_accelerate, read_accelerate_file, remarks, with_config
 from ipexctl.launch.accelerate_env import misunderstandings, variables_of
-from ipexctl.launch.request import LaunchOptions
+from ipexctl.spec import AccelerateConfig, RunSpec
 from message_data import missing
 
 SINGLE_CONFIG = """\
@@ -97,20 +91,20 @@ def test_config_for_several_machines_with_mpirun() -> None:
     assert (config.processes, config.machines, config.hostfile) == (16, 4, "/home/me/hostfile")
     assert (config.main_ip, config.main_port, config.ccl_workers) == ("192.168.20.2", 29511, 1)
     assert config.dynamo == {"backend": "INDUCTOR"}
-    options = options_of(config, LaunchOptions(), hosts=4)
+    options = with_config(RunSpec("script", ("train.py",)), config, hosts=4)
     assert (options.n, options.ppn, options.master_port) == (16, 4, 29511)
     assert options.sources == {
         "ranks": "default_config.yaml: num_processes 16, num_machines 4",
         "master_port": "default_config.yaml: main_process_port",
     }
-    assert options_of(config, LaunchOptions(), hosts=3).ppn == 6
+    assert with_config(RunSpec("script", ("train.py",)), config, hosts=3).ppn == 6
 
 
 def test_the_command_line_wins_over_the_file() -> None:
-    options = options_of(read(CLUSTER_CONFIG), LaunchOptions(n=2, master_port=4000), hosts=4)
+    options = with_config(RunSpec("script", ("train.py",), n=2, master_port=4000), read(CLUSTER_CONFIG), hosts=4)
     assert (options.n, options.ppn, options.master_port) == (2, None, 4000)
     assert options.sources == {}
-    assert options_of(read(CLUSTER_CONFIG), LaunchOptions(ppn=1), hosts=4).n is None
+    assert with_config(RunSpec("script", ("train.py",), ppn=1), read(CLUSTER_CONFIG), hosts=4).n is None
 
 
 def test_lost_indentation_is_read() -> None:

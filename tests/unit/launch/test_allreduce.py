@@ -13,11 +13,11 @@ from launch_helpers import IPEX, STOCK, cpu, machine, plan, value
 from ipexctl.extras.export.command import _lost
 from ipexctl.extras.export.common import common_settings
 from ipexctl.facts.system import Memory, System
-from ipexctl.jobs.submit.request import RunRequest
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.plan import AllReduce, LaunchPlan, Wire, to_json
-from ipexctl.launch.request import Export, LaunchOptions, RankEnv
+from ipexctl.launch.request import RankEnv
 from ipexctl.node.run.slow_rank import is_wire_possible
+from ipexctl.spec import Export, RunSpec
 
 FOUR, TWO_NODES = cpu(4), cpu(8, 2)
 
@@ -135,15 +135,14 @@ def test_an_export_lacks_the_variable_as_it_lacks_the_files() -> None:
 
 
 def test_the_variable_cannot_be_exported() -> None:
-    refusal = check_options(LaunchOptions(exports=(Export("IPEXCTL_ALLREDUCE", "shared"),)))
+    refusal = check_options(RunSpec("script", ("train.py",), exports=(Export("IPEXCTL_ALLREDUCE", "shared"),)))
     assert refusal is not None
     assert "--allreduce" in refusal.fix
 
 
 @pytest.mark.parametrize(("mode", "count"), [("shared", 1), ("backend", 0), ("auto", 1)])
 def test_an_export_says_that_it_cannot_use_shared_memory(mode: Any, count: int) -> None:
-    options = LaunchOptions(ppn=2, allreduce=mode)
-    call: Any = SimpleNamespace(request=RunRequest("script", ("train.py",), options))
+    call: Any = SimpleNamespace(spec=RunSpec("script", ("train.py",), ppn=2, allreduce=mode))
     context: Any = SimpleNamespace(info_name="shell")
     notes = _lost(context, call, plan(machine(FOUR, 1), ppn=2, allreduce=mode))
     assert len([note for note in notes if "shared memory" in note]) == count
@@ -242,7 +241,7 @@ def test_a_processor_of_another_kind_is_named() -> None:
     ],
 )
 def test_contradictions_are_refused_before_a_host_is_contacted(options: dict[str, Any], words: str) -> None:
-    refusal = check_options(LaunchOptions(**options))
+    refusal = check_options(RunSpec("script", ("train.py",), **options))
     assert refusal is not None
     assert words in refusal.reason
     assert refusal.fix

@@ -14,7 +14,7 @@ from launch_helpers import IPEX, cpu, machine, plan
 from ipexctl.extras.export.kubernetes import label
 from ipexctl.extras.export.mpijob import to_mpijob
 from ipexctl.launch.plan import LaunchFlavor, LaunchPlan
-from ipexctl.launch.request import Export
+from ipexctl.spec import Export
 from message_data import missing
 
 TWO = (machine(cpu(4), 1), machine(cpu(4), 2))

@@ -14,7 +14,7 @@ from launch_helpers import IPEX, cpu, machine, plan
 from ipexctl.errors import UserError
 from ipexctl.extras.export.trainjob import to_trainjob
 from ipexctl.launch.plan import LaunchPlan
-from ipexctl.launch.request import Export
+from ipexctl.spec import Export
 from message_data import missing
 
 TWO = (machine(cpu(4), 1), machine(cpu(4), 2))

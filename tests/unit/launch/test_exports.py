@@ -24,8 +24,8 @@ from ipexctl.extras.export.shell import to_shell
 from ipexctl.extras.export.slurm import LOCAL_RANK_COUNT, Launcher, to_slurm
 from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate_config import read_accelerate
-from ipexctl.launch.request import Export
 from ipexctl.launch.stated_backend import stated_backend
+from ipexctl.spec import Export
 from message_data import missing
 
 TWO = (machine(cpu(4), 1), machine(cpu(4), 2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,37 +11,44 @@ import pytest
 from launch_helpers import cpu, machine, plan, software, value
 
 from ipexctl.errors import CommandLineError, UserError
-from ipexctl.launch.accelerate_config import AccelerateConfig, options_of
+from ipexctl.launch.accelerate_config import with_config
 from ipexctl.launch.launchers.line import find_launcher
 from ipexctl.launch.launchers.table import LAUNCHERS
 from ipexctl.launch.launchers.unwrap import UnwrappedCall, unwrap
-from ipexctl.launch.request import Export, LaunchOptions
+from ipexctl.spec import AccelerateConfig, CommandKind, Export, RunSpec
 from message_data import missing
 
 SPR = cpu(64, 2, sockets=2)
+CALL = RunSpec("script", ("train.py",))
 
 
 def unwrapped(
     line: str | list[str],
-    options: LaunchOptions | None = None,
+    options: RunSpec = CALL,
     environ: dict[str, str] | None = None,
     config: AccelerateConfig | None = None,
     given: tuple[str, ...] = (),
-    **call: Any,
+    kind: CommandKind = "command",
 ) -> UnwrappedCall:
     """The line as a shell divides it; `given`: options that the call of run has beside it."""
     words = shlex.split(line.replace("\\\n", " ")) if isinstance(line, str) else line
-    found = unwrap(words, options or LaunchOptions(), given, config, environ or {}, **call)
+    found = unwrap(replace(options, kind=kind, argv=tuple(words)), given, config, environ or {})
     assert found is not None
     return found
 
 
 def ranks(found: UnwrappedCall) -> tuple[int | None, int | None]:
-    return found.options.n, found.options.ppn
+    return found.spec.n, found.spec.ppn
+
+
+def of_run(found: UnwrappedCall) -> dict[str, Any]:
+    """The options beside those of the ranks that the line sets."""
+    names = ("iface", "python", "max_restarts")
+    return {name: value for name in names if (value := getattr(found.spec, name)) != getattr(CALL, name)}
 
 
 def exports(found: UnwrappedCall) -> dict[str, str]:
-    return {export.name: export.value for export in found.options.exports}
+    return {export.name: export.value for export in found.spec.exports}
 
 
 @pytest.mark.parametrize(
@@ -72,7 +80,7 @@ def exports(found: UnwrappedCall) -> dict[str, str]:
 )
 def test_the_command_behind_the_launchers_is_run(kind: str, line: str, words: str) -> None:
     found = unwrapped(line)
-    assert (found.kind, " ".join(found.argv)) == (kind, words)
+    assert (found.spec.kind, " ".join(found.spec.argv)) == (kind, words)
 
 
 @pytest.mark.parametrize(
@@ -84,23 +92,24 @@ def test_the_command_behind_the_launchers_is_run(kind: str, line: str, words: st
     ],
 )  # fmt: skip
 def test_other_commands_are_left_as_they_are(line: str) -> None:
-    assert unwrap(shlex.split(line), LaunchOptions(), (), None, {}) is None
+    assert unwrap(RunSpec("command", tuple(shlex.split(line))), (), None, {}) is None
     assert find_launcher(shlex.split(line)) == ""
 
 
 def test_the_environment_of_a_line_is_named_and_its_packages_are_taken_over() -> None:
     found = unwrapped("uv run --with tqdm --with 'rich,peft>=0.1' --extra train x.py")
-    assert found.packages == ("tqdm", "rich", "peft>=0.1")
+    assert found.spec.install
+    assert found.spec.packages == ("tqdm", "rich", "peft>=0.1")
     assert missing(found.note, "uv --with tqdm 'peft>=0.1' -r 'uv.lock[train]'") == []
     for line, named in (("uv run x.py", "-r uv.lock"), ("conda run -n E python x.py", "--python PATH")):
         assert named in unwrapped(line).note
-    assert unwrapped("uv run torchrun --nproc_per_node 2 x.py").options.ppn == 2
+    assert unwrapped("uv run torchrun --nproc_per_node 2 x.py").spec.ppn == 2
 
 
 def test_an_environment_inside_of_a_rank_is_no_launcher() -> None:
     """A playbook or a script of a shell may start it: it starts no ranks."""
     assert find_launcher(["conda", "run", "-n", "E", "python", "x.py"]) == ""
-    assert unwrap(("bash", "-c", "cd x; uv run x.py"), LaunchOptions(), (), None, {}) is None
+    assert unwrap(RunSpec("command", ("bash", "-c", "cd x; uv run x.py")), (), None, {}) is None
 
 
 def test_python_in_place_of_a_script_is_left_out() -> None:
@@ -109,11 +118,11 @@ def test_python_in_place_of_a_script_is_left_out() -> None:
         ("python -u -m pkg.mod", "module", ("pkg.mod",), {}),
         ("/opt/venv/bin/python3.11 train.py", "script", ("train.py",), {"python": "/opt/venv/bin/python3.11"}),
     ):
-        found = unwrapped(line, is_script=True)
-        assert (found.kind, found.argv, found.run) == (kind, words, run)
+        found = unwrapped(line, kind="script")
+        assert (found.spec.kind, found.spec.argv, of_run(found)) == (kind, words, run)
         assert found.note.startswith(f"{line.split()[0]} is left out")
     for other in ("python", "python -c 'print(1)'", "python-train.py x"):
-        assert unwrap(shlex.split(other), LaunchOptions(), (), None, {}, is_script=True) is None
+        assert unwrap(RunSpec("script", tuple(shlex.split(other))), (), None, {}) is None
 
 
 def test_a_launcher_with_nothing_to_launch_is_refused() -> None:
@@ -146,8 +155,8 @@ def test_the_variables_of_mpirun() -> None:
         ("-x A=B -x HERE -x n=3", {"A": "B", "HERE": "value", "n": "3"}, ["HERE"]),
     ):
         found = unwrapped(f"mpirun {words} python x.py", environ={"HERE": "value", "OTHER": "x"})
-        assert (exports(found), found.options.n) == (expected, None)
-        assert [export.name for export in found.options.exports if export.secret] == hidden
+        assert (exports(found), found.spec.n) == (expected, None)
+        assert [export.name for export in found.spec.exports if export.secret] == hidden
         assert "value" not in found.note
 
 
@@ -159,26 +168,28 @@ def test_the_python_and_the_interface_of_a_line() -> None:
         ("/opt/mpi/bin/mpirun -iface eth1 python x.py", {"iface": "eth1"}),
         ("torchrun --max-restarts 2 x.py", {"max_restarts": 2}),
     ):
-        assert unwrapped(line).run == run
+        assert of_run(unwrapped(line)) == run
 
 
 def test_an_option_of_the_call_wins_over_the_line_and_the_line_over_a_file() -> None:
     line = "mpirun -n 16 -ppn 4 -iface eth1 -genv OMP_NUM_THREADS=23 -genv A=1 python x.py"
-    own = LaunchOptions(ppn=2, omp=4, exports=(Export("A", "2"),))
+    own = RunSpec("script", ("train.py",), ppn=2, omp=4, exports=(Export("A", "2"),))
     found = unwrapped(line, own, given=("ppn", "omp", "iface"))
-    assert (ranks(found), found.options.omp, found.run) == ((None, 2), 4, {})
-    assert [(export.name, export.value) for export in found.options.exports] == [("A", "2")]
+    assert (ranks(found), found.spec.omp, of_run(found)) == ((None, 2), 4, {})
+    assert [(export.name, export.value) for export in found.spec.exports] == [("A", "2")]
     assert missing(found.note, "-n -ppn -iface OMP_NUM_THREADS A") == []
-    by_file = unwrapped(line.replace("-ppn 4", ""), LaunchOptions(n=3, ppn=5, omp=4))
+    by_file = unwrapped(line.replace("-ppn 4", ""), RunSpec("script", ("train.py",), n=3, ppn=5, omp=4))
     assert (ranks(by_file), exports(by_file)["OMP_NUM_THREADS"]) == ((16, None), "23")
-    port = unwrapped("torchrun --nproc-per-node 3 --master-port 4444 t.py", LaunchOptions(n=5), given=("n",))
-    assert (ranks(port), port.options.master_port) == ((5, None), 4444)
-    assert port.options.sources["master_port"] == "torchrun --master-port 4444"
+    port = unwrapped(
+        "torchrun --nproc-per-node 3 --master-port 4444 t.py", RunSpec("script", ("train.py",), n=5), given=("n",)
+    )
+    assert (ranks(port), port.spec.master_port) == ((5, None), 4444)
+    assert port.spec.sources["master_port"] == "torchrun --master-port 4444"
 
 
 def test_the_plan_has_the_threads_of_the_line() -> None:
     found = unwrapped("mpirun -n 2 -genv OMP_NUM_THREADS=23 python3 run_qa.py")
-    made = plan(machine(SPR), n=found.options.n, exports=found.options.exports)
+    made = plan(machine(SPR), n=found.spec.n, exports=found.spec.exports)
     assert (value(made, "OMP_NUM_THREADS"), {rank.omp for rank in made.ranks}) == ("23", {23})
 
 
@@ -187,16 +198,16 @@ def test_exports_of_the_shell_count_with_a_pasted_line() -> None:
     line = "mpirun -f hostfile -n 4 -ppn 2 python3 run_qa.py"
     found = unwrapped(line, environ=environ)
     assert exports(found) == {"CCL_WORKER_COUNT": "1", "CCL_ATL_TRANSPORT": "ofi"}
-    assert found.options.master_addr == "127.0.0.1"
+    assert found.spec.master_addr == "127.0.0.1"
     assert missing(found.note, "CCL_WORKER_COUNT MASTER_ADDR CCL_ATL_TRANSPORT") == []
-    by_call = unwrapped(line, LaunchOptions(ccl_workers=2), environ, given=("ccl_workers",))
+    by_call = unwrapped(line, RunSpec("script", ("train.py",), ccl_workers=2), environ, given=("ccl_workers",))
     assert exports(by_call) == {"CCL_ATL_TRANSPORT": "ofi"}
     of_line = unwrapped(line.replace("-n", "-genv CCL_WORKER_COUNT 3 -n"), environ=environ)
     assert exports(of_line)["CCL_WORKER_COUNT"] == "3"
     by_ipexrun = unwrapped("ipexrun --nnodes 1 --ccl-worker-count 4 x.py", environ=environ)
-    assert (exports(by_ipexrun), by_ipexrun.options.ccl_workers) == ({"CCL_ATL_TRANSPORT": "ofi"}, 4)
+    assert (exports(by_ipexrun), by_ipexrun.spec.ccl_workers) == ({"CCL_ATL_TRANSPORT": "ofi"}, 4)
     for port, expected in (("0", None), ("65535", 65535), ("65536", None), ("x", None)):
-        assert unwrapped(line, environ={"MASTER_PORT": port}).options.master_port == expected
+        assert unwrapped(line, environ={"MASTER_PORT": port}).spec.master_port == expected
 
 
 def test_a_foreign_master_address_is_not_used() -> None:
@@ -257,9 +268,9 @@ def test_two_launchers_in_one_line() -> None:
     config = AccelerateConfig("c.yaml", "h", processes=8, machines=2, main_port=29500, main_ip="36.112.23.24")
     found = unwrapped("mpirun -f hostfile -n 16 -ppn 4 accelerate launch --mixed_precision bf16 x.py", config=config)
     assert found.config is not None
-    assert (found.argv, found.hosts, ranks(found)) == (("x.py",), {"hostfile": Path("hostfile")}, (16, 4))
+    assert (found.spec.argv, found.hosts, ranks(found)) == (("x.py",), {"hostfile": Path("hostfile")}, (16, 4))
     assert (found.config.mixed_precision, found.config.processes, found.config.hostfile) == ("bf16", 8, None)
-    options = options_of(found.config, found.options, 4)
+    options = with_config(found.spec, found.config, 4)
     assert (options.n, options.ppn, options.master_port) == (16, 4, 29500)
     assert missing(found.note, "mpirun accelerate --hostfile hostfile -n 16 --ppn 4 --mixed_precision bf16") == []
 
@@ -277,7 +288,11 @@ _END = "-genv OMP_NUM_THREADS=23 python3 run_qa.py --bf16"
 )  # fmt: skip
 def test_broken_and_quoted_lines_survive_a_paste(words: list[str]) -> None:
     found = unwrapped(words)
-    assert (found.kind, found.argv, found.hosts) == ("script", ("run_qa.py", "--bf16"), {"hostfile": Path("hostfile")})
+    assert (found.spec.kind, found.spec.argv, found.hosts) == (
+        "script",
+        ("run_qa.py", "--bf16"),
+        {"hostfile": Path("hostfile")},
+    )
     assert (ranks(found), exports(found)) == ((4, 2), {"OMP_NUM_THREADS": "23"})
 
 
@@ -303,7 +318,7 @@ def test_a_file_of_a_shell_that_starts_a_launcher_is_refused(tmp_path: Path) -> 
 
     def outcome(text: str, *words: str) -> UnwrappedCall | None:
         file.write_text(text)
-        return unwrap(words or (str(file),), LaunchOptions(), (), None, {})
+        return unwrap(RunSpec("command", words or (str(file),)), (), None, {})
 
     starts = "#!/bin/bash\ncd /data\nif true; then\n  mpirun -n 2 \\\n python x.py | tee log\nfi\n"
     for words in ((), ("bash", str(file), "arg")):
@@ -315,7 +330,7 @@ def test_a_file_of_a_shell_that_starts_a_launcher_is_refused(tmp_path: Path) -> 
         assert outcome(f"#!/bin/sh\ncat <<{mark}\nmpirun -n 2 {file}\n{end}\n./prepare\n") is None
         with pytest.raises(UserError, match="torchrun"):
             outcome(f"#!/bin/sh\ncat <<{mark} | tee x\nmpirun -n 2 {file}\n{end}\ntorchrun x.py\n")
-    assert unwrap(("bash", str(tmp_path / "none.sh")), LaunchOptions(), (), None, {}) is None
+    assert unwrap(RunSpec("command", ("bash", str(tmp_path / "none.sh"))), (), None, {}) is None
 
 
 def test_a_number_of_nodes_takes_the_first_hosts() -> None:
@@ -338,9 +353,14 @@ def test_independent_copies_and_distributed_ranks_of_ipexrun() -> None:
         ("--nnodes 2 --nprocs-per-node 2 --ncores-per-instance 8", ("auto", None, 8)),
     ):
         for launcher in ("ipexrun", "python -m torch.backends.xeon.run_cpu", f"python -m {IPEX_LAUNCH}"):
-            options = unwrapped(f"{launcher} {words} x.py").options
+            options = unwrapped(f"{launcher} {words} x.py").spec
             assert (options.backend, options.n, options.omp) == expected
-    assert unwrapped("ipexrun x.py", LaunchOptions(backend="gloo", ppn=2), given=("backend",)).options.backend == "gloo"
+    assert (
+        unwrapped(
+            "ipexrun x.py", RunSpec("script", ("train.py",), backend="gloo", ppn=2), given=("backend",)
+        ).spec.backend
+        == "gloo"
+    )
 
 
 def test_allocator_and_openmp_of_ipexrun() -> None:
@@ -349,7 +369,7 @@ def test_allocator_and_openmp_of_ipexrun() -> None:
     full, bare = machine(SPR, software=software(libraries=libraries)), machine(SPR)
 
     def preload(words: str, facts: Any = full) -> tuple[str | None, list[str]]:
-        options = unwrapped(f"ipexrun {words} x.py").options
+        options = unwrapped(f"ipexrun {words} x.py").spec
         made = plan(facts, n=1, backend="none", allocator=options.allocator, openmp=options.openmp)
         return value(made, "LD_PRELOAD"), [note for note in made.notes if "apt" in note or "intel-openmp" in note]
 
@@ -371,11 +391,11 @@ def test_independent_copies_have_no_process_group() -> None:
 
 def test_one_process_of_accelerate_without_distribution_has_no_process_group() -> None:
     alone, two = (AccelerateConfig("c.yaml", processes=count, is_distributed=False) for count in (1, 2))
-    assert options_of(alone, LaunchOptions(), 1).backend == "none"
-    assert options_of(alone, LaunchOptions(n=2), 1).backend == "auto"
-    assert options_of(alone, LaunchOptions(backend="gloo"), 1).backend == "gloo"
-    assert options_of(AccelerateConfig("c.yaml", processes=1), LaunchOptions(), 1).backend == "auto"
-    assert options_of(two, LaunchOptions(), 1).backend == "auto"
+    assert with_config(RunSpec("script", ("train.py",)), alone, 1).backend == "none"
+    assert with_config(RunSpec("script", ("train.py",), n=2), alone, 1).backend == "auto"
+    assert with_config(RunSpec("script", ("train.py",), backend="gloo"), alone, 1).backend == "gloo"
+    assert with_config(RunSpec("script", ("train.py",)), AccelerateConfig("c.yaml", processes=1), 1).backend == "auto"
+    assert with_config(RunSpec("script", ("train.py",)), two, 1).backend == "auto"
 
 
 def test_accelerate_options_override_its_config_file(tmp_path: Path) -> None:
@@ -390,7 +410,7 @@ def test_accelerate_options_override_its_config_file(tmp_path: Path) -> None:
     config = found.config
     assert config is not None
     assert (config.processes, config.machines, config.mixed_precision, config.ccl_workers) == (6, 1, "no", 2)
-    assert (config.ipex, found.options.omp) == (True, 3)
+    assert (config.ipex, found.spec.omp) == (True, 3)
     assert unwrapped(f"accelerate test --config_file {tmp_path}/c.yaml").config == file
     own = AccelerateConfig("own.yaml")
     assert unwrapped(f"{line} t.py", config=own, given=("accelerate_config",)).config is own

@@ -11,8 +11,9 @@ from launch_helpers import ENV, IPEX, RUN, STOCK, cpu, eth, machine, plan, refus
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Env, Mpi
 from ipexctl.launch.plan import LaunchPlan
-from ipexctl.launch.request import Export, RankEnv
+from ipexctl.launch.request import RankEnv
 from ipexctl.refusal import Refusal
+from ipexctl.spec import Export
 from message_data import missing
 
 SPR = cpu(64, 2)

@@ -10,8 +10,8 @@ from launch_helpers import counts, cpu, machine, plan, refusal
 from ipexctl.hosts.host import Host
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.rank_distribution import RankDistribution, distribute_ranks
-from ipexctl.launch.request import LaunchOptions
 from ipexctl.refusal import Refusal
+from ipexctl.spec import RunSpec
 from message_data import missing
 
 BIG, SMALL = cpu(64, 2, sockets=2), cpu(16, 1)
@@ -105,7 +105,7 @@ def test_a_host_without_ranks_is_no_part_of_the_plan() -> None:
 
 @pytest.mark.parametrize("options", [{"n": 0}, {"ppn": -1}, {"omp": 0}, {"ccl_workers": -1}, {"master_port": 70000}])
 def test_impossible_numbers_are_refused(options: dict[str, int]) -> None:
-    found = check_options(LaunchOptions(**options))  # type: ignore[arg-type]
+    found = check_options(RunSpec("script", ("train.py",), **options))  # type: ignore[arg-type]
     assert found is not None
     assert found.fix
 

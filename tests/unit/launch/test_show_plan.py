@@ -10,7 +10,7 @@ import pytest
 from launch_helpers import IPEX, cpu, eth, machine, plan
 
 from ipexctl.launch.plan import to_json
-from ipexctl.launch.request import Export
+from ipexctl.spec import Export
 from ipexctl.ui.launch_plan import plan_lines, show_plan
 from message_data import missing
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from launch_helpers import IPEX, STOCK, cpu, machine, plan, value
 
-from ipexctl.launch.accelerate_config import AccelerateConfig
 from ipexctl.launch.accelerate_env import no_optimize
 from ipexctl.launch.plan import LaunchPlan
 from ipexctl.launch.stated_backend import StatedBackend, stated_backend
+from ipexctl.spec import AccelerateConfig
 from message_data import missing
 
 ONE_CORE = (machine(cpu(1, threads=1), 1), machine(cpu(1, threads=1), 2))

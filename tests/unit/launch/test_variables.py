@@ -31,7 +31,7 @@ from launch_helpers import (
 from ipexctl.facts.network import Nic, Rdma
 from ipexctl.launch.plan import LaunchPlan, Setting
 from ipexctl.launch.planner import plan_launch
-from ipexctl.launch.request import Export
+from ipexctl.spec import Export
 from message_data import missing
 
 SPR = cpu(64, 2, sockets=2)

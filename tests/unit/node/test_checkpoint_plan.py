@@ -8,31 +8,31 @@ from typing import Any
 import pytest
 
 from ipexctl.node.files.checkpoint_plan import (
-    Copy,
     HostCopies,
     Known,
     is_temporary,
     plan_exchange,
     read_host_copies,
 )
+from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.run.checkpoint_exchange import describe_exchange
 
 OLD, NEW = "a" * 64, "b" * 64
 
 
-def copy_of(sha256: str, at: int = 1, name: str = "last.pt") -> Copy:
-    return Copy(name, 1000, at, 0o644, sha256)
+def copy_of(sha256: str, at: int = 1, name: str = "last.pt") -> ManifestEntry:
+    return ManifestEntry(name, "f", 0o644, 1000, sha256, at)
 
 
-def host(*copies: Copy, incomplete: tuple[str, ...] = (), own: str = "", brought: str = "") -> HostCopies:
+def host(*copies: ManifestEntry, incomplete: tuple[str, ...] = (), own: str = "", brought: str = "") -> HostCopies:
     """`own`, `brought`: hash of last.pt after the last exchange, if this host wrote it or if it was copied here."""
     known = {"last.pt": Known(own or brought, bool(brought))} if own or brought else {}
-    return HostCopies({copy.name: copy for copy in copies}, dict.fromkeys(incomplete, "it is empty"), known)
+    return HostCopies({copy.path: copy for copy in copies}, dict.fromkeys(incomplete, "it is empty"), known)
 
 
 def moves(reports: dict[str, HostCopies]) -> set[tuple[str, str, str]]:
     transfers = plan_exchange(reports).transfers
-    return {(each.source, each.target, copy.sha256[0]) for each in transfers for copy in each.copies}
+    return {(each.source, each.target, copy.content[0]) for each in transfers for copy in each.copies}
 
 
 @pytest.mark.parametrize(

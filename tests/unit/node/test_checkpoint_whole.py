@@ -10,7 +10,8 @@ from typing import NamedTuple
 import pytest
 
 from ipexctl.node.files.checkpoint_layout import find_checkpoints
-from ipexctl.node.files.checkpoint_plan import Copy, ExchangePlan, HostCopies, Known, plan_exchange
+from ipexctl.node.files.checkpoint_plan import ExchangePlan, HostCopies, Known, plan_exchange
+from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.run.checkpoint_exchange import describe_exchange
 
 SHORT = {
@@ -46,7 +47,7 @@ def host(words: str) -> HostCopies:
             known[name] = Known(sha(name), sign in "<bx")
         if sign in "=<+~bk":
             new = sign in "+~b"
-            copies[name] = Copy(name, 1, 2 if new else 1, 0o644, sha(f"new {name}" if new else name))
+            copies[name] = ManifestEntry(name, "f", 0o644, 1, sha(f"new {name}" if new else name), 2 if new else 1)
         if sign == "?":
             incomplete[name] = "it is half-written"
         if sign == "k":
@@ -71,7 +72,7 @@ def apply(reports: dict[str, HostCopies], plan: ExchangePlan) -> dict[str, HostC
         incomplete = {file: why for file, why in report.incomplete.items() if file not in aside_files}
         for transfer in plan.transfers:
             if transfer.target == name:
-                copies.update({copy.name: copy for copy in transfer.copies})
+                copies.update({copy.path: copy for copy in transfer.copies})
                 incomplete = {file: why for file, why in incomplete.items() if file not in copies}
         after[name] = HostCopies(copies, incomplete, plan.known[name], frozenset(plan.kept.get(name, ())))
     return after
@@ -219,7 +220,7 @@ def test_directories_are_whole_on_all_hosts_or_set_aside(
 
 def test_single_file_is_no_part_of_a_directory() -> None:
     for name in ("random_states_1.pkl", "__1_0.distcp", "model.safetensors"):
-        copy = Copy(name, 1, 1, 0o644, sha(name))
+        copy = ManifestEntry(name, "f", 0o644, 1, sha(name), 1)
         half = HostCopies({}, {name: "it is half-written"})
         result = outcome({"node1": HostCopies({name: copy}), "node2": HostCopies(), "node3": half})
         assert result == Result({name}, {}, {})
@@ -253,7 +254,7 @@ class TrainerHosts:
     def write(self, name: str, step: int, file: str) -> None:
         self.clock += 1
         path = f"ck/checkpoint-{step}/{file}"
-        copy = Copy(path, 1, self.clock, 0o644, sha(f"{path} {self.clock}"))
+        copy = ManifestEntry(path, "f", 0o644, 1, sha(f"{path} {self.clock}"), self.clock)
         self.reports[name] = self.reports[name]._replace(copies={**self.reports[name].copies, path: copy})
 
     def steps_of(self, name: str) -> list[int]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.guarded_directory import GuardedDirectory, check_name
+from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory, check_name
 
 
 @pytest.fixture
@@ -134,3 +135,32 @@ def test_a_tree_deeper_than_descriptors_reach_is_removed(directory: Path) -> Non
         guarded.remove_tree(b"d")
     assert list(directory.iterdir()) == []
     assert (directory.with_name("victim") / "file").read_text() == "kept"
+
+
+def test_chain_keeps_only_the_way_to_the_last_directory_open(directory: Path) -> None:
+    for name in ("a/b", "a/c", "d"):
+        (directory / name).mkdir(parents=True)
+    opened: list[bytes] = []
+
+    def open_below(above: GuardedDirectory, names: Sequence[bytes]) -> GuardedDirectory:
+        opened.append(b"/".join(names))
+        return above.enter(names[-1])
+
+    before = len(os.listdir("/proc/self/fd"))
+    with GuardedDirectory.open(str(directory)) as top:
+        chain = DirectoryChain(top, open_below)
+        for way in ([b"a", b"b"], [b"a", b"b"], [b"a", b"c"], [b"a"], [b"d"], []):
+            entered = chain.enter(way)
+            assert entered.status().st_ino == directory.joinpath(*map(os.fsdecode, way)).stat().st_ino
+        assert opened == [b"a", b"a/b", b"a/c", b"d"]
+        assert entered is top
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_chain_enters_no_link(directory: Path) -> None:
+    (directory / "a").symlink_to(directory.with_name("victim"))
+    with GuardedDirectory.open(str(directory)) as top:
+        chain = DirectoryChain(top, lambda above, names: above.enter(names[-1]))
+        with pytest.raises(AgentError, match="is a link"):
+            chain.enter([b"a"])
+        assert chain.enter([]) is top

@@ -21,11 +21,11 @@ from ipexctl.node.run.rank_machine import (
     ExplainExit,
     PassOn,
     Phase,
-    RankState,
     Resume,
-    Send,
+    SendReport,
     Step,
     Turn,
+    WrapperState,
 )
 from ipexctl.node.run.supervisor_contact import SILENCE_LIMIT, Contact, Stage
 
@@ -33,7 +33,7 @@ TERM, KILL, USR1, USR2 = signal.SIGTERM, signal.SIGKILL, signal.SIGUSR1, signal.
 ROUTINE = (Act.SEND_BEAT, Act.SEND_WINDOWS, Act.CHECK_MEMORY, Act.READ_METER, Act.LOOK_AT_HOST, Act.FINISH_METER)
 """What happens all the time."""
 PYTHON = ProcessIdentity(4712, 1)
-Event = Callable[[RankState, float], Step]
+Event = Callable[[WrapperState, float], Step]
 
 
 def welcome(**fields: object) -> Event:
@@ -62,7 +62,7 @@ def exchange_ends(problem: str = "") -> Event:
     return lambda state, now: state.on_exchange_ended(problem)
 
 
-def nothing(state: RankState, now: float) -> Step:
+def nothing(state: WrapperState, now: float) -> Step:
     return state, ()
 
 
@@ -70,7 +70,7 @@ def nothing(state: RankState, now: float) -> Step:
 class Loop:
     """Has turns when the machine wants them, and acts as the wrapper does. `log` has all commands but the routine."""
 
-    state: RankState = field(default_factory=lambda: RankState(0.0, is_lowest=True))
+    state: WrapperState = field(default_factory=lambda: WrapperState(0.0, is_lowest=True))
     silent_from: float = NEVER
     refused_from: float = NEVER
     """From then on the supervisor sends nothing, or its port is closed."""
@@ -81,7 +81,7 @@ class Loop:
     """Another process keeps the output of the command open."""
     log: list[tuple[float, str]] = field(default_factory=list)
     routine: list[tuple[float, Act]] = field(default_factory=list)
-    sent: list[Send] = field(default_factory=list)
+    sent: list[SendReport] = field(default_factory=list)
     searched: list[ExplainExit] = field(default_factory=list)
 
     def play(self, *events: tuple[float, Event]) -> list[tuple[float, str]]:
@@ -114,7 +114,7 @@ class Loop:
             self.act(command, now)
 
     def act(self, command: Command, now: float) -> None:
-        if isinstance(command, Send):
+        if isinstance(command, SendReport):
             self.sent.append(command)
         if command in ROUTINE:
             assert isinstance(command, Act)
@@ -139,7 +139,7 @@ class Loop:
 def words(command: Command) -> str:
     if isinstance(command, Act):
         return command.name
-    if isinstance(command, Send):
+    if isinstance(command, SendReport):
         return command.t
     if isinstance(command, PassOn):
         return f"PASS_ON {' '.join(str(int(number)) for number in command.signals)}"
@@ -268,7 +268,7 @@ def test_what_happens_before_a_start(events: list[tuple[float, Event]], log: lis
 
 
 def test_one_rank_of_a_store_exchanges_its_checkpoints() -> None:
-    loop = Loop(RankState(0.0, is_lowest=False))
+    loop = Loop(WrapperState(0.0, is_lowest=False))
     assert loop.play((0.0, welcome(checkpoint_port=7)), (9.0, sends("begin"))) == at(
         9.0, "START_COMMAND", "start", "mismatch"
     )
@@ -367,7 +367,7 @@ def test_a_wrapper_is_over_when_its_command_is_and_the_supervisor_has_released_i
 
 @pytest.mark.parametrize(("is_trial", "times"), [(False, [0.0, 4.0, 8.0]), (True, [float(at) for at in range(10)])])
 def test_the_rank_reports_every_four_seconds_and_more_often_in_a_trial(is_trial: bool, times: list[float]) -> None:
-    loop = Loop(RankState(0.0, is_trial=is_trial))
+    loop = Loop(WrapperState(0.0, is_trial=is_trial))
     loop.play((0.0, welcome()), (9.5, nothing))
     for act in (Act.SEND_BEAT, Act.READ_METER):
         assert [now for now, routine in loop.routine if routine is act] == times
@@ -388,7 +388,7 @@ def test_memory_is_looked_at_often_at_first() -> None:
 
 
 def test_the_meter_is_read_when_a_window_ends() -> None:
-    state, _ = RankState(0.0).on_welcome({}, 0.0)
+    state, _ = WrapperState(0.0).on_welcome({}, 0.0)
     state = state._replace(phase=Phase.RUNNING, pid=1, beat_at=9.0, poll_at=9.0, memory_at=9.0)
     contact = Contact((), 0.0, 0.0, Stage.UP)
     for turn in (Turn(contact, window_end=3.0), Turn(contact, look_at=3.0)):
@@ -409,7 +409,7 @@ def test_every_phase_leads_to_the_end_and_none_back() -> None:
 
 @pytest.mark.parametrize("phase", Phase)
 def test_a_phase_that_can_not_follow_is_an_error(phase: Phase) -> None:
-    state = RankState(0.0, phase=phase)
+    state = WrapperState(0.0, phase=phase)
     for after in Phase:
         if after in PHASES[phase]:
             assert state.enter(after).phase is after
@@ -429,7 +429,7 @@ def test_a_phase_that_can_not_follow_is_an_error(phase: Phase) -> None:
     ],
 )
 def test_a_lost_supervisor_releases_nobody(changes: tuple[Bond, ...], expected: Bond) -> None:
-    state = RankState(0.0)
+    state = WrapperState(0.0)
     for bond in changes:
         state = state.change_bond(bond)
     assert state.bond is expected
@@ -439,4 +439,4 @@ def test_a_lost_supervisor_releases_nobody(changes: tuple[Bond, ...], expected: 
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("bond", Bond)
 def test_a_rank_is_over_when_its_command_is_and_no_one_waits_for_it(phase: Phase, bond: Bond) -> None:
-    assert RankState(0.0, phase=phase, bond=bond).is_over == (phase is Phase.DONE and bond is not Bond.HELD)
+    assert WrapperState(0.0, phase=phase, bond=bond).is_over == (phase is Phase.DONE and bond is not Bond.HELD)

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes import FakeSession
+from ipexctl.files.store_client import Download, StoredFile, StoreLocation, fetch, missing, push
 from ipexctl.hosts.host import Host
 from ipexctl.node.env.replies import PipSettings
 from ipexctl.remote.cancel import Cancel
@@ -24,7 +25,6 @@ from ipexctl.remote.node_call import call, call_line
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session, capture
-from ipexctl.remote.transfer.store_client import Download, StoredFile, StoreLocation, fetch, missing, push
 from ipexctl.stack.env.environment import EnvClient, verify
 from ipexctl.stack.lock.indexes import pip_settings, query_indexes
 

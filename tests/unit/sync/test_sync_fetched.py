@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from sync_helpers import put
 
-from ipexctl.jobs.fetch.destination import Destination, first_missing
-from ipexctl.jobs.fetch.manifest import FetchEntry
+from ipexctl.files.destination import Destination, first_missing
+from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.sync.fetched import fetched_below, note_fetched
 from ipexctl.sync.project import read_project
 
@@ -55,15 +55,15 @@ def test_project_that_was_fetched_completely_is_synced(root: Path) -> None:
     assert files(root) == ["train.py"]
 
 
-def directory(index: int, *parts: str) -> FetchEntry:
-    return FetchEntry(index, parts, "d", 0o755, 0, 0)
+def directory(path: str) -> ManifestEntry:
+    return ManifestEntry(path, "d", 0o755, 0, "")
 
 
 def test_destination_lists_the_topmost_created_paths(root: Path) -> None:
     put(root, "there/x", "1")
     with Destination(str(root)) as destination:
-        for index, parts in enumerate([("there",), ("there", "new"), ("there", "new", "deep"), ("other",)]):
-            destination.inspect(directory(index, *parts))
+        for path in ("there", "there/new", "there/new/deep", "other"):
+            destination.inspect(directory(path))
         destination.close_directories()
         assert destination.created == [str(root / "there/new"), str(root / "other")]
     assert first_missing(str(root / "there/y/z")) == str(root / "there/y")

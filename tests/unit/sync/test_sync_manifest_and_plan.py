@@ -14,17 +14,18 @@ from hypothesis import strategies as st
 from sync_helpers import put
 
 from ipexctl.errors import UserError
+from ipexctl.files.manifest import Manifest, leads_out, unpacked
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import decode_name, encode_name
+from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.replies import Generation
 from ipexctl.sync import scan as walk
-from ipexctl.sync.manifest import Manifest, ManifestEntry, unpacked
 from ipexctl.sync.node_calls import TreeState
 from ipexctl.sync.plan import make_sync_plan
 from ipexctl.sync.project import Hashes, manifest_of, read_project
 from ipexctl.sync.report import SyncReport, SyncResult
 from ipexctl.sync.root import MARKS, find_root, tree_name
-from ipexctl.sync.scan import heaviest, leads_out
+from ipexctl.sync.scan import heaviest
 from ipexctl.ui.sync import as_json
 
 

@@ -14,8 +14,7 @@ from sync_helpers import Place, put
 
 from ipexctl.errors import UserError
 from ipexctl.jobs.submit.project import locate_project, project_fix
-from ipexctl.jobs.submit.request import RunRequest
-from ipexctl.launch.request import LaunchOptions
+from ipexctl.spec import RunSpec
 from ipexctl.sync import scan as walk
 from ipexctl.sync.project import paths_below, read_project
 from ipexctl.sync.root import describe_root_problem, home_directories, path_problem
@@ -36,8 +35,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
-def run_request(*words: str, **more: object) -> RunRequest:
-    return RunRequest("script", words, LaunchOptions(), **more)  # type: ignore[arg-type]
+def run_spec(*words: str, **more: object) -> RunSpec:
+    return RunSpec("script", words, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("root", ["/", "/home", "/home/me", "/data", "/data/me", *map(str, OWN)])
@@ -66,7 +65,7 @@ def test_home_directories_are_from_home_variable_and_passwd(home: Path, monkeypa
 
 def test_script_directly_in_the_home_is_refused(home: Path) -> None:
     with pytest.raises(UserError) as refused:
-        locate_project(run_request("a.py"), home)
+        locate_project(run_spec("a.py"), home)
     assert str(home) in refused.value.message
     assert "mkdir ~/project" in refused.value.fix
 
@@ -82,7 +81,7 @@ def test_current_directory_is_offered_where_it_could_be_a_larger_project(
     if mark:
         put(home, mark)
     script = home / "work/proj/train.py"
-    location = locate_project(run_request(str(script.relative_to(home / cwd))), home / cwd)
+    location = locate_project(run_spec(str(script.relative_to(home / cwd))), home / cwd)
     assert location.root == home / "work/proj"
     assert bool(location.hint) == is_hinted
     assert "--cwd ." in location.hint or not is_hinted
@@ -90,44 +89,44 @@ def test_current_directory_is_offered_where_it_could_be_a_larger_project(
 
 def test_script_below_the_home_has_its_own_directory_as_project(home: Path) -> None:
     put(home, "pyproject.toml")
-    location = locate_project(run_request("proj/train.py"), home)
+    location = locate_project(run_spec("proj/train.py"), home)
     assert (location.root, location.subdirectory, location.hint) == (home / "proj", ".", "")
 
 
 @pytest.mark.parametrize("kind", ["module", "command"])
 def test_module_or_command_run_in_the_home_is_refused(home: Path, kind: str) -> None:
     with pytest.raises(UserError) as refused:
-        locate_project(RunRequest(kind, ("x",), LaunchOptions()), home)  # type: ignore[arg-type]
+        locate_project(RunSpec(kind, ("x",)), home)  # type: ignore[arg-type]
     assert "--cwd DIR" in refused.value.fix
     assert "--no-sync" in refused.value.fix
 
 
 def test_cwd_option_at_the_filesystem_root_is_refused_with_a_fix(home: Path) -> None:
     with pytest.raises(UserError) as refused:
-        locate_project(run_request(str(home / "proj/train.py"), cwd=Path("/")), Path("/"))
+        locate_project(run_spec(str(home / "proj/train.py"), cwd=Path("/")), Path("/"))
     assert refused.value.fix.endswith(f"--cwd {home}/proj")
-    assert locate_project(run_request(str(home / "proj/train.py")), Path("/")).root == home / "proj"
+    assert locate_project(run_spec(str(home / "proj/train.py")), Path("/")).root == home / "proj"
 
 
 def test_ranks_start_in_the_current_directory_if_it_is_in_the_project(home: Path) -> None:
     put(home, "proj/pyproject.toml")
     put(home, "proj/tools/x")
     put(home, "proj/src/a.py", "print()")
-    inside = locate_project(run_request("../src/a.py"), home / "proj/tools")
+    inside = locate_project(run_spec("../src/a.py"), home / "proj/tools")
     assert (inside.root, inside.subdirectory, inside.command) == (home / "proj", "tools", ("../src/a.py",))
-    outside = locate_project(run_request("me/proj/src/a.py"), home.parent)
+    outside = locate_project(run_spec("me/proj/src/a.py"), home.parent)
     assert (outside.root, outside.subdirectory, outside.command) == (home / "proj", ".", ("src/a.py",))
 
 
 def test_current_directory_above_an_unmarked_project_is_suggested(home: Path) -> None:
     put(home, "proj/src/a.py", "print()")
-    location = locate_project(run_request("src/a.py"), home / "proj")
+    location = locate_project(run_spec("src/a.py"), home / "proj")
     assert location.root == home / "proj/src"
     assert "--cwd ." in location.hint
 
 
 def test_run_without_sync_may_start_in_the_home(home: Path) -> None:
-    assert locate_project(run_request("a.py", sync=False), home).root == home
+    assert locate_project(run_spec("a.py", sync=False), home).root == home
 
 
 def test_project_fix_is_quoted_for_the_shell(home: Path) -> None:
@@ -240,10 +239,10 @@ def test_misspelled_script_gets_a_suggestion(tmp_path: Path, script: str, meant:
     for name in ("train.py", "src/eval.py", "src/x/prepare.py"):
         put(tmp_path, name, "print()")
     with pytest.raises(UserError) as refused:
-        locate_project(run_request(script), tmp_path)
+        locate_project(run_spec(script), tmp_path)
     assert (f"did you mean '{meant}'?" in refused.value.fix) == bool(meant)
     assert ("-m NAME" in refused.value.fix) == (not meant)
-    request = replace(run_request(script), argv=(script, "--lr", "a b"))
+    request = replace(run_spec(script), argv=(script, "--lr", "a b"))
     with pytest.raises(UserError) as refused:
         locate_project(request, tmp_path, "ipexctl run -n 2")
     if meant:
@@ -255,5 +254,5 @@ def test_script_of_a_directory_above_is_offered_inside_the_project(tmp_path: Pat
     for name in filter(None, ("proj/train.py", "proj/a/b/trains.py", mark and f"proj/{mark}")):
         put(tmp_path, name, "")
     with pytest.raises(UserError) as refused:
-        locate_project(run_request("train.py"), tmp_path / "proj/a/b", "ipexctl run")
+        locate_project(run_spec("train.py"), tmp_path / "proj/a/b", "ipexctl run")
     assert refused.value.fix == f"ipexctl run {'../../train.py' if is_offered else 'trains.py'}"

@@ -19,17 +19,21 @@ from sync_helpers import LOCAL_HOST, LocalConnector, Place, contents, put
 
 from agent_helpers import agent_argv, all_pythons, mark_home
 from ipexctl.errors import UserError
+from ipexctl.files import upload
+from ipexctl.files.distribute import Distributor
+from ipexctl.files.stream import pack_file
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.guarded_directory import GuardedDirectory
+from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.replies import Generation
-from ipexctl.node.files.tree_upload import receive_contents, stage_from_store
+from ipexctl.node.files.tree import ProjectTree, open_real
+from ipexctl.node.files.tree_upload import Plan, TreeUpdate, receive_contents, stage_from_store, stage_small
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.session_pool import SessionPool
-from ipexctl.remote.transfer.distribute import Distributor
-from ipexctl.sync import sync, upload
-from ipexctl.sync.manifest import ManifestEntry
-from ipexctl.sync.node_calls import TreeCallOptions, TreeCalls, TreeState, pack_file
+from ipexctl.sync import sync
+from ipexctl.sync.node_calls import TreeCallOptions, TreeCalls, TreeState
 from ipexctl.sync.plan import make_sync_plan
 from ipexctl.sync.project import read_project
 from ipexctl.sync.report import SyncReport, SyncResult
@@ -534,16 +538,35 @@ def test_incomplete_staged_file_is_replaced_by_the_stored_file(tmp_path: Path) -
     stage, stored = tmp_path / "stage", tmp_path / "store/abc/file"
     put(tmp_path, "store/abc/file", "whole")
     put(stage, "abc", "who")
-    stage_from_store(os.fsencode(stage), os.fsencode(stored))
-    assert (stage / "abc").samefile(stored)
-    stage_from_store(os.fsencode(stage), os.fsencode(stored))
+    with GuardedDirectory.open(str(stage)) as opened:
+        stage_from_store(opened, os.fsencode(stored))
+        assert (stage / "abc").samefile(stored)
+        stage_from_store(opened, os.fsencode(stored))
     assert stored.read_text() == "whole"
+
+
+def test_directory_that_a_run_replaces_by_a_link_during_the_sync_is_not_entered(place: Place, tmp_path: Path) -> None:
+    put(place.root, "out/a", "1")
+    place.sync()
+    put(place.root, "out/a", "2")
+    outside = put(tmp_path, "outside/a", "theirs").parent
+    entries = list(read_project(place.root).manifest.entries)
+    tree = ProjectTree(os.fsencode(place.home), place.tree.name, 1)
+    with open_real(tree.path) as top, top.enter(b".ipexctl/stage", make=True) as stage:
+        update = TreeUpdate(Plan(tree, entries, []), top, stage)
+        stage_small(stage, entries[-1].content.encode(), b"2")
+        (place.tree / "out").rename(place.tree / "moved")
+        (place.tree / "out").symlink_to(outside)
+        with pytest.raises(AgentError, match="is a link"):
+            update.apply("0" * 64)
+    assert contents(outside) == {"a": "theirs"}
+    assert (place.tree / "moved/a").read_text() == "1"
 
 
 @pytest.mark.parametrize("sent", [b"", b'{"sha256": "%s", "size": 3}\nab' % (b"a" * 64)])
 def test_truncated_stream_of_contents_is_reported(tmp_path: Path, sent: bytes) -> None:
-    with pytest.raises(AgentError, match="the stream broke off"):
-        receive_contents(os.fsencode(tmp_path), io.BytesIO(sent))
+    with pytest.raises(AgentError, match="the stream broke off"), GuardedDirectory.open(str(tmp_path)) as stage:
+        receive_contents(stage, io.BytesIO(sent))
     assert list(tmp_path.iterdir()) == []
 
 

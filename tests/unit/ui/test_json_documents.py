@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from ipexctl.files.push import PushReport, PushResult
+from ipexctl.files.requested import FetchResult
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.fetch.manifest import FetchResult
 from ipexctl.jobs.uninstall import UninstallReport, UninstallResult
 from ipexctl.node.env.replies import EnvEntry, EnvListing
 from ipexctl.stack.env.envs import EnvsReport, EnvsResult
 from ipexctl.stack.install_context import InstallReport, InstallResult
-from ipexctl.sync.push import PushReport, PushResult
 from ipexctl.sync.report import SyncReport, SyncResult
 from ipexctl.ui import envs, fetch, install, push, sync, uninstall
 from ipexctl.ui.errors import requested_schema

@@ -16,8 +16,8 @@ from ipexctl.errors import UserError
 from ipexctl.extras.play.modules.host_script import MAX_OUTPUT, run_sh
 from ipexctl.extras.play.options import local_path
 from ipexctl.extras.play.result import Call, Result, failed
-from ipexctl.jobs.fetch.destination import first_missing
-from ipexctl.jobs.fetch.manifest import FetchSource, is_contents
+from ipexctl.files.destination import first_missing
+from ipexctl.files.requested import FetchSource, is_contents
 from ipexctl.node.common.files import encode_name, sha256_of, write_atomically
 from ipexctl.sync.fetched import note_fetched
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.extras.play.play_context import PlayContext
-    from ipexctl.jobs.fetch.fetch import FetchRequest
+    from ipexctl.jobs.fetch import FetchRequest
     from ipexctl.remote.session import Session
 
 _SEND_FILE: Final = """\
@@ -103,7 +103,7 @@ def _write(dest: Path, content: bytes, data: dict[str, Any], mode: int) -> Resul
 
 def _fetch_with_agent(context: PlayContext, call: Call, path: Path, dest: str) -> Result:
     """Fetch a directory or a large file as `ipexctl fetch` does, which needs Python on the host."""
-    from ipexctl.jobs.fetch.fetch import order_of_host
+    from ipexctl.jobs.fetch import order_of_host
 
     if call.check:
         return Result("changed", "would be brought", data={"src": call.args["src"], "dest": str(path)})
@@ -114,7 +114,7 @@ def _fetch_with_agent(context: PlayContext, call: Call, path: Path, dest: str) -
 
 
 def _fetch_from_run(context: PlayContext, call: Call) -> Result:
-    from ipexctl.jobs.fetch.fetch import order_of_run
+    from ipexctl.jobs.fetch import order_of_run
     from ipexctl.jobs.registry import RunRegistry
 
     dest = local_path(call.task.base, call.args["dest"])
@@ -135,7 +135,7 @@ def _fetch_from_run(context: PlayContext, call: Call) -> Result:
 
 
 def _fetch_order(context: PlayContext, order: FetchRequest) -> Result:
-    from ipexctl.jobs.fetch.fetch import fetch
+    from ipexctl.jobs.fetch import fetch
 
     done = fetch(order, lambda: context.lend_session(order.host, context.cancel), lambda _: None, context.cancel)
     left_out = [file.name for file in done.left_out]

@@ -1,19 +1,21 @@
 """The module run: start a job on the play's hosts and follow it to its end, or detach.
 
-In comes a call for all hosts of the play; out goes one `Result`, which holds for all. It takes the same way as
-`ipexctl run`: request, plan, start, follow. Of the ranks' output 1 MB a stream is kept for `register`. Cancelling the
-play stops the run, over a new session, as those of the pool are closed then. `creates` is looked up on node0 in the
-run's own tree, of which there may be two.
+In comes a call for all hosts of the play; out goes one `Result`, which holds for all. `api.run` has the steps, which
+are those of `ipexctl run`. Of the ranks' output 1 MB a stream is kept for `register`. Cancelling the play stops the
+run, over a new session, as those of the pool are closed then. `creates` is looked up on node0 in the run's own tree, of
+which there may be two.
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ipexctl import api
+from ipexctl.api import Followed, RunWatcher
 from ipexctl.extras.play.masks import masked
 from ipexctl.extras.play.modules.host_script import run_sh
 from ipexctl.extras.play.options import local_path, script_argv
@@ -24,22 +26,26 @@ from ipexctl.jobs.follow import Follower
 from ipexctl.jobs.local_copy import LocalCopy
 from ipexctl.jobs.registry import RunRecord, RunRegistry
 from ipexctl.jobs.stop import stop
-from ipexctl.jobs.submit import pipeline
+from ipexctl.jobs.submit.call import RunCall
+from ipexctl.jobs.submit.pipeline import PlannedRun, StartedRun
 from ipexctl.jobs.submit.project import ProjectLocation, locate_project
-from ipexctl.jobs.submit.request import RunRequest, StartFailure, check_request, run_request
-from ipexctl.launch.request import CommandKind, Export
+from ipexctl.jobs.submit.request import StartFailure, check_request, run_spec
 from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.progress import Notice
+from ipexctl.spec import CommandKind, Export, RunSpec
 from ipexctl.sync.root import owner_here, tree_name
 from ipexctl.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from ipexctl.extras.play.play_context import PlayContext
     from ipexctl.hosts.host import Host
+    from ipexctl.jobs.follow import RunUpdate
+    from ipexctl.remote.session_pool import SessionPool
 
 _MAX_KEPT: Final = 1 << 20
 """Most characters of the ranks' output kept for `register`, for each stream."""
@@ -59,14 +65,12 @@ _NOT_RUN: Final = {"rc": 0, "stdout": "", "stderr": "", "run": "none-yet"}
 
 
 def _run(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Result | Mapping[str, Result]:
-    request = replace(_run_request(context, call), secret_files=private_keys(hosts))
-    check_request(request)
-    location = locate_project(request, call.task.base)
-    if call.args["creates"] is not None and (created := _find_created(context, call, location)):
+    spec = replace(_run_spec(context, call), secret_files=private_keys(hosts))
+    check_request(spec)
+    run_call = RunCall(tuple(hosts), spec, locate_project(spec, call.task.base))
+    if call.args["creates"] is not None and (created := _find_created(context, call, run_call.project)):
         return Result("ok", f"{created} is there already", data={**_NOT_RUN, "run": "", "creates": created})
-    if call.check:
-        return _plan_only(context, call, hosts, request, location)
-    return _start(context, call, hosts, request, location)
+    return _plan_only(context, call, run_call) if call.check else _start(context, call, run_call)
 
 
 def _find_created(context: PlayContext, call: Call, location: ProjectLocation) -> str:
@@ -79,7 +83,7 @@ def _find_created(context: PlayContext, call: Call, location: ProjectLocation) -
     return completed.stdout.decode(errors="replace").strip() if completed.rc == 0 else ""
 
 
-def _run_request(context: PlayContext, call: Call) -> RunRequest:
+def _run_spec(context: PlayContext, call: Call) -> RunSpec:
     args, options = call.args, context.options
     extra_args = tuple(args["argv"] or ())
     argv: tuple[str, ...]
@@ -95,54 +99,48 @@ def _run_request(context: PlayContext, call: Call) -> RunRequest:
     exports = tuple(Export(name, value, secret=True, source="environment") for name, value in call.environment.items())
     cwd = None if args["cwd"] is None else local_path(call.task.base, args["cwd"])
     given = {**args, "cwd": cwd}
-    return run_request(kind, argv, given, exports, home=options.home, iface=options.iface, timeout=call.timeout)
+    return run_spec(
+        kind,
+        argv,
+        given,
+        exports,
+        home=options.home,
+        iface=options.iface,
+        timeout=call.timeout,
+        is_followed=not args["detach"],
+    )
 
 
-def _plan_only(
-    context: PlayContext, call: Call, hosts: Sequence[Host], request: RunRequest, location: ProjectLocation
-) -> Result:
+def _plan_only(context: PlayContext, call: Call, run_call: RunCall) -> Result:
     # As for exec: a missing file of `creates` shows that it would run, and that later tasks find it changed.
     status: TaskStatus = "skipped" if call.args["creates"] is None else "changed"
-    planned = pipeline.plan_run(
-        hosts, request, context.pool, location, run="RUN", notify=lambda _: None, note=lambda _: None
-    )
+    planned = api.run(run_call, _TaskRun(context, call, is_silent=True), dry_run=True)
     if isinstance(planned, StartFailure):
         # With --check, files that an earlier task would create are missing: not a failure of the playbook.
         return Result(status, f"not run: --check ({planned.reason})", data=_NOT_RUN, not_run=True)
+    assert isinstance(planned, PlannedRun)
     ranks = planned.plan.world_size
     message = f"not run: --check; it would be {counted(ranks, 'rank')}"
     return Result(status, message, data={**_NOT_RUN, "world_size": ranks}, not_run=True)
 
 
-def _start(
-    context: PlayContext, call: Call, hosts: Sequence[Host], request: RunRequest, location: ProjectLocation
-) -> Result | Mapping[str, Result]:
-    started = pipeline.submit_run(
-        hosts,
-        request,
-        context.pool,
-        location,
-        notify=lambda text: context.watch(Notice(text)),
-        note=lambda text: context.watch(Notice(f"note: {text}")),
-    )
-    if isinstance(started, StartFailure):
-        return _not_started(hosts, started)
-    started.launch.leave()  # its session stays open
-    record, plan = started.record, started.plan
-    for note in started.notes:
-        context.watch(Notice(f"note: {note}"))
-    size = f"{counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}"
-    context.watch(Notice(f"run {record.id}: {size}, {plan.connection}"))
-    data = {"run": record.id, "world_size": plan.world_size, "backend": plan.backend, "cwd": plan.cwd}
-    if call.args["detach"]:
-        return Result("changed", f"run {record.id} goes on by itself", data=data)
-    code, reason, output = _follow(context, call, record)
-    data |= {"rc": code, **output}
+def _start(context: PlayContext, call: Call, run_call: RunCall) -> Result | Mapping[str, Result]:
+    task = _TaskRun(context, call)
+    result = api.run(run_call, task)
+    if isinstance(result, StartFailure):
+        return _not_started(run_call.hosts, result)
+    started = result.run if isinstance(result, api.FollowedRun) else result
+    assert isinstance(started, StartedRun)
+    run, plan = started.record.id, started.plan
+    data = {"run": run, "world_size": plan.world_size, "backend": plan.backend, "cwd": plan.cwd}
+    if not isinstance(result, api.FollowedRun):
+        return Result("changed", f"run {run} goes on by itself", data=data)
+    code = result.exit_code
+    data |= {"rc": code, **task.output}
     if code == 0:
-        return Result("changed", f"run {record.id} ended well", data=data)
-    pipeline.remove_job_files(hosts, record, context.pool)
-    reason = f"run {record.id} failed with exit code {code}" + (f": {reason}" if reason else "")
-    return Result("failed", reason, f"ipexctl why {record.id}", data | {"changed": True})
+        return Result("changed", f"run {run} ended well", data=data)
+    reason = f"run {run} failed with exit code {code}" + (f": {task.reason}" if task.reason else "")
+    return Result("failed", reason, f"ipexctl why {run}", data | {"changed": True})
 
 
 def _not_started(hosts: Sequence[Host], failure: StartFailure) -> Mapping[str, Result]:
@@ -153,61 +151,89 @@ def _not_started(hosts: Sequence[Host], failure: StartFailure) -> Mapping[str, R
     }
 
 
-def _follow(context: PlayContext, call: Call, record: RunRecord) -> tuple[int, str, dict[str, str]]:
-    """Follow the run to its end; cancelling the call stops it. Returns exit code, reason, and the ranks' output."""
-    output: dict[str, list[str]] = {"stdout": [], "stderr": []}
-    sizes = {"stdout": 0, "stderr": 0}
-    open_lines: dict[tuple[int, StreamName], bytes] = {}
+class _TaskRun(RunWatcher):
+    """Passes what happens to the view of the play, and keeps the output of the ranks for `register`."""
 
-    def emit(rank: int, stream: StreamName, lines: bytes) -> None:
-        text = lines.decode(errors="replace")
-        if sizes[stream] < _MAX_KEPT:
-            output[stream].append(text)
-            sizes[stream] += len(text)
-        if not call.task.inherited.no_log:
-            context.watch(RunOutput(rank, stream, masked(text, context.templater.secrets)))
+    def __init__(self, context: PlayContext, call: Call, *, is_silent: bool = False) -> None:
+        self.reason = ""
+        """Why the run failed."""
+        self._context, self._call, self._is_silent = context, call, is_silent
+        self._kept: dict[str, list[str]] = {"stdout": [], "stderr": []}
+        self._sizes = {"stdout": 0, "stderr": 0}
+        self._open_lines: dict[tuple[int, StreamName], bytes] = {}
 
-    def watch(event: object) -> None:
+    @property
+    def output(self) -> dict[str, str]:
+        """Of the ranks, by stream."""
+        return {name: "".join(parts).rstrip("\n") for name, parts in self._kept.items()}
+
+    def sessions(self) -> AbstractContextManager[SessionPool]:
+        return nullcontext(self._context.pool)  # it stays open
+
+    def on_step(self, text: str) -> None:
+        if not self._is_silent:
+            self._context.watch(Notice(text))
+
+    def on_note(self, text: str) -> None:
+        self.on_step(f"note: {text}")
+
+    def on_started(self, run: StartedRun) -> None:
+        run.launch.leave()
+        size = f"{counted(run.plan.world_size, 'rank')} on {counted(len(run.plan.hosts), 'host')}"
+        self.on_step(f"run {run.record.id}: {size}, {run.plan.connection}")
+
+    def follow(self, run: StartedRun) -> Followed:
+        """Follow the run to its end; cancelling the call stops it."""
+        context, record = self._context, run.record
+        follower = Follower(
+            record,
+            lambda cancel: context.lend_session(record.node0, cancel),
+            self.on_update,
+            context.cancel,
+            copy=LocalCopy(RunRegistry().directory / record.id),
+            figures=10.0,
+            reconnect=self._call.args["reconnect"],
+        )
+        try:
+            ended = follower.follow()
+        except Cancelled:
+            self._stop(record)
+            raise
+        for (rank, stream), remainder in sorted(self._open_lines.items()):
+            if remainder:
+                self._emit(rank, stream, remainder)
+        self.reason = ended.status.reason if ended.status is not None else ""
+        return Followed(ended.exit_code, may_leave_secrets=ended.exit_code != 0)
+
+    def on_update(self, event: RunUpdate) -> None:
         if isinstance(event, Chunk):
             key = (event.rank, event.stream)
-            complete, newline, remainder = (open_lines.pop(key, b"") + event.data).rpartition(b"\n")
-            open_lines[key] = remainder
+            complete, newline, remainder = (self._open_lines.pop(key, b"") + event.data).rpartition(b"\n")
+            self._open_lines[key] = remainder
             if newline:
-                emit(event.rank, event.stream, complete + newline)
+                self._emit(event.rank, event.stream, complete + newline)
         elif isinstance(event, Note):
-            emit(event.rank, event.stream, event.data)
+            self._emit(event.rank, event.stream, event.data)
         elif isinstance(event, Notice):
-            context.watch(Notice(event.text, event.warning))
+            self._context.watch(Notice(event.text, event.warning))
 
-    follower = Follower(
-        record,
-        lambda cancel: context.lend_session(record.node0, cancel),
-        watch,
-        context.cancel,
-        copy=LocalCopy(RunRegistry().directory / record.id),
-        figures=10.0,
-        reconnect=call.args["reconnect"],
-    )
-    try:
-        ended = follower.follow()
-    except Cancelled:
-        _stop(context, record)
-        raise
-    for (rank, stream), remainder in sorted(open_lines.items()):
-        if remainder:
-            emit(rank, stream, remainder)
-    reason = ended.status.reason if ended.status is not None else ""
-    return ended.exit_code, reason, {name: "".join(parts).rstrip("\n") for name, parts in output.items()}
+    def _emit(self, rank: int, stream: StreamName, lines: bytes) -> None:
+        text = lines.decode(errors="replace")
+        if self._sizes[stream] < _MAX_KEPT:
+            self._kept[stream].append(text)
+            self._sizes[stream] += len(text)
+        if not self._call.task.inherited.no_log:
+            self._context.watch(RunOutput(rank, stream, masked(text, self._context.templater.secrets)))
 
-
-def _stop(context: PlayContext, record: RunRecord) -> None:
-    """Stop the run because the call was cancelled; over a new session, as those of the pool are closed."""
-    cancel = Cancel()
-    try:
-        with closing(context.pool.connector.open(record.node0, cancel)) as session:
-            stop(session, record, cancel=cancel)
-    except HostError as error:
-        context.watch(Notice(f"run {record.id} could not be stopped: {error.reason}; ipexctl stop {record.id}", True))
+    def _stop(self, record: RunRecord) -> None:
+        """Over a new session, as those of the pool are closed."""
+        cancel = Cancel()
+        try:
+            with closing(self._context.pool.connector.open(record.node0, cancel)) as session:
+                stop(session, record, cancel=cancel)
+        except HostError as error:
+            text = f"run {record.id} could not be stopped: {error.reason}; ipexctl stop {record.id}"
+            self._context.watch(Notice(text, True))
 
 
 RUNNERS: Final = {"run": _run}

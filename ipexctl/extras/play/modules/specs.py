@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin, get
 
 from ipexctl.errors import UserError
 from ipexctl.extras.play.options import Option, Spec
-from ipexctl.jobs.submit.options import RunOptions
-from ipexctl.launch.options import RankOptions
 from ipexctl.option_declaration import declared
 from ipexctl.option_defaults import DEFAULT_ENV, RECONNECT_SECONDS
-from ipexctl.sync.options import SyncOptions
+from ipexctl.spec import RankOptions, RunOptions, SyncOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,10 +91,10 @@ def _run(given: Mapping[str, Any]) -> str | None:
 
 def _of_request(given: Mapping[str, Any]) -> str | None:
     """What `ipexctl run` would refuse of these options on any hosts, so that no earlier task trains in vain."""
-    from ipexctl.jobs.submit.request import check_request, run_request
+    from ipexctl.jobs.submit.request import check_request, run_spec
 
     try:
-        check_request(run_request("script", ("",), given, ()))
+        check_request(run_spec("script", ("",), given, ()))
     except UserError as error:
         return f"{error.message} ({error.fix})" if error.fix else error.message
     return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.jobs.submit.context import gather, has_environment
 from ipexctl.jobs.submit.preflight.connectivity import check_connectivity
 from ipexctl.jobs.submit.preflight.imports import ScriptFile, check_imports, with_environment
-from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
+from ipexctl.jobs.submit.request import StartError, StartFailure
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.refusal import Refusal
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.submit.project import ProjectLocation
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.spec import RunSpec
 
 _IN_A_STACK: Final = frozenset((
     "torch", "torchgen", "functorch", "numpy", "intel_extension_for_pytorch", "oneccl_bindings_for_pytorch",
@@ -38,7 +39,7 @@ _REMOVED_FROM_PYTHON: Final = frozenset((
 
 def check_before_install(
     hosts: Sequence[Host],
-    request: RunRequest,
+    spec: RunSpec,
     pool: SessionPool,
     project: ProjectLocation,
     probed: Sequence[HostFacts],
@@ -50,34 +51,34 @@ def check_before_install(
     `adds_packages`: the modules of --with and -r are not known before the install.
     """
     try:
-        unsynced = project.executed_path(request)
-        context = gather(hosts, request, pool, unsynced=unsynced, before_install=True, probed=probed)
-        nodes = likely_nodes(hosts, request)
+        unsynced = project.executed_path(spec)
+        context = gather(hosts, spec, pool, unsynced=unsynced, before_install=True, probed=probed)
+        nodes = likely_nodes(hosts, spec)
         if context.env.python:
             check_connectivity(nodes, context, pool)
-        if project.script is None or not request.sync or adds_packages:
+        if project.script is None or not spec.sync or adds_packages:
             return ""
-        if has_environment(request.env, context.facts):
+        if has_environment(spec.env, context.facts):
             return ""  # the hosts get an environment that exists, with the packages that were added to it
-        return check_modules(with_environment(project.script, request, context), [host.name for host in nodes], request)
+        return check_modules(with_environment(project.script, spec, context), [host.name for host in nodes], spec)
     except StartError as error:
         return error.failure
 
 
-def likely_nodes(hosts: Sequence[Host], request: RunRequest) -> Sequence[Host]:
+def likely_nodes(hosts: Sequence[Host], spec: RunSpec) -> Sequence[Host]:
     """The hosts that get ranks, and node0, as far as that is known before they are contacted."""
-    share = distribute_ranks(hosts, request.options.n, request.options.ppn, 1)
+    share = distribute_ranks(hosts, spec.n, spec.ppn, 1)
     if isinstance(share, Refusal):
         return hosts
     return [host for host, count in zip(hosts, share.counts, strict=True) if count or host is hosts[0]]
 
 
-def check_modules(script: ScriptFile, hosts: Sequence[str], request: RunRequest) -> str:
+def check_modules(script: ScriptFile, hosts: Sequence[str], spec: RunSpec) -> str:
     """Refuse a script that imports a module which no stack contains. Pure."""
     may_exist = sys.stdlib_module_names | _IN_A_STACK | _REMOVED_FROM_PYTHON
     missing = [entry.module for entry in script.imports if entry.module not in may_exist]
     install = ["ipexctl install"]
-    for option, value in (("--stack", request.stack), ("--torch", request.torch)):
+    for option, value in (("--stack", spec.stack), ("--torch", spec.torch)):
         install += [option, value] if value else []
-    install += ["--env", request.env] if request.env != DEFAULT_ENV else []
+    install += ["--env", spec.env] if spec.env != DEFAULT_ENV else []
     return check_imports(replace(script, own=True, install=" ".join(install)), dict.fromkeys(hosts, missing))

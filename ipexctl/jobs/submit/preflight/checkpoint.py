@@ -16,8 +16,8 @@ from ipexctl.hosts.names import quoted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ipexctl.files.manifest import Manifest
     from ipexctl.jobs.submit.project import ProjectLocation
-    from ipexctl.sync.manifest import Manifest
 
 _FIX: Final = (
     "have a directory of that name in place of the link, or name the place itself in the call: "

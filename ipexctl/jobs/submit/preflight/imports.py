@@ -22,7 +22,7 @@ from ipexctl.file_reader import SCRIPT, NotRegularError, read_regular
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.submit.preflight.trainer import uses_accelerate, uses_trainer
-from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
+from ipexctl.jobs.submit.request import StartError, StartFailure
 from ipexctl.limits import IMPORTS_CHECK
 from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.remote.command import Command
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.spec import RunSpec
     from ipexctl.stack.project_file import ProjectFile
 
 _OTHER_INTERPRETER: Final = re.compile(
@@ -289,17 +290,17 @@ def _is_install(node: ast.AST) -> bool:
     return node.value == "pip" or node.value.startswith(("pip install", "python -m pip install"))
 
 
-def with_environment(script: ScriptFile, request: RunRequest, context: RunContext) -> ScriptFile:
+def with_environment(script: ScriptFile, spec: RunSpec, context: RunContext) -> ScriptFile:
     """With what the options and the environment say about imports."""
     doubt = script.doubt
-    if any(export.name in ("PYTHONPATH", "PYTHONHOME") for export in request.options.exports):
+    if any(export.name in ("PYTHONPATH", "PYTHONHOME") for export in spec.exports):
         doubt = doubt or "PYTHONPATH is exported"
-    if request.setup:
-        doubt = doubt or f"{request.setup} may set where Python looks for modules"
+    if spec.setup:
+        doubt = doubt or f"{spec.setup} may set where Python looks for modules"
     own = context.env.name is not None
     packages = frozenset(map(normalised, context.env.packages)) if own and context.env.is_installed else frozenset()
     if own:
-        install = install_command(context.env_records(context.env.name), request.env)
+        install = install_command(context.env_records(context.env.name), spec.env)
     else:
         install = f"ipexctl exec -- {shlex.quote(str(context.env.python))} -m pip install"
     return replace(script, doubt=doubt, own=own, install=install, packages=packages)

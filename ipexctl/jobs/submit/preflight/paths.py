@@ -1,6 +1,6 @@
 """Checks that paths the user named are the same on every host: --python, --mpi, --setup, --data, --no-sync.
 
-In come the request and one script's output of each host; out go `CheckedPaths`. Else a `StartError` is raised, whose
+In come the spec and one script's output of each host; out go `CheckedPaths`. Else a `StartError` is raised, whose
 `StartFailure` names hosts and versions. mpirun starts all ranks by one path, so a path that is missing or different on
 one host would fail late, in the middle of a start. Versions are compared, too: ranks of different torch or MPI cannot
 communicate. A path whose directories another account can change is a note: a team may share its tree, and trusts all
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from ipexctl.facts.software import Mpi, parse_mpi
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.submit.preflight.data_copy import copy_line
-from ipexctl.jobs.submit.request import RunRequest, StartError, StartFailure
-from ipexctl.launch.request import LaunchOptions, RankEnv
+from ipexctl.jobs.submit.request import StartError, StartFailure
+from ipexctl.launch.request import RankEnv
 from ipexctl.limits import PATHS_CHECK
 from ipexctl.node.common.json_parser import JsonError, parse_object
 from ipexctl.remote.command import Command
@@ -30,6 +30,7 @@ from ipexctl.remote.node_call import script_text
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session, capture
+from ipexctl.spec import RankOptions
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.spec import RunSpec
 
 _OLDEST_PYTHON = (3, 8)
 _BUNDLED_MPI = re.compile(r"(/.*)/opt/mpi(?:/bin(?:/mpi(?:run|exec(?:\.hydra)?))?)?/*")
@@ -118,7 +120,7 @@ class CheckedPaths:
 
 def check_paths(
     hosts: Sequence[Host],
-    request: RunRequest,
+    spec: RunSpec,
     pool: SessionPool,
     unsynced: str = "",
     local_data: Mapping[str, LocalData] | None = None,
@@ -127,19 +129,19 @@ def check_paths(
 
     `local_data`: the data directories that the control machine has (default: those at the same paths).
     """
-    data = [path for path in request.data if path.startswith("/")]
-    mpi = request.options.mpi if "/" in request.options.mpi else ""
-    if not (data or request.setup or request.python or mpi or unsynced):
+    data = [path for path in spec.data if path.startswith("/")]
+    mpi = spec.mpi if "/" in spec.mpi else ""
+    if not (data or spec.setup or spec.python or mpi or unsynced):
         return CheckedPaths()
     bundled = _BUNDLED_MPI.fullmatch(mpi)
     setvars = f"{bundled[1]}/env/setvars.sh" if bundled else None
     tests = [f"[ -e {shlex.quote(unsynced)} ] || echo {shlex.quote('--no-sync ' + unsynced)}"] if unsynced else []
     tests += [f"[ -d {shlex.quote(path)} ] || echo {shlex.quote('--data ' + path)}" for path in data]
-    if request.setup:
-        tests.append(f"[ -r {shlex.quote(request.setup)} ] || echo {shlex.quote('--setup ' + request.setup)}")
+    if spec.setup:
+        tests.append(f"[ -r {shlex.quote(spec.setup)} ] || echo {shlex.quote('--setup ' + spec.setup)}")
     if setvars:
         tests.append(f"! [ -r {shlex.quote(setvars)} ] || echo setvars")
-    executed = {"--no-sync": unsynced, "--setup": request.setup or "", "--python": request.python or ""}
+    executed = {"--no-sync": unsynced, "--setup": spec.setup or "", "--python": spec.python or ""}
     if any(executed.values()):
         tests.append(home_functions())
     tests += [
@@ -151,7 +153,7 @@ def check_paths(
     script = _SCRIPT.format(
         tests="\n".join(tests) or ":",
         mpi=shlex.quote(mpi),
-        python=shlex.quote(request.python or ""),
+        python=shlex.quote(spec.python or ""),
         script=shlex.quote(script_text("run.interpreter")),
     )
 
@@ -170,30 +172,30 @@ def check_paths(
         found[done.host.name] = done.result or FoundPaths()
     if local_data is None:
         local_data = {path: LocalData(path, path) for path in data if os.path.isdir(path)}  # noqa: PTH112
-    checked = evaluate_paths({host.name: found[host.name] for host in hosts}, request.python, hosts, local_data)
+    checked = evaluate_paths({host.name: found[host.name] for host in hosts}, spec.python, hosts, local_data)
     return replace(checked, setvars=setvars) if all(paths.setvars for paths in found.values()) else checked
 
 
-def check_data(hosts: Sequence[Host], request: RunRequest, root: Path, tree: str, pool: SessionPool) -> None:
+def check_data(hosts: Sequence[Host], spec: RunSpec, root: Path, tree: str, pool: SessionPool) -> None:
     """Check relative --data directories, which are below the project's tree on the hosts. Raises a StartError.
 
     `root`: the project on the control machine.
     """
     sources = {
         posixpath.normpath(f"{tree}/{path}"): Path(os.path.normpath(root / path))
-        for path in request.data
+        for path in spec.data
         if not path.startswith("/")
     }
     if not sources:
         return
-    request = replace(request, data=tuple(sources), setup=None, python=None, options=LaunchOptions())
+    spec = replace(spec, data=tuple(sources), setup=None, python=None, mpi=RankOptions.mpi)
     home = PurePosixPath(tree).parent.parent  # it is HOME/code/NAME
     local_data = {}
     for path, source in sources.items():
         if source.is_dir():
             target = path if str(source) == path else str(home.parent / (source.resolve().name or "data"))
             local_data[path] = LocalData(str(source.resolve()), target, is_in_project=source.is_relative_to(root))
-    check_paths(hosts, request, pool, local_data=local_data)
+    check_paths(hosts, spec, pool, local_data=local_data)
 
 
 def parse_paths(output: str) -> FoundPaths:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from launch_helpers import IPEX, STOCK, cpu, eth, machine, request
 
-from ipexctl.extras.autotune.apply import options_with, typed
+from ipexctl.extras.autotune.apply import typed, with_settings
 from ipexctl.extras.autotune.candidates import GROUPS, HostsOfSearch, space_of
 from ipexctl.extras.autotune.model import NO_CHANGE, Settings, settings_of
 from ipexctl.facts.facts import Facts
@@ -18,8 +18,8 @@ from ipexctl.facts.software import Software
 from ipexctl.facts.system import Memory
 from ipexctl.launch.plan import LaunchPlan
 from ipexctl.launch.planner import plan_launch
-from ipexctl.launch.request import Export, LaunchOptions
 from ipexctl.refusal import Refusal
+from ipexctl.spec import Export, RunSpec
 
 LIBRARIES = {"libtcmalloc": ("/usr/lib/libtcmalloc.so.4",), "libjemalloc": ("/usr/lib/libjemalloc.so.2",)}
 
@@ -34,7 +34,7 @@ def candidates(group: str, *machines: Facts, base: Settings = NO_CHANGE, **optio
             found = addresses_among(wanted.hosts, wanted.facts, iface)
             assert not isinstance(found, Refusal)
             internal = found
-        changed = replace(wanted, options=options_with(wanted.options, settings), internal=internal)
+        changed = replace(wanted, spec=with_settings(wanted.spec, settings), internal=internal)
         plan = plan_launch(changed)
         return plan if isinstance(plan, LaunchPlan) else None
 
@@ -120,7 +120,9 @@ def test_no_group_changes_the_number_of_ranks() -> None:
 
 def test_settings_are_options_and_variables_over_those_of_the_call() -> None:
     settings = settings_of({"omp": "7", "x.KMP_BLOCKTIME": "0"})
-    found = options_with(LaunchOptions(exports=(Export("KMP_BLOCKTIME", "1"), Export("A", "b"))), settings)
+    found = with_settings(
+        RunSpec("script", ("train.py",), exports=(Export("KMP_BLOCKTIME", "1"), Export("A", "b"))), settings
+    )
     assert found.omp == 7
     assert [(export.name, export.value) for export in found.exports] == [("A", "b"), ("KMP_BLOCKTIME", "0")]
     assert typed(settings) == "--omp 7 -x KMP_BLOCKTIME=0"

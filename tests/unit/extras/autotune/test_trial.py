@@ -1,13 +1,12 @@
-"""The request of a trial, and what its figures mean."""
+"""The spec of a trial, and what its figures mean."""
 
 from __future__ import annotations
 
 import pytest
 
-from ipexctl.extras.autotune.trial import LEAST_SILENCE, ends_silent, figures_of, hangs, observation_of, trial_request
-from ipexctl.jobs.submit.request import RunRequest
-from ipexctl.launch.request import Export, LaunchOptions
+from ipexctl.extras.autotune.trial import LEAST_SILENCE, ends_silent, figures_of, hangs, observation_of, trial_spec
 from ipexctl.node.common.records import RankStatus, RunStatus, TrialFigures
+from ipexctl.spec import Export, RunSpec
 
 FIGURES = TrialFigures(4.0, 20, 64.0, 1.0, 0.1, is_warm=True, is_done=True)
 
@@ -17,24 +16,24 @@ def status(*ranks: TrialFigures | None) -> RunStatus:
     return RunStatus("run", "running", "train.py", "env", 1, len(ranks), 0.0, ranks=of_ranks)
 
 
-def request(**changes: object) -> RunRequest:
-    options = LaunchOptions(exports=(Export("WANDB_MODE", "online"), Export("A", "b", secret=True)))
-    return RunRequest("script", ("train.py",), options, **changes)  # type: ignore[arg-type]
+def spec(**changes: object) -> RunSpec:
+    exports = (Export("WANDB_MODE", "online"), Export("A", "b", secret=True))
+    return RunSpec("script", ("train.py",), exports=exports, **changes)  # type: ignore[arg-type]
 
 
 def test_a_trial_has_the_hosts_and_a_tree_for_itself_and_ends_by_itself() -> None:
-    found = trial_request(request(max_restarts=3, checkpoint="out", notify="mail"), (("omp", "3"),), ".trial-1")
+    found = trial_spec(spec(max_restarts=3, checkpoint="out", notify="mail"), (("omp", "3"),), ".trial-1")
     assert found.exclusive
     assert found.own_tree == ".trial-1"
-    assert found.options.omp == 3
-    assert found.options.time_limit
+    assert found.omp == 3
+    assert found.time_limit
     assert (found.max_restarts, found.checkpoint, found.notify) == (0, None, "")
     assert found.trial
     assert found.meter
 
 
 def test_trackers_are_off_and_a_script_can_know_that_it_is_a_trial() -> None:
-    exports = trial_request(request(), (), ".trial-1").options.exports
+    exports = trial_spec(spec(), (), ".trial-1").exports
     values = {export.name: export.value for export in exports}
     assert values["IPEXCTL_AUTOTUNE"] == "1"
     assert values["WANDB_MODE"] == "disabled"

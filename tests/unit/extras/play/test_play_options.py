@@ -20,7 +20,7 @@ from ipexctl.cli.app import load_command
 from ipexctl.cli.launch_options import PANELS
 from ipexctl.extras.play.masks import HIDDEN, masked, masked_value, secrets_in, shown
 from ipexctl.extras.play.modules import MODULES, runner
-from ipexctl.extras.play.modules.run import _run_request
+from ipexctl.extras.play.modules.run import _run_spec
 from ipexctl.extras.play.options import OMIT, BadOption, Option, converted, filled, filled_environment
 from ipexctl.extras.play.result import Call, Result, combine_items
 from ipexctl.hosts.host import Host
@@ -200,7 +200,7 @@ def test_run_module_passes_restart_and_hang_options() -> None:
     task: Any = SimpleNamespace(base=Path("/p"))
     context: Any = SimpleNamespace(options=SimpleNamespace(home="~/.ipexctl", iface=None))
     here = Host(name="localhost", address="localhost")
-    request = _run_request(context, Call(here, here, task, filled(MODULES["run"], given)))
+    request = _run_spec(context, Call(here, here, task, filled(MODULES["run"], given)))
     assert (request.max_restarts, request.checkpoint, request.hang_after, request.on_hang) == (2, "ckpt", 5.0, "stop")
     with pytest.raises(BadOption) as caught:
         filled(MODULES["run"], {"script": "train.py", "on_hang": "end"})
@@ -213,4 +213,4 @@ def test_run_module_passes_the_backend(backend: str) -> None:
     context: Any = SimpleNamespace(options=SimpleNamespace(home="~/.ipexctl", iface=None))
     here = Host(name="localhost", address="localhost")
     call = Call(here, here, task, filled(MODULES["run"], {"script": "infer.py", "backend": backend}))
-    assert _run_request(context, call).options.backend == backend
+    assert _run_spec(context, call).backend == backend

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from ipexctl.extras.play.model import parts_of
-from ipexctl.extras.play.modules.run import _follow as follow
+from ipexctl.extras.play.modules.run import _TaskRun
 from ipexctl.extras.play.report import PlayEvent, RunOutput, TaskDone, TaskStarted
 from ipexctl.extras.play.view import PlayView
 from ipexctl.node.common.frames import Chunk
@@ -94,6 +94,7 @@ def test_secrets_from_the_environment_are_masked_in_rank_output(monkeypatch: pyt
     monkeypatch.setattr("ipexctl.extras.play.modules.run.Follower", follower)
     inherited = SimpleNamespace(no_log=False)
     call: Any = SimpleNamespace(task=SimpleNamespace(inherited=inherited), args={"reconnect": 300.0})
-    _, _, output = follow(context, call, cast("Any", SimpleNamespace(id="r")))
+    run = _TaskRun(context, call)
+    assert run.follow(cast("Any", SimpleNamespace(record=SimpleNamespace(id="r")))).exit_code == 0
     assert [event.text for event in shown if isinstance(event, RunOutput)] == ["token=********\n", "********"]
-    assert "s3cr3t-value" in output["stdout"]  # for register: the shown result is masked at the end of the task
+    assert "s3cr3t-value" in run.output["stdout"]  # for register: the shown result is masked at the end of the task

@@ -22,18 +22,16 @@ from ipexctl.extras.slurm.script import (
     option_lines,
     words_of_run,
 )
-from ipexctl.jobs.submit.options import RunOptions
-from ipexctl.jobs.submit.request import RunRequest, run_request
-from ipexctl.launch.options import RankOptions
-from ipexctl.launch.request import Export
+from ipexctl.jobs.submit.request import run_spec
 from ipexctl.option_declaration import values_of
+from ipexctl.spec import Export, RankOptions, RunOptions, RunSpec
 
 RUN = "train-1124-101010-abcd"
 
 
-def request(*exports: Export, kind: Any = "script", argv: tuple[str, ...] = ("train.py",), **given: Any) -> RunRequest:
+def request(*exports: Export, kind: Any = "script", argv: tuple[str, ...] = ("train.py",), **given: Any) -> RunSpec:
     values = values_of(RankOptions()) | values_of(RunOptions()) | given
-    return run_request(kind, argv, values, exports)
+    return run_spec(kind, argv, values, exports)
 
 
 def test_a_job_gets_whole_nodes_unless_the_call_says_how_much() -> None:

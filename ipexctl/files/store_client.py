@@ -10,13 +10,11 @@ the target; one that does not match its hash is `Damaged`.
 from __future__ import annotations
 
 import io
-import os
 import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.node.files.file_stream import END, header_line, read_chunks
-from ipexctl.node.files.store import offset_of
+from ipexctl.files.stream import stream_blobs
 from ipexctl.remote.command import Command
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
@@ -24,7 +22,7 @@ from ipexctl.remote.progress import ignore_event
 from ipexctl.remote.session import ChunkStream, capture
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from ipexctl.hosts.host import Host
@@ -211,7 +209,8 @@ def push(
     here. The host rejects a file that doesn't match its hash, which is a HostError.
     """
     request: ReceiveRequest = {"store": location.store, "files": None}
-    stream = ChunkStream(_file_stream(files, _unfinished(session, location, cancel) if location.resume else {}))
+    blobs = ((blob.to_json(), path) for blob, path in files)
+    stream = ChunkStream(stream_blobs(blobs, _unfinished(session, location, cancel) if location.resume else {}))
     try:
         response = location.call(
             session,
@@ -300,10 +299,6 @@ def _size(files: Sequence[StoredFile]) -> int | None:
     return sum(sizes) if len(sizes) == len(files) else None
 
 
-class NotInStore(HostError):
-    """A file to be sent can't be read on the control machine: not a failure of the target."""
-
-
 class Damaged(HostError):
     """A file that was sent doesn't match its hash."""
 
@@ -322,19 +317,3 @@ def _unfinished(session: Session, location: StoreLocation, cancel: Cancel | None
     request: HaveRequest = {"store": location.store, "files": [], "verify": False}
     left = location.call(session, "files.store", "have", request, cancel=cancel).record("unfinished")
     return {prefix: left.integer(prefix) for prefix in left}
-
-
-def _file_stream(files: Iterable[tuple[StoredFile, Path]], left: Mapping[str, int]) -> Iterator[bytes]:
-    """Files as one stream; each file is opened when the stream reaches it, and begins behind what is `left` of it."""
-    for blob, path in files:
-        try:
-            with path.open("rb", buffering=0) as file:
-                size = os.fstat(file.fileno()).st_size
-                offset = offset_of({**blob.to_json(), "size": size}, left)
-                file.seek(offset)
-                yield header_line({**blob.to_json(), "size": size, **({"offset": offset} if offset else {})})
-                yield from read_chunks(file, size - offset)
-        except OSError as error:
-            reason = f"{path} on this machine can't be read: {error.strerror or error}"
-            raise NotInStore(reason, "" if error.errno else "run it again") from None
-    yield END

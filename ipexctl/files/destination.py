@@ -23,16 +23,23 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
-from ipexctl.named_paths import is_strangers_file, open_named_directory, resolve_named
+from ipexctl.named_paths import is_strangers_file, open_named_directory
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.files import encode_name
-from ipexctl.node.common.guarded_directory import GuardedDirectory, is_of_stranger
+from ipexctl.node.common.files import decode_name, encode_name
+from ipexctl.node.common.guarded_directory import (
+    DirectoryChain,
+    GuardedDirectory,
+    is_of_stranger,
+    set_attributes,
+    write_all,
+)
 from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
-    from ipexctl.jobs.fetch.manifest import FetchEntry
+    from ipexctl.node.files.manifest import ManifestEntry
 
 _READ: Final = 1 << 20
 _NO_DIRECTORY: Final = " on the control machine; fetch writes into directories only"
@@ -50,7 +57,7 @@ class WriteRefused(Exception):
 class MissingPart:
     """A file that is incomplete here: the bytes present, and their hash."""
 
-    entry: FetchEntry
+    entry: ManifestEntry
     have: int = 0
     known: str | None = None
     crc: int = 0
@@ -62,7 +69,7 @@ class MissingPart:
 class _OpenFile:
     """A file that is being received."""
 
-    entry: FetchEntry
+    entry: ManifestEntry
     directory: GuardedDirectory
     part: bytes
     number: int
@@ -80,10 +87,7 @@ class Destination:
     def __init__(self, root: str) -> None:
         self.root = root
         self._umask = read_umask()
-        self._path_descriptors: list[tuple[bytes, GuardedDirectory]] = []
-        self._entered: tuple[str, ...] | None = None
-        """The directory whose descriptors are open."""
-        self._directories: list[FetchEntry] = []
+        self._directories: list[ManifestEntry] = []
         self._made: tuple[str, ...] | None = None
         """The directory that was created last: it was empty."""
         self._file: _OpenFile | None = None
@@ -92,22 +96,22 @@ class Destination:
         """Absolute paths that did not exist before; nothing below a created directory."""
         self._new: set[tuple[str, ...]] = set() if top is None else {()}
         try:
-            resolve_named(root)
-            os.makedirs(root, exist_ok=True)
-            self._top = open_named_directory(root)
+            self._top = open_named_directory(root, make=True)
         except OSError as error:
             raise HostError(f"{root} on this machine can't be written to: {error.strerror or error}") from None
         except UserError as error:
             raise HostError(str(error), error.fix) from None
+        self._opened = DirectoryChain(self._top, self._open_below)
 
     def remove_if_empty(self) -> None:
         """Remove the directory, and those above it that were created for it, as far as nothing is in them."""
         path = os.path.abspath(self.root)
         for top in self.created[:1] if () in self._new else ():
-            with contextlib.suppress(OSError):  # not empty
+            with contextlib.suppress(OSError, UserError):  # not empty
                 while path.startswith(top):
-                    os.rmdir(path)
-                    path = os.path.dirname(path)
+                    path, name = os.path.split(path)
+                    with open_named_directory(path) as above:
+                        os.rmdir(name, dir_fd=above.number)
 
     def __enter__(self) -> Destination:
         return self
@@ -116,10 +120,10 @@ class Destination:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.abandon()
-        self._back_to(0)
+        self._opened.leave()
         self._top.close()
 
-    def inspect(self, entry: FetchEntry) -> MissingPart | None:
+    def inspect(self, entry: ManifestEntry) -> MissingPart | None:
         """The part of a file that is missing here; directories and links are created at once. Raises WriteRefused."""
         try:
             if entry.kind == "d":
@@ -141,7 +145,7 @@ class Destination:
         except OSError as error:
             raise _write_error(error) from None
 
-    def begin(self, entry: FetchEntry, at: int, missing: MissingPart) -> None:
+    def begin(self, entry: ManifestEntry, at: int, missing: MissingPart) -> None:
         """Its bytes follow from that offset: after the present ones, or all of them."""
         if at not in (0, missing.have):
             raise HostError("it resumes a file at another offset than requested")
@@ -199,18 +203,17 @@ class Destination:
         file = self._file
         assert file is not None
         if file.at + len(data) > file.entry.size:
-            raise HostError(f"it sends more of {quoted(file.entry.name)} than there is")
+            raise HostError(f"it sends more of {quoted(file.entry.path)} than there is")
         file.at += len(data)
         if file.refused:
             return
         file.crc = zlib.crc32(data, file.crc)
         try:
-            while data:
-                data = data[os.write(file.number, data) :]
+            write_all(file.number, data)
         except OSError as error:
             raise self._disk(error) from None
 
-    def finish(self, known: object, *, changed: bool) -> None:
+    def finish(self, known: object, *, changed: bool, may_grow: bool = False) -> None:
         """The file is complete: if its hash is that of the host's file, it gets its name. Raises WriteRefused."""
         file, self._file = self._file, None
         assert file is not None
@@ -218,14 +221,13 @@ class Destination:
         try:
             if file.refused:
                 raise WriteRefused(file.refused)
-            if changed and not (entry.growing and file.at == entry.size):
+            if changed and not (may_grow and file.at == entry.size):
                 raise WriteRefused("it changed while it was read; fetch it again")
             if file.crc != known or file.at != entry.size:
                 with contextlib.suppress(OSError):
                     file.directory.unlink(file.part)
                 raise WriteRefused("it was damaged on the way; fetch it again")
-            os.fchmod(file.number, self._mode_of(entry))
-            os.utime(file.number, ns=(entry.mtime, entry.mtime))
+            set_attributes(file.number, self._mode_of(entry), entry.mtime)
             if not file.in_place:
                 is_new = not self._is_below_new(entry.parts) and file.directory.status_of(name) is None
                 file.directory.rename(file.directory.number, file.part, name)
@@ -255,11 +257,11 @@ class Destination:
                 inherited = directory.status().st_mode & stat.S_ISGID  # of the directory above it on this machine
                 directory.set_mode(self._mode_of(entry) | inherited)
 
-    def _mode_of(self, entry: FetchEntry) -> int:
+    def _mode_of(self, entry: ManifestEntry) -> int:
         return entry.mode & 0o777 & ~self._umask
 
     def _missing_part(
-        self, directory: GuardedDirectory, name: bytes, there: os.stat_result | None, entry: FetchEntry
+        self, directory: GuardedDirectory, name: bytes, there: os.stat_result | None, entry: ManifestEntry
     ) -> MissingPart | None:
         is_file = there is not None and stat.S_ISREG(there.st_mode) and not _is_strangers(there, directory.status())
         if is_file and there is not None and there.st_size == entry.size:
@@ -274,7 +276,7 @@ class Destination:
         return MissingPart(entry)
 
     def _partial_file(
-        self, directory: GuardedDirectory, name: bytes, entry: FetchEntry, *, in_place: bool
+        self, directory: GuardedDirectory, name: bytes, entry: ManifestEntry, *, in_place: bool
     ) -> MissingPart:
         digest, crc, size = hashlib.blake2b(digest_size=32), 0, 0
         try:
@@ -298,7 +300,7 @@ class Destination:
             return MissingPart(entry)
         return MissingPart(entry, size, digest.hexdigest(), crc, in_place)
 
-    def _set_mode(self, directory: GuardedDirectory, name: bytes, entry: FetchEntry) -> None:
+    def _set_mode(self, directory: GuardedDirectory, name: bytes, entry: ManifestEntry) -> None:
         with contextlib.suppress(OSError):
             number = os.open(name, _READING, dir_fd=directory.number)
             try:
@@ -306,8 +308,8 @@ class Destination:
             finally:
                 os.close(number)
 
-    def _create_link(self, directory: GuardedDirectory, name: bytes, entry: FetchEntry) -> None:
-        target, there = encode_name(entry.target), directory.status_of(name)
+    def _create_link(self, directory: GuardedDirectory, name: bytes, entry: ManifestEntry) -> None:
+        target, there = encode_name(entry.content), directory.status_of(name)
         if there is not None and not _is_strangers(there, directory.status()):
             with contextlib.suppress(OSError):
                 if os.readlink(name, dir_fd=directory.number) == target:
@@ -325,47 +327,32 @@ class Destination:
     def _is_below_new(self, parts: tuple[str, ...]) -> bool:
         return any(parts[:depth] in self._new for depth in range(len(parts)))
 
-    def _enter(self, parts: tuple[str, ...]) -> GuardedDirectory:
+    def _enter(self, parts: Sequence[str]) -> GuardedDirectory:
         """The directory, created if needed, kept open until another one is requested."""
-        if parts and parts == self._entered:
-            return self._path_descriptors[-1][1]
-        self._entered = None
-        names = [encode_name(part) for part in parts]
-        common = 0
-        while (
-            common < min(len(names), len(self._path_descriptors)) and self._path_descriptors[common][0] == names[common]
-        ):
-            common += 1
-        self._back_to(common)
-        for depth in range(common, len(names)):
-            above = self._path_descriptors[-1][1] if self._path_descriptors else self._top
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(names[depth], dir_fd=above.number)
-                self._made = parts[: depth + 1]
-                self._note(self._made)
-            here = os.path.join(self.root, *parts[: depth + 1])
-            try:
-                directory = above.enter(names[depth])
-            except AgentError:
-                raise WriteRefused(f"{here} is a link{_NO_DIRECTORY}") from None
-            except NotADirectoryError:
-                raise WriteRefused(f"{here} is a file{_NO_DIRECTORY}") from None
-            status, status_above = directory.status(), above.status()
-            if status_above.st_mode & stat.S_ISVTX and is_of_stranger(status, status_above):
-                directory.close()
-                raise WriteRefused(f"{here} is a directory of another account (uid {status.st_uid}); {_OWN_DEST}")
-            self._path_descriptors.append((names[depth], directory))
-            mode = stat.S_IMODE(status.st_mode)
-            if mode & 0o700 != 0o700:
-                with contextlib.suppress(OSError):
-                    directory.set_mode(mode | 0o700)
-        self._entered = parts
-        return self._path_descriptors[-1][1] if self._path_descriptors else self._top
+        return self._opened.enter([encode_name(part) for part in parts])
 
-    def _back_to(self, depth: int) -> None:
-        self._entered = None
-        while len(self._path_descriptors) > depth:
-            self._path_descriptors.pop()[1].close()
+    def _open_below(self, above: GuardedDirectory, names: Sequence[bytes]) -> GuardedDirectory:
+        parts = tuple(map(decode_name, names))
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(names[-1], dir_fd=above.number)
+            self._made = parts
+            self._note(parts)
+        here = os.path.join(self.root, *parts)
+        try:
+            directory = above.enter(names[-1])
+        except AgentError:
+            raise WriteRefused(f"{here} is a link{_NO_DIRECTORY}") from None
+        except NotADirectoryError:
+            raise WriteRefused(f"{here} is a file{_NO_DIRECTORY}") from None
+        status, status_above = directory.status(), above.status()
+        if status_above.st_mode & stat.S_ISVTX and is_of_stranger(status, status_above):
+            directory.close()
+            raise WriteRefused(f"{here} is a directory of another account (uid {status.st_uid}); {_OWN_DEST}")
+        mode = stat.S_IMODE(status.st_mode)
+        if mode & 0o700 != 0o700:
+            with contextlib.suppress(OSError):
+                directory.set_mode(mode | 0o700)
+        return directory
 
     def _disk(self, error: OSError) -> HostError:
         full = "; make room and run it again: it goes on from here" if error.errno in _FULL else ""

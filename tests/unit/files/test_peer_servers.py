@@ -8,12 +8,12 @@ import threading
 import pytest
 
 from fakes import FakeSession
+from ipexctl.files import peer_servers, store_client
+from ipexctl.files.peer_servers import Servers
+from ipexctl.files.store_client import Delivery, StoredFile, StoreLocation
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled
-from ipexctl.remote.transfer import peer_servers, store_client
-from ipexctl.remote.transfer.peer_servers import Servers
-from ipexctl.remote.transfer.store_client import Delivery, StoredFile, StoreLocation
 
 FILES = (StoredFile("a" * 64, "one.whl", 1),)
 

@@ -18,20 +18,20 @@ from concurrent import futures
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.files.store_client import Damaged, TransferEvents, refuse_damaged
 from ipexctl.limits import PEER_SERVER_START
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import StdinQueue
-from ipexctl.remote.transfer.store_client import Damaged, TransferEvents, refuse_damaged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from ipexctl.files.store_client import Delivery, StoredFile, StoreLocation
     from ipexctl.node.files.peer_transfer import ConnectRequest, ServeRequest
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
-    from ipexctl.remote.transfer.store_client import Delivery, StoredFile, StoreLocation
 
 _MAX_CLIENTS: Final = 2
 """Clients of one server at once: few, so that the first finish soon and can serve others."""

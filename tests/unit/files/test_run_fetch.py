@@ -16,9 +16,10 @@ import pytest
 
 from agent_helpers import other_pythons
 from ipexctl.errors import UserError
+from ipexctl.files import destination
+from ipexctl.files.requested import FetchResult, FetchSource, parse_source
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.fetch import destination
-from ipexctl.jobs.fetch.fetch import (
+from ipexctl.jobs.fetch import (
     FetchRequest,
     PathOnHosts,
     fetch,
@@ -27,7 +28,6 @@ from ipexctl.jobs.fetch.fetch import (
     order_of_run,
     orders_of_all_hosts,
 )
-from ipexctl.jobs.fetch.manifest import FetchResult, FetchSource, parse_source
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.node.common.frames import StreamName
 from ipexctl.node.files.file_sender import SendRequest
@@ -222,7 +222,7 @@ class UnstableConnection:
 
 
 def test_fetch_is_resumed_after_a_lost_connection(there: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ipexctl.jobs.fetch.fetch.RETRY_INTERVALS", (0.01, 0.01))
+    monkeypatch.setattr("ipexctl.jobs.fetch.RETRY_INTERVALS", (0.01, 0.01))
     content = os.urandom(9_000_000)
     write_file(there / "w.pt", content)
     link = UnstableConnection(3_000_000, 3_000_000)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from ipexctl.errors import UserError
+from ipexctl.files.push_source import parse_target, read_source
 from ipexctl.node.files.push import PREFIX
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled
-from ipexctl.sync.push_source import parse_target, read_source
 
 
 @pytest.mark.parametrize(

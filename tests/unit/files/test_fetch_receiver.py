@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from ipexctl.files.destination import Destination, WriteRefused, _part
+from ipexctl.files.receiver import LIMITS, Receiver
+from ipexctl.files.requested import Requested
 from ipexctl.hosts.names import quoted
-from ipexctl.jobs.fetch.destination import Destination, WriteRefused, _part
-from ipexctl.jobs.fetch.manifest import FetchEntry, Requested
-from ipexctl.jobs.fetch.receiver import LIMITS, Receiver
+from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.remote.event_reader import EventLimits, EventReader
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import StdinQueue
@@ -32,15 +33,14 @@ def feed(root: Path, *lines: bytes, path: str = "./", limits: EventLimits = LIMI
     return giving
 
 
-def entry(name: object, number: int = 0, kind: str = "f", **more: Any) -> bytes:
-    said = {"event": "entry", "i": number, "n": name, "t": kind, "m": 0o644, "s": 3, "mt": 1, "to": "", **more}
-    return json.dumps(said).encode() + b"\n"
+def entry(name: object, kind: str = "f", to: str = "") -> bytes:
+    return json.dumps({"event": "entry", "row": [name, kind, 0o644, 3, to, 1]}).encode() + b"\n"
 
 
 @pytest.mark.parametrize("event", ["entry", "note"])
 def test_too_long_file_list_is_refused(tmp_path: Path, event: str) -> None:
     notes = (b'{"event": "note", "n": "a", "reason": "b"}\n' for _ in range(1000))
-    entries = (entry(f"file{number}", number) for number in range(1000))
+    entries = (entry(f"file{number}") for number in range(1000))
     with pytest.raises(HostError, match="list of files"):
         feed(tmp_path / "out", *(entries if event == "entry" else notes), limits=LIMITS._replace(total=10_000))
 
@@ -54,14 +54,14 @@ LISTED = b'{"event": "listed", "from": "/x", "single": false, "since": 0}\n'
 )
 def test_unsafe_name_refuses_the_whole_file_list(tmp_path: Path, name: object) -> None:
     with pytest.raises(HostError):
-        feed(tmp_path / "out", entry("good"), entry(name, 1), LISTED)
+        feed(tmp_path / "out", entry("good"), entry(name), LISTED)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_unrequested_name_is_refused_before_any_write(tmp_path: Path) -> None:
     for name in ("train.py", ".git/hooks/post-checkout", "\x1b[2Jw.pt", "w.pt\n"):
         with pytest.raises(HostError) as caught:
-            feed(tmp_path / "out", entry("w.pt"), entry(name, 1), LISTED, path="ck/w.pt")
+            feed(tmp_path / "out", entry("w.pt"), entry(name), LISTED, path="ck/w.pt")
         assert quoted(name) in caught.value.reason
         assert caught.value.reason.isprintable()
     assert list(tmp_path.iterdir()) == []
@@ -70,22 +70,22 @@ def test_unrequested_name_is_refused_before_any_write(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        [entry("way/w.pt", 1)],
-        [entry("way/sub", 1, "d")],
-        [entry("way", 1, "d"), entry("way/w.pt", 2)],
-        [entry("way", 1)],
+        [entry("way/w.pt")],
+        [entry("way/sub", "d")],
+        [entry("way", "d"), entry("way/w.pt")],
+        [entry("way")],
     ],
     ids=["file", "directory", "replaced", "twice"],
 )
 def test_nothing_is_written_through_a_link_sent_by_the_host(tmp_path: Path, more: list[bytes]) -> None:
     (tmp_path / "out/elsewhere").mkdir(parents=True)
     with pytest.raises(HostError):
-        feed(tmp_path / "out", entry("way", 0, "l", to="elsewhere"), *more, LISTED)
+        feed(tmp_path / "out", entry("way", "l", to="elsewhere"), *more, LISTED)
     assert list(tmp_path.rglob("*")) == [tmp_path / "out", tmp_path / "out/elsewhere"]
 
 
 def piece(n: object = 3, at: int = 0, **more: Any) -> bytes:
-    said = {"event": "piece", "i": 0, "at": at, "n": n, "s": 3, "m": 0o644, "mt": 1, **more}
+    said = {"event": "part", "i": 0, "offset": at, "length": n, "size": 3, "mode": 0o644, "mtime": 1, **more}
     return json.dumps(said).encode() + b"\n"
 
 
@@ -103,17 +103,17 @@ def last_piece(content: bytes = b"abc", n: int | None = None, *, changed: bool =
         [last_piece(), b"abc", piece()],
         [piece(i=1)],
         [piece(1), b"a", piece(1, i=1)],
-        [entry("late", 1)],
+        [entry("late")],
         [LISTED],
         [b"not json\n"],
         [b"[]\n"],
         [b"x" * (2 << 20)],
-        [piece(s=10**12)],
-        [piece(s=-1)],
-        [piece(s=1e400)],
-        [piece(mt=10**40)],
+        [piece(size=10**12)],
+        [piece(size=-1)],
+        [piece(size=1e400)],
+        [piece(mtime=10**40)],
         [piece(i=[0])],
-        [b'{"event": "piece"}\n'],
+        [b'{"event": "part"}\n'],
         [b'{"event": "lost", "i": {}}\n'],
         [b"[" * 100_000 + b"\n"],
         [last_piece(n=4), b"abcd"],
@@ -150,18 +150,18 @@ def test_file_with_a_wrong_checksum_is_not_saved(tmp_path: Path, lines: list[byt
 @pytest.mark.parametrize(
     "lines",
     [
-        [last_piece(), b"a", b"bc" + last_piece(b"", i=1, s=0)],
-        [piece(1) + b"a" + last_piece(n=2) + b"bc" + last_piece(b"", i=1, s=0)],
-        [piece(2)[:9], piece(2)[9:] + b"a", b"b", piece(1), b"c", last_piece(n=0), last_piece(b"", i=1, s=0)],
+        [last_piece(), b"a", b"bc" + last_piece(b"", i=1, size=0)],
+        [piece(1) + b"a" + last_piece(n=2) + b"bc" + last_piece(b"", i=1, size=0)],
+        [piece(2)[:9], piece(2)[9:] + b"a", b"b", piece(1), b"c", last_piece(n=0), last_piece(b"", i=1, size=0)],
     ],
 )
 def test_a_file_comes_in_pieces_however_they_are_cut(tmp_path: Path, lines: list[bytes]) -> None:
-    giving = feed(tmp_path, entry("w.pt"), entry("e", 1), LISTED, *lines)
+    giving = feed(tmp_path, entry("w.pt"), entry("e"), LISTED, *lines)
     assert giving.brought == ["w.pt", "e"]
     assert [(tmp_path / name).read_bytes() for name in ("w.pt", "e")] == [b"abc", b""]
 
 
-WEIGHTS = FetchEntry(0, ("w.pt",), "f", 0o644, 6, 10**9)
+WEIGHTS = ManifestEntry("w.pt", "f", 0o644, 6, "", 10**9)
 
 
 @pytest.mark.parametrize(

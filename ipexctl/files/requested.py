@@ -12,19 +12,20 @@ import fnmatch
 import glob
 import os
 import posixpath
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.node.common.files import encode_name
+from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.remote.outcome import HostError, HostResult
 from ipexctl.text import readable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-FetchedKind = Literal["d", "f", "l"]
+    from ipexctl.node.files.manifest import EntryKind
 
 _UNREADABLE: Final = "its list of files can't be read"
 _LONGEST_PATH: Final = 4096
@@ -41,26 +42,6 @@ class FetchSource:
     word: str
     path: str | None
     """None without a colon: the whole run."""
-
-
-@dataclass(frozen=True, slots=True)
-class FetchEntry:
-    """A file, directory or link of a host, and its destination."""
-
-    index: int
-    parts: tuple[str, ...]
-    kind: FetchedKind
-    mode: int
-    size: int
-    mtime: int
-    """Nanoseconds."""
-    target: str = ""
-    growing: bool = False
-    """It may have grown while it was read, as logs do."""
-
-    @property
-    def name(self) -> str:
-        return "/".join(self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,40 +94,43 @@ def parse_source(text: str) -> FetchSource:
     return FetchSource(word, path if colon else None)
 
 
-def read_entry(fields: Mapping[str, Any], index: int) -> FetchEntry:
+def read_entry(fields: Mapping[str, Any]) -> ManifestEntry:
     """Decode an entry of a host's list; raises a HostError if it is invalid."""
-    name, kind, to = fields.get("n"), fields.get("t"), fields.get("to") or ""
-    size, mode, mtime = _read_numbers(fields)
-    parts = tuple(name.split("/")) if isinstance(name, str) and _can_be_a_path(name) else ()
+    row = fields.get("row")
+    if not isinstance(row, list) or len(row) != len(ManifestEntry._fields):
+        raise HostError(_UNREADABLE)
+    path, kind, mode, size, content, mtime = row
+    parts = path.split("/") if isinstance(path, str) and _can_be_a_path(path) else ()
     if not parts or any(part in ("", ".", "..") for part in parts):
         raise HostError(
-            f"it wants to write to {quoted(str(name)[:100])}: that leads out of where files are to go",
+            f"it wants to write to {quoted(str(path)[:100])}: that leads out of where files are to go",
             "nothing of it was written; look at that machine before you trust it",
         )
     is_link = kind == "l"
-    if kind not in ("d", "f", "l") or fields.get("i") != index or not isinstance(to, str) or bool(to) != is_link:
+    if kind not in ("d", "f", "l") or not isinstance(content, str) or bool(content) != is_link:
         raise HostError(_UNREADABLE)
-    if is_link and not _can_be_a_path(to):
+    if is_link and not _can_be_a_path(content):
         raise HostError(_UNREADABLE)
-    return FetchEntry(index, parts, cast("FetchedKind", kind), mode, size, mtime, to, bool(fields.get("g")))
+    size, mode, mtime = _checked_numbers(size, mode, mtime)
+    return ManifestEntry(path, cast("EntryKind", kind), mode, size, content, mtime)
 
 
-def update_entry(entry: FetchEntry, fields: Mapping[str, Any]) -> FetchEntry:
+def update_entry(entry: ManifestEntry, fields: Mapping[str, Any]) -> ManifestEntry:
     """A file as it was when it was opened: it may have changed since it was listed, and have grown."""
-    if (fields.get("s"), fields.get("m"), fields.get("mt")) == (entry.size, entry.mode, entry.mtime):
+    numbers = fields.get("size"), fields.get("mode"), fields.get("mtime")
+    if numbers == (entry.size, entry.mode, entry.mtime):
         return entry
-    size, mode, mtime = _read_numbers(fields)
+    size, mode, mtime = _checked_numbers(*numbers)
     if size > max(2 * entry.size, entry.size + _GROWTH):
         listed = f"which had {readable(entry.size)} when it was listed"
         raise HostError(
-            f"it sends {readable(size)} of {quoted(entry.name)}, {listed}", "the same command lists it anew"
+            f"it sends {readable(size)} of {quoted(entry.path)}, {listed}", "the same command lists it anew"
         )
-    return replace(entry, size=size, mode=mode, mtime=mtime)
+    return entry._replace(size=size, mode=mode, mtime=mtime)
 
 
-def _read_numbers(fields: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Size, mode and time: only permission bits, and numbers that this machine can store."""
-    size, mode, mtime = fields.get("s"), fields.get("m"), fields.get("mt")
+def _checked_numbers(size: Any, mode: Any, mtime: Any) -> tuple[int, int, int]:
+    """Only permission bits, and numbers that this machine can store; else a HostError is raised."""
     if type(size) is not int or type(mode) is not int or type(mtime) is not int:
         raise HostError(_UNREADABLE)
     if not 0 <= size < _LARGEST or abs(mode) >= _LARGEST or abs(mtime) >= _LARGEST:
@@ -177,7 +161,8 @@ _KINDS: Final = {"d": "directory", "f": "file", "l": "link"}
 class Accepted:
     """The entries of a host's list that may be written."""
 
-    entries: tuple[FetchEntry, ...]
+    entries: Mapping[int, ManifestEntry]
+    """By their numbers in the list."""
     single: bool
     """The path names a single file."""
     left_out: tuple[FileFailure, ...] = ()
@@ -190,7 +175,7 @@ class Requested:
     path: str | None
     run: str = ""
 
-    def accept(self, entries: Sequence[FetchEntry], *, single: bool) -> Accepted:
+    def accept(self, entries: Sequence[ManifestEntry], *, single: bool) -> Accepted:
         """Raise a HostError that names the first entry that was not requested.
 
         `single` is the host's word for it that a path with wildcards is a name as it is written.
@@ -205,7 +190,7 @@ class Requested:
         named = [_is_named(entry, name) for entry in entries]
         has_wildcards = glob.has_magic(path)
         if all(named) and len(entries) == 1 and entries[0].kind == "f" and (single or not has_wildcards):
-            return Accepted(tuple(entries), single=True)
+            return Accepted({0: entries[0]}, single=True)
         if has_wildcards and not all(named):
             pattern = wildcards_of(path)
             found = [matches(pattern, entry.parts, is_directory=entry.kind == "d") for entry in entries]
@@ -213,15 +198,20 @@ class Requested:
         # Everything but the directory itself lies below it, so it is either that or the one file.
         return self._accept_below(1, entries, named)
 
-    def _accept_below(self, top: int, entries: Sequence[FetchEntry], requested_entries: Sequence[bool]) -> Accepted:
+    def _accept_below(self, top: int, entries: Sequence[ManifestEntry], requested_entries: Sequence[bool]) -> Accepted:
         """`top` is how many directories down a link has to stay."""
         for entry, is_requested in zip(entries, requested_entries, strict=True):
             if not is_requested:
                 request = f"run {self.run}" if self.path is None else quoted(self.path)
                 raise _refused(entry, f"{request} was requested")
-        left_out = {entry: _outward(entry) for entry in entries if entry.kind == "l" and leads_out(entry, top)}
-        kept = tuple(entry for entry in entries if entry not in left_out) if left_out else tuple(entries)
-        return Accepted(kept, single=False, left_out=tuple(left_out.values()))
+        kept = dict(enumerate(entries))
+        outward = [number for number, entry in kept.items() if entry.kind == "l" and may_lead_out(entry, top)]
+        left_out = tuple(_outward(kept.pop(number)) for number in outward)
+        return Accepted(kept, single=False, left_out=left_out)
+
+    def may_grow(self, entry: ManifestEntry) -> bool:
+        """Whether it may grow while it is read: the record of a run does."""
+        return self.path is None and entry.parts[1:2] == (_RECORD,)
 
 
 def is_contents(path: bytes) -> bool:
@@ -272,51 +262,55 @@ def _matches_one(component: bytes, name: bytes) -> bool:
     return fnmatch.fnmatchcase(name, component)
 
 
-def leads_out(link: FetchEntry, top: int) -> bool:
+def may_lead_out(link: ManifestEntry, top: int) -> bool:
     """Whether a link may lead out of the directory that is `top` levels below DEST.
 
     A `..` behind a name leads out, too: that name may be another link, and then `..` is not the directory it is in.
     """
-    steps = [step for step in link.target.split("/") if step not in ("", ".")]
+    steps = [step for step in link.content.split("/") if step not in ("", ".")]
     up = next((index for index, step in enumerate(steps) if step != ".."), len(steps))
-    return link.target.startswith("/") or up > len(link.parts) - 1 - top or ".." in steps[up:]
+    return link.content.startswith("/") or up > len(link.parts) - 1 - top or ".." in steps[up:]
 
 
-def _check_tree(entries: Sequence[FetchEntry]) -> None:
+def _check_tree(entries: Sequence[ManifestEntry]) -> None:
     """Raise a HostError if a name occurs twice, or an entry is below a file or a link."""
-    seen: dict[tuple[str, ...], str] = {}
+    seen: dict[str, str] = {}
     for entry in entries:
-        if entry.parts in seen:
+        if entry.path in seen:
             raise _refused(entry, "it was listed before")
-        seen[entry.parts] = entry.kind
+        seen[entry.path] = entry.kind
     if all(kind == "d" for kind in seen.values()):
         return
     for entry in entries:
-        for depth in range(1, len(entry.parts)):
-            if seen.get(entry.parts[:depth], "d") != "d":
-                raise _refused(entry, f"{quoted('/'.join(entry.parts[:depth]))} is no directory")
+        above = entry.path.rpartition("/")[0]
+        while above:
+            if seen.get(above, "d") != "d":
+                raise _refused(entry, f"{quoted(above)} is no directory")
+            above = above.rpartition("/")[0]
 
 
-def _is_named(entry: FetchEntry, name: bytes) -> bool:
+def _is_named(entry: ManifestEntry, name: bytes) -> bool:
     """The file or directory of that name, or a thing in the directory. The link that a path names is followed there."""
-    return encode_name(entry.parts[0]) == name and (len(entry.parts) > 1 or entry.kind != "l")
+    first, below, _ = entry.path.partition("/")
+    return encode_name(first) == name and (bool(below) or entry.kind != "l")
 
 
-def _is_of_run(entry: FetchEntry, run: str) -> bool:
-    if entry.parts[0] != run or len(entry.parts) == 2:
+def _is_of_run(entry: ManifestEntry, run: str) -> bool:
+    first, *below = entry.parts
+    if first != run or len(below) == 1:
         return False
-    if len(entry.parts) == 1:
+    if not below:
         return entry.kind == "d"
-    return entry.kind == "f" if entry.parts[1] == _RECORD else entry.parts[1] == _FILES
+    return entry.kind == "f" if below[0] == _RECORD else below[0] == _FILES
 
 
-def _outward(link: FetchEntry) -> FileFailure:
-    reason = f"it links to {quoted(link.target)}, which may lead out of the requested directory"
-    return FileFailure(link.name, f"{reason}; to get the target, fetch the path of the target")
+def _outward(link: ManifestEntry) -> FileFailure:
+    reason = f"it links to {quoted(link.content)}, which may lead out of the requested directory"
+    return FileFailure(link.path, f"{reason}; to get the target, fetch the path of the target")
 
 
-def _refused(entry: FetchEntry, why: str) -> HostError:
+def _refused(entry: ManifestEntry, why: str) -> HostError:
     return HostError(
-        f"it sends the {_KINDS[entry.kind]} {quoted(entry.name)}, but {why}",
+        f"it sends the {_KINDS[entry.kind]} {quoted(entry.path)}, but {why}",
         "nothing of this answer was written; look at that machine before you trust it",
     )

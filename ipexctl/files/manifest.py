@@ -1,41 +1,25 @@
-"""The content of a project as a value: each path with its kind, mode and hash, and one digest for all. Pure.
-
-Paths are bytes on disk. Here they are strings, in which bytes that are not UTF-8 are surrogates, so that JSON works.
-"""
+"""All paths of a project, or of what is pushed, as a value: each with its kind, mode and hash, and one digest. Pure."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 from ipexctl.node.common.files import encode_name
 from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.files.manifest import ManifestEntry, to_json
 from ipexctl.text import readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-EntryKind = Literal["f", "l", "d"]
-
-
-class ManifestEntry(NamedTuple):
-    """One path below the root; a row of the manifest in JSON."""
-
-    path: str
-    kind: EntryKind
-    mode: int
-    size: int
-    content: str
-    """A file's sha256, a link's target, empty for a directory."""
-
 
 @dataclass(frozen=True)
 class Manifest:
-    """All paths of a project, sorted by their bytes."""
+    """Entries, sorted by the bytes of their paths."""
 
     entries: tuple[ManifestEntry, ...]
 
@@ -54,7 +38,7 @@ class Manifest:
 
     @cached_property
     def _json(self) -> bytes:
-        return json.dumps(self.entries, separators=(",", ":")).encode()
+        return to_json(self.entries)
 
     @cached_property
     def files(self) -> dict[str, ManifestEntry]:
@@ -82,3 +66,15 @@ def unpacked(packed: bytes, digest: str) -> Manifest:
     if hashlib.sha256(text).hexdigest() != digest:
         raise ValueError("it has another digest")
     return Manifest(tuple(ManifestEntry(*row) for row in parse_json(text)))
+
+
+def leads_out(path: str, target: str) -> bool:
+    """Whether a link at that path leads out of the list's directory, by its text."""
+    if target.startswith("/"):
+        return True
+    depth = path.count("/")
+    for part in target.split("/"):
+        depth += -1 if part == ".." else part not in ("", ".")
+        if depth < 0:
+            return True
+    return False

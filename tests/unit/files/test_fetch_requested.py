@@ -11,28 +11,27 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ipexctl.jobs.fetch.manifest import (
-    FetchedKind,
-    FetchEntry,
+from ipexctl.files.requested import (
     Requested,
     is_contents,
-    leads_out,
     matches,
+    may_lead_out,
     read_entry,
     wildcards_of,
 )
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.files.file_sender import Listing, list_path, list_run, matching
+from ipexctl.node.files.manifest import EntryKind, ManifestEntry
 from ipexctl.remote.outcome import HostError
 
 RUN = "train-1120-120000-abcd"
 
 
-def entry(name: str, kind: FetchedKind = "f", to: str = "", index: int = 0) -> FetchEntry:
-    return FetchEntry(index, tuple(name.split("/")), kind, 0o644, 3, 1, to)
+def entry(name: str, kind: EntryKind = "f", to: str = "") -> ManifestEntry:
+    return ManifestEntry(name, kind, 0o644, 3, to, 1)
 
 
-def accepts(path: str | None, *entries: FetchEntry) -> bool:
+def accepts(path: str | None, *entries: ManifestEntry) -> bool:
     try:
         Requested(path, RUN).accept(entries, single=False)
     except HostError as error:
@@ -100,7 +99,7 @@ def accepts(path: str | None, *entries: FetchEntry) -> bool:
     ],
 )
 def test_names_are_matched_against_the_request(
-    path: str | None, name: str, kind: FetchedKind, is_asked_for: bool
+    path: str | None, name: str, kind: EntryKind, is_asked_for: bool
 ) -> None:
     assert accepts(path, entry(name, kind, "x" if kind == "l" else "")) == is_asked_for
 
@@ -140,7 +139,7 @@ def test_only_a_single_requested_file_may_be_renamed() -> None:
     ],
 )
 def test_links_out_of_the_requested_directory_are_detected(name: str, to: str, top: int, out: bool) -> None:
-    assert leads_out(entry(name, "l", to), top) == out
+    assert may_lead_out(entry(name, "l", to), top) == out
 
 
 PARTS = st.sampled_from(["a", "b", "ab", ".a", "a.pt", ".git", "a*"])
@@ -165,11 +164,11 @@ def make(top: str, files: list[str], links: list[tuple[str, str]]) -> None:
 
 class Out:
     def __init__(self) -> None:
-        self.entries: list[FetchEntry] = []
+        self.entries: list[ManifestEntry] = []
 
     def emit(self, event: str, **said: Any) -> None:
         if event == "entry":
-            self.entries.append(read_entry(said, len(self.entries)))
+            self.entries.append(read_entry({"row": list(said["row"])}))
 
 
 @given(
@@ -217,9 +216,9 @@ def test_pattern_matches_the_same_names_locally_and_on_the_host(name: str, patte
 
 @given(st.lists(st.tuples(NAMES, TARGETS), max_size=5))
 @example([("a/b", ".."), ("ab", "a/b/..")])
-def test_no_chain_of_accepted_links_leads_out(links: list[tuple[str, str]]) -> None:
+def test_no_chain_of_accepted_links_may_lead_out(links: list[tuple[str, str]]) -> None:
     with tempfile.TemporaryDirectory() as top:
-        kept = [(name, to) for name, to in links if not leads_out(entry(name, "l", to), 0)]
+        kept = [(name, to) for name, to in links if not may_lead_out(entry(name, "l", to), 0)]
         made = []
         for name, to in kept:
             path = Path(top, name)

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ipexctl.errors import UserError
+from ipexctl.files.destination import Destination
+from ipexctl.files.receiver import LIMITS, Receiver
+from ipexctl.files.requested import FetchResult, FetchSource, FileFailure, Requested, resolve_destination
 from ipexctl.hosts.names import quoted
-from ipexctl.jobs.fetch.destination import Destination
-from ipexctl.jobs.fetch.manifest import FetchResult, FetchSource, FileFailure, Requested, resolve_destination
-from ipexctl.jobs.fetch.receiver import LIMITS, Receiver
 from ipexctl.limits import PATHS_CHECK
 from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel
 from ipexctl.remote.node_call import call
@@ -91,7 +91,7 @@ def orders_of_all_hosts(record: RunRecord, path: str | None, dest: str, *, resul
     """The requests for a path of a run on each host with a home of its own, or for its results; to DEST/HOST. Pure."""
     requests = []
     for name in record.stores or (record.node0.name,):
-        target = os.path.join(dest, name, "")  # noqa: PTH118 - the slash at the end makes it a directory
+        target = os.path.join(dest, name, "")
         request = order_of_run(record, path, target, rank=None, host=name, others=())
         if results:
             path_of_results = f"{record.home}/results/{record.id}/"

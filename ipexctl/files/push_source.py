@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.errors import UserError
+from ipexctl.files.manifest import Manifest, leads_out
 from ipexctl.hosts.names import quoted
 from ipexctl.node.common.files import decode_name, encode_name
+from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.push import PREFIX
 from ipexctl.remote.outcome import Cancelled
-from ipexctl.sync.manifest import Manifest, ManifestEntry
-from ipexctl.sync.scan import leads_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

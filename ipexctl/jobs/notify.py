@@ -1,7 +1,7 @@
 """`run --notify CMD` on the control machine: its check before the run, and the command after an end that the call saw.
 
 `node/run/notify.py` has the rule by which the command runs at most once, and what node0 does for a call that has left.
-Whatever becomes of it is said on stderr and changes nothing, so that the exit code is the run's.
+Whatever becomes of it is a warning and changes nothing, so that the exit code is the run's.
 """
 
 from __future__ import annotations
@@ -12,8 +12,20 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from ipexctl.errors import UserError
+from ipexctl.jobs.local_copy import read_final_status
+from ipexctl.jobs.node0 import call_on_node0, options_of
+from ipexctl.jobs.registry import RunRegistry
+from ipexctl.jobs.summary import summary_fields
+from ipexctl.node.common.limits import NOTIFY, NOTIFY_CLAIM
+from ipexctl.node.run.notify import run_command
+from ipexctl.node.run.summary import summary_text
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.connector import Connector
+from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.node.common.files import RunReference
     from ipexctl.node.run.notify import NotifyEnd
@@ -33,43 +45,30 @@ def check_notify(command: str) -> None:
         )
 
 
-def notify_of_run(command: str, record: RunRecord, code: int, seconds: float) -> None:
-    """Run the command, if there is one, this call saw the end of the run, and node0 has not run it."""
-    if not command:
-        return
-    from ipexctl.cli.run_hosts import connector_of
-    from ipexctl.jobs.local_copy import read_final_status
-    from ipexctl.jobs.registry import RunRegistry
-    from ipexctl.node.common.limits import NOTIFY
-    from ipexctl.node.run.notify import run_command
-    from ipexctl.node.run.summary import summary_text
-    from ipexctl.remote.cancel import Cancel
-    from ipexctl.remote.outcome import HostError
-    from ipexctl.ui.messages import print_message
-    from ipexctl.ui.run.summary import summary_fields
-
+def notify_of_run(
+    command: str, record: RunRecord, code: int, seconds: float, on_warning: Callable[[str], None]
+) -> None:
+    """Run the command, if this call saw the end of the run, and node0 has not run it."""
     status = read_final_status(RunRegistry().directory / record.id)
     if status is None:  # node0 does it at the end
         return
     node0 = record.node0
+    connector = Connector(options_of(record, on_warning=on_warning))
     try:
-        with connector_of(record) as connector, closing(connector.open(node0, Cancel())) as session:
+        with connector, closing(connector.open(node0, Cancel())) as session:
             if not _claim(session, record):
-                print_message(f"note: {node0.name} runs the command of --notify: this call saw the end of the run late")
+                on_warning(f"note: {node0.name} runs the command of --notify: this call saw the end of the run late")
                 return
     except HostError as error:
-        print_message(f"note: the command of --notify is left to node0: {node0.name}: {error.reason}")
+        on_warning(f"note: the command of --notify is left to node0: {node0.name}: {error.reason}")
         return
     text = summary_text(summary_fields(record, status, code, seconds))
     if problem := describe_end(run_command(command, text, NOTIFY, sys.stderr.fileno())):
-        print_message(f"note: the command of --notify {problem}")
+        on_warning(f"note: the command of --notify {problem}")
 
 
 def _claim(session: Session, record: RunRecord) -> bool:
     """Whether this call is the one that runs the command. Raises a HostError: then it must not."""
-    from ipexctl.jobs.node0 import call_on_node0
-    from ipexctl.node.common.limits import NOTIFY_CLAIM
-
     request: RunReference = {"home": record.home, "id": record.id}
     return call_on_node0(session, record, "run.notify", "claim", request, timeout=NOTIFY_CLAIM).flag("claimed")
 

@@ -11,20 +11,20 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from ipexctl.files.peer_servers import Servers
+from ipexctl.files.relay import Relay
+from ipexctl.files.store_client import Damaged, Delivery, missing, push
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.progress import ignore_event
-from ipexctl.remote.transfer.peer_servers import Servers
-from ipexctl.remote.transfer.relay import Relay
-from ipexctl.remote.transfer.store_client import Damaged, Delivery, missing, push
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from ipexctl.files.store_client import StoredFile, StoreLocation
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.remote.transfer.store_client import StoredFile, StoreLocation
 
 Route = Literal["there", "server", "here"]
 """The source of the files: they were there already, from a host's server, through the control machine."""

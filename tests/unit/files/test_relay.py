@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from fakes import FakeSession
+from ipexctl.files.relay import Relay
+from ipexctl.files.store_client import Damaged, StoredFile, StoreLocation
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import Ended
-from ipexctl.remote.transfer.relay import Relay
-from ipexctl.remote.transfer.store_client import Damaged, StoredFile, StoreLocation
 
 ONE, TWO = b"the first file", b"the second"
 HOST = Host("node1", "node1")

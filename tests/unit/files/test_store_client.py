@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from ipexctl.files.store_client import StoredFile, StoreLocation, drop
 from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.transfer.store_client import StoredFile, StoreLocation, drop
 
 LOCAL_HOST = Host("here", "localhost")
 

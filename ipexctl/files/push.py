@@ -15,30 +15,27 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.facts.internal import addresses_among
+from ipexctl.files.store_client import StoreLocation
+from ipexctl.files.upload import Uploader, UploadOptions, addresses_for_transfer
 from ipexctl.hosts.home import find_leaders
 from ipexctl.node.files.replies import InspectReply, PlaceReply
-from ipexctl.refusal import Refusal
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError, HostResult, Report
-from ipexctl.remote.progress import BytesMoved, Notice, ignore_event
+from ipexctl.remote.progress import BytesMoved, ignore_event
 from ipexctl.remote.reply import MalformedReply
-from ipexctl.remote.transfer.store_client import StoreLocation
-from ipexctl.sync.upload import Uploader
 from ipexctl.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ipexctl.files.push_source import PushSource
+    from ipexctl.files.store_client import StoredFile
     from ipexctl.hosts.host import Host
     from ipexctl.node.files.push import InspectRequest, PlaceRequest
     from ipexctl.remote.progress import Watch
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.remote.transfer.store_client import StoredFile
-    from ipexctl.sync.manifest import ManifestEntry
-    from ipexctl.sync.push_source import PushSource
 
 STORE: Final = "store"
 """In the directory that a push makes on a host."""
@@ -214,7 +211,7 @@ class _Push:
         uploader = Uploader(
             self._source.root,
             contents,
-            self._locations(ordered, contents),
+            self._locations(ordered),
             self._pool,
             self._watch,
             self._options.timeout,
@@ -230,25 +227,13 @@ class _Push:
                         arrived.append(done.host)
                 self._place_on(arrived, uploader)
         except HostError as error:
-            first = uploader.source.host
             for host in hosts:
-                reason = f"{first.name}, which sends the files on, failed: {error.reason}"
-                failed = error if host is first else HostError(reason, error.fix)
-                self._fail(host, failed)
+                self._fail(host, uploader.failure_on(host, error))
 
-    def _locations(self, hosts: Sequence[Host], contents: Sequence[ManifestEntry]) -> dict[str, StoreLocation]:
-        addresses: dict[str, str] = {}
-        if len(hosts) > 1 and contents:
-            from ipexctl.facts.gather import gather_facts  # slow to import
-
-            answers = gather_facts(hosts, self._pool, home=self._options.home, timeout=self._options.timeout)
-            facts = {answer.host.name: answer.facts for answer in answers if answer.facts is not None}
-            internal = addresses_among(hosts, facts, self._options.iface)
-            if isinstance(internal, Refusal):
-                self._watch(Notice(f"files go through this machine: {internal.reason}. {internal.fix}"))
-            else:
-                addresses = internal
-        found = self._found
+    def _locations(self, hosts: Sequence[Host]) -> dict[str, StoreLocation]:
+        options, found = self._options, self._found
+        wanted = UploadOptions(options.home, options.iface, options.timeout)
+        addresses = addresses_for_transfer(hosts, self._pool, {}, wanted, self._watch) if len(hosts) > 1 else {}
         return {
             host.name: StoreLocation(
                 host,

@@ -13,10 +13,14 @@ import os
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.errors import UserError
 from ipexctl.facts.internal import addresses_among
+from ipexctl.files import store_client as stores
+from ipexctl.files.distribute import Distributor
+from ipexctl.files.store_client import StoredFile, StoreLocation
+from ipexctl.files.stream import pack_file
 from ipexctl.limits import SYNC_CLEANUP
 from ipexctl.node.common.files import encode_name
 from ipexctl.node.files.file_stream import END
@@ -25,22 +29,18 @@ from ipexctl.refusal import Refusal
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.local import LocalSession
+from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import BytesMoved, Notice
-from ipexctl.remote.transfer import store_client as stores
-from ipexctl.remote.transfer.distribute import Distributor
-from ipexctl.remote.transfer.store_client import StoredFile, StoreLocation
-from ipexctl.sync.node_calls import pack_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
+    from ipexctl.node.files.manifest import ManifestEntry
     from ipexctl.remote.progress import Watch
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.sync.manifest import ManifestEntry
-    from ipexctl.sync.node_calls import TreeState
 
 SEPARATE_SIZE: Final = 1_000_000
 """A file of this size is sent by its own hash; smaller ones are packed into one parcel."""
@@ -49,28 +49,29 @@ STORE: Final = "tmp/sync"
 """Below ipexctl's directory on a host: contents during the transfer. `node/files/tree_upload.py` removes old ones."""
 
 
-def store_locations(
-    hosts: Sequence[Host],
-    answers: Mapping[str, TreeState],
-    facts: Mapping[str, Facts],
-    iface: str | None,
-    watch: Watch,
-) -> dict[str, StoreLocation]:
-    """The store for the transfer on each host, with the address by which the other hosts reach it."""
-    internal = addresses_among(hosts, facts, iface)
+def addresses_for_transfer(
+    hosts: Sequence[Host], pool: SessionPool, facts: dict[str, Facts], options: UploadOptions, watch: Watch
+) -> Mapping[str, str]:
+    """Host → the address by which the others reach it; empty where files go through this machine. Completes `facts`."""
+    unknown = [host for host in hosts if host.name not in facts]
+    if unknown:
+        from ipexctl.facts.gather import gather_facts  # slow to import, and seldom needed
+
+        answers = gather_facts(unknown, pool, home=options.home, timeout=options.timeout)
+        facts.update({answer.host.name: answer.facts for answer in answers if answer.facts is not None})
+    internal = addresses_among(hosts, facts, options.iface)
     if isinstance(internal, Refusal):
         watch(Notice(f"files go through this machine: {internal.reason}. {internal.fix}"))
-        internal = {}
-    return {
-        host.name: StoreLocation(
-            host,
-            answers[host.name].python,
-            f"{answers[host.name].home}/{STORE}",
-            internal.get(host.name),
-            answers[host.name].home,
-        )
-        for host in hosts
-    }
+        return {}
+    return internal
+
+
+class UploadOptions(NamedTuple):
+    """The options of the call that an upload needs."""
+
+    home: str
+    iface: str | None
+    timeout: float | None
 
 
 class Uploader:
@@ -132,6 +133,12 @@ class Uploader:
         if route == "here" and not isinstance(session, LocalSession):
             self.sent[host.name] = sum(blob.size or 0 for blob in blobs)
         return [f"{location.store}/{blob.sha256}/{blob.name}" for blob in blobs]
+
+    def failure_on(self, host: Host, error: HostError) -> HostError:
+        """That error of the first host, for another one."""
+        first = self.source.host
+        reason = f"{first.name}, which sends the files on, failed: {error.reason}"
+        return error if host is first else HostError(reason, error.fix)
 
     def blobs_of(self, host: Host) -> list[StoredFile]:
         """The files that the host needs: a parcel, and large ones that it lacks."""

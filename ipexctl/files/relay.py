@@ -16,6 +16,7 @@ from concurrent import futures
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.files.store_client import refuse_damaged
 from ipexctl.limits import STEP_SILENCE
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.files.store import receive
@@ -23,19 +24,18 @@ from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import agent_and_request, agent_command
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.reply import Reply
-from ipexctl.remote.transfer.store_client import refuse_damaged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Future
     from contextlib import AbstractContextManager
 
+    from ipexctl.files.store_client import StoredFile, StoreLocation
     from ipexctl.node.common.answer import Json
     from ipexctl.node.common.frames import StreamName
     from ipexctl.node.files.store import StoreFile, StoreRequest
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
-    from ipexctl.remote.transfer.store_client import StoredFile, StoreLocation
 
 _BUFFER: Final = 1 << 16
 _STDERR_KEPT: Final = 1000

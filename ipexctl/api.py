@@ -1,0 +1,198 @@
+"""The typed functions that commands and tasks of playbooks call. Nothing here prints: events go to a watcher.
+
+`run` has the steps of a run in their order, for `ipexctl run` and the playbook's `run`:
+
+    install, if asked for ──► plan ──► submit ──► follow ──► --notify ──► remove secrets
+                               └─ a dry run ends here       └─ a detached run goes on without this call
+
+In comes a checked `RunCall`; what happens goes to a `RunWatcher`, which has the sessions, too; out goes what became of
+the call, as a value. The rule: a step that changes something is after the plan, but for the install, and what is
+imported late is imported while the hosts connect.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from ipexctl.errors import UserError
+from ipexctl.remote.progress import Watch, ignore_event
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from concurrent.futures import Future
+
+    from ipexctl.facts.gather import HostFacts
+    from ipexctl.jobs.submit.call import RunCall
+    from ipexctl.jobs.submit.pipeline import PlannedRun, StartedRun
+    from ipexctl.jobs.submit.request import StartFailure
+    from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.stack.install_context import InstallReport, InstallRequest
+    from ipexctl.stack.resolve.model import StackRequest
+    from ipexctl.sync.project import Project
+
+
+class Followed(NamedTuple):
+    """How the call that follows a run saw it end."""
+
+    exit_code: int
+    may_leave_secrets: bool
+    """Whether ranks may not have read their job files."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedRun:
+    """A run that was started and followed to its end, or until the user left it."""
+
+    run: StartedRun
+    exit_code: int
+
+
+class RunWatcher:
+    """What the caller of `run` does at each event; most do nothing by default."""
+
+    def sessions(self) -> AbstractContextManager[SessionPool]:
+        """Sessions to the hosts, for the start, and once more to remove secrets."""
+        raise NotImplementedError
+
+    def on_step(self, text: str) -> None:
+        """A step that the user sees."""
+
+    def on_note(self, text: str) -> None:
+        """Advice about the run that is started."""
+
+    def on_warning(self, text: str) -> None:
+        """What went wrong after the run, and does not change its exit code."""
+
+    def installing(self) -> AbstractContextManager[Watch]:
+        """What gets the progress of an install."""
+        return nullcontext(ignore_event)
+
+    def on_installed(self, report: InstallReport) -> None:
+        """The environment is on the hosts, or the call ends."""
+
+    def on_started(self, run: StartedRun) -> None:
+        """The ranks start; the run goes on, whatever becomes of this call."""
+
+    def follow(self, run: StartedRun) -> Followed:
+        """Follow the run to its end."""
+        raise NotImplementedError
+
+
+def run(
+    call: RunCall, watcher: RunWatcher, *, dry_run: bool = False
+) -> FollowedRun | StartedRun | PlannedRun | InstallReport | StartFailure:
+    """Start a run and follow it. A `StartedRun` is one that goes on by itself; an `InstallReport` tells how the install
+    failed, and a `StartFailure` why nothing was started."""
+    began, spec = time.monotonic(), call.spec
+    with watcher.sessions() as pool:
+        from ipexctl.jobs.submit import pipeline  # imported while the hosts are connected
+        from ipexctl.jobs.submit.request import StartFailure
+
+        if dry_run:
+            return pipeline.plan_run(call, pool, run="RUN", on_step=watcher.on_step, on_note=watcher.on_note)
+        reading: Future[Project] | None = None
+        probed: Sequence[HostFacts] = ()
+        if spec.install:
+            from ipexctl.jobs.submit.upload import start_reading
+
+            reading = start_reading(spec, call.project, watcher.on_step)
+            installed = _install_first(call, pool, watcher, reading)
+            if not isinstance(installed, tuple):
+                return installed
+            probed = installed
+        started = pipeline.submit_run(
+            call, pool, on_step=watcher.on_step, on_note=watcher.on_note, reading=reading, probed=probed
+        )
+        if isinstance(started, StartFailure):
+            return started
+        for note in started.notes:
+            watcher.on_note(note)
+        watcher.on_started(started)
+        if not spec.is_followed and not pool.cancel.thrown:
+            return started
+        followed = watcher.follow(started)
+    if spec.notify:
+        from ipexctl.jobs.notify import notify_of_run
+
+        notify_of_run(spec.notify, started.record, followed.exit_code, time.monotonic() - began, watcher.on_warning)
+    if followed.may_leave_secrets:
+        with watcher.sessions() as pool:
+            pipeline.remove_job_files(call.hosts, started.record, pool)
+    return FollowedRun(started, followed.exit_code)
+
+
+def _request_of_project(call: RunCall, stack: StackRequest, watcher: RunWatcher) -> InstallRequest | None:
+    """The request for the packages of the project's own file, which was found and not named; None if none is taken.
+
+    A file that cannot be installed as it stands does not end the call: the script may not need what it names.
+    """
+    from ipexctl.found_files import check_found
+    from ipexctl.stack.install_context import install_request
+    from ipexctl.stack.project_file import find_project_file
+    from ipexctl.stack.resolve.model import Sources
+
+    spec = call.spec
+    if not spec.takes_project_file or spec.packages or spec.requirements or spec.python is not None:
+        return None
+    file = find_project_file(call.project.root)
+    if file is None:
+        return None
+    option = f"-r {shlex.quote(os.path.relpath(file.path))}"
+    try:
+        check_found(file.path, naming=f"ipexctl run {option}")
+        request = install_request(stack, (), [file.path], Sources(), spec.env, os.environ)
+    except UserError as error:
+        watcher.on_step(f"note: {file.path.name} is left out: {error}; --no-requirements leaves it out in silence")
+        return None
+    if request.sources != Sources():
+        watcher.on_step(f"note: {file.path.name} is left out: it names indexes, which count if the call has {option}")
+        return None
+    watcher.on_step(f"note: the packages of {file.path.name} are installed, too; without them: --no-requirements")
+    return request
+
+
+def _install_first(
+    call: RunCall, pool: SessionPool, watcher: RunWatcher, reading: Future[Project] | None
+) -> tuple[HostFacts, ...] | InstallReport | StartFailure:
+    """Install the environment on hosts that lack it, as `ipexctl install` does.
+
+    Returns the facts of the hosts if they still hold, as nothing had to be installed. Without --stack and --torch the
+    hosts get the environment that other hosts have.
+    """
+    from ipexctl.facts.gather import gather_facts
+    from ipexctl.jobs.submit.context import is_everywhere
+    from ipexctl.jobs.submit.preflight.before_install import check_before_install
+    from ipexctl.jobs.submit.request import StartFailure
+    from ipexctl.stack.install import install
+    from ipexctl.stack.install_context import install_request
+    from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
+
+    hosts, spec = call.hosts, call.spec
+    if reading is not None:
+        reading.result()  # a project that cannot be sent is refused first
+    stack = StackRequest(spec.torch, spec.stack)
+    wanted = _request_of_project(call, stack, watcher) or install_request(
+        stack, spec.packages, spec.requirements, Sources(), spec.env, os.environ
+    )
+    # All answers are read: an abandoned gather cancels the pool.
+    probed = tuple(gather_facts(hosts, pool, home=spec.home, timeout=spec.timeout))
+    is_there = is_everywhere(probed, spec.env)
+    if is_there and wanted.env == EnvRequest(StackRequest()):
+        return probed
+    if not is_there:
+        adds_packages = bool(wanted.env.extras)
+        checked = check_before_install(hosts, spec, pool, call.project, probed, adds_packages=adds_packages)
+        if isinstance(checked, StartFailure):
+            return checked
+        if checked:
+            watcher.on_step(f"note: {checked}")
+    wanted = replace(wanted, home=spec.home, iface=spec.iface, timeout=spec.timeout)
+    with watcher.installing() as watch:
+        report = install(hosts, wanted, pool, watch, probed=() if is_there else probed)
+    watcher.on_installed(report)
+    return report if report.exit_code else ()

@@ -1,0 +1,93 @@
+"""Files of the control machine as one `file_stream`: for a project's tree, for a parcel, for a host's store.
+
+In come entries of a manifest below a root, or blobs with their paths; out go chunks of the stream. Each file is opened
+when the stream reaches it and read while it is sent, so one that has changed since it was listed is an error of the
+call and never half of it. The host checks every content by its hash.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ipexctl.file_reader import open_regular
+from ipexctl.node.common.files import encode_name
+from ipexctl.node.files.file_stream import END, SEND_CHUNK, header_line, read_chunks
+from ipexctl.node.files.store import offset_of
+from ipexctl.remote.outcome import HostError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from ipexctl.node.files.manifest import ManifestEntry
+    from ipexctl.node.files.store import StoreFile
+
+
+class NotInStore(HostError):
+    """A file to be sent can't be read on the control machine: not a failure of the target."""
+
+
+def pack_file(root: bytes, entry: ManifestEntry) -> bytes:
+    """One small file, with its header. Raises a HostError if it has changed since the scan."""
+    path = os.path.join(root, encode_name(entry.path))
+    try:
+        with open(path, "rb", opener=open_regular) as file:
+            data = file.read(entry.size + 1)
+    except OSError as error:
+        raise _read_error(path, error.strerror or str(error)) from None
+    if len(data) != entry.size:
+        raise _read_error(path, "it changed since it was scanned")
+    return _header(entry) + data
+
+
+def stream_entries(root: bytes, parts: Sequence[bytes | ManifestEntry]) -> Iterator[bytes]:
+    """Bytes and files of a project; small ones share a chunk."""
+    buffer = bytearray()
+    for part in parts:
+        if isinstance(part, bytes):
+            buffer += part
+        elif part.size <= SEND_CHUNK:
+            buffer += pack_file(root, part)
+        else:
+            yield bytes(buffer) + _header(part)
+            buffer.clear()
+            yield from _read_entry(root, part)
+        while len(buffer) >= SEND_CHUNK:
+            yield bytes(buffer[:SEND_CHUNK])
+            del buffer[:SEND_CHUNK]
+    if buffer:
+        yield bytes(buffer)
+
+
+def stream_blobs(files: Iterable[tuple[StoreFile, Path]], left: Mapping[str, int]) -> Iterator[bytes]:
+    """Files for a store; each begins behind what is `left` of it there. The iterable may wait for a file."""
+    for blob, path in files:
+        try:
+            with path.open("rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                offset = offset_of({**blob, "size": size}, left)
+                file.seek(offset)
+                yield header_line({**blob, "size": size, **({"offset": offset} if offset else {})})
+                yield from read_chunks(file, size - offset)
+        except OSError as error:
+            reason = f"{path} on this machine can't be read: {error.strerror or error}"
+            raise NotInStore(reason, "" if error.errno else "run it again") from None
+    yield END
+
+
+def _header(entry: ManifestEntry) -> bytes:
+    return header_line({"sha256": entry.content, "size": entry.size})
+
+
+def _read_error(path: bytes, reason: str) -> HostError:
+    return HostError(f"{os.fsdecode(path)} on this machine: {reason}", "run it again")
+
+
+def _read_entry(root: bytes, entry: ManifestEntry) -> Iterator[bytes]:
+    path = os.path.join(root, encode_name(entry.path))
+    try:
+        with open(path, "rb", buffering=0, opener=open_regular) as file:
+            yield from read_chunks(file, entry.size)
+    except OSError as error:
+        raise _read_error(path, error.strerror or str(error)) from None

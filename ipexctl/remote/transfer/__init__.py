@@ -1,1 +1,0 @@
-"""Transfer of files, identified by hash, from one host to all others."""

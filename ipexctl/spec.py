@@ -1,0 +1,326 @@
+"""The spec of a run: one frozen value, from the words of the call to job.json.
+
+A call makes it (the command line, a task `run` of a playbook, `submit`) by `jobs/submit/request.py: run_spec`. The plan
+reads it, and `jobs/submit/records.py` writes into the records that are sent what a rank or the supervisor needs of it;
+no record between them has an option again. Values only: the checks are in `launch/overrides.py` and in `request.py`.
+
+The options that playbooks and ipexctl.toml have, too, are declared in its bases; `option_declaration.py` says what
+follows from a declaration. `RankOptions` are those of the ranks and their connections, `SyncOptions` of the files that
+a sync sends, `RunOptions` of all else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+from ipexctl.option_declaration import declare
+from ipexctl.option_defaults import DEFAULT_ENV, DEFAULT_HOME
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CommandKind = Literal["script", "module", "command"]
+Bind = Literal["auto", "socket", "numa", "cores", "none"]
+Allocator = Literal["auto", "default", "tcmalloc", "jemalloc"]
+OpenMp = Literal["auto", "default", "intel"]
+_MOST_RANKS: Final = 100_000
+CCL_WORKERS: Final = 1
+"""Of a rank over ccl, unless the call, an accelerate config or a variable says otherwise."""
+_RANKS, _COMMUNICATION, _ENVIRONMENT = "Ranks and cores", "Communication", "Environment"
+_PROJECT, _WATCHING, _ENDING = "Project files", "Watching", "Ending"
+_EVERY_EXPORT = ("accelerate", "mpijob", "shell", "slurm", "trainjob")
+
+
+# Without eq and repr, which the spec has: it is made at each start.
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RankOptions:
+    """Options of the ranks and of their connections."""
+
+    n: int | None = declare(
+        "-n N",
+        "Ranks in total, spread evenly over the hosts (default: --ppn on every host).",
+        panel=_RANKS,
+        least=1,
+        most=_MOST_RANKS,
+    )
+    ppn: int | None = declare(
+        "--ppn N",
+        "Ranks per host (default: hostfile slots, else one per NUMA node).",
+        panel=_RANKS,
+        least=1,
+        most=_MOST_RANKS,
+    )
+    bind: Bind = declare("--bind", "Binding of ranks to cores (default: {default}).", "auto", panel=_RANKS)
+    omp: int | None = declare(
+        "--omp N",
+        "OMP_NUM_THREADS of a rank (default: its cores minus oneCCL workers).",
+        panel=_RANKS,
+        least=1,
+        most=_MOST_RANKS,
+    )
+    ccl_workers: int | None = declare(
+        "--ccl-workers N",
+        f"oneCCL worker threads per rank; 0 for none (default: {CCL_WORKERS}).",
+        panel=_RANKS,
+        least=0,
+        most=_MOST_RANKS,
+    )
+    nice: int = declare(
+        "--nice N",
+        "Niceness of the ranks, 0 to 19, for machines that others use (default: {default}).",
+        0,
+        panel=_RANKS,
+        least=0,
+        most=19,
+        by_wrapper=True,
+        in_sh="nice -n {}",
+        lost_in=("accelerate", "mpijob"),
+        consequence="the ranks have the usual priority",
+    )
+    backend: Literal["auto", "ccl", "gloo", "mpi", "none"] = declare(
+        "--backend",
+        "Backend of torch.distributed; none for independent copies (default: {default}).",
+        "auto",
+        panel=_COMMUNICATION,
+    )
+    allreduce: Literal["auto", "shared", "backend"] = declare(
+        "--allreduce",
+        "Sum of gradients: shared memory on each host, or the backend's own way (default: {default}).",
+        "auto",
+        panel=_COMMUNICATION,
+    )
+    wire: Literal["fp32", "bf16", "int8"] = declare(
+        "--wire",
+        "Gradients between hosts: as they are, or in half or a quarter of the bytes, rounded (default: {default}).",
+        "fp32",
+        panel=_COMMUNICATION,
+        lost_in=("accelerate", "mpijob", "shell", "slurm", "trainjob"),
+        consequence="gradients go between hosts as they are",
+    )
+    mpi: str = declare(
+        "--mpi NAME|PATH",
+        "MPI: auto, intel, openmpi, mpich, or the path of an mpirun (default: {default}).",
+        "auto",
+        panel=_COMMUNICATION,
+    )
+    master_port: int | None = declare(
+        "--master-port P",
+        "MASTER_PORT of the ranks (default: a free port).",
+        panel=_COMMUNICATION,
+        least=1,
+        most=(1 << 16) - 1,
+    )
+    time_limit: float | None = declare(
+        "--time-limit S",
+        "Stop the run after S seconds (default: no limit).",
+        panel=_ENDING,
+        least=1,
+        lost_in=("accelerate", "shell"),
+        consequence="nothing ends it",
+    )
+
+
+# Without eq and repr, which the spec has: it is made at each start.
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class SyncOptions:
+    """Options for the files that a sync sends."""
+
+    exclude: tuple[str, ...] = declare(
+        "--exclude PAT", "Exclude this .gitignore pattern from the sync; repeatable.", (), panel=_PROJECT
+    )
+    include: tuple[str, ...] = declare(
+        "--include PAT",
+        "Sync files that are excluded otherwise, such as credentials; repeatable.",
+        (),
+        panel=_PROJECT,
+        lost_in=("shell",),
+        consequence="it leaves credentials out",
+    )
+    data: tuple[str, ...] = declare(
+        "--data DIR", "Directory that every host has already; it is not synced. Repeatable.", (), panel=_PROJECT
+    )
+    allow_big: bool = declare("--allow-big", "Sync a project of more than 1 GB or 20,000 files.", False, panel=_PROJECT)
+
+
+# Without eq and repr, which the spec has: it is made at each start.
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RunOptions(SyncOptions):
+    """Options of a run beside those of its ranks: environment, project, restarts, hangs."""
+
+    env: str = declare(
+        "--env NAME", "Environment of the ranks (default: {default}).", DEFAULT_ENV, panel=_ENVIRONMENT, kind="env"
+    )
+    python: str | None = declare(
+        "--python PATH", "Python on every host, in place of an environment.", panel=_ENVIRONMENT, kind="path"
+    )
+    setup: str | None = declare(
+        "--setup FILE",
+        "File on every host to source in bash; ranks keep its variables, ulimit and umask.",
+        panel=_ENVIRONMENT,
+        kind="path",
+        lost_in=("accelerate", "mpijob", "trainjob"),
+        consequence="source it before",
+    )
+    cwd: Path | None = declare("--cwd DIR", "Project directory (default: found from SCRIPT upward).", panel=_PROJECT)
+    sync: bool = declare(
+        "--sync/--no-sync", "Sync the project to the hosts before the launch (default: --sync).", True, panel=_PROJECT
+    )
+    max_restarts: int = declare(
+        "--max-restarts N",
+        "Restart the run up to N times after a rank failed (default: {default}).",
+        0,
+        panel=_ENDING,
+        least=0,
+        lost_in=("accelerate", "shell", "slurm", "trainjob"),
+        consequence="nothing begins it again",
+    )
+    checkpoint: str | None = declare(
+        "--checkpoint PATH",
+        "File or directory; before each start, every host gets its newest copy (default: none).",
+        panel=_ENDING,
+        lost_in=_EVERY_EXPORT,
+        consequence="only files on a shared disk are on all hosts",
+    )
+    hang_after: float = declare(
+        "--hang-after S",
+        "Report a hang after S seconds without output, 0 for never (default: {default}).",
+        600.0,
+        panel=_ENDING,
+        least=0,
+        lost_in=_EVERY_EXPORT,
+        consequence="nothing reports a hang",
+    )
+    exclusive: bool = declare(
+        "--exclusive",
+        "Start only if no other run of ipexctl, of any account, is on the hosts.",
+        False,
+        panel=_RANKS,
+        lost_in=_EVERY_EXPORT,
+        consequence="nothing looks for other runs",
+    )
+    wait: float | None = declare(
+        "--wait S",
+        "Wait up to S seconds until no other run is on the hosts (default: start beside it).",
+        panel=_RANKS,
+        least=0,
+        lost_in=_EVERY_EXPORT,
+        consequence="nothing looks for other runs",
+    )
+    on_hang: Literal["report", "dump", "stop"] = declare(
+        "--on-hang",
+        "What to do at a hang: report it, dump all stacks, or dump them and stop (default: {default}).",
+        "report",
+        panel=_ENDING,
+        lost_in=_EVERY_EXPORT,
+        consequence="nothing reports a hang",
+    )
+    meter: bool = declare(
+        "--meter/--no-meter",
+        "Count optimizer steps and samples in the ranks (default: --meter).",
+        True,
+        panel=_WATCHING,
+    )
+    metric: str | None = declare(
+        "--metric RE",
+        "Pattern over the output; its first group is samples per second, for scripts without a DataLoader.",
+        panel=_WATCHING,
+        lost_in=_EVERY_EXPORT,
+        consequence="nothing reads it from the output",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """A variable the user sets for the ranks. The value of a secret is never shown."""
+
+    name: str
+    value: str = field(repr=False)
+    secret: bool = False
+    source: str = "-x"
+    """The option that sets it: `-x`, `--env-file secrets.env`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccelerateConfig:
+    """The keys of such a file that concern ranks on CPUs."""
+
+    path: str
+    hostfile: str | None = None
+    hostfile_found: bool = False
+    """True if accelerate's default configuration names it, which the user did not name."""
+    processes: int | None = None
+    machines: int = 1
+    is_distributed: bool = True
+    """False with `distributed_type: 'NO'`: accelerate then starts its one process without a process group."""
+    main_ip: str | None = None
+    main_port: int | None = None
+    ccl_workers: int | None = None
+    mixed_precision: str = "no"
+    ipex: bool | None = None
+    """None: not in the file, and accelerate uses IPEX if it is installed."""
+    ipex_enabled: bool | None = None
+    """The key of accelerate 0.19 alone."""
+    debug: bool = False
+    dynamo: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """`backend`, `mode`, `use_fullgraph` …"""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec(RankOptions, RunOptions):
+    """One run, as its call wants it."""
+
+    kind: CommandKind
+    argv: tuple[str, ...]
+    """The script, module or command, and its arguments."""
+    home: str = DEFAULT_HOME
+    iface: str | None = None
+    exports: tuple[Export, ...] = ()
+    secret_files: tuple[Path, ...] = ()
+    """Files that are not synced: those of --env-file, whose variables are in `exports`, and the hosts' private keys."""
+    timeout: float | None = None
+    checkpoint_is_found: bool = False
+    """A project's file set it."""
+    stack: str | None = None
+    torch: str | None = None
+    """With `stack`: the environment to install where it is missing."""
+    install: bool = False
+    """Whether the environment is installed on hosts that lack it, with these packages and requirements."""
+    packages: tuple[str, ...] = ()
+    requirements: tuple[Path, ...] = ()
+    takes_project_file: bool = False
+    """Whether an install without packages and requirements takes the project's own file of them, if there is one."""
+    accelerate: AccelerateConfig | None = None
+    """Its ranks and ports are in the options already."""
+    master_addr: str | None = None
+    """The address that a pasted line gives rank 0; it is only compared with node0's."""
+    allocator: Allocator = "auto"
+    """Of a pasted line of ipexrun, as is the next; `default`: malloc."""
+    openmp: OpenMp = "auto"
+    """`default`: the OpenMP that torch brings."""
+    sources: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """`ranks`, `omp`, `master_port`, `master_addr`, `backend` → what set it, if not the option of `ipexctl run`."""
+    notify: str = field(default="", repr=False)
+    """The command of --notify; it may have a token."""
+    is_followed: bool = True
+    """Whether this call follows the run."""
+    repeats_notes: bool = False
+    """Whether what is left out of the project is said although an earlier run has."""
+    own_tree: str = ""
+    """Added to the name of the project's tree on the hosts; empty for the one that runs share."""
+    trial: bool = False
+    """Whether the rank wrappers measure its steps for `autotune`."""
+    hosts_from: str = ""
+    """The source of the hosts, for the message that names the project."""
+
+    @property
+    def script(self) -> str:
+        """The script, module or command; the run's id begins with its name."""
+        return self.argv[0]
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether it starts only where no other run is."""
+        return self.exclusive or self.wait is not None

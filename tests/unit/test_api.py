@@ -1,0 +1,117 @@
+"""The order of steps of a run, with a start that is a fake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ipexctl import api
+from ipexctl.hosts.host import Host
+from ipexctl.jobs.submit.call import RunCall
+from ipexctl.jobs.submit.project import ProjectLocation
+from ipexctl.jobs.submit.request import StartFailure
+from ipexctl.spec import RunSpec
+
+HERE = Host("localhost", "localhost")
+CALL = RunCall((HERE,), RunSpec("script", ("train.py",)), ProjectLocation(Path("/p"), ".", ("train.py",)))
+STARTED: Any = SimpleNamespace(record=SimpleNamespace(id="r"), notes=("a note",))
+
+
+class Recorded(api.RunWatcher):
+    """Records the events; the run ends with this exit code."""
+
+    def __init__(self, code: int = 0, *, is_cancelled: bool = False) -> None:
+        self.events: list[str] = []
+        self.pool: Any = SimpleNamespace(cancel=SimpleNamespace(thrown=is_cancelled))
+        self._code = code
+
+    @contextmanager
+    def sessions(self) -> Iterator[Any]:
+        self.events.append("open")
+        yield self.pool
+        self.events.append("close")
+
+    def on_note(self, text: str) -> None:
+        self.events.append(text)
+
+    def on_started(self, run: Any) -> None:
+        self.events.append("started")
+
+    def follow(self, run: Any) -> api.Followed:
+        self.events.append("follow")
+        return api.Followed(self._code, may_leave_secrets=self._code != 0)
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the steps return, by the name of their function; the fakes of `submit_run` and of `_install_first`."""
+    found: dict[str, Any] = {"submit_run": STARTED, "plan_run": "plan", "_install_first": (), "probed": None}
+
+    def submit(*_: Any, probed: Any, **__: Any) -> Any:
+        found["probed"] = probed
+        return found["submit_run"]
+
+    def remove(*given: Any) -> None:
+        given[-1].removed = True
+
+    monkeypatch.setattr("ipexctl.jobs.submit.pipeline.submit_run", submit)
+    monkeypatch.setattr("ipexctl.jobs.submit.pipeline.plan_run", lambda *_, **__: found["plan_run"])
+    monkeypatch.setattr("ipexctl.jobs.submit.pipeline.remove_job_files", remove)
+    monkeypatch.setattr("ipexctl.jobs.submit.upload.start_reading", lambda *_: None)
+    monkeypatch.setattr(api, "_install_first", lambda *_: found["_install_first"])
+    return found
+
+
+@pytest.mark.parametrize(("code", "after"), [(0, []), (1, ["open", "close"])])
+def test_secrets_are_removed_over_new_sessions_if_the_run_may_have_left_them(
+    code: int, after: list[str], answers: dict[str, Any]
+) -> None:
+    watcher = Recorded(code)
+    assert api.run(CALL, watcher) == api.FollowedRun(STARTED, code)
+    assert watcher.events == ["open", "a note", "started", "follow", "close", *after]
+    assert hasattr(watcher.pool, "removed") == bool(after)
+
+
+def test_a_dry_run_ends_before_the_first_step_that_changes_something(answers: dict[str, Any]) -> None:
+    watcher, call = Recorded(), replace(CALL, spec=replace(CALL.spec, install=True))
+    planned: Any = api.run(call, watcher, dry_run=True)
+    assert planned == "plan"
+    assert watcher.events == ["open", "close"]
+    assert answers["probed"] is None
+
+
+@pytest.mark.parametrize(("is_cancelled", "last"), [(False, "started"), (True, "follow")])
+def test_a_detached_run_is_followed_only_to_stop_it_after_a_signal(
+    is_cancelled: bool, last: str, answers: dict[str, Any]
+) -> None:
+    watcher, call = Recorded(is_cancelled=is_cancelled), replace(CALL, spec=replace(CALL.spec, is_followed=False))
+    assert (api.run(call, watcher) == STARTED) is not is_cancelled
+    assert watcher.events[-2] == last
+
+
+@pytest.mark.parametrize("failed", [StartFailure("no"), SimpleNamespace(exit_code=1)])
+def test_nothing_starts_if_the_install_fails(failed: Any, answers: dict[str, Any]) -> None:
+    watcher, call = Recorded(), replace(CALL, spec=replace(CALL.spec, install=True))
+    answers["_install_first"] = failed
+    assert api.run(call, watcher) == failed
+    assert answers["probed"] is None
+
+
+def test_facts_that_still_hold_after_an_install_are_not_gathered_again(answers: dict[str, Any]) -> None:
+    facts: Any = ("facts of localhost",)
+    answers["_install_first"] = facts
+    api.run(replace(CALL, spec=replace(CALL.spec, install=True)), Recorded())
+    assert answers["probed"] == facts
+
+
+def test_a_run_that_did_not_start_is_not_followed(answers: dict[str, Any]) -> None:
+    answers["submit_run"] = failure = StartFailure("no")
+    watcher = Recorded()
+    assert api.run(CALL, watcher) == failure
+    assert watcher.events == ["open", "close"]
