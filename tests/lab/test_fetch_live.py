@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -125,6 +126,26 @@ def test_ctrl_c_leaves_the_run_and_the_same_command_goes_on(cluster: Cluster) ->
     assert "is reached again" in again.err.read_text()
     assert (out / "node1/log").read_text().splitlines()[-1] == "step 249"
     assert (out / "node1/log").stat().st_ino == inode
+
+
+def test_full_disk_here_ends_the_call_and_it_goes_on_once_there_is_room(cluster: Cluster) -> None:
+    cluster.write("writes.py", WRITING.replace('"step", number', '"step", number, "x" * 50_000'))
+    run = cluster.run("--ppn", "1", "--detach", "-l", "node1", "writes.py", "150").out.strip()
+    out = cluster.state / "mirror"
+    out.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", out], check=True)
+    try:
+        following, _ = follow(cluster)
+        assert following.end(40) == 1, following.said()
+        assert "No space left" in following.err.read_text()
+        assert cluster.status(run)["state"] in ("running", "ok")
+        subprocess.run(["mount", "-o", "remount,size=20m", out], check=True)
+        again, _ = follow(cluster)
+        assert again.end(60) == 0, again.said()
+        content = cluster.on(0, f"sha256sum < .ipexctl/results/{run}/log").split()[0]
+        assert hashlib.sha256((out / "node1/log").read_bytes()).hexdigest() == content
+    finally:
+        subprocess.run(["umount", out], check=True)
 
 
 @contextmanager
