@@ -22,7 +22,17 @@ NAMED = re.compile(r"`([\w/.{},*-]+\.(?:py|sh|awk|yaml|json))(?::\s+([A-Za-z_.]+
 """`remote/ssh.py`, `host_*.py`, `{cpu,system}.py`, `doctor/run.py: run_doctor`."""
 FOLDER = re.compile(r"`((?:tests|ipexctl|docs|extras|cli|ui|jobs|node|stack|launch|files|sync)/[\w/]+/?)`")
 OF_USERS = frozenset(
-    ("train.py", "__main__.py", "env.json", "plan.json", "status.json", "lab.json", "job.json", "run.json")
+    (
+        "train.py",
+        "__main__.py",
+        "env.json",
+        "plan.json",
+        "status.json",
+        "lab.json",
+        "job.json",
+        "run.json",
+        "ipexctl_shim.py",
+    )
 )
 """Files of a user, of a home or of a run, not of the checkout."""
 
@@ -84,6 +94,21 @@ def test_folders_and_paths_of_commands_are_there(page: str) -> None:
     commands = re.findall(r"`([^`]*-m pytest [^`]*)`", text)
     named = [word for command in commands for word in command.split() if word.startswith("tests/")]
     assert missing + [word for word in named if not (ROOT / word).exists()] == []
+
+
+def test_files_that_openings_name_are_there() -> None:
+    files = [f"/{file}" for file in listed()]
+    openings = {
+        path.relative_to(ROOT): re.sub(r"\s+", " ", ast.get_docstring(ast.parse(path.read_text())) or "")
+        for path in sorted((ROOT / "ipexctl").rglob("*.py"))
+    }
+    missing = [
+        f"{path}: {name}"
+        for path, opening in openings.items()
+        for name in re.findall(r"`([\w/]+\.(?:py|sh|awk|yaml))`", opening)
+        if name not in OF_USERS and not any(file.endswith(f"/{name}") for file in files)
+    ]
+    assert missing == []
 
 
 def has(file: str, symbol: str) -> bool:
