@@ -7,7 +7,7 @@ hashes of that list, since damage inside a file is shared by all links to it. So
 takes the rest from the one that it replaces. Bytecode is taken with its file, whose time it has: to compile all of
 torch again took longer than the build.
 
-`fill.py` links the files; the control machine asks first (`stack/env/unpacked.py`), and sends only the other wheels.
+`fill.py` links the files; the control machine asks first (`stack/env/build.py`), and sends only the other wheels.
 """
 
 from __future__ import annotations
