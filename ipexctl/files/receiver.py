@@ -85,6 +85,8 @@ class Receiver:
     def _on_listed(self, event: Reply) -> None:
         self.source, since = event.text("from"), event.integer("since")
         if event.get("missing"):  # nothing is written, and no directory is made for it
+            if self._entries:
+                raise event.error("an event out of order")
             self.stdin.end()
             return
         accepted = self._requested.accept(self._entries, single=event.flag("single"))

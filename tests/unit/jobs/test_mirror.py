@@ -67,11 +67,12 @@ class LiveRun:
         return KnownRun(record, RunStatus(record.id, "running" if self.steps else "ok", "t.py", "", 1, 1, 0.0))
 
     def mirror(self, path: str | None = None, *, reconnect: float = 300, dest: str | None = None) -> RunMirror:
+        """Of a path, of the results with None, of the whole run with an empty one."""
         target = dest or f"{self.out}/"
         requests = (
             orders_of_all_hosts(self.record, None, target, results=True)
             if path is None
-            else [order_of_run(self.record, path, target, rank=None, host=None, others=())]
+            else [order_of_run(self.record, path or None, target, rank=None, host=None, others=())]
         )
 
         def watch(event: ProgressEvent) -> None:
@@ -147,6 +148,21 @@ def test_a_path_in_the_directory_of_results_ends_the_call_with_the_option(run: L
     (result,) = mirror.results()
     assert f"ipexctl fetch r-1 {run.out}/ --results" in result.fix
     assert len(run.steps) == 2
+
+
+def test_a_whole_run_is_its_record_and_the_files_it_writes(run: LiveRun) -> None:
+    record = run.results.parents[1] / "runs/r-1"
+    run.write(record / "status.json", '{"started": 1}')()
+    out, weights = record / "ranks/0000.out", run.work / "ck/1.pt"
+    run.steps = [run.write(out, "1\n"), run.write(out, "2\n"), run.write(weights, "w"), nothing]
+    mirror = run.mirror("")
+    mirror.follow(is_over=False)
+    assert sorted(mirror.results()[0].brought) == [
+        "r-1/files/ck/1.pt",
+        "r-1/record/ranks/0000.out",
+        "r-1/record/status.json",
+    ]
+    assert (run.out / "r-1/record/ranks/0000.out").read_text() == "1\n2\n"
 
 
 def test_one_file_keeps_its_name_after_it_was_removed(run: LiveRun) -> None:
