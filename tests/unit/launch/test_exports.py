@@ -268,7 +268,7 @@ def test_lines_of_a_value_are_never_executed(tmp_path: Path) -> None:
     made = plan(TWO[0], mpi="intel", exports=exports, master_port=4000)
     place = made.argv[-1].rpartition("/")[0]
     script = to_shell(made, (Host("localhost", "localhost"),), None, "/y").text
-    script = script.replace(place, str(here)).replace(made.launcher, "/bin/true")
+    script = script.replace(place, str(here)).replace(made.launcher.path, "/bin/true")
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False, timeout=30)
     assert done.returncode == 0, done.stderr
     assert not marker.exists()
@@ -337,7 +337,7 @@ def test_secrets_are_removed_from_nodes_also_if_the_run_fails(tmp_path: Path) ->
     stand_in.chmod(0o755)
     hosts = (Host("localhost", "localhost"),)
     text = to_shell(made, hosts, str(tmp_path / "project"), str(tmp_path / "tree")).text
-    text = text.replace(place, str(here)).replace(made.launcher, str(stand_in))
+    text = text.replace(place, str(here)).replace(made.launcher.path, str(stand_in))
     environ = {**os.environ, "HIDDEN": "it's"}
     done = subprocess.run(["sh", "-c", text], env=environ, capture_output=True, text=True, check=False, timeout=30)
     assert done.returncode == 7, done.stderr
