@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent_helpers import wait_until
 from cli_helpers import processes_with
-from ipexctl.extras.lab.labs import LabSpec, break_host, mend_host
+from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, mend_host
 from lab_helpers import ask
-from lab_run_helpers import WAIT_SCRIPT, Cluster, by_rank
+from lab_run_helpers import WAIT_SCRIPT, Cluster, by_rank, new_cluster, session_dir, small_stack
 from message_data import missing
 
 LAB = LabSpec(hosts=3)
@@ -151,3 +152,40 @@ def test_supervisor_that_is_killed_leaves_neither_ranks_nor_starters(
     cluster.as_root(0, "pkill -9 -f 'agent.zip run.supervisor'")
     call.process.wait(60)
     assert cluster.wait_until_gone(60, "agent.zip")
+
+
+@pytest.mark.parametrize(
+    "spec", [LabSpec(hosts=2, shared_home=True), LabSpec(hosts=2, bastion=True)], ids=["shared-home", "bastion"]
+)
+def test_hosts_with_one_home_or_behind_a_bastion_get_their_starters(
+    make_lab: Callable[[LabSpec], Lab], tmp_path: Path, spec: LabSpec
+) -> None:
+    cluster = new_cluster(make_lab(spec), tmp_path)
+    cluster.write("ring.py", RING)
+    lines = by_rank(cluster.run(*PYTHON, "--max-restarts", 1, "ring.py", "fail").out)
+    assert [lines[rank][1].split()[:4] for rank in range(4)] == [
+        ["sum", "6", "1", host] for host in ("node1", "node1", "node2", "node2")
+    ]
+    assert cluster.wait_until_gone(10, "agent.zip")
+
+
+def test_with_an_mpi_the_logins_decide(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> None:
+    where = ("-H", cluster.lab.hostfile)
+    cluster.good("install", *where, *small_stack(session_dir(tmp_path_factory)), timeout=240)
+    cluster.write("ring.py", RING)
+    refused = cluster.refused("--omp", 1, "--launcher", "mpirun", "ring.py")
+    assert missing(refused, "trust --launcher direct") == []
+
+    def launcher(*options: object) -> dict[str, str]:
+        plan: dict[str, Any] = json.loads(cluster.run("--omp", 1, *options, "--dry-run", "--json", "ring.py").out)
+        return plan["launcher"]
+
+    assert launcher()["mode"] == "direct"
+    assert missing(launcher()["reason"], "node1 log into node[2-3]") == []
+    assert by_rank(cluster.run("--omp", 1, "--ppn", 1, "ring.py").out).keys() == {0, 1, 2}
+    cluster.good("trust", *where)
+    try:
+        assert launcher()["mode"] == "mpirun"
+        assert launcher("--launcher", "direct")["mode"] == "direct"
+    finally:
+        cluster.good("trust", "--revoke", *where)
