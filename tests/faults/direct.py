@@ -14,8 +14,8 @@ from ipexctl.extras.lab.labs import break_host, mend_host
 
 from .fault_cases import FAULT_CASES, SHORT, FaultCase
 from .judge import ExpectedResult
-from .play import FaultRound
-from .random_cases import RANDOM_CASES, send_signal
+from .play import FaultRound, send_signal
+from .random_cases import RANDOM_CASES
 from .rounds import Kind
 from .stage import FaultLab, Process, new_stage
 

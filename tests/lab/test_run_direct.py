@@ -178,7 +178,7 @@ def test_with_an_mpi_the_logins_decide(cluster: Cluster, tmp_path_factory: pytes
 
     def launcher(*options: object) -> dict[str, str]:
         plan: dict[str, Any] = json.loads(cluster.run("--omp", 1, *options, "--dry-run", "--json", "ring.py").out)
-        return plan["launcher"]
+        return {name: str(value) for name, value in plan["launcher"].items()}
 
     assert launcher()["mode"] == "direct"
     assert missing(launcher()["reason"], "node1 log into node[2-3]") == []

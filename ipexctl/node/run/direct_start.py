@@ -95,4 +95,4 @@ def check_beginning(t: Transition, mpirun: MpirunState, mpirun_log: tuple[str, .
     if away:
         hosts = ", ".join(dict.fromkeys(peer.host for peer in away))
         reason = f"{verdict.ranks_on_hosts(away)} could not be started: the starter on {hosts} is gone"
-        verdict.fail(t, "not-begun", reason, peers=away, detail=Detail("no-starter"))
+        verdict.fail(t, "not-begun", reason, peers=away, detail=Detail("no-starter", {"place": hosts}))

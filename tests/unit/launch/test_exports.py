@@ -359,6 +359,18 @@ def test_shell_export_has_reasons_and_settings_of_each_host() -> None:
     assert "run.rank" not in found.text
 
 
+def test_ranks_that_are_started_directly_are_exported_where_no_mpirun_is_needed() -> None:
+    made = plan(*TWO, launcher="direct", ppn=2)
+    assert "srun " in to_slurm(made, "/x", "train").text
+    with pytest.raises(UserError) as of_slurm:
+        to_slurm(made, "/x", "train", launcher="mpirun")
+    with pytest.raises(UserError) as of_mpijob:
+        to_mpijob(made, "train", "image")
+    with pytest.raises(UserError) as of_shell:
+        to_shell(made, [Host("node1", "10.0.0.1"), Host("node2", "10.0.0.2")], None, "/x")
+    assert [missing(error.value.fix or "", "--mpi") for error in (of_slurm, of_mpijob, of_shell)] == [[], [], []]
+
+
 def test_single_rank_is_exported_without_mpirun(tmp_path: Path) -> None:
     made = plan(TWO[0], master_port=4000)
     assert made.flavor == "none"

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from supervised_run import Supervised, exit_of
 
+from ipexctl.node.common.frames import FrameError
 from ipexctl.node.common.limits import LAST_MESSAGES, MPIRUN_EXIT, RANK_RECONNECT, RANK_SILENCE
 from ipexctl.node.run import machine, messages
 from ipexctl.node.run import machine_state as m
 from message_data import missing
 
 
-def direct(ranks: int = 4, *, connected: bool = True, **plan: object) -> Supervised:
+def direct(ranks: int = 4, *, connected: bool = True, **plan: Any) -> Supervised:
     """Two ranks on node1 beside the supervisor, and two on node2 with a starter."""
     run = Supervised(ranks, by_mpirun=False, **plan)
     if connected:
@@ -82,7 +85,7 @@ def test_ranks_wait_for_their_starter_to_connect_or_to_come_back(back_at: float 
         assert failure is not None
         assert (failure.kind, failure.rank, failure.host, failure.ranks) == ("not-begun", 2, "node2", (2, 3))
         assert failure.detail is not None
-        assert failure.detail.kind == "no-starter"
+        assert (failure.detail.kind, failure.detail.fields) == ("no-starter", {"place": "node2"})
         assert missing(run.state.status.reason, "2-3 node2 starter") == []
 
 
@@ -134,5 +137,5 @@ def test_messages_of_a_starter_are_checked() -> None:
         b'{"t": "exit", "code": 0}',
         b"[]",
     ):
-        with pytest.raises(messages.FrameError):
+        with pytest.raises(FrameError):
             messages.read_starter_message(wrong)
