@@ -17,7 +17,7 @@ from ipexctl.node.run.checkpoint_exchange import describe_exchange
 SHORT = {
     "M": "model.safetensors", "T": "training_args.bin", "O": "optimizer.pt", "S": "trainer_state.json",
     "R0": "rng_state_0.pth", "R1": "rng_state_1.pth", "R2": "rng_state_2.pth",
-    "D0": "__0_0.distcp", "D1": "__1_0.distcp", "D": ".metadata",
+    "D0": "__0_0.distcp", "D1": "__1_0.distcp", "D2": "__2_0.distcp", "D": ".metadata",
     "A0": "random_states_0.pkl", "A1": "random_states_1.pkl",
 }  # fmt: skip
 
@@ -38,11 +38,14 @@ def host(words: str) -> HostCopies:
 
     `=` written here, as after the last exchange; `<` brought, likewise; `+` new; `~` written here, and changed since;
     `b` brought, and changed since; `-` written here, and deleted; `x` brought, and deleted; `?` new and half-written;
-    `k` kept here alone.
+    `k` kept here alone. After a colon: the files that the list names.
     """
-    copies, incomplete, known, kept = {}, {}, {}, set()
+    copies, incomplete, known, kept, named_parts = {}, {}, {}, set(), {}
     for word in words.split():
+        word, _, parts = word.partition(":")
         sign, name = word[0], full(word[1:])
+        if parts:
+            named_parts[name] = frozenset(SHORT[part] for part in parts.split(","))
         if sign in "=<~b-xk":
             known[name] = Known(sha(name), sign in "<bx")
         if sign in "=<+~bk":
@@ -52,7 +55,7 @@ def host(words: str) -> HostCopies:
             incomplete[name] = "it is half-written"
         if sign == "k":
             kept.add(name)
-    return HostCopies(copies, incomplete, known, kept)
+    return HostCopies(copies, incomplete, known, kept, named_parts)
 
 
 class Result(NamedTuple):
@@ -66,6 +69,11 @@ class Result(NamedTuple):
 def apply(reports: dict[str, HostCopies], plan: ExchangePlan) -> dict[str, HostCopies]:
     """The reports of the hosts after the exchange, if nothing happens."""
     after = {}
+    lists = {
+        (file, report.copies[file].content): parts
+        for report in reports.values()
+        for file, parts in report.named_parts.items()
+    }
     for name, report in reports.items():
         aside_files = set(plan.removals.get(name, ()))
         copies = {file: copy for file, copy in report.copies.items() if file not in aside_files}
@@ -74,7 +82,11 @@ def apply(reports: dict[str, HostCopies], plan: ExchangePlan) -> dict[str, HostC
             if transfer.target == name:
                 copies.update({copy.path: copy for copy in transfer.copies})
                 incomplete = {file: why for file, why in incomplete.items() if file not in copies}
-        after[name] = HostCopies(copies, incomplete, plan.known[name], frozenset(plan.kept.get(name, ())))
+        kept = frozenset(plan.kept.get(name, ()))
+        named_parts = {
+            file: lists[file, copy.content] for file, copy in copies.items() if (file, copy.content) in lists
+        }
+        after[name] = HostCopies(copies, incomplete, plan.known[name], kept, named_parts)
     return after
 
 
@@ -166,6 +178,39 @@ CASES = {
     ),
     "torch.distributed.checkpoint, rotated": (["-s-2/D -s-2/D0 xs-2/D1", "<s-2/D <s-2/D0 =s-2/D1"],
         "", ["", "s-2/D s-2/D0 s-2/D1"], []),
+    "torch.distributed.checkpoint, the host of a part is not there": (
+        ["=s-1/D:D0,D1,D2 =s-1/D0 <s-1/D1 <s-1/D2 +s-2/D:D0,D1,D2 +s-2/D0",
+         "<s-1/D:D0,D1,D2 <s-1/D0 =s-1/D1 <s-1/D2 +s-2/D1"],
+        "s-1/D s-1/D0 s-1/D1 s-1/D2", ["s-2/D s-2/D0", "s-2/D1"], [],
+    ),
+    "torch.distributed.checkpoint, all parts are there": (
+        ["+s-2/D:D0,D1,D2 +s-2/D0", "+s-2/D1", "+s-2/D2"], "s-2/D s-2/D0 s-2/D1 s-2/D2", [], [],
+    ),
+    "torch.distributed.checkpoint, written again by fewer ranks": (
+        ["~s-2/D:D0,D1 ~s-2/D0 <s-2/D1 <s-2/D2", "<s-2/D:D0,D1,D2 <s-2/D0 ~s-2/D1 <s-2/D2"],
+        "s-2/D s-2/D0 s-2/D1 s-2/D2", [], [],
+    ),
+    "FSDP with the Trainer, the host of a part is not there": (
+        ["+60/S +60/R0 +checkpoint-60/pytorch_model_fsdp_0/D:D0,D1 +checkpoint-60/pytorch_model_fsdp_0/D0", "+60/R2"],
+        "", ["60/S 60/R0 checkpoint-60/pytorch_model_fsdp_0/D checkpoint-60/pytorch_model_fsdp_0/D0", "60/R2"], [],
+    ),
+    "a Trainer, the host of a rank's state is not there": (
+        ["+60/M +60/S +60/R0", "+60/R2"], "60/M 60/S 60/R0 60/R2", [], [],
+    ),
+    "Lightning, sharded": (
+        ["+epoch=1.ckpt/D:D0,D1 +epoch=1.ckpt/D0 +epoch=1.ckpt/meta.pt +epoch=2.ckpt/D:D0,D1 +epoch=2.ckpt/D0",
+         "+epoch=1.ckpt/D1 +epoch=2.ckpt/D1"],
+        "epoch=1.ckpt/D epoch=1.ckpt/D0 epoch=1.ckpt/D1 epoch=1.ckpt/meta.pt",
+        ["epoch=2.ckpt/D epoch=2.ckpt/D0", "epoch=2.ckpt/D1"], [],
+    ),
+    "a directory with the ending of Lightning's": (
+        ["+s-9.ckpt/D:D0,D1 +s-9.ckpt/D0", "+s-9.ckpt/D1"], "s-9.ckpt/D s-9.ckpt/D0 s-9.ckpt/D1", [], [],
+    ),
+    "accelerate, a shard is missing": (
+        ["+a/step_2/model-00001-of-00002.safetensors +a/step_2/A0", "+a/step_2/A1"],
+        "", ["a/step_2/model-00001-of-00002.safetensors a/step_2/A0", "a/step_2/A1"], [],
+    ),
+    "plain torch.save, in the middle of a file": (["+a-1.pt ?a-2.pt", ""], "a-1.pt", [], ["a-2.pt"]),
     "FSDP with the Trainer": (
         ["+60/S +60/R0 +checkpoint-60/pytorch_model_fsdp_0/D0", "+60/R1"],
         "", ["60/S 60/R0 checkpoint-60/pytorch_model_fsdp_0/D0", "60/R1"], [],
