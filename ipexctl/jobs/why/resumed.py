@@ -1,7 +1,7 @@
 """Finds in the output of ranks from which checkpoint each of them resumed. Pure.
 
-In: the last lines of the ranks; out: who resumed from what, if ranks differ in that. A rank shows it by a line that says
-that it loads, resumes, continues or can't find something, with the name of a checkpoint: `checkpoint-60`,
+In: the last lines of the ranks; out: who resumed from what, if ranks differ in that. A rank shows it by a line that
+says that it loads, resumes, continues or can't find something, with the name of a checkpoint: `checkpoint-60`,
 `DIR/step_60`, `epoch=3-step=60.ckpt`. The first such line counts, as a rank resumes before it saves.
 The rule: a line about a save, or about the best model, which a Trainer loads at its end, shows nothing.
 """

@@ -3,10 +3,10 @@
 In: the script's arguments, what each host has in the directories that they name or in those of the project, and the
 versions in the environment; out: notes. Without `--checkpoint`, each rank resumes from what is on its own host. If rank
 0 alone writes or deletes there, the ranks resume from different steps, and fail or wait for each other. The Trainer
-loads the optimizer to `args.device` if there are several ranks. Since 0.29, accelerate has an index in that for CPUs,
-as `cpu:0`, which torch.load does not know; transformers 5.18 is the first to load to `cpu` (read from the wheels on
-PyPI in November 2026). The rules: a note says what a host has, not what a script will do, and refuses no run; a host
-that does not answer has no part in it. All but `check_resumed` is pure.
+loads the optimizer to `args.device` if there are several ranks; newer accelerates have an index in that for CPUs, as
+`cpu:0`, which torch.load refuses, and older transformers do not leave it out (`ipexctl/hugging_face.py`). The rules: a
+note says what a host has, not what a script will do, and refuses no run; a host that does not answer has no part in it.
+All but `check_resumed` is pure.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import shlex
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.hosts.nodeset import fold
+from ipexctl.hugging_face import INDEXED_CPU, RESUMES_ON_CPU
 from ipexctl.limits import PATHS_CHECK
 from ipexctl.remote.command import Command
 from ipexctl.remote.session import Session, capture
@@ -30,10 +31,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.spec import RunSpec
 
-LOADS_TO_CPU: Final = "5.18"
-"""The first transformers whose Trainer resumes with several ranks on CPUs, with any accelerate."""
-INDEXED_CPU: Final = "0.29"
-"""The first accelerate that gives each rank of several on CPUs a device with an index."""
 _FLAG: Final = re.compile(r"--(?:auto[-_])?resume(?:[-_]\w+)*|--ckpt[-_]path")
 _NO_PATH: Final = re.compile(r"|true|yes|auto|last|latest|best|hpc|must|allow|[0-9]+", re.IGNORECASE)
 _OFF: Final = frozenset({"false", "no", "none", "0", "never"})
@@ -88,11 +85,11 @@ def trainer_resume_note(flag: ResumeFlag | None, *, has_trainer: bool, packages:
     from ipexctl.launch.accelerate_env import before  # slow to import, and few scripts resume
 
     transformers, accelerate = packages.get("transformers", ""), packages.get("accelerate", "")
-    if not transformers or not before(transformers, LOADS_TO_CPU) or before(accelerate, INDEXED_CPU):
+    if not transformers or not before(transformers, RESUMES_ON_CPU) or before(accelerate, INDEXED_CPU):
         return ""
     return (
         f"{flag.name}: the Trainer of transformers {transformers} cannot load its optimizer with several ranks on CPUs "
-        f"(tagged with cpu:0); ipexctl install --with 'transformers>={LOADS_TO_CPU}' brings one that can"
+        f"(tagged with cpu:0); ipexctl install --with 'transformers>={RESUMES_ON_CPU}' brings one that can"
     )
 
 
