@@ -346,3 +346,72 @@ def test_ranks_find_the_newest_whole_checkpoint_after_any_runs(seed: int, count:
         for report in hosts.reports.values():
             assert set(report.copies) == set(hosts.reports[order[0]].copies)
             assert all(each.is_whole for each in find_checkpoints(report.copies, "ck").values())
+
+
+class ShardHosts:
+    """The files of hosts whose ranks write shards, when not all of them take part in each run."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.reports = {f"node{number}": HostCopies() for number in range(1, 4)}
+        self.clock = 0
+        self.step = 0
+        self.deleted: set[int] = set()
+
+    def write(self, name: str, file: str, parts: frozenset[str] | None = None) -> None:
+        self.clock += 1
+        report, path = self.reports[name], f"ck/s-{self.step}/{file}"
+        copy = ManifestEntry(path, "f", 0o644, 1, sha(f"{path} {self.clock}"), self.clock)
+        lists = {} if parts is None else {path: parts}
+        self.reports[name] = report._replace(
+            copies={**report.copies, path: copy}, named_parts={**report.named_parts, **lists}
+        )
+
+    def train(self, hosts: list[str]) -> None:
+        """A save of one shard for each host; it may be cut anywhere. Rank 0 deletes the oldest of more than two."""
+        self.step += 1
+        shards = [f"__{rank}_0.distcp" for rank in range(len(hosts))]
+        writes = list(zip(hosts, shards, strict=True))
+        self.random.shuffle(writes)
+        cut = self.random.randrange(len(hosts)) if self.random.random() < 0.2 else None
+        for name, shard in writes[:cut]:
+            self.write(name, shard)
+        if cut is not None:
+            return
+        self.write(hosts[0], ".metadata", frozenset(shards))
+        own = self.reports[hosts[0]]
+        steps = sorted({int(path.split("/")[1][2:]) for path in own.copies})
+        for old in steps[:-2]:
+            self.deleted.add(old)
+            kept = {path: copy for path, copy in own.copies.items() if not path.startswith(f"ck/s-{old}/")}
+            own = own._replace(
+                copies=kept, named_parts={path: own.named_parts[path] for path in kept & own.named_parts.keys()}
+            )
+        self.reports[hosts[0]] = own
+
+    def whole(self, hosts: list[str]) -> set[int]:
+        """The steps of which these hosts have all parts."""
+        names = {path for host in hosts for path in self.reports[host].copies}
+        lists = {path: parts for host in hosts for path, parts in self.reports[host].named_parts.items()}
+        return {
+            int(path.split("/")[1][2:])
+            for path, parts in lists.items()
+            if all(f"{path.rpartition('/')[0]}/{part}" in names for part in parts)
+        }
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_shards_are_whole_on_all_hosts_that_take_part_and_no_whole_checkpoint_is_lost(seed: int) -> None:
+    hosts = ShardHosts(seed)
+    for _ in range(10):
+        names = sorted(hosts.random.sample(list(hosts.reports), hosts.random.randrange(1, 4)))
+        hosts.train(names)
+        whole = hosts.whole(names)
+        reports = {name: hosts.reports[name] for name in names}
+        hosts.reports.update(apply(reports, plan_exchange(reports)))
+        for name in names:
+            report = hosts.reports[name]
+            found = find_checkpoints(report.copies, "ck", (), report.named_parts)
+            steps = {int(path.rpartition("-")[2]) for path in found}
+            assert all(checkpoint.is_whole for checkpoint in found.values())
+            assert whole - hosts.deleted <= steps <= whole
