@@ -13,11 +13,13 @@ imported late is imported while the hosts connect.
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from ipexctl.errors import UserError
 from ipexctl.remote.progress import Watch, ignore_event
 
 if TYPE_CHECKING:
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
     from ipexctl.jobs.submit.pipeline import PlannedRun, StartedRun
     from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.stack.install_context import InstallReport
+    from ipexctl.stack.install_context import InstallReport, InstallRequest
+    from ipexctl.stack.resolve.model import StackRequest
     from ipexctl.sync.project import Project
 
 
@@ -123,6 +126,36 @@ def run(
     return FollowedRun(started, followed.exit_code)
 
 
+def _request_of_project(call: RunCall, stack: StackRequest, watcher: RunWatcher) -> InstallRequest | None:
+    """The request for the packages of the project's own file, which was found and not named; None if none is taken.
+
+    A file that cannot be installed as it stands does not end the call: the script may not need what it names.
+    """
+    from ipexctl.found_files import check_found
+    from ipexctl.stack.install_context import install_request
+    from ipexctl.stack.project_file import find_project_file
+    from ipexctl.stack.resolve.model import Sources
+
+    spec = call.spec
+    if not spec.takes_project_file or spec.packages or spec.requirements or spec.python is not None:
+        return None
+    file = find_project_file(call.project.root)
+    if file is None:
+        return None
+    option = f"-r {shlex.quote(os.path.relpath(file.path))}"
+    try:
+        check_found(file.path, naming=f"ipexctl run {option}")
+        request = install_request(stack, (), [file.path], Sources(), spec.env, os.environ)
+    except UserError as error:
+        watcher.on_step(f"note: {file.path.name} is left out: {error}; --no-requirements leaves it out in silence")
+        return None
+    if request.sources != Sources():
+        watcher.on_step(f"note: {file.path.name} is left out: it names indexes, which count if the call has {option}")
+        return None
+    watcher.on_step(f"note: the packages of {file.path.name} are installed, too; without them: --no-requirements")
+    return request
+
+
 def _install_first(
     call: RunCall, pool: SessionPool, watcher: RunWatcher, reading: Future[Project] | None
 ) -> tuple[HostFacts, ...] | InstallReport | StartFailure:
@@ -143,7 +176,9 @@ def _install_first(
     if reading is not None:
         reading.result()  # a project that cannot be sent is refused first
     stack = StackRequest(spec.torch, spec.stack)
-    wanted = install_request(stack, spec.packages, spec.requirements, Sources(), spec.env, os.environ)
+    wanted = _request_of_project(call, stack, watcher) or install_request(
+        stack, spec.packages, spec.requirements, Sources(), spec.env, os.environ
+    )
     # All answers are read: an abandoned gather cancels the pool.
     probed = tuple(gather_facts(hosts, pool, home=spec.home, timeout=spec.timeout))
     is_there = is_everywhere(probed, spec.env)

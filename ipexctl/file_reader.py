@@ -43,8 +43,8 @@ IGNORE_FILE: Final = FileKind("a file of patterns", _MB)
 """Each pattern is tried on each path of the project."""
 VARIABLES: Final = FileKind("a file of variables", _MB)
 """The kernel gives a process at most 2 MB of variables and arguments with the usual stack."""
-REQUIREMENTS: Final = FileKind("a requirements file", 4 * _MB)
-"""A lock of 1000 packages with all hashes has 1 MB."""
+REQUIREMENTS: Final = FileKind("a requirements file", 16 * _MB)
+"""A lock of 1000 packages with all hashes has 1 MB, one of uv with the wheels of all platforms 4 MB."""
 ACCELERATE: Final = FileKind("an accelerate config", 1_000_000)
 """It has some twenty lines."""
 STACK_ROWS: Final = FileKind("a version table", 4_000_000)

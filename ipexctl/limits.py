@@ -85,6 +85,8 @@ ENV_STEP: Final = 300.0
 """For each step of a verification: the first import of torch from a cold file server takes minutes."""
 LOCK_SOLVE: Final = 300.0
 """For the solver, which reads the metadata of many versions."""
+PROJECT_LOCK: Final = 60.0
+"""For uv to write out the versions of a project's uv.lock; it reads two files and takes 20 ms."""
 INDEX_ANSWER: Final = 5.0
 """For an index to answer; the plan is then made without it."""
 INDEX_ANSWER_VALID: Final = 86400.0

@@ -290,6 +290,8 @@ class RunSpec(RankOptions, RunOptions):
     """Whether the environment is installed on hosts that lack it, with these packages and requirements."""
     packages: tuple[str, ...] = ()
     requirements: tuple[Path, ...] = ()
+    takes_project_file: bool = False
+    """Whether an install without packages and requirements takes the project's own file of them, if there is one."""
     accelerate: AccelerateConfig | None = None
     """Its ranks and ports are in the options already."""
     master_addr: str | None = None

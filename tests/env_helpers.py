@@ -110,7 +110,6 @@ class Home:
             "lock": lock.to_json(),
             "drop_wheels": False,
             "replace": None,
-            "base": None,
         }
         return {**request, **more}
 

@@ -493,7 +493,7 @@ def _check_type(param: Param, value: object) -> None:
     """Raise a BadParameter for a value of another type of TOML, or one that click would refuse."""
     kind = param.type.name
     is_right, expected = isinstance(value, str), "a string"
-    if param.multiple:
+    if param.multiple or param.nargs > 1:
         is_right = isinstance(value, list) and all(isinstance(item, str) for item in value)
         expected = "an array of strings"
     elif param.is_flag:

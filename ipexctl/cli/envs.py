@@ -1,4 +1,4 @@
-"""`ipexctl envs`: lists, removes or verifies the environments on every host."""
+"""`ipexctl envs`: lists, compares, removes or verifies the environments on every host."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ def envs_command(
     prune: bool = flag(
         "--prune", "Remove cached wheels, leftovers of interrupted installs, and environments without a name."
     ),
+    diff: tuple[str, str] | None = option("--diff A B", "Show in which packages environment B differs from A."),
     verify: bool = flag("--verify", "Verify on every host that an environment works."),
     env: str | None = option(
         "--env NAME", f"Environment for --verify (default: {DEFAULT_ENV}).", autocompletion=complete.environments
@@ -29,7 +30,7 @@ def envs_command(
     home: Home,
     output: Output,
 ) -> None:
-    """List the environments on every host, remove some, or verify one.
+    """List the environments on every host, compare two, remove some, or verify one.
 
     \b
     Example: ipexctl envs --hosts 'node[1-4]' --remove default
@@ -39,8 +40,8 @@ def envs_command(
     from ipexctl.stack.env.record import check_env_name
     from ipexctl.ui.envs import as_json, show
 
-    if sum(map(bool, (remove, prune, verify))) > 1:
-        raise UserError("--remove, --prune and --verify exclude each other", fix="use one of them at a time")
+    if sum(map(bool, (remove, prune, verify, diff))) > 1:
+        raise UserError("--remove, --prune, --verify and --diff exclude each other", fix="use one of them at a time")
     named = {"env": env, "python": python, "setup": setup}
     if not verify and any(value and name not in targets.defaults for name, value in named.items()):
         raise UserError("--env, --python and --setup need --verify", fix="ipexctl envs --verify …")
@@ -52,13 +53,15 @@ def envs_command(
             raise UserError(
                 f"{name} {path!r} is not an absolute path", fix="use a path on the hosts: /opt/train/bin/python"
             )
-    for name in (*(remove or ()), *([env] if env is not None else [])):
+    for name in (*(remove or ()), *(diff or ()), *([env] if env is not None else [])):
         check_env_name(name)
     home_dir = check_home(home)
     hosts = choose_hosts(targets)
     with session_pool(targets, output, hosts=hosts, quiet=output.quiet) as (pool, interrupt):
         if remove:
             report = envs.remove_envs(hosts, pool, remove, home=home_dir, timeout=targets.timeout)
+        elif diff:
+            report = envs.diff_envs(hosts, pool, *diff, home=home_dir, timeout=targets.timeout)
         elif prune:
             report = envs.prune_envs(hosts, pool, home=home_dir, timeout=targets.timeout)
         elif verify:

@@ -43,7 +43,7 @@ _OTHER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "What to run": ("words", "module", "dry_run"),
     "Where": ("hostfile", "hosts", "cluster", "config", "limit", "home", "accelerate_config"),
     "Slurm": ("slurm", "partition", "nodes", "time", "account", "qos", "requeue", "sbatch"),
-    "Environment": ("install", "stack", "torch", "packages", "requirements", "export", "env_file"),
+    "Environment": ("install", "stack", "torch", "packages", "requirements", "no_requirements", "export", "env_file"),
     "Ranks and cores": (),
     "Communication": ("iface",),
     "Project files": (),

@@ -80,7 +80,8 @@ RECONNECT: Final = option(
 SUMMARY: Final = option("--summary FILE", "Write the outcome to this file as JSON.")
 PACKAGES: Final = option("--with PKG", "Further package to install, such as 'peft>=0.17'; repeatable.")
 REQUIREMENTS: Final = option(
-    "--requirement -r FILE", "Requirements file of further packages; torch stays as it is. Repeatable."
+    "--requirement -r FILE",
+    "File of further packages: requirements.txt, pyproject.toml[EXTRA], uv.lock or environment.yml; repeatable.",
 )
 CONFIG: Final = option(
     "--config FILE", "File of defaults to read in place of the project's ipexctl.toml (default: the one found)."

@@ -66,6 +66,7 @@ def run_command(
     install: bool = flag("--install", "Install the environment on hosts that lack it."),
     packages: list[str] | None = PACKAGES,
     requirements: list[Path] | None = REQUIREMENTS,
+    no_requirements: bool = flag("--no-requirements", "Let --install leave out the project's own requirements file."),
     ranks: str = option("--ranks SPEC", "Ranks to show, such as 0 or 0-3,8 (default: {default}).", "all"),
     view: ViewOptions,
     detach: bool = flag("--detach", "Start the run and return immediately."),
@@ -89,8 +90,6 @@ def run_command(
     output = line.output
     outcome = ctx.with_resource(_noting_failed_call(line, summary, needs_note=not dry_run))
     install = install or bool(packages or requirements)
-    if line.run.python is not None and (packages or requirements):
-        raise UserError("--with and -r change an environment, and --python is never changed", fix="remove --python")
     _refuse_ignored_options(line, view, install=install, detach=detach, dry_run=dry_run, summary=summary)
     page = _page_of_run(report, detach=detach, dry_run=dry_run)
     if notify:
@@ -102,10 +101,13 @@ def run_command(
         call.spec,
         notify=notify,
         is_followed=not detach,
-        install=install,
-        packages=tuple(packages or ()),
+        install=install or call.spec.install,
+        packages=(*(packages or ()), *call.spec.packages),
         requirements=tuple(requirements or ()),
+        takes_project_file=not no_requirements,
     )
+    if spec.python is not None and (spec.packages or spec.requirements):
+        raise UserError("--with and -r change an environment, and --python is never changed", fix="remove --python")
     call = replace(call, spec=spec)
     outcome.begin_events(view, call.ranks, quiet=output.quiet)
     for note in call.notes:

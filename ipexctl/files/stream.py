@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from ipexctl.file_reader import open_regular
 from ipexctl.node.common.files import encode_name
-from ipexctl.node.files.file_stream import END, SEND_CHUNK, header_line, read_chunks
-from ipexctl.node.files.store import offset_of
+from ipexctl.node.files.file_stream import END, SEND_CHUNK, header_line, offset_of, read_chunks
 from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:

@@ -41,12 +41,12 @@ def wait_for_start(
     record: RunRecord,
     open_session: Callable[[], Session],
     cancel: Cancel,
-    notify: Callable[[str], None],
+    on_reason: Callable[[str], None],
     on_known: Callable[[KnownRun], None] = lambda _: None,
 ) -> KnownRun:
     """Wait until the run has begun, or its job is over. Raises a HostError.
 
-    Each new reason goes to `notify`, each answer to `on_known`.
+    Each new reason goes to `on_reason`, each answer to `on_known`.
     """
     latest, count = "", 0
     with closing(open_session()) as session:
@@ -60,6 +60,6 @@ def wait_for_start(
             reason = queue.explain(record, known.status).reason
             if reason != latest:
                 latest = reason
-                notify(f"run {record.id}: {reason}")
+                on_reason(f"run {record.id}: {reason}")
             cancel.sleep(INTERVALS[min(count, len(INTERVALS) - 1)])
             count += 1

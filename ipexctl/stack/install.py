@@ -17,6 +17,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from packaging.specifiers import SpecifierSet
+
 from ipexctl.facts.packages import running_pythons, ways_to_python
 from ipexctl.hosts.home import check_same_home
 from ipexctl.node.common.json_parser import parse_json
@@ -31,11 +33,12 @@ from ipexctl.remote.session import Session, capture
 from ipexctl.stack.changes import changes_of, refuse_downgrade
 from ipexctl.stack.choice import installed_plan, installed_record
 from ipexctl.stack.env.build import (
-    Base,
     EnvInstaller,
     EnvSpec,
     check_by_digest,
     find_obstacle,
+    find_unpacked,
+    in_common,
 )
 from ipexctl.stack.env.environment import machine_token, parse_result
 from ipexctl.stack.env.record import SCHEMA, Existing, env_directory, find_existing, records_of
@@ -49,8 +52,9 @@ from ipexctl.stack.install_context import (
 )
 from ipexctl.stack.lock.lock import Lock, Wheel
 from ipexctl.stack.resolve.compatibility import incompatibility, interpreters_for
-from ipexctl.stack.resolve.constraints import stacks
+from ipexctl.stack.resolve.constraints import is_range, stacks
 from ipexctl.stack.resolve.model import EnvRequest, StackRequest
+from ipexctl.stack.resolve.projects import TORCH
 from ipexctl.stack.unchanged import find_intact
 
 if TYPE_CHECKING:
@@ -84,7 +88,7 @@ def install(
         return context.report()
     if refusal := _check_homes(context):
         return context.report(refusal=refusal)
-    known = None if request.upgrade else _find_known(context)
+    known = _find_known(context)
     try:
         if known is not None and (report := _reuse(context, known)) is not None:
             return report
@@ -123,13 +127,27 @@ def _check_homes(context: InstallContext) -> Refusal | None:
 def _find_known(context: InstallContext) -> Existing | None:
     """The environment made for this request. A request without a stack is one for more packages of the present one."""
     request = context.request
+    if request.upgrade:
+        context.request = request.with_torch()
+        return None
     installed = installed_record(request.env.stack, request.name, context.facts, request.rows)
     context.extended = installed if installed is not None and _has_name(context, installed) else None
+    if request.torch is not None and not (context.extended and _has_torch(context.extended, request.torch)):
+        context.extended = None
+        context.request = request = request.with_torch()
     if context.extended is not None and request.env.stack == StackRequest():
         added = EnvRequest.from_json(context.extended.requests[-1]).with_packages(request.env)
         context.request = replace(request, env=added)
     made_for = context.request.to_json()
     return find_existing(context.facts, request.name, lambda _, record: made_for in record.requests)
+
+
+def _has_torch(record: EnvRecord, requested: str) -> bool:
+    """Whether the torch of an environment is one that requirements files require."""
+    version = record.packages.get(TORCH, "").partition("+")[0]
+    if is_range(requested):
+        return bool(version) and version in SpecifierSet(requested)
+    return version == requested or version.startswith(f"{requested}.")
 
 
 def _find_unchanged(context: InstallContext) -> InstallReport | None:
@@ -182,18 +200,21 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
     if refusal := _check_changes(context, name, plan.row.name, lock.packages):
         return context.report(stack=summary, refusal=refusal)
     fetches = f"{context.first.name} downloads them"
-    base = _base_of(context, lock)
+    lacking = [host for host in context.pending if not _is_installed(context, host, name)]
+    unpacked = find_unpacked(context, lacking, lock, plan.interpreters)
     announce_stack(
         context,
         locked,
         by=fetches if locked.by_node0 else "they pass through the control machine",
-        shared=base.wheels if base else frozenset(),
+        shared=in_common(unpacked, lacking),
     )
     if context.request.dry_run:
         for host in context.pending:
             if _is_installed(context, host, name):
                 context.add_result(host, "ok", env=name, packages=lock.packages)
-            elif problems := find_obstacle(context, host, lock, plan.interpreters.get(host.name)):
+            elif problems := find_obstacle(
+                context, host, lock.without(unpacked[host.name]), plan.interpreters.get(host.name)
+            ):
                 context.end(host, HostError(*problems))
             else:
                 context.add_result(host, "changed", env=name, packages=lock.packages)
@@ -221,7 +242,7 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
         interpreters=plan.interpreters,
         index_answer=locked.index_answer,
         by_node0=locked.by_node0,
-        base=base,
+        unpacked=unpacked,
     )
     installer = EnvInstaller(context, spec)
     installer.build_everywhere(context.pending)
@@ -254,19 +275,6 @@ def _is_installed(context: InstallContext, host: Host, name: str) -> bool:
         record.name == name and context.request.name in (env.name, *env.names) and env.runs
         for env, record in records_of(context.facts[host.name])
     )
-
-
-def _base_of(context: InstallContext, lock: Lock) -> Base | None:
-    """The environment that the new one shares packages with, if a host's record of it can be read."""
-    record = context.extended
-    if record is None:
-        return None
-    for host in context.pending:
-        if any(env.name == record.name and env.runs for env in context.facts[host.name].software.envs):
-            extended = _read_lock(context, host, record)
-            if extended is not None and extended.python == lock.python:
-                return Base(record.name, frozenset(wheel.sha256 for wheel in extended.wheels))
-    return None
 
 
 def _fits(context: InstallContext, record: EnvRecord) -> bool:
@@ -336,7 +344,8 @@ def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
     installer.verify_on_hosts(unverified)
     installer.link_where_missing([host for host in intact if host not in unverified])
     if rest:  # hashing the control machine's uv takes time
-        installer.spec = replace(spec, installer=_recorded_installer(record))
+        unpacked = find_unpacked(context, rest, spec.lock, spec.interpreters)
+        installer.spec = replace(spec, installer=_recorded_installer(record), unpacked=unpacked)
         installer.build_everywhere(rest)
     return context.report(stack=summary, lock=spec.lock, path=path)
 

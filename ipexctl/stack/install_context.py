@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from ipexctl.errors import UserError
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.files.store_client import StoreLocation
 from ipexctl.hosts.host import Host
@@ -26,6 +27,8 @@ from ipexctl.stack.env.preflight import takes_wheels
 from ipexctl.stack.env.record import check_new_env_name
 from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.stack.resolve.model import EnvRequest, Sources, StackPlan, StackRequest
+from ipexctl.stack.resolve.reasons import Reason
+from ipexctl.stack.resolve.resolver import resolve
 from ipexctl.user_directories import cache_directory
 
 if TYPE_CHECKING:
@@ -53,6 +56,10 @@ class InstallRequest:
     """The version table with the user's rows."""
     origins: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Requirement → where the user wrote it, such as `requirements.txt:3`."""
+    torch: str | None = None
+    """The version of torch in requirements files, where the call leaves the stack open."""
+    notes: tuple[str, ...] = ()
+    """On the requirements files."""
     name: str = DEFAULT_ENV
     home: str = DEFAULT_HOME
     iface: str | None = None
@@ -61,6 +68,11 @@ class InstallRequest:
     upgrade: bool = False
     downgrade: bool = False
     """A lower version or a lost package is accepted."""
+
+    def with_torch(self) -> InstallRequest:
+        """The request for the stack with the torch of the requirements files."""
+        stack = replace(self.env.stack, torch=self.torch) if self.torch else self.env.stack
+        return replace(self, env=replace(self.env, stack=stack), torch=None)
 
     def to_json(self) -> dict[str, Any]:
         """The request as env.json records it. A changed version table of the user is another request."""
@@ -82,15 +94,30 @@ def install_request(
     request = InstallRequest(EnvRequest(stack), sources, rows, name=check_new_env_name(env))
     if not (packages or files) and sources == Sources():
         return request
+    from packaging.requirements import Requirement
+
     from ipexctl.stack.lock.requirements import read_package_request, sources_of  # slow to import
 
     packages_read = read_package_request(packages, files)
-    return replace(
+    torch = None if stack.torch else packages_read.torch
+    if torch is not None and (refusal := _refuse_torch(stack, torch, rows)):
+        origin = next(place for line, place in packages_read.origins.items() if Requirement(line).name == "torch")
+        raise UserError(f"{origin}: {refusal.reason}", fix=refusal.fix)
+    request = replace(
         request,
         env=EnvRequest(stack, packages_read.lines, packages_read.constraints),
         sources=sources_of(sources, packages_read.sources),
         origins=packages_read.origins,
+        torch=torch if stack.ipex is None and stack.oneccl is None else None,
+        notes=packages_read.notes,
     )
+    return request if stack == StackRequest(python=stack.python) else request.with_torch()
+
+
+def _refuse_torch(stack: StackRequest, torch: str, rows: Sequence[StackSpec]) -> Refusal | None:
+    """The refusal of a torch that no stack has, or that is not the one of the requested stack."""
+    decided = resolve(replace(stack, torch=torch), {}, None, rows=rows)
+    return decided.refusal() if isinstance(decided, Reason) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +201,7 @@ class InstallContext:
         """The environment whose stack and packages the requested one keeps."""
         self.control = ControlMachine.find()
         self.changes: tuple[PackageChange, ...] = ()
-        self.notes: list[str] = []
+        self.notes: list[str] = [*request.notes]
         self.facts: dict[str, Facts] = {}
         self.done: dict[str, InstallResult] = {}
         self.installed_mpi: str | None = None

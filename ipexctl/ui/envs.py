@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.node.env.replies import EnvEntry, EnvListing
+    from ipexctl.stack.changes import PackageChange
     from ipexctl.stack.env.envs import EnvsReport, EnvsResult
 
 _LAYOUTS: Final = (
@@ -29,7 +30,15 @@ _LAYOUTS: Final = (
 
 
 def as_json(report: EnvsReport) -> dict[str, Any]:
-    hosts = [host_json(result, without=("listing",), **_listing_json(result.listing)) for result in report.hosts]
+    hosts = [
+        host_json(
+            result,
+            without=("listing", "changes"),
+            **_listing_json(result.listing),
+            changes=[{"name": change.name, "from": change.before, "to": change.after} for change in result.changes],
+        )
+        for result in report.hosts
+    ]
     return report_json("envs", report, without=("verb",), hosts=hosts)
 
 
@@ -54,8 +63,13 @@ def show(report: EnvsReport, *, quiet: bool = False, no_color: bool = False, opt
 
 def _describe(result: EnvsResult) -> str:
     removed = f"removed {', '.join(result.removed)}" if result.removed else ""
-    changes = verified_text(result.verify) or removed
+    differences = ", ".join(map(_difference, result.changes))
+    changes = verified_text(result.verify) or removed or differences
     return "; ".join(filter(None, (changes, result.reason))) or "nothing to remove"
+
+
+def _difference(change: PackageChange) -> str:
+    return f"{change.name} {change.before or 'none'} -> {change.after or 'none'}"
 
 
 def _show_list(report: EnvsReport, *, quiet: bool, no_color: bool, options: str) -> None:

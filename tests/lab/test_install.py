@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from install_helpers import PYTHON, Target, statuses
 from ipexctl.extras.lab.labs import LabSpec, break_host, mend_host
+from ipexctl.stack.lock.make_lock import uv_here
 from lab_helpers import ask
 from message_data import missing
 from simple_index import SimpleIndex
-from tiny_wheels import write_stack
+from tiny_wheels import write_stack, write_wheel
 
 LAB = LabSpec(hosts=2)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
@@ -143,3 +145,53 @@ def test_dry_run_shows_changes_and_writes_nothing(target: Target, wheelhouse: Pa
     assert "would change" in ran.out
     for index in range(2):
         assert ask(target.hosts[index], f"ls {target.home}").rc != 0
+
+
+@pytest.mark.core
+def test_new_environment_takes_what_another_has_unpacked(installed: Target, wheelhouse: Path) -> None:
+    """Stores are empty, and no host needs torch again; a damaged package alone is sent again."""
+    target, torch = installed, "lib/python3*/site-packages/torch/__init__.py"
+    write_wheel(wheelhouse, "tqdm", "4.67.1")
+    target.report("--prune", verb="envs")
+    words = ("--wheelhouse", wheelhouse, "--offline", "--with", "tqdm", "--env", "more", "--stack", "ipex")
+    assert set(statuses(target.report(*words)).values()) == {"changed"}
+    for index in range(len(target.hosts)):
+        of_both = target.on(index, f"stat -c %i $HOME_OF_OURS/envs/default/{torch} $HOME_OF_OURS/envs/more/{torch}")
+        assert len({*of_both.split()}) == 1
+        assert target.on(index, "ls $HOME_OF_OURS/wheels/*/torch-* 2>/dev/null | wc -l").strip() == "0"
+    tqdm = "$HOME_OF_OURS/envs/more/lib/python3*/site-packages/tqdm.py"
+    target.on(1, f"for f in {tqdm}; do echo x >> $f; done")
+    assert statuses(target.report(*words)) == {"node1": "ok", "node2": "changed"}
+    assert target.on(1, f"ls $HOME_OF_OURS/envs/*/{torch} | wc -l").strip() in ("2", "4")
+
+
+def test_project_locked_by_uv_is_installed_with_its_versions(
+    installed: Target, wheelhouse: Path, tmp_path: Path
+) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    for version in ("4.66.0", "4.67.1"):
+        write_wheel(wheelhouse, "tqdm", version)
+    (project / "pyproject.toml").write_text(
+        '[project]\nname = "p"\nversion = "1"\nrequires-python = ">=3.10"\ndependencies = ["tqdm<4.67"]\n'
+    )
+    argv = [
+        str(uv_here()),
+        "lock",
+        "--offline",
+        "--no-index",
+        "--find-links",
+        str(wheelhouse),
+        "--project",
+        str(project),
+    ]
+    subprocess.run(argv, check=True, capture_output=True)
+    (project / "pyproject.toml").write_text((project / "pyproject.toml").read_text().replace("<4.67", ""))
+    words = ("--wheelhouse", wheelhouse, "--offline", "--stack", "ipex", "--env")
+    locked = installed.report("-r", project / "uv.lock", *words, "locked")
+    assert {host["packages"]["tqdm"] for host in locked["hosts"]} == {"4.66.0"}
+    newest = installed.report("-r", project / "pyproject.toml", *words, "newest")
+    assert {host["packages"]["tqdm"] for host in newest["hosts"]} == {"4.67.1"}
+    compared = installed.report("--diff", "locked", "newest", verb="envs")
+    change = {"name": "tqdm", "from": "4.66.0", "to": "4.67.1"}
+    assert [host["changes"] for host in compared["hosts"]] == [[change]] * 2

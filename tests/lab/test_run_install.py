@@ -37,3 +37,20 @@ def test_logins_and_imports_are_checked_before_the_install(cluster: Cluster) -> 
     assert "frobnicate" not in late
     assert "ipexctl trust" not in late
     assert [late.count(f"{name}: the probe (") for name in ("node1", "node2")] == [1, 1]
+
+
+@pytest.mark.core
+def test_the_file_of_the_project_is_installed_or_named(cluster: Cluster) -> None:
+    cluster.write("train.py", "import torch\nimport frobnicate\n")
+    cluster.write("requirements.txt", "frobnicate>=1\n")
+    assert ipexctl("trust", "-H", cluster.lab.hostfile).rc == 0
+    words = ("--install", "--stack", "torch", "train.py")
+    left_out = cluster.refused("--no-requirements", *words, env=NO_INDEX_ENV)
+    assert f"ipexctl install -H {cluster.lab.hostfile} --stack torch -r requirements.txt" in left_out
+    taken = cluster.refused(*words, env=NO_INDEX_ENV)
+    assert "--no-requirements" in taken
+    assert "lack the module" not in taken
+    cluster.write("requirements.txt", "--extra-index-url https://host/simple\nfrobnicate\n")
+    assert "-r requirements.txt" in cluster.refused(*words, env=NO_INDEX_ENV)
+    cluster.write("requirements.txt", "torch==2.99\nfrobnicate\n")
+    assert "requirements.txt is left out" in cluster.refused(*words, env=NO_INDEX_ENV)

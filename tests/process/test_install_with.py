@@ -130,12 +130,18 @@ def test_added_packages_are_kept_by_later_installs(machine: Machine) -> None:
 
 
 @pytest.mark.rest
-def test_environment_with_another_name_is_built_from_scratch(machine: Machine) -> None:
+def test_environment_with_another_name_shares_what_is_unpacked(machine: Machine) -> None:
+    """It is resolved anew; the packages that both have are the same files, and their wheels are not needed."""
     write_wheel(machine.wheels, "numpy", "2.4.0")
     (before,) = machine.envs
+    for wheel in (machine.home / "wheels").glob("*/torch-2.13*"):
+        wheel.unlink()
     report = machine.install("--env", "other", "--stack", "torch", "--with", "tqdm")
     assert report["hosts"][0]["packages"]["numpy"] == "2.4.0"
     assert machine.envs == {before, report["hosts"][0]["env"]}
+    (pad,) = (machine.home / "envs" / "other").glob("lib/python3*/site-packages/torch_pad*")
+    assert pad.stat().st_ino == next(machine.site.glob("torch_pad*")).stat().st_ino
+    assert not list((machine.home / "wheels").glob("*/torch-2.13*"))
 
 
 @pytest.mark.rest
@@ -158,14 +164,30 @@ def test_environment_in_use_is_kept(machine: Machine) -> None:
 
 
 @pytest.mark.rest
-def test_damaged_environment_is_not_extended(machine: Machine) -> None:
-    next(machine.site.glob("torch_pad*")).unlink()
-    ran = machine.call("install", "--with", "tqdm")
-    assert ran.rc == 1
-    assert "torch" in ran.err
-    assert "ipexctl install" in ran.err
+def test_damaged_package_alone_comes_from_its_wheel(machine: Machine) -> None:
+    """Another environment, and the same one that is built again, take the rest from the damaged one."""
+    torch = next(machine.site.glob("torch_pad*"))
+    numpy = os.stat(machine.site / "numpy.py")
+    torch.unlink()
+    with_tqdm = machine.install("--with", "tqdm", "--env", "other")
+    assert with_tqdm["hosts"][0]["packages"]["tqdm"] == "4.67.1"
+    machine.call("envs", "--remove", "other")
     assert machine.install()["hosts"][0]["status"] == "changed"
-    assert machine.install("--with", "tqdm")["hosts"][0]["packages"]["tqdm"] == "4.67.1"
+    assert os.stat(machine.site / "numpy.py").st_ino == numpy.st_ino
+    assert next(machine.site.glob("torch_pad*")).stat().st_size > 0
+
+
+@pytest.mark.rest
+def test_files_with_other_content_come_from_their_wheel_after_a_failed_verification(machine: Machine) -> None:
+    """Their sizes are those of the list, so that only the hashes show it."""
+    file = next(machine.site.glob("torch_pad*"))
+    good = file.read_bytes()
+    assert machine.call("envs", "--verify").rc == 0
+    file.write_bytes(bytes(len(good)))
+    for verified in (machine.home / "envs" / "default").glob("verified/*.json"):
+        verified.write_text('{"ok": false}')
+    assert machine.install()["hosts"][0]["status"] == "changed"
+    assert next(machine.site.glob("torch_pad*")).read_bytes() == good
 
 
 @pytest.mark.rest

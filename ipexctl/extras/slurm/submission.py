@@ -88,7 +88,7 @@ class Submission:
     queue: QueueOptions
     project: ProjectLocation
     pool: SessionPool
-    notify: Callable[[str], None]
+    on_step: Callable[[str], None]
     """Gets each step that the user sees."""
     note: Callable[[str], None]
     """Gets advice."""
@@ -98,10 +98,10 @@ class Submission:
     def plan(self) -> PlannedSubmission | StartFailure:
         """The script; nothing is changed anywhere."""
         try:
-            query = self._begin_query(start_reading(self.spec, self.project, self.notify), None)
+            query = self._begin_query(start_reading(self.spec, self.project, self.on_step), None)
             context = self._context(dry_run=True)
             self._look(context)
-            tree, _ = upload_project(query, self.spec, self.project, context, self.notify)
+            tree, _ = upload_project(query, self.spec, self.project, context, self.on_step)
             script = self._script("RUN", context, tree, "0" * 32)
             return PlannedSubmission(script.text(), self.login.name, f"{script.rundir}/slurm/job.sh")
         except StartError as error:
@@ -113,7 +113,7 @@ class Submission:
         note_secret_files(self.spec)
         try:
             with mark_pending(registry.directory, run, unreached), ExitStack() as undo:
-                reading = start_reading(self.spec, self.project, self.notify)
+                reading = start_reading(self.spec, self.project, self.on_step)
                 query = self._begin_query(reading, run)
                 if query is not None:
                     release = partial(release_tree, query, (self.login,), self.spec, self.pool, lease=run)
@@ -123,7 +123,7 @@ class Submission:
                 self._check_script(context)
                 if reading is not None:
                     reading.result()
-                tree, _ = upload_project(query, self.spec, self.project, context, self.notify)
+                tree, _ = upload_project(query, self.spec, self.project, context, self.on_step)
                 if self.spec.sync and (
                     text := files_in_other_generations(tree, self.project.subdirectory, registry.all())
                 ):
@@ -226,7 +226,7 @@ class Submission:
     def _send_package(self, home: str) -> None:
         name, fresh = shipment.name(), f".new-{secrets.token_hex(6)}"
         agent = shlex.quote(f"{home}/agent")
-        self.notify(f"{self.login.name}: ipexctl's own package for the job, {len(shipment.packed()) / 1e6:.1f} MB")
+        self.on_step(f"{self.login.name}: ipexctl's own package for the job, {len(shipment.packed()) / 1e6:.1f} MB")
         script = (
             f"{use_home_or_fail(home)}umask 077; mkdir -p {agent} && cd {agent} && mkdir {fresh} || exit 1\n"
             f"if tar -xzpf - -C {fresh} && {{ mv -T {fresh} {name} 2>/dev/null || [ -d {name}/ipexctl ]; }}\n"

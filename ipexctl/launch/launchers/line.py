@@ -42,6 +42,8 @@ def find_launcher(words: Sequence[str]) -> str:
     except UserError:
         return "a launcher"
     start = launcher_at(found, 0) if found else None
+    if start is not None and start[0].environment:
+        return ""
     return (start[0].name or " ".join(found[: start[1]]).rpartition("/")[2]) if found and start else ""
 
 
@@ -137,7 +139,8 @@ def _launcher_in(script: str) -> str:
         words = tuple(command.split())
         with_launcher = True
         with contextlib.suppress(UserError):
-            with_launcher = _plain(words) is not None
+            found = launcher_at(_plain(words) or (), 0)
+            with_launcher = found is not None and not found[0].environment
         if with_launcher:
             return PurePosixPath(words[0]).name
     return ""

@@ -55,6 +55,10 @@ class PastedLine:
     """Options of accelerate; None if it is not one of the launchers."""
     typed: Mapping[str, Sequence[str]]
     """The options for `accelerate`, those that are `ignored`, and `ipex_key`, as typed."""
+    packages: tuple[str, ...] = ()
+    """Of `uv run --with`."""
+    environment: str = ""
+    """What to type for the environment that the line chooses: hosts have none of the control machine."""
 
 
 def read_line(words: Sequence[str], environ: Mapping[str, str], *, is_script: bool = False) -> PastedLine | None:
@@ -69,8 +73,10 @@ def read_line(words: Sequence[str], environ: Mapping[str, str], *, is_script: bo
     return None if found is None and line.kind == "command" else line
 
 
-def _program(words: tuple[str, ...]) -> tuple[CommandKind, tuple[str, ...], str | None]:
-    """What mpirun was to start: a script or module of Python, with the path of that, or another command."""
+def _program(words: tuple[str, ...], row: LauncherRow | None) -> tuple[CommandKind, tuple[str, ...], str | None]:
+    """What the launcher was to start: a script or module of Python, with the path of that, or another command."""
+    if row is not None and row.environment and words[0].endswith(".py"):
+        return "script", words, None
     if not is_python(words[0]):
         return "command", words, None
     at = 1
@@ -94,6 +100,8 @@ class _Reader:
         """Where the options for a target stand."""
         self._values: dict[str, TakenValue] = {}
         self._accelerate: dict[str, str] = {}
+        self._packages: list[str] = []
+        self._extras: list[str] = []
         self._typed: dict[str, list[str]] = {"accelerate": [], "ignored": [], "ipex_key": []}
 
     def read(self) -> PastedLine:
@@ -109,8 +117,10 @@ class _Reader:
                 break
         rest = self._rest(row, at) if row is not None else self._words
         kind: CommandKind = "script"
-        if row is None or row.runs_commands:
-            kind, rest, python = _program(rest)
+        if row is not None and row.environment and "module" in self._targets:
+            kind = "module"
+        elif row is None or row.runs_commands:
+            kind, rest, python = _program(rest, row)
         elif row.module or "module" in self._targets:
             kind, rest = "module", (*filter(None, (row.module,)), *rest)
         if row is not None and row.starts_copies:
@@ -122,14 +132,17 @@ class _Reader:
                 self._variable(name, self._environ[name], SHELL)
         names = tuple(row.name for row in self._launchers)
         accelerate = self._accelerate if row is not None and row.of_accelerate else None
-        return PastedLine(names, kind, rest, self._values, accelerate, self._typed)
+        chosen = next((row.environment for row in self._launchers if row.environment), "")
+        if chosen and self._extras:
+            chosen = f"its packages: -r 'uv.lock[{','.join(self._extras)}]' in front of the line"
+        return PastedLine(names, kind, rest, self._values, accelerate, self._typed, tuple(self._packages), chosen)
 
     def _check(self, row: LauncherRow, behind: int, at: int) -> None:
         name = shlex.join(self._words[at:behind])
         if row.advice:
             raise self._wrong(at, f"{name} would start in each rank, and ipexctl can't take it apart", row.advice)
-        if self._launchers and not row.of_accelerate:
-            outer = self._launchers[-1].name
+        outer = next((outer.name for outer in reversed(self._launchers) if not outer.environment), None)
+        if outer and not row.of_accelerate and not row.environment:
             fix = f"leave {outer} out: ipexctl starts the ranks of all hosts"
             raise self._wrong(at, f"{outer} and {row.name} would both start ranks", fix)
 
@@ -172,6 +185,8 @@ class _Reader:
             self._accelerate |= {name: value} if target == "accelerate" else {}
         elif target == "variable":
             self._export(value, at, source)
+        elif target in ("packages", "extras"):
+            (self._packages if target == "packages" else self._extras).extend(value.split(","))
         elif target in NUMBERS and not re.fullmatch(r"[0-9]{1,9}", value):
             raise self._wrong(at, f"{source} is no number", "a number, or leave it out")
         elif target in CHOICES and value not in CHOICES[target]:

@@ -47,6 +47,8 @@ class LauncherRow:
     """True if it starts independent copies, unless an option makes it distributed."""
     advice: str = ""
     """What to type in place of one that is not taken apart."""
+    environment: str = ""
+    """Of one that only chooses an environment of the machine, and starts no ranks: what to type for that one."""
 
 
 def _named(names: str) -> tuple[tuple[str, ...], ...]:
@@ -70,6 +72,9 @@ _IPEXRUN: Final = _options(
     "ccl_workers: ccl_worker_count; allocator: memory_allocator; openmp: omp_runtime" + _MASTER,
     _MODULE,
 )
+_LOCKED: Final = "-r uv.lock or -r pyproject.toml in front of the line"
+_EXPORTED: Final = "-r pyproject.toml in front of the line, or -r requirements.txt after poetry export"
+_ON_HOSTS: Final = "the same environment on the hosts: --python PATH in front of the line; packages of pip: -r FILE"
 
 LAUNCHERS: Final = (
     LauncherRow(
@@ -123,6 +128,32 @@ LAUNCHERS: Final = (
         "deepspeed",
         _named("deepspeed, -m deepspeed.launcher.runner"),
         _options("hostfile: H hostfile; nodes: num_nodes; ppn: num_gpus; ignored: node_rank" + _MASTER, _MODULE),
+    ),
+    LauncherRow(
+        "uv run",
+        _named("uv run"),
+        _options(
+            "packages: with; extras: extra group; ignored: p python project directory",
+            "ignored: isolated no_project frozen locked no_sync active no_dev offline q quiet v verbose s script; "
+            + _MODULE,
+        ),
+        runs_commands=True,
+        environment=f"its packages: {_LOCKED}",
+    ),
+    LauncherRow("poetry run", _named("poetry run"), runs_commands=True, environment=f"its packages: {_EXPORTED}"),
+    LauncherRow(
+        "pixi run",
+        _named("pixi run"),
+        _options("ignored: e environment manifest_path", "ignored: frozen locked q quiet v verbose"),
+        runs_commands=True,
+        environment=_ON_HOSTS,
+    ),
+    LauncherRow(
+        "conda run",
+        _named("conda run, mamba run, micromamba run"),
+        _options("ignored: n name p prefix", "ignored: no_capture_output live_stream s"),
+        runs_commands=True,
+        environment=_ON_HOSTS,
     ),
     LauncherRow(
         "",

@@ -98,6 +98,8 @@ def unwrap(
         changes = {**dict.fromkeys(_RANKS), **changes}  # a default of a file is not mixed with them
     exports = [taken.value for taken in wins.values() if isinstance(taken.value, Export)]
     note = _note(line, wins, spec.argv[0])
+    if line.packages:
+        changes |= {"packages": (*spec.packages, *line.packages), "install": True}
     changes |= {"kind": line.kind, "argv": line.argv, "exports": (*exports, *spec.exports), "sources": sources}
     return UnwrappedCall(replace(spec, **changes), config, wins, note)
 
@@ -139,9 +141,15 @@ def _note(line: PastedLine, wins: Mapping[str, TakenValue], first: str) -> str:
     names = line.names or (first,)
     verb, pronoun = ("is", "it") if len(names) == 1 else ("are", "they")
     reason = f"{pronoun} would launch a second time" if line.names else "ipexctl starts Python itself"
+    if line.environment and len(names) == 1:
+        reason = "hosts do not have the environments of the control machine"
     given = {name: taken for name, taken in wins.items() if taken.source != SHELL and name != "master_addr"}
     parts = {
-        "taken over": [*itertools.starmap(_shown, given.items()), *line.typed["accelerate"]],
+        "taken over": [
+            *itertools.starmap(_shown, given.items()),
+            *line.typed["accelerate"],
+            *(f"--with {shlex.quote(package)}" for package in line.packages),
+        ],
         "from the shell of the call": [
             name.upper().lstrip("$") for name, taken in wins.items() if taken.source == SHELL
         ],
@@ -154,7 +162,8 @@ def _note(line: PastedLine, wins: Mapping[str, TakenValue], first: str) -> str:
         "not in accelerate, whose file turns IPEX on by ipex_config: {ipex: true}": line.typed["ipex_key"],
     }
     start = f"{join_words(names)} {verb} left out, as {reason}: every rank runs {line.argv[0]}"
-    return "; ".join([start, *(f"{what}: {', '.join(words)}" for what, words in parts.items() if words)])
+    parts_shown = [f"{what}: {', '.join(words)}" for what, words in parts.items() if words]
+    return "; ".join([start, *parts_shown, *([line.environment] if line.environment else [])])
 
 
 def _shown(name: str, taken: TakenValue) -> str:

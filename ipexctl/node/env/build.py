@@ -52,6 +52,7 @@ class BuildRequest(TypedDict):
     name: str
     python: str
     files: list[StoreFile]
+    """The wheels in the store; the others of the lock are unpacked in environments of the home (`unpacked.py`)."""
     installer: StoreFile
     """uv, as a wheel or as a binary."""
     record: Json
@@ -60,8 +61,6 @@ class BuildRequest(TypedDict):
     drop_wheels: bool
     replace: str | None
     """The `build` of a broken environment that is to be replaced."""
-    base: str | None
-    """An environment whose packages are shared, by hard links, where both locks have the same wheel."""
 
 
 class BuildArea:

@@ -37,6 +37,7 @@ from ipexctl.node.common.processes import command_lines, is_partial_in_use, read
 from ipexctl.node.common.store_lock import is_alive
 from ipexctl.node.env.check import check_site, find_problems, sites_of
 from ipexctl.node.env.replies import CheckResult, EnvEntry, EnvListing, EnvRecord, Removed
+from ipexctl.node.env.unpacked import list_unpacked
 
 HYDRA = "opt/mpi/bin/mpiexec.hydra"
 """The Intel MPI inside the oneCCL bindings, below their package."""
@@ -349,10 +350,11 @@ def add_request(request: NoteRequest) -> Json:
     return {}
 
 
-READING = frozenset({"check", "list", "used"})
+READING = frozenset({"check", "list", "unpacked", "used"})
 ACTIONS: dict[str, Callable[[Any], object]] = {
     "check": check,
     "list": list_within_time,
+    "unpacked": list_unpacked,
     "remove": remove,
     "used": is_used,
     "prune": prune,

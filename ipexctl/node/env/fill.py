@@ -29,14 +29,13 @@ from ipexctl.node.common.environ import SetupError, source_setup
 from ipexctl.node.common.files import (
     format_size,
     free_space,
-    read_json,
     sha256_of,
     write_atomically,
 )
 from ipexctl.node.common.stop import emit_step
-from ipexctl.node.env.check import check_site, normalize
 from ipexctl.node.env.environments import HYDRA, intel_mpi_version, write_record
 from ipexctl.node.env.replies import EnvRecord
+from ipexctl.node.env.unpacked import Package, find_unpacked
 from ipexctl.node.env.uv import run, unpack_uv, uv_environment
 
 if TYPE_CHECKING:
@@ -69,9 +68,8 @@ class Fill:
         self.request, self.final, self.token = request, str(final), area.token
         self.record = EnvRecord(**request["record"])
         self.needed = 0
-        self.base = self.home / "envs" / request["base"] if request["base"] else None
-        self.shared: list[LockedWheel] = []
-        self.new_files = request["files"]
+        self.unpacked: list[Package] = []
+        """Packages that other environments of the home have."""
 
     def run(self) -> None:
         try:
@@ -84,11 +82,10 @@ class Fill:
     def _steps(self) -> None:
         emit_step("reading wheels")
         self._check_python()
-        if self.base is not None:
-            self._find_shared_packages(self.base)
+        new = self._find_unpacked_packages()
         self._collect_wheels()
         emit_step(f"unpacking {format_size(self.needed)}")
-        self._install()
+        self._install(new)
         emit_step("finishing")
         site = _site_of(self.target)
         variables, prepended = self._variables(site)
@@ -120,38 +117,22 @@ class Fill:
         if text.strip() != wanted:
             raise failure(f"{python} is Python {text.strip()} now, this environment is for {wanted}")
 
-    def _find_shared_packages(self, base: Path) -> None:
-        known = {wheel["sha256"] for wheel in read_json(base / "lock.json").get("wheels", ())}
-        self.shared = [wheel for wheel in self.request["lock"]["wheels"] if wheel["sha256"] in known]
-        problems = check_site(str(_site_of(base)), {"wheels": self.shared})
-        if problems:
-            raise failure(f"{base.name} is damaged: {problems[0]}", "build it again first: ipexctl install")
-        hashes = {wheel["sha256"] for wheel in self.shared}
-        self.new_files = [file for file in self.request["files"] if file["sha256"] not in hashes]
-
-    def _link_shared_packages(self, base: Path) -> None:
-        """Give this environment the files of the shared packages, without the wheels."""
-        old_site, new_site = _site_of(base), _site_of(self.target)
-        names = {normalize(wheel["name"]) for wheel in self.shared}
-        for info in old_site.glob("*.dist-info"):
-            if normalize(info.name[:-10].rpartition("-")[0]) not in names:
-                continue
-            for fields in csv.reader((info / "RECORD").read_text().splitlines()):
-                source = old_site / fields[0]
-                target = new_site / fields[0]
-                if not fields[0].endswith(".pyc") and source.is_file():
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    try:
-                        os.link(str(source), str(target))
-                    except FileExistsError:
-                        continue
-                    except OSError:
-                        shutil.copy2(str(source), str(target))
+    def _find_unpacked_packages(self) -> list[LockedWheel]:
+        """Find the packages that need no wheel; returns the other wheels, whose files are in the store."""
+        sent = {file["sha256"] for file in self.request["files"]}
+        wheels = self.request["lock"]["wheels"]
+        others = [wheel for wheel in wheels if wheel["sha256"] not in sent]
+        found = find_unpacked(str(self.home), self.record.python, others) if others else {}
+        for wheel in others:
+            if wheel["sha256"] not in found:
+                raise failure(f"no environment of {self.home} has {wheel['name']} {wheel['version']} any more")
+        self.unpacked = list(found.values())
+        return [wheel for wheel in wheels if wheel["sha256"] in sent]
 
     def _collect_wheels(self) -> None:
         """Collect the wheels in one flat directory, where uv finds them by name."""
         (self.work / "wheels").mkdir()
-        for file in self.new_files:
+        for file in self.request["files"]:
             source, target = self.store / file["sha256"] / file["name"], self.work / "wheels" / file["name"]
             try:
                 os.link(str(source), str(target))
@@ -180,7 +161,7 @@ class Fill:
     def _remove_damaged_wheels(self) -> AgentError | None:
         """Remove wheels with a wrong hash from the store; returns an error that names them, or None."""
         damaged = []
-        for file in self.new_files:
+        for file in self.request["files"]:
             if sha256_of(self.store / file["sha256"] / file["name"]) != file["sha256"]:
                 damaged.append(file["name"])
                 shutil.rmtree(str(self.store / file["sha256"]), ignore_errors=True)
@@ -188,16 +169,15 @@ class Fill:
             return None
         return failure(f"{', '.join(damaged)} in {self.store} was not what the lock says, and was removed")
 
-    def _install(self) -> None:
+    def _install(self, new: list[LockedWheel]) -> None:
         lock = self.work / "lock.txt"
-        new = [wheel for wheel in self.request["lock"]["wheels"] if wheel not in self.shared]
         lines = [f"{w['name']}=={w['version']} --hash=sha256:{w['sha256']}\n" for w in new]
         lock.write_text("".join(lines))
         uv = [unpack_uv(self.store, self.request["installer"], self.work), "--no-config", "--offline", "--quiet"]
         make = [*uv, "venv", "--no-project", "--python", self.request["python"], "--prompt", self.request["name"]]
         self._step(*make, str(self.target))
-        if self.base is not None:
-            self._link_shared_packages(self.base)
+        for package in self.unpacked:
+            package.link_into(str(self.target), str(_site_of(self.target)))
         if new:
             install = [
                 *uv,
@@ -292,7 +272,7 @@ class Fill:
 
     def _with_final_path(self, text: str) -> str:
         """Replace the temporary path by the final one; a tool may have written the temporary path resolved."""
-        for directory in (self.target, *([self.base] if self.base is not None else [])):
+        for directory in (self.target, *sorted({Path(package.env) for package in self.unpacked})):
             text = text.replace(str(directory), self.final).replace(str(directory.resolve()), self.final)
         return text
 

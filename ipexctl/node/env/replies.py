@@ -113,6 +113,11 @@ class EnvListing(NamedTuple):
         return self.leftover_bytes + self.wheel_bytes * bool(self.wheels) + sum(size for size in sizes if size)
 
 
+class Unpacked(NamedTuple):
+    wheels: tuple[str, ...]
+    """The hashes of those that environments of the home have unpacked."""
+
+
 class Removed(NamedTuple):
     removed: tuple[str, ...]
     failed: Mapping[str, str]

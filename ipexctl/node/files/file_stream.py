@@ -14,11 +14,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, BinaryIO, Iterator, Mapping, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Iterator, Mapping, NamedTuple, Protocol
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.files import format_size
 from ipexctl.node.common.json_parser import JsonError, parse_object
+
+if TYPE_CHECKING:
+    from ipexctl.node.files.store import StoreFile
 
 CHUNK = 1 << 20
 SEND_CHUNK = 1 << 18
@@ -134,3 +137,9 @@ def read_body(stream: ByteStream, size: int, name: str) -> Iterator[bytes]:
         left -= len(chunk)
         yield chunk
         del chunk  # the next one takes its memory
+
+
+def offset_of(file: StoreFile, left: Mapping[str, int]) -> int:
+    """Where the sender of a file to a store begins; `left`: what the store has of unfinished files."""
+    size = left.get(file["sha256"][:16], 0)
+    return size if file["size"] is not None and size <= file["size"] else 0

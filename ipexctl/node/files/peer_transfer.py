@@ -24,7 +24,7 @@ from ipexctl.node.common.authenticated_socket import (
 from ipexctl.node.common.handshake import FILES
 from ipexctl.node.common.limits import PEER_SILENCE
 from ipexctl.node.files import store
-from ipexctl.node.files.file_stream import Wanted
+from ipexctl.node.files.file_stream import Wanted, offset_of
 
 if TYPE_CHECKING:
     import socket
@@ -113,7 +113,7 @@ def connect(request: ConnectRequest, report: store.Report = store.emit_or_end) -
         try:
             conn.settimeout(PEER_SILENCE)
             left = store.unfinished(directory) if request.get("resume") else {}
-            send_line(conn, [Wanted(file["sha256"], store.offset_of(file, left)) for file in files])
+            send_line(conn, [Wanted(file["sha256"], offset_of(file, left)) for file in files])
         except OSError as error:
             raise AgentError(f"the connection to {peer} was lost: {error.strerror or error}", fix) from None
         conn.settimeout(PEER_SILENCE)

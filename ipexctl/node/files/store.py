@@ -323,12 +323,6 @@ def unfinished(store: str) -> dict[str, int]:
     return found
 
 
-def offset_of(file: StoreFile, left: Mapping[str, int]) -> int:
-    """Where the sender begins."""
-    size = left.get(file["sha256"][:16], 0)
-    return size if file["size"] is not None and size <= file["size"] else 0
-
-
 def clear(store: str) -> None:
     """Remove unfinished files of processes that have ended."""
     with suppress(OSError), open_store(store) as directory:

@@ -29,6 +29,7 @@ from ipexctl.stack.env.preflight import home_obstacle
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from ipexctl.files.store_client import StoredFile
     from ipexctl.hosts.host import Host
     from ipexctl.node.env.replies import CheckResult, EnvRecord
     from ipexctl.remote.reply import Reply
@@ -36,15 +37,6 @@ if TYPE_CHECKING:
     from ipexctl.stack.install_context import InstallContext
     from ipexctl.stack.lock.indexes import IndexAnswer
     from ipexctl.stack.lock.lock import Lock, Wheel
-
-
-@dataclass(frozen=True, slots=True)
-class Base:
-    """An environment whose packages another one shares on each host."""
-
-    name: str
-    wheels: frozenset[str]
-    """The hashes of its wheels, which need not travel again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +55,24 @@ class EnvSpec:
     """The answer of the indexes; None if the lock is an older one, read from a host."""
     by_node0: bool = True
     """Whether the first host downloads the wheels. Then their URLs come from a host."""
-    base: Base | None = None
-    """The environment that this one extends."""
+    unpacked: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False)
+    """Host → the hashes of the wheels that environments of its home have unpacked: they need not be sent."""
     broken: Mapping[str, str | None] = field(default_factory=dict, hash=False)
     """Host → the build token of an environment there that is damaged or failed, to be replaced."""
 
-    @property
-    def new(self) -> Lock:
-        """The wheels that the base lacks."""
-        return self.lock.without(self.base.wheels) if self.base else self.lock
+    def lacking(self, hosts: Sequence[Host]) -> Lock:
+        """The wheels that one of the hosts needs."""
+        return self.lock.without(in_common(self.unpacked, hosts))
 
-    @property
-    def files(self) -> tuple[Wheel, ...]:
-        """The wheels that must be in a host's store, and their installer."""
-        return (*self.new.wheels, *((self.installer,) if self.installer else ()))
+    def files(self, hosts: Sequence[Host]) -> tuple[Wheel, ...]:
+        """The wheels that must be in a store, and their installer."""
+        return (*self.lacking(hosts).wheels, *((self.installer,) if self.installer else ()))
+
+
+def in_common(unpacked: Mapping[str, frozenset[str]], hosts: Sequence[Host]) -> frozenset[str]:
+    """The wheels that all of the hosts have unpacked."""
+    of_hosts = [unpacked.get(host.name, frozenset()) for host in hosts]
+    return frozenset.intersection(*of_hosts) if of_hosts else frozenset()
 
 
 class EnvInstaller:
@@ -90,10 +86,7 @@ class EnvInstaller:
         """Deliver the wheels, build once per store and verify on every host."""
         from ipexctl.files.distribute import Distributor  # slow to import, as those below
 
-        context, base = self.context, self.spec.base
-        if base is not None and not all(self._has_env(base.name, host) for host in hosts):
-            # a host needs all wheels, so they are all brought to the first one
-            self.spec = replace(self.spec, base=None)
+        context = self.context
         ready = [host for host in hosts if self._check_room(host)]
         if not ready:
             return
@@ -110,14 +103,16 @@ class EnvInstaller:
         def moved(host: Host, done: int, total: int | None) -> None:
             context.watch(BytesMoved(host.name, "receiving", done, total))
 
-        files = [wheel.stored_file for wheel in self.spec.files]
         built: set[str] = set()
-        with Distributor(context.pool, source, files, on_progress=moved) as distributor:
+        with Distributor(context.pool, source, self._files(leaders), on_progress=moved) as distributor:
 
             def build_one(host: Host, session: Session) -> None:
                 if self._needs_build(host):
+                    files = self._files([host])
                     with context.timed(host.name, "got the wheels"):
-                        route = distributor.bring(locations[host.name], session, timeout=context.request.timeout)
+                        route = distributor.bring(
+                            locations[host.name], session, timeout=context.request.timeout, files=files
+                        )
                     if route == "here" and not isinstance(session, LocalSession):
                         context.uplink += sum(file.size or 0 for file in files)
                 with context.timed(host.name, "built the environment"):
@@ -145,6 +140,10 @@ class EnvInstaller:
         }
         self.spec = replace(self.spec, broken={**self.spec.broken, **found})
 
+    def _files(self, hosts: Sequence[Host]) -> list[StoredFile]:
+        """The files that the builds of these hosts need."""
+        return [wheel.stored_file for wheel in self.spec.files([host for host in hosts if self._needs_build(host)])]
+
     def _needs_build(self, host: Host) -> bool:
         """Whether the host lacks a usable environment of that name."""
         return host.name in self.spec.broken or not self._has_env(self.spec.name, host)
@@ -162,10 +161,11 @@ class EnvInstaller:
         from ipexctl.stack.env.staging import Staging
 
         context, first = self.context, self.context.first
+        wheels = self.spec.files([host for host in ready if self._needs_build(host)])
         is_fit = first.name not in context.done or context.done[first.name].status in ("ok", "changed")
         for host in [*([first] if is_fit else []), *(host for host in tuple(ready) if host != first)]:
             try:
-                Staging(context, self.spec, context.pool.session(host), locations[host.name]).stage()
+                Staging(context, self.spec, context.pool.session(host), locations[host.name]).stage(wheels)
             except (Cancelled, TimedOut, NotInStore, Damaged) as error:
                 reason = f"{host.name}, which passes the wheels on, failed: {error.reason}"
                 for other in ready:
@@ -251,7 +251,7 @@ class EnvInstaller:
     def _check_room(self, host: Host) -> bool:
         if not self._needs_build(host):
             return True
-        found = find_obstacle(self.context, host, self.spec.new, self.spec.interpreters.get(host.name))
+        found = find_obstacle(self.context, host, self.spec.lacking([host]), self.spec.interpreters.get(host.name))
         if found is not None:
             self.context.end(host, HostError(*found))
         return found is None
@@ -326,6 +326,26 @@ class EnvInstaller:
         packages = self.spec.lock.packages
         context.add_result(host, status, reason, fix, env=name, packages=packages, verify=result.to_json())
         context.watch(HostFinished(host.name, f"verified ({time.monotonic() - began:.1f} s)", ok=problem is None))
+
+
+def find_unpacked(
+    context: InstallContext, hosts: Sequence[Host], lock: Lock, interpreters: Mapping[str, str]
+) -> dict[str, frozenset[str]]:
+    """Host → the hashes of the wheels that environments of its home have unpacked. One host of each home is asked."""
+    facts, wheels = context.facts, [wheel.to_json() for wheel in lock.wheels]
+    leader_of = find_leaders(hosts, lambda host: facts[host.name].store_of(host.name))
+    leaders = [host for host in dict.fromkeys(leader_of.values()) if facts[host.name].software.envs]
+
+    def query(host: Host, session: Session) -> frozenset[str]:
+        client = EnvClient(
+            session, context.python(host, interpreters.get(host.name)), context.home, context.pool.cancel
+        )
+        with context.timed(host.name, "compared its environments"):
+            return client.unpacked(lock.python, wheels, cached=not context.request.dry_run)
+
+    # A host without an answer gets all wheels; if it is away, that is where it is reported.
+    found = {done.host: done.result for done in context.pool.each(leaders, query) if done.result is not None}
+    return {host.name: found.get(leader, frozenset()) for host, leader in leader_of.items()}
 
 
 def find_obstacle(context: InstallContext, host: Host, lock: Lock, interpreter: str | None) -> tuple[str, str] | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ipexctl.limits import ENV_BUILD, ENV_CHECK, ENV_STEP
-from ipexctl.node.env.replies import CheckResult, EnvListing, EnvRecord, Removed, VerifyResult
+from ipexctl.node.env.replies import CheckResult, EnvListing, EnvRecord, Removed, Unpacked, VerifyResult
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
     from ipexctl.node.common.answer import Json
-    from ipexctl.node.env.build import BuildRequest
+    from ipexctl.node.env.build import BuildRequest, LockedWheel
     from ipexctl.node.env.environments import (
         CheckRequest,
         HomeRequest,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         RemoveRequest,
         UsedRequest,
     )
+    from ipexctl.node.env.unpacked import UnpackedRequest
     from ipexctl.node.env.verify import VerifyRequest
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
@@ -68,7 +69,7 @@ class EnvClient:
         on_event: Callable[[Reply], None],
         timeout: float | None = ENV_BUILD,
     ) -> bool:
-        """Build the environment for `interpreter` from wheels in the host's store; False if it exists.
+        """Build the environment for `interpreter` from the host's wheels and unpacked packages; False if it exists.
 
         `replace` is the build token of a damaged environment to be replaced.
         """
@@ -78,13 +79,12 @@ class EnvClient:
             "home": self.home,
             "name": spec.name,
             "python": interpreter,
-            "files": [wheel.stored_file.to_json() for wheel in lock.wheels],
+            "files": [wheel.stored_file.to_json() for wheel in spec.lacking([self.session.host]).wheels],
             "installer": uv.stored_file.to_json(),
             "record": spec.record._replace(interpreter=interpreter)._asdict(),
             "lock": lock.to_json(),
             "drop_wheels": drop_wheels,
             "replace": replace,
-            "base": spec.base.name if spec.base else None,
         }
         reply = call(
             self.session,
@@ -118,6 +118,11 @@ class EnvClient:
             timeout=timeout,
             cancel=self.cancel,
         )
+
+    def unpacked(self, python: str, wheels: Sequence[LockedWheel], *, cached: bool) -> frozenset[str]:
+        """The hashes of those wheels that environments of the home have unpacked."""
+        request: UnpackedRequest = {"home": self.home, "python": python, "wheels": wheels}
+        return frozenset(self._call("unpacked", request, cached=cached).decode(Unpacked).wheels)
 
     def listing(self) -> EnvListing:
         """All environments of the home, with their size on disk."""

@@ -97,15 +97,15 @@ class Staging:
         self._reasons: dict[str, str] = {}
         """The hash of each wheel that the host could not download → the reason."""
 
-    def stage(self) -> None:
-        """Complete the host's store. Wheels that have arrived stay there for the next call.
+    def stage(self, wheels: Sequence[Wheel]) -> None:
+        """Bring the wheels into the host's store. Wheels that have arrived stay there for the next call.
 
         Raises NotInStore if a wheel can't be obtained anywhere; any other HostError is a failure of the host.
         """
         cancel, sources = self._context.pool.cancel, self._context.request.sources
-        files = [wheel.stored_file for wheel in self._spec.files]
+        files = [wheel.stored_file for wheel in wheels]
         missing = {file.sha256 for file in store_client.missing(self._session, self._location, files, cancel=cancel)}
-        wanted = [wheel for wheel in self._spec.files if wheel.sha256 in missing]
+        wanted = [wheel for wheel in wheels if wheel.sha256 in missing]
         if self._spec.index_answer is None:
             wanted = [_find_in_directories(wheel, sources) for wheel in wanted]
         if self._spec.by_node0 and not sources.offline:

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import unquote, urlsplit
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from ipexctl.limits import INDEX_ANSWER
 from ipexctl.node.common.http import origin_of, without_login
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from ipexctl.node.env.indexes import QueryRequest, SourceRequest
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
+    from ipexctl.stack.lock.wheels import Target
     from ipexctl.stack.resolve.model import Sources, StackPlan
 
 PYPI: Final = "https://pypi.org/simple"
@@ -241,3 +244,41 @@ def _once(sources: Iterable[Source]) -> tuple[Source, ...]:
             label, number = f"{source.label} ({number})", number + 1
         found[label] = Source(source.kind, source.url, label)
     return tuple(found.values())
+
+
+def named_projects(requirements: Iterable[str]) -> tuple[str, ...]:
+    """The projects that indexes are asked about for the note."""
+    parsed = map(Requirement, requirements)
+    return tuple(dict.fromkeys(str(canonicalize_name(line.name)) for line in parsed if line.url is None))
+
+
+def index_order_note(
+    requirements: Iterable[str],
+    packages: Mapping[str, str],
+    availability: Availability,
+    target: Target,
+    deciding: frozenset[str],
+) -> str:
+    """Empty if pip, which takes the newest version of all indexes, would take the same versions.
+
+    `deciding`: the labels of the indexes that the call names. The locked version must be the newest one of its index:
+    an older one is no matter of indexes, but of what other packages exclude.
+    """
+    found = []
+    for line in map(Requirement, requirements):
+        project = canonicalize_name(line.name)
+        newest: dict[str, Version] = {}
+        for candidate, version in availability.runnable(project, target):
+            if not candidate.yanked and line.specifier.contains(version, prereleases=False):
+                newest[candidate.source] = max(version, newest.get(candidate.source, version))
+        if project not in packages or not newest:
+            continue
+        locked = Version(packages[project])
+        best = max(newest, key=lambda source: newest[source])
+        decided = next((source for source in newest if source in deciding and newest[source] == locked), None)
+        if decided is not None and newest[best] > locked:
+            found.append(
+                f"{project} {locked} is from {decided}, which comes first; pip would take {newest[best]} of {best}"
+            )
+    more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return f"{found[0]}{more}" if found else ""

@@ -38,14 +38,16 @@ from ipexctl.stack.lock.indexes import (
     Source,
     call_labels,
     directory_of,
+    index_order_note,
     lacks_answer_about_mpi,
+    named_projects,
     pip_settings,
     query_indexes,
     sources_for,
 )
 from ipexctl.stack.lock.make_lock import LockMaker, make_lock, sized, uv_for_node, uv_here
 from ipexctl.stack.lock.requirements import contradiction
-from ipexctl.stack.lock.wheels import Availability, is_cpu_build
+from ipexctl.stack.lock.wheels import Availability, Target, is_cpu_build
 from ipexctl.stack.resolve import resolver
 from ipexctl.stack.resolve.model import Sources, StackPlan, StackRequest
 from ipexctl.stack.resolve.projects import TORCH
@@ -90,6 +92,8 @@ def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStac
     projects = resolver.projects(request, context.request.rows)
     if context.request.env.extras:
         projects += TORCH_LIBRARIES
+    if context.request.sources.extra_index_urls:
+        projects += named_projects(context.request.env.extras)
     return _Locking(context, projects).lock(node0_may=node0_may)
 
 
@@ -255,6 +259,10 @@ class _Locking:
                 with contextlib.suppress(HostError, UserError):
                     lock = make(constraints=(*request.env.constraints, *kept))
             lock = lock or make(constraints=request.env.constraints)
+        if request.sources.extra_index_urls:
+            target, named = Target(plan.python, plan.glibc), call_labels(request.sources)
+            note = index_order_note(request.env.extras, lock.packages, index_answer.availability, target, named)
+            context.notes += [note] if note else []
         if uv.size is None:
             (uv,) = sized(maker, (uv,), index_answer)
         return LockedStack(plan, lock, uv, index_answer, by_node0)

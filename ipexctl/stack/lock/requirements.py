@@ -1,6 +1,7 @@
 """The packages and sources of a call: --with, options and requirements files. Queries no index.
 
-In come options and files; out goes a `PackageRequest`, with the place of each line for messages. What cannot be
+In come options and files, also those of a project (`project_files.py`); out goes a `PackageRequest`, with the place of
+each line for messages. What cannot be
 installed on a node (an editable project, a repository, a local path, a second MPI, an unknown option) is refused by
 line number before a host is contacted: nodes compile nothing, and a second MPI would overwrite the mpirun of the
 stack. `contradiction` refuses a requirement that excludes the chosen torch, IPEX or bindings before uv is asked for a
@@ -22,6 +23,7 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import REQUIREMENTS, decoded, read_regular, read_typed
 from ipexctl.hosts.names import quoted
 from ipexctl.stack.lock.indexes import directory_of
+from ipexctl.stack.lock.project_files import FileLine, read_project_file, split_extras
 from ipexctl.stack.resolve.model import Sources, StackPlan
 from ipexctl.text import expanded
 
@@ -51,25 +53,30 @@ class PackageRequest:
     """From --index-url, --extra-index-url and --find-links lines."""
     origins: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Line → `requirements.txt:3`."""
+    notes: tuple[str, ...] = ()
+    """What was left out of the files."""
+
+    @property
+    def torch(self) -> str | None:
+        """The version of torch that the files require: `2.13.0`, `2.13`, or a range such as `>=2.9`."""
+        for line in self.lines:
+            required = Requirement(line)
+            is_torch = canonicalize_name(required.name) == "torch" and line in self.origins and required.specifier
+            if is_torch and (required.marker is None or required.marker.evaluate(_TARGET)):
+                return _version_of(required)
+        return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A line of a file, with continuations joined and without comments."""
-
-    path: Path
-    number: int
-    text: str
-    raw: str
-
-    def error(self, what: str, part: str = "", fix: str = "") -> FileError:
-        column = self.raw.find(part) + 1 if part and part in self.raw else 1
-        return FileError(str(self.path), self.number, what, text=self.raw, column=column, fix=fix)
+def _version_of(required: Requirement) -> str:
+    specifiers = list(required.specifier)
+    if len(specifiers) == 1 and specifiers[0].operator in ("==", "==="):
+        return Version(specifiers[0].version.removesuffix(".*")).public
+    return str(required.specifier)
 
 
 def read_requirements(path: Path | str) -> PackageRequest:
     """Read a requirements file and the files it includes. Raises FileError or UserError."""
-    return _read_requirements_file(expanded(path), (), constraining=False)
+    return _read_requirements_file(*split_extras(expanded(path)), (), constraining=False)
 
 
 def requirement(text: str) -> str:
@@ -83,6 +90,7 @@ def requirement(text: str) -> str:
         raise UserError(f"--with {text!r} is invalid: {_syntax_problem(line)}", fix=_EXAMPLE) from None
 
 
+_TARGET: Final = {"platform_machine": "x86_64", "sys_platform": "linux", "platform_system": "Linux"}
 _EXAMPLE: Final = "write a name, and versions if needed: 'transformers>=4.50,<5'"
 
 
@@ -122,7 +130,9 @@ def _stack_with(project: str, requirement: Requirement) -> str:
     return "ipexctl versions; such as --stack ipex-2.8"
 
 
-def _read_requirements_file(path: Path, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
+def _read_requirements_file(
+    path: Path, extras: Sequence[str], above: tuple[Path, ...], *, constraining: bool
+) -> PackageRequest:
     if path.resolve() in above:
         raise UserError(f"{path} includes itself through {' → '.join(str(file) for file in above)}")
     try:
@@ -132,8 +142,9 @@ def _read_requirements_file(path: Path, above: tuple[Path, ...], *, constraining
         raise UserError(f"{path} is not text in UTF-8", fix="save it as UTF-8") from None
     except OSError as error:
         raise UserError(f"{path} can't be read: {error.strerror or error}") from None
-    found = PackageRequest()
-    for line in _lines(path, text):
+    of_project = read_project_file(path, text, extras)
+    found = PackageRequest(notes=of_project.notes if of_project else ())
+    for line in of_project.lines if of_project else _lines(path, text):
         part = _parse_line(line, (*above, path.resolve()), constraining=constraining)
         found = _merge(found, part)
         if part.sources.index_url:  # as for pip, the last one of a file counts
@@ -141,7 +152,7 @@ def _read_requirements_file(path: Path, above: tuple[Path, ...], *, constraining
     return found
 
 
-def _lines(path: Path, text: str) -> Iterator[_Line]:
+def _lines(path: Path, text: str) -> Iterator[FileLine]:
     joined, first, raw = "", 0, ""
     for number, line in enumerate(text.splitlines(), 1):
         comment = re.search(r"(^|\s)#.*$", line)
@@ -152,12 +163,12 @@ def _lines(path: Path, text: str) -> Iterator[_Line]:
             continue
         whole, joined = (joined + plain).strip(), ""
         if whole:
-            yield _Line(path, first, whole, raw)
+            yield FileLine(path, first, whole, raw)
     if joined.strip():
-        yield _Line(path, first, joined.strip(), raw)
+        yield FileLine(path, first, joined.strip(), raw)
 
 
-def _parse_line(line: _Line, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
+def _parse_line(line: FileLine, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
     if line.text.startswith("-"):
         return _option(line, above, constraining=constraining)
     text = _HASH.sub("", line.text).strip()
@@ -178,13 +189,15 @@ def _parse_line(line: _Line, above: tuple[Path, ...], *, constraining: bool) -> 
     return PackageRequest(lines=(made,), origins=origins)
 
 
-def _option(line: _Line, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
+def _option(line: FileLine, above: tuple[Path, ...], *, constraining: bool) -> PackageRequest:
     name, value = _split(line.text)
     if name in _FILES:
         if "://" in value:
             raise line.error("a requirements file cannot be a URL", value, "download it beside this file")
         second = line.path.parent / expanded(value)
-        return _read_requirements_file(second, above, constraining=constraining or name in ("-c", "--constraint"))
+        return _read_requirements_file(
+            *split_extras(second), above, constraining=constraining or name in ("-c", "--constraint")
+        )
     if name in _SOURCES:
         if not value:
             raise line.error(f"{name} has no value", name)
@@ -272,6 +285,7 @@ def _merge(first: PackageRequest, second: PackageRequest) -> PackageRequest:
         tuple(dict.fromkeys((*first.constraints, *second.constraints))),
         first.sources.with_more(second.sources),
         {**first.origins, **second.origins},
+        tuple(dict.fromkeys((*first.notes, *second.notes))),
     )
 
 

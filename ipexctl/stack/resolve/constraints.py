@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final, Literal
 
+from packaging.specifiers import SpecifierSet
+
 from ipexctl.stack.catalog.table import IpexBuild, OnecclBuild, StackSpec, minor, version_key
 from ipexctl.stack.resolve import reasons
 from ipexctl.stack.resolve.compatibility import OLDEST_PYTHON
@@ -91,7 +93,10 @@ class _ConstraintReader:
             chosen = narrow(chosen)
         kind: StackKind = "any" if request.stack is None else "torch" if not any(row.ipex for row in chosen) else "ipex"
         named = bool(
-            request.torch or request.ipex or request.oneccl or (request.stack and request.stack not in STACK_KINDS)
+            (request.torch and not is_range(request.torch))
+            or request.ipex
+            or request.oneccl
+            or (request.stack and request.stack not in STACK_KINDS)
         )
         must = request.require_oneccl or request.oneccl is not None
         rows = _ordered(chosen, must=must, named=named, kind=kind)
@@ -119,6 +124,10 @@ class _ConstraintReader:
         requested = _public(self.request.torch)
         lines = {row.line for row in self.table}
         patches = {patch for row in self.table for patch in row.torch_patches}
+        if is_range(requested):
+            if any(SpecifierSet(requested).filter(patches)):
+                return
+            raise _unknown("torch", requested, tuple(dict.fromkeys(row.line for row in reversed(self.table))), ())
         if requested in lines or requested in patches:
             return
         if (line := minor(requested)) in lines:
@@ -144,15 +153,11 @@ class _ConstraintReader:
         if self.request.torch is None:
             return rows
         requested = _public(self.request.torch)
-        found = []
-        for row in rows:
-            if requested in row.torch_patches:
-                found.append(replace(row, torch=requested, torch_patches=(requested,)))
-            elif requested == row.line:
-                found.append(row)
+        found = rows_with_torch(requested, rows)
         if found:
-            return tuple(found)
-        matching = next((row.name for row in self.table if row.line == minor(requested)), None)
+            return found
+        matching = next((row.name for row in rows_with_torch(requested, self.table)), None)
+        matching = matching or next((row.name for row in self.table if row.line == minor(requested)), None)
         stack, line = rows[0].name, rows[0].line
         raise _Refused(
             because(reasons.stack_has_other_torch, stack=stack, line=line, requested=requested, matching=matching)
@@ -222,6 +227,26 @@ class _ConstraintReader:
         last = next((row.line for row in self.table if row.ipex), None)
         torch, stack = str(self.request.torch), rows[0].name
         raise _Refused(because(reasons.no_ipex_for_torch, torch=torch, last_line=last, stack=stack))
+
+
+def is_range(torch: str) -> bool:
+    """Whether a requested torch is a range of versions, as requirements files have: `>=2.9`."""
+    return torch.startswith(("<", ">", "=", "!", "~"))
+
+
+def rows_with_torch(requested: str, rows: Iterable[StackSpec]) -> tuple[StackSpec, ...]:
+    """The rows that have the requested torch, without the patches that are not."""
+    found = []
+    for row in rows:
+        patches = tuple(SpecifierSet(requested).filter(row.torch_patches)) if is_range(requested) else ()
+        if requested in row.torch_patches:
+            found.append(replace(row, torch=requested, torch_patches=(requested,)))
+        elif patches:
+            torch = row.torch if row.torch in patches else patches[-1]
+            found.append(replace(row, torch=torch, torch_patches=patches))
+        elif requested == row.line:
+            found.append(row)
+    return tuple(found)
 
 
 def _with_bindings(row: StackSpec, oneccl: str) -> StackSpec | None:

@@ -5,17 +5,34 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 ROOT = Path(__file__).parents[3]
 PAGES = ("docs/architecture.md", "CONTRIBUTING.md")
 NAMED = re.compile(r"`([\w/.{},*-]+\.(?:py|sh|awk|yaml|json))(?::\s+([A-Za-z_.]+)(?:\(\))?)?`")
 """`remote/ssh.py`, `host_*.py`, `{cpu,system}.py`, `doctor/run.py: run_doctor`."""
+FOLDER = re.compile(r"`((?:tests|ipexctl|docs|extras|cli|ui|jobs|node|stack|launch|files|sync)/[\w/]+/?)`")
 OF_USERS = frozenset(
-    ("train.py", "__main__.py", "env.json", "plan.json", "status.json", "lab.json", "job.json", "run.json")
+    (
+        "train.py",
+        "__main__.py",
+        "env.json",
+        "plan.json",
+        "status.json",
+        "lab.json",
+        "job.json",
+        "run.json",
+        "ipexctl_shim.py",
+    )
 )
 """Files of a user, of a home or of a run, not of the checkout."""
 
@@ -51,6 +68,46 @@ def test_what_a_page_names_is_there(page: str) -> None:
                 missing.append(name)
             elif symbol and not any(has(file, symbol) for file in found):
                 missing.append(f"{name}: {symbol}")
+    assert missing == []
+
+
+def test_the_order_of_rooms_is_that_of_the_contract() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    drawn = re.search(r"^    (extras → .*?)\n\n", text, re.MULTILINE | re.DOTALL)
+    assert drawn
+    layers = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]["layers"]
+    rooms = [layer.replace("ipexctl.", "") for layer in layers]
+    packages = [room for room in rooms if all(is_room(name) for name in room.split(" | "))]
+    assert " ".join(drawn[1].split()).split(" → ") == packages
+
+
+def is_room(name: str) -> bool:
+    return (ROOT / "ipexctl" / name).is_dir() or name == "api"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_folders_and_paths_of_commands_are_there(page: str) -> None:
+    text = re.sub(r"\s+", " ", (ROOT / page).read_text())
+    files = [f"/{file}" for file in listed()]
+    folders = [name.rstrip("/") for name in FOLDER.findall(text)]
+    missing = [name for name in folders if not any(f"/{name}/" in file for file in files)]
+    commands = re.findall(r"`([^`]*-m pytest [^`]*)`", text)
+    named = [word for command in commands for word in command.split() if word.startswith("tests/")]
+    assert missing + [word for word in named if not (ROOT / word).exists()] == []
+
+
+def test_files_that_openings_name_are_there() -> None:
+    files = [f"/{file}" for file in listed()]
+    openings = {
+        path.relative_to(ROOT): re.sub(r"\s+", " ", ast.get_docstring(ast.parse(path.read_text())) or "")
+        for path in sorted((ROOT / "ipexctl").rglob("*.py"))
+    }
+    missing = [
+        f"{path}: {name}"
+        for path, opening in openings.items()
+        for name in re.findall(r"`([\w/]+\.(?:py|sh|awk|yaml))`", opening)
+        if name not in OF_USERS and not any(file.endswith(f"/{name}") for file in files)
+    ]
     assert missing == []
 
 

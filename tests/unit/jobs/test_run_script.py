@@ -32,6 +32,7 @@ from ipexctl.node.env.replies import EnvRecord
 from ipexctl.remote.reply import Reply
 from ipexctl.spec import RunSpec
 from ipexctl.stack.env.record import SCHEMA
+from ipexctl.stack.project_file import find_project_file
 from message_data import missing
 
 TRAIN = """\
@@ -197,6 +198,19 @@ def test_module_that_the_environment_had_means_a_damaged_environment(module: str
 def needs(*modules: str, **more: Any) -> ScriptFile:
     imports = tuple(Import(module, line) for line, module in enumerate(modules, 4))
     return ScriptFile("train.py", imports=imports, **more)
+
+
+def test_fix_names_the_file_of_the_project_that_has_the_package(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("TQDM>=4\nsentence_transformers\n")
+    file = find_project_file(tmp_path)
+    assert file is not None
+    file = file._replace(path=Path("requirements.txt"))
+    for modules, fix in (
+        (("tqdm", "sentence_transformers"), "-r requirements.txt"),
+        (("tqdm", "peft"), "--with tqdm --with peft"),
+    ):
+        script = needs(*modules, install="ipexctl install", requirements=file)
+        assert failure_of(script, {"a": list(modules)}).fix.endswith(f"ipexctl install {fix}")
 
 
 def test_modules_installed_on_all_hosts_are_no_failure() -> None:

@@ -67,6 +67,15 @@ def exports(found: UnwrappedCall) -> dict[str, str]:
         ("command", "mpiexec.hydra --allow-run-as-root -n 2 ./a.out x", "./a.out x"),
         ("script", "ipexrun cpu --ninstances 2 x.py a", "x.py a"),
         ("script", "deepspeed --num_gpus 2 x.py --deepspeed", "x.py --deepspeed"),
+        ("script", "uv run x.py --with y", "x.py --with y"),
+        ("script", "uv run --frozen python x.py", "x.py"),
+        ("module", "uv run -m pkg.train a", "pkg.train a"),
+        ("module", "/opt/uv run python -m pkg", "pkg"),
+        ("script", "uv run torchrun --nproc_per_node 2 x.py", "x.py"),
+        ("script", "mpirun -n 2 uv run x.py", "x.py"),
+        ("script", "poetry run python x.py", "x.py"),
+        ("script", "conda run -n E --no-capture-output python x.py", "x.py"),
+        ("command", "pixi run train", "train"),
     ],
 )
 def test_the_command_behind_the_launchers_is_run(kind: str, line: str, words: str) -> None:
@@ -87,6 +96,22 @@ def test_other_commands_are_left_as_they_are(line: str) -> None:
     assert find_launcher(shlex.split(line)) == ""
 
 
+def test_the_environment_of_a_line_is_named_and_its_packages_are_taken_over() -> None:
+    found = unwrapped("uv run --with tqdm --with 'rich,peft>=0.1' --extra train x.py")
+    assert found.spec.install
+    assert found.spec.packages == ("tqdm", "rich", "peft>=0.1")
+    assert missing(found.note, "uv --with tqdm 'peft>=0.1' -r 'uv.lock[train]'") == []
+    for line, named in (("uv run x.py", "-r uv.lock"), ("conda run -n E python x.py", "--python PATH")):
+        assert named in unwrapped(line).note
+    assert unwrapped("uv run torchrun --nproc_per_node 2 x.py").spec.ppn == 2
+
+
+def test_an_environment_inside_of_a_rank_is_no_launcher() -> None:
+    """A playbook or a script of a shell may start it: it starts no ranks."""
+    assert find_launcher(["conda", "run", "-n", "E", "python", "x.py"]) == ""
+    assert unwrap(RunSpec("command", ("bash", "-c", "cd x; uv run x.py")), (), None, {}) is None
+
+
 def test_python_in_place_of_a_script_is_left_out() -> None:
     for line, kind, words, run in (
         ("python3 train.py -n 3", "script", ("train.py", "-n", "3"), {}),
@@ -101,7 +126,7 @@ def test_python_in_place_of_a_script_is_left_out() -> None:
 
 
 def test_a_launcher_with_nothing_to_launch_is_refused() -> None:
-    for line in ("torchrun", "mpirun -n 2", "accelerate launch --cpu"):
+    for line in ("torchrun", "mpirun -n 2", "accelerate launch --cpu", "uv run"):
         with pytest.raises(UserError, match="what\\?"):
             unwrapped(line)
 

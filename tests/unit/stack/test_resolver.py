@@ -101,6 +101,19 @@ def test_default_prefers_maintained_pytorch_to_ipex_over_gloo_and_that_to_retire
     assert names.index(gloo[-1]) < names.index("torch-2.9") < names.index("torch-2.8")
 
 
+def test_a_range_of_torch_leaves_the_order_of_the_rows_that_fit() -> None:
+    """As requirements files have them."""
+    found = read_constraints(StackRequest(torch=">=2.8,<2.12,!=2.8.1"), rows())
+    assert isinstance(found, Constraints)
+    assert {row.line for row in found.rows} == {"2.8", "2.9", "2.10", "2.11"}
+    assert found.is_default
+    assert planned(resolve(StackRequest(torch=">=2.8,<2.12"), {"n": host()}, None)).torch.startswith("2.")
+    assert planned(resolve(StackRequest(torch="<2.13.1,>=2.13"), {"n": host()}, None)).row.name == "torch-2.13"
+    for torch in (">=3", "<1"):
+        assert isinstance(refusal := read_constraints(StackRequest(torch=torch), rows()), Reason)
+        assert refusal.is_wrong_call
+
+
 def test_host_with_the_oldest_glibc_limits_the_stack_and_is_named() -> None:
     plan = planned(resolve(NEWEST, {"new": host("2.36", "3.9"), "old": host("2.17", "3.9")}, None))
     assert plan.row.name == "ipex-2.5"

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.spec import RunSpec
+    from ipexctl.stack.project_file import ProjectFile
 
 _OTHER_INTERPRETER: Final = re.compile(
     rb"#!\s*(?:\S*/)?(?:env\s+(?:-\S+\s+)*)?(?:\S*/)?"
@@ -117,6 +118,8 @@ class ScriptFile:
     """Whether it uses the Trainer of transformers without a setting for several ranks."""
     uses_accelerate: bool = False
     """Whether its ranks meet by accelerate."""
+    requirements: ProjectFile | None = None
+    """The project's file that names its packages; its path is one to type."""
     call_from_above: str = ""
     """The command to type if a directory above the working directory has the module of `-m`."""
 
@@ -396,6 +399,8 @@ def _fix(imports: Sequence[Import], script: ScriptFile) -> str:
     if option := next((_STACK_OPTIONS[name] for name in names if name in _STACK_OPTIONS), None):
         return f"another stack has it: ipexctl install {option}"
     packages = [PACKAGES.get(name, name) for name in names]
+    if script.own and script.requirements is not None and script.requirements.names_all(packages):
+        return f"{script.install or 'ipexctl install'} -r {shlex.quote(str(script.requirements.path))}"
     if script.own:
         install = " ".join([script.install or "ipexctl install", *(f"--with {shlex.quote(name)}" for name in packages)])
     else:

@@ -184,7 +184,7 @@ def test_run_module_has_the_options_of_the_run_command() -> None:
         "meter",
         "metric",
     }
-    other = {"words", "install", "stack", "torch", "packages", "requirements", "export"}
+    other = {"words", "install", "stack", "torch", "packages", "requirements", "no_requirements", "export"}
     other |= {"env_file", "accelerate_config", "notify"}
     options = MODULES["run"].options
     assert params.keys() - of_call - other == (options.keys() & params.keys()) - {"home"}

@@ -1,0 +1,130 @@
+"""Find the packages of a lock that environments of this home have unpacked: a new one takes their files by hard links.
+
+In come a home, a version of Python and the wheels of a lock; out goes, by the hash of a wheel, the package of an
+environment that was made from it. A package is taken if its files are there and have the sizes of its list, as
+everywhere in `check.py`; where an environment with the same wheel has failed its verification, also if they have the
+hashes of that list, since damage inside a file is shared by all links to it. So an environment that is built again
+takes the rest from the one that it replaces. Bytecode is taken with its file, whose time it has: to compile all of
+torch again took longer than the build.
+
+`fill.py` links the files; the control machine asks first (`stack/env/build.py`), and sends only the other wheels.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import os
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Iterator, NamedTuple, Sequence, TypedDict
+
+from ipexctl.node.common.files import home_of, read_json
+from ipexctl.node.common.home_entries import is_environment, own_entries
+from ipexctl.node.env.check import check_files, check_packages, normalize, sites_of
+from ipexctl.node.env.replies import Unpacked
+
+if TYPE_CHECKING:
+    from ipexctl.node.env.build import LockedWheel
+
+_BLOCK = 1 << 20
+
+
+class UnpackedRequest(TypedDict):
+    home: str
+    python: str
+    """`3.11`: only environments of this version count, as some files have it in their paths."""
+    wheels: Sequence[LockedWheel]
+
+
+class Package(NamedTuple):
+    """A package in the site-packages of an environment."""
+
+    env: str
+    site: str
+    info: str
+    """The name of its `.dist-info` directory."""
+    is_doubtful: bool
+    """Whether an environment with the same wheel has failed its verification."""
+
+    def files(self) -> Iterator[tuple[str, str]]:
+        """Path, relative to site-packages, and hash of each file that the package was installed with."""
+        with open(f"{self.site}/{self.info}/RECORD", encoding="utf-8", newline="") as file:
+            for fields in csv.reader(file):
+                if fields and not fields[0].endswith(".pyc") and os.path.isfile(f"{self.site}/{fields[0]}"):
+                    yield fields[0], fields[1] if len(fields) > 1 else ""
+
+    def has_its_contents(self) -> bool:
+        return all(_hash_of(f"{self.site}/{path}") == digest for path, digest in self.files() if digest)
+
+    def link_into(self, env: str, site: str) -> None:
+        """Give another environment the files, by hard links where the filesystem has them."""
+        directories: set[str] = set()
+        tag = "cpython-" + os.path.basename(os.path.dirname(self.site)).replace("python", "").replace(".", "")
+        for path, _ in self.files():
+            target = os.path.normpath(f"{site}/{path}")
+            if not target.startswith(f"{env}/"):
+                continue
+            _link(f"{self.site}/{path}", target, directories)
+            directory, name = os.path.split(path)
+            stem, suffix = os.path.splitext(name)
+            bytecode = os.path.join(directory, "__pycache__", f"{stem}.{tag}.pyc")
+            if suffix == ".py" and not self.is_doubtful and os.path.isfile(f"{self.site}/{bytecode}"):
+                _link(f"{self.site}/{bytecode}", f"{site}/{bytecode}", directories)
+
+
+def _link(source: str, target: str, directories: set[str]) -> None:
+    """`directories`: those that are there, as to make each of 2,000 again for each file takes seconds."""
+    directory = os.path.dirname(target)
+    if directory not in directories:
+        os.makedirs(directory, exist_ok=True)
+        directories.add(directory)
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        return
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def _hash_of(path: str) -> str:
+    """As a RECORD has it."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        for block in iter(lambda: file.read(_BLOCK), b""):
+            digest.update(block)
+    return "sha256=" + base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
+
+
+def find_unpacked(home: str, python: str, wheels: Sequence[LockedWheel]) -> dict[str, Package]:
+    """Hash of a wheel → a package made from it. Environments with many of the wheels come first."""
+    wanted = {wheel["sha256"]: wheel for wheel in wheels}
+    candidates: list[tuple[str, set[str]]] = []
+    doubtful: set[str] = set()
+    for env in filter(is_environment, own_entries(home, "envs")):
+        hashes = {str(wheel.get("sha256")) for wheel in read_json(Path(env, "lock.json")).get("wheels", ())} & {*wanted}
+        if any(read_json(result).get("ok") is False for result in Path(env).glob("verified/*.json")):
+            doubtful |= hashes
+        if hashes and read_json(Path(env, "env.json")).get("python") == python and sites_of(env):
+            candidates.append((env, hashes))
+    found: dict[str, Package] = {}
+    for env, hashes in sorted(candidates, key=lambda candidate: -len(candidate[1])):
+        site = sites_of(env)[0]
+        infos: dict[str, list[str]] = {}
+        for path in Path(site).glob("*.dist-info"):
+            infos.setdefault(normalize(path.stem.rpartition("-")[0]), []).append(path.name)
+        for sha256 in hashes - {*found}:
+            own = infos.get(normalize(wanted[sha256]["name"]), [])
+            if check_packages(own, {"wheels": [wanted[sha256]]}, partial(check_files, site)):
+                continue
+            package = Package(env, site, own[0], sha256 in doubtful)
+            if not package.is_doubtful or package.has_its_contents():
+                found[sha256] = package
+    return found
+
+
+def list_unpacked(request: UnpackedRequest) -> Unpacked:
+    """The hashes of the wheels that need not be sent."""
+    return Unpacked(tuple(sorted(find_unpacked(home_of(request), request["python"], request["wheels"]))))

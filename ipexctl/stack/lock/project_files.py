@@ -1,0 +1,269 @@
+"""The requirements in a project's own files: pyproject.toml, uv.lock and environment.yml.
+
+In comes a file and the extras or groups of `-r FILE[NAME]`; out go lines as a requirements file has them, with their
+place in the file, and notes. `requirements.py` checks each line by the rules of all requirements files. uv reads its
+own lock (`uv export`, offline), so that its versions are those of `uv sync`; only the packages of a CUDA build are left
+out, since hosts get torch's build for CPUs. What is not a package of pip is refused by its name: a package of conda, a
+source of pyproject.toml that hosts cannot reach.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from ipexctl.errors import FileError, UserError
+from ipexctl.hosts.names import did_you_mean, quoted
+from ipexctl.hosts.yaml_tree import YamlTree
+from ipexctl.limits import PROJECT_LOCK
+from ipexctl.stack.lock.make_lock import uv_here
+from ipexctl.text import counted
+from ipexctl.user_config import TomlError, parse_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+PYPROJECT: Final = "pyproject.toml"
+UV_LOCK: Final = "uv.lock"
+CONDA: Final = ("environment.yml", "environment.yaml")
+_OTHER_LOCKS: Final = {
+    "poetry.lock": "write them with: poetry export -o requirements.txt",
+    "Pipfile": "write them with: pipenv requirements > requirements.txt",
+    "Pipfile.lock": "write them with: pipenv requirements > requirements.txt",
+    "pixi.toml": "write them into a requirements file",
+    "pixi.lock": "write them into a requirements file",
+    "setup.py": "name the packages that it requires in a requirements file",
+}
+_CUDA: Final = re.compile(r"(nvidia|cuda)-.+|(pytorch-)?triton(-.+)?")
+_LOCAL: Final = re.compile(r"(==\s*[\w.]+?)\+\w[\w.]*")
+_FOR_CONDA: Final = ("python", "pip")
+_NO_SOURCES: Final = ("git", "path", "workspace")
+
+
+@dataclass(frozen=True, slots=True)
+class FileLine:
+    """A line of a file, with continuations joined and without comments."""
+
+    path: Path
+    number: int
+    text: str
+    raw: str
+
+    def error(self, what: str, part: str = "", fix: str = "") -> FileError:
+        column = self.raw.find(part) + 1 if part and part in self.raw else 1
+        return FileError(str(self.path), self.number, what, text=self.raw, column=column, fix=fix)
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectLines:
+    """The requirements of a project's file."""
+
+    lines: tuple[FileLine, ...]
+    notes: tuple[str, ...] = ()
+
+
+def split_extras(path: Path) -> tuple[Path, tuple[str, ...]]:
+    """`pyproject.toml[train,docs]` → the file, and the names."""
+    found = re.fullmatch(r"(.+)\[([^][/]*)\]", str(path))
+    if found is None or path.exists():
+        return path, ()
+    return Path(found[1]), tuple(name.strip() for name in found[2].split(",") if name.strip())
+
+
+def read_project_file(path: Path, text: str, names: Sequence[str]) -> ProjectLines | None:
+    """None for a requirements file. Raises a UserError."""
+    if path.name in _OTHER_LOCKS:
+        raise UserError(f"{path} is not read", fix=f"{_OTHER_LOCKS[path.name]}; then -r FILE")
+    if path.name == UV_LOCK:
+        return _of_uv_lock(path, text, names)
+    if path.suffix == ".toml":
+        return ProjectLines(tuple(_of_pyproject(path, text, names)))
+    if names:
+        raise UserError(f"{path} has no extras: [{','.join(names)}] is for {PYPROJECT} and {UV_LOCK}", fix=f"-r {path}")
+    if path.name in CONDA:
+        return ProjectLines(tuple(_of_conda(path, text)))
+    return None
+
+
+def _tables(path: Path, text: str) -> tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]:
+    """[project], its extras and the groups of a pyproject.toml. Raises a UserError."""
+    try:
+        document = parse_toml(text)
+    except TomlError as error:
+        raise UserError(f"{path} is not TOML: {error}") from None
+    project = _table(document, "project")
+    return project, _table(project, "optional-dependencies"), _table(document, "dependency-groups")
+
+
+def _table(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = values.get(name, {})
+    return found if isinstance(found, dict) else {}
+
+
+class _Pyproject:
+    """Reads the requirements of [project], of extras and of groups."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self.path, self.text = path, text
+        self.project, self.extras, self.groups = _tables(path, text)
+        self.sources = _table(_table(_table(parse_toml(text), "tool"), "uv"), "sources")
+
+    def lines(self, names: Sequence[str]) -> Iterator[FileLine]:
+        if "dependencies" in self.project.get("dynamic", ()):
+            raise UserError(
+                f"{self.path} has its dependencies computed by its build (dynamic)",
+                fix="write them into a requirements file: uv pip compile pyproject.toml -o requirements.txt",
+            )
+        if not self.project and not self.groups:
+            raise UserError(
+                f"{self.path} has neither [project] nor [dependency-groups]", fix="name the file that has requirements"
+            )
+        yield from self._list(self.project.get("dependencies", ()), ())
+        for name in names:
+            yield from self._named(name, ())
+
+    def _named(self, name: str, above: tuple[str, ...]) -> Iterator[FileLine]:
+        for table in (self.extras, self.groups):
+            for key, entries in table.items():
+                if canonicalize_name(key) == canonicalize_name(name):
+                    if key in above:
+                        raise UserError(f"{self.path}: {quoted(key)} includes itself", fix="remove one of the includes")
+                    yield from self._list(entries, (*above, key))
+                    return
+        known = [*self.extras, *self.groups]
+        has = f"it has {', '.join(known)}" if known else "it has none"
+        raise UserError(
+            f"{self.path} has no extra and no group {quoted(name)}", fix=did_you_mean(name, known, has, cutoff=0.6)
+        )
+
+    def _list(self, entries: Any, above: tuple[str, ...]) -> Iterator[FileLine]:
+        for entry in entries if isinstance(entries, (list, tuple)) else ():
+            if isinstance(entry, dict) and isinstance(entry.get("include-group"), str):
+                yield from self._named(entry["include-group"], above)
+            elif isinstance(entry, str):
+                yield from self._requirement(entry, above)
+            else:
+                raise UserError(f"{self.path}: {entry!r} is not a requirement", fix="write a text such as 'peft>=0.17'")
+
+    def _requirement(self, text: str, above: tuple[str, ...]) -> Iterator[FileLine]:
+        line = _line_with(self.path, self.text, text, text)
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            yield line  # refused as in a requirements file
+            return
+        name = canonicalize_name(requirement.name)
+        if name == canonicalize_name(str(self.project.get("name", ""))):
+            for extra in sorted(requirement.extras):
+                yield from self._named(extra, above)
+            return
+        source: Any = next((value for key, value in self.sources.items() if canonicalize_name(key) == name), None)
+        for kind in _NO_SOURCES:
+            if isinstance(source, dict) and kind in source:
+                raise line.error(
+                    f"{requirement.name} comes from a {kind} ([tool.uv.sources]), which hosts do not have",
+                    text,
+                    "build a wheel (`pip wheel --no-deps DIR`), and leave the source out: --find-links DIR has it then",
+                )
+        yield line
+
+
+def _of_pyproject(path: Path, text: str, names: Sequence[str]) -> Iterator[FileLine]:
+    return _Pyproject(path, text).lines(names)
+
+
+def _line_with(path: Path, document: str, part: str, text: str) -> FileLine:
+    """The line of the file that is this part, else the first that has it."""
+    lines = document.splitlines()
+    at = next((at for at, raw in enumerate(lines) if raw == part), None)
+    at = next((at for at, raw in enumerate(lines) if part in raw), None) if at is None else at
+    return FileLine(path, 1, text, text) if at is None else FileLine(path, at + 1, text, lines[at])
+
+
+def _of_uv_lock(path: Path, text: str, names: Sequence[str]) -> ProjectLines:
+    pyproject = path.with_name(PYPROJECT)
+    try:
+        _, extras, groups = _tables(pyproject, pyproject.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise UserError(
+            f"{path} has no {PYPROJECT} beside it", fix="uv needs both: name the lock of the project"
+        ) from None
+    options = []
+    for name in names:
+        kinds = (("--extra", extras), ("--group", groups))
+        option = next((option for option, table in kinds if name in table), None)
+        if option is None:
+            known = [*extras, *groups]
+            raise UserError(
+                f"{path} has no extra and no group {quoted(name)}",
+                fix=did_you_mean(name, known, f"it has {', '.join(known) or 'none'}", cutoff=0.6),
+            )
+        options += [option, name]
+    kept, left_out = [], []
+    for exported in _export(path, options).splitlines():
+        line = exported.strip()
+        if not line or line.startswith("#"):
+            continue
+        package = re.split(r"[^\w.-]", line, maxsplit=1)[0]
+        if _CUDA.fullmatch(canonicalize_name(package)):
+            left_out.append(package)
+            continue
+        public = _LOCAL.sub(r"\1", line)
+        if public != line:
+            left_out.append(line.partition(";")[0].strip())
+        kept.append(_line_with(path, text, f'name = "{package}"', public))
+    note = (
+        f"{path.name} is for CUDA: hosts get torch's build for CPUs, without {left_out[0]}"
+        + (f" and {counted(len(left_out) - 1, 'other')}" if len(left_out) > 1 else "")
+        if left_out
+        else ""
+    )
+    return ProjectLines(tuple(kept), (note,) if note else ())
+
+
+def _export(path: Path, options: Sequence[str]) -> str:
+    """The packages of a lock, as uv writes them for pip. Nothing of the project is executed, and no index is asked."""
+    uv = uv_here()
+    if uv is None:
+        raise UserError(f"there is no uv on the control machine to read {path}", fix="pip install uv")
+    argv = [uv, "export", "--frozen", "--offline", "--no-config", "--no-python-downloads", "--no-default-groups"]
+    argv += ["--no-emit-project", "--no-hashes", "--no-header", "--no-annotate", "--color", "never"]
+    argv += ["--format", "requirements.txt", "--project", str(path.parent), *options]
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROJECT_LOCK, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UserError(f"{path}: uv does not read it: {error}", fix="try it yourself: uv export --frozen") from None
+    if done.returncode:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        raise UserError(f"{path}: {' '.join(lines)[:500]}", fix="uv lock writes it again")
+    return done.stdout
+
+
+def _of_conda(path: Path, text: str) -> Iterator[FileLine]:
+    """The pip part of an environment of conda."""
+    tree = YamlTree(text, path)
+    lines = text.splitlines()
+    entries = tree.entries(tree.root, "an environment of conda") if tree.root is not None else []
+    for node in (node for entry in entries if entry.key == "dependencies" for node in tree.items(entry.value)):
+        number = node.start_mark.line + 1
+        if node.id == "mapping":
+            for entry in tree.entries(node, "pip and its packages"):
+                for item in tree.items(entry.value):
+                    number = item.start_mark.line + 1
+                    yield FileLine(path, number, tree.text(item), lines[number - 1])
+            continue
+        package = tree.text(node)
+        if re.split(r"[^\w.-]", package, maxsplit=1)[0] not in _FOR_CONDA:
+            raise FileLine(path, number, package, lines[number - 1]).error(
+                f"{package} is a package of conda, and hosts get wheels of pip",
+                package,
+                "move it below `- pip:` if PyPI has it; a conda environment of the hosts: ipexctl run --python PATH",
+            )

@@ -1,0 +1,64 @@
+"""The one file of a project that names the packages it needs, for `run --install` and for hints.
+
+In comes the project's root; out goes the file if there is exactly one: a requirements.txt, a uv.lock with its
+pyproject.toml, a pyproject.toml with dependencies, or an environment.yml of conda. Of two of them none is taken, as
+they may disagree. Only names are read here, without the packages that would be needed to understand versions, as each
+start of a run does it; `lock/project_files.py` reads the file for an install.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path  # noqa: TC003  # of a named tuple
+from typing import Final, NamedTuple
+
+from ipexctl.file_reader import REQUIREMENTS, decoded, read_regular
+from ipexctl.user_config import TomlError, parse_toml
+
+_SEPARATORS: Final = re.compile(r"[-_.]+")
+_WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class ProjectFile(NamedTuple):
+    """The file that names a project's packages."""
+
+    path: Path
+    words: frozenset[str]
+    """Every word in it that may be the name of a package, normalised."""
+
+    def names_all(self, packages: list[str]) -> bool:
+        return all(_normalised(package) in self.words for package in packages)
+
+
+def find_project_file(root: Path) -> ProjectFile | None:
+    """None if there is none, or more than one."""
+    pyproject, lock = _text(root / "pyproject.toml"), root / "uv.lock"
+    found = {
+        root / "requirements.txt": _text(root / "requirements.txt"),
+        lock if lock.is_file() else root / "pyproject.toml": pyproject if _has_dependencies(pyproject) else "",
+        root / "environment.yml": _text(root / "environment.yml"),
+    }
+    texts = [(path, text) for path, text in found.items() if text.strip()]
+    if len(texts) != 1:
+        return None
+    path, text = texts[0]
+    return ProjectFile(path, frozenset(_normalised(word) for word in _WORD.findall(text)))
+
+
+def _normalised(name: str) -> str:
+    return _SEPARATORS.sub("-", name).lower().strip("-")
+
+
+def _text(path: Path) -> str:
+    """Empty if the file is missing or cannot be read."""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return decoded(read_regular(path, REQUIREMENTS), "utf-8-sig")
+    return ""
+
+
+def _has_dependencies(pyproject: str) -> bool:
+    with contextlib.suppress(TomlError):
+        project = parse_toml(pyproject).get("project")
+        return isinstance(project, dict) and bool(project.get("dependencies"))
+    return False

@@ -1,0 +1,228 @@
+"""The requirements of a project: pyproject.toml, a lock made by uv, an environment of conda, and the one to take."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ipexctl.errors import UserError
+from ipexctl.node.env.replies import AvailableWheel
+from ipexctl.stack.install_context import install_request
+from ipexctl.stack.lock.indexes import index_order_note
+from ipexctl.stack.lock.make_lock import uv_here
+from ipexctl.stack.lock.requirements import read_package_request, read_requirements
+from ipexctl.stack.lock.wheels import Availability, Target
+from ipexctl.stack.project_file import find_project_file
+from ipexctl.stack.resolve.model import Sources, StackRequest
+from message_data import missing
+from tiny_wheels import write_wheel
+
+PYPROJECT = """\
+[project]
+name = "fine.tune"
+version = "0.1"
+requires-python = ">=3.10"
+dependencies = ["torch==2.13.*", "peft>=0.1"]
+[project.optional-dependencies]
+train = ["tqdm", "fine-tune[more]"]
+more = ["rich"]
+[dependency-groups]
+dev = ["pytest", {include-group = "style"}]
+style = ["ruff"]
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "pyproject.toml").write_text(PYPROJECT)
+    return tmp_path
+
+
+def names(request_of: Path | str) -> list[str]:
+    return [line.partition("=")[0].partition(">")[0] for line in read_requirements(request_of).lines]
+
+
+def request(*files: Path | str, stack: StackRequest | None = None) -> str | None:
+    return install_request(stack or StackRequest(), (), [Path(file) for file in files], Sources(), "default", {}).torch
+
+
+@pytest.mark.parametrize(
+    ("extras", "more"),
+    [
+        ("", ""), ("[train]", "tqdm rich"), ("[dev]", "pytest ruff"), ("[style,more]", "ruff rich"),
+        ("[Train, MORE]", "tqdm rich"),
+    ],
+)  # fmt: skip
+def test_dependencies_extras_and_groups_of_a_pyproject(project: Path, extras: str, more: str) -> None:
+    assert names(f"{project}/pyproject.toml{extras}") == ["torch", "peft", *more.split()]
+    assert read_requirements(project / "pyproject.toml").origins["peft>=0.1"] == "pyproject.toml:5"
+
+
+def test_a_pyproject_that_cannot_be_installed_is_refused_by_its_reason(project: Path) -> None:
+    def refusal(text: str, extras: str = "") -> UserError:
+        (project / "pyproject.toml").write_text(text)
+        with pytest.raises(UserError) as caught:
+            read_requirements(f"{project}/pyproject.toml{extras}")
+        return caught.value
+
+    assert "'train'" in refusal(PYPROJECT, "[tran]").fix
+    assert "dynamic" in str(refusal('[project]\nname = "x"\ndynamic = ["dependencies"]\n'))
+    assert "[project]" in str(refusal("[tool.ruff]\n"))
+    assert "TOML" in str(refusal("[project\n"))
+    assert "style" in str(refusal(PYPROJECT.replace('["ruff"]', '[{include-group = "style"}]'), "[style]"))
+    of_git = f'{PYPROJECT}[tool.uv.sources]\npeft = {{git = "https://host/peft"}}\n'
+    found = refusal(of_git)
+    assert missing(str(found), "pyproject.toml:5 peft git") == []
+    assert "--find-links" in found.fix
+
+
+def test_an_index_in_the_sources_of_a_pyproject_is_no_obstacle(project: Path) -> None:
+    with (project / "pyproject.toml").open("a") as file:
+        file.write('[tool.uv.sources]\ntorch = {index = "pytorch-cpu"}\n')
+    assert names(project / "pyproject.toml") == ["torch", "peft"]
+
+
+@pytest.fixture
+def locked(project: Path) -> Path:
+    """A project with a lock that uv has made: torch is a build for CUDA, with its libraries."""
+    wheels = project / "wheels"
+    wheels.mkdir()
+    cuda = ["Requires-Dist: nvidia-cublas-cu12", "Requires-Dist: triton", "Requires-Dist: sympy"]
+    write_wheel(wheels, "torch", "2.13.0+cu130", requires=[line.partition(": ")[2] for line in cuda])
+    for name in ("nvidia-cublas-cu12", "triton", "sympy", "peft", "tqdm", "rich", "pytest", "ruff"):
+        write_wheel(wheels, name, "0.9" if name == "peft" else "1.2")
+    assert uv_here() is not None
+    argv = [str(uv_here()), "lock", "--offline", "--no-index", "--find-links", "wheels", "--project", "."]
+    subprocess.run(argv, cwd=project, check=True, capture_output=True)
+    return project / "uv.lock"
+
+
+def test_a_lock_of_uv_has_its_versions_and_the_build_for_cpus(locked: Path) -> None:
+    found = read_package_request((), [locked])
+    assert found.lines == ("peft==0.9", "sympy==1.2", "torch==2.13.0")
+    assert found.torch == "2.13.0"
+    (note,) = found.notes
+    assert missing(note, "uv.lock CUDA CPUs nvidia-cublas-cu12 2") == []
+    number = int(found.origins["peft==0.9"].partition(":")[2])
+    assert locked.read_text().splitlines()[number - 1] == 'name = "peft"'
+    assert names(f"{locked}[train]") == ["peft", "rich", "sympy", "torch", "tqdm"]
+    assert {"pytest", "ruff"} <= {*names(f"{locked}[dev]")}
+
+
+def test_a_lock_that_uv_does_not_read_is_refused(locked: Path) -> None:
+    with pytest.raises(UserError, match="tran") as caught:
+        read_requirements(f"{locked}[tran]")
+    assert "train" in caught.value.fix
+    locked.write_text("version = 1\n[[package]]\n")
+    with pytest.raises(UserError, match=r"uv\.lock"):
+        read_requirements(locked)
+    (locked.parent / "pyproject.toml").unlink()
+    with pytest.raises(UserError, match=r"pyproject\.toml"):
+        read_requirements(locked)
+
+
+CONDA = (
+    "name: x\nchannels: [conda-forge]\ndependencies:\n  - python=3.11\n  - pip\n  - pip:\n    - peft==0.9\n    - tqdm\n"
+)
+
+
+def test_of_an_environment_of_conda_the_part_of_pip_is_installed(tmp_path: Path) -> None:
+    file = tmp_path / "environment.yml"
+    file.write_text(CONDA)
+    assert read_requirements(file).origins == {"peft==0.9": "environment.yml:7", "tqdm": "environment.yml:8"}
+    file.write_text(CONDA.replace("- pip\n", "- numpy=1.26\n"))
+    with pytest.raises(UserError) as caught:
+        read_requirements(file)
+    assert missing(str(caught.value), "environment.yml:5 numpy=1.26 conda") == []
+    assert missing(caught.value.fix, "pip: --python") == []
+
+
+def test_files_that_are_not_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "poetry.lock").write_text("")
+    with pytest.raises(UserError) as caught:
+        read_requirements(tmp_path / "poetry.lock")
+    assert "poetry export" in caught.value.fix
+    (tmp_path / "requirements.txt").write_text("peft\n")
+    with pytest.raises(UserError) as caught:
+        read_requirements(f"{tmp_path}/requirements.txt[train]")
+    assert caught.value.fix.endswith("requirements.txt")
+
+
+# torch in a file chooses the stack
+
+
+@pytest.mark.parametrize(
+    ("line", "torch"),
+    [
+        ("torch==2.13.*", "2.13"), ("torch==2.13.0", "2.13.0"), ("torch>=2.9,<2.12", "<2.12,>=2.9"), ("torch", None),
+        ("torch==2.8.0; sys_platform == 'win32'", None), ("torchvision==0.24.0", None),
+    ],
+)  # fmt: skip
+def test_torch_in_a_file_chooses_the_stack(tmp_path: Path, line: str, torch: str | None) -> None:
+    file = tmp_path / "requirements.txt"
+    file.write_text(f"{line}\n")
+    assert request(file) == torch
+
+
+def test_torch_that_no_stack_has_or_another_stack_is_refused(tmp_path: Path) -> None:
+    def refusal(line: str, stack: StackRequest) -> UserError:
+        (tmp_path / "requirements.txt").write_text(f"tqdm\n{line}\n")
+        with pytest.raises(UserError) as caught:
+            request(tmp_path / "requirements.txt", stack=stack)
+        assert "requirements.txt:2" in str(caught.value)
+        return caught.value
+
+    assert "2.15" in refusal("torch==2.99.*", StackRequest()).fix
+    assert "2.15" in refusal("torch>3", StackRequest()).fix
+    assert "torch-2.13" in refusal("torch==2.13.*", StackRequest(stack="ipex-2.8")).fix
+    assert "torch-2.9" in refusal("torch>=2.9,<2.10", StackRequest(stack="ipex-2.8")).fix
+
+
+def test_torch_of_a_file_and_a_kind_of_stack_count_together(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("torch==2.13.0\n")
+    made = install_request(
+        StackRequest(stack="torch"), (), [tmp_path / "requirements.txt"], Sources(), "default", {}
+    ).env.stack
+    assert made == StackRequest(torch="2.13.0", stack="torch")
+
+
+# The note on the order of indexes
+
+
+def test_the_index_that_decides_against_a_newer_version_is_named() -> None:
+    def wheel(version: str, source: str, *, yanked: bool = False) -> AvailableWheel:
+        return AvailableWheel("peft", version, f"peft-{version}-py3-none-any.whl", source, yanked=yanked)
+
+    def note(line: str, locked: str, *more: AvailableWheel) -> str:
+        wheels = (wheel("0.9", "mine"), wheel("0.8", "mine"), wheel("1.2", "PyPI"), *more)
+        found = Availability({"peft": wheels}, ("mine", "PyPI"))
+        return index_order_note([line], {"peft": locked}, found, Target("3.11", "2.31"), frozenset({"mine"}))
+
+    assert missing(note("peft", "0.9"), "0.9 mine 1.2 PyPI") == []
+    assert note("peft<1", "0.9") == ""
+    assert note("peft", "1.2") == ""
+    assert note("peft", "0.8") == ""  # other packages exclude the newer one
+    assert "1.2" in note("peft", "0.9", wheel("1.3", "PyPI", yanked=True), wheel("2.0rc1", "PyPI"))
+
+
+# The one file of a project
+
+
+def test_the_only_file_of_a_project_is_found(project: Path) -> None:
+    found = find_project_file(project)
+    assert found is not None
+    assert found.path.name == "pyproject.toml"
+    assert found.names_all(["peft", "torch"])
+    assert not found.names_all(["transformers"])
+    (project / "uv.lock").write_text("")
+    found = find_project_file(project)
+    assert found is not None
+    assert found.path.name == "uv.lock"
+    (project / "requirements.txt").write_text("peft\n")
+    assert find_project_file(project) is None
+    (project / "pyproject.toml").write_text("[tool.ruff]\n")
+    found = find_project_file(project)
+    assert found is not None
+    assert found.path.name == "requirements.txt"
