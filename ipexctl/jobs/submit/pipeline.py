@@ -35,6 +35,7 @@ from ipexctl.jobs.submit.preflight.before_install import likely_nodes
 from ipexctl.jobs.submit.preflight.connectivity import NoLogin, check_connectivity
 from ipexctl.jobs.submit.preflight.imports import check_script, with_environment
 from ipexctl.jobs.submit.preflight.paths import check_data
+from ipexctl.jobs.submit.preflight.resume import check_resumed
 from ipexctl.jobs.submit.project import ProjectLocation, files_in_other_generations
 from ipexctl.jobs.submit.records import launch_records, logind_notes, nodes_of, plan_document, run_record
 from ipexctl.jobs.submit.request import StartError, StartFailure
@@ -176,6 +177,8 @@ def submit_run(
             if spec.sync and (text := files_in_other_generations(tree, project.subdirectory, registry.all())):
                 on_note(text)
             plan = _plan_in(tree, plan, project)
+            if text := check_resumed(nodes_of(context, plan), spec, plan, pool):
+                on_note(text)
             record = replace(record, cwd=plan.cwd)
             registry.save(record)
             before = {"checks": time.monotonic() - began - upload_seconds, "sync": upload_seconds}
