@@ -5,8 +5,8 @@ reads it, and `jobs/submit/records.py` writes into the records that are sent wha
 no record between them has an option again. Values only: the checks are in `launch/overrides.py` and in `request.py`.
 
 The options that playbooks and ipexctl.toml have, too, are declared in its bases; `option_declaration.py` says what
-follows from a declaration. `RankOptions` are those of the ranks and their connections, `SyncOptions` of the files that
-a sync sends, `RunOptions` of all else.
+follows from a declaration. `RankOptions` are those of the ranks and their connections, `StartOptions` of what starts
+them, `SyncOptions` of the files that a sync sends, `RunOptions` of all else.
 """
 
 from __future__ import annotations
@@ -119,6 +119,19 @@ class RankOptions:
         least=1,
         lost_in=("accelerate", "shell"),
         consequence="nothing ends it",
+    )
+
+
+# Without eq and repr, which the spec has: it is made at each start.
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class StartOptions:
+    """Options for the start of the ranks, which exports and submitted runs lack."""
+
+    launcher: Literal["auto", "mpirun", "direct"] = declare(
+        "--launcher",
+        "Start of the ranks: mpirun on node0, or direct, without MPI and logins between nodes (default: {default}).",
+        "auto",
+        panel=_COMMUNICATION,
     )
 
 
@@ -269,7 +282,7 @@ class AccelerateConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class RunSpec(RankOptions, RunOptions):
+class RunSpec(RankOptions, StartOptions, RunOptions):
     """One run, as its call wants it."""
 
     kind: CommandKind

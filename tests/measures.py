@@ -574,7 +574,12 @@ def strongly_connected(graph: dict[str, set[str]]) -> list[list[str]]:
     return found
 
 
-_LOOPS = ("ipexctl/node/run/loop.py", "ipexctl/node/run/rank.py", "ipexctl/node/common/clock.py")
+_LOOPS = (
+    "ipexctl/node/run/loop.py",
+    "ipexctl/node/run/rank.py",
+    "ipexctl/node/run/host_starter.py",
+    "ipexctl/node/common/clock.py",
+)
 """The modules of the agent whose work it is to look at the clock."""
 _CLOCK = ("time.time", "time.monotonic", "time.perf_counter", "time.sleep")
 

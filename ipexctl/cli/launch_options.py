@@ -24,7 +24,7 @@ from ipexctl.errors import UserError
 from ipexctl.file_reader import SCRIPT, read_regular
 from ipexctl.jobs.ranks import EVERY_RANK, RankSet
 from ipexctl.option_declaration import declared, values_of
-from ipexctl.spec import RankOptions, RunOptions
+from ipexctl.spec import RankOptions, RunOptions, StartOptions
 from ipexctl.text import expanded
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ _OTHER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "transport",
     ),
 }  # fmt: skip
-_DECLARED: Final = declared(RankOptions) | declared(RunOptions)
+_DECLARED: Final = declared(RankOptions) | declared(StartOptions) | declared(RunOptions)
 PANELS: Final[Mapping[str, tuple[str, ...]]] = {
     panel: (*(name for name, declaration in _DECLARED.items() if declaration.panel == panel), *others)
     for panel, others in _OTHER_OPTIONS.items()

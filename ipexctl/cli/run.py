@@ -29,6 +29,7 @@ from ipexctl.cli.summary_file import check_summary, write_summary, write_summary
 from ipexctl.errors import UserError
 from ipexctl.extensions import addition
 from ipexctl.jobs.ranks import parse_ranks
+from ipexctl.spec import StartOptions
 from ipexctl.text import counted
 
 if TYPE_CHECKING:
@@ -54,8 +55,9 @@ NO_CLEANUP: Final = (0, 128 + signal.SIGHUP, 128 + signal.SIGPIPE)
 
 @dataclass(frozen=True, kw_only=True)
 class RunLine(LaunchLine):
-    """The options of `run` that `export` has, too."""
+    """The options of `run` that `export` has, too, and those for the start."""
 
+    start: StartOptions
     output: PlanOutput
 
 
@@ -99,6 +101,7 @@ def run_command(
     call = read_launch_call(ctx, line, parse_ranks(ranks))
     spec = replace(
         call.spec,
+        launcher=line.start.launcher,
         notify=notify,
         is_followed=not detach,
         install=install or call.spec.install,

@@ -84,7 +84,7 @@ def login_findings(failed: Mapping[str, HostError]) -> tuple[Finding, ...]:
         f"{fold(names)}: {reason}" if len(grouped) > 1 else reason for reason, names in list(grouped.items())[:6]
     )
     more = f"; and {len(grouped) - 6} other reasons" if len(grouped) > 6 else ""
-    message = f"ipexctl run refuses this host: node0 starts ranks on it by ssh, which fails: {reasons}{more}"
+    message = f"mpirun, as oneCCL needs it, can't start ranks on this host: node0's login there fails: {reasons}{more}"
     fixes = "; ".join(dict.fromkeys(why.fix for why in failed.values() if why.fix))
     return (Finding("network.login", "fail", message, fixes or _TRUST, tuple(failed)),)
 

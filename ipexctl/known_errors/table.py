@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.hugging_face import LAST_ACCELERATE, LAST_USE_IPEX
+from ipexctl.hugging_face import INDEXED_CPU, LAST_ACCELERATE, LAST_USE_IPEX, RESUMES_ON_CPU
 from ipexctl.known_errors.match import KnownError, PatternMatch
 from ipexctl.text import join_words
 
@@ -113,6 +113,14 @@ def _no_module(found: PatternMatch) -> tuple[str, str]:
     if found.quiet_hosts:
         fix += f"; to see which hosts lack it: ipexctl exec -- {shlex.quote(found.context.python)} -c 'import {top}'"
     return sentence, fix
+
+
+def _cpu_location(found: PatternMatch) -> tuple[str, str]:
+    versions = f"transformers before {RESUMES_ON_CPU} with accelerate {INDEXED_CPU} or later"
+    fix = found.context.install(f"transformers>={RESUMES_ON_CPU}") + "; or for an older stack, in the script: "
+    deserializer = "lambda storage, place: storage if place.startswith('cpu:') else None"
+    fix += f"torch.serialization.register_package(11, lambda _: None, {deserializer})"
+    return f"{versions} cannot load its optimizer if several ranks are on CPUs", fix
 
 
 def _torch_library(found: PatternMatch) -> tuple[str, str] | None:
@@ -216,6 +224,7 @@ def _port_busy(found: PatternMatch) -> tuple[str, str]:
 _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]] = {
     "aborted": _aborted,
     "argument": _argument,
+    "cpu_location": _cpu_location,
     "illegal_instruction": _illegal_instruction,
     "ipex_of_other_torch": _ipex_of_other_torch,
     "no_module": _no_module,

@@ -3,20 +3,20 @@
 In: the facts of the hosts, the environment and `--mpi`; out: a `Launcher` with the reason, or a Refusal with what to
 type. The rules: it must be at one path on all hosts, because node0 starts its daemons by that path; wheels of several
 MPIs in one environment overwrite each other's programs, so there Intel's goes before MPICH's, and Open MPI's counts
-only alone; none is needed if a starter may start the ranks itself (`starters/`). For Intel MPI and MPICH the program
-is mpiexec.hydra: Intel's mpirun is a shell script, and signals to it reach no rank.
+only alone; none is needed if a starter may start the ranks itself (`starters/`), which `--launcher` decides. For Intel
+MPI and MPICH the program is mpiexec.hydra: Intel's mpirun is a shell script, and signals to it reach no rank.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.refusal import Refusal
 from ipexctl.starters.choice import rank_starter_of
-from ipexctl.starters.mpirun import SINGLE_RANK
+from ipexctl.starters.direct import DIRECT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ipexctl.facts.software import Env, Mpi
     from ipexctl.launch.plan import Backend, LaunchFlavor
     from ipexctl.launch.request import LaunchRequest
+    from ipexctl.starters.starter import RankStarter
 
 NAMES: Final[dict[LaunchFlavor, str]] = {"intel": "Intel MPI", "openmpi": "Open MPI", "mpich": "MPICH"}
 
@@ -38,6 +39,10 @@ class Launcher:
     of_env: bool
     why: str
     version: str | None = None
+
+    @property
+    def mode(self) -> Literal["mpirun", "direct"]:
+        return "mpirun" if rank_starter_of(self.flavor) is None else "direct"
 
     @property
     def root(self) -> str:
@@ -57,15 +62,50 @@ def started_by(flavor: LaunchFlavor) -> str:
 
 
 def find_launcher(request: LaunchRequest, counts: Mapping[str, int], backend: Backend) -> Launcher | Refusal:
-    """What starts the ranks, host → number: a starter if --mpi and the backend need no MPI, else an mpirun.
+    """What starts the ranks, host → number.
 
-    That is at one path on all hosts: node0 starts its daemons by that path.
+    Under `auto` an mpirun, unless a single rank or the way to the hosts needs none; where no mpirun can start them, and
+    neither --mpi nor the backend asks for one, they are started directly.
     """
+    wanted, node0 = request.spec.launcher, request.node0.name
+    if wanted == "mpirun":
+        return _find_mpirun(request, counts)
+    # On node0 alone, no other host is needed.
+    candidate = DIRECT if list(counts) == [node0] else request.starter.ranks
+    starter = candidate if candidate.may_start(counts, node0, backend) else None
+    if wanted == "direct":
+        return _direct(request, starter, counts, backend)
+    if starter is None or request.spec.mpi != "auto":
+        return _find_mpirun(request, counts)
+    if starter.is_preferred or DIRECT.is_single(counts, node0):
+        return _started_by(starter, request, counts, starter.why)
+    found = _find_mpirun(request, counts)
+    reason = found.reason if isinstance(found, Refusal) else request.no_logins
+    return _started_by(starter, request, counts, reason) if reason else found
+
+
+def _started_by(starter: RankStarter, request: LaunchRequest, counts: Mapping[str, int], why: str) -> Launcher:
+    program = next(iter(starter.words(counts, "", is_crowded=False)), request.env.python)
+    return Launcher(starter.flavor, program, True, why)
+
+
+def _direct(
+    request: LaunchRequest, starter: RankStarter | None, counts: Mapping[str, int], backend: Backend
+) -> Launcher | Refusal:
+    if request.spec.mpi != "auto":
+        reason = f"--launcher direct starts ranks without an MPI, and --mpi {request.spec.mpi} names one"
+        return Refusal(reason, "leave one of them out")
+    if starter is None:
+        return Refusal(
+            f"--launcher direct: ranks over {backend} get their numbers from an mpirun",
+            "--backend gloo; or --launcher mpirun",
+        )
+    return _started_by(starter, request, counts, "--launcher asks for it")
+
+
+def _find_mpirun(request: LaunchRequest, counts: Mapping[str, int]) -> Launcher | Refusal:
+    """An mpirun that is at one path on all hosts: node0 starts its daemons by that path."""
     choice, names = request.spec.mpi, list(counts)
-    for starter in (SINGLE_RANK, request.starter.ranks):
-        if choice == "auto" and starter is not None and starter.may_start(counts, request.node0.name, backend):
-            program = next(iter(starter.words(counts, "", is_crowded=False)), request.env.python)
-            return Launcher(starter.flavor, program, True, starter.why)
     if "/" in choice:
         return _named(request, choice)
     for launcher in (*_of_env(request), *_of_hosts(request, names)):

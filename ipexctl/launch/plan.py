@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ipexctl.launch.other_runs import OtherRun, other_runs_json
-from ipexctl.starters.mpirun import RankFlavor
+from ipexctl.starters.direct import RankFlavor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -120,6 +120,16 @@ AS_THEY_ARE: Final = Wire("fp32", "default")
 
 
 @dataclass(frozen=True, slots=True)
+class LauncherChoice:
+    """What starts the ranks: an mpirun on node0, or what needs none."""
+
+    mode: Literal["mpirun", "direct"]
+    reason: str
+    path: str
+    """The program that node0 starts; of ranks that ipexctl starts itself, their Python."""
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchFile:
     """A file that mpirun needs in node0's run directory."""
 
@@ -135,7 +145,7 @@ class LaunchPlan:
     """Everything that is decided before a run starts. It contains no secret."""
 
     flavor: LaunchFlavor
-    launcher: str
+    launcher: LauncherChoice
     argv: tuple[str, ...]
     """The whole mpirun line; without an mpirun that of the rank wrapper."""
     launcher_env: tuple[Setting, ...]

@@ -30,7 +30,7 @@ from ipexctl.launch.overrides import (
     requested_variables,
     worker_count,
 )
-from ipexctl.launch.plan import HostPlan, LaunchPlan, RankPlan, Setting
+from ipexctl.launch.plan import HostPlan, LauncherChoice, LaunchPlan, RankPlan, Setting
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.topology import cores_of, default_ranks, dtype
 from ipexctl.option_declaration import values_for_wrapper
@@ -90,7 +90,7 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | Refusal:
     own_address = "127.0.0.1" if context.alone else nodes[0].address
     return LaunchPlan(
         flavor=launcher.flavor,
-        launcher=launcher.path,
+        launcher=LauncherChoice(launcher.mode, launcher.why, launcher.path),
         argv=mpi_commands.argv(context, launcher),
         launcher_env=tuple(mpi_commands.launcher_env(context, launcher)),
         world_size=world_size,

@@ -71,6 +71,8 @@ class LaunchRequest:
     """The MPI at `--mpi PATH`, if the facts don't have it."""
     starter: Starter = OVER_SSH
     """The way from node0 to the other hosts."""
+    no_logins: str = ""
+    """Why mpirun could not reach the other hosts, as far as that is known before the plan; else empty."""
     earlier_memory: EarlierMemory | None = None
     given: tuple[Setting, ...] = ()
     """Settings of a configuration file (accelerate's): they override planned ones, and exports override them."""

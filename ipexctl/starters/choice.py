@@ -15,7 +15,8 @@ from ipexctl.errors import UserError
 from ipexctl.extensions import addition
 from ipexctl.hosts.allocation import job_name, node_names
 from ipexctl.hosts.host import Host, ssh_options
-from ipexctl.starters.mpirun import OVER_SSH, SINGLE_RANK
+from ipexctl.starters.direct import DIRECT
+from ipexctl.starters.mpirun import OVER_SSH
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def rank_starter_of(flavor: str) -> RankStarter | None:
         from ipexctl.starters.srun import STEP
 
         return STEP
-    return SINGLE_RANK if flavor == SINGLE_RANK.flavor else None
+    return DIRECT if flavor == DIRECT.flavor else None
 
 
 def choose_starter(

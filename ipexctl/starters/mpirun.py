@@ -1,22 +1,19 @@
-"""mpirun over ssh, and the single rank that needs no mpirun. Pure.
+"""mpirun over ssh: node0 logs in to the other nodes, and the control machine to all of them. Pure.
 
-Over ssh node0 logs in to the other nodes, and the control machine to all of them: the way that is taken unless
-something speaks for another. A single rank on node0 is started by the supervisor itself, over whichever starter.
+It is the way that is taken unless something speaks for another. Ranks that need no mpirun may be started directly.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.starters.direct import DIRECT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ipexctl.starters.starter import RankStarter
-
-
-RankFlavor = Literal["srun", "none"]
-"""What starts ranks without an MPI. `srun`: Slurm does. `none`: the supervisor itself, a single rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +24,7 @@ class MpirunOverSsh:
     uses_ssh: bool = True
     no_logins: str = ""
     remote_shell: str = ""
-    ranks: RankStarter | None = None
+    ranks: RankStarter = DIRECT
     waits: bool = False
 
     def job(self, environ: Mapping[str, str]) -> str:
@@ -47,27 +44,3 @@ class MpirunOverSsh:
 
 
 OVER_SSH: Final = MpirunOverSsh()
-
-
-@dataclass(frozen=True, slots=True)
-class SingleRank:
-    """Its words are those of the rank wrapper."""
-
-    flavor: RankFlavor = "none"
-    title: str = "ipexctl itself"
-    started: str = "started directly"
-    why: str = "a single rank needs no mpirun; --mpi takes one"
-
-    def may_start(self, counts: Mapping[str, int], node0: str, backend: str) -> bool:
-        return list(counts.items()) == [(node0, 1)] and backend != "mpi"
-
-    def words(self, counts: Mapping[str, int], hostfile: str, *, is_crowded: bool) -> tuple[str, ...]:
-        del counts, hostfile, is_crowded
-        return ()
-
-    def hostfile(self, counts: Mapping[str, int]) -> str:
-        del counts
-        return ""
-
-
-SINGLE_RANK: Final = SingleRank()

@@ -17,7 +17,7 @@ from ipexctl.text import printable
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ipexctl.starters.mpirun import RankFlavor
+    from ipexctl.starters.direct import RankFlavor
     from ipexctl.starters.starter import RankStarter
 
 _IN_PLACE_OF_SSH: Final = """\
@@ -39,6 +39,9 @@ class SrunStep:
     title: str = "Slurm's srun"
     started: str = "started by Slurm's srun"
     why: str = "ranks over gloo need no MPI, and within Slurm's job it starts them"
+    is_preferred: bool = True
+    no_logins: str = "Slurm starts all on the nodes"
+    has_starters: bool = False
 
     def may_start(self, counts: Mapping[str, int], node0: str, backend: str) -> bool:
         del node0
@@ -76,7 +79,7 @@ class WithinJob:
         "ipexctl trust --transport ssh"
     )
     remote_shell: str = field(default=_IN_PLACE_OF_SSH, repr=False)
-    ranks: RankStarter | None = STEP
+    ranks: RankStarter = STEP
     waits: bool = False
 
     def job(self, environ: Mapping[str, str]) -> str:

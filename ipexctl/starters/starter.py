@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ipexctl.starters.mpirun import RankFlavor
+    from ipexctl.starters.direct import RankFlavor
 
 
 class RankStarter(Protocol):
@@ -34,11 +34,24 @@ class RankStarter(Protocol):
     def why(self) -> str:
         """Why a plan takes it without being asked."""
 
+    @property
+    def is_preferred(self) -> bool:
+        """Whether it is taken before an mpirun that is there."""
+
+    @property
+    def no_logins(self) -> str:
+        """Why no node logs in to another for it; empty if node0 does."""
+
+    @property
+    def has_starters(self) -> bool:
+        """Whether the control machine begins a starter on each host but node0."""
+
     def may_start(self, counts: Mapping[str, int], node0: str, backend: str) -> bool:
         """Whether a plan with these ranks, host → number, needs no MPI."""
 
     def words(self, counts: Mapping[str, int], hostfile: str, *, is_crowded: bool) -> tuple[str, ...]:
-        """The words in front of those that start one rank; empty: the supervisor starts that rank itself."""
+        """The words in front of those that start one rank; empty: supervisor and starters start each rank with its
+        number."""
 
     def hostfile(self, counts: Mapping[str, int]) -> str:
         """The text of its hostfile; empty if it needs none."""
@@ -64,8 +77,8 @@ class Starter(Protocol):
         """The script that mpirun on node0 calls in place of ssh; empty: ssh."""
 
     @property
-    def ranks(self) -> RankStarter | None:
-        """That which may start the ranks of a plan over several hosts; None: it takes an MPI."""
+    def ranks(self) -> RankStarter:
+        """That which may start the ranks of a plan over several hosts without an MPI."""
 
     @property
     def waits(self) -> bool:

@@ -95,6 +95,25 @@ def test_three_runs_of_a_trainer_with_rotation_resume_from_the_newest_whole_chec
         assert cluster.on(index, f"ls {tree}/checkpoints/checkpoint-100 | wc -l").strip() == "9"
 
 
+def test_hosts_with_different_checkpoints_are_named_before_the_start_and_by_why(cluster: Cluster) -> None:
+    cluster.write("apart.py", TRAINER.read_text())
+    cluster.run("--ppn", "1", "apart.py", "apart", "60")  # rank 0 rotates on its own host
+    cluster.run("--ppn", "1", "apart.py", "apart", "30")
+    failed = cluster.run("--ppn", "1", "apart.py", "apart", "100", "--resume", "--save-steps", "90", rc=None)
+    assert failed.rc == 1
+    assert by_rank(failed.out).get(0) == ["from checkpoint-30"], failed.out + failed.err
+    note = "--resume: the newest checkpoint in apart is checkpoint-30 on node1, checkpoint-60 on node[2-3]"
+    assert missing(failed.err, note) == []
+    assert "--checkpoint apart" in failed.err
+    why = cluster.call("why", "last")
+    sentence = "rank 0 resumed from checkpoint-30, ranks 1-2 from checkpoint-60"
+    assert sentence in why.out, why.out
+    assert "--checkpoint apart" in why.out
+    mended = cluster.run("--ppn", "1", "--checkpoint", "apart", "apart.py", "apart", "100", "--resume")
+    assert by_rank(mended.out) == {rank: ["from checkpoint-30", "at 100"] for rank in range(3)}
+    assert "the newest checkpoint in" not in mended.err
+
+
 PLACED = """\
 import os, sys
 path = sys.argv[1]

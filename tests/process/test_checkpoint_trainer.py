@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -173,6 +174,33 @@ def test_another_host_completes_what_was_set_aside(tmp_path: Path) -> None:
     hosts.names = ("node1", "node2", "node3")
     hosts.exchanged()
     assert hosts.found() == everywhere(hosts, "checkpoint-20")
+
+
+def write_shard(hosts: Training, step: int, rank: int) -> None:
+    """As torch.distributed.checkpoint does; the first rank writes the list of all parts at the end."""
+    name = f"node{rank + 1}"
+    hosts.write(name, f"shard {rank} of step {step}".encode(), f"checkpoints/step-{step}/__{rank}_0.distcp")
+    if rank == 0:
+        parts = {f"weight.{number}": f"__{number % 3}_0.distcp" for number in range(1000)}
+        hosts.write(name, pickle.dumps(parts), f"checkpoints/step-{step}/.metadata")
+
+
+def test_ranks_without_the_host_of_a_shard_load_an_older_checkpoint(three: Training) -> None:
+    for rank in range(3):
+        write_shard(three, 1, rank)
+    three.exchanged()
+    for rank in range(3):
+        write_shard(three, 2, rank)
+    steps = [three.of(name) for name in three.names]
+    three.names = ("node1", "node2")
+    three.exchanged()
+    whole = {".metadata", "__0_0.distcp", "__1_0.distcp", "__2_0.distcp"}
+    for path in steps[:2]:
+        assert {step.name: set(os.listdir(step)) for step in path.iterdir()} == {"step-1": whole}
+    three.names = ("node1", "node2", "node3")
+    three.exchanged()
+    for path in steps:
+        assert {step.name: set(os.listdir(step)) for step in path.iterdir()} == {"step-1": whole, "step-2": whole}
 
 
 def test_failed_exchange_removes_nothing_that_was_set_aside(three: Training) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from agent_helpers import wait_until
 from ipexctl.node.common.job import Master, StartRequest
 from ipexctl.node.common.processes import all_processes
+from ipexctl.node.run.machine_state import MpirunEnded
 from ipexctl.node.run.mpirun import MpirunProcess
 
 OBEYS = "#!/bin/sh\ntrap 'exit 7' TERM\ntouch ready\nwhile :; do sleep 0.05; done\n"
@@ -26,16 +27,16 @@ def started(rundir: Path, script: str) -> MpirunProcess:
 
 def test_a_signal_reaches_mpirun_and_its_exit_code_is_known(tmp_path: Path) -> None:
     mpirun = started(tmp_path, OBEYS)
-    assert mpirun.exit_code() is None
+    assert mpirun.take_events() == []
     mpirun.signal(signal.SIGTERM)
-    wait_until(lambda: mpirun.exit_code() is not None, 5)
-    assert mpirun.exit_code() == 7
+    wait_until(mpirun.take_events, 5)
+    assert mpirun.take_events() == [MpirunEnded(7)]
 
 
 def test_nothing_of_its_session_is_left(tmp_path: Path) -> None:
     mpirun = started(tmp_path, LEAVES_ONE)
     assert len([stat for stat in all_processes() if stat.session == mpirun.pid]) == 2
     mpirun.kill_leftovers()
-    wait_until(lambda: mpirun.exit_code() == -signal.SIGKILL, 5)
+    wait_until(lambda: mpirun.take_events() == [MpirunEnded(-signal.SIGKILL)], 5)
     wait_until(lambda: not [stat for stat in all_processes() if stat.session == mpirun.pid], 5)
     assert mpirun.read_log() == "here\n"

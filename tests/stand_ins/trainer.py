@@ -85,7 +85,9 @@ def resume(options, rank):
     directory = f"{options.output}/{found[-1]}"
     needed = ("config.json", "model.safetensors", "optimizer.pt", "trainer_state.json", f"rng_state_{rank}.pth")
     if not all(os.path.isfile(f"{directory}/{name}") for name in needed):
-        sys.exit(f"Can't find a valid checkpoint at {directory}")
+        print(f"Can't find a valid checkpoint at {directory}", file=sys.stderr, flush=True)
+        time.sleep(1)  # no rank is ended before it has printed it
+        sys.exit(1)
     print("from", found[-1], flush=True)
     with open(f"{directory}/trainer_state.json") as file:
         return json.load(file)["global_step"]

@@ -25,6 +25,7 @@ from ipexctl.extras.export.common import (
     fold_line,
     header,
     rank_prefix,
+    require_mpirun,
     secrets_of,
     source,
     title,
@@ -72,6 +73,8 @@ def to_shell(
 
     `setup` is a file that every rank and the launcher source, `secret_files` are files of the project that stay behind.
     """
+    if plan.world_size > 1:
+        require_mpirun(plan, "such a script")
     plan_hosts = {host.name for host in plan.hosts}
     commands = {host.name: _remote_command(host) for host in hosts if host.name in plan_hosts or host == hosts[0]}
     run_directory = plan.argv[-1].rpartition("/")[0]

@@ -195,7 +195,7 @@ def _srun(plan: LaunchPlan) -> list[str]:
 
 
 def _mpirun(plan: LaunchPlan) -> list[str]:
-    program = shlex.quote(plan.launcher)
+    program = shlex.quote(plan.launcher.path)
     if plan.flavor == "openmpi":
         return [
             "# mpirun gets the nodes, and the ranks of each, from Slurm",
@@ -205,7 +205,7 @@ def _mpirun(plan: LaunchPlan) -> list[str]:
     lines = ["# mpirun gets the nodes, and the ranks of each, from Slurm; its daemons use all cores of the job"]
     lines += ["export SLURM_CPU_BIND=none SLURM_MEM_BIND=none SLURM_EXPORT_ENV=ALL"]
     if plan.flavor == "intel":
-        root = plan.launcher.rpartition("/bin/")[0]
+        root = plan.launcher.path.rpartition("/bin/")[0]
         lines += [f"export I_MPI_ROOT={shlex.quote(root)} I_MPI_JOB_STARTUP_TIMEOUT=120"]
         lines += [
             "# cores of a rank",

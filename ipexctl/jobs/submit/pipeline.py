@@ -32,9 +32,10 @@ from ipexctl.jobs.submit.commit import find_commit
 from ipexctl.jobs.submit.context import RunContext, gather
 from ipexctl.jobs.submit.exclusive import HostLocks, Obstacles, lock_hosts, refusal
 from ipexctl.jobs.submit.preflight.before_install import likely_nodes
-from ipexctl.jobs.submit.preflight.connectivity import check_connectivity
+from ipexctl.jobs.submit.preflight.connectivity import NoLogin, check_connectivity
 from ipexctl.jobs.submit.preflight.imports import check_script, with_environment
 from ipexctl.jobs.submit.preflight.paths import check_data
+from ipexctl.jobs.submit.preflight.resume import check_resumed
 from ipexctl.jobs.submit.project import ProjectLocation, files_in_other_generations
 from ipexctl.jobs.submit.records import launch_records, logind_notes, nodes_of, plan_document, run_record
 from ipexctl.jobs.submit.request import StartError, StartFailure
@@ -49,6 +50,7 @@ from ipexctl.launch.request import LaunchRequest
 from ipexctl.launch.stated_backend import stated_backend
 from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
+from ipexctl.starters.choice import rank_starter_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -175,6 +177,8 @@ def submit_run(
             if spec.sync and (text := files_in_other_generations(tree, project.subdirectory, registry.all())):
                 on_note(text)
             plan = _plan_in(tree, plan, project)
+            if text := check_resumed(nodes_of(context, plan), spec, plan, pool):
+                on_note(text)
             record = replace(record, cwd=plan.cwd)
             registry.save(record)
             before = {"checks": time.monotonic() - began - upload_seconds, "sync": upload_seconds}
@@ -213,7 +217,11 @@ def _plan(
             query.result()  # the project is named before any note
         while notes:  # also of a run that is refused
             start.on_note(notes.pop(0))
-    plan = make_plan(context, spec, project, run, earlier_memory(project.root, spec.script))
+    earlier = earlier_memory(project.root, spec.script)
+    plan = make_plan(context, spec, project, run, earlier)
+    if needs_login_check(context, plan, spec):
+        context, reason = _check_logins(start, context, plan, dry_run=dry_run)
+        plan = make_plan(context, spec, project, run, earlier, no_logins=reason) if reason else plan
     call.ranks.within(plan.world_size)
     if not dry_run:
         _check_other_runs(start, plan, locks)
@@ -226,6 +234,36 @@ def _plan(
     if note:  # what `autotune` has measured is no longer what runs
         start.on_note(note)
     return context, replace(plan, choices=(*plan.choices, text)) if text else plan
+
+
+def needs_login_check(context: RunContext, plan: LaunchPlan, spec: RunSpec) -> bool:
+    """Whether the plan is for an mpirun that is taken only if node0 can log in to the others. Pure.
+
+    After `trust` it can; a login that fails then is a fault to mend.
+    """
+    if spec.launcher != "auto" or spec.mpi != "auto" or not logs_in(context, plan) or context.ssh_config is not None:
+        return False
+    counts = {host.name: len(host.ranks) for host in plan.hosts}
+    node0 = context.hosts[0].name
+    return len(counts) > 1 and context.starter.ranks.may_start(counts, node0, plan.backend)
+
+
+def logs_in(context: RunContext, plan: LaunchPlan) -> bool:
+    """Whether node0 logs in to the other hosts of the plan. Pure."""
+    starter = rank_starter_of(plan.flavor)
+    return not context.starter.no_logins and (starter is None or not starter.no_logins)
+
+
+def _check_logins(start: _Start, context: RunContext, plan: LaunchPlan, *, dry_run: bool) -> tuple[RunContext, str]:
+    """Check the connections before the plan is final; returns why node0 cannot log in, or the context with the check.
+
+    Raises a StartError for what no other start of ranks avoids.
+    """
+    try:
+        record = check_connectivity(nodes_of(context, plan), context, start.pool, keeps_record=dry_run)
+    except NoLogin as error:
+        return context, error.failure.reason
+    return replace(context, node0=replace(context.node0, connectivity=record)), ""
 
 
 # Other runs
@@ -266,7 +304,13 @@ def _refuse_bad_project(reading: Future[Project] | None, *, wait_for_it: bool = 
 
 
 def make_plan(
-    context: RunContext, spec: RunSpec, project: ProjectLocation, run: str, earlier: EarlierMemory | None = None
+    context: RunContext,
+    spec: RunSpec,
+    project: ProjectLocation,
+    run: str,
+    earlier: EarlierMemory | None = None,
+    *,
+    no_logins: str = "",
 ) -> LaunchPlan:
     """The plan of a run; its working directory is known later, when the hosts have answered which tree they have. Pure.
 
@@ -292,6 +336,7 @@ def make_plan(
             ssh_config=context.ssh_config,
             mpi_seen=context.mpi,
             starter=context.starter,
+            no_logins=no_logins,
             earlier_memory=earlier,
             given=given,
             stated=stated,
@@ -341,7 +386,10 @@ def _begin_preflight(
 def _preflight(start: _Start, context: RunContext, plan: LaunchPlan) -> ConnectivityRecord | None:
     """Check the imports of the script, and the connections between the hosts with ranks."""
     nodes, spec, script = nodes_of(context, plan), start.call.spec, start.call.project.script
-    connectivity = run_in_background(lambda: check_connectivity(nodes, context, start.pool), "connectivity")
+    is_by_ssh = logs_in(context, plan)
+    connectivity = run_in_background(
+        lambda: check_connectivity(nodes, context, start.pool, logs_in=is_by_ssh), "connectivity"
+    )
     script = with_environment(script, spec, context) if script and spec.sync else None
     try:
         text = check_script(nodes, context.env.python, script, start.pool) if script is not None else ""

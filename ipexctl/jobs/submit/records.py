@@ -17,6 +17,7 @@ from ipexctl.jobs.submit.start import File, LaunchRecords, common_job
 from ipexctl.launch.plan import LaunchPlan, to_json
 from ipexctl.node.common.job import Master, Notification, RankPlacement, StartRequest
 from ipexctl.node.common.limits import CALLER_SILENCE, NOTIFY, NOTIFY_CLAIM
+from ipexctl.starters.choice import rank_starter_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,6 +79,8 @@ def launch_records(
     retention: RetentionLimits,
 ) -> LaunchRecords:
     stores = context.stores
+    starter = rank_starter_of(plan.flavor)
+    has_starters = starter is not None and starter.has_starters
     files = [[File(f.name, f.text.encode(), f.mode) for f in plan.files if f.is_everywhere == e] for e in (False, True)]
     start = StartRequest(
         argv=tuple(plan.argv),
@@ -113,7 +116,10 @@ def launch_records(
         files=files[0],
         files_everywhere=files[1],
         python_version=context.env.version,
-        logind=context.facts[record.node0.name].logind,
+        logind={
+            host.name: context.facts[host.name].logind for host in (record.nodes if has_starters else [record.node0])
+        },
+        has_starters=has_starters,
         retention=retention,
         needs_in_rank=plan.adds_up or spec.meter,
     )

@@ -32,6 +32,7 @@ from ipexctl.launch.plan import RANK_NAMES, LaunchPlan
 from ipexctl.limits import CANCEL_CLEANUP, JOB_UPLOAD, RUN_START, START_CONFIRMED
 from ipexctl.node.common.job import (
     ConnectivityRecord,
+    HostStarterRequest,
     JobRecord,
     Master,
     ProcessOptions,
@@ -51,13 +52,14 @@ from ipexctl.remote.program_errors import explain_stderr
 from ipexctl.remote.session import Session, StdinQueue, capture
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from ipexctl.facts.system import Logind
     from ipexctl.hosts.host import Host
     from ipexctl.jobs.registry import RunRecord
     from ipexctl.node.common.frames import Frame
     from ipexctl.node.run.follow import FollowRequest
+    from ipexctl.remote.fanout import Outcome
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.spec import RunSpec
@@ -97,12 +99,14 @@ class LaunchRecords:
     """For each host."""
     python_version: str = ""
     """Of the ranks, such as `3.11`; empty if it is not known."""
-    logind: Logind | None = None
-    """Of node0."""
+    logind: Mapping[str, Logind | None] = field(default_factory=dict, hash=False)
+    """Host → its logind."""
     retention: RetentionLimits | None = None
     """Older runs are pruned by these limits; None: they are kept."""
     needs_in_rank: bool = False
     """Whether ranks import the package `inrank/`."""
+    has_starters: bool = False
+    """Whether each host with ranks but node0 gets a starter."""
 
     @property
     def bytecode(self) -> str:
@@ -119,6 +123,14 @@ class LaunchRecords:
             return ""
         source, target = shlex.quote(self.bytecode), shlex.quote(f"{self.record.rundir}/agent.zip")
         return f"cp {source} {target}.part 2>/dev/null && mv -f {target}.part {target} || rm -f {target}.part"
+
+    def starter_ranks(self) -> dict[str, tuple[int, ...]]:
+        """Host → its ranks, of those that get a starter."""
+        if not self.has_starters:
+            return {}
+        hosts = dict.fromkeys(placement.host for placement in self.start.ranks)
+        hosts.pop(self.record.node0.name, None)
+        return {host: tuple(each.rank for each in self.start.ranks if each.host == host) for host in hosts}
 
     @property
     def _of_python(self) -> tuple[str, ...]:
@@ -158,8 +170,8 @@ class Launch:
         self._cancel = Cancel()
         """Of the supervisor's call."""
         self._on_frame: Callable[[Frame], None] = _ignore
-        self._listening: Future[None] = Future()
-        self._started: Future[None] = Future()
+        self._listening: Future[Mapping[str, Any]] = Future()
+        self._started: Future[Mapping[str, Any]] = Future()
         self._supervisor: Future[Reply] = Future()
         """Of the supervisor's call."""
 
@@ -168,8 +180,8 @@ class Launch:
         self._supervisor = run_in_background(self._call_supervisor, "supervisor")
 
     def upload_jobs(self, make_job: Callable[[JobRecord, Collection[str]], JobRecord | None], plan: str) -> None:
-        """One round trip to each other store; the supervisor listens at the end. Node0's store gets its job from it.
-        Raises a StartError.
+        """One round trip to each other store; the supervisor listens at the end. Node0's store gets its job from it,
+        and starters wait for the supervisor's word. Raises a StartError.
 
         `make_job`: `job_of` for the plan, with the secrets. `plan`: the text of plan.json.
         """
@@ -188,12 +200,31 @@ class Launch:
                 reason, fix = explain_stderr(result.stderr)
                 raise HostError(f"could not {command.label}: {reason or result.ended}", fix)
 
-        outcomes = self._pool.each(list(groups), upload)
-        failures = [StartFailure.of_host(done.host.name, done.error) for done in outcomes if done.error is not None]
-        if failures:
-            hosts = tuple(name for failure in failures for name in failure.hosts)
-            raise StartError(replace(failures[0], hosts=hosts))
-        self._wait_for(self._listening)
+        _raise_first(self._pool.each(list(groups), upload))
+        self._start_starters(self._wait_for(self._listening))
+
+    def _start_starters(self, listening: Mapping[str, Any]) -> None:
+        """Begin the starter of each host that gets one, over its session. It goes with the supervisor that waits."""
+        records, ranks = self._records, self._records.starter_ranks()
+        hosts = {host.name: host for group in (self._node0, *self._others) for host in group}
+
+        def start(host: Host, session: Session) -> None:
+            request = HostStarterRequest(
+                rundir=self._record.rundir,
+                host=host.name,
+                ranks=ranks[host.name],
+                argv=records.start.argv,
+                token=self._token,
+                local=str(listening.get("local") or ""),
+                address=records.bind,
+                port=int(listening.get("port") or 0),
+            )
+            line = _program(records, "run.host_starter", host.name)
+            command = Command(line, "begin the starter of ranks")
+            call_line(session, command, b"", request._asdict(), timeout=JOB_UPLOAD, cancel=self._pool.cancel)
+
+        if ranks:
+            _raise_first(self._pool.each([hosts[name] for name in ranks], start))
 
     def start_mpirun(self, connectivity: ConnectivityRecord | None) -> None:
         """Let the supervisor start mpirun; from then on the run continues on its own. Raises a StartError."""
@@ -250,7 +281,7 @@ class Launch:
     def _on_event(self, event: Mapping[str, Any]) -> None:
         for name, future in (("listening", self._listening), ("started", self._started)):
             if event.get("event") == name and not future.done():
-                future.set_result(None)
+                future.set_result(event)
 
     def _job_text(
         self, group: Sequence[Host], make_job: Callable[[JobRecord, Collection[str]], JobRecord | None]
@@ -262,7 +293,7 @@ class Launch:
         )
         return "" if job is None else json.dumps(job.to_json())
 
-    def _wait_for(self, future: Future[None]) -> None:
+    def _wait_for(self, future: Future[Mapping[str, Any]]) -> Mapping[str, Any]:
         """Wait for this event or the end of the supervisor's call, which is then the failure."""
         with self._pool.cancel.waking(self._cancel.throw):
             futures: tuple[Future[Any], ...] = (future, self._supervisor)
@@ -272,7 +303,7 @@ class Launch:
                 self._cancel.throw()
                 wait((self._supervisor,))
         if future.done():
-            return
+            return future.result()
         try:
             if is_late:
                 raise TimedOut(f"the supervisor did not start within {RUN_START:g} s")
@@ -305,13 +336,27 @@ class Launch:
 
 
 def _supervisor_command(records: LaunchRecords, size: int) -> Command:
-    """Stdin begins with `size` bytes of files. If logind ends a session's processes, the supervisor gets a scope."""
-    script = records.unpack(f"head -c {size} |")
-    argv = shlex.join([records.record.python, "-IS", f"{records.record.rundir}/agent.zip", "run.supervisor"])
-    if records.logind is not None and records.logind.kill_user_processes:
-        scope = "systemd-run --user --scope --quiet"
-        script += f"if {scope} true </dev/null >/dev/null 2>&1; then exec {scope} {argv}; fi; "
-    return Command(f"{script}exec {argv}", f"run the supervisor in {records.record.rundir}")
+    """Stdin begins with `size` bytes of files."""
+    script = records.unpack(f"head -c {size} |") + _program(records, "run.supervisor", records.record.node0.name)
+    return Command(script, f"run the supervisor in {records.record.rundir}")
+
+
+def _program(records: LaunchRecords, name: str, host: str) -> str:
+    """A line of sh that becomes a program of the run's agent, which outlives the session."""
+    argv = shlex.join([records.record.python, "-IS", f"{records.record.rundir}/agent.zip", name])
+    logind = records.logind.get(host)
+    if logind is None or not logind.kill_user_processes:
+        return f"exec {argv}"
+    scope = "systemd-run --user --scope --quiet"
+    return f"if {scope} true </dev/null >/dev/null 2>&1; then exec {scope} {argv}; fi; exec {argv}"
+
+
+def _raise_first(outcomes: Iterable[Outcome[Host, None]]) -> None:
+    """Raise a StartError for the hosts that failed."""
+    failures = [StartFailure.of_host(done.host.name, done.error) for done in outcomes if done.error is not None]
+    if failures:
+        hosts = tuple(name for failure in failures for name in failure.hosts)
+        raise StartError(replace(failures[0], hosts=hosts))
 
 
 def _ignore(frame: Frame) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.facts.system import SCHEDULERS
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hosts.select import LOCAL
+from ipexctl.jobs.submit.preflight.resume import find_resume_flag, trainer_resume_note
 from ipexctl.jobs.submit.preflight.trainer import sets_use_ipex, trainer_note, use_ipex_note
 
 if TYPE_CHECKING:
@@ -72,13 +73,15 @@ def restart_note(hosts: Sequence[HostPlan], stores: Mapping[str, str]) -> str:
 
 def script_notes(context: RunContext, plan: LaunchPlan, spec: RunSpec, project: ProjectLocation) -> tuple[str, ...]:
     """What the source of the script shows for this environment and these ranks. Pure."""
-    uses_it = project.script is not None and project.script.uses_trainer
+    script = project.script
+    uses_it, has_trainer = (script.uses_trainer, script.has_trainer) if script is not None else (False, False)
     packages = context.env.packages if context.env.is_installed else {}
     ranks = plan.world_size if plan.backend != "none" else 1
     has_use_ipex = sets_use_ipex(spec.argv[1:])
     notes = (
         use_ipex_note(packages, _last_with_ipex(context.env.stacks)) if has_use_ipex else "",
         trainer_note(uses_it=uses_it, argv=spec.argv, packages=packages, ranks=ranks),
+        trainer_resume_note(find_resume_flag(spec.argv[1:]), has_trainer=has_trainer, packages=packages, ranks=ranks),
     )
     return tuple(note for note in notes if note)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.hang import Hang, explain_hang
 from ipexctl.jobs.ranks import fold_ranks
+from ipexctl.jobs.why.resumed import find_resumed_apart
 from ipexctl.known_errors.match import Cause, PatternMatch, RankOutput, cause_of, raised
 from ipexctl.known_errors.table import known_errors
 from ipexctl.node.common.files import format_size
@@ -62,7 +63,10 @@ def find_hang(snapshot: RunSnapshot, first: Failure | None = None) -> Hang | Non
 
 
 def choose_hang_cause(snapshot: RunSnapshot) -> Cause | None:
-    """The cause of a hang: the stacks; if they don't show it, an exception that a rank had printed, or a hint."""
+    """The cause of a hang: ranks that resumed from different checkpoints; the stacks; if they don't show it, an
+    exception that a rank had printed, or a hint."""
+    if (apart := _resumed_apart(snapshot)) is not None:
+        return apart
     hang = find_hang(snapshot)
     if hang is not None and hang.kind != "same":
         return _of_hang(snapshot, hang)
@@ -119,6 +123,25 @@ def _shortage(first: Failure, oom: OutOfMemory) -> str:
     else:
         text = f"the memory of {first.host} ran out"
     return text + (f"; its last memory was {format_limit(oom.memory)}" if oom.memory else "")
+
+
+def _of_different_checkpoints(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """Needs ranks that printed different checkpoints when they resumed, and no better text of the first failure."""
+    own = _own_text(snapshot, first)
+    has_better_text = own is not None and own.is_good and own.id not in _OF_RESUMED_APART
+    return None if has_better_text else _resumed_apart(snapshot)
+
+
+_OF_RESUMED_APART: Final = ("script.raised", "hf.no_checkpoint")
+"""Causes whose texts ranks print if the hosts have different checkpoints."""
+
+
+def _resumed_apart(snapshot: RunSnapshot) -> Cause | None:
+    apart = find_resumed_apart(snapshot.context.outputs)
+    if apart is None:
+        return None
+    first = Failure(apart.rank, snapshot.output_of(apart.rank).host)
+    return _recorded(snapshot, first, "run.resumed_apart", resumed=apart.sentence, place=apart.place or "PATH")
 
 
 _OF_FULL_DISKS: Final = ("disk.full", "disk.write_failed")
@@ -297,6 +320,7 @@ CAUSE_FINDERS: Final = (
     CauseFinder("more ranks than cores", _too_many_ranks),
     CauseFinder("the kernel's report on memory", _of_oom),
     CauseFinder("a disk that was full when the rank could not write", _of_full_disk),
+    CauseFinder("the checkpoints from which the ranks resumed", _of_different_checkpoints),
     CauseFinder("the text of the rank that failed first", _of_first_rank),
     CauseFinder("mpirun's log", _of_mpirun),
     CauseFinder("the other ranks", _of_other_ranks),

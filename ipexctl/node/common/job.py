@@ -1,4 +1,5 @@
-"""The records that start a run: `job.json` for the ranks of a host, and two requests for the supervisor.
+"""The records that start a run: `job.json` for the ranks of a host, two requests for the supervisor, and one for the
+starter of a host.
 
 The control machine makes them (`jobs/submit/start.py`); the rank wrapper and the supervisor read them, perhaps with a
 later version of the records, so each is checked by its types. A job has the token of the run and secrets: its file has
@@ -144,7 +145,7 @@ class StartRequest(NamedTuple):
     """The supervisor's second line of stdin: mpirun and the limits of the run."""
 
     argv: tuple[str, ...]
-    """The mpirun line, or that of a single rank; the supervisor appends its addresses."""
+    """The mpirun line, or that of a rank wrapper; the supervisor appends its addresses."""
     ranks: tuple[RankPlacement, ...]
     world_size: int
     nodes: int
@@ -156,7 +157,8 @@ class StartRequest(NamedTuple):
     script: str = ""
     env: str = ""
     by_mpirun: bool = True
-    """False for a single rank whose wrapper the supervisor starts itself."""
+    """False for ranks that are started directly: those of node0 by the supervisor, those of another host by a starter
+    there. `argv` is the line of a rank wrapper then."""
     by_slurm: bool = False
     """Whether it starts other hosts' ranks through Slurm, and so needs the variables of the job."""
     variables: Mapping[str, str | None] = {}
@@ -181,6 +183,25 @@ class StartRequest(NamedTuple):
 
     def __repr__(self) -> str:
         return f"StartRequest({self.world_size} ranks)"  # no secrets in logs
+
+
+class HostStarterRequest(NamedTuple):
+    """The starter's line of stdin (`run/host_starter.py`)."""
+
+    rundir: str
+    host: str
+    """Its own, as named in the hostfile."""
+    ranks: tuple[int, ...]
+    argv: tuple[str, ...]
+    """The line of a rank wrapper, without addresses."""
+    token: str
+    local: str
+    address: str
+    """Of the supervisor, for the starter and its ranks; `local` is for ranks on node0."""
+    port: int
+
+    def __repr__(self) -> str:
+        return f"HostStarterRequest({self.host})"  # no secrets in logs
 
 
 def read_job(document: object) -> JobRecord:

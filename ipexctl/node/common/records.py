@@ -35,7 +35,7 @@ class Detail(NamedTuple):
     """What a program of ipexctl reports, for other programs: more exact than a failure's `kind`.
 
     By the supervisor:  wrapper-killed, silent, cut-off, gave-up, unreadable (of lost ranks); not-begun {seconds};
-                        mpirun-not-started, rank-not-started {why};
+                        no-starter {place}; mpirun-not-started, rank-not-started {why};
                         mpirun-signalled, mpirun-ended, wrapper-signalled, wrapper-ended {how}
     By a rank wrapper:  no-directory, no-command, setup-failed {place, file, what}; no-way-back {place, why}; wrong-mpi
     By a verification:  wrong-mpi, wrong-result {what}

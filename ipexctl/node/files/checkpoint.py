@@ -59,7 +59,7 @@ from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.limits import CHECKPOINT_STEP
 from ipexctl.node.files import store
 from ipexctl.node.files.checkpoint_aside import HIDDEN, AsideFiles
-from ipexctl.node.files.checkpoint_layout import is_empty_checkpoint
+from ipexctl.node.files.checkpoint_layout import find_named_parts, has_list_of_parts, is_empty_checkpoint
 from ipexctl.node.files.checkpoint_path import resolve_path
 from ipexctl.node.files.checkpoint_plan import (
     MAX_FILES,
@@ -81,6 +81,8 @@ PATIENCE = 60.0
 _IN_STORE = "file"
 """The name of each file in the store of received files."""
 _MAX_HEADER = 100 << 20
+_MAX_LIST = 64 << 20
+"""Bytes of a list of parts; one of many ranks has some MB."""
 
 
 class CheckpointRequest(NamedTuple):
@@ -158,7 +160,16 @@ class CheckpointFiles:
             else:
                 incomplete[name] = found
         self._check_mounted({*copies, *incomplete})
-        return HostCopies(copies, incomplete, self.known, self.kept)
+        named_parts = {name: self._read_named_parts(copy) for name, copy in copies.items() if has_list_of_parts(name)}
+        return HostCopies(copies, incomplete, self.known, self.kept, named_parts)
+
+    def _read_named_parts(self, copy: ManifestEntry) -> frozenset[str]:
+        """The files that a list names; none if it is too long, or has changed since the scan."""
+        if copy.size > _MAX_LIST:
+            return frozenset()
+        with contextlib.suppress(OSError), self.open_copy(copy) as file:
+            return frozenset(sorted(find_named_parts(file.read(_MAX_LIST)))[:MAX_FILES])
+        return frozenset()
 
     def _check_mounted(self, found: set[str]) -> None:
         """Raise an AgentError if all files that this host wrote are gone together with their filesystem.

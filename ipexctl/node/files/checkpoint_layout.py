@@ -8,22 +8,28 @@ that this process has deleted. A directory that may be of another format is not 
 | format | recognised by | whole with |
 | --- | --- | --- |
 | Trainer | `checkpoint-N` with its arguments or state, or beside such ones | `trainer_state.json`, all weights |
-| accelerate, `save_state` | `random_states_N.pkl` | `random_states_0.pkl` |
-| torch.distributed.checkpoint | `__N_M.distcp` | `.metadata` |
+| accelerate, `save_state` | `random_states_N.pkl` | `random_states_0.pkl`, all weights |
+| torch.distributed.checkpoint | `__N_M.distcp` | `.metadata`, and each file that it names |
+| Lightning, sharded | `epoch=N-….ckpt` with `__N_M.distcp` | the same, and `meta.pt` |
 | any | files of ranks, none of rank 0, and no weights | never |
 | any, in `checkpoint-N` | half-written weights | never |
+
+A single file, as of `torch.save` and most of Lightning's, is no directory: whether its end is there shows that it is
+whole (`checkpoint.py`).
 """
 
 from __future__ import annotations
 
 import re
-from typing import Iterable, Iterator, NamedTuple
+from typing import Collection, Iterable, Iterator, Mapping, NamedTuple
 
 _OF_A_RANK = re.compile(
     r"rng_state_[0-9]+\.pth|random_states_[0-9]+\.pkl|__[0-9]+_[0-9]+\.distcp"
     r"|(bf16_|fp16_)?zero_pp_rank_[0-9]+_mp_rank_[0-9]+_(optim|model)_states\.pt"
 )
 _TRAINER_STATE, _METADATA, _FIRST_STATES = "trainer_state.json", ".metadata", "random_states_0.pkl"
+_LIGHTNING_DIRECTORY, _LIGHTNING_META = re.compile(r".*[a-z]=-?[0-9].*\.ckpt"), "meta.pt"
+_NAMED_PART = re.compile(rb"__[0-9]{1,9}_[0-9]{1,9}\.distcp")
 _TRAINER_DIRECTORY = re.compile(r"checkpoint-[0-9]+")
 _TRAINER_FILES = frozenset(("training_args.bin", _TRAINER_STATE))
 _RNG_STATE = re.compile(r"rng_state(_[0-9]+)?\.pth")
@@ -36,7 +42,7 @@ _OF_A_FRAMEWORK = re.compile(
     r"(adapter_)?(model|pytorch_model|diffusion_pytorch_model)(_[0-9]+)?(-[0-9]{5}-of-[0-9]{5})?"
     r"\.(safetensors|bin)(\.index\.json)?"
     r"|(optimizer|scheduler|scaler|sampler)(_[0-9]+)?\.(pt|bin)|training_args\.bin|trainer_state\.json"
-    r"|rng_state\.pth|dl_state_dict(_[0-9]+)?\.bin|custom_checkpoint_[0-9]+\.pkl|\.metadata|latest"
+    r"|rng_state\.pth|meta\.pt|dl_state_dict(_[0-9]+)?\.bin|custom_checkpoint_[0-9]+\.pkl|\.metadata|latest"
     r"|zero_to_fp32\.py|mp_rank_[0-9]+_model_states\.pt"
     r"|(adapter_|generation_|preprocessor_|processor_|tokenizer_)?config\.json|tokenizer\.(json|model)|vocab\.(json|txt)"
     r"|merges\.txt|special_tokens_map\.json|added_tokens\.json|chat_template\.jinja|spiece\.model|sentencepiece.*\.model"
@@ -66,15 +72,31 @@ def is_weights(name: str) -> bool:
     return _BESIDE_WEIGHTS.fullmatch(name.rpartition("/")[2]) is None
 
 
+def has_list_of_parts(name: str) -> bool:
+    """Whether a file has a name that is given to the list of a checkpoint's other files."""
+    return name.rpartition("/")[2] == _METADATA
+
+
+def find_named_parts(content: bytes) -> frozenset[str]:
+    """The files that `.metadata` of torch.distributed.checkpoint names, beside it. The pickle is not loaded."""
+    return frozenset(part.decode() for part in _NAMED_PART.findall(content))
+
+
 def is_empty_checkpoint(directory: str) -> bool:
     """Whether an empty directory of this name counts as a checkpoint for a framework."""
     return _TRAINER_DIRECTORY.fullmatch(directory) is not None
 
 
-def find_checkpoints(names: Iterable[str], top: str, half: Iterable[str] = ()) -> dict[str, Checkpoint]:
+def find_checkpoints(
+    names: Iterable[str],
+    top: str,
+    half: Iterable[str] = (),
+    named_parts: Mapping[str, Collection[str]] = {},
+) -> dict[str, Checkpoint]:
     """The directories among `names` that are checkpoints, the outer ones first.
 
     Of `top`, only the files directly in it count: what is below may be other checkpoints. `half`: half-written files.
+    `named_parts`: a file → the files beside it that it names.
     """
     direct: dict[str, set[str]] = {}
     for name in names:
@@ -95,6 +117,8 @@ def find_checkpoints(names: Iterable[str], top: str, half: Iterable[str] = ()) -
         inner = below.get(directory, set())
         beside_trainer = directory.rpartition("/")[0] in of_trainer
         checkpoint = _recognise(directory, direct[directory], has_more=bool(inner), beside_trainer=beside_trainer)
+        if checkpoint is not None and not direct[directory].issuperset(named_parts.get(f"{directory}/{_METADATA}", ())):
+            checkpoint = checkpoint._replace(is_whole=False)
         if directory in cut and _is_of_trainer(directory):
             checkpoint = Checkpoint(f"{directory}/{_TRAINER_STATE}", is_whole=False)
         if checkpoint is not None:
@@ -120,8 +144,10 @@ def _recognise(directory: str, files: set[str], *, has_more: bool, beside_traine
         weights = any(map(is_weights, files)) or has_more
         return Checkpoint(f"{directory}/{_TRAINER_STATE}", _TRAINER_STATE in files and weights and _has_shards(files))
     if any(re.fullmatch(r"random_states_[0-9]+\.pkl", file) for file in files):
-        return Checkpoint(f"{directory}/{_FIRST_STATES}", _FIRST_STATES in files)
+        return Checkpoint(f"{directory}/{_FIRST_STATES}", _FIRST_STATES in files and _has_shards(files))
     if any(file.endswith(".distcp") and is_of_a_rank(file) for file in files):
+        if _LIGHTNING_DIRECTORY.fullmatch(directory.rpartition("/")[2]):
+            return Checkpoint(f"{directory}/{_LIGHTNING_META}", {_METADATA, _LIGHTNING_META} <= files)
         return Checkpoint(f"{directory}/{_METADATA}", _METADATA in files)
     if _lacks_first_rank(files) and not has_more:
         return Checkpoint(f"{directory}/{_TRAINER_STATE}", is_whole=False)

@@ -8,7 +8,8 @@ main writer has deleted, and nothing whole goes for something that is not:
 2. A file that the host which wrote it has deleted since is removed on the others, where an exchange had put it.
 3. A directory below the checkpoint's path that its main writer has deleted is removed on all hosts, with what other
    ranks wrote into it. The main writer is the host that wrote most of its files that are not of one rank.
-4. A directory that a framework wrote (`checkpoint_layout.py`) is exchanged only if all hosts together have it whole.
+4. A directory that a framework wrote (`checkpoint_layout.py`) is exchanged only if all hosts together have it whole,
+   with each file that its own list names: the host of the rest may not take part.
    If a deletion has left it in part and the other hosts have the rest, it is completed; if its save did not end and
    other hosts have its last whole state, that state wins. Else it is set aside. So is a directory in which only the
    files of some ranks are left, while those beside it have files of their main writer.
@@ -22,7 +23,13 @@ import re
 from typing import TYPE_CHECKING, Any, Collection, Dict, Iterator, Mapping, NamedTuple
 
 from ipexctl.node.common.json_records import decode_natural
-from ipexctl.node.files.checkpoint_layout import find_checkpoints, is_of_a_framework, is_of_a_rank, is_weights
+from ipexctl.node.files.checkpoint_layout import (
+    Checkpoint,
+    find_checkpoints,
+    is_of_a_framework,
+    is_of_a_rank,
+    is_weights,
+)
 from ipexctl.node.files.manifest import ManifestEntry
 
 if TYPE_CHECKING:
@@ -57,9 +64,13 @@ class HostCopies(NamedTuple):
     known: Mapping[str, Known] = {}
     kept: Collection[str] = frozenset()
     """Files that stayed on this host alone at the last exchange (rule 5)."""
+    named_parts: Mapping[str, Collection[str]] = {}
+    """A complete file that lists others, as `.metadata` does → their names, beside it."""
 
     def to_json(self) -> Json:
-        return {**self._asdict(), "copies": list(self.copies.values()), "kept": sorted(self.kept)}
+        named_parts = {name: sorted(parts) for name, parts in self.named_parts.items()}
+        copies = list(self.copies.values())
+        return {**self._asdict(), "copies": copies, "kept": sorted(self.kept), "named_parts": named_parts}
 
     def is_unchanged(self, name: str) -> bool:
         """Whether the file is as it was after the last exchange."""
@@ -230,10 +241,25 @@ class _Planner:
 
     def _choose_source(self, name: str, is_deleted: bool) -> None:
         """Rules 1 and 2."""
-        holders = [host for host in self._reports if self._takes_part(host, name)]
+        holders = self._holders(name)
         changed = [host for host in holders if not self._reports[host].is_unchanged(name)]
         if holders and (changed or not is_deleted):
-            self._sources[name] = max(changed or holders, key=lambda host: self._reports[host].copies[name].mtime)
+            self._sources[name] = self._newest_holder(name, changed or holders)
+
+    def _holders(self, name: str) -> list[str]:
+        return [host for host in self._reports if self._takes_part(host, name)]
+
+    def _newest_holder(self, name: str, holders: Collection[str]) -> str:
+        return max(holders, key=lambda host: self._reports[host].copies[name].mtime)
+
+    def _find_checkpoints(self, sources: Mapping[str, str], half: Collection[str] = ()) -> dict[str, Checkpoint]:
+        """The checkpoints of these files, each as its host has it."""
+        named_parts = {
+            name: self._reports[host].named_parts[name]
+            for name, host in sources.items()
+            if name in self._reports[host].named_parts
+        }
+        return find_checkpoints(sources, self._top, half, named_parts)
 
     def _is_deleted_by_writer(self, name: str) -> bool:
         return any(
@@ -249,9 +275,9 @@ class _Planner:
 
     def complete_checkpoints(self) -> None:
         """A deletion that leaves a checkpoint in part does not count where the hosts have the rest (rule 4)."""
-        left = find_checkpoints(self._sources, self._top)
-        there = [name for name in self._names if any(self._takes_part(host, name) for host in self._reports)]
-        for directory, checkpoint in find_checkpoints(there, self._top).items():
+        left = self._find_checkpoints(self._sources)
+        holders = {name: self._newest_holder(name, self._holders(name)) for name in self._names if self._holders(name)}
+        for directory, checkpoint in self._find_checkpoints(holders).items():
             members = self._members(directory)
             is_left = directory in left and left[directory].is_whole
             if checkpoint.is_whole and not is_left and any(name in self._sources for name in members):
@@ -260,12 +286,12 @@ class _Planner:
 
     def undo_unfinished_saves(self) -> None:
         """The last whole state of a checkpoint wins over a save into the same directory that did not end (rule 4)."""
-        for directory, checkpoint in find_checkpoints(self._sources, self._top).items():
+        for directory, checkpoint in self._find_checkpoints(self._sources).items():
             host = self._began_save(directory, checkpoint.marker) if checkpoint.is_whole else None
             if host is None:
                 continue
             before = self._last_state(directory, host)
-            states = find_checkpoints(before, self._top)
+            states = self._find_checkpoints(before)
             if directory not in states or not states[directory].is_whole:
                 continue
             self._unfinished[directory] = host
@@ -303,7 +329,7 @@ class _Planner:
     def set_parts_aside(self) -> None:
         """Rule 4."""
         half = {name for report in self._reports.values() for name in report.incomplete} - set(self._sources)
-        found = find_checkpoints(self._sources, self._top, half)
+        found = self._find_checkpoints(self._sources, half)
         parts = [directory for directory, checkpoint in found.items() if not checkpoint.is_whole]
         parts += [directory for directory in sorted(self._below) if self._lacks_main_writer(directory, found)]
         for directory in parts:
@@ -446,7 +472,16 @@ def read_host_copies(document: Any, top: str) -> HostCopies:
         {check_name(name, top): str(why)[:200] for name, why in incomplete.items()},
         read_known(document["known"], top),
         frozenset(check_name(name, top) for name in kept),
+        _read_named_parts(document["named_parts"], top),
     )
+
+
+def _read_named_parts(rows: Any, top: str) -> dict[str, frozenset[str]]:
+    if not isinstance(rows, dict) or len(rows) > MAX_FILES:
+        raise ValueError("named_parts is not valid")
+    if not all(isinstance(parts, list) and len(parts) <= MAX_FILES for parts in rows.values()):
+        raise ValueError("a list of parts is not valid")
+    return {check_name(name, top): frozenset(check_name(part, part) for part in parts) for name, parts in rows.items()}
 
 
 def _rows(rows: Any, length: int) -> list[list[Any]]:

@@ -48,7 +48,7 @@ class Connections(TypedDict):
     seconds: float
     """For one connection; a login gets three times as long."""
     record: str
-    """The file of a check that passed, which is removed."""
+    """The file of a check that passed, which is removed; empty: it is kept."""
 
 
 class ConnectivityRequest(Connections):

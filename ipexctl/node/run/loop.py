@@ -29,7 +29,7 @@ from ipexctl.node.run import machine, messages, recorder, stack_dumps
 from ipexctl.node.run import machine_state as m
 from ipexctl.node.run.figures import RunFigures
 from ipexctl.node.run.master_port import PortError, check_master_port
-from ipexctl.node.run.mpirun import MpirunProcess, node_starter
+from ipexctl.node.run.mpirun import LaunchLog, node_starter, start_attempt
 from ipexctl.node.run.rank_connections import RankConnection, RankConnections
 from ipexctl.node.run.slurm_job import RunJob
 from ipexctl.node.run.status_file import StoredStatus, read_document
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import socket
 
     from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
+    from ipexctl.node.run.mpirun import AttemptProcesses
 
 MINIMUM_TURN = 0.01
 """Minimum seconds of one loop iteration while output arrives, so that many small chunks are handled together."""
@@ -64,14 +65,14 @@ class SupervisorLoop:
         self.state = m.first_state(
             start, node_starter(start), status, began, self.job.state if self.job is not None else None
         )
-        self.connections = RankConnections(request.token, listeners, self)
+        self.connections = RankConnections(request.token, listeners, self, m.ranks_of_starters(self.state))
         for placement in start.ranks:
             sinks = self.record.sinks(placement.rank, placement.host)
             self.connections.add(RankConnection(placement, sinks, self.record.windows(placement.rank)))
         self.connections.listener.addresses.update(start.addresses)
         hosts = {placement.rank: placement.host for placement in start.ranks}
         self.figures = RunFigures(hosts, read_json(os.path.join(self.rundir, "plan.json")))
-        self.process: MpirunProcess | None = None
+        self.process: AttemptProcesses | None = None
         """Of the last attempt."""
         self.exchange: CheckpointExchange | None = None
         """Runs before the commands of an attempt start."""
@@ -84,6 +85,7 @@ class SupervisorLoop:
             m.StartAttempt: self.start_attempt,
             m.Send: lambda send: self.send(send.rank, send.kind, send.fields),
             m.Drop: lambda drop: self.connections.drop(self.peer(drop.rank)),
+            m.DropStarter: lambda drop: self.connections.starters.drop(drop.host),
             m.Rewind: lambda rewind: self.connections.rewind(self.peer(rewind.rank)),
             m.EndOutput: self.end_output,
             m.SignalMpirun: self.signal_mpirun,
@@ -199,9 +201,8 @@ class SupervisorLoop:
             elif number != signal.SIGCHLD:
                 self.on_event(m.StopAsked(number))
             elif self.process is not None and self.state.mpirun is not None and self.state.mpirun.ended_at is None:
-                code = self.process.exit_code()
-                if code is not None:
-                    self.on_event(m.MpirunEnded(code))
+                for event in self.process.take_events():
+                    self.on_event(event)
 
     def look(self, clock: float) -> None:
         """Check everything, with what can only be seen by looking."""
@@ -220,6 +221,7 @@ class SupervisorLoop:
                 self.caller_changed(),
                 self.record.refused_at,
                 tuple(tail),
+                self.connections.starters.received(),
             )
         )
 
@@ -256,6 +258,13 @@ class SupervisorLoop:
             "stop": self.state.ending is not None,
             "checkpoint_port": self.exchange.port if self.exchange is not None else None,
         }
+
+    def welcome_starter(self) -> Json:
+        return {"start": machine.attempt_to_start(self.state)}
+
+    def log_of_wrappers(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            LaunchLog(self.rundir).append(text)
 
     @property
     def is_disk_full(self) -> bool:
@@ -356,7 +365,7 @@ class SupervisorLoop:
         if plan.checkpoint:
             self.exchange = self.begin_exchange(plan)
         remove_file(self.connectivity_path)
-        self.process = MpirunProcess(plan, self.rundir)
+        self.process = start_attempt(plan, self.rundir, self.state.status.attempt, self.connections.starters)
         return m.AttemptStarted(self.process.pid, master, is_exchanging=self.exchange is not None)
 
     def begin_exchange(self, plan: StartRequest) -> CheckpointExchange:

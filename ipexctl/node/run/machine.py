@@ -29,7 +29,7 @@ from ipexctl.node.common.limits import (
     TERM_GRACE,
 )
 from ipexctl.node.common.records import FINAL, Detail, Mpirun, Silence, split_details
-from ipexctl.node.run import job_end, messages, verdict
+from ipexctl.node.run import direct_start, job_end, messages, verdict
 from ipexctl.node.run import machine_state as m
 from ipexctl.node.run.job_end import RunEnd
 
@@ -94,7 +94,15 @@ def is_running_well(state: SupervisorState) -> bool:
 def needs_mpirun_log(state: SupervisorState) -> bool:
     """Whether the next `Tick` may decide by what mpirun prints."""
     is_ended = state.mpirun is not None and state.mpirun.ended_at is not None
-    return state.ending is None and (is_ended or any(peer.disconnected_at is not None for peer in state.ranks.values()))
+    is_cut_off = any(peer.disconnected_at is not None for peer in state.ranks.values())
+    return state.ending is None and (is_ended or is_cut_off or direct_start.has_wrapper_ended_early(state))
+
+
+def attempt_to_start(state: SupervisorState) -> int | None:
+    """The attempt whose rank wrappers a starter is to start, if there is one now."""
+    mpirun = state.mpirun
+    is_on = mpirun is not None and mpirun.ended_at is None and state.ending is None
+    return state.status.attempt if is_on else None
 
 
 def may_connect(state: SupervisorState, hello: messages.Hello) -> bool:
@@ -257,6 +265,8 @@ def on_tick(t: Transition, tick: m.Tick) -> None:
         if t.state.ending is not None:  # it could not be started
             close(t)
         return
+    if t.state.starter.is_direct and mpirun.ended_at is None:
+        mpirun = check_wrappers(t, mpirun)
     if is_over(t.state, mpirun, t.now.clock):
         end_attempt(t)
         return
@@ -271,6 +281,23 @@ def on_tick(t: Transition, tick: m.Tick) -> None:
     check_dumps(t)
     check_silence(t, tick, mpirun)
     check_mpirun(t, tick, silence)
+    if t.state.starter.is_direct:
+        direct_start.drop_silent_starters(t, tick.starters)
+        direct_start.check_beginning(t, mpirun, tick.mpirun_log)
+
+
+def on_wrapper_ended(t: Transition, event: m.WrapperExited) -> None:
+    direct_start.on_wrapper_ended(t, event)
+    if t.state.mpirun is not None and t.state.mpirun.ended_at is None:
+        check_wrappers(t, t.state.mpirun)
+
+
+def check_wrappers(t: Transition, mpirun: MpirunState) -> MpirunState:
+    """Rank wrappers that are started directly end as one, as with an mpirun."""
+    code = direct_start.ended_code(t.state, mpirun, t.now.clock)
+    if code is not None:
+        on_mpirun_ended(t, m.MpirunEnded(code))
+    return t.state.mpirun or mpirun
 
 
 def is_over(state: SupervisorState, mpirun: MpirunState, now: float) -> bool:
@@ -553,6 +580,8 @@ def end_mpirun(t: Transition, mpirun: MpirunState) -> None:
     have_begun = all(peer.has_begun for peer in t.ranks)
     is_killed = now - due_at > MPIRUN_KILLED or (t.state.starter.is_hydra and not have_begun)
     t.set_mpirun(was_told_to_end=True)
+    if is_killed and mpirun.killed_at is None:
+        t.set_mpirun(killed_at=now)
     t.do(m.SignalMpirun(signal.SIGKILL if is_killed else signal.SIGTERM))
 
 
@@ -692,6 +721,9 @@ EVENTS: Mapping[type, Callable[[Transition, Any], None]] = {
     m.AttemptStarted: on_attempt_started,
     m.StartFailed: on_start_failed,
     m.MpirunEnded: on_mpirun_ended,
+    m.WrapperExited: on_wrapper_ended,
+    m.StarterConnected: direct_start.on_starter_connected,
+    m.StarterLost: direct_start.on_starter_lost,
     m.StopAsked: on_stop_asked,
     m.ExchangeOver: on_exchange_over,
     m.OutputRefused: on_output_refused,

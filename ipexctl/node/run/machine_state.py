@@ -73,6 +73,9 @@ class RankState(NamedTuple):
     """Its exit is known and all its output has arrived, or it is lost."""
     is_released: bool = False
     """It was told that it may exit."""
+    wrapper_code: int | None = None
+    """With which its wrapper has ended, if no mpirun starts the ranks."""
+    wrapper_ended_at: float | None = None
 
     @property
     def has_begun(self) -> bool:
@@ -93,6 +96,7 @@ class MpirunState(NamedTuple):
     ranks_ended_at: float | None = None
     was_told_to_end: bool = False
     """By the supervisor, while it ran."""
+    killed_at: float | None = None
 
     @property
     def was_killed(self) -> bool:
@@ -104,6 +108,13 @@ class MpirunState(NamedTuple):
         """Its exit code, 128+N when signal N ended it, and that signal."""
         code = self.code
         return (code, None) if code is None or code >= 0 else (128 - code, -code)
+
+
+class StarterState(NamedTuple):
+    """The starter of a host that is not node0, if no mpirun starts the ranks."""
+
+    is_connected: bool = False
+    away_since: float = 0.0
 
 
 class DiskState(NamedTuple):
@@ -154,6 +165,8 @@ class SupervisorState(NamedTuple):
     """When this process ran again after it was suspended: an earlier time of a rank counts as this one."""
     caller_changed: int = 0
     mpirun: MpirunState | None = None
+    starters: Mapping[str, StarterState] = {}
+    """Host → its starter."""
     ending: Ending | None = None
     signalled_at: float | None = None
     """The first signal to a wrapper that the supervisor did not send."""
@@ -198,7 +211,16 @@ def first_state(
 ) -> SupervisorState:
     ranks = {rank: RankState(rank, host, store, first_rank_status(rank, host)) for rank, host, store in plan.ranks}
     limit = JobLimit() if job is not None and job.number else None
-    return SupervisorState(plan, starter, status, ranks, now.clock, now.clock, now.clock, job=job, limit=limit)
+    others = {placement.host for placement in plan.ranks} - {status.node0} if starter.is_direct else ()
+    starters = {host: StarterState(away_since=now.clock) for host in others}
+    state = SupervisorState(plan, starter, status, ranks, now.clock, now.clock, now.clock, starters=starters)
+    return state._replace(job=job, limit=limit)
+
+
+def ranks_of_starters(state: SupervisorState) -> dict[str, frozenset[int]]:
+    """The hosts that have a starter, with their ranks."""
+    ranks = state.ranks.values()
+    return {host: frozenset(peer.rank for peer in ranks if peer.host == host) for host in state.starters}
 
 
 def first_rank_status(rank: int, host: str) -> RankStatus:
@@ -227,6 +249,8 @@ class Tick(NamedTuple):
     """When the disk first refused the status, if it does so still."""
     mpirun_log: tuple[str, ...] = ()
     """The last lines of mpirun, if a rank is not connected or mpirun has ended."""
+    starters: Mapping[str, float] = {}
+    """When the starter of each host has sent last, if it is connected."""
 
 
 class RankSent(NamedTuple):
@@ -258,6 +282,25 @@ class StartFailed(NamedTuple):
 class MpirunEnded(NamedTuple):
     code: int
     """As `Popen.returncode`."""
+
+
+class WrapperExited(NamedTuple):
+    """A rank wrapper has ended that no mpirun has started."""
+
+    rank: int
+    code: int
+    """As `Popen.returncode`."""
+    attempt: int
+
+
+class StarterConnected(NamedTuple):
+    host: str
+
+
+class StarterLost(NamedTuple):
+    """Its connection has broken."""
+
+    host: str
 
 
 class StopAsked(NamedTuple):
@@ -328,6 +371,9 @@ Event = Union[
     AttemptStarted,
     StartFailed,
     MpirunEnded,
+    WrapperExited,
+    StarterConnected,
+    StarterLost,
     StopAsked,
     ExchangeOver,
     OutputRefused,
@@ -363,6 +409,12 @@ class Drop(NamedTuple):
     rank: int
 
 
+class DropStarter(NamedTuple):
+    """Close the connection of the starter of a host."""
+
+    host: str
+
+
 class Rewind(NamedTuple):
     """Ask a rank for the output that was refused, if any was."""
 
@@ -376,7 +428,7 @@ class EndOutput(NamedTuple):
 
 
 class SignalMpirun(NamedTuple):
-    """Signal the whole group of mpirun."""
+    """Signal the whole group of mpirun; without one, the rank wrappers."""
 
     signal: int
 
@@ -465,6 +517,7 @@ Action = Union[
     StartAttempt,
     Send,
     Drop,
+    DropStarter,
     Rewind,
     EndOutput,
     SignalMpirun,

@@ -13,6 +13,13 @@ the state of the run. `MESSAGES` has what a rank sends then, and its types. The 
     remove-job      the job file is not needed any more
     release         all output has arrived: the rank wrapper may exit
 
+The starter of a host (`host_starter.py`) has a connection of the same kind, whose hello names the host in place of a
+rank. `STARTER_MESSAGES` has what it sends; the supervisor sends `ack`, and
+
+    start           start the rank wrappers of the attempt
+    signal          send a signal to the rank wrappers
+    dismiss         the run is over
+
 In comes the JSON of a rank's frame, from another host; out comes a named tuple of its fields, or a FrameError with the
 reason. The rule: a text is cut, a number has its range, and a field that is not known is ignored.
 """
@@ -36,6 +43,8 @@ _MAX_NAME, _MAX_FIELDS = 40, 8
 Ends = Dict[str, int]
 """`out` and `err` → the bytes printed so far."""
 Signal = int
+Code = int
+"""As `Popen.returncode`: -N when signal N has ended the process."""
 Value = TypeVar("Value")
 
 
@@ -48,6 +57,14 @@ class Hello(NamedTuple):
     host: str
     pid: int | None = None
     attempt: int | None = None
+
+
+class StarterHello(NamedTuple):
+    """The starter of a host, which has proven the run's token."""
+
+    starter: str
+    """The host, as named in the hostfile."""
+    instance: str
 
 
 class Connected(NamedTuple):
@@ -146,6 +163,21 @@ class End(NamedTuple):
     ends: Ends
 
 
+class StarterBeat(NamedTuple):
+    """The starter of a host lives."""
+
+
+class WrapperEnded(NamedTuple):
+    """The wrapper of a rank has ended; repeated after a reconnect."""
+
+    rank: int
+    attempt: int
+    code: Code
+    text: str = ""
+    """What the wrappers of that host have printed themselves."""
+
+
+StarterMessage = Union[StarterBeat, WrapperEnded]
 Message = Union[
     Connected,
     Malformed,
@@ -188,9 +220,21 @@ MESSAGES: Mapping[str, Callable[..., Message]] = {
 }
 
 
-def read_hello(fields: Json) -> Hello:
+STARTER_MESSAGES: Mapping[str, Callable[..., StarterMessage]] = {"beat": StarterBeat, "wrapper-ended": WrapperEnded}
+
+
+def read_hello(fields: Json) -> Hello | StarterHello:
     """Raises a FrameError."""
-    return decode_fields(Hello, fields)
+    return decode_fields(StarterHello, fields) if "starter" in fields else decode_fields(Hello, fields)
+
+
+def read_starter_message(payload: bytes) -> StarterMessage:
+    """Raises a FrameError."""
+    fields = decode_json(payload)
+    kind = STARTER_MESSAGES.get(str(fields.get("t")))
+    if kind is None:
+        raise FrameError(f"an unknown message {str(fields.get('t'))[:40]!r}")
+    return decode_fields(kind, fields)
 
 
 def read_message(payload: bytes) -> Message:
@@ -220,6 +264,13 @@ def _signal(value: object, field: str) -> int:
     return number
 
 
+def _code(value: object, field: str) -> int:
+    code = check_type(int, value, field)
+    if not -64 <= code < 256:
+        raise ValueError(f"{field} is no exit code")
+    return code
+
+
 def _ends(value: object, field: str) -> Ends:
     ends = check_type(dict, value, field)
     return {name: decode_natural(ends.get(name, 0), name) for name in ("out", "err")}
@@ -239,5 +290,6 @@ FIELD_DECODERS: dict[str, FieldDecoder] = {
     **NATURAL,
     "str": _text,
     "Signal": _signal,
+    "Code": _code,
     "Ends": _ends,
 }

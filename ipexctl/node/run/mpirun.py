@@ -1,8 +1,10 @@
-"""Starts mpirun, or Slurm's srun, in a process group and an environment of its own, and ends it with all its processes.
+"""Starts the ranks of an attempt from node0, and ends what it has started: mpirun, Slurm's srun, or rank wrappers.
 
-In comes the `StartRequest`; mpirun's output goes to RUNDIR/mpirun.log. `machine.py` decides when mpirun has to end.
-This is the part of a starter (`ipexctl/starters/`) on node0, so `node_starter` has the words for whichever starts the
-ranks, and no other module of the agent asks which it is.
+In comes the `StartRequest`; out go events about the end of mpirun, or of each wrapper, and their output in
+RUNDIR/mpirun.log. mpirun has a process group and an environment of its own. Without one, the supervisor starts the
+wrappers of node0 itself, and tells the starters of the other hosts (`host_starter.py`) to start theirs. `machine.py`
+decides when they have to end. This is the part of a starter (`ipexctl/starters/`) on node0, so `node_starter` has the
+words for whichever starts the ranks, and no other module of the agent asks which it is.
 """
 
 from __future__ import annotations
@@ -11,21 +13,25 @@ import contextlib
 import os
 import signal
 import subprocess
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ipexctl.node.common.environ import account_variables, set_variables, source_setup
 from ipexctl.node.common.processes import all_processes, end_with_parent
 from ipexctl.node.common.slurm import environment_of_srun, variables_of_job
+from ipexctl.node.run.machine_state import MpirunEnded, WrapperExited
+from ipexctl.node.run.rank_wrappers import RankWrappers, minimal_environment
 
 if TYPE_CHECKING:
     from ipexctl.node.common.job import StartRequest
+    from ipexctl.node.run.machine_state import Event
+    from ipexctl.node.run.starter_connections import StarterConnections
 
 
 class NodeStarter(NamedTuple):
-    """The program that starts the ranks on node0, or none for a single rank."""
+    """The program that starts the ranks on node0, or none where they are started directly."""
 
     name: str
-    """For messages; empty if the supervisor starts the single rank itself."""
+    """For messages; empty if they are started directly."""
     program: str
     """Also that rank, as the subject of a sentence."""
     failure: str
@@ -35,6 +41,11 @@ class NodeStarter(NamedTuple):
     """Whether it starts other nodes' ranks through a scheduler: it needs the variables of the job, and ends with it."""
     is_hydra: bool = False
     """SIGTERM may be endless before every rank has begun (`machine.py: end_mpirun`)."""
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the rank wrappers are children of the supervisor and of the starters, and end one by one."""
+        return not self.name
 
 
 def node_starter(start: StartRequest) -> NodeStarter:
@@ -46,10 +57,32 @@ def node_starter(start: StartRequest) -> NodeStarter:
     return NodeStarter(name, name, "mpirun-not-started", fix, start.by_slurm, program == "mpiexec.hydra")
 
 
-INHERITED = ("PATH", "LANG", "LANGUAGE", "TZ", "KRB5CCNAME")
-
-
 MAX_LOG = 1 << 18
+
+
+class AttemptProcesses(Protocol):
+    """What starts the ranks of an attempt."""
+
+    pid: int
+
+    def read_log(self) -> str:
+        """What it has printed; an earlier attempt has printed into the same file."""
+
+    def take_events(self) -> list[Event]:
+        """What has ended since the last call."""
+
+    def signal(self, number: int) -> None:
+        """Send a signal to all of it."""
+
+    def kill_leftovers(self) -> None:
+        """Kill what is left of it."""
+
+
+def start_attempt(start: StartRequest, rundir: str, attempt: int, starters: StarterConnections) -> AttemptProcesses:
+    """Raises an OSError when nothing can be started."""
+    if start.by_mpirun:
+        return MpirunProcess(start, rundir)
+    return DirectProcesses(start, rundir, attempt, starters)
 
 
 class MpirunProcess:
@@ -58,10 +91,8 @@ class MpirunProcess:
     def __init__(self, start: StartRequest, rundir: str) -> None:
         """Raises an OSError when it can't be started."""
         environ = _environment(start)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._log_path = os.path.join(rundir, "mpirun.log")
-        log = os.open(self._log_path, flags, 0o600)
-        self._log_start = os.fstat(log).st_size
+        self._log = LaunchLog(rundir)
+        log = self._log.open()
         try:
             self._process = subprocess.Popen(
                 start.argv,
@@ -78,17 +109,11 @@ class MpirunProcess:
         self.pid = self._process.pid
 
     def read_log(self) -> str:
-        """What it has printed; an earlier attempt has printed into the same file."""
-        try:
-            with open(self._log_path, "rb") as file:
-                file.seek(self._log_start)
-                return file.read(MAX_LOG).decode(errors="replace")
-        except OSError:
-            return ""
+        return self._log.read()
 
-    def exit_code(self) -> int | None:
-        """As `Popen.returncode`; None while it runs."""
-        return self._process.poll()
+    def take_events(self) -> list[Event]:
+        code = self._process.poll()
+        return [] if code is None else [MpirunEnded(code)]
 
     def signal(self, number: int) -> None:
         """Send a signal to its whole group, never by name."""
@@ -104,12 +129,76 @@ class MpirunProcess:
                     os.kill(stat.pid, signal.SIGKILL)
 
 
+class DirectProcesses:
+    """The rank wrappers of an attempt: node0's are children of the supervisor, and end with it."""
+
+    def __init__(self, start: StartRequest, rundir: str, attempt: int, starters: StarterConnections) -> None:
+        """Raises an OSError when one of node0's can't be started. A starter that connects later learns it then."""
+        self._attempt, self._starters, self._log = attempt, starters, LaunchLog(rundir)
+        own = [placement.rank for placement in start.ranks if not starters.has(placement.host)]
+        self._wrappers = RankWrappers()
+        environ, log = _environment(start), self._log.open()
+        try:
+            self._wrappers.start(
+                own, start.argv, environ=environ, log=log, cwd=rundir, prepare=end_with_parent(signal.SIGTERM)
+            )
+        except OSError:
+            self._wrappers.kill()
+            raise
+        finally:
+            os.close(log)
+        self.pid = next(iter(self._wrappers.pids), os.getpid())
+        starters.send_to_all("start", attempt=attempt)
+
+    def read_log(self) -> str:
+        return self._log.read()
+
+    def take_events(self) -> list[Event]:
+        return [WrapperExited(rank, code, self._attempt) for rank, code in self._wrappers.take_ended().items()]
+
+    def signal(self, number: int) -> None:
+        self._wrappers.signal(number)
+        self._starters.send_to_all("signal", number=number)
+
+    def kill_leftovers(self) -> None:
+        """The starters kill theirs before the next attempt, and at their end."""
+        self._wrappers.kill()
+
+
+class LaunchLog:
+    """RUNDIR/mpirun.log, from where this attempt begins."""
+
+    def __init__(self, rundir: str) -> None:
+        self.path = os.path.join(rundir, "mpirun.log")
+        self._start = 0
+
+    def open(self) -> int:
+        log = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._start = os.fstat(log).st_size
+        return log
+
+    def append(self, text: str) -> None:
+        """Raises an OSError."""
+        log = self.open()
+        try:
+            os.write(log, text.encode())
+        finally:
+            os.close(log)
+
+    def read(self) -> str:
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(self._start)
+                return file.read(MAX_LOG).decode(errors="replace")
+        except OSError:
+            return ""
+
+
 def _environment(start: StartRequest) -> dict[str, str]:
     """A minimal environment, because hydra passes all of it on to every rank."""
-    environ = {name: value for name, value in os.environ.items() if name in INHERITED or name.startswith("LC_")}
+    environ = minimal_environment()
     if node_starter(start).in_job:
-        environ.update(environment_of_srun(variables_of_job(os.environ)))
-    environ.update(account_variables())
+        environ = {**environ, **environment_of_srun(variables_of_job(os.environ)), **account_variables()}
     if start.setup:
         environ = source_setup(start.setup, environ).environ
     set_variables(environ, start.variables, ())

@@ -1,7 +1,8 @@
 """The rank wrapper: sets the planned variables and cores, starts the command, and sends its output to the supervisor.
 
 mpirun starts it as `PYTHON -IS RUNDIR/agent.zip run.rank RUNDIR/job.json LOCAL ADDRESS PORT`, with the record of
-`node/common/job.py` and two addresses of the supervisor, the first for ranks on node0. In come the messages of the
+`node/common/job.py` and two addresses of the supervisor, the first for ranks on node0. Where no mpirun numbers the
+ranks, the number is before the addresses (`rank_wrappers.py`). In come the messages of the
 supervisor (`messages.py`), signals of mpirun, and the command's output; out go that output and messages of its own
 (`messages.py`).
 
@@ -448,8 +449,8 @@ def print_error(text: str, detail: Detail | None = None) -> None:
 def main(path: str) -> int:
     try:
         job = read_job(read_json_file(path))
-        local, address, port = sys.argv[-3:]
-        code = Rank(job, path, rank_env.find_rank(job), ((local, 0), (address, int(port)))).run()
+        *words, local, address, port = sys.argv[3:]
+        code = Rank(job, path, rank_env.find_rank(job, *words), ((local, 0), (address, int(port)))).run()
     except (OSError, ValueError) as error:
         print_error(f"{path} can't be read: {getattr(error, 'strerror', None) or error}")
         code = NOT_STARTED

@@ -1,5 +1,7 @@
 """The supervisor's connections to the ranks: their messages, their output, and connections that break.
 
+The port is that of the hosts' starters, too; theirs are handed over to `starter_connections.py` by their hello.
+
 In come authenticated connections (`common/listener.py` keeps strangers out); out go messages and lost connections to
 the loop of the supervisor, and output to the record. The rules: output is acknowledged once it is written; a message
 that can't be read closes its connection alone. `machine.py` decides which wrapper has a rank, and when a rank is lost.
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING, Any, Callable, Protocol, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Protocol, Sequence
 
 from ipexctl.node.common.frames import MAX_FRAME, SUFFIXES, Chunk, FrameError, decode_chunk, encode_json
 from ipexctl.node.common.handshake import RANKS
@@ -17,6 +19,7 @@ from ipexctl.node.common.link import ConnectionBroken, Link, Pollable, message
 from ipexctl.node.common.listener import Listener
 from ipexctl.node.run import messages
 from ipexctl.node.run.machine_state import Disconnected, OutputRefused
+from ipexctl.node.run.starter_connections import StarterConnections, StarterOwner
 
 if TYPE_CHECKING:
     import socket
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
     from ipexctl.node.common.handshake import ServerHandshake
     from ipexctl.node.common.job import RankPlacement
-    from ipexctl.node.run.machine_state import Event
     from ipexctl.node.run.recorder import OutputFile, WindowFiles
 
 ACKNOWLEDGE_SIZE = 1 << 18
@@ -82,10 +84,8 @@ class RankConnection:
             sink.end(ends.get(name, 0))
 
 
-class ConnectionOwner(Protocol):
+class ConnectionOwner(StarterOwner, Protocol):
     """Decides about the connections."""
-
-    def on_event(self, event: Event) -> None: ...
 
     def on_message(self, peer: RankConnection, message: messages.Message) -> None: ...
 
@@ -102,8 +102,16 @@ class ConnectionOwner(Protocol):
 class RankConnections:
     """All ranks of a run."""
 
-    def __init__(self, token: str, listeners: list[socket.socket], owner: ConnectionOwner) -> None:
+    def __init__(
+        self,
+        token: str,
+        listeners: list[socket.socket],
+        owner: ConnectionOwner,
+        starters: Mapping[str, frozenset[int]],
+    ) -> None:
+        """`starters`: the hosts that have one, with their ranks."""
         self.all: dict[int, RankConnection] = {}
+        self.starters = StarterConnections(starters, owner)
         self.listener = Listener(listeners, token, RANKS, self._on_client)
         self.written_at = 0.0
         """When output was written last."""
@@ -114,13 +122,13 @@ class RankConnections:
 
     def add(self, peer: RankConnection) -> None:
         self.all[peer.rank] = peer
-        self.listener.expected = len(self.all)
+        self.listener.expected = len(self.all) + len(self.starters)
 
     def readers(self) -> list[Pollable]:
-        return [*self.listener.readers(), *self._peers]
+        return [*self.listener.readers(), *self._peers, *self.starters.readers()]
 
     def writers(self) -> list[Link]:
-        return [*self.listener.writers(), *self._peers_to_write()]
+        return [*self.listener.writers(), *self._peers_to_write(), *self.starters.writers()]
 
     def _peers_to_write(self) -> list[Link]:
         return [link for link in self._peers if link.pending]
@@ -131,6 +139,7 @@ class RankConnections:
         for reader in readable:
             if isinstance(reader, Link) and reader in self._peers:
                 self._drop_on_error(reader, self._receive)
+        self.starters.handle_ready([reader for reader in readable if isinstance(reader, Link)])
         self.listener.handle_ready(readable)
         has_output = bool(self._with_new_output)
         if has_output:
@@ -185,6 +194,7 @@ class RankConnections:
             if self.send_message(peer, "remove-job") and self.send_message(peer, "release") and peer.link is not None:
                 self._drop_on_error(peer.link, Link.flush)
         self.drop_all()
+        self.starters.dismiss()
         self.listener.close()
 
     def _drop_on_error(self, link: Link, action: Callable[[Link], None]) -> None:
@@ -223,6 +233,9 @@ class RankConnections:
     def _on_client(self, link: Link, handshake: ServerHandshake, fields: Json) -> None:
         """Take over the connection of a rank, which may replace its broken one."""
         hello = messages.read_hello(fields)
+        if isinstance(hello, messages.StarterHello):
+            self.starters.accept(link, handshake, hello)
+            return
         peer = self.all.get(hello.rank)
         if peer is None:
             raise ConnectionBroken("the run has no such rank")

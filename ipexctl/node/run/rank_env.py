@@ -39,10 +39,11 @@ class RankStartError(Exception):
         self.detail = detail
 
 
-def find_rank(job: JobRecord) -> int:
+def find_rank(job: JobRecord, given: str = "") -> int:
+    """`given`: its number, where no mpirun sets it."""
+    if given and int(given) in job.ranks:
+        return int(given)
     number = next((os.environ[name] for name in RANKS if os.environ.get(name, "").isdigit()), None)
-    if number is None and job.world_size == 1:  # the supervisor starts a single rank itself
-        number = "0"
     if number is None:
         raise RankStartError(f"mpirun set none of {', '.join(RANKS)}, so this rank has no number", WRONG_MPI)
     if int(number) not in job.ranks:

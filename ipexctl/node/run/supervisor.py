@@ -14,50 +14,23 @@ its caller may exit; the process that has started it follows the run. `loop.py` 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING
 
 from ipexctl.node.common import slurm, sockets
-from ipexctl.node.common.answer import Json, emit
+from ipexctl.node.common.answer import emit
 from ipexctl.node.common.files import write_atomically
 from ipexctl.node.common.job import StartRequest, SupervisorRequest
 from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.processes import allow_many_files
+from ipexctl.node.run.daemonize import daemonize
 from ipexctl.node.run.loop import SupervisorLoop
 
 if TYPE_CHECKING:
     from io import BufferedReader
-
-
-def daemonize(log_path: str) -> Callable[[Json], None] | str:
-    """Detach from the caller: a session of its own, no terminal, stderr in a file.
-
-    Returns a function that sends the one reply to the caller, in the detached process, and that reply in the original.
-    """
-    reader, writer = os.pipe()
-    if session_leader := os.fork():
-        os.close(writer)
-        with os.fdopen(reader, encoding="utf-8") as pipe:
-            line = pipe.read()
-        os.waitpid(session_leader, 0)
-        return line or json.dumps({"event": "failed", "reason": "the supervisor died at its start"}) + "\n"
-    os.setsid()
-    if os.fork():
-        os._exit(0)
-    devnull = os.open(os.devnull, os.O_RDWR)
-    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for number, target in ((0, devnull), (1, devnull), (2, log)):
-        os.dup2(target, number)
-
-    def send_reply(line: Json) -> None:
-        os.write(writer, json.dumps(line).encode() + b"\n")
-        os.close(writer)
-
-    return send_reply
 
 
 def reply_and_follow(reply: str, stdin: BufferedReader) -> int:
@@ -94,7 +67,7 @@ def main(action: str) -> int:  # noqa: ARG001
     line = stdin.readline()
     if not line.endswith(b"\n"):  # the caller has exited
         return 1
-    send_reply = daemonize(f"{request.rundir}/supervise.log")
+    send_reply = daemonize("supervisor", f"{request.rundir}/supervise.log")
     if isinstance(send_reply, str):
         for listener in listeners:  # they close with the supervisor
             listener.close()

@@ -248,7 +248,12 @@ def check_left_behind(t: Transition, mpirun: MpirunState, silence: Mapping[int, 
     on_lost(t, lost, silence, log)
     if lost:
         return
-    code, by = mpirun.ended_by
+    fail_with_program(t, left, *mpirun.ended_by)
+
+
+def fail_with_program(t: Transition, left: list[RankState], code: int | None, by: int | None) -> None:
+    """Record that what has started these ranks has ended, by a signal or with an exit code."""
+    by_mpirun = bool(t.state.starter.name)
     program = t.state.starter.name or "the rank wrapper"
     text = f"{program} was ended by {signal_name(by)}" if by else f"{program} ended (exit code {code})"
     met = [peer for peer in left if peer.has_begun]

@@ -14,7 +14,7 @@ import pytest
 if sys.version_info >= (3, 11):
     import tomllib
 else:
-    import tomli as tomllib
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 ROOT = Path(__file__).parents[3]
 PAGES = ("docs/architecture.md", "CONTRIBUTING.md")

@@ -55,6 +55,8 @@ def plans() -> list[LaunchPlan]:
             plan(*two, env=BARE, mpi="openmpi")
             for two in [[machine(SPR, at, software=software(mpis=(OPEN,))) for at in (1, 2)]]
         ),
+        plan(*two, env=BARE),
+        plan(*two, launcher="direct"),
     ]
 
 
@@ -76,7 +78,12 @@ def refusals() -> list[Case]:
         "IPv6": ((one, two), {"internal": six, "ssh_names": six}),
         "one machine twice": ((one, two), {"internal": {"node1": "10.1.0.1", "node2": "10.1.0.1"}}),
         "two MPIs in one environment": ((one,), {"env": BOTH_MPIS, "mpi": "openmpi"}),
-        "no common mpirun": ((machine(SPR, 1, software=software(mpis=(OPEN,))), two), {"env": BARE}),
+        "no common mpirun": (
+            (machine(SPR, 1, software=software(mpis=(OPEN,))), two),
+            {"env": BARE, "launcher": "mpirun"},
+        ),
+        "direct over ccl": ((one, two), {"env": IPEX, "backend": "ccl", "launcher": "direct"}),
+        "direct with an MPI": ((one, two), {"mpi": "intel", "launcher": "direct"}),
         "no Open MPI": ((machine(SPR, 1, software=software(mpis=(OPEN,))), two), {"mpi": "openmpi"}),
         "no Intel MPI": ((one,), {"env": BARE, "mpi": "intel"}),
         "an unknown MPI": ((one,), {"mpi": "/opt/x/bin/mpirun"}),

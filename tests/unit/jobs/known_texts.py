@@ -55,6 +55,8 @@ class Text:
     """A disk that its wrapper has found full."""
     lost: int = 0
     """Bytes of its output that the record lacks."""
+    others: tuple[str, ...] = ()
+    """The output of ranks 0 and 2, if all print another text."""
     stacks: str = ""
     """The stacks of a run that hung: recorded/hang-NAME.json, from PyTorch 2.13 with gloo."""
 
@@ -63,7 +65,7 @@ def _read(fields: dict[str, Any]) -> Text:
     """A row: the fields of `Text`, or only `ID: TEXT`."""
     values = fields if "id" in fields else dict(zip(("id", "text"), *fields.items(), strict=True))
     number = {"signal": signal.Signals[values["signal"]].value} if "signal" in values else {}
-    pairs = {name: tuple(values[name]) for name in ("said_by", "share") if name in values}
+    pairs = {name: tuple(values[name]) for name in ("said_by", "share", "others") if name in values}
     return Text(**{**values, **number, **pairs})
 
 
@@ -91,7 +93,7 @@ def document(text: Text) -> tuple[dict[str, Any], list[Chunk]]:
     }
     running = text.state == "running"
     return account(
-        [(row_state(text, rank), text.text if rank in text.said_by and text.by == "rank" else "") for rank in range(3)],
+        [(row_state(text, rank), output_of(text, rank)) for rank in range(3)],
         first=first if has_first and not running else None,
         mpirun=log_of(text) if text.by == "mpirun" else [],
         plan={
@@ -107,6 +109,12 @@ def document(text: Text) -> tuple[dict[str, Any], list[Chunk]]:
         silent={"since": 900.0} if running else None,
         events=[{"event": "exit", "rank": text.ended, "at": 1011.0}],
     )
+
+
+def output_of(text: Text, rank: int) -> str:
+    if text.others and rank != 1:
+        return text.others[rank // 2]
+    return text.text if rank in text.said_by and text.by == "rank" else ""
 
 
 def log_of(text: Text) -> list[str]:

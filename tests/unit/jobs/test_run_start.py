@@ -303,7 +303,7 @@ def test_the_call_that_has_started_the_run_follows_it() -> None:
 
 def test_the_supervisor_gets_a_scope_if_logind_ends_processes() -> None:
     pool = FakeSessionPool()
-    assert begin(pool, logind=Logind(present=True, kill_user_processes=True, linger=False)) is None
+    assert begin(pool, logind={"a": Logind(present=True, kill_user_processes=True, linger=False)}) is None
     assert any("systemd-run --user --scope" in script for script in pool.nodes["a"].scripts)
 
 

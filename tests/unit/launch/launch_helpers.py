@@ -111,6 +111,7 @@ def request(
     internal: Mapping[str, str] | None = None,
     ssh_names: Mapping[str, str] | None = None,
     mpi_seen: Any = None,
+    no_logins: str = "",
     transport: Any = "ssh",
     given: tuple[Setting, ...] = (),
     stated: StatedBackend | None = None,
@@ -143,6 +144,7 @@ def request(
         ssh_names=ssh_names or {},
         ssh_config=ssh_config,
         mpi_seen=mpi_seen,
+        no_logins=no_logins,
         starter=starter_of(transport),
     )
 

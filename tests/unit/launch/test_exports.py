@@ -268,7 +268,7 @@ def test_lines_of_a_value_are_never_executed(tmp_path: Path) -> None:
     made = plan(TWO[0], mpi="intel", exports=exports, master_port=4000)
     place = made.argv[-1].rpartition("/")[0]
     script = to_shell(made, (Host("localhost", "localhost"),), None, "/y").text
-    script = script.replace(place, str(here)).replace(made.launcher, "/bin/true")
+    script = script.replace(place, str(here)).replace(made.launcher.path, "/bin/true")
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False, timeout=30)
     assert done.returncode == 0, done.stderr
     assert not marker.exists()
@@ -337,7 +337,7 @@ def test_secrets_are_removed_from_nodes_also_if_the_run_fails(tmp_path: Path) ->
     stand_in.chmod(0o755)
     hosts = (Host("localhost", "localhost"),)
     text = to_shell(made, hosts, str(tmp_path / "project"), str(tmp_path / "tree")).text
-    text = text.replace(place, str(here)).replace(made.launcher, str(stand_in))
+    text = text.replace(place, str(here)).replace(made.launcher.path, str(stand_in))
     environ = {**os.environ, "HIDDEN": "it's"}
     done = subprocess.run(["sh", "-c", text], env=environ, capture_output=True, text=True, check=False, timeout=30)
     assert done.returncode == 7, done.stderr
@@ -357,6 +357,18 @@ def test_shell_export_has_reasons_and_settings_of_each_host() -> None:
         assert f"export RANK={rank} LOCAL_RANK={rank % 2}" in found.text
     assert "  cores=0,1\n" in found.text
     assert "run.rank" not in found.text
+
+
+def test_ranks_that_are_started_directly_are_exported_where_no_mpirun_is_needed() -> None:
+    made = plan(*TWO, launcher="direct", ppn=2)
+    assert "srun " in to_slurm(made, "/x", "train").text
+    with pytest.raises(UserError) as of_slurm:
+        to_slurm(made, "/x", "train", launcher="mpirun")
+    with pytest.raises(UserError) as of_mpijob:
+        to_mpijob(made, "train", "image")
+    with pytest.raises(UserError) as of_shell:
+        to_shell(made, [Host("node1", "10.0.0.1"), Host("node2", "10.0.0.2")], None, "/x")
+    assert [missing(error.value.fix or "", "--mpi") for error in (of_slurm, of_mpijob, of_shell)] == [[], [], []]
 
 
 def test_single_rank_is_exported_without_mpirun(tmp_path: Path) -> None:

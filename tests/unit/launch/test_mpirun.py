@@ -181,11 +181,11 @@ def test_ipv6_addresses_are_refused_for_hydra() -> None:
 def test_mpi_of_the_environment_is_preferred_to_that_of_the_host() -> None:
     both = software(mpis=(INTEL, OPEN))
     hosts = [machine(SPR, at, software=both) for at in (1, 2)]
-    assert plan(*hosts).launcher == f"{ENV}/bin/mpiexec.hydra"
-    assert plan(*hosts, env=BARE).launcher == "/opt/intel/oneapi/mpi/latest/bin/mpiexec.hydra"
-    assert plan(*hosts, mpi="openmpi").launcher == "/usr/bin/mpirun"
+    assert plan(*hosts).launcher.path == f"{ENV}/bin/mpiexec.hydra"
+    assert plan(*hosts, env=BARE).launcher.path == "/opt/intel/oneapi/mpi/latest/bin/mpiexec.hydra"
+    assert plan(*hosts, mpi="openmpi").launcher.path == "/usr/bin/mpirun"
     assert plan(*hosts, mpi="/usr/bin/mpirun").flavor == "openmpi"
-    assert plan(*hosts, mpi="/opt/intel/oneapi/mpi/latest/bin").launcher.endswith("latest/bin/mpiexec.hydra")
+    assert plan(*hosts, mpi="/opt/intel/oneapi/mpi/latest/bin").launcher.path.endswith("latest/bin/mpiexec.hydra")
 
 
 def test_ambiguous_mpirun_of_an_environment_with_two_mpis_is_refused() -> None:
@@ -198,12 +198,12 @@ def test_ambiguous_mpirun_of_an_environment_with_two_mpis_is_refused() -> None:
 def test_a_bundled_intel_mpi_is_found_by_its_root() -> None:
     root = f"{ENV}/lib/python3.11/site-packages/oneccl_bindings_for_pytorch/opt/mpi"
     env = replace(IPEX, packages={"torch": "2.8.0"}, variables={"I_MPI_ROOT": root})
-    assert two(env=env).launcher == f"{root}/bin/mpiexec.hydra"
+    assert two(env=env).launcher.path == f"{root}/bin/mpiexec.hydra"
 
 
 def test_mpi_of_hosts_must_have_the_same_path_on_all_hosts() -> None:
     one, other = machine(SPR, 1, software=software(mpis=(OPEN,))), machine(SPR, 2)
-    found = refusal(one, other, env=BARE)
+    found = refusal(one, other, env=BARE, launcher="mpirun")
     assert missing(found.reason, "mpirun") == []
     assert "ipexctl install" in found.fix
     assert refusal(one, other, mpi="openmpi").hosts == ("node2",)
@@ -215,11 +215,65 @@ def test_fix_names_the_mpi_of_an_installed_environment() -> None:
         envs = tuple(Env(path[-3:], path, "3.11", packages={"impi-rt": "2021.18.1"}) for path in paths)
         return machine(SPR, number, software=software(envs=envs))
 
-    found = refusal(host(1, "/h/one", "/h/two"), host(2, "/h/two"), env=BARE)
+    found = refusal(host(1, "/h/one", "/h/two"), host(2, "/h/two"), env=BARE, launcher="mpirun")
     assert missing(found.fix, "two --mpi /h/two/bin/mpirun") == []
     for other in (host(2), host(2, "/h/six")):
-        assert "/bin/mpirun" not in refusal(host(1, "/h/one"), other, env=BARE).fix
+        assert "/bin/mpirun" not in refusal(host(1, "/h/one"), other, env=BARE, launcher="mpirun").fix
     assert "/bin/mpirun" not in refusal(host(1, "/h/one"), env=BARE, mpi="openmpi").fix
+
+
+MPI = machine(SPR, 1), machine(SPR, 2)
+"""Their environment has one."""
+NO_MPI = {"env": BARE}
+
+
+@pytest.mark.parametrize(
+    ("options", "mode", "why"),
+    [
+        ({}, "mpirun", "environment"),
+        ({"launcher": "mpirun"}, "mpirun", "environment"),
+        ({"launcher": "direct"}, "direct", "--launcher"),
+        ({"launcher": "direct", "backend": "none"}, "direct", "--launcher"),
+        ({"no_logins": "node2 denies it"}, "direct", "node2 denies"),
+        ({"no_logins": "node2 denies it", "backend": "none"}, "direct", "node2 denies"),
+        ({"no_logins": "node2 denies it", "mpi": "intel"}, "mpirun", "environment"),
+        ({"no_logins": "node2 denies it", "launcher": "mpirun"}, "mpirun", "environment"),
+        ({"no_logins": "node2 denies it", "env": IPEX, "backend": "ccl"}, "mpirun", "environment"),
+        ({"launcher": "direct", "env": IPEX, "backend": "gloo"}, "direct", "--launcher"),
+        (NO_MPI, "direct", "mpirun one path"),
+        ({**NO_MPI, "backend": "none"}, "direct", "mpirun one path"),
+    ],
+)
+def test_ranks_are_started_directly_where_asked_or_where_no_mpirun_could(
+    options: dict[str, Any], mode: str, why: str
+) -> None:
+    found = plan(*MPI, **options)
+    assert (found.launcher.mode, missing(found.launcher.reason, why)) == (mode, [])
+    if mode == "direct":
+        assert (found.flavor, found.files, " ".join(found.argv)) == (
+            "none",
+            (),
+            f"{found.python} {RANK.split(' ', 1)[1]}",
+        )
+        assert any(not missing(choice, why) for choice in found.choices)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"launcher": "direct", "env": IPEX, "backend": "ccl"}, "--launcher ccl mpirun"),
+        ({"launcher": "direct", "mpi": "intel"}, "--launcher --mpi intel"),
+        ({**NO_MPI, "launcher": "mpirun"}, "mpirun one path"),
+        ({"env": replace(IPEX, packages={}, variables={}), "backend": "ccl"}, "mpirun one path"),
+    ],
+)
+def test_a_launcher_that_cannot_start_these_ranks_is_refused(options: dict[str, Any], words: str) -> None:
+    assert missing(refusal(*MPI, **options).reason, words) == []
+
+
+def test_several_ranks_on_node0_alone_need_no_other_host() -> None:
+    found = plan(machine(SPR), env=BARE, n=2, transport="srun")
+    assert (found.flavor, found.world_size) == ("none", 2)
 
 
 def test_note_names_an_mpirun_outside_the_environment() -> None:
@@ -232,7 +286,7 @@ def test_mpi_given_by_path_is_identified_by_its_version_output() -> None:
     unknown = refusal(machine(SPR), mpi="/opt/x/bin/mpirun").reason
     assert missing(unknown, "/opt/x/bin/mpirun Intel Open MPI MPICH") == []
     seen = Mpi("/opt/x/bin/mpirun", "mpich", "4.2")
-    assert plan(machine(SPR), mpi="/opt/x/bin/mpirun", mpi_seen=seen).launcher == "/opt/x/bin/mpiexec.hydra"
+    assert plan(machine(SPR), mpi="/opt/x/bin/mpirun", mpi_seen=seen).launcher.path == "/opt/x/bin/mpiexec.hydra"
 
 
 def test_oneccl_without_intel_mpirun_uses_libfabric() -> None:
@@ -275,6 +329,7 @@ def test_single_rank_starts_without_mpirun_unless_mpi_is_given() -> None:
     assert (over_ccl.flavor, value(over_ccl, "CCL_ATL_TRANSPORT")) == ("none", "ofi")
     assert plan(machine(SPR), env=STOCK, n=1, mpi="intel").flavor == "intel"
     assert refusal(machine(SPR), env=bare, n=1, mpi="intel").fix
-    assert refusal(machine(SPR), env=bare, n=2).fix
+    assert refusal(machine(SPR), env=bare, n=2, launcher="mpirun").fix
+    assert refusal(machine(SPR), env=bare, n=1, launcher="mpirun").fix
     mpi_backend = replace(STOCK, mpi_backend=True)
     assert plan(machine(SPR), env=mpi_backend, n=1, backend="mpi").flavor == "intel"

@@ -125,10 +125,24 @@ def test_files_that_are_being_written_are_known_by_their_names(names: str, expec
         {"known": {"ck/x": [1, True]}},
         {"incomplete": {"../x": "it is empty"}},
         {"incomplete": []},
+        {"named_parts": []},
+        {"named_parts": {"ck/x": "y"}},
+        {"named_parts": {"../x": ["y"]}},
+        {"named_parts": {"ck/x": ["../y"]}},
+        {"named_parts": {"ck/x": ["a/y"]}},
+        {"named_parts": {"ck/x": [".."]}},
+        {"named_parts": {"ck/x": [1]}},
+        {"named_parts": {"ck/x": ["y"] * 10_001}},
     ],
 )
 def test_reports_with_outside_paths_or_invalid_values_are_refused(changed: dict[str, Any]) -> None:
-    whole = HostCopies({"ck/x": copy_of(OLD, name="ck/x")}, {"ck/y": "it is empty"}, {"ck/x": Known(OLD, True)})
+    whole = HostCopies(
+        {"ck/x": copy_of(OLD, name="ck/x")},
+        {"ck/y": "it is empty"},
+        {"ck/x": Known(OLD, True)},
+        frozenset({"ck/x"}),
+        {"ck/x": frozenset({"y"})},
+    )
     document = json.loads(json.dumps(whole.to_json()))
     assert read_host_copies(document, "ck") == whole
     with pytest.raises(ValueError, match=r"\w"):

@@ -17,7 +17,7 @@ from ipexctl.node.run.checkpoint_exchange import describe_exchange
 SHORT = {
     "M": "model.safetensors", "T": "training_args.bin", "O": "optimizer.pt", "S": "trainer_state.json",
     "R0": "rng_state_0.pth", "R1": "rng_state_1.pth", "R2": "rng_state_2.pth",
-    "D0": "__0_0.distcp", "D1": "__1_0.distcp", "D": ".metadata",
+    "D0": "__0_0.distcp", "D1": "__1_0.distcp", "D2": "__2_0.distcp", "D": ".metadata",
     "A0": "random_states_0.pkl", "A1": "random_states_1.pkl",
 }  # fmt: skip
 
@@ -38,11 +38,14 @@ def host(words: str) -> HostCopies:
 
     `=` written here, as after the last exchange; `<` brought, likewise; `+` new; `~` written here, and changed since;
     `b` brought, and changed since; `-` written here, and deleted; `x` brought, and deleted; `?` new and half-written;
-    `k` kept here alone.
+    `k` kept here alone. After a colon: the files that the list names.
     """
-    copies, incomplete, known, kept = {}, {}, {}, set()
+    copies, incomplete, known, kept, named_parts = {}, {}, {}, set(), {}
     for word in words.split():
+        word, _, parts = word.partition(":")
         sign, name = word[0], full(word[1:])
+        if parts:
+            named_parts[name] = frozenset(SHORT[part] for part in parts.split(","))
         if sign in "=<~b-xk":
             known[name] = Known(sha(name), sign in "<bx")
         if sign in "=<+~bk":
@@ -52,7 +55,7 @@ def host(words: str) -> HostCopies:
             incomplete[name] = "it is half-written"
         if sign == "k":
             kept.add(name)
-    return HostCopies(copies, incomplete, known, kept)
+    return HostCopies(copies, incomplete, known, kept, named_parts)
 
 
 class Result(NamedTuple):
@@ -66,6 +69,11 @@ class Result(NamedTuple):
 def apply(reports: dict[str, HostCopies], plan: ExchangePlan) -> dict[str, HostCopies]:
     """The reports of the hosts after the exchange, if nothing happens."""
     after = {}
+    lists = {
+        (file, report.copies[file].content): parts
+        for report in reports.values()
+        for file, parts in report.named_parts.items()
+    }
     for name, report in reports.items():
         aside_files = set(plan.removals.get(name, ()))
         copies = {file: copy for file, copy in report.copies.items() if file not in aside_files}
@@ -74,7 +82,11 @@ def apply(reports: dict[str, HostCopies], plan: ExchangePlan) -> dict[str, HostC
             if transfer.target == name:
                 copies.update({copy.path: copy for copy in transfer.copies})
                 incomplete = {file: why for file, why in incomplete.items() if file not in copies}
-        after[name] = HostCopies(copies, incomplete, plan.known[name], frozenset(plan.kept.get(name, ())))
+        kept = frozenset(plan.kept.get(name, ()))
+        named_parts = {
+            file: lists[file, copy.content] for file, copy in copies.items() if (file, copy.content) in lists
+        }
+        after[name] = HostCopies(copies, incomplete, plan.known[name], kept, named_parts)
     return after
 
 
@@ -166,6 +178,39 @@ CASES = {
     ),
     "torch.distributed.checkpoint, rotated": (["-s-2/D -s-2/D0 xs-2/D1", "<s-2/D <s-2/D0 =s-2/D1"],
         "", ["", "s-2/D s-2/D0 s-2/D1"], []),
+    "torch.distributed.checkpoint, the host of a part is not there": (
+        ["=s-1/D:D0,D1,D2 =s-1/D0 <s-1/D1 <s-1/D2 +s-2/D:D0,D1,D2 +s-2/D0",
+         "<s-1/D:D0,D1,D2 <s-1/D0 =s-1/D1 <s-1/D2 +s-2/D1"],
+        "s-1/D s-1/D0 s-1/D1 s-1/D2", ["s-2/D s-2/D0", "s-2/D1"], [],
+    ),
+    "torch.distributed.checkpoint, all parts are there": (
+        ["+s-2/D:D0,D1,D2 +s-2/D0", "+s-2/D1", "+s-2/D2"], "s-2/D s-2/D0 s-2/D1 s-2/D2", [], [],
+    ),
+    "torch.distributed.checkpoint, written again by fewer ranks": (
+        ["~s-2/D:D0,D1 ~s-2/D0 <s-2/D1 <s-2/D2", "<s-2/D:D0,D1,D2 <s-2/D0 ~s-2/D1 <s-2/D2"],
+        "s-2/D s-2/D0 s-2/D1 s-2/D2", [], [],
+    ),
+    "FSDP with the Trainer, the host of a part is not there": (
+        ["+60/S +60/R0 +checkpoint-60/pytorch_model_fsdp_0/D:D0,D1 +checkpoint-60/pytorch_model_fsdp_0/D0", "+60/R2"],
+        "", ["60/S 60/R0 checkpoint-60/pytorch_model_fsdp_0/D checkpoint-60/pytorch_model_fsdp_0/D0", "60/R2"], [],
+    ),
+    "a Trainer, the host of a rank's state is not there": (
+        ["+60/M +60/S +60/R0", "+60/R2"], "60/M 60/S 60/R0 60/R2", [], [],
+    ),
+    "Lightning, sharded": (
+        ["+epoch=1.ckpt/D:D0,D1 +epoch=1.ckpt/D0 +epoch=1.ckpt/meta.pt +epoch=2.ckpt/D:D0,D1 +epoch=2.ckpt/D0",
+         "+epoch=1.ckpt/D1 +epoch=2.ckpt/D1"],
+        "epoch=1.ckpt/D epoch=1.ckpt/D0 epoch=1.ckpt/D1 epoch=1.ckpt/meta.pt",
+        ["epoch=2.ckpt/D epoch=2.ckpt/D0", "epoch=2.ckpt/D1"], [],
+    ),
+    "a directory with the ending of Lightning's": (
+        ["+s-9.ckpt/D:D0,D1 +s-9.ckpt/D0", "+s-9.ckpt/D1"], "s-9.ckpt/D s-9.ckpt/D0 s-9.ckpt/D1", [], [],
+    ),
+    "accelerate, a shard is missing": (
+        ["+a/step_2/model-00001-of-00002.safetensors +a/step_2/A0", "+a/step_2/A1"],
+        "", ["a/step_2/model-00001-of-00002.safetensors a/step_2/A0", "a/step_2/A1"], [],
+    ),
+    "plain torch.save, in the middle of a file": (["+a-1.pt ?a-2.pt", ""], "a-1.pt", [], ["a-2.pt"]),
     "FSDP with the Trainer": (
         ["+60/S +60/R0 +checkpoint-60/pytorch_model_fsdp_0/D0", "+60/R1"],
         "", ["60/S 60/R0 checkpoint-60/pytorch_model_fsdp_0/D0", "60/R1"], [],
@@ -301,3 +346,72 @@ def test_ranks_find_the_newest_whole_checkpoint_after_any_runs(seed: int, count:
         for report in hosts.reports.values():
             assert set(report.copies) == set(hosts.reports[order[0]].copies)
             assert all(each.is_whole for each in find_checkpoints(report.copies, "ck").values())
+
+
+class ShardHosts:
+    """The files of hosts whose ranks write shards, when not all of them take part in each run."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.reports = {f"node{number}": HostCopies() for number in range(1, 4)}
+        self.clock = 0
+        self.step = 0
+        self.deleted: set[int] = set()
+
+    def write(self, name: str, file: str, parts: frozenset[str] | None = None) -> None:
+        self.clock += 1
+        report, path = self.reports[name], f"ck/s-{self.step}/{file}"
+        copy = ManifestEntry(path, "f", 0o644, 1, sha(f"{path} {self.clock}"), self.clock)
+        lists = {} if parts is None else {path: parts}
+        self.reports[name] = report._replace(
+            copies={**report.copies, path: copy}, named_parts={**report.named_parts, **lists}
+        )
+
+    def train(self, hosts: list[str]) -> None:
+        """A save of one shard for each host; it may be cut anywhere. Rank 0 deletes the oldest of more than two."""
+        self.step += 1
+        shards = [f"__{rank}_0.distcp" for rank in range(len(hosts))]
+        writes = list(zip(hosts, shards, strict=True))
+        self.random.shuffle(writes)
+        cut = self.random.randrange(len(hosts)) if self.random.random() < 0.2 else None
+        for name, shard in writes[:cut]:
+            self.write(name, shard)
+        if cut is not None:
+            return
+        self.write(hosts[0], ".metadata", frozenset(shards))
+        own = self.reports[hosts[0]]
+        steps = sorted({int(path.split("/")[1][2:]) for path in own.copies})
+        for old in steps[:-2]:
+            self.deleted.add(old)
+            kept = {path: copy for path, copy in own.copies.items() if not path.startswith(f"ck/s-{old}/")}
+            own = own._replace(
+                copies=kept, named_parts={path: own.named_parts[path] for path in kept & own.named_parts.keys()}
+            )
+        self.reports[hosts[0]] = own
+
+    def whole(self, hosts: list[str]) -> set[int]:
+        """The steps of which these hosts have all parts."""
+        names = {path for host in hosts for path in self.reports[host].copies}
+        lists = {path: parts for host in hosts for path, parts in self.reports[host].named_parts.items()}
+        return {
+            int(path.split("/")[1][2:])
+            for path, parts in lists.items()
+            if all(f"{path.rpartition('/')[0]}/{part}" in names for part in parts)
+        }
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_shards_are_whole_on_all_hosts_that_take_part_and_no_whole_checkpoint_is_lost(seed: int) -> None:
+    hosts = ShardHosts(seed)
+    for _ in range(10):
+        names = sorted(hosts.random.sample(list(hosts.reports), hosts.random.randrange(1, 4)))
+        hosts.train(names)
+        whole = hosts.whole(names)
+        reports = {name: hosts.reports[name] for name in names}
+        hosts.reports.update(apply(reports, plan_exchange(reports)))
+        for name in names:
+            report = hosts.reports[name]
+            found = find_checkpoints(report.copies, "ck", (), report.named_parts)
+            steps = {int(path.rpartition("-")[2]) for path in found}
+            assert all(checkpoint.is_whole for checkpoint in found.values())
+            assert whole - hosts.deleted <= steps <= whole

@@ -13,7 +13,8 @@ from ipexctl.hosts.host import Host
 from ipexctl.jobs.queue import queue_of
 from ipexctl.jobs.registry import RunRecord
 from ipexctl.starters.choice import choose_starter, rank_starter_of, starter_of
-from ipexctl.starters.mpirun import OVER_SSH, SINGLE_RANK
+from ipexctl.starters.direct import DIRECT
+from ipexctl.starters.mpirun import OVER_SSH
 from ipexctl.starters.srun import OVER_SRUN, STEP
 from message_data import missing
 
@@ -94,20 +95,23 @@ def test_only_over_ssh_nodes_log_in_and_only_srun_has_a_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("counts", "backend", "single", "step"),
+    ("counts", "backend", "direct", "step"),
     [
         ({"node1": 1}, "gloo", True, False),
         ({"node1": 1}, "mpi", False, False),
-        ({"node2": 1}, "gloo", False, False),
-        ({"node1": 2}, "gloo", False, False),
-        ({"node1": 1, "node2": 1}, "gloo", False, True),
-        ({"node1": 1, "node2": 1}, "none", False, True),
+        ({"node2": 1}, "gloo", True, False),
+        ({"node2": 1}, "ccl", False, False),
+        ({"node1": 2}, "gloo", True, False),
+        ({"node1": 1}, "ccl", True, False),
+        ({"node1": 1, "node2": 1}, "gloo", True, True),
+        ({"node1": 1, "node2": 1}, "none", True, True),
         ({"node1": 1, "node2": 1}, "ccl", False, False),
+        ({"node1": 1, "node2": 1}, "mpi", False, False),
     ],
 )
-def test_ranks_that_need_no_mpi(counts: dict[str, int], backend: str, *, single: bool, step: bool) -> None:
-    assert (SINGLE_RANK.may_start(counts, "node1", backend), STEP.may_start(counts, "node1", backend)) == (single, step)
+def test_ranks_that_need_no_mpi(counts: dict[str, int], backend: str, *, direct: bool, step: bool) -> None:
+    assert (DIRECT.may_start(counts, "node1", backend), STEP.may_start(counts, "node1", backend)) == (direct, step)
 
 
 def test_flavors_of_plans_are_decoded() -> None:
-    assert (rank_starter_of("none"), rank_starter_of("srun"), rank_starter_of("intel")) == (SINGLE_RANK, STEP, None)
+    assert (rank_starter_of("none"), rank_starter_of("srun"), rank_starter_of("intel")) == (DIRECT, STEP, None)

@@ -17,7 +17,7 @@ from ipexctl.errors import UserError
 from ipexctl.extras.play.options import Option, Spec
 from ipexctl.option_declaration import declared
 from ipexctl.option_defaults import DEFAULT_ENV, RECONNECT_SECONDS
-from ipexctl.spec import RankOptions, RunOptions, SyncOptions
+from ipexctl.spec import RankOptions, RunOptions, StartOptions, SyncOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -180,6 +180,7 @@ _RUN: Final[Mapping[str, Option]] = {
     "cmd": Option("command"),
     "argv": Option("list", aliases=("args",)),
     **declared_options(RankOptions),
+    **declared_options(StartOptions),
     **declared_options(RunOptions),
     "creates": Option("path"),
     "reconnect": Option("float", default=RECONNECT_SECONDS, least=0),

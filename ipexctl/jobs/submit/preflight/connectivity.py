@@ -48,6 +48,10 @@ _OPEN_PORTS: Final = (
 )
 
 
+class NoLogin(StartError):
+    """node0 cannot log in to a node."""
+
+
 @dataclass(frozen=True, slots=True)
 class Node0Files:
     """Files of an earlier `trust` and an earlier run on node0."""
@@ -80,16 +84,20 @@ def parse_node0(text: str) -> Node0Files:
     return Node0Files(config, record if 0 <= age <= CONNECTIVITY_VALID else None)
 
 
-def check_connectivity(hosts: Sequence[Host], context: RunContext, pool: SessionPool) -> ConnectivityRecord | None:
-    """One round trip to node0, the first host; none for a single host. Raises a StartError.
+def check_connectivity(
+    hosts: Sequence[Host], context: RunContext, pool: SessionPool, *, logs_in: bool = True, keeps_record: bool = False
+) -> ConnectivityRecord | None:
+    """One round trip to node0, the first host; none for a single host. Raises a StartError, a `NoLogin` if node0 cannot
+    log in to a node.
 
     Connections that worked between the same hosts in the last minutes are not checked again; after a run that failed
-    there is no record of them. If node0 logs in nowhere, the ports alone are tried, each time, over the open sessions.
+    there is no record of them; a check removes it, unless it `keeps_record`. If node0 logs in nowhere, the ports alone
+    are tried, each time, over the open sessions.
     """
     node0, *others = hosts
     if not others:
         return None
-    if context.starter.no_logins:
+    if not logs_in:
         results = check_ports(hosts, context.addresses, context.env.python, pool)
         evaluate_connectivity(node0.name, context.addresses, results)
         return None
@@ -107,6 +115,8 @@ def check_connectivity(hosts: Sequence[Host], context: RunContext, pool: Session
     passed = context.node0.connectivity
     if key and passed is not None and passed.key == key:
         return passed
+    if keeps_record:
+        connections["record"] = ""
     program = Command.argv(context.env.python, "-I", "-S", "-c", script_text("network.ports"))
     request: ConnectivityRequest = {**connections, "probe": login_line(program, secrets.token_hex(8))}
     try:
@@ -153,11 +163,11 @@ def evaluate_connectivity(node0: str, addresses: Mapping[str, str], results: Map
             continue
         text = results[failed[0]].text
         if kind == "login":
-            raise StartError(
+            raise NoLogin(
                 StartFailure(
                     f"node0 ({node0}) cannot log into {fold(failed)}, where mpirun starts ranks by ssh"
                     + (f": {text}" if text else ""),
-                    "ipexctl trust allows it; ipexctl doctor shows details",
+                    "ipexctl trust allows it; over gloo, --launcher direct needs no such login",
                     failed,
                 )
             )

@@ -21,7 +21,7 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import SCRIPT, NotRegularError, read_regular
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.submit.preflight.trainer import uses_accelerate, uses_trainer
+from ipexctl.jobs.submit.preflight.trainer import has_trainer, uses_accelerate, uses_trainer
 from ipexctl.jobs.submit.request import StartError, StartFailure
 from ipexctl.limits import IMPORTS_CHECK
 from ipexctl.option_defaults import DEFAULT_ENV
@@ -112,6 +112,8 @@ class ScriptFile:
     """The command that makes the environment as it is, and builds it again where it is damaged."""
     packages: frozenset[str] = frozenset()
     """The packages that the environment's record lists."""
+    has_trainer: bool = False
+    """Whether it uses the Trainer of transformers."""
     uses_trainer: bool = False
     """Whether it uses the Trainer of transformers without a setting for several ranks."""
     uses_accelerate: bool = False
@@ -237,6 +239,7 @@ def read_script(name: str, data: bytes) -> ScriptFile:
         text,
         tuple(_imports(tree)),
         _doubt(tree),
+        has_trainer=has_trainer(tree),
         uses_trainer=uses_trainer(tree),
         uses_accelerate=uses_accelerate(tree),
     )

@@ -23,14 +23,14 @@ SETTING: Final = "average_tokens_across_devices"
 _OF_MODEL: Final = "accepts_loss_kwargs"
 
 
+def has_trainer(tree: ast.Module) -> bool:
+    """Whether it uses a Trainer of transformers."""
+    return any(map(_is_trainer, ast.walk(tree)))
+
+
 def uses_trainer(tree: ast.Module) -> bool:
     """Whether it uses a Trainer of transformers and names neither the setting nor what the model has for it."""
-    has_trainer = False
-    for node in ast.walk(tree):
-        has_trainer |= _is_trainer(node)
-        if {SETTING, _OF_MODEL} & _names(node):
-            return False
-    return has_trainer
+    return has_trainer(tree) and not any({SETTING, _OF_MODEL} & _names(node) for node in ast.walk(tree))
 
 
 def uses_accelerate(tree: ast.Module) -> bool:

@@ -1,0 +1,37 @@
+"""Detaches a program of a run from its caller, who may exit then: the supervisor, and the starter of a host."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Callable
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
+
+
+def daemonize(program: str, log_path: str) -> Callable[[Json], None] | str:
+    """Detach from the caller: a session of its own, no terminal, stderr in a file.
+
+    Returns a function that sends the one reply to the caller, in the detached process, and that reply in the original.
+    """
+    reader, writer = os.pipe()
+    if session_leader := os.fork():
+        os.close(writer)
+        with os.fdopen(reader, encoding="utf-8") as pipe:
+            line = pipe.read()
+        os.waitpid(session_leader, 0)
+        return line or json.dumps({"event": "failed", "reason": f"the {program} died at its start"}) + "\n"
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    devnull = os.open(os.devnull, os.O_RDWR)
+    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for number, target in ((0, devnull), (1, devnull), (2, log)):
+        os.dup2(target, number)
+
+    def send_reply(line: Json) -> None:
+        os.write(writer, json.dumps(line).encode() + b"\n")
+        os.close(writer)
+
+    return send_reply

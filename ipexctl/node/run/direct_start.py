@@ -1,0 +1,98 @@
+"""Decides about ranks that are started directly: when their wrappers have ended, what a lost starter means. Pure.
+
+Node0's wrappers are children of the supervisor, those of another host of its starter. In come their ends, and starters
+that connect or are lost; out go the code with which all of them have ended, as mpirun's would be, and failures of ranks
+that cannot begin. The rule: a starter that is lost costs no rank that runs, since ranks report and end by themselves;
+the wrappers of its host count as ended once their ranks are done.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Mapping
+
+from ipexctl.node.common.limits import LAST_MESSAGES, RANK_RECONNECT, RANK_SILENCE
+from ipexctl.node.common.records import Detail, split_details
+from ipexctl.node.run import machine_state as m
+from ipexctl.node.run import verdict
+
+if TYPE_CHECKING:
+    from ipexctl.node.run.machine_state import MpirunState, RankState, SupervisorState, Transition
+
+
+def on_starter_connected(t: Transition, event: m.StarterConnected) -> None:
+    set_starter(t, event.host, m.StarterState(is_connected=True))
+    t.log("starter", host=event.host)
+
+
+def on_starter_lost(t: Transition, event: m.StarterLost) -> None:
+    set_starter(t, event.host, m.StarterState(away_since=t.now.clock))
+    t.log("starter-lost", host=event.host)
+
+
+def set_starter(t: Transition, host: str, starter: m.StarterState) -> None:
+    t.set(starters={**t.state.starters, host: starter})
+
+
+def on_wrapper_ended(t: Transition, event: m.WrapperExited) -> None:
+    peer = t.state.ranks[event.rank]
+    if event.attempt == t.state.status.attempt and peer.wrapper_code is None:
+        t.set_rank(event.rank, wrapper_code=event.code, wrapper_ended_at=t.now.clock)
+
+
+def drop_silent_starters(t: Transition, received: Mapping[str, float]) -> None:
+    """A starter sends a message as often as a rank."""
+    now = t.now.clock
+    for host, starter in t.state.starters.items():
+        last = max(received.get(host, now), t.state.resumed_at)
+        if starter.is_connected and now - last > RANK_SILENCE:
+            t.do(m.DropStarter(host))
+            on_starter_lost(t, m.StarterLost(host))
+
+
+def ended_code(state: SupervisorState, mpirun: MpirunState, now: float) -> int | None:
+    """The code with which the wrappers have ended: that of the first that failed; None while one may run."""
+    ranks = state.ranks.values()
+    is_killed = mpirun.killed_at is not None and now - mpirun.killed_at > LAST_MESSAGES
+    if not is_killed and not all(is_gone(state, peer, now) for peer in ranks):
+        return None
+    return next((peer.wrapper_code for peer in ranks if peer.wrapper_code), 0)
+
+
+def is_gone(state: SupervisorState, peer: RankState, now: float) -> bool:
+    if peer.wrapper_code is not None:
+        return True
+    starter = state.starters.get(peer.host)
+    if starter is None or starter.is_connected or now - starter.away_since <= RANK_RECONNECT:
+        return False
+    return peer.is_done or (state.ending is not None and not peer.has_begun)
+
+
+def has_wrapper_ended_early(state: SupervisorState) -> bool:
+    """Whether what a wrapper has printed may say why its rank cannot begin."""
+    return any(peer.wrapper_code is not None and not peer.has_begun for peer in state.ranks.values())
+
+
+def check_beginning(t: Transition, mpirun: MpirunState, mpirun_log: tuple[str, ...]) -> None:
+    """The failure of ranks that cannot begin: their wrapper has ended, or their starter is away."""
+    if t.state.ending is not None:
+        return
+    now = t.now.clock
+    waiting = [peer for peer in t.ranks if not peer.has_begun]
+    ended = [peer for peer in waiting if peer.wrapper_ended_at is not None]
+    if ended and now - min(peer.wrapper_ended_at or now for peer in ended) > LAST_MESSAGES:
+        code, by = m.MpirunState(0.0, code=ended[0].wrapper_code).ended_by
+        tail = tuple(split_details(list(mpirun_log))[0])
+        t.set_status(mpirun=t.state.status.mpirun._replace(tail=tail))
+        verdict.fail_with_program(t, ended, code, by)
+        return
+    away = [
+        peer
+        for peer in waiting
+        if (starter := t.state.starters.get(peer.host)) is not None
+        and not starter.is_connected
+        and now - max(mpirun.started_at, starter.away_since) > RANK_SILENCE
+    ]
+    if away:
+        hosts = ", ".join(dict.fromkeys(peer.host for peer in away))
+        reason = f"{verdict.ranks_on_hosts(away)} could not be started: the starter on {hosts} is gone"
+        verdict.fail(t, "not-begun", reason, peers=away, detail=Detail("no-starter", {"place": hosts}))

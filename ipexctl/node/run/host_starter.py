@@ -1,0 +1,137 @@
+"""The starter of a host: starts its rank wrappers at each attempt of a run, where no mpirun does.
+
+The control machine begins it over its own session, as `PYTHON -IS RUNDIR/agent.zip run.host_starter`, with a
+`HostStarterRequest` on stdin; it answers with one line, leaves its caller, and connects to the supervisor on node0 as a
+rank does. In come the supervisor's messages (`messages.py`); out go the exit codes of the wrappers, with what they have
+printed before they were connected. So a run that restarts needs neither the control machine nor a login between nodes.
+
+`host_starter_machine.py` decides; this is its loop. The rule: the wrappers report and end by themselves, so that a
+starter that is killed costs no rank, and nothing but the next attempt needs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from typing import Any, Callable, Mapping
+
+from ipexctl.node.common.answer import Json, emit
+from ipexctl.node.common.job import HostStarterRequest
+from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.common.json_records import decode
+from ipexctl.node.common.link import ready
+from ipexctl.node.run import host_starter_machine as machine
+from ipexctl.node.run.daemonize import daemonize
+from ipexctl.node.run.messages import MAX_TEXT
+from ipexctl.node.run.rank_wrappers import RankWrappers, minimal_environment
+from ipexctl.node.run.supervisor_client import SupervisorClient
+
+NOT_STARTED = 127
+"""The code of a wrapper whose program could not be started."""
+
+
+class HostStarter:
+    """The loop: it tells `state` what has happened, and acts on the commands."""
+
+    def __init__(self, request: HostStarterRequest) -> None:
+        self.request = request
+        identity: Json = {"starter": request.host, "instance": os.urandom(16).hex()}
+        address = (request.address, request.port)
+        self.client = SupervisorClient([address], request.token, identity, self.on_welcome)
+        self.wrappers = RankWrappers()
+        self.state = machine.HostStarterState()
+        self.ends: list[Json] = []
+        """The messages about wrappers of this attempt that have ended."""
+        self.log, self._log_end = os.pipe()
+        """Gets what wrappers print themselves."""
+        for number in (self.log, self._log_end):
+            os.set_blocking(number, False)
+        self.actions: Mapping[type, Callable[[Any], None]] = {
+            machine.StartWrappers: self.start_wrappers,
+            machine.SignalWrappers: lambda command: self.wrappers.signal(command.number),
+            machine.SendBeat: lambda _: self.client.send_message("beat"),
+            machine.RepeatEnds: self.repeat_ends,
+        }
+
+    def run(self) -> None:
+        wake, wakeup = os.pipe()
+        os.set_blocking(wake, False)
+        os.set_blocking(wakeup, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        while not self.state.is_over:
+            self.turn(wake)
+        self.wrappers.kill()
+
+    def turn(self, wake: int) -> None:
+        now = time.monotonic()
+        self.client.contact = self.client.contact.on_turn(now)
+        self.client.step(now)
+        self.apply(self.state.on_turn(self.client.contact, now, has_wrappers=not self.wrappers.is_empty))
+        self.client.exchange([], [])
+        wait = self.state.seconds_to_turn(self.client.contact, now)
+        readable, writable = ready([wake, *self.client.readers()], self.client.writers(), wait)
+        if wake in readable:
+            os.read(wake, 4096)
+        for message in self.client.exchange(readable, writable):
+            self.apply(self.state.on_message(message))
+        for rank, code in self.wrappers.take_ended().items():
+            self.report_end(rank, code, self.read_log())
+
+    def apply(self, step: machine.Step) -> None:
+        self.state, commands = step
+        for command in commands:
+            self.actions[type(command)](command)
+
+    def on_welcome(self, welcome: Json) -> None:
+        self.apply(self.state.on_welcome(welcome))
+
+    def start_wrappers(self, _: machine.StartWrappers) -> None:
+        self.wrappers.kill()
+        self.read_log()
+        self.ends.clear()
+        request = self.request
+        argv = [*request.argv, request.local, request.address, str(request.port)]
+        environ = minimal_environment()
+        for rank in request.ranks:
+            try:
+                self.wrappers.start([rank], argv, environ=environ, log=self._log_end, cwd=request.rundir)
+            except OSError as error:
+                why = f"{error.filename or request.argv[0]}: {error.strerror or error}"
+                self.report_end(rank, NOT_STARTED, f"ipexctl: {request.host}: {why}\n")
+
+    def report_end(self, rank: int, code: int, text: str) -> None:
+        end = {"rank": rank, "attempt": self.state.attempt, "code": code, "text": text}
+        self.ends.append(end)
+        self.client.send_message("wrapper-ended", **end)
+
+    def repeat_ends(self, _: machine.RepeatEnds) -> None:
+        for end in self.ends:
+            self.client.send_message("wrapper-ended", **end)
+
+    def read_log(self) -> str:
+        """What wrappers have printed since the last call."""
+        with contextlib.suppress(BlockingIOError):
+            return os.read(self.log, MAX_TEXT).decode(errors="replace")
+        return ""
+
+
+def main(_: str) -> int:
+    line = sys.stdin.readline()
+    try:
+        request = decode(HostStarterRequest, parse_json(line), "the request")
+    except ValueError as error:
+        emit("failed", reason=f"the request to the starter can't be read: {error}", fix="")
+        return 1
+    send_reply = daemonize("starter", os.path.join(request.rundir, "starter.log"))
+    if isinstance(send_reply, str):
+        sys.stdout.write(send_reply)
+        sys.stdout.flush()
+        return 0
+    send_reply({"event": "done", "pid": os.getpid()})
+    HostStarter(request).run()
+    os._exit(0)

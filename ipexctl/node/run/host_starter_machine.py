@@ -1,0 +1,102 @@
+"""Decides what the starter of a host does: each method takes an event and the time, and returns the next state and
+commands. Pure; `host_starter.py` acts.
+
+In come the messages of the supervisor and a turn of the loop with the connection as it is (`supervisor_contact.py`);
+out go commands about the rank wrappers. The rules: an attempt is started once, however often the supervisor says so; a
+starter that has never met its supervisor goes as soon as the port is closed, since no run has begun then; one that has
+lost it, within the limits of a rank wrapper, ends the wrappers and goes; no wrapper stays behind it.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, NamedTuple, Tuple, Union
+
+from ipexctl.node.common.limits import OUTPUT_DRAIN, TERM_GRACE
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
+    from ipexctl.node.run.supervisor_contact import Contact
+
+NEVER = float("inf")
+BEAT_INTERVAL = 4.0
+"""Seconds between two messages, as of a rank wrapper."""
+BUSY_TURN = 0.5
+"""Seconds between two turns while there is no connection, or the end is near."""
+
+
+class StartWrappers(NamedTuple):
+    """Kill what is left of the attempt before, and start the wrappers of this one."""
+
+    attempt: int
+
+
+class SignalWrappers(NamedTuple):
+    number: int
+
+
+class SendBeat(NamedTuple):
+    """Show the supervisor that the starter lives."""
+
+
+class RepeatEnds(NamedTuple):
+    """Tell the supervisor which wrappers of the attempt have ended: a connection may have broken before it knew."""
+
+
+Command = Union[StartWrappers, SignalWrappers, SendBeat, RepeatEnds]
+Step = Tuple["HostStarterState", Tuple[Command, ...]]
+
+
+class HostStarterState(NamedTuple):
+    attempt: int | None = None
+    """The last one whose wrappers were started."""
+    has_met: bool = False
+    """The supervisor has welcomed it."""
+    is_lost: bool = False
+    """The supervisor does not answer any more: the wrappers are told to end."""
+    is_over: bool = False
+    """What is left of the wrappers is killed, and the starter exits."""
+    beat_at: float = 0.0
+    kill_at: float = NEVER
+
+    def on_welcome(self, welcome: Json) -> Step:
+        """Connected, for the first time or again; an attempt may have begun meanwhile."""
+        state, commands = self._replace(has_met=True, beat_at=0.0), (RepeatEnds(),)
+        attempt = welcome.get("start")
+        if isinstance(attempt, int):
+            state, start = state._start(attempt)
+            return state, (*commands, *start)
+        return state, commands
+
+    def on_message(self, message: Json) -> Step:
+        kind = message.get("t")
+        if kind == "start" and isinstance(message.get("attempt"), int):
+            return self._start(message["attempt"])
+        if kind == "signal" and isinstance(message.get("number"), int):
+            return self, (SignalWrappers(message["number"]),)
+        if kind == "dismiss":
+            return self._replace(is_over=True), ()
+        return self, ()
+
+    def on_turn(self, contact: Contact, now: float, *, has_wrappers: bool) -> Step:
+        """What is due."""
+        if self.is_lost:
+            return self._replace(is_over=not has_wrappers or now >= self.kill_at), ()
+        is_lost = contact.is_lost(now, at_exit=False) or (contact.is_refused and not self.has_met)
+        if is_lost:
+            state = self._replace(is_lost=True, kill_at=now + TERM_GRACE + OUTPUT_DRAIN)
+            return state, (SignalWrappers(signal.SIGTERM),) if has_wrappers else ()
+        if contact.is_up and now >= self.beat_at:
+            return self._replace(beat_at=now + BEAT_INTERVAL), (SendBeat(),)
+        return self, ()
+
+    def seconds_to_turn(self, contact: Contact, now: float) -> float:
+        """Until the loop has to have a turn, if nothing happens before."""
+        if self.is_lost or not contact.is_up:
+            return BUSY_TURN
+        return max(0.0, self.beat_at - now)
+
+    def _start(self, attempt: int) -> Step:
+        if self.is_lost or (self.attempt is not None and attempt <= self.attempt):
+            return self, ()
+        return self._replace(attempt=attempt), (StartWrappers(attempt),)

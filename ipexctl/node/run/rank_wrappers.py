@@ -1,0 +1,96 @@
+"""The rank wrappers of one host that are started without an mpirun: by the supervisor on node0, by a starter elsewhere.
+
+In come the line of a rank wrapper (`rank.py`) and the numbers of the ranks; out come the exit codes of those that have
+ended. Each wrapper is in a session of its own. The rule: a wrapper ends with the run by what its supervisor says, so
+that it outlives a starter that was killed; `kill` is for one that does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from typing import Callable, Iterable, Mapping, Sequence
+
+from ipexctl.node.common.environ import account_variables
+from ipexctl.node.common.processes import all_processes
+
+ADDRESSES = 3
+"""Words at the end of a wrapper's line: two addresses of the supervisor and its port. The number of the rank is before
+them."""
+_INHERITED = ("PATH", "LANG", "LANGUAGE", "TZ", "KRB5CCNAME")
+
+
+def minimal_environment() -> dict[str, str]:
+    """What mpirun and rank wrappers have of the login: all else could mislead them."""
+    environ = {name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith("LC_")}
+    environ.update(account_variables())
+    return environ
+
+
+class RankWrappers:
+    """The wrappers of an attempt."""
+
+    def __init__(self) -> None:
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """No wrapper runs."""
+        return not self._running
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._running.values()]
+
+    def start(
+        self,
+        ranks: Iterable[int],
+        argv: Sequence[str],
+        *,
+        environ: Mapping[str, str],
+        log: int,
+        cwd: str,
+        prepare: Callable[[], None] | None = None,
+    ) -> None:
+        """Start them; their own messages go to the file `log`. Raises an OSError."""
+        for rank in ranks:
+            self._running[rank] = subprocess.Popen(
+                [*argv[:-ADDRESSES], str(rank), *argv[-ADDRESSES:]],
+                cwd=cwd,
+                env=environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=prepare,
+            )
+
+    def take_ended(self) -> dict[int, int]:
+        """Rank → exit code, as `Popen.returncode`, of those that have ended since the last call."""
+        codes = {rank: process.poll() for rank, process in self._running.items()}
+        ended = {rank: code for rank, code in codes.items() if code is not None}
+        for rank in ended:
+            del self._running[rank]
+        return ended
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the group of each wrapper, never by name."""
+        for pid in self.pids:
+            with contextlib.suppress(OSError):
+                os.killpg(pid, number)
+
+    def kill(self) -> None:
+        """Kill those that still run, with all that is in their sessions."""
+        sessions = set(self.pids)
+        if not sessions:
+            return
+        self.signal(signal.SIGKILL)
+        for stat in all_processes():
+            if stat.session in sessions:
+                with contextlib.suppress(OSError):
+                    os.kill(stat.pid, signal.SIGKILL)
+        for process in self._running.values():
+            process.wait()
+        self._running.clear()

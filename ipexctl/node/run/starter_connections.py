@@ -1,0 +1,132 @@
+"""The supervisor's connections to the starters of the other hosts, which start the ranks where no mpirun does.
+
+In come authenticated connections, which `rank_connections.py` hands over by their hello; out go events of the machine:
+a starter is there, is lost, or says that a rank wrapper has ended. The rules: a starter has a rank of its own host
+only; a second one of a host is turned away while the first is connected; what can't be read closes its connection
+alone. `direct_start.py` decides what a lost starter means.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Mapping, Protocol
+
+from ipexctl.node.common.frames import MAX_FRAME, FrameError, encode_json
+from ipexctl.node.common.link import ConnectionBroken, Link, Pollable, message
+from ipexctl.node.run import machine_state as m
+from ipexctl.node.run import messages
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
+    from ipexctl.node.common.handshake import ServerHandshake
+
+
+class StarterOwner(Protocol):
+    """Decides about the starters."""
+
+    def on_event(self, event: m.Event) -> None: ...
+
+    def welcome_starter(self) -> Json:
+        """What a starter has to know of the run."""
+        ...
+
+    def log_of_wrappers(self, text: str) -> None:
+        """Keep what rank wrappers have printed themselves."""
+        ...
+
+
+class StarterConnections:
+    """One for each host that has a starter."""
+
+    def __init__(self, ranks: Mapping[str, frozenset[int]], owner: StarterOwner) -> None:
+        """`ranks`: host → its ranks."""
+        self._ranks, self._owner = ranks, owner
+        self._links: dict[str, Link] = {}
+        self._hosts: dict[Link, str] = {}
+        self._instances: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    def has(self, host: str) -> bool:
+        return host in self._ranks
+
+    def readers(self) -> list[Pollable]:
+        return list(self._hosts)
+
+    def writers(self) -> list[Link]:
+        return [link for link in self._hosts if link.pending]
+
+    def received(self) -> dict[str, float]:
+        """When each connected starter has sent last."""
+        return {host: link.last_received for host, link in self._links.items()}
+
+    def accept(self, link: Link, handshake: ServerHandshake, hello: messages.StarterHello) -> None:
+        """Take over the connection of a starter, which may replace its broken one."""
+        host = hello.starter
+        if host not in self._ranks:
+            raise ConnectionBroken("the run has no starter on such a host")
+        if host in self._links and self._instances[host] != hello.instance:
+            raise ConnectionBroken("another starter has this host")
+        link.reader.max_frame = MAX_FRAME
+        if (before := self._links.pop(host, None)) is not None:
+            del self._hosts[before]
+            before.close()
+        self._links[host], self._hosts[link], self._instances[host] = link, host, hello.instance
+        link.send(encode_json(handshake.welcome(**self._owner.welcome_starter())))
+        self._owner.on_event(m.StarterConnected(host))
+
+    def handle_ready(self, readable: list[Link]) -> None:
+        for link in readable:
+            if link in self._hosts:
+                try:
+                    self._receive(link, self._hosts[link])
+                except (ConnectionBroken, FrameError):
+                    self._lose(link)
+        for link in self.writers():
+            try:
+                link.flush()
+            except ConnectionBroken:
+                self._lose(link)
+
+    def send_to_all(self, t: str, **fields: Any) -> None:
+        for link in self._links.values():
+            link.send(message(t, **fields))
+
+    def drop(self, host: str) -> None:
+        if (link := self._links.get(host)) is not None:
+            self._close(link)
+
+    def dismiss(self) -> None:
+        """Let the connected starters exit."""
+        self.send_to_all("dismiss")
+        self.handle_ready([])
+        for link in list(self._hosts):
+            self._close(link)
+
+    def _receive(self, link: Link, host: str) -> None:
+        for kind, payload in link.receive():
+            if kind != b"J":
+                raise FrameError("a starter sends no output")
+            received = messages.read_starter_message(payload)
+            if isinstance(received, messages.WrapperEnded):
+                self._on_ended(host, received)
+            link.send(message("ack"))
+
+    def _on_ended(self, host: str, ended: messages.WrapperEnded) -> None:
+        if ended.rank not in self._ranks[host]:
+            raise FrameError("it has no such rank")
+        if ended.text:
+            self._owner.log_of_wrappers(ended.text)
+        self._owner.on_event(m.WrapperExited(ended.rank, ended.code, ended.attempt))
+
+    def _lose(self, link: Link) -> None:
+        host = self._close(link)
+        if host is not None:
+            self._owner.on_event(m.StarterLost(host))
+
+    def _close(self, link: Link) -> str | None:
+        link.close()
+        host = self._hosts.pop(link, None)
+        if host is not None:
+            del self._links[host]
+        return host

@@ -1,0 +1,50 @@
+"""Ranks without an mpirun: the supervisor starts those of node0, and a starter those of each other host. Pure.
+
+In come the ranks of a plan and its backend; out go whether they can be started so, and what people are told. The
+control machine begins the starters over its own sessions, so that no node logs in to another and no MPI is needed
+(`node/run/host_starter.py`). The rule: gloo and independent copies need no more; oneCCL and the backend of MPI take the
+number of a rank from an mpirun.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+RankFlavor = Literal["srun", "none"]
+"""What starts ranks without an MPI. `srun`: Slurm does. `none`: ipexctl itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectStart:
+    """Its words are those of the rank wrapper."""
+
+    flavor: RankFlavor = "none"
+    title: str = "ipexctl itself"
+    started: str = "started directly"
+    why: str = "a single rank needs no mpirun; --mpi takes one"
+    is_preferred: bool = False
+    no_logins: str = "ranks that are started directly need no logins between nodes"
+    has_starters: bool = True
+
+    def may_start(self, counts: Mapping[str, int], node0: str, backend: str) -> bool:
+        return backend != "mpi" if self.is_single(counts, node0) else backend in ("gloo", "none")
+
+    def is_single(self, counts: Mapping[str, int], node0: str) -> bool:
+        """Whether the plan has one rank, on node0: it needs no mpirun over whichever backend."""
+        return list(counts.items()) == [(node0, 1)]
+
+    def words(self, counts: Mapping[str, int], hostfile: str, *, is_crowded: bool) -> tuple[str, ...]:
+        del counts, hostfile, is_crowded
+        return ()
+
+    def hostfile(self, counts: Mapping[str, int]) -> str:
+        del counts
+        return ""
+
+
+DIRECT: Final = DirectStart()

@@ -1,0 +1,191 @@
+"""Runs on hosts without an MPI and without logins between them: `--launcher`, and what happens to starters."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_helpers import wait_until
+from cli_helpers import processes_with
+from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, mend_host
+from lab_helpers import ask
+from lab_run_helpers import WAIT_SCRIPT, Cluster, by_rank, new_cluster, session_dir, small_stack
+from message_data import missing
+
+LAB = LabSpec(hosts=3)
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(240)]
+PYTHON = ("--python", "/usr/bin/python3", "--omp", 1, "--ppn", 2)
+STARTER, WRAPPER = "run.host_starter", "run.rank"
+
+RING = """\
+import os, socket, sys, time
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+if rank == 0:
+    server = socket.create_server(address)
+    peers = [server.accept()[0] for _ in range(size - 1)]
+    total = sum(int(peer.makefile().readline()) for peer in peers)
+    for peer in peers:
+        peer.sendall(b"%d\\n" % total)
+else:
+    until = time.monotonic() + 20
+    while True:
+        try:
+            peer = socket.create_connection(address)
+            break
+        except OSError:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    peer.sendall(b"%d\\n" % rank)
+    total = int(peer.makefile().readline())
+print("sum", total, os.environ["RESTART_COUNT"], socket.gethostname(), flush=True)
+if rank == 3 and os.environ["RESTART_COUNT"] == "0" and "fail" in sys.argv:
+    time.sleep(0.5)
+    sys.exit(3)
+"""
+"""The ranks meet at MASTER_ADDR and add their numbers up, as gloo would."""
+
+
+def starters(cluster: Cluster) -> list[tuple[str, int]]:
+    """The starters that live: host and pid there."""
+    found = []
+    for host in cluster.lab.hosts:
+        said = ask(host, f"pgrep -f 'agent.zip {STARTER}'", as_root=True).out
+        found += [(host.name, int(pid)) for pid in said.split()]
+    return found
+
+
+def end_starter(cluster: Cluster, index: int, number: int) -> None:
+    cluster.as_root(index, f"pkill -{int(number)} -f 'agent.zip {STARTER}$'")
+
+
+@pytest.fixture
+def begin(cluster: Cluster) -> Callable[..., tuple[Any, str]]:
+    """Start a run of WAIT_SCRIPT; its call and its id."""
+
+    def start(*options: object) -> tuple[Any, str]:
+        cluster.write("wait.py", WAIT_SCRIPT)
+        call = cluster.begin(*PYTHON, *options, "wait.py", cluster.marker)
+        call.wait_for("here", times=6)
+        return call, next(row["id"] for row in cluster.runs() if row["state"] == "running")
+
+    return start
+
+
+@pytest.mark.core
+def test_hosts_without_an_mpi_and_without_logins_run_ranks_and_restart_them(cluster: Cluster) -> None:
+    assert "Permission denied" in cluster.on(0, "ssh -o BatchMode=yes -o StrictHostKeyChecking=no node2 true 2>&1 || :")
+    cluster.write("ring.py", RING)
+    ran = cluster.run(*PYTHON, "--max-restarts", 2, "ring.py", "fail")
+    lines = by_rank(ran.out)
+    assert {rank: [line.split()[:3] for line in said] for rank, said in lines.items()} == {
+        rank: [["sum", "15", "0"], ["sum", "15", "1"]] for rank in range(6)
+    }
+    assert [lines[rank][0].split()[3] for rank in range(6)] == ["node1", "node1", "node2", "node2", "node3", "node3"]
+    wait_until(lambda: not processes_with(cluster.lab, "agent.zip"), 10)
+
+
+def test_plan_says_which_and_why(cluster: Cluster) -> None:
+    cluster.write("ring.py", RING)
+    for options, why in (((), "mpirun one path"), (("--launcher", "direct"), "--launcher")):
+        plan = json.loads(
+            cluster.good("run", "-H", cluster.lab.hostfile, *PYTHON, *options, "--dry-run", "--json", "ring.py")
+        )
+        launcher = plan["launcher"]
+        assert (launcher["mode"], missing(launcher["reason"], why)) == ("direct", [])
+    assert missing(cluster.refused(*PYTHON, "--launcher", "mpirun", "ring.py"), "mpirun one path") == []
+
+
+def test_run_outlives_its_call_and_is_dumped_attached_and_stopped(
+    cluster: Cluster, begin: Callable[..., tuple[Any, str]]
+) -> None:
+    call, run = begin("--max-restarts", 1)
+    assert sorted(host for host, _ in starters(cluster)) == ["node2", "node3"]
+    call.process.send_signal(signal.SIGKILL)
+    call.process.wait(10)
+    stacks = json.loads(cluster.good("dump", run, "--json"))
+    assert len(stacks["ranks"]) == 6
+    assert cluster.status(run)["state"] == "running"
+    attached = cluster.begin_call("attach", run)
+    attached.wait_for("here")
+    cluster.good("stop", run)
+    assert attached.process.wait(30) == 143
+    assert cluster.status(run)["state"] == "stopped"
+    assert cluster.wait_until_gone(20, "agent.zip")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_starter_that_is_killed_or_stopped_costs_no_rank(
+    cluster: Cluster, begin: Callable[..., tuple[Any, str]], number: int
+) -> None:
+    call, run = begin()
+    end_starter(cluster, 1, number)
+    assert len(processes_with(cluster.lab, cluster.marker)) >= 6
+    assert cluster.status(run)["state"] == "running"
+    cluster.good("stop", run)
+    call.process.wait(60)
+    end_starter(cluster, 1, signal.SIGCONT)
+    assert cluster.wait_until_gone(30, "agent.zip")
+
+
+def test_host_that_is_cut_off_is_named_and_ends_its_ranks_and_its_starter(
+    cluster: Cluster, begin: Callable[..., tuple[Any, str]]
+) -> None:
+    call, run = begin()
+    break_host(cluster.lab.hosts[2], "link-down")
+    assert call.process.wait(90) == 1
+    first = json.loads(cluster.call("why", run, "--json").out)["first_failure"]
+    assert (first["kind"], first["host"]) == ("lost", "node3")
+    assert cluster.wait_until_gone(90, "agent.zip")
+    mend_host(cluster.lab.hosts[2])
+
+
+def test_supervisor_that_is_killed_leaves_neither_ranks_nor_starters(
+    cluster: Cluster, begin: Callable[..., tuple[Any, str]]
+) -> None:
+    call, _ = begin()
+    cluster.as_root(0, "pkill -9 -f 'agent.zip run.supervisor'")
+    call.process.wait(60)
+    assert cluster.wait_until_gone(60, "agent.zip")
+
+
+@pytest.mark.parametrize(
+    "spec", [LabSpec(hosts=2, shared_home=True), LabSpec(hosts=2, bastion=True)], ids=["shared-home", "bastion"]
+)
+def test_hosts_with_one_home_or_behind_a_bastion_get_their_starters(
+    make_lab: Callable[[LabSpec], Lab], tmp_path: Path, spec: LabSpec
+) -> None:
+    cluster = new_cluster(make_lab(spec), tmp_path)
+    cluster.write("ring.py", RING)
+    lines = by_rank(cluster.run(*PYTHON, "--max-restarts", 1, "ring.py", "fail").out)
+    assert [lines[rank][1].split()[:4] for rank in range(4)] == [
+        ["sum", "6", "1", host] for host in ("node1", "node1", "node2", "node2")
+    ]
+    assert cluster.wait_until_gone(10, "agent.zip")
+
+
+def test_with_an_mpi_the_logins_decide(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> None:
+    where = ("-H", cluster.lab.hostfile)
+    cluster.good("install", *where, *small_stack(session_dir(tmp_path_factory)), timeout=240)
+    cluster.write("ring.py", RING)
+    refused = cluster.refused("--omp", 1, "--launcher", "mpirun", "ring.py")
+    assert missing(refused, "trust --launcher direct") == []
+
+    def launcher(*options: object) -> dict[str, str]:
+        plan: dict[str, Any] = json.loads(cluster.run("--omp", 1, *options, "--dry-run", "--json", "ring.py").out)
+        return {name: str(value) for name, value in plan["launcher"].items()}
+
+    assert launcher()["mode"] == "direct"
+    assert missing(launcher()["reason"], "node1 log into node[2-3]") == []
+    assert by_rank(cluster.run("--omp", 1, "--ppn", 1, "ring.py").out).keys() == {0, 1, 2}
+    cluster.good("trust", *where)
+    try:
+        assert launcher()["mode"] == "mpirun"
+        assert launcher("--launcher", "direct")["mode"] == "direct"
+    finally:
+        cluster.good("trust", "--revoke", *where)

@@ -1,0 +1,192 @@
+"""Ranks of two hosts without an mpirun: the real supervisor, and the real starter of the second host beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_helpers import SLEEP_FOREVER, Run, runs_in
+
+from agent_helpers import wait_until
+from ipexctl.node.common.processes import is_running
+from message_data import missing
+
+RANKS = [{"rank": rank, "host": host, "store": "here"} for rank, host in enumerate(("here", "here", "there", "there"))]
+FAIL_ONCE = "import os, sys\nprint('attempt', os.environ['RESTART_COUNT'], flush=True)\n"
+FAIL_ONCE += "import time\ntime.sleep(0.5)\nsys.exit(3 * (os.environ['RANK'] + os.environ['RESTART_COUNT'] == '30'))"
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    with runs_in(tmp_path, size=4) as make_run:
+
+        def make_direct(command: list[str] | str, **more: Any) -> Run:
+            more["go"] = {"by_mpirun": False, "nodes": 2, "ranks": RANKS, **more.get("go", {})}
+            return make_run(command, **more)
+
+        yield make_direct
+
+
+def begin_starter(run: Run, **changes: Any) -> int:
+    """Begin the starter of `there`, as the control machine does; returns its pid."""
+    request = {
+        "rundir": str(run.rundir), "host": "there", "ranks": [2, 3], "token": run.token, "local": "@none",
+        "argv": [*run.program("run.rank"), str(run.rundir / "job.json")], "address": "127.0.0.1", "port": run.port,
+        **changes,
+    }  # fmt: skip
+    done = subprocess.run(
+        run.program("run.host_starter"),
+        input=json.dumps(request).encode() + b"\n",
+        capture_output=True,
+        timeout=20,
+        check=True,
+    )
+    reply: dict[str, Any] = json.loads(done.stdout)
+    assert reply["event"] == "done"
+    return int(reply["pid"])
+
+
+def started(run: Run) -> int:
+    run.listen()
+    run.write_job()
+    pid = begin_starter(run)
+    run.send_go()
+    return pid
+
+
+def test_ranks_of_both_hosts_run_and_the_starter_goes_with_the_run(make: Callable[..., Run]) -> None:
+    run = make("import os\nprint('rank', os.environ['RANK'], os.environ['WORLD_SIZE'])")
+    pid = started(run)
+    status = run.wait()
+    assert (status["state"], status["exit_code"], status["mpirun"]["exit_code"]) == ("ok", 0, 0)
+    assert [run.output(rank) for rank in range(4)] == [f"rank {rank} 4\n".encode() for rank in range(4)]
+    wait_until(lambda: not is_running(pid), 5)
+    assert (run.left(), run.said("mpirun.log")) == ([], "")
+    assert [event["host"] for event in run.events("starter")] == ["there"]
+
+
+def test_starter_that_connects_after_the_start_starts_its_ranks(make: Callable[..., Run]) -> None:
+    run = make("print('ran')").start()
+    time.sleep(0.5)
+    begin_starter(run)
+    assert run.wait()["state"] == "ok"
+    assert run.output(3) == b"ran\n"
+
+
+def test_restart_is_begun_by_the_starter(make: Callable[..., Run]) -> None:
+    run = make(FAIL_ONCE, go={"restarts": 1})
+    pid = started(run)
+    status = run.wait()
+    assert (status["state"], status["attempt"], len(status["attempts"])) == ("ok", 1, 1)
+    assert run.output(2).count(b"attempt 1") == run.output(0).count(b"attempt 1") == 1
+    wait_until(lambda: not is_running(pid), 5)
+    assert run.left() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_killed_starter_costs_no_rank(make: Callable[..., Run], number: int) -> None:
+    run = make("import sys, time\nprint('here', flush=True)\ntime.sleep(3)\nprint('done')")
+    pid = started(run)
+    run.wait_for_all(b"here")
+    os.kill(pid, number)
+    assert run.wait()["state"] == "ok"
+    assert [run.output(rank).endswith(b"done\n") for rank in range(4)] == [True] * 4
+    assert [event["host"] for event in run.events("starter-lost")] == ["there"]
+    wait_until(lambda: not run.left(), 5, run.left)
+
+
+@pytest.mark.rest
+def test_restart_without_the_starter_ends_and_says_so(make: Callable[..., Run]) -> None:
+    code = "import os, sys, time\nprint('here', flush=True)\ntime.sleep(600 * int(os.environ['RESTART_COUNT']) + 2)\n"
+    run = make(f"{code}sys.exit(4)", go={"restarts": 1})
+    pid = started(run)
+    run.wait_for_all(b"here")
+    os.kill(pid, signal.SIGKILL)
+    status = run.wait(60)
+    first = status["first_failure"]
+    assert (status["state"], first["kind"], first["ranks"]) == ("failed", "not-begun", [2, 3])
+    assert missing(status["reason"], "there starter") == []
+    assert run.left() == []
+
+
+@pytest.mark.rest
+def test_stopped_starter_holds_up_neither_the_run_nor_its_end(make: Callable[..., Run]) -> None:
+    run = make("import time\nprint('here', flush=True)\ntime.sleep(1)")
+    pid = started(run)
+    run.wait_for_all(b"here")
+    os.kill(pid, signal.SIGSTOP)
+    assert run.wait(60)["state"] == "ok"
+    os.kill(pid, signal.SIGCONT)
+    wait_until(lambda: not is_running(pid), 30)
+    assert run.left() == []
+
+
+def test_stop_ends_the_ranks_of_both_hosts(make: Callable[..., Run]) -> None:
+    run = make(SLEEP_FOREVER)
+    pid = started(run)
+    run.wait_for_all(b"here")
+    os.kill(run.status["supervisor"]["pid"], signal.SIGTERM)
+    assert run.wait()["state"] == "stopped"
+    wait_until(lambda: not is_running(pid), 5)
+    assert run.left() == []
+
+
+def test_starter_and_ranks_end_without_their_supervisor(make: Callable[..., Run]) -> None:
+    run = make(SLEEP_FOREVER)
+    pid = started(run)
+    run.wait_for_all(b"here")
+    os.kill(run.status["supervisor"]["pid"], signal.SIGKILL)
+    wait_until(lambda: not is_running(pid) and not run.left(), 40, run.left)
+
+
+def test_starter_goes_with_a_supervisor_that_was_never_told_to_start(make: Callable[..., Run]) -> None:
+    run = make(SLEEP_FOREVER)
+    run.listen()
+    pid = begin_starter(run)
+    time.sleep(0.5)
+    assert is_running(pid)
+    run.process.communicate(timeout=10)
+    wait_until(lambda: not is_running(pid), 5)
+
+
+@pytest.mark.parametrize("change", [{"token": "0" * 64}, {"host": "elsewhere"}])
+def test_stranger_is_not_taken_for_a_starter(make: Callable[..., Run], change: dict[str, Any]) -> None:
+    run = make("print('ran')")
+    run.listen()
+    run.write_job()
+    stranger = begin_starter(run, **change)
+    begin_starter(run)
+    run.send_go()
+    assert run.wait()["state"] == "ok"
+    assert len(run.events("starter")) == 1
+    wait_until(lambda: not is_running(stranger), 60)
+
+
+def test_wrapper_that_cannot_begin_fails_the_run_with_what_it_has_printed(make: Callable[..., Run]) -> None:
+    run = make("print('ran')")
+    run.listen()
+    run.write_job()
+    begin_starter(run, argv=[*run.program("run.rank"), str(run.rundir / "missing.json")])
+    run.send_go()
+    status = run.wait(30)
+    assert (status["state"], status["first_failure"]["kind"]) == ("failed", "not-begun")
+    assert missing(" ".join(status["mpirun"]["tail"]), "missing.json") == []
+    assert run.left() == []
+
+
+def test_second_starter_of_a_host_is_turned_away(make: Callable[..., Run]) -> None:
+    run = make("import time\nprint('here', flush=True)\ntime.sleep(2)")
+    started(run)
+    run.wait_for_all(b"here")
+    second = begin_starter(run)
+    assert run.wait()["state"] == "ok"
+    assert len(run.events("starter")) == 1
+    wait_until(lambda: not is_running(second), 20)
+    assert run.output(2) == b"here\n"

@@ -1,0 +1,141 @@
+"""Ranks that are started directly: when their wrappers have ended, and what a lost starter means for a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from supervised_run import Supervised, exit_of
+
+from ipexctl.node.common.frames import FrameError
+from ipexctl.node.common.limits import LAST_MESSAGES, MPIRUN_EXIT, RANK_RECONNECT, RANK_SILENCE
+from ipexctl.node.run import machine, messages
+from ipexctl.node.run import machine_state as m
+from message_data import missing
+
+
+def direct(ranks: int = 4, *, connected: bool = True, **plan: Any) -> Supervised:
+    """Two ranks on node1 beside the supervisor, and two on node2 with a starter."""
+    run = Supervised(ranks, by_mpirun=False, **plan)
+    if connected:
+        run.at(0, *(m.StarterConnected(host) for host in run.state.starters))
+    return run
+
+
+def wrappers(*codes: int, attempt: int = 0) -> list[m.Event]:
+    return [m.WrapperExited(rank, code, attempt) for rank, code in enumerate(codes)]
+
+
+def test_each_host_but_node0_has_a_starter_and_with_an_mpirun_none_has() -> None:
+    assert set(direct(6).state.starters) == {"node2", "node3"}
+    assert m.ranks_of_starters(direct(6).state) == {"node2": {2, 3}, "node3": {4, 5}}
+    assert Supervised(6).state.starters == {}
+
+
+def test_run_is_over_once_the_last_wrapper_has_ended() -> None:
+    run = direct().begin().end(5)
+    run.at(5.1, *wrappers(0, 0, 0))
+    assert run.state.mpirun is not None
+    assert run.state.mpirun.ended_at is None
+    run.at(5.2, m.WrapperExited(3, 0, 0)).run_until(6)
+    assert (run.ending, run.state.is_closing, run.state.status.mpirun.exit_code) == (None, True, 0)
+
+
+def test_code_of_the_wrappers_is_that_of_the_first_that_failed() -> None:
+    run = direct().begin().at(5, exit_of(2, 3)).at(5.6, *wrappers(0, 0, 3, 1))
+    assert run.state.status.mpirun.exit_code == 3
+    assert run.ending == ("failed", 3)
+
+
+@pytest.mark.parametrize("attempt", [0, 2])
+def test_end_of_a_wrapper_of_another_attempt_counts_for_nothing(attempt: int) -> None:
+    run = direct(restarts=3).begin().at(5, exit_of(2, 3))
+    run.stopped_ranks_end(5.5).at(5.6, *wrappers(0, 0, 3, 0)).run_until(8)
+    assert run.state.status.attempt == 1
+    run.at(9, *wrappers(0, 0, 0, 0, attempt=attempt))
+    assert all(peer.wrapper_code is None for peer in run.state.ranks.values())
+
+
+def test_starter_learns_at_its_connection_which_attempt_to_start() -> None:
+    run = direct(connected=False, restarts=1)
+    assert machine.attempt_to_start(run.state) is None
+    run.begin(0, 1)
+    assert machine.attempt_to_start(run.state) == 0
+    run.at(5, exit_of(0, 3))
+    assert machine.attempt_to_start(run.state) is None
+
+
+def test_lost_starter_costs_no_rank_and_the_run_ends_well_without_it() -> None:
+    run = direct().begin().at(3, m.StarterLost("node2")).run_until(3 + 3 * RANK_SILENCE)
+    assert run.ending is None
+    at = run.clock
+    run.end(at).at(at, *wrappers(0, 0)).run_until(at + RANK_RECONNECT + 1)
+    assert (run.ending, run.state.is_closing) == (None, True)
+
+
+@pytest.mark.parametrize(("back_at", "is_failed"), [(RANK_SILENCE - 2, False), (None, True)])
+def test_ranks_wait_for_their_starter_to_connect_or_to_come_back(back_at: float | None, *, is_failed: bool) -> None:
+    run = direct(connected=False).begin(0, 1)
+    if back_at is not None:
+        run.run_until(back_at).at(back_at, m.StarterConnected("node2")).connect(2, 3)
+    run.run_until(RANK_SILENCE + 2)
+    assert (run.ending is not None) == is_failed
+    if is_failed:
+        failure = run.state.status.first_failure
+        assert failure is not None
+        assert (failure.kind, failure.rank, failure.host, failure.ranks) == ("not-begun", 2, "node2", (2, 3))
+        assert failure.detail is not None
+        assert (failure.detail.kind, failure.detail.fields) == ("no-starter", {"place": "node2"})
+        assert missing(run.state.status.reason, "2-3 node2 starter") == []
+
+
+def test_silent_starter_is_dropped_as_a_silent_rank_is() -> None:
+    run = direct().begin()
+    run.looks = {"starters": {"node2": 0.0}}
+    run.run_until(RANK_SILENCE)
+    assert run.state.starters["node2"].is_connected
+    run.run_until(RANK_SILENCE + 2)
+    assert run.done(m.DropStarter) == [m.DropStarter("node2")]
+    assert (run.state.starters["node2"].is_connected, run.ending) == (False, None)
+
+
+def test_wrapper_that_ends_before_its_rank_has_begun_fails_the_run_soon() -> None:
+    run = direct().begin(0, 1, 2).at(2, m.WrapperExited(3, 111, 0))
+    run.looks = {"mpirun_log": ("ipexctl: node2: no way back",)}
+    assert machine.needs_mpirun_log(run.state)
+    run.run_until(2 + LAST_MESSAGES + 1)
+    assert run.ending == ("failed", 1)
+    failure = run.state.status.first_failure
+    assert failure is not None
+    assert (failure.kind, failure.ranks) == ("not-begun", (3,))
+    assert missing(run.state.status.reason, "111 rank 3 node2") == []
+    assert run.state.status.mpirun.tail == ("ipexctl: node2: no way back",)
+
+
+def test_killed_wrapper_is_the_loss_of_its_rank() -> None:
+    run = direct().begin().at(4, m.Disconnected(3, 4.0, closed_by_peer=True), m.WrapperExited(3, -9, 0))
+    run.run_until(4 + RANK_RECONNECT + 1)
+    failure = run.state.status.first_failure
+    assert failure is not None
+    assert (failure.kind, failure.rank, failure.host) == ("lost", 3, "node2")
+
+
+def test_wrappers_of_a_starter_that_answers_no_more_are_given_up() -> None:
+    """They are told to end, then killed; where nothing says that they are, that is waited for no longer."""
+    run = direct().begin().end(5).at(5.1, *wrappers(0, 0)).run_until(5 + MPIRUN_EXIT + 8)
+    assert run.state.is_closing
+
+
+def test_messages_of_a_starter_are_checked() -> None:
+    ended = messages.read_starter_message(b'{"t": "wrapper-ended", "rank": 2, "attempt": 0, "code": -9, "text": "x"}')
+    assert ended == messages.WrapperEnded(2, 0, -9, "x")
+    hello = messages.read_hello({"t": "hello", "starter": "node2", "instance": "a", "pid": 3})
+    assert hello == messages.StarterHello("node2", "a")
+    for wrong in (
+        b'{"t": "wrapper-ended", "rank": 2, "attempt": 0, "code": 1000}',
+        b'{"t": "wrapper-ended", "rank": "2", "attempt": 0, "code": 0}',
+        b'{"t": "exit", "code": 0}',
+        b"[]",
+    ):
+        with pytest.raises(FrameError):
+            messages.read_starter_message(wrong)

@@ -1,0 +1,104 @@
+"""What the starter of a host does: when it starts rank wrappers, when it ends them, and when it goes."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from ipexctl.node.common.limits import OUTPUT_DRAIN, SUPERVISOR_REFUSED, SUPERVISOR_SILENCE, TERM_GRACE
+from ipexctl.node.run.host_starter_machine import (
+    BEAT_INTERVAL,
+    HostStarterState,
+    RepeatEnds,
+    SendBeat,
+    SignalWrappers,
+    StartWrappers,
+)
+from ipexctl.node.run.supervisor_contact import Contact
+
+ADDRESS = (("10.0.0.1", 7),)
+MET = HostStarterState(has_met=True)
+
+
+def contact(last: float = 0.0, *, is_up: bool = False, is_refused: bool = False) -> Contact:
+    made = Contact(ADDRESS, last_received=last, turned_at=last)
+    return made.on_welcome(last) if is_up else made._replace(is_refused=is_refused)
+
+
+@pytest.mark.parametrize(
+    ("messages", "started"),
+    [
+        ([{"t": "start", "attempt": 0}], [0]),
+        ([{"t": "start", "attempt": 0}, {"t": "start", "attempt": 0}], [0]),
+        ([{"t": "start", "attempt": 0}, {"t": "start", "attempt": 1}], [0, 1]),
+        ([{"t": "start", "attempt": 2}, {"t": "start", "attempt": 1}], [2]),
+        ([{"t": "start"}, {"t": "start", "attempt": "1"}, {"t": "ack"}, {}], []),
+    ],
+)
+def test_an_attempt_is_started_once(messages: list[dict[str, Any]], started: list[int]) -> None:
+    state, found = MET, []
+    for message in messages:
+        state, commands = state.on_message(message)
+        found += [command.attempt for command in commands if isinstance(command, StartWrappers)]
+    assert found == started
+
+
+@pytest.mark.parametrize(
+    ("welcome", "before", "commands"),
+    [
+        ({"start": None}, None, (RepeatEnds(),)),
+        ({"start": 0}, None, (RepeatEnds(), StartWrappers(0))),
+        ({"start": 0}, 0, (RepeatEnds(),)),
+        ({"start": 1}, 0, (RepeatEnds(), StartWrappers(1))),
+    ],
+)
+def test_a_starter_that_connects_late_or_again_starts_what_it_has_missed(
+    welcome: dict[str, Any], before: int | None, commands: tuple[object, ...]
+) -> None:
+    state, found = HostStarterState(attempt=before).on_welcome(welcome)
+    assert (found, state.has_met) == (commands, True)
+
+
+@pytest.mark.parametrize(
+    ("state", "seen", "now", "is_lost"),
+    [
+        (HostStarterState(), contact(is_refused=True), 0.5, True),
+        (HostStarterState(), contact(), 0.5, False),
+        (MET, contact(is_refused=True), SUPERVISOR_REFUSED, False),
+        (MET, contact(is_refused=True), SUPERVISOR_REFUSED + 0.1, True),
+        (MET, contact(), SUPERVISOR_SILENCE, False),
+        (MET, contact(), SUPERVISOR_SILENCE + 0.1, True),
+        (MET, contact(is_up=True), 0.5, False),
+    ],
+)
+def test_supervisor_is_lost_within_the_limits_of_a_rank(
+    state: HostStarterState, seen: Contact, now: float, *, is_lost: bool
+) -> None:
+    after, commands = state.on_turn(seen, now, has_wrappers=True)
+    assert after.is_lost == is_lost
+    assert (SignalWrappers(signal.SIGTERM) in commands) == is_lost
+
+
+def test_lost_starter_waits_for_its_wrappers_and_then_kills_them() -> None:
+    lost, _ = MET.on_turn(contact(is_refused=True), 100.0, has_wrappers=True)
+    limit = 100.0 + TERM_GRACE + OUTPUT_DRAIN
+    for now, has_wrappers, is_over in ((101.0, True, False), (101.0, False, True), (limit, True, True)):
+        assert lost.on_turn(contact(), now, has_wrappers=has_wrappers)[0].is_over == is_over
+    assert lost.on_message({"t": "start", "attempt": 5})[1] == ()
+
+
+def test_signals_and_the_end_come_from_the_supervisor() -> None:
+    assert MET.on_message({"t": "signal", "number": 9})[1] == (SignalWrappers(9),)
+    assert MET.on_message({"t": "signal"})[1] == ()
+    assert MET.on_message({"t": "dismiss"})[0].is_over
+
+
+def test_it_shows_that_it_lives_as_often_as_a_rank() -> None:
+    seen = contact(10.0, is_up=True)
+    state, commands = MET.on_turn(seen, 10.0, has_wrappers=False)
+    assert commands == (SendBeat(),)
+    assert state.seconds_to_turn(seen, 10.0) == BEAT_INTERVAL
+    assert state.on_turn(seen, 10.0 + BEAT_INTERVAL - 0.1, has_wrappers=False)[1] == ()
+    assert state.on_turn(seen, 10.0 + BEAT_INTERVAL, has_wrappers=False)[1] == (SendBeat(),)
