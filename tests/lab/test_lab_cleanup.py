@@ -34,16 +34,16 @@ up.up(LabSpec(hosts=6, name="tst-a", cpus=("haswell",), shared_home=True, intern
 def test_down_removes_everything_of_a_lab_in_use() -> None:
     answer = run_in_namespaces("""
 spec = LabSpec(hosts=3, name="tst-a", cpus=("haswell",), shared_home=True, bastion=True)
-made = lab.up(spec)
-for fault in reversed(lab.FAULTS):
+made = labs.up(spec)
+for fault in reversed(labs.FAULTS):
     if fault.clashes != "shell" and fault.name not in ("sshd-dead", "changed-host-key", "full-disk"):
-        lab.break_host(made.hosts[0], fault.name)
-session = subprocess.Popen(lab.ssh_argv(made.hosts[1], ["sleep", "60"]), stdin=subprocess.DEVNULL)
+        labs.break_host(made.hosts[0], fault.name)
+session = subprocess.Popen(labs.ssh_argv(made.hosts[1], ["sleep", "60"]), stdin=subprocess.DEVNULL)
 time.sleep(1)
 result["during"] = snapshot()
-result["removed"] = lab.down("tst-a").labs
+result["removed"] = labs.down("tst-a").labs
 session.wait(10)
-lab.down()
+labs.down()
 """)
     during = answer["during"]
     assert during["namespaces"] == [f"ipx-tst-a-{name}" for name in ("bastion", "node1", "node2", "node3", "switch")]
@@ -61,8 +61,8 @@ for line in making.stdout:
         break
 making.kill()
 making.wait()
-result["left"] = [made.ready for made in lab.list_labs()]
-result["removed"] = lab.down().labs
+result["left"] = [made.ready for made in labs.list_labs()]
+result["removed"] = labs.down().labs
 """)
     assert answer["left"] == [False]
     assert answer["removed"] == ["tst-a"]
@@ -78,7 +78,7 @@ test.write_text("import sys, time\\nfrom ipexctl.extras.lab.labs import LabSpec,
 def session(*program):
     argv = [sys.executable, *program, "-q", "-p", "no:xdist", "-p", "no:cacheprovider", str(test)]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    while not [made for made in lab.find_labs() if made.lab and made.lab.ready]:
+    while not [made for made in labs.find_labs() if made.lab and made.lab.ready]:
         time.sleep(0.05)
     return process
 """
@@ -88,14 +88,14 @@ def test_killed_pytest_leaves_a_lab_that_anybody_may_remove() -> None:
     answer = run_in_namespaces(f"""{_SESSION}
 tests = session("-m", "pytest")
 try:
-    lab.down()
+    labs.down()
 except UserError as error:
     result["said"] = error.message
 tests.kill()
 tests.wait()
-result["left"] = [(made.name, made.condition) for made in lab.find_labs()]
-result["removed"] = lab.remove_abandoned().labs
-lab.down()
+result["left"] = [(made.name, made.condition) for made in labs.find_labs()]
+result["removed"] = labs.remove_abandoned().labs
+labs.down()
 """)
     assert missing(answer["said"], "tst-a") == []
     assert answer["left"] == [["tst-a", "abandoned"]]
@@ -114,8 +114,8 @@ time.sleep(1)
 tests.send_signal(signal.SIGTERM)
 result["said"], _ = tests.communicate(timeout=40)
 result["rc"] = tests.returncode
-result["left"] = [made.name for made in lab.find_labs()]
-lab.down()
+result["left"] = [made.name for made in labs.find_labs()]
+labs.down()
 """)
     assert (answer["rc"], answer["left"]) == (130, []), answer["said"]
     assert "Traceback" not in answer["said"]
@@ -143,7 +143,7 @@ def test_failed_up_reports_the_reason_and_leaves_nothing() -> None:
 from ipexctl.extras.lab import files
 files.sshd_config = lambda openssh: "Nonsense yes\\n"
 try:
-    lab.up(LabSpec(hosts=2, name="tst-a"))
+    labs.up(LabSpec(hosts=2, name="tst-a"))
 except UserError as error:
     result["said"] = error.message
 os.rmdir("/var/lib/ipexctl/labs")
@@ -155,15 +155,15 @@ os.rmdir("/var/lib/ipexctl/labs")
 
 def test_host_with_killed_init_is_named_and_removed() -> None:
     answer = run_in_namespaces("""
-made = lab.up(LabSpec(hosts=2, name="tst-a"))
+made = labs.up(LabSpec(hosts=2, name="tst-a"))
 from ipexctl.extras.lab.system import init_of
 os.kill(init_of(made.hosts[0].netns), signal.SIGKILL)
 time.sleep(0.3)
 try:
-    lab.break_host(made.hosts[0], "noisy-rc")
+    labs.break_host(made.hosts[0], "noisy-rc")
 except UserError as error:
     result["said"] = error.message
-lab.down()
+labs.down()
 """)
     assert missing(answer["said"], "node1") == []
     assert new_leftovers(answer) == {}
@@ -172,9 +172,9 @@ lab.down()
 def test_down_removes_a_lab_without_a_record() -> None:
     answer = run_in_namespaces("""
 import shutil
-made = lab.up(LabSpec(hosts=2, name="tst-a"))
+made = labs.up(LabSpec(hosts=2, name="tst-a"))
 shutil.rmtree(made.dir)
-result["removed"] = lab.down().labs
+result["removed"] = labs.down().labs
 """)
     assert answer["removed"] == ["tst-a"]
     assert new_leftovers(answer) == {}
@@ -186,11 +186,11 @@ code = "from ipexctl.extras.lab.labs import LabSpec, up; lab = up(LabSpec(hosts=
 makings = [child(code) for _ in range(3)]
 result["made"] = sorted(making.communicate(timeout=40)[0].strip() for making in makings)
 try:
-    lab.down()
+    labs.down()
 except UserError as error:
     result["said"] = error.message
-result["left"] = sorted(made.name for made in lab.list_labs())
-result["removed"] = lab.down(remove_all=True).labs
+result["left"] = sorted(made.name for made in labs.list_labs())
+result["removed"] = labs.down(remove_all=True).labs
 """)
     assert sorted(line.split()[0] for line in answer["made"]) == ["lab", "lab2", "lab3"]
     assert len({line.split()[1] for line in answer["made"]}) == 3
@@ -202,10 +202,10 @@ result["removed"] = lab.down(remove_all=True).labs
 def test_down_of_an_unknown_lab_is_refused() -> None:
     answer = run_in_namespaces("""
 try:
-    lab.down("nothing")
+    labs.down("nothing")
 except UserError as error:
     result["said"] = error.message
-result["removed"] = lab.down().labs
+result["removed"] = labs.down().labs
 """)
     assert "'nothing'" in answer["said"]
     assert answer["removed"] == []
@@ -215,15 +215,15 @@ def test_tmpfs_is_used_if_disk_images_cannot_be_mounted() -> None:
     answer = run_in_namespaces("""
 from ipexctl.extras.lab import disk
 disk.can_mount_images = lambda: False
-made = lab.up(LabSpec(hosts=2, name="tst-a", shared_home=True))
+made = labs.up(LabSpec(hosts=2, name="tst-a", shared_home=True))
 def ask(text):
-    return subprocess.run(lab.ssh_argv(made.hosts[0], [text]), stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    return subprocess.run(labs.ssh_argv(made.hosts[0], [text]), stdin=subprocess.DEVNULL, capture_output=True, text=True)
 result["disk"] = ask("stat -f -c %T /var/tmp; echo x >~/x; cat ~/x").stdout
-lab.break_host(made.hosts[0], "full-disk")
+labs.break_host(made.hosts[0], "full-disk")
 result["full"] = ask("head -c 1000000 /dev/zero >/var/tmp/new").stderr
-lab.mend_host(made.hosts[0])
+labs.mend_host(made.hosts[0])
 result["mended"] = ask("head -c 1000000 /dev/zero >/var/tmp/new").returncode
-lab.down()
+labs.down()
 """)
     assert answer["disk"] == "tmpfs\nx\n"
     assert "No space left" in answer["full"]

@@ -79,7 +79,7 @@ def test_different_environments_are_reported_with_their_hosts(cluster: Cluster) 
 def test_missing_logins_from_node0_are_reported_with_trust_as_fix(cluster: Cluster) -> None:
     cluster.on(0, "mv .ipexctl/ssh .ipexctl/ssh.away")
     try:
-        said = cluster.refused("--ppn", "1", "who.py")
+        said = cluster.refused("--ppn", "1", "--launcher", "mpirun", "who.py")
     finally:
         cluster.on(0, "mv .ipexctl/ssh.away .ipexctl/ssh")
     assert missing(said, "node1 node[2-3]") == []
