@@ -50,6 +50,9 @@ NODE0_LEAST_SILENCE: Final = 10.0
 NODE0_STEADY: Final = 30.0
 """A connection that has brought frames for so long is as good as one that was never lost."""
 
+MIRROR_INTERVAL: Final = 10.0
+"""Between two passes of `fetch --follow`: a page that draws curves reloads them every 30 seconds."""
+
 JOB_UPLOAD: Final = 60.0
 """For the job files of a host: a few KB, so that more means a file system that hangs."""
 RUN_START: Final = 120.0

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from ipexctl.cli import complete
-from ipexctl.cli.options import Home, Output, Targets, argument, command, flag, is_on_command_line, option
+from ipexctl.cli.options import RECONNECT, Home, Output, Targets, argument, command, flag, is_on_command_line, option
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ def fetch_command(
     host: str | None = option("--from HOST", "Fetch from this host of the run (default: node0)."),
     all_hosts: bool = flag("--all-hosts", "Fetch from every host of the run, each to DEST/HOST."),
     results: bool = flag("--results", "Fetch what ranks wrote to IPEXCTL_RUN_DIR, from every host of the run."),
+    follow: bool = flag("--follow", "Mirror the files of a run, every 10 seconds, until it ends."),
+    reconnect: float = RECONNECT,
     targets: Targets,
     home: Home,
     output: Output,
@@ -53,7 +55,8 @@ def fetch_command(
     RUN alone fetches its record and the files that it wrote on node0, to
     DEST/RUN. --results fetches what ranks wrote to the directory IPEXCTL_RUN_DIR of
     their host. At DEST, identical files are skipped, different files are
-    replaced, and partial files are resumed.
+    replaced, and partial files are resumed. With --follow, files that grow on the
+    host grow at DEST, and nothing is removed there; Ctrl-C ends only this call.
 
     \b
     Example: ipexctl fetch last:checkpoints/ ./out
@@ -64,11 +67,17 @@ def fetch_command(
 
     if rank is not None and host is not None:
         raise UserError("-r and --from exclude each other", fix="use one of them to name the host")
-    if all_hosts or results:
-        if rank is not None or host is not None:
-            raise UserError(
-                "-r and --from name one host, --all-hosts and --results take all", fix="leave one of them out"
+    if (all_hosts or results) and (rank is not None or host is not None):
+        raise UserError("-r and --from name one host, --all-hosts and --results take all", fix="leave one of them out")
+    if follow:
+        raise typer.Exit(
+            _follow(
+                parse_source(source), dest, rank, host, targets, output,
+                all_hosts=all_hosts, results=results, reconnect=reconnect,
+                has_connect_timeout=is_on_command_line(ctx, "connect_timeout"),
             )
+        )  # fmt: skip
+    if all_hosts or results:
         raise typer.Exit(
             _fetch_from_all(
                 parse_source(source), dest, targets, output,
@@ -144,6 +153,77 @@ def _fetch_one(
     return result, result.exit_code if interrupt.code is None else interrupt.code, found
 
 
+def _follow(
+    source: FetchSource,
+    dest: str,
+    rank: int | None,
+    host: str | None,
+    targets: Targets,
+    output: Output,
+    *,
+    all_hosts: bool,
+    results: bool,
+    reconnect: float,
+    has_connect_timeout: bool,
+) -> int:
+    """Mirror the files until the run ends; the exit code. Ctrl-C leaves what has arrived."""
+    from ipexctl.cli.hosts import choose_hosts, open_pool, with_call_options
+    from ipexctl.cli.run_hosts import begun, find_run
+    from ipexctl.jobs.fetch import found_nothing, order_of_run, orders_of_all_hosts
+    from ipexctl.jobs.local_copy import read_final_status
+    from ipexctl.jobs.mirror import RunMirror
+    from ipexctl.jobs.registry import RunRegistry
+    from ipexctl.remote.outcome import HostError, exit_code
+    from ipexctl.ui.fetch import show_all_json, show_followed, show_json, show_no_results, show_other_hosts
+    from ipexctl.ui.progress_view import ProgressView
+
+    _check_results_path(source, dest, results=results)
+    record = begun(find_run(source.word, output), output, waits=True)
+    others = choose_hosts(targets) if targets.names_hosts and host is not None else ()
+    requests = (
+        orders_of_all_hosts(record, source.path, dest, results=results)
+        if all_hosts or results
+        else [order_of_run(record, source.path, dest, rank=rank, host=host, others=others)]
+    )
+    _, options = _with_call_options(requests[0], record, targets, output, has_connect_timeout=has_connect_timeout)
+    if requests[0].other_hosts and not output.quiet and not output.json:
+        show_other_hosts(requests[0])
+    is_over = read_final_status(RunRegistry().directory / record.id) is not None
+    of_call = targets.without_defaults()
+    progress = ProgressView(quiet=output.quiet or output.json, verbose=output.verbose > 0, no_color=output.no_color)
+    ended: HostError | None = None
+    with open_pool(options, targets.forks) as (pool, interrupt), progress as view:
+        mirror = RunMirror(
+            record,
+            requests,
+            lambda host: pool.lend(with_call_options(host, of_call), pool.cancel),
+            view.watch,
+            pool.cancel,
+            reconnect=reconnect,
+            timeout=targets.timeout,
+        )
+        try:
+            mirror.follow(is_over=is_over)
+        except HostError as error:
+            ended = error
+    found = mirror.results(ended)
+    if not output.json:
+        show_followed(found, quiet=output.quiet)
+    elif all_hosts or results:
+        show_all_json(found)
+    else:
+        show_json(found[0], requests[0].other_hosts, ())
+    if results and ended is None and not output.quiet and found_nothing(found):
+        show_no_results(record.id, dest)
+    sys.stdout.flush()
+    return interrupt.code or exit_code([result.status for result in found])
+
+
+def _check_results_path(source: FetchSource, dest: str, *, results: bool) -> None:
+    if results and source.path is not None:
+        raise UserError("--results has its own path", fix=f"ipexctl fetch {source.word} {dest} --results")
+
+
 def _fetch_from_all(
     source: FetchSource, dest: str, targets: Targets, output: Output, *, results: bool, has_connect_timeout: bool
 ) -> int:
@@ -153,8 +233,7 @@ def _fetch_from_all(
     from ipexctl.remote.outcome import exit_code
     from ipexctl.ui.fetch import show, show_all_json, show_no_results
 
-    if results and source.path is not None:
-        raise UserError("--results has its own path", fix=f"ipexctl fetch {source.word} {dest} --results")
+    _check_results_path(source, dest, results=results)
     record = begun(find_run(source.word, output), output)
     found: list[FetchResult] = []
     interrupted = 0

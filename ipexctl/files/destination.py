@@ -1,11 +1,12 @@
 """Writes fetched files on the control machine: to a temporary file beside the destination, checked, then renamed.
 
 In come the entries and bytes that `receiver.py` has from a host; out go files, directories and links below DEST, and
-for each file the part that is missing (`MissingPart`). A part that has arrived stays for the next call. The rules:
-every name is taken from a directory that is held open, and no link is followed: nothing is written outside; where
-another account may write, too, as in /tmp, nothing of it is taken for a part or for a file that is there already, and
-its directories are not written into; modes are those of the host without what the caller's umask takes away, as with
-cp and rsync.
+for each file the part that is missing (`MissingPart`), by a pure rule (`choose_transfer`). A part that has arrived
+stays for the next call. The rules: every name is taken from a directory that is held open, and no link is followed:
+nothing is written outside; where another account may write, too, as in /tmp, nothing of it is taken for a part or for
+a file that is there already, and its directories are not written into; modes are those of the host without what the
+caller's umask takes away, as with cp and rsync. For a run that goes on, a file that has grown on the host grows here,
+in its place, as a program may hold it open.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import os
 import re
 import stat
 import zlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
@@ -76,16 +77,29 @@ class _OpenFile:
     crc: int
     at: int
     in_place: bool
-    """Its content is complete already; its times and mode are not set."""
+    """Its bytes are those of the file itself: it is complete but for its time and mode, or it grows."""
     refused: str = ""
     """Why its bytes are discarded."""
+    kept: int | None = field(init=False, default=None)
+    """The size of a file that grows, before this transfer."""
+
+    def __post_init__(self) -> None:
+        self.kept = self.at if self.in_place and self.at < self.entry.size and not self.refused else None
+
+    def cut(self) -> None:
+        """Take away what a file has grown by: it is not what the host has."""
+        if self.kept is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self.number, self.kept)
 
 
 class Destination:
     """A directory of the control machine, and the entries written below it."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, *, appends: bool = False) -> None:
         self.root = root
+        self._appends = appends
+        """A file that has grown on the host grows here."""
         self._umask = read_umask()
         self._directories: list[ManifestEntry] = []
         self._made: tuple[str, ...] | None = None
@@ -153,6 +167,10 @@ class Destination:
         name = encode_name(entry.parts[-1])
         try:
             directory = self._enter(entry.parts[:-1])
+            if at and missing.in_place and self._appends and at < entry.size:
+                number = _open_to_append(directory, name, at)
+                self._file = _OpenFile(entry, directory, b"", number, crc, at, True)
+                return
             if at and missing.in_place:
                 refused = "" if at == entry.size else "it changed while it was read; fetch it again"
                 number = os.open(name, _READING, dir_fd=directory.number)
@@ -222,8 +240,10 @@ class Destination:
             if file.refused:
                 raise WriteRefused(file.refused)
             if changed and not (may_grow and file.at == entry.size):
+                file.cut()
                 raise WriteRefused("it changed while it was read; fetch it again")
             if file.crc != known or file.at != entry.size:
+                file.cut()
                 with contextlib.suppress(OSError):
                     file.directory.unlink(file.part)
                 raise WriteRefused("it was damaged on the way; fetch it again")
@@ -264,33 +284,34 @@ class Destination:
         self, directory: GuardedDirectory, name: bytes, there: os.stat_result | None, entry: ManifestEntry
     ) -> MissingPart | None:
         is_file = there is not None and stat.S_ISREG(there.st_mode) and not _is_strangers(there, directory.status())
-        if is_file and there is not None and there.st_size == entry.size:
-            if _same_time(there.st_mtime_ns, entry.mtime):
-                if stat.S_IMODE(there.st_mode) != self._mode_of(entry):
-                    self._set_mode(directory, name, entry)
-                return None
-            return self._partial_file(directory, name, entry, in_place=True)
+        known = _LocalFile(there.st_size, there.st_mtime_ns) if is_file and there is not None else None
         part = directory.status_of(_part(name))
-        if part is not None and _is_own(part) and 0 < part.st_size <= entry.size:
-            return self._partial_file(directory, _part(name), entry, in_place=False)
-        return MissingPart(entry)
+        part_size = part.st_size if part is not None and _is_own(part) else 0
+        transfer = choose_transfer(entry, known, part_size, appends=self._appends)
+        if transfer == "none":
+            if there is not None and stat.S_IMODE(there.st_mode) != self._mode_of(entry):
+                self._set_mode(directory, name, entry)
+            return None
+        if transfer == "whole":
+            return MissingPart(entry)
+        return self._partial_file(directory, name, entry, transfer)
 
     def _partial_file(
-        self, directory: GuardedDirectory, name: bytes, entry: ManifestEntry, *, in_place: bool
+        self, directory: GuardedDirectory, name: bytes, entry: ManifestEntry, transfer: Transfer
     ) -> MissingPart:
         digest, crc, size = hashlib.blake2b(digest_size=32), 0, 0
-        try:
-            number = (
-                os.open(name, _READING, dir_fd=directory.number)
-                if in_place
-                else _open_own(directory, name, os.O_RDONLY)
-            )
-        except OSError:
-            number = None
+        number: int | None = None
+        if transfer == "check":
+            with contextlib.suppress(OSError):
+                number = os.open(name, _READING, dir_fd=directory.number)
+        elif transfer == "append":
+            number = _open_own(directory, name, os.O_RDWR)
+        else:
+            number = _open_own(directory, _part(name), os.O_RDONLY)
         if number is None:
             return MissingPart(entry)
         with os.fdopen(number, "rb", buffering=0) as file:
-            if not in_place and not _is_free(number):
+            if transfer != "check" and not _is_free(number):
                 raise WriteRefused(_AT_IT)
             while data := file.read(_READ):
                 digest.update(data)
@@ -298,7 +319,7 @@ class Destination:
                 size += len(data)
         if not 0 < size <= entry.size:
             return MissingPart(entry)
-        return MissingPart(entry, size, digest.hexdigest(), crc, in_place)
+        return MissingPart(entry, size, digest.hexdigest(), crc, transfer != "resume")
 
     def _set_mode(self, directory: GuardedDirectory, name: bytes, entry: ManifestEntry) -> None:
         with contextlib.suppress(OSError):
@@ -359,6 +380,28 @@ class Destination:
         return HostError(f"{self.root} on this machine: {error.strerror or error}{full}")
 
 
+class _LocalFile(NamedTuple):
+    """A file that has the name already."""
+
+    size: int
+    mtime: int
+    """In ns."""
+
+
+Transfer: TypeAlias = Literal["none", "check", "append", "resume", "whole"]
+"""How a file is brought up to date: not at all; by its hash, as only its time differs; behind the bytes that the file
+has, or those that a part of it has, if they are those of the host; or from the first byte."""
+
+
+def choose_transfer(entry: ManifestEntry, there: _LocalFile | None, part: int, *, appends: bool) -> Transfer:
+    """How to transfer a file of the host's list. `part`: the bytes of an earlier transfer that did not end. Pure."""
+    if there is not None and there.size == entry.size:
+        return "none" if _same_time(there.mtime, entry.mtime) else "check"
+    if appends and there is not None and part <= there.size and 0 < there.size < entry.size:
+        return "append"
+    return "resume" if 0 < part <= entry.size else "whole"
+
+
 _READING: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -375,6 +418,22 @@ def _open_own(directory: GuardedDirectory, name: bytes, flags: int) -> int | Non
         return number
     os.close(number)
     return None
+
+
+def _open_to_append(directory: GuardedDirectory, name: bytes, at: int) -> int:
+    """A descriptor of the file, behind its last byte. Raises WriteRefused if it is another one than before."""
+    number = _open_own(directory, name, os.O_RDWR)
+    if number is None:
+        raise WriteRefused(_CHANGED)
+    try:
+        if not _is_free(number):
+            raise WriteRefused(_AT_IT)
+        if os.lseek(number, 0, os.SEEK_END) != at:
+            raise WriteRefused(_CHANGED)
+    except (OSError, WriteRefused):
+        os.close(number)
+        raise
+    return number
 
 
 def _is_own(status: os.stat_result) -> bool:

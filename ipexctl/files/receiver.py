@@ -84,6 +84,11 @@ class Receiver:
 
     def _on_listed(self, event: Reply) -> None:
         self.source, since = event.text("from"), event.integer("since")
+        if event.get("missing"):  # nothing is written, and no directory is made for it
+            if self._entries:
+                raise event.error("an event out of order")
+            self.stdin.end()
+            return
         accepted = self._requested.accept(self._entries, single=event.flag("single"))
         entries = dict(accepted.entries)
         self.left_out += accepted.left_out
@@ -143,7 +148,7 @@ class Receiver:
         missing = self._missing.pop(number, None)
         if missing is None:
             raise HostError("it sends a file that was not requested")
-        entry = update_entry(missing.entry, event)
+        entry = update_entry(missing.entry, event, is_followed=self._requested.is_followed)
         assert self.destination is not None
         self._total += missing.have - place.offset
         self._current = number, entry
@@ -156,7 +161,7 @@ class Receiver:
         assert self.destination is not None
         assert self._current is not None
         (_, entry), self._current = self._current, None
-        may_grow = self._requested.may_grow(entry)
+        may_grow = self._requested.may_grow(entry, has_only_grown=bool(event.get("grew")))
         try:
             self.destination.finish(event["crc"], changed=bool(event.get("changed")), may_grow=may_grow)
         except WriteRefused as error:

@@ -115,13 +115,14 @@ def read_entry(fields: Mapping[str, Any]) -> ManifestEntry:
     return ManifestEntry(path, cast("EntryKind", kind), mode, size, content, mtime)
 
 
-def update_entry(entry: ManifestEntry, fields: Mapping[str, Any]) -> ManifestEntry:
-    """A file as it was when it was opened: it may have changed since it was listed, and have grown."""
+def update_entry(entry: ManifestEntry, fields: Mapping[str, Any], *, is_followed: bool = False) -> ManifestEntry:
+    """A file as it was when it was opened: it may have changed since it was listed, and have grown; of a run that is
+    followed by any size, as a checkpoint that is being written does."""
     numbers = fields.get("size"), fields.get("mode"), fields.get("mtime")
     if numbers == (entry.size, entry.mode, entry.mtime):
         return entry
     size, mode, mtime = _checked_numbers(*numbers)
-    if size > max(2 * entry.size, entry.size + _GROWTH):
+    if not is_followed and size > max(2 * entry.size, entry.size + _GROWTH):
         listed = f"which had {readable(entry.size)} when it was listed"
         raise HostError(
             f"it sends {readable(size)} of {quoted(entry.path)}, {listed}", "the same command lists it anew"
@@ -174,6 +175,8 @@ class Requested:
 
     path: str | None
     run: str = ""
+    is_followed: bool = False
+    """Files are fetched again and again while the run writes them."""
 
     def accept(self, entries: Sequence[ManifestEntry], *, single: bool) -> Accepted:
         """Raise a HostError that names the first entry that was not requested.
@@ -209,9 +212,9 @@ class Requested:
         left_out = tuple(_outward(kept.pop(number)) for number in outward)
         return Accepted(kept, single=False, left_out=left_out)
 
-    def may_grow(self, entry: ManifestEntry) -> bool:
-        """Whether it may grow while it is read: the record of a run does."""
-        return self.path is None and entry.parts[1:2] == (_RECORD,)
+    def may_grow(self, entry: ManifestEntry, *, has_only_grown: bool) -> bool:
+        """Whether it may grow while it is read: the record of a run does, and what is followed."""
+        return (self.is_followed and has_only_grown) or (self.path is None and entry.parts[1:2] == (_RECORD,))
 
 
 def is_contents(path: bytes) -> bool:

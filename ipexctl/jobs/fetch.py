@@ -49,11 +49,13 @@ class FetchRequest:
     python: str = ""
     other_hosts: tuple[str, ...] = ()
     """Hosts of the run with a home of their own, where the call names no host: they may have such files too."""
+    is_followed: bool = False
+    """It is fetched again and again while the run goes on (`mirror.py`): a file that grows there grows here."""
 
     @property
     def requested(self) -> Requested:
         run = self.request["run"]
-        return Requested(self.request["path"], run["id"] if run is not None else "")
+        return Requested(self.request["path"], run["id"] if run is not None else "", self.is_followed)
 
 
 def order_of_run(
@@ -82,6 +84,7 @@ def order_of_run(
         "cwd": record.cwd or None,
         "since": record.started,
         "has_record": chosen == record.node0,
+        "dest": dest,
     }
     other_hosts = tuple(name for name in record.stores if name != chosen.name) if host is None else ()
     return FetchRequest(chosen, {"path": path, "run": run}, dest, record.home, record.python, other_hosts)
@@ -186,7 +189,7 @@ def fetch(
         receiver = Receiver(
             fetch_request.requested,
             StdinQueue(),
-            lambda single: _open_destination(fetch_request.dest, single),
+            lambda single: _open_destination(fetch_request, single),
             on_bytes,
         )
         try:
@@ -204,9 +207,9 @@ def fetch(
             return _fetch_result(fetch_request, [*before, receiver], time.monotonic() - began)
 
 
-def _open_destination(dest: str, single: bool) -> tuple[Destination, str | None]:
-    root, name = resolve_destination(dest, single=single)
-    return Destination(root), name
+def _open_destination(fetch_request: FetchRequest, single: bool) -> tuple[Destination, str | None]:
+    root, name = resolve_destination(fetch_request.dest, single=single)
+    return Destination(root, appends=fetch_request.is_followed), name
 
 
 def _receive_once(

@@ -43,7 +43,6 @@ from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel, Deadline
 from ipexctl.remote.outcome import AgentEnded, HostError, Unreachable
 from ipexctl.remote.progress import Notice
 from ipexctl.remote.reply import Reply
-from ipexctl.text import rough_duration
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -217,17 +216,12 @@ class Follower:
         name, run = self._record.node0.name, self._record.id
         if step == "over":
             raise NotReachedAgain(
-                f"not reached for {rough_duration(self._absence.limit)} (--reconnect): {error.reason}; "
-                f"whether run {run} goes on cannot be seen from here",
+                self._absence.end_reason(run, error.reason),
                 f"when {name} answers again: ipexctl attach {run}, or, if the run has ended: ipexctl why {run}",
                 error,
             )
-        left = rough_duration(self._absence.left(now))
-        if step == "lost":
-            self._watch(Notice(f"{name}: {error.reason}; connecting again, for up to {left} (--reconnect)", True))
-        elif step == "away":
-            away = rough_duration(self._absence.away(now))
-            self._watch(Notice(f"{name}: not reached for {away}; connecting again, for up to {left} more", True))
+        if text := self._absence.notice(step, name, error.reason, now):
+            self._watch(Notice(text, True))
         return 1 if step == "lost" else attempts + 1
 
     def _follow_once(self, to_the_end: bool) -> RunEnded:

@@ -1,7 +1,7 @@
 """Decides how long a call that follows a run waits for a node0 that it cannot hear.
 
-In: when frames came from node0, and when a connection was lost, could not be opened, or fell silent. Out: what to say,
-and when to give up. The rule, one for every kind of loss: the seconds without a frame add up, and more than
+In: when frames came from node0, and when a connection was lost, could not be opened, or fell silent. Out: a notice for
+the user, and when to give up. The rule, one for every kind of loss: the seconds without a frame add up, and more than
 `--reconnect` of them end the call, but not before one attempt to connect again. A silence is noticed early enough for
 that (`silence_limit`). The seconds are forgotten once a connection has brought frames for half a minute, so that
 a host that sends one frame and falls silent again cannot hold a call for ever. While node0 is away, nothing is said
@@ -14,6 +14,7 @@ import math
 from typing import Final, Literal, TypeAlias
 
 from ipexctl.limits import NODE0_LEAST_SILENCE, NODE0_MOST_SILENCE, NODE0_STEADY
+from ipexctl.text import rough_duration
 
 _MINUTE: Final = 60.0
 
@@ -66,3 +67,19 @@ class Absence:
 
     def left(self, now: float) -> float:
         return max(0.0, self.limit - self.away(now))
+
+    def notice(self, step: Step, name: str, reason: str, now: float) -> str:
+        """The text for a loss of the node0 of that name; empty where none is due."""
+        left = rough_duration(self.left(now))
+        if step == "lost":
+            return f"{name}: {reason}; connecting again, for up to {left} (--reconnect)"
+        if step == "away":
+            return f"{name}: not reached for {rough_duration(self.away(now))}; connecting again, for up to {left} more"
+        return ""
+
+    def end_reason(self, run: str, reason: str) -> str:
+        """Why the call ends: node0 was away for too long."""
+        return (
+            f"not reached for {rough_duration(self.limit)} (--reconnect): {reason}; "
+            f"whether run {run} goes on cannot be seen from here"
+        )

@@ -1,7 +1,7 @@
 """One session per host, shared by all steps of a command.
 
 In comes a host; out goes its `Session`, which `connector.py` opens when a step first needs it. The pool closes all at
-the end.
+the end. What opens and closes sessions itself, such as a fetch, borrows one (`lend`).
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ from typing import TYPE_CHECKING, TypeVar
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import Unreachable
+from ipexctl.remote.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ipexctl.hosts.host import Host
+    from ipexctl.node.common.frames import StreamName
+    from ipexctl.remote.cancel import Deadline
+    from ipexctl.remote.command import Command
     from ipexctl.remote.connector import Connector
     from ipexctl.remote.fanout import Outcome
-    from ipexctl.remote.session import Session
+    from ipexctl.remote.session import Ended, Readable
 
 T = TypeVar("T")
 
@@ -106,6 +110,39 @@ class SessionPool:
         if self._sessions.setdefault(session.host.name, session) is not session:
             session.close()
 
+    def lend(self, host: Host, cancel: Cancel) -> Session:
+        """The pool's session or, if it was lost, a new one, for a caller that opens and closes sessions itself."""
+        return LentSession(self, self.detach(host) or self.connector.open(host, cancel))
+
     def each(self, hosts: Sequence[Host], work: Callable[[Host, Session], T]) -> Iterator[Outcome[Host, T]]:
         """Run one step on many hosts at once and yield each host's outcome as it comes."""
         return fan_out(hosts, lambda host: work(host, self.session(host)), forks=self.forks, cancel=self.cancel)
+
+
+class LentSession(Session):
+    """A session of the pool, which gets it back at its end unless a command on it did not end by itself."""
+
+    def __init__(self, pool: SessionPool, session: Session) -> None:
+        self._pool = pool
+        self._session = session
+        self._is_lost = False
+        self.host = session.host
+        self.on_command = session.on_command
+
+    @property
+    def server_key(self) -> tuple[str, bytes] | None:
+        return self._session.server_key
+
+    def _run(
+        self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
+    ) -> Ended:
+        self._is_lost = True  # until the command has ended: `close` may be called meanwhile
+        ended = self._session._run(command, sink, stdin, deadline)
+        self._is_lost = False
+        return ended
+
+    def close(self) -> None:
+        if self._is_lost:
+            self._session.close()
+        else:
+            self._pool.attach(self._session)

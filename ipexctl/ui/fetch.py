@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -108,6 +109,14 @@ def show(result: FetchResult, *, quiet: bool = False) -> None:
         print_message(_note_of_older(result.older))
     if not quiet:
         sys.stdout.write(f"{summary(result)}\n")
+
+
+def show_followed(results: Sequence[FetchResult], *, quiet: bool = False) -> None:
+    """Print what has arrived from each host until the run's end, or until the call was ended, and why that was."""
+    for result in results:
+        if result.brought or not result.reason:
+            show(replace(result, reason=""), quiet=quiet)
+    show_failures([result for result in results if result.reason])
 
 
 def _note_of_older(older: Sequence[str]) -> str:

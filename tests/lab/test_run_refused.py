@@ -186,6 +186,18 @@ def test_command_that_cannot_start_has_the_exit_code_of_a_shell(cluster: Cluster
     assert by_rank(ran.err) == {}, "it is we who say it, and not a rank"
 
 
+def test_argument_that_the_control_machine_alone_has_is_named_before_the_start(cluster: Cluster) -> None:
+    data = cluster.write("../set of data/train.bin", "1\n").parent.resolve()
+    note = f"ipexctl push '{data}' '{data}'"
+    ran = cluster.run("--ppn", "1", "who.py", "--data", data)
+    assert note in ran.err
+    assert len(rank_reports(ran)) == 3
+    assert note in cluster.run("--ppn", "1", "--dry-run", "who.py", f"--data={data}").err
+    assert note not in cluster.run("--ppn", "1", "--dry-run", "who.py", "--output_dir", data).err
+    cluster.on(1, f"mkdir -p '{data}'")
+    assert note not in cluster.run("--ppn", "1", "--dry-run", "who.py", "--data", data).err
+
+
 def test_data_directories_are_not_uploaded_and_must_exist(cluster: Cluster) -> None:
     cluster.write("data/train.bin", "1\n")
     cluster.write("sent/train.bin", "3\n")

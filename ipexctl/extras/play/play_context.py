@@ -3,7 +3,8 @@
 The engine makes one `PlayContext`; the task runner and every module read from it. Besides the options it holds what
 tasks tell later ones: findings of doctor that are fixed, and variables whose values --check does not know. The rule for
 sessions: one connection to a host for the whole call, and one task at a time on it, as several may be delegated to one
-host. What opens and closes sessions itself, such as a run, borrows one (`LentSession`); it comes back to the pool,
+host. What opens and closes sessions itself, such as a run, borrows one
+(`SessionPool.lend`); it comes back to the pool,
 unless a command on it did not end by itself.
 """
 
@@ -17,20 +18,17 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.option_defaults import DEFAULT_HOME
 from ipexctl.remote.outcome import Cancelled
-from ipexctl.remote.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from ipexctl.extras.play.report import PlayWatch
     from ipexctl.extras.play.templater import Templater
     from ipexctl.extras.play.variables import VarsDirs
     from ipexctl.hosts.host import Host
-    from ipexctl.node.common.frames import StreamName
-    from ipexctl.remote.cancel import Cancel, Deadline
-    from ipexctl.remote.command import Command
-    from ipexctl.remote.session import Ended, Readable
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
 
 LOCALHOST: Final = ("localhost", "127.0.0.1")
@@ -92,36 +90,3 @@ class PlayContext:
         """Return early when the call is cancelled."""
         with suppress(Cancelled):
             self.cancel.sleep(seconds)
-
-    def lend_session(self, host: Host, cancel: Cancel) -> Session:
-        """The pool's session or, if it was lost, a new one, for a caller that opens and closes sessions itself."""
-        return LentSession(self.pool, self.pool.detach(host) or self.pool.connector.open(host, cancel))
-
-
-class LentSession(Session):
-    """A session of the pool, which gets it back at its end unless a command on it did not end by itself."""
-
-    def __init__(self, pool: SessionPool, session: Session) -> None:
-        self._pool = pool
-        self._session = session
-        self._is_lost = False
-        self.host = session.host
-        self.on_command = session.on_command
-
-    @property
-    def server_key(self) -> tuple[str, bytes] | None:
-        return self._session.server_key
-
-    def _run(
-        self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
-    ) -> Ended:
-        self._is_lost = True  # until the command has ended: `close` may be called meanwhile
-        ended = self._session._run(command, sink, stdin, deadline)
-        self._is_lost = False
-        return ended
-
-    def close(self) -> None:
-        if self._is_lost:
-            self._session.close()
-        else:
-            self._pool.attach(self._session)

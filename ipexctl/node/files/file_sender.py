@@ -4,11 +4,11 @@
         → {"event": "entry", "row": a `ManifestEntry`}, …
         → {"event": "note", "n", "reason"}, …
         → {"event": "listed", "from": path, "single": true when the path is one file,
-           "since": ns when the run of a path started, else 0}
+           "since": ns when the run of a path started, else 0, "missing": true when there is no such path}
     {"wants": [a `Wanted` with the number of an entry, …]}
         → a `file_stream`, whose headers are events: {"event": "part", "i": the number, "size", "offset", "length",
           "mode", "mtime"} and the bytes; the last part of a file, which may be the first, has also "crc" of the whole
-          file, and "changed"; or {"event": "lost", "i", "reason"}
+          file, "changed", and "grew" when it has only become longer; or {"event": "lost", "i", "reason"}
         → {"event": "done"}
 
 A file that the receiver has in part is sent from that offset.
@@ -21,6 +21,7 @@ import fcntl
 import glob
 import hashlib
 import os
+import shlex
 import stat
 import zlib
 from typing import Any, BinaryIO, Iterator, Tuple, TypedDict
@@ -54,6 +55,8 @@ class RunFiles(RunReference):
     """When it started, by the clock of the control machine."""
     has_record: bool
     """This host is its node0."""
+    dest: str
+    """DEST of the call, for the command of a fix."""
 
 
 class _SentPath(TypedDict):
@@ -67,6 +70,10 @@ class SendRequest(_SentPath, total=False):
 
     may_be_missing: bool
     """Without that path there is nothing to send, and no error."""
+
+
+class NoSuchPath(AgentError):
+    """There is nothing of that name."""
 
 
 class Listing:
@@ -188,7 +195,7 @@ def no_such_path(full: bytes) -> AgentError:
     except OSError as error:
         return AgentError(f"{decode_name(above)} can't be looked into: {error.strerror}")
     listed = ", ".join(names[:MAX_NAMES]) + (", …" if len(names) > MAX_NAMES else "")
-    return AgentError(f"there is no {decode_name(full)}", f"in {decode_name(above)} there is: {listed or 'nothing'}")
+    return NoSuchPath(f"there is no {decode_name(full)}", f"in {decode_name(above)} there is: {listed or 'nothing'}")
 
 
 def list_run(listing: Listing, run: RunFiles) -> tuple[bytes, bool]:
@@ -274,18 +281,17 @@ def send_file(path: bytes, wanted: Wanted) -> None:
             data = os.read(file, min(SEND_CHUNK, before.st_size - at))
             crc, end = zlib.crc32(data, crc), at + len(data)
             if end == before.st_size or not data:
-                fields.update(crc=crc, changed=has_changed(file, before, end))
+                after = os.fstat(file)
+                fields.update(
+                    crc=crc,
+                    changed=end != before.st_size or identity_of(after) != identity_of(before),
+                    grew=end == before.st_size < after.st_size,
+                )
             emit("part", offset=at, length=len(data), **fields)
             write_bytes(data)
             at = end
     finally:
         os.close(file)
-
-
-def has_changed(file: int, before: os.stat_result, bytes_read: int) -> bool:
-    """Whether a file is another one than before so many of its bytes were read."""
-    after = os.fstat(file)
-    return bytes_read != before.st_size or (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns)
 
 
 def checksums(file: int, size: int) -> tuple[int, str]:
@@ -312,22 +318,47 @@ def send(request: SendRequest, stdin: BinaryIO) -> Json:
     return {}
 
 
+def list_requested(listing: Listing, request: SendRequest, path: str) -> tuple[bytes, bool, bool]:
+    """List a path; returns where it is, whether it is a single file, and whether there is no such path."""
+    run, may_be_missing = request["run"], request.get("may_be_missing", False)
+    base = "~" if run is None or path.startswith(("/", "~")) else decode_name(working_directory(run))
+    full = os.path.join(os.path.expanduser(encode_name(base)), os.path.expanduser(encode_name(path)))
+    # Results have a path and no pattern, though the name of their home may look like one.
+    if may_be_missing and run is None and not os.path.lexists(full.rstrip(b"/")):
+        return full, False, True
+    try:
+        return (*list_path(listing, base, path), False)
+    except NoSuchPath as error:
+        if run is not None and is_in_results(run, path):
+            fix = f"it is in IPEXCTL_RUN_DIR: ipexctl fetch {run['id']} {shlex.quote(run['dest'])} --results"
+            raise AgentError(error.reason, fix) from None
+        if not may_be_missing:
+            raise
+        return full, False, True
+
+
+def is_in_results(run: RunFiles, path: str) -> bool:
+    """Whether a path that the working directory lacks is below the run's IPEXCTL_RUN_DIR."""
+    requested = encode_name(path)
+    if requested[:1] in (b"/", b"~") or b".." in requested.split(b"/"):
+        return False
+    home = os.path.dirname(os.path.dirname(encode_name(rundir_of(run))))
+    results = os.path.join(home, b"results", encode_name(run["id"]))
+    return bool(glob.glob(os.path.join(glob.escape(results), requested), recursive=True))
+
+
 def serve(request: SendRequest, stdin: BinaryIO) -> None:
     listing, since, path, run = Listing(), 0.0, request["path"], request["run"]
+    is_missing = False
     if run is not None and path is None:
         source, single = list_run(listing, run)
     else:
         assert path is not None
-        is_absolute = path.startswith(("/", "~"))
-        base = "~" if run is None or is_absolute else decode_name(working_directory(run))
-        full = os.path.join(os.path.expanduser(encode_name(base)), os.path.expanduser(encode_name(path)))
-        if request.get("may_be_missing") and not os.path.lexists(full.rstrip(b"/")):
-            source, single = full, False
-        else:
-            source, single = list_path(listing, base, path)
+        source, single, is_missing = list_requested(listing, request, path)
         if run is not None:
             since = start_of_run(run, read_json(f"{rundir_of(run)}/status.json"))
-    emit("listed", **{"from": decode_name(source), "single": single, "since": int(since * 1e9)})
+    start = int(since * 1e9)
+    emit("listed", **{"from": decode_name(source), "single": single, "since": start, "missing": is_missing})
     buffer_output(SEND_CHUNK)
     line = stdin.readline()
     if not line.endswith(b"\n"):  # the receiver is gone, or needs nothing

@@ -242,6 +242,6 @@ def test_a_file_that_a_live_run_removes_meanwhile_is_left_out(tmp_path: Path, mo
     monkeypatch.setattr("ipexctl.node.files.file_sender.files_below", lambda _: below)
     monkeypatch.setattr("ipexctl.node.files.file_sender.emit", Out().emit)
     listing, home, cwd = Listing(), str(tmp_path / "home"), str(tmp_path)
-    list_run(listing, {"home": home, "id": RUN, "cwd": cwd, "since": 0.0, "has_record": False})
+    list_run(listing, {"home": home, "id": RUN, "cwd": cwd, "since": 0.0, "has_record": False, "dest": ""})
     assert below[1][1] in listing.paths
     assert below[0][1] not in listing.paths

@@ -8,14 +8,17 @@ from pathlib import Path
 import pytest
 import test_run_fetch as fetching
 from golden_file import Case, golden_diff, refusal, rows_of, without
+from test_mirror import LiveRun, nothing
 from test_run_record import RUN
 
 from ipexctl.files.requested import FetchSource, parse_source
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.fetch import order_of_host, order_of_run
+from ipexctl.jobs.fetch import fetch, order_of_host, order_of_run
 from ipexctl.jobs.registry import RunRecord, RunRegistry
 from ipexctl.jobs.submit.project import files_in_other_generations
-from ipexctl.remote.outcome import HostError
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.local import LocalSession
+from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 
 
 def sources() -> list[Case]:
@@ -63,8 +66,31 @@ def files(tmp_path: Path) -> list[Case]:
     (there / "pipe").symlink_to("/dev/null")
     done = fetching.run_fetch(there, ".", out)
     kept = sorted((*done.failed, *done.left_out), key=lambda each: each.name)
+    record = RunRecord("r-1", fetching.HERE, str(tmp_path / "home"), "", cwd=str(there))
+    fetching.write_file(tmp_path / "home/results/r-1/tb/events")
+    order = order_of_run(record, "tb", "./out", rank=None, host=None, others=())
+    with pytest.raises(HostError) as caught:
+        fetch(order, lambda: LocalSession(fetching.HERE), lambda _: None, Cancel())
+    cases.append(Case("it is a result", without(caught.value.reason, tmp_path), without(caught.value.fix, tmp_path)))
     return [*cases, *(Case(f"not brought: {each.name}", without(each.reason, tmp_path)) for each in kept)]
 
 
-def test_fetch(tmp_path: Path) -> None:
-    assert not (diff := golden_diff("fetch", [*sources(), *runs(tmp_path), *files(tmp_path)])), diff
+def mirrors(base: Path, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
+    """What is said of a run that is followed: until its files come, while node0 is away, and at its end."""
+    base.mkdir()
+    live = LiveRun(base, monkeypatch)
+    lost, events = Unreachable("the connection was lost"), live.results / "tb/events"
+    live.steps = [nothing, live.write(events, "1"), live.fail(lost), nothing]
+    live.mirror().follow(is_over=False)
+    live.steps = [nothing, live.fail(lost), nothing]
+    mirror = live.mirror(reconnect=0)
+    with pytest.raises(Unreachable) as caught:
+        mirror.follow(is_over=False)
+    end, stop = mirror.results(caught.value)[0], mirror.results(Cancelled("stopped"))[0]
+    notices = [Case(f"notice {number}", without(text, base)) for number, text in enumerate(live.notices)]
+    return [*notices, Case("away for too long", end.reason, end.fix), Case("Ctrl-C", stop.reason, stop.fix)]
+
+
+def test_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [*sources(), *runs(tmp_path), *files(tmp_path), *mirrors(tmp_path / "live", monkeypatch)]
+    assert not (diff := golden_diff("fetch", cases)), diff

@@ -67,6 +67,7 @@ def between_hosts() -> list[Case]:
             refused("paths", refusals.evaluate, dict(zip("abc", answers, strict=False)), python)
             for python, answers, *_ in lacking
         ),
+        Case("an argument", *refusals.evaluate(dict.fromkeys("abc", "argument /data/set\n"), None).notes),
     ]
 
 

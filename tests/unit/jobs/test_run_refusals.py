@@ -350,3 +350,25 @@ def test_checkpoint_through_a_link_of_the_project_is_refused(
 def test_an_environment_may_be_named_by_its_directory() -> None:
     for name in ("default", "ipex-2.8-1a2b3c4d"):
         check_request(RunSpec("script", ("train.py",), env=name))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "paths"),
+    [
+        ("--data /data/a --epochs 3", ["/data/a"]),
+        ("--data=/data/a /data/b/ /data/a", ["/data/a", "/data/b"]),
+        ("--output_dir /data/a --save-path=/data/b --log /data/c --logging_dir /d", []),
+        ("--catalog /data/a --outer /data/b", ["/data/a", "/data/b"]),
+        ("--verbose --data /data/a -o /data/b", ["/data/a", "/data/b"]),
+        ("data/a --x ./b ~/c lr=/1", []),
+        ("/ //x /dev/shm /proc/self", []),
+        ("--output_dir out /data/a", ["/data/a"]),
+    ],
+)
+def test_absolute_paths_that_a_script_may_read(arguments: str, paths: list[str]) -> None:
+    assert list(places.data_arguments(arguments.split())) == paths
+
+
+def test_argument_that_no_host_has_is_a_note_with_the_push_line() -> None:
+    (note,) = evaluate({"n1": "argument /data/a b\nargument /x\n", "n2": "argument /data/a b\n"}, None).notes
+    assert "ipexctl push '/data/a b' '/data/a b'" in note

@@ -187,7 +187,7 @@ class _TaskRun(RunWatcher):
         context, record = self._context, run.record
         follower = Follower(
             record,
-            lambda cancel: context.lend_session(record.node0, cancel),
+            lambda cancel: context.pool.lend(record.node0, cancel),
             self.on_update,
             context.cancel,
             copy=LocalCopy(RunRegistry().directory / record.id),

@@ -4,7 +4,8 @@ In come the spec and one script's output of each host; out go `CheckedPaths`. El
 `StartFailure` names hosts and versions. mpirun starts all ranks by one path, so a path that is missing or different on
 one host would fail late, in the middle of a start. Versions are compared, too: ranks of different torch or MPI cannot
 communicate. A path whose directories another account can change is a note: a team may share its tree, and trusts all
-its members with what runs. Evaluation is pure (`evaluate_paths`).
+its members with what runs. So is an absolute path among the script's arguments that the control machine has and no
+host: it may be data to be pushed, or a directory to be made. Evaluation is pure (`evaluate_paths`).
 """
 
 from __future__ import annotations
@@ -66,6 +67,12 @@ exit 0
 """
 
 
+_MOST_ARGUMENTS = 16
+_WRITTEN = re.compile(r"(^|[-_])(out|output|save|saved|logs?|logging|ckpts?|checkpoints?|results?|cache|te?mp)([-_]|$)")
+"""Words in the names of options that say where a script writes: such a directory need not be there."""
+_OF_SYSTEM = re.compile(r"/(dev|proc|sys|run)?(/.*)?")
+
+
 @dataclass(frozen=True, slots=True)
 class FoundPython:
     """The user's Python on one host."""
@@ -91,6 +98,8 @@ class FoundPaths:
     setvars: bool = False
     python: FoundPython | None = None
     python_error: str | None = None
+    lacking: tuple[str, ...] = ()
+    """Arguments of the script that are no path there."""
     exposed: tuple[tuple[str, str], ...] = ()
     """An option with its path, and which directory above another account can change."""
 
@@ -131,12 +140,15 @@ def check_paths(
     """
     data = [path for path in spec.data if path.startswith("/")]
     mpi = spec.mpi if "/" in spec.mpi else ""
-    if not (data or spec.setup or spec.python or mpi or unsynced):
+    # Data of the project has its own check, of which the arguments are no part.
+    arguments = [path for path in data_arguments(spec.argv[1:]) if local_data is None and os.path.exists(path)]  # noqa: PTH110
+    if not (data or spec.setup or spec.python or mpi or unsynced or arguments):
         return CheckedPaths()
     bundled = _BUNDLED_MPI.fullmatch(mpi)
     setvars = f"{bundled[1]}/env/setvars.sh" if bundled else None
     tests = [f"[ -e {shlex.quote(unsynced)} ] || echo {shlex.quote('--no-sync ' + unsynced)}"] if unsynced else []
     tests += [f"[ -d {shlex.quote(path)} ] || echo {shlex.quote('--data ' + path)}" for path in data]
+    tests += [f"[ -e {shlex.quote(path)} ] || echo {shlex.quote('argument ' + path)}" for path in arguments]
     if spec.setup:
         tests.append(f"[ -r {shlex.quote(spec.setup)} ] || echo {shlex.quote('--setup ' + spec.setup)}")
     if setvars:
@@ -176,6 +188,18 @@ def check_paths(
     return replace(checked, setvars=setvars) if all(paths.setvars for paths in found.values()) else checked
 
 
+def data_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The absolute paths that a script may read: not those of the system, or of options for what it writes. Pure."""
+    found, option = dict[str, None](), ""
+    for argument in arguments:
+        name, equals, value = argument.partition("=") if argument.startswith("-") else (option, "", argument)
+        option = name if argument.startswith("-") and not equals else ""
+        path = posixpath.normpath(value) if value.startswith("/") else "/"
+        if not _OF_SYSTEM.fullmatch(path) and path.isprintable() and not _WRITTEN.search(name.lower()):
+            found[path] = None
+    return tuple(found)[:_MOST_ARGUMENTS]
+
+
 def check_data(hosts: Sequence[Host], spec: RunSpec, root: Path, tree: str, pool: SessionPool) -> None:
     """Check relative --data directories, which are below the project's tree on the hosts. Raises a StartError.
 
@@ -205,6 +229,8 @@ def parse_paths(output: str) -> FoundPaths:
         word, _, rest = line.partition(" ")
         if word in ("--data", "--setup", "--mpi", "--no-sync"):
             found = replace(found, missing=(*found.missing, line))
+        elif word == "argument":
+            found = replace(found, lacking=(*found.lacking, rest))
         elif word == "mpi":
             path, _, banner = rest.partition("\t")
             found = replace(found, mpi=parse_mpi(path, banner))
@@ -252,7 +278,7 @@ def evaluate_paths(
             fix = f"every host must have that path; to see which do: ipexctl exec -- ls -d {shlex.quote(path)}"
         raise StartError(StartFailure(reason, fix, tuple(names)))
     mpi = _same_mpi({name: paths.mpi for name, paths in found.items() if paths.mpi is not None})
-    notes = tuple(_exposed_notes(found))
+    notes = (*_exposed_notes(found), *_argument_notes(found))
     if python is None:
         return CheckedPaths(None, mpi, notes=notes)
     broken = {name: paths.python_error for name, paths in found.items() if paths.python_error is not None}
@@ -270,6 +296,16 @@ def evaluate_paths(
         )
     env = _same_environment({name: paths.python for name, paths in found.items() if paths.python is not None}, python)
     return CheckedPaths(env, mpi, notes=notes)
+
+
+def _argument_notes(found: Mapping[str, FoundPaths]) -> Iterator[str]:
+    first, *others = found.values()
+    for path in first.lacking:
+        if all(path in paths.lacking for paths in others):
+            yield (
+                f"{path}, an argument of the script, is on the control machine and on no host; to copy it: "
+                f"{shlex.join(('ipexctl', 'push', path, path))}"
+            )
 
 
 def _exposed_notes(found: Mapping[str, FoundPaths]) -> Iterator[str]:

@@ -51,7 +51,7 @@ def test_working_lent_session_returns_to_the_pool(
 ) -> None:
     context.pool.session(NODE)
     for _ in range(2):
-        lent = context.lend_session(NODE, Cancel())
+        lent = context.pool.lend(NODE, Cancel())
         assert capture(lent, Command.argv("true")).stdout == b"0"
         lent.close()
     assert context.pool.session(NODE) is recording_connector.sessions[0]
@@ -63,11 +63,11 @@ def test_lost_lent_session_is_closed_and_replaced(
 ) -> None:
     context.pool.session(NODE)
     recording_connector.sessions[0].error = Unreachable("the connection was lost")
-    lent = context.lend_session(NODE, Cancel())
+    lent = context.pool.lend(NODE, Cancel())
     with pytest.raises(Unreachable):
         capture(lent, Command.argv("true"))
     lent.close()
-    lent = context.lend_session(NODE, Cancel())
+    lent = context.pool.lend(NODE, Cancel())
     assert capture(lent, Command.argv("true")).stdout == b"1"
     lent.close()
     assert context.pool.session(NODE) is recording_connector.sessions[1]
