@@ -24,7 +24,8 @@ def test_logins_and_imports_are_checked_before_the_install(cluster: Cluster) -> 
     cluster.write("plain.py", "import torch\n")
     cluster.write("train.py", "import torch, numpy\nimport frobnicate\nimport helper\n")
     cluster.write("helper.py", "")
-    no_login = cluster.refused("--install", "--stack", "torch", "plain.py", env=NO_INDEX_ENV)
+    mpirun = ("--launcher", "mpirun")
+    no_login = cluster.refused("--install", "--stack", "torch", *mpirun, "plain.py", env=NO_INDEX_ENV)
     assert no_login.startswith("project ")
     assert "ipexctl trust -H" in no_login
     assert ipexctl("trust", "-H", cluster.lab.hostfile).rc == 0

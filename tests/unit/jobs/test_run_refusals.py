@@ -20,6 +20,7 @@ from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.jobs.submit.context import RunContext
 from ipexctl.jobs.submit.preflight import connectivity as ways
 from ipexctl.jobs.submit.preflight import paths as places
+from ipexctl.jobs.submit.preflight.before_install import needs_logins
 from ipexctl.jobs.submit.preflight.checkpoint import check_synced_path, check_unsynced_path
 from ipexctl.jobs.submit.project import ProjectLocation
 from ipexctl.jobs.submit.request import StartError, StartFailure, check_ranks, check_request
@@ -133,6 +134,27 @@ def test_only_recent_valid_connectivity_records_are_used(rest: str, is_valid: bo
     files = ways.parse_node0(f"Host b\n\n{ways._MARK}\n{rest}")
     assert files.ssh_config == "Host b\n"
     assert files.connectivity == (ConnectivityRecord("k", 100.5) if is_valid else None)
+
+
+@pytest.mark.parametrize(
+    ("options", "is_needed"),
+    [
+        ({}, True),
+        ({"stack": "torch"}, False),
+        ({"stack": "torch-2.13"}, False),
+        ({"stack": "torch", "mpi": "intel"}, True),
+        ({"stack": "torch", "backend": "ccl"}, True),
+        ({"stack": "torch", "launcher": "mpirun"}, True),
+        ({"stack": "ipex-2.8"}, True),
+        ({"stack": "ipex-2.8", "backend": "gloo"}, False),
+        ({"launcher": "direct"}, False),
+        ({"backend": "none"}, False),
+    ],
+)
+def test_logins_are_needed_before_an_install_only_for_ranks_of_an_mpirun(
+    options: dict[str, Any], *, is_needed: bool
+) -> None:
+    assert needs_logins(RunSpec("script", ("train.py",), **options)) == is_needed
 
 
 def test_connections_are_checked_again_after_any_change_of_a_host() -> None:

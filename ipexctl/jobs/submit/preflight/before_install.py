@@ -55,7 +55,8 @@ def check_before_install(
         context = gather(hosts, spec, pool, unsynced=unsynced, before_install=True, probed=probed)
         nodes = likely_nodes(hosts, spec)
         if context.env.python:
-            check_connectivity(nodes, context, pool)
+            logs_in = needs_logins(spec) and not context.starter.no_logins
+            check_connectivity(nodes, context, pool, logs_in=logs_in)
         if project.script is None or not spec.sync or adds_packages:
             return ""
         if has_environment(spec.env, context.facts):
@@ -63,6 +64,18 @@ def check_before_install(
         return check_modules(with_environment(project.script, spec, context), [host.name for host in nodes], spec)
     except StartError as error:
         return error.failure
+
+
+def needs_logins(spec: RunSpec) -> bool:
+    """Whether the ranks of the environment that is to be installed may need an mpirun. Pure.
+
+    A stack of torch alone has no oneCCL bindings, so that its ranks meet over gloo.
+    """
+    if spec.launcher != "auto":
+        return spec.launcher == "mpirun"
+    has_no_ccl = spec.backend == "auto" and (spec.stack or "").startswith("torch")
+    is_over_gloo = has_no_ccl or spec.backend in ("gloo", "none")
+    return spec.mpi != "auto" or not is_over_gloo
 
 
 def likely_nodes(hosts: Sequence[Host], spec: RunSpec) -> Sequence[Host]:

@@ -60,6 +60,8 @@ class Node0Files:
     """The text of trust's ssh config; empty if there is none."""
     connectivity: ConnectivityRecord | None = None
     """A check that passed in the last minutes."""
+    uptime: float = 0.0
+    """Seconds since the boot of node0, as this was read; 0: not known."""
 
 
 def read_node0(session: Session, home: str, cancel: Cancel) -> Node0Files:
@@ -76,12 +78,15 @@ def parse_node0(text: str) -> Node0Files:
     config, _, rest = text.partition(f"\n{_MARK}\n")
     uptime, _, document = rest.partition("\n")
     try:
+        seconds = float(uptime.split()[0])
+    except (ValueError, IndexError):
+        return Node0Files(config)
+    try:
         reply = Reply(parse_object(document))
         record = ConnectivityRecord(reply.text("key"), reply.number("checked"))
-        age = float(uptime.split()[0]) - record.checked
-    except (HostError, ValueError, IndexError):
-        return Node0Files(config)
-    return Node0Files(config, record if 0 <= age <= CONNECTIVITY_VALID else None)
+    except (HostError, ValueError):
+        return Node0Files(config, uptime=seconds)
+    return Node0Files(config, record if 0 <= seconds - record.checked <= CONNECTIVITY_VALID else None, seconds)
 
 
 def check_connectivity(
@@ -92,21 +97,18 @@ def check_connectivity(
 
     Connections that worked between the same hosts in the last minutes are not checked again; after a run that failed
     there is no record of them; a check removes it, unless it `keeps_record`. If node0 logs in nowhere, the ports alone
-    are tried, each time, over the open sessions.
+    are tried, over the open sessions.
     """
     node0, *others = hosts
     if not others:
         return None
-    if not logs_in:
-        results = check_ports(hosts, context.addresses, context.env.python, pool)
-        evaluate_connectivity(node0.name, context.addresses, results)
-        return None
-    names = {context.ssh_names[host.name]: host.name for host in others}
+    names = {context.ssh_names.get(host.name, host.name): host.name for host in others}
     config = ("-F", context.ssh_config) if context.ssh_config else ()
+    ssh = ["ssh", *config, "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECTIVITY_CHECK:.0f}"]
     connections: Connections = {
         "address": context.addresses.get(node0.name, ""),
         "python": context.env.python,
-        "ssh": ["ssh", *config, "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECTIVITY_CHECK:.0f}"],
+        "ssh": ssh if logs_in else [],
         "nodes": [{"ssh_name": ssh_name, "address": context.addresses[name]} for ssh_name, name in names.items()],
         "seconds": CONNECTIVITY_CHECK,
         "record": f"{context.home}/runs/{CONNECTIVITY_FILE}",
@@ -115,6 +117,10 @@ def check_connectivity(
     passed = context.node0.connectivity
     if key and passed is not None and passed.key == key:
         return passed
+    if not logs_in:
+        results = check_ports(hosts, context.addresses, context.env.python, pool)
+        evaluate_connectivity(node0.name, context.addresses, results)
+        return ConnectivityRecord(key, context.node0.uptime) if key and context.node0.uptime else None
     if keeps_record:
         connections["record"] = ""
     program = Command.argv(context.env.python, "-I", "-S", "-c", script_text("network.ports"))
