@@ -48,9 +48,7 @@ def test_time_limit_has_its_own_exit_code_and_leaves_the_run_alone(attach: Calla
     assert 1.4 < time.monotonic() - started < 15
     assert f"ipexctl wait {attached.run.id}".encode() in done.stderr
     assert attached.run.status["state"] == "running"
-    assert (
-        json.loads(attached.call("wait", "last", "--timeout", "3", "--json").stdout)["runs"][0]["state"] == "running"
-    )
+    assert json.loads(attached.call("wait", "last", "--timeout", "3", "--json").stdout)["runs"][0]["state"] == "running"
 
 
 @pytest.mark.rest
