@@ -166,8 +166,8 @@ BREAKS: Final = (
     Break(
         "the checkpoint is taken from the wrong host",
         "files/checkpoint_plan.py",
-        "= max(changed or holders,",
-        "= min(holders,",
+        "return max(holders,",
+        "return min(holders,",
         r"continues? from",
         ("it restarts from a checkpoint",) * 6,
     ),

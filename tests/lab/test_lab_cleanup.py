@@ -217,7 +217,8 @@ from ipexctl.extras.lab import disk
 disk.can_mount_images = lambda: False
 made = labs.up(LabSpec(hosts=2, name="tst-a", shared_home=True))
 def ask(text):
-    return subprocess.run(labs.ssh_argv(made.hosts[0], [text]), stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    argv = labs.ssh_argv(made.hosts[0], [text])
+    return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True)
 result["disk"] = ask("stat -f -c %T /var/tmp; echo x >~/x; cat ~/x").stdout
 labs.break_host(made.hosts[0], "full-disk")
 result["full"] = ask("head -c 1000000 /dev/zero >/var/tmp/new").stderr
