@@ -167,7 +167,7 @@ BREAKS: Final = (
         "the checkpoint is taken from the wrong host",
         "files/checkpoint_plan.py",
         "return max(holders,",
-        "return min(holders,",
+        "return min(self._holders(name),",
         r"continues? from",
         ("it restarts from a checkpoint",) * 6,
     ),
