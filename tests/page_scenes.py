@@ -28,7 +28,6 @@ REASONS = {
     "submits to Slurm": "tests/lab/test_export_slurm.py does, on a Slurm of its own",
     "downloads gigabytes": "IPEX, whose torch is the one with CUDA",
     "trains for minutes": "transformers and a model of theirs; searches are made by tests/lab/test_autotune.py",
-    "follows a live run": "tests/lab/test_fetch_live.py does, with a TensorBoard of its own",
     "removes what other pages need": "tests/lab/test_uninstall.py does, on hosts of its own",
 }
 """The only reasons for blocks that are not executed."""
