@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from cli_helpers import ipexctl, processes_with
 from install_helpers import PYTHON, Target, statuses
-from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, mend_host
+from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, mend_host, ssh_argv
 from lab_helpers import ask
 from simple_index import SimpleIndex
 from tiny_wheels import write_stack
@@ -88,6 +89,10 @@ def test_host_lost_during_install_is_unreachable_and_others_succeed(target: Targ
     assert running.returncode == 3
     assert statuses(json.loads(out)) == {"node1": "changed", "node2": "unreachable"}
     mend_host(target.hosts[1])
+    deadline = time.monotonic() + 20  # the kernel may still hold that there is no way to it
+    while subprocess.run(ssh_argv(target.hosts[1], ["true"]), capture_output=True, check=False).returncode:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
     assert statuses(target.report("--wheelhouse", tmp_path, "--offline")) == {"node1": "ok", "node2": "changed"}
 
 
