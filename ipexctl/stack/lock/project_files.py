@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,8 +20,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from ipexctl.errors import FileError, UserError
+from ipexctl.file_reader import REQUIREMENTS, decoded, read_regular
 from ipexctl.hosts.names import did_you_mean, quoted
-from ipexctl.hosts.yaml_tree import YamlTree
+from ipexctl.hosts.yaml_tree import YamlTree, is_null
 from ipexctl.limits import PROJECT_LOCK
 from ipexctl.stack.lock.make_lock import uv_here
 from ipexctl.text import counted
@@ -28,6 +30,8 @@ from ipexctl.user_config import TomlError, parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from ipexctl.hosts.yaml_tree import YamlNode
 
 PYPROJECT: Final = "pyproject.toml"
 UV_LOCK: Final = "uv.lock"
@@ -43,6 +47,7 @@ _OTHER_LOCKS: Final = {
 _CUDA: Final = re.compile(r"(nvidia|cuda)-.+|(pytorch-)?triton(-.+)?")
 _LOCAL: Final = re.compile(r"(==\s*[\w.]+?)\+\w[\w.]*")
 _FOR_CONDA: Final = ("python", "pip")
+_DEPTH: Final = 50
 _NO_SOURCES: Final = ("git", "path", "workspace")
 
 
@@ -115,7 +120,8 @@ class _Pyproject:
         self.sources = _table(_table(_table(parse_toml(text), "tool"), "uv"), "sources")
 
     def lines(self, names: Sequence[str]) -> Iterator[FileLine]:
-        if "dependencies" in self.project.get("dynamic", ()):
+        dynamic = self.project.get("dynamic")
+        if isinstance(dynamic, list) and "dependencies" in dynamic:
             raise UserError(
                 f"{self.path} has its dependencies computed by its build (dynamic)",
                 fix="write them into a requirements file: uv pip compile pyproject.toml -o requirements.txt",
@@ -134,6 +140,8 @@ class _Pyproject:
                 if canonicalize_name(key) == canonicalize_name(name):
                     if key in above:
                         raise UserError(f"{self.path}: {quoted(key)} includes itself", fix="remove one of the includes")
+                    if len(above) >= _DEPTH:
+                        raise UserError(f"{self.path}: {quoted(above[0])} includes more than {_DEPTH} groups in a row")
                     yield from self._list(entries, (*above, key))
                     return
         known = [*self.extras, *self.groups]
@@ -189,11 +197,12 @@ def _line_with(path: Path, document: str, part: str, text: str) -> FileLine:
 def _of_uv_lock(path: Path, text: str, names: Sequence[str]) -> ProjectLines:
     pyproject = path.with_name(PYPROJECT)
     try:
-        _, extras, groups = _tables(pyproject, pyproject.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        project = decoded(read_regular(pyproject, REQUIREMENTS))
+    except (OSError, UnicodeDecodeError):
         raise UserError(
             f"{path} has no {PYPROJECT} beside it", fix="uv needs both: name the lock of the project"
         ) from None
+    _, extras, groups = _tables(pyproject, project)
     options = []
     for name in names:
         kinds = (("--extra", extras), ("--group", groups))
@@ -206,7 +215,7 @@ def _of_uv_lock(path: Path, text: str, names: Sequence[str]) -> ProjectLines:
             )
         options += [option, name]
     kept, left_out = [], []
-    for exported in _export(path, options).splitlines():
+    for exported in _export(path, {UV_LOCK: text, PYPROJECT: _with_workspace(project)}, options).splitlines():
         line = exported.strip()
         if not line or line.startswith("#"):
             continue
@@ -227,24 +236,39 @@ def _of_uv_lock(path: Path, text: str, names: Sequence[str]) -> ProjectLines:
     return ProjectLines(tuple(kept), (note,) if note else ())
 
 
-def _export(path: Path, options: Sequence[str]) -> str:
-    """The packages of a lock, as uv writes them for pip. Nothing of the project is executed, and no index is asked."""
+def _export(path: Path, texts: Mapping[str, str], options: Sequence[str]) -> str:
+    """The packages of a lock, as uv writes them for pip. Nothing of the project is executed, and no index is asked.
+
+    uv gets copies of both files in a directory of their own: beside a pyproject.toml above the project that counts it
+    to its workspace, which may be of another account in a directory such as /tmp, uv takes the lock that is there.
+    """
     uv = uv_here()
     if uv is None:
         raise UserError(f"there is no uv on the control machine to read {path}", fix="pip install uv")
     argv = [uv, "export", "--frozen", "--offline", "--no-config", "--no-python-downloads", "--no-default-groups"]
     argv += ["--no-emit-project", "--no-hashes", "--no-header", "--no-annotate", "--color", "never"]
-    argv += ["--format", "requirements.txt", "--project", str(path.parent), *options]
+    argv += ["--format", "requirements.txt", *options]
     try:
-        done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROJECT_LOCK, check=False
-        )
+        with tempfile.TemporaryDirectory(prefix="ipexctl-") as directory:
+            for name, text in texts.items():
+                Path(directory, name).write_text(text, encoding="utf-8")
+            argv += ["--project", directory]
+            done = subprocess.run(
+                argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PROJECT_LOCK, check=False
+            )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UserError(f"{path}: uv does not read it: {error}", fix="try it yourself: uv export --frozen") from None
     if done.returncode:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        raise UserError(f"{path}: {' '.join(lines)[:500]}", fix="uv lock writes it again")
+        reason = " ".join(lines).replace(directory, str(path.parent))
+        raise UserError(f"{path}: {reason[:500]}", fix="uv lock writes it again")
     return done.stdout
+
+
+def _with_workspace(project: str) -> str:
+    """A pyproject.toml that uv takes for the root of its workspace, whatever is above it."""
+    uv = _table(_table(parse_toml(project), "tool"), "uv")
+    return project if "workspace" in uv else f"{project}\n[tool.uv.workspace]\n"
 
 
 def _of_conda(path: Path, text: str) -> Iterator[FileLine]:
@@ -252,11 +276,12 @@ def _of_conda(path: Path, text: str) -> Iterator[FileLine]:
     tree = YamlTree(text, path)
     lines = text.splitlines()
     entries = tree.entries(tree.root, "an environment of conda") if tree.root is not None else []
-    for node in (node for entry in entries if entry.key == "dependencies" for node in tree.items(entry.value)):
+    dependencies = [entry.value for entry in entries if entry.key == "dependencies"]
+    for node in (node for value in dependencies for node in _items(tree, value, "dependencies")):
         number = node.start_mark.line + 1
         if node.id == "mapping":
             for entry in tree.entries(node, "pip and its packages"):
-                for item in tree.items(entry.value):
+                for item in _items(tree, entry.value, "the packages of pip"):
                     number = item.start_mark.line + 1
                     yield FileLine(path, number, tree.text(item), lines[number - 1])
             continue
@@ -267,3 +292,11 @@ def _of_conda(path: Path, text: str) -> Iterator[FileLine]:
                 package,
                 "move it below `- pip:` if PyPI has it; a conda environment of the hosts: ipexctl run --python PATH",
             )
+
+
+def _items(tree: YamlTree, node: YamlNode, what: str) -> list[YamlNode]:
+    if is_null(node):
+        return []
+    if node.id != "sequence":
+        raise tree.error(node, f"{what} must be a list, not {quoted(tree.text(node))}")
+    return tree.items(node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -71,11 +72,20 @@ def test_a_pyproject_that_cannot_be_installed_is_refused_by_its_reason(project: 
     assert "dynamic" in str(refusal('[project]\nname = "x"\ndynamic = ["dependencies"]\n'))
     assert "[project]" in str(refusal("[tool.ruff]\n"))
     assert "TOML" in str(refusal("[project\n"))
+    chain = "".join(f'g{number} = [{{include-group = "g{number + 1}"}}]\n' for number in range(1000))
+    assert "in a row" in str(refusal(f"[dependency-groups]\n{chain}", "[g0]"))
     assert "style" in str(refusal(PYPROJECT.replace('["ruff"]', '[{include-group = "style"}]'), "[style]"))
     of_git = f'{PYPROJECT}[tool.uv.sources]\npeft = {{git = "https://host/peft"}}\n'
     found = refusal(of_git)
     assert missing(str(found), "pyproject.toml:5 peft git") == []
     assert "--find-links" in found.fix
+
+
+@pytest.mark.parametrize("value", ["true", "5", "{}"])
+def test_a_dynamic_that_is_no_list_names_nothing(project: Path, value: str) -> None:
+    text = PYPROJECT.replace("[project.optional", f"dynamic = {value}\n[project.optional")
+    (project / "pyproject.toml").write_text(text)
+    assert names(project / "pyproject.toml") == ["torch", "peft"]
 
 
 def test_an_index_in_the_sources_of_a_pyproject_is_no_obstacle(project: Path) -> None:
@@ -111,6 +121,33 @@ def test_a_lock_of_uv_has_its_versions_and_the_build_for_cpus(locked: Path) -> N
     assert {"pytest", "ruff"} <= {*names(f"{locked}[dev]")}
 
 
+@pytest.mark.parametrize("above", ["project", "temporary"])
+def test_a_workspace_above_does_not_replace_the_lock(
+    locked: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, above: str
+) -> None:
+    """uv takes the lock of the workspace, which may be of another account: of /tmp for a project in /tmp/me."""
+    expected = read_requirements(locked).lines
+    stranger = tmp_path_factory.mktemp("stranger")
+    project = stranger / "me"
+    project.mkdir()
+    for name in ("pyproject.toml", "uv.lock"):
+        (project / name).write_bytes(locked.with_name(name).read_bytes())
+    (stranger / "pyproject.toml").write_text(
+        '[project]\nname = "other"\nversion = "0"\nrequires-python = ">=3.10"\n[tool.uv.workspace]\nmembers = ["*"]\n'
+    )
+    (stranger / "uv.lock").write_text("version = 1\n")
+    if above == "temporary":
+        monkeypatch.setattr("tempfile.tempdir", str(stranger))
+    assert read_requirements(project / "uv.lock" if above == "project" else locked).lines == expected
+
+
+def test_a_pipe_beside_a_lock_is_not_waited_for(locked: Path) -> None:
+    locked.with_name("pyproject.toml").unlink()
+    os.mkfifo(locked.with_name("pyproject.toml"))
+    with pytest.raises(UserError, match=r"has no pyproject\.toml"):
+        read_requirements(locked)
+
+
 def test_a_lock_that_uv_does_not_read_is_refused(locked: Path) -> None:
     with pytest.raises(UserError, match="tran") as caught:
         read_requirements(f"{locked}[tran]")
@@ -137,6 +174,15 @@ def test_of_an_environment_of_conda_the_part_of_pip_is_installed(tmp_path: Path)
         read_requirements(file)
     assert missing(str(caught.value), "environment.yml:5 numpy=1.26 conda") == []
     assert missing(caught.value.fix, "pip: --python") == []
+
+
+@pytest.mark.parametrize("text", ["dependencies: 5\n", "dependencies:\n- pip: peft\n", "dependencies: {pip: peft}\n"])
+def test_an_environment_of_conda_without_a_list_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "environment.yml").write_text(text)
+    with pytest.raises(UserError, match="must be a list"):
+        read_requirements(tmp_path / "environment.yml")
+    (tmp_path / "environment.yml").write_text("dependencies: ~\n")
+    assert read_requirements(tmp_path / "environment.yml").lines == ()
 
 
 def test_files_that_are_not_read_are_named(tmp_path: Path) -> None:
