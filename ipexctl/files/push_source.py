@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ipexctl.errors import UserError
 from ipexctl.files.manifest import Manifest, leads_out
 from ipexctl.hosts.names import quoted
+from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.files import decode_name, encode_name
+from ipexctl.node.common.guarded_directory import open_file
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.push import PREFIX
 from ipexctl.remote.outcome import Cancelled
@@ -159,19 +161,26 @@ def _check_links(source: Path, found: list[ManifestEntry]) -> None:
 
 
 def _hash_of(path: bytes, size: int, on_read: Callable[[int], None]) -> str:
+    """`path` had no link in it when it was listed; where others write, too, one may have been put into it since."""
     digest = hashlib.sha256()
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open(open_file(os.fsdecode(path)), "rb", buffering=0) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise _changed(path)
             while data := file.read(1 << 20):
                 digest.update(data)
                 on_read(len(data))
             if file.tell() != size:
-                raise UserError(
-                    f"{os.fsdecode(path)} changed while it was read", fix="run it again when it is complete"
-                )
+                raise _changed(path)
+    except AgentError as error:
+        raise UserError(error.reason, fix="replace it by what it leads to, or push that apart") from None
     except OSError as error:
         raise _unreadable(error, path) from None
     return digest.hexdigest()
+
+
+def _changed(path: bytes) -> UserError:
+    return UserError(f"{os.fsdecode(path)} changed while it was read", fix="run it again when it is complete")
 
 
 def _unreadable(error: OSError, path: bytes) -> UserError:

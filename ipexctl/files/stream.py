@@ -63,7 +63,7 @@ def stream_blobs(files: Iterable[tuple[StoreFile, Path]], left: Mapping[str, int
     """Files for a store; each begins behind what is `left` of it there. The iterable may wait for a file."""
     for blob, path in files:
         try:
-            with path.open("rb", buffering=0) as file:
+            with open(path, "rb", buffering=0, opener=open_regular) as file:
                 size = os.fstat(file.fileno()).st_size
                 offset = offset_of({**blob, "size": size}, left)
                 file.seek(offset)

@@ -105,3 +105,26 @@ def test_reading_ends_when_it_is_cancelled(tmp_path: Path) -> None:
     cancel.throw()
     with pytest.raises(Cancelled):
         read_source(tmp_path, no_bytes, cancel)
+
+
+@pytest.mark.parametrize("swapped", ["sub", "sub/z"])
+def test_link_that_is_made_while_files_are_read_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swapped: str
+) -> None:
+    """Another account may do that in a directory of a team: it chose which file of this account is sent then."""
+    monkeypatch.setattr("ipexctl.files.push_source._READERS", 1)
+    source, secret = tmp_path / "source", tmp_path / "secret"
+    (source / "sub").mkdir(parents=True)
+    (secret / "sub").mkdir(parents=True)
+    (source / "a").write_text("a")
+    (source / "sub/z").write_text("public")
+    (secret / "sub/z").write_text("secret")
+
+    def swap(done: int, total: int) -> None:
+        del done, total
+        if not (tmp_path / "old").exists():
+            (source / swapped).rename(tmp_path / "old")
+            (source / swapped).symlink_to(secret / swapped)
+
+    with pytest.raises(UserError, match=swapped):
+        read_source(source, swap, Cancel())

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
+import pytest
+
 from ipexctl.files.store_client import StoredFile, StoreLocation, drop
+from ipexctl.files.stream import NotInStore, stream_blobs
 from ipexctl.hosts.host import Host
 from ipexctl.remote.local import LocalSession
 
@@ -29,3 +33,10 @@ def test_drop_in_a_missing_store_does_nothing(tmp_path: Path) -> None:
         [StoredFile("a" * 64, "content")],
     )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    file = StoredFile("0" * 64, "pipe", 3).to_json()
+    with pytest.raises(NotInStore, match="no regular file"):
+        list(stream_blobs([(file, tmp_path / "pipe")], {}))
