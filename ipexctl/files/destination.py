@@ -101,7 +101,8 @@ class Destination:
         self._appends = appends
         """A file that has grown on the host grows here."""
         self._umask = read_umask()
-        self._directories: list[ManifestEntry] = []
+        self._directories: dict[tuple[str, ...], ManifestEntry] = {}
+        """Those of the list, by their parts."""
         self._made: tuple[str, ...] | None = None
         """The directory that was created last: it was empty."""
         self._file: _OpenFile | None = None
@@ -141,8 +142,8 @@ class Destination:
         """The part of a file that is missing here; directories and links are created at once. Raises WriteRefused."""
         try:
             if entry.kind == "d":
+                self._directories[entry.parts] = entry
                 self._enter(entry.parts)
-                self._directories.append(entry)
                 return None
             directory, name = self._enter(entry.parts[:-1]), encode_name(entry.parts[-1])
             if entry.kind == "f" and self._made == entry.parts[:-1]:
@@ -270,7 +271,7 @@ class Destination:
 
     def close_directories(self) -> None:
         """Set modes and times of directories, after the last file in them."""
-        for entry in reversed(self._directories):
+        for entry in reversed(self._directories.values()):
             with contextlib.suppress(OSError, WriteRefused):
                 directory = self._enter(entry.parts)
                 directory.set_times(entry.mtime)
@@ -354,8 +355,10 @@ class Destination:
 
     def _open_below(self, above: GuardedDirectory, names: Sequence[bytes]) -> GuardedDirectory:
         parts = tuple(map(decode_name, names))
+        entry = self._directories.get(parts)
+        mode = 0o777 if entry is None else entry.mode & 0o777 | 0o700  # private from the first file on
         with contextlib.suppress(FileExistsError):
-            os.mkdir(names[-1], dir_fd=above.number)
+            os.mkdir(names[-1], mode, dir_fd=above.number)
             self._made = parts
             self._note(parts)
         here = os.path.join(self.root, *parts)

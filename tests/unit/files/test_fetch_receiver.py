@@ -221,3 +221,13 @@ def test_full_disk_is_reported_with_what_to_do(
             destination.write(memoryview(b"abcdef"))
         monkeypatch.undo()
     assert ("make room" in refused.value.reason) == is_full
+
+
+def test_directory_that_is_private_on_the_host_is_private_before_its_files_arrive(tmp_path: Path) -> None:
+    with Destination(str(tmp_path / "out")) as destination:
+        destination.inspect(ManifestEntry("private", "d", 0o500, 0, ""))
+        destination.inspect(ManifestEntry("other/private/x", "f", 0o644, 3, ""))
+        modes = [(tmp_path / "out" / name).stat().st_mode & 0o777 for name in ("private", "other", "other/private")]
+        assert modes == [0o700, 0o777 & ~destination._umask, 0o777 & ~destination._umask]
+        destination.close_directories()
+    assert (tmp_path / "out/private").stat().st_mode & 0o777 == 0o500
