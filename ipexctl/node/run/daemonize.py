@@ -25,13 +25,17 @@ def daemonize(program: str, log_path: str) -> Callable[[Json], None] | str:
     os.setsid()
     if os.fork():
         os._exit(0)
-    devnull = os.open(os.devnull, os.O_RDWR)
-    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for number, target in ((0, devnull), (1, devnull), (2, log)):
-        os.dup2(target, number)
 
     def send_reply(line: Json) -> None:
         os.write(writer, json.dumps(line).encode() + b"\n")
         os.close(writer)
 
+    try:
+        devnull = os.open(os.devnull, os.O_RDWR)
+        log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError as error:  # a full disk, or a quota
+        send_reply({"event": "failed", "reason": f"{error.filename} can't be opened: {error.strerror or error}"})
+        os._exit(1)
+    for number, target in ((0, devnull), (1, devnull), (2, log)):
+        os.dup2(target, number)
     return send_reply
