@@ -70,8 +70,8 @@ class Team:
         return last
 
     def inspect(self, rows: list[list[Any]], path: str, *, force: bool = False) -> dict[str, Any]:
-        packed = gzip.compress(json.dumps(rows).encode())
-        request = {"path": path, "home": "~/.ipexctl", "manifest": len(packed), "is_file": False, "force": force}
+        packed, is_file = gzip.compress(json.dumps(rows).encode()), rows[0][1] == "f"
+        request = {"path": path, "home": "~/.ipexctl", "manifest": len(packed), "is_file": is_file, "force": force}
         return self.call("push", "inspect", {**request, "dry_run": False, "quick": False}, packed)
 
     def receive(self, found: dict[str, Any], *contents: bytes, name: str = CONTENT) -> dict[str, Any]:
@@ -214,3 +214,40 @@ while time.monotonic() < end:
     attacker.join()
     assert team.untouched()
     assert {path.name.partition(".aside")[0] for path in team.data.iterdir()} <= {directory.name, "model.bin"}
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("corpus", ROWS),
+        ("corpus", ROWS[:1]),
+        ("corpus/model.bin", [["", *ROWS[1][1:]]]),
+        ("model.bin", [["", *ROWS[1][1:]]]),
+    ],
+    ids=["directory", "nothing to send", "directory of a file", "file with the content"],
+)
+def test_a_place_that_another_account_has_made_in_a_sticky_directory_is_refused(
+    team: Team, name: str, rows: list[list[Any]]
+) -> None:
+    """That account could change the files later: which files a run reads would be its choice."""
+    shared = team.data.parent / "tmp"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    made = "os.umask(0); os.mkdir(sys.argv[1] + '/corpus')"
+    team.as_attacker(f"{made}; open(sys.argv[1] + '/model.bin', 'wb').write(b'weights' * 1000)", shared)
+    refused = team.inspect(rows, f"{shared}/{name}")
+    assert (refused["event"], f"uid {ATTACKER}" in refused["reason"]) == ("failed", True)
+    assert not any((shared / "corpus").iterdir())
+    assert team.inspect(ROWS, f"{shared}/own")["event"] == "done"
+
+
+def test_a_place_that_another_account_has_made_since_the_comparison_gets_no_file(team: Team) -> None:
+    shared = team.data.parent / "tmp"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    found = team.inspect(ROWS, f"{shared}/corpus")
+    team.receive(found, CONTENTS)
+    (shared / "corpus").rename(team.own / "corpus")
+    team.as_attacker("os.umask(0); os.mkdir(sys.argv[1] + '/corpus')", shared)
+    assert f"uid {ATTACKER}" in team.place(found, CONTENTS)["reason"]
+    assert not any((shared / "corpus").iterdir())

@@ -27,7 +27,14 @@ from typing import TYPE_CHECKING, BinaryIO, Iterator, TypedDict
 
 from ipexctl.node.common.answer import Action, AgentError, answer
 from ipexctl.node.common.files import encode_name, explain_full_disk, free_space, sha256_of_open
-from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory, blocks_of, check_name, open_file
+from ipexctl.node.common.guarded_directory import (
+    DirectoryChain,
+    GuardedDirectory,
+    blocks_of,
+    check_name,
+    is_of_stranger,
+    open_file,
+)
 from ipexctl.node.common.home_entries import is_stored
 from ipexctl.node.common.processes import is_partial_in_use
 from ipexctl.node.files import store
@@ -96,6 +103,22 @@ def check_path(text: str, home: str, *, is_file: bool) -> str:
     return path
 
 
+@contextlib.contextmanager
+def _open_top(path: str, *, is_file: bool, make: bool = False) -> Iterator[GuardedDirectory]:
+    """The directory of PATH's files. Raises an AgentError if another account has made it in one such as /tmp."""
+    with GuardedDirectory.open(os.path.dirname(path) if is_file else path, make=make) as top:
+        with GuardedDirectory.open(os.path.dirname(top.path)) as above:
+            _check_account(top.path, top.status(), above.status())
+        yield top
+
+
+def _check_account(path: str, status: os.stat_result | None, above: os.stat_result) -> None:
+    """Raise an AgentError for what another account has made in a directory with the sticky bit: it is not replaced
+    there, and that account may change it later."""
+    if status is not None and above.st_mode & stat.S_ISVTX and is_of_stranger(status, above):
+        raise AgentError(f"{path} belongs to another account (uid {status.st_uid})", "name a place of your own")
+
+
 class Comparison:
     """What of a list is at a path."""
 
@@ -154,6 +177,9 @@ def inspect(request: InspectRequest, stream: BinaryIO, report: Report = store.em
     packed = b"".join(read_body(stream, request["manifest"], "the list"))
     rows = unpack_entries(packed)
     path = check_path(request["path"], request["home"], is_file=request["is_file"])
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), _open_top(path, is_file=request["is_file"]) as top:
+        if request["is_file"]:
+            _check_account(path, top.status_of(os.fsencode(os.path.basename(path))), top.status())
     found = Comparison(path, rows, report, quick=request["quick"])
     refused = found.blocked or (found.differing and not request["force"])
     directory = token = digest = ""
@@ -210,17 +236,16 @@ def prepare(path: str, lacking: list[ManifestEntry], *, is_file: bool) -> tuple[
 
     Hosts that see the same directory have the same token: a dangling link, because creating one is atomic on NFS, too.
     """
-    parent = os.path.dirname(path) if is_file else path
-    with _umask_of_account():
-        above = GuardedDirectory.open(parent, make=True)
-    with above:
+    with contextlib.ExitStack() as held:
+        with _umask_of_account():
+            above = held.enter_context(_open_top(path, is_file=is_file, make=True))
         with contextlib.suppress(FileExistsError):
             os.mkdir(own_directory(path), 0o700, dir_fd=above.number)
         with enter_own(above, path) as directory:
             needed = sum({row.content: row.size for row in lacking if row.kind == "f"}.values())
             arrived = sum(status.st_size for status in _stored(directory))
             if needed - arrived > free_space(directory.anchor):
-                raise explain_full_disk(parent, needed - arrived)
+                raise explain_full_disk(above.path, needed - arrived)
             with contextlib.suppress(FileExistsError):
                 os.symlink(os.urandom(16).hex(), TOKEN, dir_fd=directory.number)
             rows = to_json(lacking)
@@ -337,9 +362,9 @@ def place(request: PlaceRequest) -> PlaceReply:
             is_file = not stat.S_ISDIR(os.stat(path, follow_symlinks=False).st_mode)
         except FileNotFoundError:
             is_file = True
-        parent, name = os.path.split(path) if is_file else (path, "")
+        name = os.path.basename(path) if is_file else ""
         try:
-            top = held.enter_context(GuardedDirectory.open(parent))
+            top = held.enter_context(_open_top(path, is_file=is_file))
             own = held.enter_context(enter_own(top, path))
             listed = own.read(list_name(request["listed"]), _MAX_LIST)
         except FileNotFoundError:
