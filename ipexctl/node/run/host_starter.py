@@ -22,7 +22,7 @@ from ipexctl.node.common.answer import Json, emit
 from ipexctl.node.common.job import HostStarterRequest
 from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.json_records import decode
-from ipexctl.node.common.link import ready
+from ipexctl.node.common.link import ready, wake_on_signal
 from ipexctl.node.run import host_starter_machine as machine
 from ipexctl.node.run.daemonize import daemonize
 from ipexctl.node.run.messages import MAX_TEXT
@@ -57,12 +57,9 @@ class HostStarter:
         }
 
     def run(self) -> None:
-        wake, wakeup = os.pipe()
-        os.set_blocking(wake, False)
-        os.set_blocking(wakeup, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        wake = wake_on_signal()
         while not self.state.is_over:
             self.turn(wake)
         self.wrappers.kill()

@@ -17,6 +17,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Tuple, Union
 
 from ipexctl.node.common.limits import OUTPUT_DRAIN, RANK_STUCK, SUPERVISOR_CONNECT, TERM_GRACE
+from ipexctl.node.run.supervisor_contact import BEAT_INTERVAL
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -25,10 +26,8 @@ if TYPE_CHECKING:
     from ipexctl.node.run.supervisor_contact import Contact
 
 NEVER = float("inf")
-BEAT_INTERVAL = 4.0
-"""Seconds between two messages with figures, which the supervisor answers: by these it sees that the rank lives."""
 TRIAL_BEAT_INTERVAL = 1.0
-"""The same in a trial of `autotune`, which ends as soon as enough is measured."""
+"""Like BEAT_INTERVAL, in a trial of `autotune`, which ends as soon as enough is measured."""
 EXITED_BEAT_INTERVAL = 1.0
 """The same once the command has ended: a rank then soon gives up a supervisor that does not answer."""
 FIRST_MEMORY_INTERVAL = 0.1

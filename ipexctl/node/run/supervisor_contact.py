@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 from ipexctl.node.common.limits import SUPERVISOR_AT_EXIT, SUPERVISOR_BUSY, SUPERVISOR_REFUSED, SUPERVISOR_SILENCE
 
+BEAT_INTERVAL = 4.0
+"""Seconds between two messages, which the supervisor answers: by these it sees that a rank or a starter lives."""
 SILENCE_LIMIT = 12.0
 """Seconds of silence until the rank reconnects."""
 CONNECT_LIMIT = 5.0
