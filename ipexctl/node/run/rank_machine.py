@@ -48,7 +48,7 @@ SUPERVISOR_LOST = 112
 class Phase(Enum):
     """What becomes of the command."""
 
-    CONNECTING = "the supervisor has not said yet whether to start it"
+    CONNECTING = "the supervisor has not decided yet whether to start it"
     WAITING = "it waits for the end of the exchange of checkpoints"
     RUNNING = "it is started, or about to be"
     STOPPING = "it was told to end, and is killed after the grace period; it may never have been started"
@@ -298,7 +298,7 @@ class WrapperState(NamedTuple):
         return self._replace(exit=report), (Act.FINISH_METER, Act.SEND_WINDOWS, SendReport("exit", report))
 
     def on_raised(self, process: ProcessIdentity, code: int, text: str, now: float) -> Step:
-        """An uncaught exception is about to end a process of the command: the first that said so counts."""
+        """An uncaught exception is about to end a process of the command: the first one counts."""
         if self.raised is not None:
             return self, ()
         return self._replace(raised=process, raised_at=now, raised_code=code, raised_text=text), ()
