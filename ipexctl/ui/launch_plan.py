@@ -18,7 +18,6 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.mpi import started_by, title_of
 from ipexctl.option_declaration import words_in_sh
 from ipexctl.spec import RankOptions
-from ipexctl.starters.choice import rank_starter_of
 from ipexctl.text import counted, printable
 from ipexctl.ui.messages import paint, wants_color
 from ipexctl.ui.paragraph import wrapped, wrapped_fix
@@ -67,8 +66,7 @@ def _sections(plan: LaunchPlan, width: int) -> Iterator[tuple[str, Iterable[str]
     yield "Variables that differ from host to host", _by_host(differing, width)
     yield "Variables that differ from rank to rank", _by_rank([s for s in plan.settings if s.rank is not None], width)
     yield "Variables taken away", _removed([setting for setting in plan.settings if setting.value is None], width)
-    starter = rank_starter_of(plan.flavor)
-    by_starters = len(plan.hosts) > 1 and starter is not None and starter.has_starters
+    by_starters = len(plan.hosts) > 1 and plan.has_starters
     place = "What node0, and a starter on each other host, starts for each rank" if by_starters else "What node0 starts"
     yield f"{place} ({title_of(plan.flavor)})", _command(plan.argv, width)
     yield "Variables of mpirun itself", _everywhere(plan.launcher_env, plan, width)

@@ -139,7 +139,7 @@ def fold_line(parts: Sequence[str]) -> list[str]:
 
 def require_mpirun(plan: LaunchPlan, purpose: str) -> None:
     """Raise a UserError for ranks that are planned without an mpirun."""
-    if plan.flavor == "none":
+    if plan.has_starters:
         fix = "--mpi intel, openmpi or mpich, or the path of an mpirun"
         ranks = "this single rank is" if plan.world_size == 1 else "these ranks are"
         raise UserError(f"{purpose} starts ranks with mpirun, and {ranks} planned without one", fix=fix)

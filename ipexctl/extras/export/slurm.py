@@ -77,7 +77,7 @@ def to_slurm(
     name of the plan's environment; its directory has a hash, and an install on the nodes may choose another one."""
     require_process_group(plan, "an sbatch file")
     if launcher == "auto":
-        launcher = "srun" if plan.backend == "gloo" or plan.flavor == "none" else "mpirun"
+        launcher = "srun" if plan.backend == "gloo" or plan.has_starters else "mpirun"
     if launcher == "mpirun":
         require_mpirun(plan, "--launcher mpirun")
     lines = ["#!/bin/bash", f"# {title(plan)}", *header(_requirements(plan, cwd)), *_sbatch_lines(plan, name), ""]
@@ -185,7 +185,7 @@ def _ifaces(plan: LaunchPlan) -> Sequence[Setting]:
 
 
 def _srun(plan: LaunchPlan) -> list[str]:
-    mpi = "none" if plan.backend == "gloo" or plan.flavor == "none" else "pmi2"
+    mpi = "none" if plan.backend == "gloo" or plan.has_starters else "pmi2"
     return [
         "# a failed rank ends all; add --label to see which rank printed a line",
         # srun does not inherit --cpus-per-task since Slurm 22.05, nor variables after `sbatch --export=NONE`.
@@ -229,7 +229,7 @@ def _notes(plan: LaunchPlan, launcher: Launcher, iface: str | None) -> list[str]
     notes += omitted(plan, differing, "left out, its value differs from host to host")
     if len({len(host.ranks) for host in plan.hosts}) > 1:
         notes.append("hosts have different numbers of ranks here; Slurm shares them out as it likes")
-    if plan.backend != "gloo" and plan.flavor != "none" and launcher == "srun":
+    if plan.backend != "gloo" and not plan.has_starters and launcher == "srun":
         notes.append("srun joins ranks over MPI where Slurm has PMI-2 (srun --mpi=list); --launcher mpirun needs none")
     return notes
 
