@@ -107,7 +107,7 @@ def run_command(
         install=install or call.spec.install,
         packages=(*(packages or ()), *call.spec.packages),
         requirements=tuple(requirements or ()),
-        takes_project_file=not no_requirements,
+        takes_own_requirements=not no_requirements,
     )
     if spec.python is not None and (spec.packages or spec.requirements):
         raise UserError("--with and -r change an environment, and --python is never changed", fix="remove --python")
