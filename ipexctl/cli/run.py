@@ -224,8 +224,7 @@ class RunOfCall(RunWatcher):
     def follow(self, run: StartedRun) -> Followed:
         from ipexctl.cli.watch import watch_run  # imported while the ranks start
 
-        size = f"{counted(run.plan.world_size, 'rank')} on {counted(len(run.plan.hosts), 'host')}"
-        self._output.print_note(f"{run.record.id}: {size}, {run.plan.connection}")
+        self._output.print_note(f"{run.record.id}: {run.plan.size}, {run.plan.connection}")
         code = watch_run(
             run.record,
             self._view,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from ipexctl.launch.other_runs import OtherRun, other_runs_json
 from ipexctl.starters.choice import rank_starter_of
 from ipexctl.starters.direct import RankFlavor
+from ipexctl.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -203,6 +204,11 @@ class LaunchPlan:
     def has_starters(self) -> bool:
         """Whether ipexctl itself starts the ranks: the supervisor those of node0, a starter those of another host."""
         return self.starter is not None and self.starter.has_starters
+
+    @property
+    def size(self) -> str:
+        """`8 ranks on 2 hosts`."""
+        return f"{counted(self.world_size, 'rank')} on {counted(len(self.hosts), 'host')}"
 
     @property
     def connection(self) -> str:

@@ -18,7 +18,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.mpi import started_by, title_of
 from ipexctl.option_declaration import words_in_sh
 from ipexctl.spec import RankOptions
-from ipexctl.text import counted, printable
+from ipexctl.text import printable
 from ipexctl.ui.messages import paint, wants_color
 from ipexctl.ui.paragraph import wrapped, wrapped_fix
 from ipexctl.ui.results import group_by, print_json
@@ -75,9 +75,8 @@ def _sections(plan: LaunchPlan, width: int) -> Iterator[tuple[str, Iterable[str]
 
 
 def _summary(plan: LaunchPlan) -> str:
-    size = f"{counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}"
     method = f"{plan.connection}, {started_by(plan.flavor)}"
-    return f"{size} {method}; {plan.dtype_hint} suits these CPUs"
+    return f"{plan.size} {method}; {plan.dtype_hint} suits these CPUs"
 
 
 def _ranks(hosts: Sequence[HostPlan], width: int) -> Iterator[str]:

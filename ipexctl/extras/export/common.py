@@ -17,7 +17,7 @@ from ipexctl.errors import UserError
 from ipexctl.launch.plan import ALLREDUCE, RANK_NAMES, WIRE, LaunchPlan, Setting
 from ipexctl.option_declaration import words_in_sh
 from ipexctl.spec import RankOptions
-from ipexctl.text import counted, printable, variable_in_sh
+from ipexctl.text import printable, variable_in_sh
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -146,8 +146,7 @@ def require_mpirun(plan: LaunchPlan, purpose: str) -> None:
 
 
 def title(plan: LaunchPlan) -> str:
-    size = f"{counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}"
-    return f"{printable(portable_command_line(plan))}: {size}, {plan.connection}"
+    return f"{printable(portable_command_line(plan))}: {plan.size}, {plan.connection}"
 
 
 def header(text: str) -> list[str]:
