@@ -29,7 +29,7 @@ from ipexctl.node.run.messages import MAX_TEXT
 from ipexctl.node.run.rank_wrappers import RankWrappers, minimal_environment
 from ipexctl.node.run.supervisor_client import SupervisorClient
 
-NOT_STARTED = 127
+WRAPPER_NOT_STARTED = 127
 """The code of a wrapper whose program could not be started."""
 
 
@@ -99,7 +99,7 @@ class HostStarter:
                 self.wrappers.start([rank], argv, environ=environ, log=self._log_end, cwd=request.rundir)
             except OSError as error:
                 why = f"{error.filename or request.argv[0]}: {error.strerror or error}"
-                self.report_end(rank, NOT_STARTED, f"ipexctl: {request.host}: {why}\n")
+                self.report_end(rank, WRAPPER_NOT_STARTED, f"ipexctl: {request.host}: {why}\n")
 
     def report_end(self, rank: int, code: int, text: str) -> None:
         end = {"rank": rank, "attempt": self.state.attempt, "code": code, "text": text}

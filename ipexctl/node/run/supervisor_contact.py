@@ -21,7 +21,7 @@ SILENCE_LIMIT = 12.0
 CONNECT_LIMIT = 5.0
 """Seconds to connect and authenticate."""
 SUSPENDED = 8.0
-"""Like `rank_connections.SUSPENDED`, for a rank: it may look at the time only when it reports, every four seconds."""
+"""Like `machine.SUSPENDED`, for a rank: it may look at the time only when it reports, every four seconds."""
 RETRY_INTERVAL = 0.5
 
 
