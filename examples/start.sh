@@ -40,7 +40,7 @@ else
 fi
 say "" "To go on (ipexctl is $root/$ipexctl):" \
   "  sh examples/lab.sh                     the same commands on a lab of three SSH hosts on this machine" \
-  "  ipexctl trust -H my-hostfile && ipexctl run -H my-hostfile --install --stack torch examples/train_digits.py" \
+  "  ipexctl run -H my-hostfile --install --stack torch examples/train_digits.py" \
   "                                         hosts that you can ssh to, one name per line: docs/guides/two-hosts.md" \
   "  docs/index.md                          the pages; ipexctl --help has all commands"
 exit $rc

@@ -258,7 +258,8 @@ def lab_with_mpi(lab: Lab, base: Path, *options: object) -> Lab:
     with _locked(packed):
         if not packed.exists():
             _install(lab, base)
-            _pack(lab.hosts[-1], packed)  # the first may be the login node of a Slurm
+            # The first host keeps wheels; in a Slurm it may be a login node without an environment.
+            _pack(lab.hosts[-1 if lab.slurm else 0], packed)
             return lab
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda host: _unpack(host, packed), lab.hosts))
@@ -274,8 +275,10 @@ def _install(lab: Lab, base: Path, *options: object) -> None:
 
 
 def _pack(host: LabHost, packed: Path) -> None:
-    """Write what `install` has made into a tar: all of the home but the key of `trust`, and wheels."""
-    command = f"tar -C {_PLAIN_HOME} --exclude .ipexctl/ssh --exclude '.ipexctl/wheels/*' -cf - .ipexctl"
+    """Write what `install` has made into a tar: all of the home but the key of `trust`, and large wheels."""
+    large = "-path '.ipexctl/wheels/*' -type f -size +1024k"
+    found = f"find .ipexctl -path .ipexctl/ssh -prune -o {large} -o -print"
+    command = f"cd {_PLAIN_HOME} && {found} | tar --no-recursion -cf - -T -"
     beside = packed.with_suffix(".part")
     with beside.open("wb") as file:
         subprocess.run([*ssh_argv(host), command], stdout=file, stdin=subprocess.DEVNULL, check=True, timeout=120)
