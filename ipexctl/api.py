@@ -133,13 +133,13 @@ def _request_of_project(call: RunCall, stack: StackRequest, watcher: RunWatcher)
     """
     from ipexctl.found_files import check_found
     from ipexctl.stack.install_context import install_request
-    from ipexctl.stack.project_file import find_project_file
+    from ipexctl.stack.own_requirements import find_own_requirements
     from ipexctl.stack.resolve.model import Sources
 
     spec = call.spec
-    if not spec.takes_project_file or spec.packages or spec.requirements or spec.python is not None:
+    if not spec.takes_own_requirements or spec.packages or spec.requirements or spec.python is not None:
         return None
-    file = find_project_file(call.project.root)
+    file = find_own_requirements(call.project.root)
     if file is None:
         return None
     option = f"-r {shlex.quote(os.path.relpath(file.path))}"

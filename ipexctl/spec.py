@@ -96,7 +96,7 @@ class RankOptions:
         "Gradients between hosts: as they are, or in half or a quarter of the bytes, rounded (default: {default}).",
         "fp32",
         panel=_COMMUNICATION,
-        lost_in=("accelerate", "mpijob", "shell", "slurm", "trainjob"),
+        lost_in=_EVERY_EXPORT,
         consequence="gradients go between hosts as they are",
     )
     mpi: str = declare(
@@ -303,7 +303,7 @@ class RunSpec(RankOptions, StartOptions, RunOptions):
     """Whether the environment is installed on hosts that lack it, with these packages and requirements."""
     packages: tuple[str, ...] = ()
     requirements: tuple[Path, ...] = ()
-    takes_project_file: bool = False
+    takes_own_requirements: bool = False
     """Whether an install without packages and requirements takes the project's own file of them, if there is one."""
     accelerate: AccelerateConfig | None = None
     """Its ranks and ports are in the options already."""
@@ -320,7 +320,7 @@ class RunSpec(RankOptions, StartOptions, RunOptions):
     is_followed: bool = True
     """Whether this call follows the run."""
     repeats_notes: bool = False
-    """Whether what is left out of the project is said although an earlier run has."""
+    """Whether the notes on what is left out of the project are shown again."""
     own_tree: str = ""
     """Added to the name of the project's tree on the hosts; empty for the one that runs share."""
     trial: bool = False

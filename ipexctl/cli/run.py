@@ -107,7 +107,7 @@ def run_command(
         install=install or call.spec.install,
         packages=(*(packages or ()), *call.spec.packages),
         requirements=tuple(requirements or ()),
-        takes_project_file=not no_requirements,
+        takes_own_requirements=not no_requirements,
     )
     if spec.python is not None and (spec.packages or spec.requirements):
         raise UserError("--with and -r change an environment, and --python is never changed", fix="remove --python")
@@ -224,8 +224,7 @@ class RunOfCall(RunWatcher):
     def follow(self, run: StartedRun) -> Followed:
         from ipexctl.cli.watch import watch_run  # imported while the ranks start
 
-        size = f"{counted(run.plan.world_size, 'rank')} on {counted(len(run.plan.hosts), 'host')}"
-        self._output.print_note(f"{run.record.id}: {size}, {run.plan.connection}")
+        self._output.print_note(f"{run.record.id}: {run.plan.size}, {run.plan.connection}")
         code = watch_run(
             run.record,
             self._view,

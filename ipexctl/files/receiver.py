@@ -3,7 +3,7 @@
 In come events and a `file_stream` of one call; out go files in the destination, and what is still unsent when the
 connection ends. The destination is opened once it is known whether there is a single file. The control machine chooses
 from the list what it lacks and asks for that alone, so a transfer goes on where it ended. A file is checked by its sum,
-and one that has changed meanwhile is said to have. The other end is `node/files/file_sender.py`.
+and one that has changed meanwhile is a failure. The other end is `node/files/file_sender.py`.
 """
 
 from __future__ import annotations

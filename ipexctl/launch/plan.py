@@ -12,10 +12,14 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ipexctl.launch.other_runs import OtherRun, other_runs_json
+from ipexctl.starters.choice import rank_starter_of
 from ipexctl.starters.direct import RankFlavor
+from ipexctl.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from ipexctl.starters.starter import RankStarter
 
 LaunchFlavor = Literal["intel", "openmpi", "mpich", RankFlavor]
 """An MPI, or what starts the ranks without one."""
@@ -190,6 +194,21 @@ class LaunchPlan:
     def adds_up(self) -> bool:
         """Whether the ranks add gradients up with the code of `inrank/`."""
         return self.allreduce.mode == "shared" or self.wire.mode != "fp32"
+
+    @property
+    def starter(self) -> RankStarter | None:
+        """What starts the ranks without an MPI; None: an mpirun does."""
+        return rank_starter_of(self.flavor)
+
+    @property
+    def has_starters(self) -> bool:
+        """Whether ipexctl itself starts the ranks: the supervisor those of node0, a starter those of another host."""
+        return self.starter is not None and self.starter.has_starters
+
+    @property
+    def size(self) -> str:
+        """`8 ranks on 2 hosts`."""
+        return f"{counted(self.world_size, 'rank')} on {counted(len(self.hosts), 'host')}"
 
     @property
     def connection(self) -> str:

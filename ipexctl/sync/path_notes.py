@@ -1,5 +1,5 @@
 """Notes of paths on the control machine for later calls: what fetch created and what --env-file named, which syncs
-leave out; and what was said of a project.
+leave out; and the notes that were shown of a project.
 
 Absolute paths come in; those below a project's root go out, relative to it, or the text of a path. There is one small
 file for each path, in a directory of the state directory, so that two calls need no lock. A path that was removed since

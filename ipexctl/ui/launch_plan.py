@@ -18,8 +18,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.mpi import started_by, title_of
 from ipexctl.option_declaration import words_in_sh
 from ipexctl.spec import RankOptions
-from ipexctl.starters.choice import rank_starter_of
-from ipexctl.text import counted, printable
+from ipexctl.text import printable
 from ipexctl.ui.messages import paint, wants_color
 from ipexctl.ui.paragraph import wrapped, wrapped_fix
 from ipexctl.ui.results import group_by, print_json
@@ -67,8 +66,7 @@ def _sections(plan: LaunchPlan, width: int) -> Iterator[tuple[str, Iterable[str]
     yield "Variables that differ from host to host", _by_host(differing, width)
     yield "Variables that differ from rank to rank", _by_rank([s for s in plan.settings if s.rank is not None], width)
     yield "Variables taken away", _removed([setting for setting in plan.settings if setting.value is None], width)
-    starter = rank_starter_of(plan.flavor)
-    by_starters = len(plan.hosts) > 1 and starter is not None and starter.has_starters
+    by_starters = len(plan.hosts) > 1 and plan.has_starters
     place = "What node0, and a starter on each other host, starts for each rank" if by_starters else "What node0 starts"
     yield f"{place} ({title_of(plan.flavor)})", _command(plan.argv, width)
     yield "Variables of mpirun itself", _everywhere(plan.launcher_env, plan, width)
@@ -77,9 +75,8 @@ def _sections(plan: LaunchPlan, width: int) -> Iterator[tuple[str, Iterable[str]
 
 
 def _summary(plan: LaunchPlan) -> str:
-    size = f"{counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}"
     method = f"{plan.connection}, {started_by(plan.flavor)}"
-    return f"{size} {method}; {plan.dtype_hint} suits these CPUs"
+    return f"{plan.size} {method}; {plan.dtype_hint} suits these CPUs"
 
 
 def _ranks(hosts: Sequence[HostPlan], width: int) -> Iterator[str]:

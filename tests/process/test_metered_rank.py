@@ -12,7 +12,7 @@ import ipexctl
 from agent_helpers import follow_request
 from env_helpers import start
 from ipexctl.node.common.frames import WINDOWS, CompressedFrameReader, decode_windows
-from ipexctl.node.run.window_file import read_host_windows, read_rank_windows
+from ipexctl.node.run.window_file import decode_host_windows, decode_rank_windows
 
 TRAIN = f"""
 import os, sys, threading, time
@@ -44,12 +44,12 @@ def test_steps_of_a_rank_are_in_status_and_record(make: Callable[..., Run]) -> N
         "data_wait": pytest.approx(0.1),
         "source": "dataloader",
     }
-    record = read_rank_windows(str(run.rundir / "ranks/0000.meter"))
+    record = decode_rank_windows((run.rundir / "ranks/0000.meter").read_bytes())
     assert record is not None
     (window,) = record.windows
     assert window is not None
     assert [window.data_wait, window.reduce_wait] == pytest.approx([0.1, 0.2])
-    assert read_host_windows(str(run.rundir / "ranks/0000.host")) is not None
+    assert decode_host_windows((run.rundir / "ranks/0000.host").read_bytes()) is not None
 
 
 def test_windows_are_sent_to_a_follower_and_on_request(make: Callable[..., Run]) -> None:

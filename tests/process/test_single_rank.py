@@ -18,7 +18,7 @@ from run_helpers import Run, runs_in
 from agent_helpers import mark_home
 from ipexctl.hosts.host import Host
 from ipexctl.jobs.registry import RunRecord
-from ipexctl.jobs.submit.start import File, LaunchRecords, _packed
+from ipexctl.jobs.submit.start import File, LaunchRecords, packed
 from ipexctl.node.common.job import JobRecord, Master, StartRequest
 from message_data import missing
 
@@ -121,7 +121,7 @@ def test_files_of_the_script_follow_umask_and_run_files_are_private(
     code = "import os, pathlib\npathlib.Path('checkpoint.pt').touch()\nos.mkdir('outputs')"
     run = make(code)
     mark_home(tmp_path)
-    (tmp_path / "files.tar").write_bytes(_packed([File("hosts", b"here")]))
+    (tmp_path / "files.tar").write_bytes(packed([File("hosts", b"here")]))
     record = RunRecord(run.id, Host("here", "127.0.0.1"), str(tmp_path), sys.executable)
     start = StartRequest((), (), 1, 1, Master("127.0.0.1"), 600.0, "report")
     job = JobRecord(1, start.master, (), "", {})

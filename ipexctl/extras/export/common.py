@@ -17,7 +17,7 @@ from ipexctl.errors import UserError
 from ipexctl.launch.plan import ALLREDUCE, RANK_NAMES, WIRE, LaunchPlan, Setting
 from ipexctl.option_declaration import words_in_sh
 from ipexctl.spec import RankOptions
-from ipexctl.text import counted, printable, variable_in_sh
+from ipexctl.text import printable, variable_in_sh
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -139,15 +139,14 @@ def fold_line(parts: Sequence[str]) -> list[str]:
 
 def require_mpirun(plan: LaunchPlan, purpose: str) -> None:
     """Raise a UserError for ranks that are planned without an mpirun."""
-    if plan.flavor == "none":
+    if plan.has_starters:
         fix = "--mpi intel, openmpi or mpich, or the path of an mpirun"
         ranks = "this single rank is" if plan.world_size == 1 else "these ranks are"
         raise UserError(f"{purpose} starts ranks with mpirun, and {ranks} planned without one", fix=fix)
 
 
 def title(plan: LaunchPlan) -> str:
-    size = f"{counted(plan.world_size, 'rank')} on {counted(len(plan.hosts), 'host')}"
-    return f"{printable(portable_command_line(plan))}: {size}, {plan.connection}"
+    return f"{printable(portable_command_line(plan))}: {plan.size}, {plan.connection}"
 
 
 def header(text: str) -> list[str]:

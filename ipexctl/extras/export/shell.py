@@ -151,7 +151,7 @@ def _remote_command(host: Host) -> str:
 def _rank(plan: LaunchPlan, setup: str | None) -> list[str]:
     """The script that starts each rank."""
     lines = [f"#!/bin/{_shell(setup)}"]
-    if plan.flavor == "none":
+    if plan.has_starters:
         lines += ["rank=0"]
     else:
         lines += ["# this rank's number, from mpirun", "rank=${PMI_RANK:-$OMPI_COMM_WORLD_RANK}"]

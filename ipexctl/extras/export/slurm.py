@@ -77,7 +77,7 @@ def to_slurm(
     name of the plan's environment; its directory has a hash, and an install on the nodes may choose another one."""
     require_process_group(plan, "an sbatch file")
     if launcher == "auto":
-        launcher = "srun" if plan.backend == "gloo" or plan.flavor == "none" else "mpirun"
+        launcher = "mpirun" if _needs_mpi(plan) else "srun"
     if launcher == "mpirun":
         require_mpirun(plan, "--launcher mpirun")
     lines = ["#!/bin/bash", f"# {title(plan)}", *header(_requirements(plan, cwd)), *_sbatch_lines(plan, name), ""]
@@ -103,6 +103,11 @@ def to_slurm(
     if plan.env and env_name:
         text = text.replace(plan.env, env_name)
     return Exported(text, tuple(_notes(plan, launcher, iface)))
+
+
+def _needs_mpi(plan: LaunchPlan) -> bool:
+    """Whether the ranks meet by MPI: those over gloo, and those that ipexctl itself starts, do not."""
+    return plan.backend != "gloo" and not plan.has_starters
 
 
 def _requirements(plan: LaunchPlan, cwd: str) -> str:
@@ -185,7 +190,7 @@ def _ifaces(plan: LaunchPlan) -> Sequence[Setting]:
 
 
 def _srun(plan: LaunchPlan) -> list[str]:
-    mpi = "none" if plan.backend == "gloo" or plan.flavor == "none" else "pmi2"
+    mpi = "pmi2" if _needs_mpi(plan) else "none"
     return [
         "# a failed rank ends all; add --label to see which rank printed a line",
         # srun does not inherit --cpus-per-task since Slurm 22.05, nor variables after `sbatch --export=NONE`.
@@ -229,7 +234,7 @@ def _notes(plan: LaunchPlan, launcher: Launcher, iface: str | None) -> list[str]
     notes += omitted(plan, differing, "left out, its value differs from host to host")
     if len({len(host.ranks) for host in plan.hosts}) > 1:
         notes.append("hosts have different numbers of ranks here; Slurm shares them out as it likes")
-    if plan.backend != "gloo" and plan.flavor != "none" and launcher == "srun":
+    if _needs_mpi(plan) and launcher == "srun":
         notes.append("srun joins ranks over MPI where Slurm has PMI-2 (srun --mpi=list); --launcher mpirun needs none")
     return notes
 

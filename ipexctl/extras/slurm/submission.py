@@ -15,7 +15,6 @@ import io
 import json
 import secrets
 import shlex
-import tarfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -32,7 +31,7 @@ from ipexctl.jobs.submit.context import RunContext, gather
 from ipexctl.jobs.submit.preflight.imports import check_script, with_environment
 from ipexctl.jobs.submit.project import files_in_other_generations
 from ipexctl.jobs.submit.request import StartError, StartFailure
-from ipexctl.jobs.submit.start import clean_up
+from ipexctl.jobs.submit.start import File, clean_up, packed
 from ipexctl.jobs.submit.upload import begin_query, note_secret_files, release_tree, start_reading, upload_project
 from ipexctl.limits import JOB_UPLOAD, PATHS_CHECK
 from ipexctl.remote.command import Command
@@ -271,23 +270,24 @@ class Submission:
     def _submit(self, script: BatchScript, record: RunRecord) -> None:
         """Write the run's directory and call sbatch, in one round trip."""
         request = {"script": record.script, "submitted": record.started, "python": record.python}
-        files = {
+        texts = {
             "job.sh": script.text(),
             "nonce": f"{script.nonce}\n",
             "request.json": json.dumps({**request, "login": self.login.name}),
         }
         if self.queue.requeue:
-            files["requeue"] = ""
+            texts["requeue"] = ""
         values = {export.name: export.value for export in self.spec.exports if export.secret}
         if values:
-            files["env"] = environment_text(values)
+            texts["env"] = environment_text(values)
+        files = packed([File(f"slurm/{name}", text.encode()) for name, text in texts.items()])
         rundir, job = shlex.quote(script.rundir), shlex.quote(f"{script.rundir}/slurm/job")
         line = (
             f"{use_home_or_fail(record.home)}umask 077; mkdir -p {rundir} && tar -xpf - -C {rundir} || exit 1\n"
             f"sbatch --parsable {rundir}/slurm/job.sh >{job} || exit 2\ncat {job}"
         )
         try:
-            answer = self._run(line, "submit the job", _packed(files))
+            answer = self._run(line, "submit the job", files)
         except StartError as error:
             if isinstance(error.__cause__, (Cancelled, TimedOut, Unreachable)):
                 fix = f"it may be in the queue: ipexctl ps shows it, ipexctl stop {script.run} takes it out"
@@ -311,14 +311,3 @@ class Submission:
         return StartFailure(
             f"{self.login.name}: {what}: {printable(reason)[:400] or answer.ended}", fix, (self.login.name,)
         )
-
-
-def _packed(files: dict[str, str]) -> bytes:
-    data = io.BytesIO()
-    with tarfile.open(fileobj=data, mode="w", format=tarfile.GNU_FORMAT) as archive:
-        for name, text in files.items():
-            content = text.encode()
-            member = tarfile.TarInfo(f"slurm/{name}")
-            member.size, member.mode, member.mtime = len(content), 0o600, int(time.time())
-            archive.addfile(member, io.BytesIO(content))
-    return data.getvalue()

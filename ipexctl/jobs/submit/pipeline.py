@@ -50,7 +50,6 @@ from ipexctl.launch.request import LaunchRequest
 from ipexctl.launch.stated_backend import stated_backend
 from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
-from ipexctl.starters.choice import rank_starter_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -250,8 +249,7 @@ def needs_login_check(context: RunContext, plan: LaunchPlan, spec: RunSpec) -> b
 
 def logs_in(context: RunContext, plan: LaunchPlan) -> bool:
     """Whether node0 logs in to the other hosts of the plan. Pure."""
-    starter = rank_starter_of(plan.flavor)
-    return not context.starter.no_logins and (starter is None or not starter.no_logins)
+    return not context.starter.no_logins and (plan.starter is None or not plan.starter.no_logins)
 
 
 def _check_logins(start: _Start, context: RunContext, plan: LaunchPlan, *, dry_run: bool) -> tuple[RunContext, str]:

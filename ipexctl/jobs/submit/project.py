@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.jobs.submit.preflight.imports import ScriptFile, project_module, project_script
-from ipexctl.stack.project_file import find_project_file
+from ipexctl.stack.own_requirements import find_own_requirements
 from ipexctl.sync.root import find_root, is_marked, path_problem, root_problem
 from ipexctl.text import tilde_path
 
@@ -96,12 +96,12 @@ def locate_project(spec: RunSpec, cwd: Path, before: str = "") -> ProjectLocatio
     can_be_larger = is_above and not is_marked(root) and not root_problem(here)
     hint = "; for the current directory: --cwd ." if can_be_larger else ""
     found = project_script(str(script), path, workdir)
-    return ProjectLocation(root, subdirectory, command, _with_project_file(found, root, cwd), hint)
+    return ProjectLocation(root, subdirectory, command, _with_own_requirements(found, root, cwd), hint)
 
 
-def _with_project_file(script: ScriptFile, root: Path, cwd: Path) -> ScriptFile:
+def _with_own_requirements(script: ScriptFile, root: Path, cwd: Path) -> ScriptFile:
     """With the project's file that names its packages, for the fix where a host lacks one."""
-    file = find_project_file(root)
+    file = find_own_requirements(root)
     typed = file and file._replace(path=Path(os.path.relpath(file.path, cwd)))
     return replace(script, requirements=typed)
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from ipexctl.hosts.home import find_leaders
 from ipexctl.jobs.registry import RunRecord
-from ipexctl.jobs.submit.preflight.imports import install_command, normalised
+from ipexctl.jobs.submit.preflight.imports import install_command
 from ipexctl.jobs.submit.start import File, LaunchRecords, common_job
 from ipexctl.launch.plan import LaunchPlan, to_json
 from ipexctl.node.common.job import Master, Notification, RankPlacement, StartRequest
 from ipexctl.node.common.limits import CALLER_SILENCE, NOTIFY, NOTIFY_CLAIM
-from ipexctl.starters.choice import rank_starter_of
+from ipexctl.node.env.check import normalize
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,12 +79,10 @@ def launch_records(
     retention: RetentionLimits,
 ) -> LaunchRecords:
     stores = context.stores
-    starter = rank_starter_of(plan.flavor)
-    has_starters = starter is not None and starter.has_starters
     files = [[File(f.name, f.text.encode(), f.mode) for f in plan.files if f.is_everywhere == e] for e in (False, True)]
     start = StartRequest(
         argv=tuple(plan.argv),
-        by_mpirun=plan.flavor != "none",
+        by_mpirun=not plan.has_starters,
         by_slurm=bool(context.job),
         ranks=tuple(RankPlacement(rank.rank, rank.host, stores[rank.host]) for rank in plan.ranks),
         world_size=plan.world_size,
@@ -117,9 +115,10 @@ def launch_records(
         files_everywhere=files[1],
         python_version=context.env.version,
         logind={
-            host.name: context.facts[host.name].logind for host in (record.nodes if has_starters else [record.node0])
+            host.name: context.facts[host.name].logind
+            for host in (record.nodes if plan.has_starters else [record.node0])
         },
-        has_starters=has_starters,
+        has_starters=plan.has_starters,
         retention=retention,
         needs_in_rank=plan.adds_up or spec.meter,
     )
@@ -134,7 +133,7 @@ def plan_document(
 ) -> str:
     """The text of plan.json. `before`: seconds that each step before the start took."""
     install = install_command(context.env_records(plan.env), spec.env) if plan.env else ""
-    packages = sorted(map(normalised, context.env.packages)) if plan.env else []
+    packages = sorted(map(normalize, context.env.packages)) if plan.env else []
     more = {"install": install, "packages": packages, "commit": commit and commit._asdict(), "before_start": before}
     return json.dumps({**to_json(plan), **more}, indent=1)
 

@@ -191,7 +191,7 @@ class Launch:
 
         def upload(host: Host, session: Session) -> None:
             job = File("job.json", self._job_text(groups[host], make_job).encode())
-            files = io.BytesIO(_packed([*self._agent, job]))
+            files = io.BytesIO(packed([*self._agent, job]))
             result = capture(session, command, stdin=files, timeout=JOB_UPLOAD, cancel=self._pool.cancel)
             if not result.ended.ok:
                 lines = result.stderr.decode(errors="replace").strip().splitlines()
@@ -265,7 +265,7 @@ class Launch:
     def _call_supervisor(self) -> Reply:
         """Unpack node0's files and start the supervisor; returns when `follow` or `leave` ends it."""
         records, node0 = self._records, self._node0[0]
-        files = _packed([*self._agent, *records.files])
+        files = packed([*self._agent, *records.files])
         request = SupervisorRequest(self._record.id, self._record.rundir, records.bind, self._token, node0.name)
         return call_line(
             self._pool.session(node0),
@@ -389,14 +389,15 @@ def _agent_folders(start: StartRequest) -> tuple[str, ...]:
     return ("run", "files") if start.checkpoint else ("run",)
 
 
-def _packed(files: Sequence[File]) -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive:
+def packed(files: Sequence[File]) -> bytes:
+    """An archive of these files, for tar in a run's directory."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for file in files:
             member = tarfile.TarInfo(file.name)
             member.size, member.mode, member.mtime = len(file.content), file.mode, int(time.time())
             archive.addfile(member, io.BytesIO(file.content))
-    return packed.getvalue()
+    return data.getvalue()
 
 
 def common_job(plan: LaunchPlan, spec: RunSpec) -> JobRecord:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ipexctl.sync.project import Project
     from ipexctl.sync.sync import ProjectSync
 
-_SAID: Final = PathNotes("said")
+_SHOWN: Final = PathNotes("said")
 
 
 def note_secret_files(spec: RunSpec) -> None:
@@ -114,12 +114,12 @@ def release_tree(
     return clean_up(hosts, f"rm -f {home}/code/*/.ipexctl/leases/{lease}", pool)
 
 
-def _said_before(project: Project) -> Sequence[str]:
-    """What is left out of the project, such as credentials, is said once until it changes."""
+def _shown_before(project: Project) -> Sequence[str]:
+    """The notes on what is left out of the project, such as credentials, if an earlier run has shown the same ones."""
     text = "\n".join(project.notes)
-    if _SAID.text_of(str(project.root)) == text:
+    if _SHOWN.text_of(str(project.root)) == text:
         return project.notes
-    _SAID.add([str(project.root)], text)
+    _SHOWN.add([str(project.root)], text)
     return ()
 
 
@@ -152,7 +152,7 @@ def upload_project(
                 first.exit_code,
             )
         )
-    known = () if spec.repeats_notes or sync.dry_run else _said_before(sync.project)
+    known = () if spec.repeats_notes or sync.dry_run else _shown_before(sync.project)
     for text in report.notes:
         if text not in known:
             on_step(f"note: {text}")

@@ -74,8 +74,6 @@ class WhyResult:
     """None if node0 sent none."""
     slow: WindowsVerdict | None = None
     """The slow ranks by these windows."""
-    is_copy: bool = False
-    """The snapshot is that of the copy on the control machine."""
 
 
 def why(
@@ -250,10 +248,10 @@ def _from_copy(record: RunRecord, runs: Path, error: HostError, cancel: Cancel) 
     if snapshot is not None and snapshot.status.state in FINAL:
         diagnosis = diagnose(snapshot)
         notes = (*diagnosis.notes, f"{away}; this is from the copy on the control machine")
-        answer = WhyResult(record, replace(diagnosis, notes=notes), snapshot=snapshot, is_copy=True)
+        answer = WhyResult(record, replace(diagnosis, notes=notes), snapshot=snapshot)
         return _with_windows(answer, read_copied_windows(runs / record.id))
     unknown = _unknown(record, snapshot, away, error.advice)
-    return WhyResult(record, unknown, 3 if is_away else 1, snapshot=snapshot, is_copy=True)
+    return WhyResult(record, unknown, 3 if is_away else 1, snapshot=snapshot)
 
 
 def _unknown(record: RunRecord, snapshot: RunSnapshot | None, away: str, fix: str) -> Diagnosis:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import select
+import signal
 import socket
 import time
 from collections import deque
@@ -79,6 +81,15 @@ class Link:
 
 
 Pollable = Union[int, socket.socket, Link]
+
+
+def wake_on_signal() -> int:
+    """A descriptor that is readable once a handled signal has come, so that `ready` returns then."""
+    wake, wakeup = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(wakeup, False)
+    signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    return wake
 
 
 def ready(

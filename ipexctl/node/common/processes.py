@@ -13,7 +13,7 @@ import functools
 import os
 import resource
 import signal
-from typing import Any, Callable, Iterator, NamedTuple
+from typing import Any, Callable, Collection, Iterator, NamedTuple
 
 from ipexctl.node.common.clock import age_of
 
@@ -129,6 +129,17 @@ def all_processes() -> list[ProcessStat]:
             with contextlib.suppress(OSError):
                 stats.append(read_stat(int(name)))
     return stats
+
+
+def kill_sessions(leaders: Collection[int]) -> None:
+    """Kill all processes of the sessions that these processes have begun, also those in groups of their own."""
+    for pid in leaders:
+        with contextlib.suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)
+    for stat in all_processes():
+        if stat.session in leaders:
+            with contextlib.suppress(OSError):
+                os.kill(stat.pid, signal.SIGKILL)
 
 
 def command_lines(*more: str) -> Iterator[tuple[int, bytes]]:

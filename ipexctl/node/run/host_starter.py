@@ -22,14 +22,14 @@ from ipexctl.node.common.answer import Json, emit
 from ipexctl.node.common.job import HostStarterRequest
 from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.json_records import decode
-from ipexctl.node.common.link import ready
+from ipexctl.node.common.link import ready, wake_on_signal
 from ipexctl.node.run import host_starter_machine as machine
 from ipexctl.node.run.daemonize import daemonize
 from ipexctl.node.run.messages import MAX_TEXT
 from ipexctl.node.run.rank_wrappers import RankWrappers, minimal_environment
 from ipexctl.node.run.supervisor_client import SupervisorClient
 
-NOT_STARTED = 127
+WRAPPER_NOT_STARTED = 127
 """The code of a wrapper whose program could not be started."""
 
 
@@ -57,12 +57,9 @@ class HostStarter:
         }
 
     def run(self) -> None:
-        wake, wakeup = os.pipe()
-        os.set_blocking(wake, False)
-        os.set_blocking(wakeup, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        wake = wake_on_signal()
         while not self.state.is_over:
             self.turn(wake)
         self.wrappers.kill()
@@ -102,7 +99,7 @@ class HostStarter:
                 self.wrappers.start([rank], argv, environ=environ, log=self._log_end, cwd=request.rundir)
             except OSError as error:
                 why = f"{error.filename or request.argv[0]}: {error.strerror or error}"
-                self.report_end(rank, NOT_STARTED, f"ipexctl: {request.host}: {why}\n")
+                self.report_end(rank, WRAPPER_NOT_STARTED, f"ipexctl: {request.host}: {why}\n")
 
     def report_end(self, rank: int, code: int, text: str) -> None:
         end = {"rank": rank, "attempt": self.state.attempt, "code": code, "text": text}

@@ -13,14 +13,13 @@ import signal
 from typing import TYPE_CHECKING, NamedTuple, Tuple, Union
 
 from ipexctl.node.common.limits import OUTPUT_DRAIN, TERM_GRACE
+from ipexctl.node.run.supervisor_contact import BEAT_INTERVAL
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
     from ipexctl.node.run.supervisor_contact import Contact
 
 NEVER = float("inf")
-BEAT_INTERVAL = 4.0
-"""Seconds between two messages, as of a rank wrapper."""
 BUSY_TURN = 0.5
 """Seconds between two turns while there is no connection, or the end is near."""
 

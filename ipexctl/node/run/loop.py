@@ -23,7 +23,7 @@ from ipexctl.node.common.environ import SetupError
 from ipexctl.node.common.files import make_private_directory, read_json, remove_file, write_json_atomically
 from ipexctl.node.common.job import CALLER_FILE, CONNECTIVITY_FILE, StartRequest, SupervisorRequest
 from ipexctl.node.common.limits import FULL_DISK_FLUSH
-from ipexctl.node.common.link import ready
+from ipexctl.node.common.link import ready, wake_on_signal
 from ipexctl.node.common.records import Detail, RunStatus, SilentRank
 from ipexctl.node.run import machine, messages, recorder, stack_dumps
 from ipexctl.node.run import machine_state as m
@@ -109,14 +109,10 @@ class SupervisorLoop:
 
     def catch_signals(self) -> int:
         """Collect signals; returns the descriptor that is readable then."""
-        wake, wakeup = os.pipe()
-        os.set_blocking(wake, False)
-        os.set_blocking(wakeup, False)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGUSR1):
             signal.signal(number, lambda number, _: self.signals.append(number))
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
-        return wake
+        return wake_on_signal()
 
     # Events
 

@@ -626,7 +626,7 @@ def ending_of(state: SupervisorState) -> m.Ending:
 
 
 def close(t: Transition) -> None:
-    """No attempt follows: what ranks have not said by now is not known."""
+    """No attempt follows: what ranks have not sent by now is not known."""
     ending = ending_of(t.state)
     t.set(is_closing=True)
     for peer in t.ranks:

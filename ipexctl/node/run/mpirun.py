@@ -16,7 +16,7 @@ import subprocess
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ipexctl.node.common.environ import account_variables, set_variables, source_setup
-from ipexctl.node.common.processes import all_processes, end_with_parent
+from ipexctl.node.common.processes import end_with_parent, kill_sessions
 from ipexctl.node.common.slurm import environment_of_srun, variables_of_job
 from ipexctl.node.run.machine_state import MpirunEnded, WrapperExited
 from ipexctl.node.run.rank_wrappers import RankWrappers, minimal_environment
@@ -122,11 +122,7 @@ class MpirunProcess:
 
     def kill_leftovers(self) -> None:
         """Kill its remaining children: they have groups of their own, such as an ssh to an unreachable node."""
-        self.signal(signal.SIGKILL)
-        for stat in all_processes():
-            if stat.session == self.pid:
-                with contextlib.suppress(OSError):
-                    os.kill(stat.pid, signal.SIGKILL)
+        kill_sessions({self.pid})
 
 
 class DirectProcesses:

@@ -30,7 +30,6 @@ MIN_STEPS = 30
 ROW = 3
 """Judged windows in a row in which it must be so."""
 Waiting = Literal["sleeps", "shared", "spins", "independent"]
-_SPINNING = ("ccl", "mpi")
 BEHIND_TRANSFER = 0.5
 """Of the time for which gloo's threads run on the only core of a rank: its main thread is ready then, too."""
 

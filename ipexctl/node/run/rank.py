@@ -31,7 +31,7 @@ from ipexctl.node.common.environ import SetupError
 from ipexctl.node.common.files import make_private_directory, remove_file
 from ipexctl.node.common.job import JobRecord, Master, read_job
 from ipexctl.node.common.json_parser import read_json_file
-from ipexctl.node.common.link import ready
+from ipexctl.node.common.link import ready, wake_on_signal
 from ipexctl.node.common.records import DETAIL_MARK, Detail
 from ipexctl.node.run import output_buffer, process_stacks, processes, rank_env, supervisor_client
 from ipexctl.node.run.oom import OutOfMemoryWatch
@@ -125,12 +125,9 @@ class Rank:
         }
 
     def run(self) -> int:
-        wake, wakeup = os.pipe()
-        os.set_blocking(wake, False)
-        os.set_blocking(wakeup, False)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD):
             signal.signal(number, lambda number, _: self._signals.append(number))
-        signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+        wake = wake_on_signal()
         while not self.state.is_over:
             self.step(wake)
         self.guard.dismiss()

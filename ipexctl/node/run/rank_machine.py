@@ -17,6 +17,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Tuple, Union
 
 from ipexctl.node.common.limits import OUTPUT_DRAIN, RANK_STUCK, SUPERVISOR_CONNECT, TERM_GRACE
+from ipexctl.node.run.supervisor_contact import BEAT_INTERVAL
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -25,10 +26,8 @@ if TYPE_CHECKING:
     from ipexctl.node.run.supervisor_contact import Contact
 
 NEVER = float("inf")
-BEAT_INTERVAL = 4.0
-"""Seconds between two messages with figures, which the supervisor answers: by these it sees that the rank lives."""
 TRIAL_BEAT_INTERVAL = 1.0
-"""The same in a trial of `autotune`, which ends as soon as enough is measured."""
+"""Like BEAT_INTERVAL, in a trial of `autotune`, which ends as soon as enough is measured."""
 EXITED_BEAT_INTERVAL = 1.0
 """The same once the command has ended: a rank then soon gives up a supervisor that does not answer."""
 FIRST_MEMORY_INTERVAL = 0.1
@@ -49,7 +48,7 @@ SUPERVISOR_LOST = 112
 class Phase(Enum):
     """What becomes of the command."""
 
-    CONNECTING = "the supervisor has not said yet whether to start it"
+    CONNECTING = "the supervisor has not decided yet whether to start it"
     WAITING = "it waits for the end of the exchange of checkpoints"
     RUNNING = "it is started, or about to be"
     STOPPING = "it was told to end, and is killed after the grace period; it may never have been started"
@@ -299,7 +298,7 @@ class WrapperState(NamedTuple):
         return self._replace(exit=report), (Act.FINISH_METER, Act.SEND_WINDOWS, SendReport("exit", report))
 
     def on_raised(self, process: ProcessIdentity, code: int, text: str, now: float) -> Step:
-        """An uncaught exception is about to end a process of the command: the first that said so counts."""
+        """An uncaught exception is about to end a process of the command: the first one counts."""
         if self.raised is not None:
             return self, ()
         return self._replace(raised=process, raised_at=now, raised_code=code, raised_text=text), ()

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 from typing import Callable, Iterable, Mapping, Sequence
 
 from ipexctl.node.common.environ import account_variables
-from ipexctl.node.common.processes import all_processes
+from ipexctl.node.common.processes import kill_sessions
 
 ADDRESSES = 3
 """Words at the end of a wrapper's line: two addresses of the supervisor and its port. The number of the rank is before
@@ -83,14 +82,9 @@ class RankWrappers:
 
     def kill(self) -> None:
         """Kill those that still run, with all that is in their sessions."""
-        sessions = set(self.pids)
-        if not sessions:
+        if self.is_empty:
             return
-        self.signal(signal.SIGKILL)
-        for stat in all_processes():
-            if stat.session in sessions:
-                with contextlib.suppress(OSError):
-                    os.kill(stat.pid, signal.SIGKILL)
+        kill_sessions(set(self.pids))
         for process in self._running.values():
             process.wait()
         self._running.clear()

@@ -1,7 +1,7 @@
 """A rank's connection to the supervisor, which reconnects, and the two output streams of its command.
 
 In come the supervisor's addresses and the run's token; out come messages, and the bytes of the command's pipes in their
-buffers. The rules: both ends prove the token before anything else is said; when to connect and to leave is decided in
+buffers. The rules: both ends prove the token before anything else is sent; when to connect and to leave is decided in
 `supervisor_contact.py`; nothing that was sent over a lost connection is lost, as the supervisor says how much it has.
 `messages.py` lists the messages; `output_buffer.py` keeps output that is not acknowledged yet.
 """

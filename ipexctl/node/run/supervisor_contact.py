@@ -14,12 +14,14 @@ from typing import NamedTuple
 
 from ipexctl.node.common.limits import SUPERVISOR_AT_EXIT, SUPERVISOR_BUSY, SUPERVISOR_REFUSED, SUPERVISOR_SILENCE
 
+BEAT_INTERVAL = 4.0
+"""Seconds between two messages, which the supervisor answers: by these it sees that a rank or a starter lives."""
 SILENCE_LIMIT = 12.0
 """Seconds of silence until the rank reconnects."""
 CONNECT_LIMIT = 5.0
 """Seconds to connect and authenticate."""
 SUSPENDED = 8.0
-"""Like `rank_connections.SUSPENDED`, for a rank: it may look at the time only when it reports, every four seconds."""
+"""Like `machine.SUSPENDED`, for a rank: it may look at the time only when it reports, every four seconds."""
 RETRY_INTERVAL = 0.5
 
 

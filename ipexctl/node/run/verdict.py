@@ -238,11 +238,11 @@ def check_left_behind(t: Transition, mpirun: MpirunState, silence: Mapping[int, 
     left = [peer for peer in t.ranks if not peer.is_done and peer.exit is None]
     if not left:
         return
-    by_mpirun, lost = bool(t.state.starter.name), []
-    if not (mpirun.was_killed and by_mpirun):
+    is_direct, lost = t.state.starter.is_direct, []
+    if is_direct or not mpirun.was_killed:
         for peer in left:
             at = peer.disconnected_at
-            if at is not None and (not by_mpirun or at < (mpirun.ended_at or 0.0)):
+            if at is not None and (is_direct or at < (mpirun.ended_at or 0.0)):
                 t.set_rank(peer.rank, lost_at=at)
                 lost.append(peer.rank)
     on_lost(t, lost, silence, log)
@@ -253,12 +253,12 @@ def check_left_behind(t: Transition, mpirun: MpirunState, silence: Mapping[int, 
 
 def fail_with_program(t: Transition, left: list[RankState], code: int | None, by: int | None) -> None:
     """Record that what has started these ranks has ended, by a signal or with an exit code."""
-    by_mpirun = bool(t.state.starter.name)
-    program = t.state.starter.name or "the rank wrapper"
+    starter = t.state.starter
+    program = "the rank wrapper" if starter.is_direct else starter.name
     text = f"{program} was ended by {signal_name(by)}" if by else f"{program} ended (exit code {code})"
     met = [peer for peer in left if peer.has_begun]
     how = signal_name(by) if by else f"exit code {code}"
-    detail = Detail(f"{'mpirun' if by_mpirun else 'wrapper'}-{'signalled' if by else 'ended'}", {"how": how})
+    detail = Detail(f"{'wrapper' if starter.is_direct else 'mpirun'}-{'signalled' if by else 'ended'}", {"how": how})
     if met:
         fail(t, "mpirun", f"{text} while {ranks_on_hosts(met)} ran", detail=detail)
     else:

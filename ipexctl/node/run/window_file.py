@@ -184,23 +184,6 @@ def decode_host_windows(data: bytes) -> HostWindows | None:
     return HostWindows(content.started, content.seconds, windows, content.label)
 
 
-def read_rank_windows(path: str) -> RankWindows | None:
-    """The windows of a rank; None without a file, too."""
-    return decode_rank_windows(_read(path, max_size(RANK_WINDOWS)))
-
-
-def read_host_windows(path: str) -> HostWindows | None:
-    return decode_host_windows(_read(path, max_size(HOST_WINDOWS)))
-
-
-def _read(path: str, size: int) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read(size)
-    except OSError:
-        return b""
-
-
 def windows_of(rundir: str, max_sent: int = MAX_SENT) -> Iterator[WindowsFile]:
     """The files, those of a rank together."""
     directory = os.path.join(rundir, "ranks")

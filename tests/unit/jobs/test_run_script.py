@@ -32,7 +32,7 @@ from ipexctl.node.env.replies import EnvRecord
 from ipexctl.remote.reply import Reply
 from ipexctl.spec import RunSpec
 from ipexctl.stack.env.record import SCHEMA
-from ipexctl.stack.project_file import find_project_file
+from ipexctl.stack.own_requirements import find_own_requirements
 from message_data import missing
 
 TRAIN = """\
@@ -202,7 +202,7 @@ def needs(*modules: str, **more: Any) -> ScriptFile:
 
 def test_fix_names_the_file_of_the_project_that_has_the_package(tmp_path: Path) -> None:
     (tmp_path / "requirements.txt").write_text("TQDM>=4\nsentence_transformers\n")
-    file = find_project_file(tmp_path)
+    file = find_own_requirements(tmp_path)
     assert file is not None
     file = file._replace(path=Path("requirements.txt"))
     for modules, fix in (

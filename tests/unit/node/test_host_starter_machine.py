@@ -9,14 +9,13 @@ import pytest
 
 from ipexctl.node.common.limits import OUTPUT_DRAIN, SUPERVISOR_REFUSED, SUPERVISOR_SILENCE, TERM_GRACE
 from ipexctl.node.run.host_starter_machine import (
-    BEAT_INTERVAL,
     HostStarterState,
     RepeatEnds,
     SendBeat,
     SignalWrappers,
     StartWrappers,
 )
-from ipexctl.node.run.supervisor_contact import Contact
+from ipexctl.node.run.supervisor_contact import BEAT_INTERVAL, Contact
 
 ADDRESS = (("10.0.0.1", 7),)
 MET = HostStarterState(has_met=True)

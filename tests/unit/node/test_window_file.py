@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ipexctl.node.run.window_codec import HOST_WINDOWS, RANK_WINDOWS, HostRates, RankRates
-from ipexctl.node.run.window_file import WindowWriter, max_size, read_host_windows, read_rank_windows
+from ipexctl.node.run.window_file import WindowWriter, decode_host_windows, decode_rank_windows, max_size
 
 approx: Any = pytest.approx
 """In place of a number in a tuple."""
@@ -29,7 +29,7 @@ def write(writer: WindowWriter[RankRates], numbers: range, *, start: float = 0.0
 
 
 def known(path: Path) -> list[int]:
-    found = read_rank_windows(str(path))
+    found = decode_rank_windows(path.read_bytes())
     assert found is not None
     return [place for place, entry in enumerate(found.windows) if entry is not None]
 
@@ -41,7 +41,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_windows_are_read_as_they_were_written(path: Path) -> None:
     write(writer_of(path), range(3))
-    found = read_rank_windows(str(path))
+    found = decode_rank_windows(path.read_bytes())
     assert found is not None
     assert (found.started, found.seconds) == (1e9, 10.0)
     assert found.windows == (RATES,) * 3
@@ -50,7 +50,6 @@ def test_windows_are_read_as_they_were_written(path: Path) -> None:
 
 def test_a_rank_without_windows_has_no_file(path: Path) -> None:
     writer_of(path).close()
-    assert read_rank_windows(str(path)) is None
     assert not path.exists()
 
 
@@ -61,7 +60,7 @@ def test_64_ranks_take_at_most_5_megabytes_in_a_day_and_in_a_month(path: Path, d
         now = 10.0 * (number + 1)
         writer.add(number, RATES, now, now)
         host.add(number, HostRates(0.5, 2.0), now, now, "eth0")
-    found, of_host = read_rank_windows(str(path)), read_host_windows(str(path.with_suffix(".host")))
+    found, of_host = decode_rank_windows(path.read_bytes()), decode_host_windows(path.with_suffix(".host").read_bytes())
     assert found is not None
     assert of_host is not None
     for windows in (found, of_host):
@@ -75,7 +74,7 @@ def test_64_ranks_take_at_most_5_megabytes_in_a_day_and_in_a_month(path: Path, d
 @pytest.mark.parametrize(("count", "seconds", "entries"), [(FULL, 10, FULL), (FULL + 1, 20, FULL // 2 + 1)])
 def test_each_two_windows_become_one_when_the_file_is_full(path: Path, count: int, seconds: int, entries: int) -> None:
     write(writer_of(path), range(count))
-    found = read_rank_windows(str(path))
+    found = decode_rank_windows(path.read_bytes())
     assert found is not None
     assert (found.seconds, len(found.windows)) == (seconds, entries)
     assert set(found.windows) == {RATES}
@@ -86,7 +85,7 @@ def test_windows_that_share_an_entry_are_averaged(path: Path) -> None:
     write(writer, range(0, FULL + 1, FULL // 10))
     for number, steps in ((FULL + 2, 1.0), (FULL + 3, 3.0), (FULL + 3, 3.0), (FULL + 1, 9.0)):
         writer.add(number, RATES._replace(steps_per_s=steps), 10 * number + 10, 0)
-    found = read_rank_windows(str(path))
+    found = decode_rank_windows(path.read_bytes())
     assert found is not None
     assert found.windows[FULL // 2 + 1] == RATES._replace(steps_per_s=approx(2.0, rel=1e-3))
 
@@ -124,7 +123,7 @@ def test_a_full_disk_leaves_windows_out(path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("data", [b"", b"short", b"ipexrnk9" + bytes(60), bytes(100)])
 def test_a_damaged_file_is_none(path: Path, data: bytes) -> None:
     path.write_bytes(data)
-    assert read_rank_windows(str(path)) is None
+    assert decode_rank_windows(path.read_bytes()) is None
 
 
 def test_a_part_of_an_entry_is_left_out(path: Path) -> None:

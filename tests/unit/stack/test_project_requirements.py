@@ -15,7 +15,7 @@ from ipexctl.stack.lock.indexes import index_order_note
 from ipexctl.stack.lock.make_lock import uv_here
 from ipexctl.stack.lock.requirements import read_package_request, read_requirements
 from ipexctl.stack.lock.wheels import Availability, Target
-from ipexctl.stack.project_file import find_project_file
+from ipexctl.stack.own_requirements import find_own_requirements
 from ipexctl.stack.resolve.model import Sources, StackRequest
 from message_data import missing
 from tiny_wheels import write_wheel
@@ -257,18 +257,18 @@ def test_the_index_that_decides_against_a_newer_version_is_named() -> None:
 
 
 def test_the_only_file_of_a_project_is_found(project: Path) -> None:
-    found = find_project_file(project)
+    found = find_own_requirements(project)
     assert found is not None
     assert found.path.name == "pyproject.toml"
     assert found.names_all(["peft", "torch"])
     assert not found.names_all(["transformers"])
     (project / "uv.lock").write_text("")
-    found = find_project_file(project)
+    found = find_own_requirements(project)
     assert found is not None
     assert found.path.name == "uv.lock"
     (project / "requirements.txt").write_text("peft\n")
-    assert find_project_file(project) is None
+    assert find_own_requirements(project) is None
     (project / "pyproject.toml").write_text("[tool.ruff]\n")
-    found = find_project_file(project)
+    found = find_own_requirements(project)
     assert found is not None
     assert found.path.name == "requirements.txt"

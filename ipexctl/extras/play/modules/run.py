@@ -179,8 +179,7 @@ class _TaskRun(RunWatcher):
 
     def on_started(self, run: StartedRun) -> None:
         run.launch.leave()
-        size = f"{counted(run.plan.world_size, 'rank')} on {counted(len(run.plan.hosts), 'host')}"
-        self.on_step(f"run {run.record.id}: {size}, {run.plan.connection}")
+        self.on_step(f"run {run.record.id}: {run.plan.size}, {run.plan.connection}")
 
     def follow(self, run: StartedRun) -> Followed:
         """Follow the run to its end; cancelling the call stops it."""

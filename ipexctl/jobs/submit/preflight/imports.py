@@ -24,6 +24,7 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.jobs.submit.preflight.trainer import has_trainer, uses_accelerate, uses_trainer
 from ipexctl.jobs.submit.request import StartError, StartFailure
 from ipexctl.limits import IMPORTS_CHECK
+from ipexctl.node.env.check import normalize
 from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.remote.command import Command
 from ipexctl.remote.node_call import call_line, script_text
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.spec import RunSpec
-    from ipexctl.stack.project_file import ProjectFile
+    from ipexctl.stack.own_requirements import OwnRequirements
 
 _OTHER_INTERPRETER: Final = re.compile(
     rb"#!\s*(?:\S*/)?(?:env\s+(?:-\S+\s+)*)?(?:\S*/)?"
@@ -52,7 +53,6 @@ _IMPORT_SETTINGS: Final = frozenset({"path", "meta_path", "path_hooks", "modules
 """Attributes of `sys` that change where imports are found."""
 _LONGEST_SCRIPT: Final = 2_000_000
 """Characters of a script whose syntax is checked."""
-_SEPARATORS: Final = re.compile(r"[-_.]+")
 _NAME: Final = re.compile(r"[^<>=!~\[; ]*")
 """The name in a requirement."""
 PACKAGES: Final = {
@@ -118,7 +118,7 @@ class ScriptFile:
     """Whether it uses the Trainer of transformers without a setting for several ranks."""
     uses_accelerate: bool = False
     """Whether its ranks meet by accelerate."""
-    requirements: ProjectFile | None = None
+    requirements: OwnRequirements | None = None
     """The project's file that names its packages; its path is one to type."""
     call_from_above: str = ""
     """The command to type if a directory above the working directory has the module of `-m`."""
@@ -301,7 +301,7 @@ def with_environment(script: ScriptFile, spec: RunSpec, context: RunContext) -> 
     if spec.setup:
         doubt = doubt or f"{spec.setup} may set where Python looks for modules"
     own = context.env.name is not None
-    packages = frozenset(map(normalised, context.env.packages)) if own and context.env.is_installed else frozenset()
+    packages = frozenset(map(normalize, context.env.packages)) if own and context.env.is_installed else frozenset()
     if own:
         install = install_command(context.env_records(context.env.name), spec.env)
     else:
@@ -309,16 +309,11 @@ def with_environment(script: ScriptFile, spec: RunSpec, context: RunContext) -> 
     return replace(script, doubt=doubt, own=own, install=install, packages=packages)
 
 
-def normalised(package: str) -> str:
-    """The name of a package as indexes and records of environments have it."""
-    return _SEPARATORS.sub("-", package).lower()
-
-
 def package_of(module: str) -> str:
     """The package that most likely has a module, by its name."""
     known = PACKAGES.get(module) or PACKAGES.get(module.partition(".")[0]) or module.partition(".")[0]
     match = _NAME.match(known)
-    return normalised(match[0] if match else known)
+    return normalize(match[0] if match else known)
 
 
 def check_script(hosts: Sequence[Host], python: str, script: ScriptFile, pool: SessionPool) -> str:

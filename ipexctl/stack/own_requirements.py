@@ -1,4 +1,4 @@
-"""The one file of a project that names the packages it needs, for `run --install` and for hints.
+"""Finds the file by which a project names the packages it needs, for `run --install` and for hints.
 
 In comes the project's root; out goes the file if there is exactly one: a requirements.txt, a uv.lock with its
 pyproject.toml, a pyproject.toml with dependencies, or an environment.yml of conda. Of two of them none is taken, as
@@ -14,24 +14,24 @@ from pathlib import Path  # noqa: TC003  # of a named tuple
 from typing import Final, NamedTuple
 
 from ipexctl.file_reader import REQUIREMENTS, decoded, read_regular
+from ipexctl.node.env.check import normalize
 from ipexctl.user_config import TomlError, parse_toml
 
-_SEPARATORS: Final = re.compile(r"[-_.]+")
 _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-class ProjectFile(NamedTuple):
-    """The file that names a project's packages."""
+class OwnRequirements(NamedTuple):
+    """The file of a project that names its packages."""
 
     path: Path
     words: frozenset[str]
     """Every word in it that may be the name of a package, normalised."""
 
     def names_all(self, packages: list[str]) -> bool:
-        return all(_normalised(package) in self.words for package in packages)
+        return all(normalize(package) in self.words for package in packages)
 
 
-def find_project_file(root: Path) -> ProjectFile | None:
+def find_own_requirements(root: Path) -> OwnRequirements | None:
     """None if there is none, or more than one."""
     pyproject, lock = _text(root / "pyproject.toml"), root / "uv.lock"
     found = {
@@ -43,11 +43,7 @@ def find_project_file(root: Path) -> ProjectFile | None:
     if len(texts) != 1:
         return None
     path, text = texts[0]
-    return ProjectFile(path, frozenset(_normalised(word) for word in _WORD.findall(text)))
-
-
-def _normalised(name: str) -> str:
-    return _SEPARATORS.sub("-", name).lower().strip("-")
+    return OwnRequirements(path, frozenset(normalize(word) for word in _WORD.findall(text)))
 
 
 def _text(path: Path) -> str:
