@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ipexctl.facts.gather import HostFacts
-    from ipexctl.jobs.submit.call import RunCall
-    from ipexctl.jobs.submit.pipeline import PlannedRun, StartedRun
-    from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.run.start.call import RunCall
+    from ipexctl.run.start.pipeline import PlannedRun, StartedRun
+    from ipexctl.run.start.request import StartFailure
     from ipexctl.stack.install_context import InstallReport, InstallRequest
     from ipexctl.stack.resolve.model import StackRequest
     from ipexctl.sync.project import Project
@@ -90,22 +90,22 @@ def run(
     failed, and a `StartFailure` why nothing was started."""
     began, spec = time.monotonic(), call.spec
     with watcher.sessions() as pool:
-        from ipexctl.jobs.submit import pipeline  # imported while the hosts are connected
-        from ipexctl.jobs.submit.request import StartFailure
+        from ipexctl.run.start import pipeline  # imported while the hosts are connected
+        from ipexctl.run.start.request import StartFailure
 
         if dry_run:
             return pipeline.plan_run(call, pool, run="RUN", on_step=watcher.on_step, on_note=watcher.on_note)
         reading: Future[Project] | None = None
         probed: Sequence[HostFacts] = ()
         if spec.install:
-            from ipexctl.jobs.submit.upload import start_reading
+            from ipexctl.run.start.upload import start_reading
 
             reading = start_reading(spec, call.project, watcher.on_step)
             installed = _install_first(call, pool, watcher, reading)
             if not isinstance(installed, tuple):
                 return installed
             probed = installed
-        started = pipeline.submit_run(
+        started = pipeline.start_run(
             call, pool, on_step=watcher.on_step, on_note=watcher.on_note, reading=reading, probed=probed
         )
         if isinstance(started, StartFailure):
@@ -117,7 +117,7 @@ def run(
             return started
         followed = watcher.follow(started)
     if spec.notify:
-        from ipexctl.jobs.notify import notify_of_run
+        from ipexctl.run.notify import notify_of_run
 
         notify_of_run(spec.notify, started.record, followed.exit_code, time.monotonic() - began, watcher.on_warning)
     if followed.may_leave_secrets:
@@ -165,9 +165,9 @@ def _install_first(
     hosts get the environment that other hosts have.
     """
     from ipexctl.facts.gather import gather_facts
-    from ipexctl.jobs.submit.context import is_everywhere
-    from ipexctl.jobs.submit.preflight.before_install import check_before_install
-    from ipexctl.jobs.submit.request import StartFailure
+    from ipexctl.run.start.context import is_everywhere
+    from ipexctl.run.start.preflight.before_install import check_before_install
+    from ipexctl.run.start.request import StartFailure
     from ipexctl.stack.install import install
     from ipexctl.stack.install_context import install_request
     from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest

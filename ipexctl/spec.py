@@ -1,7 +1,7 @@
 """The spec of a run: one frozen value, from the words of the call to job.json.
 
-A call makes it (the command line, a task `run` of a playbook, `submit`) by `jobs/submit/request.py: run_spec`. The plan
-reads it, and `jobs/submit/records.py` writes into the records that are sent what a rank or the supervisor needs of it;
+A call makes it (the command line, a task `run` of a playbook, `submit`) by `run/start/request.py: run_spec`. The plan
+reads it, and `run/start/records.py` writes into the records that are sent what a rank or the supervisor needs of it;
 no record between them has an option again. Values only: the checks are in `launch/overrides.py` and in `request.py`.
 
 The options that playbooks and ipexctl.toml have, too, are declared in its bases; `option_declaration.py` says what

@@ -3,7 +3,7 @@ and how many classes its imports make.
 
 `python -m tests.calls_of_a_run [-v] [ROOT]`, with ROOT another checkout to compare, such as one of a tag. It calls the
 command in this process under `sys.setprofile`, with a HOME of its own; the agent's programs are not counted. `-v`
-prints the calls of `submit_run` as a tree, without those in its threads.
+prints the calls of `start_run` as a tree, without those in its threads.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ print(
     file=sys.stderr,
 )
 if tree:
-    start = next(at for at, (_, _, name, _) in enumerate(lines) if name == "submit_run")
+    start = next(at for at, (_, _, name, _) in enumerate(lines) if name == "start_run")
     thread, depth = lines[start][:2]
     for of, at, name, file in lines[start:]:
         if of == thread and at < depth:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 _PATHS = (".", "tests", "tests/lab", "tests/process", *(f"tests/unit/{name}" for name in (
-    "cli", "doctor", "extras/lab", "extras/play", "extras/report", "extras/slow", "hosts", "jobs", "launch", "node",
+    "cli", "doctor", "extras/lab", "extras/play", "extras/report", "extras/slow", "hosts", "launch", "node", "run",
     "stack", "sync", "trust", "ui",
 )))  # fmt: skip
 """Where `import` finds a module, as `pythonpath` of pyproject.toml."""

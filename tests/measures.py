@@ -89,7 +89,7 @@ def docstrings(tree: ast.AST) -> set[int]:
 # Sentences of ours that are read back
 
 _WORDS = re.compile(r"[A-Za-z']{2,} [A-Za-z']{2,}")
-_RUN_TEXTS = ("ipexctl/node/", "ipexctl/jobs/", "ipexctl/trust/")
+_RUN_TEXTS = ("ipexctl/node/", "ipexctl/run/", "ipexctl/trust/")
 """They read what versions before fields have written: sentences that never change."""
 _OF_RE = {"compile", "search", "match", "fullmatch", "findall", "finditer", "sub", "split"}
 _OF_OTHERS: dict[str, str] = {
@@ -611,7 +611,7 @@ def clock_calls(tree: ast.AST) -> Iterator[int]:
 
 _READ_ALONE: dict[str, str] = {
     "facts/store.py": "which hosts share a home is a question of its own, with a test of its own",
-    "jobs/submit/preflight/data_copy.py": "makes one line of sh, which has a test of its own",
+    "run/start/preflight/data_copy.py": "makes one line of sh, which has a test of its own",
     "sync/git_pattern.py": "imports pathspec, 50 ms that a project without patterns does not wait for",
     "ui/run/run_view.py": "the protocol that all views of a run implement",
 }

@@ -36,8 +36,8 @@ def attach_command(
     from ipexctl.cli.run_hosts import begun
     from ipexctl.cli.summary_file import check_summary, write_summary_of_run
     from ipexctl.cli.watch import watch_run
-    from ipexctl.jobs.ranks import parse_ranks
-    from ipexctl.jobs.registry import RunRegistry
+    from ipexctl.run.ranks import parse_ranks
+    from ipexctl.run.registry import RunRegistry
 
     if output.json:
         raise UserError("attach has no --json", fix="ipexctl ps --json says how runs are")

@@ -137,7 +137,7 @@ def _hosts_in_reach(ctx: typer.Context) -> tuple[Host, ...]:
 
 def _records() -> list[Path]:
     """The files of the run registry, the newest first."""
-    from ipexctl.jobs.registry import RunRegistry
+    from ipexctl.run.registry import RunRegistry
 
     try:
         dated = [(path.stat().st_mtime, path) for path in RunRegistry().directory.glob("*.json")]

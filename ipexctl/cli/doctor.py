@@ -58,7 +58,7 @@ def examine(targets: Targets, home: Home, output: Output, **checks: Any) -> Doct
         pool.connector.load(hosts)
         # Imported while the hosts answer: it takes as long as a connection.
         from ipexctl.doctor.run import DoctorRequest, run_doctor
-        from ipexctl.jobs.registry import RunRegistry
+        from ipexctl.run.registry import RunRegistry
         from ipexctl.stack.catalog.user_table import known_rows
 
         request = DoctorRequest(

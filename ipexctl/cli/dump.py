@@ -26,8 +26,8 @@ def dump_command(
     """
     from ipexctl.cli.hosts import check_seconds
     from ipexctl.cli.run_hosts import begun, call_node0, chosen_ranks, find_run
-    from ipexctl.jobs.dump import dump
     from ipexctl.node.common.records import RunStatus
+    from ipexctl.run.dump import dump
     from ipexctl.ui.dump import show, show_json, show_over
 
     check_seconds("--timeout", timeout)

@@ -2,7 +2,7 @@
 
 Decides whether the word before the colon is a run or a host: a run that the registry knows, unless the call names hosts
 and one of them has this name. The host of a run is reached as its record says, and options of this call override the
-record; defaults of files do not, as the record is more specific. `jobs/fetch.py` does the work; out come a result with
+record; defaults of files do not, as the record is more specific. `run/fetch.py` does the work; out come a result with
 reason and fix, and an exit code. An interrupted call is a result, too: the same command resumes it.
 """
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.files.requested import FetchResult, FetchSource
-    from ipexctl.jobs.fetch import FetchRequest, PathOnHosts
-    from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.connector import ConnectOptions
     from ipexctl.remote.session import Session
+    from ipexctl.run.fetch import FetchRequest, PathOnHosts
+    from ipexctl.run.registry import RunRecord
 
 
 @command(no_args_is_help=True)
@@ -109,7 +109,7 @@ def _of_other_hosts(
     request: FetchRequest, record: RunRecord, targets: Targets, output: Output, *, has_connect_timeout: bool
 ) -> list[FetchRequest]:
     """The same request to the other hosts of the run, to ask them whether they have the path."""
-    from ipexctl.jobs.fetch import orders_of_all_hosts
+    from ipexctl.run.fetch import orders_of_all_hosts
 
     orders = orders_of_all_hosts(record, request.request["path"], request.dest, results=False)
     return [
@@ -129,9 +129,9 @@ def _fetch_one(
     """The result, and the exit code: that of a signal, if one came. `others` are asked meanwhile for the path."""
     from ipexctl.cli.hosts import open_pool
     from ipexctl.files.requested import FetchResult
-    from ipexctl.jobs.fetch import PathOnHosts, fetch, find_hosts_with_path
     from ipexctl.remote.fanout import run_in_background
     from ipexctl.remote.outcome import Cancelled, HostError
+    from ipexctl.run.fetch import PathOnHosts, fetch, find_hosts_with_path
     from ipexctl.ui.progress_view import ProgressView
 
     progress = ProgressView(quiet=output.quiet or output.json, verbose=output.verbose > 0, no_color=output.no_color)
@@ -169,11 +169,11 @@ def _follow(
     """Mirror the files until the run ends; the exit code. Ctrl-C leaves what has arrived."""
     from ipexctl.cli.hosts import choose_hosts, open_pool, with_call_options
     from ipexctl.cli.run_hosts import begun, find_run
-    from ipexctl.jobs.fetch import found_nothing, order_of_run, orders_of_all_hosts
-    from ipexctl.jobs.local_copy import read_final_status
-    from ipexctl.jobs.mirror import RunMirror
-    from ipexctl.jobs.registry import RunRegistry
     from ipexctl.remote.outcome import HostError, exit_code
+    from ipexctl.run.fetch import found_nothing, order_of_run, orders_of_all_hosts
+    from ipexctl.run.local_copy import read_final_status
+    from ipexctl.run.mirror import RunMirror
+    from ipexctl.run.registry import RunRegistry
     from ipexctl.ui.fetch import show_all_json, show_followed, show_json, show_no_results, show_other_hosts
     from ipexctl.ui.progress_view import ProgressView
 
@@ -229,8 +229,8 @@ def _fetch_from_all(
 ) -> int:
     """Fetch from one host after the other, as they share the link of the control machine; the exit code."""
     from ipexctl.cli.run_hosts import begun, find_run
-    from ipexctl.jobs.fetch import found_nothing, orders_of_all_hosts
     from ipexctl.remote.outcome import exit_code
+    from ipexctl.run.fetch import found_nothing, orders_of_all_hosts
     from ipexctl.ui.fetch import show, show_all_json, show_no_results
 
     _check_results_path(source, dest, results=results)
@@ -259,8 +259,8 @@ def _resolve_request(
     """Resolve the name before the colon: a known run, unless the call names hosts and a host has this name."""
     from ipexctl.cli.hosts import choose_hosts
     from ipexctl.cli.run_hosts import begun, find_run
-    from ipexctl.jobs.fetch import order_of_host, order_of_run
-    from ipexctl.jobs.registry import RunRegistry
+    from ipexctl.run.fetch import order_of_host, order_of_run
+    from ipexctl.run.registry import RunRegistry
 
     of_run = rank is not None or host is not None or source.path is None
     register = RunRegistry()

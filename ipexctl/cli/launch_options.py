@@ -22,8 +22,8 @@ from ipexctl.cli.defaults import ConfiguredCommand
 from ipexctl.cli.options import Home, Output, Targets, argument, is_on_command_line, option
 from ipexctl.errors import UserError
 from ipexctl.file_reader import SCRIPT, read_regular
-from ipexctl.jobs.ranks import EVERY_RANK, RankSet
 from ipexctl.option_declaration import declared, values_of
+from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.spec import RankOptions, RunOptions, StartOptions
 from ipexctl.text import expanded
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
     from ipexctl.call_options import CallOptions
     from ipexctl.cli.interrupt import Interrupt
-    from ipexctl.jobs.submit.call import RunCall
-    from ipexctl.jobs.submit.pipeline import PlannedRun
-    from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.run.start.call import RunCall
+    from ipexctl.run.start.pipeline import PlannedRun
+    from ipexctl.run.start.request import StartFailure
     from ipexctl.spec import CommandKind, RunSpec
 
 
@@ -152,7 +152,7 @@ class LaunchLine(ScriptLine):
 def spec_of_line(ctx: typer.Context, line: ScriptLine, targets: Targets, home: Home, **others: Any) -> RunSpec:
     """The spec of a line with a script, a module or a command; `others` are fields that are no options of it."""
     from ipexctl.cli.hosts import check_home
-    from ipexctl.jobs.submit.request import read_exports, run_spec
+    from ipexctl.run.start.request import read_exports, run_spec
 
     kind: CommandKind = "module" if line.module is not None else "command" if ctx.obj["dashes"] else "script"
     return run_spec(
@@ -174,9 +174,9 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet = EVER
     from ipexctl.call_options import CallOptions, option_text
     from ipexctl.cli.hosts import current_directory, host_options, select
     from ipexctl.hosts.host import private_keys
-    from ipexctl.jobs.submit.call import RunCall
-    from ipexctl.jobs.submit.project import locate_project
-    from ipexctl.jobs.submit.request import check_ranks, check_request
+    from ipexctl.run.start.call import RunCall
+    from ipexctl.run.start.project import locate_project
+    from ipexctl.run.start.request import check_ranks, check_request
     from ipexctl.sync.root import find_root
 
     targets, home = line.targets, line.home
@@ -282,8 +282,8 @@ def plan_or_exit(
     call: RunCall, output: Output, pool: SessionPool, interrupt: Interrupt, *, run: str, schema: str
 ) -> PlannedRun:
     """Plan the run without starting it; print why it cannot start and end the call if that is so."""
-    from ipexctl.jobs.submit import pipeline
-    from ipexctl.jobs.submit.request import StartFailure
+    from ipexctl.run.start import pipeline
+    from ipexctl.run.start.request import StartFailure
 
     planned = pipeline.plan_run(
         call, pool, run=run, on_step=output.print_note, on_note=lambda text: output.print_note(f"note: {text}")

@@ -21,12 +21,12 @@ from ipexctl.text import printable
 
 if TYPE_CHECKING:
     from ipexctl.cli.interrupt import Leave
-    from ipexctl.jobs.follow import LineChoice, OnRunUpdate, RunUpdate
-    from ipexctl.jobs.registry import RunRecord
     from ipexctl.node.common.frames import StreamName
     from ipexctl.node.common.records import RunStatus
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.outcome import HostError
+    from ipexctl.run.follow import LineChoice, OnRunUpdate, RunUpdate
+    from ipexctl.run.registry import RunRecord
     from ipexctl.ui.run.plain import JsonLog, PlainRun
 
 
@@ -56,9 +56,9 @@ def logs_command(
     """
     from ipexctl.cli.interrupt import handling_signals
     from ipexctl.cli.run_hosts import begun, chosen_ranks, connector_of, find_run, report_host_error
-    from ipexctl.jobs.follow import Follower, LineChoice, check_pattern
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.outcome import Cancelled, HostError
+    from ipexctl.run.follow import Follower, LineChoice, check_pattern
     from ipexctl.ui.messages import print_message
     from ipexctl.ui.run.plain import JsonLog, PlainRun
 
@@ -128,7 +128,7 @@ def _report_missing_output(
     record: RunRecord, status: RunStatus | None, shown: JsonLog | PlainRun, output: Output
 ) -> None:
     """Say what the record of node0 lacks, because its disk was full, and where it is."""
-    from ipexctl.jobs.registry import RunRegistry
+    from ipexctl.run.registry import RunRegistry
     from ipexctl.ui.messages import print_message
     from ipexctl.ui.run.plain import JsonLog
 
@@ -146,11 +146,11 @@ def _report_missing_output(
 def _from_copy(record: RunRecord, error: HostError, watch: OnRunUpdate, cancel: Cancel, lines: LineChoice) -> int:
     """Print the local copy, made while the run was followed; the exit code is not 0 if the copy is incomplete."""
     from ipexctl.cli.run_hosts import report_host_error
-    from ipexctl.jobs.follow import follow_copy
-    from ipexctl.jobs.local_copy import read_copy
-    from ipexctl.jobs.registry import RunRegistry
     from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
     from ipexctl.remote.progress import Notice
+    from ipexctl.run.follow import follow_copy
+    from ipexctl.run.local_copy import read_copy
+    from ipexctl.run.registry import RunRegistry
 
     runs = RunRegistry().directory
     copy = read_copy(runs / record.id)
@@ -170,8 +170,8 @@ def _from_copy(record: RunRecord, error: HostError, watch: OnRunUpdate, cancel: 
 
 def _lines_only(watch: OnRunUpdate, *, stderr: bool, follow: bool) -> OnRunUpdate:
     """Send the lines of --stderr to stdout, and drop the end of the run unless the logs are followed."""
-    from ipexctl.jobs.follow import RunEnded
     from ipexctl.node.common.frames import Chunk
+    from ipexctl.run.follow import RunEnded
 
     def watched(event: RunUpdate) -> None:
         if isinstance(event, Chunk) and stderr:

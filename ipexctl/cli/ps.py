@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.ps import KnownRun
-    from ipexctl.jobs.registry import RunRecord, RunRegistry
-    from ipexctl.jobs.retention import RetentionLimits
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
+    from ipexctl.run.ps import KnownRun
+    from ipexctl.run.registry import RunRecord, RunRegistry
+    from ipexctl.run.retention import RetentionLimits
 
 
 @command()
@@ -47,10 +47,10 @@ def ps_command(
     from ipexctl.cli.hosts import check_seconds
     from ipexctl.cli.interrupt import cancelling
     from ipexctl.cli.run_hosts import connector_of
-    from ipexctl.jobs.ps import forgettable, query_runs, with_copies
-    from ipexctl.jobs.registry import RunRegistry, abandoned_runs
-    from ipexctl.jobs.retention import read_limits
     from ipexctl.remote.cancel import Cancel
+    from ipexctl.run.ps import forgettable, query_runs, with_copies
+    from ipexctl.run.registry import RunRegistry, abandoned_runs
+    from ipexctl.run.retention import read_limits
     from ipexctl.ui.messages import print_user_error
     from ipexctl.ui.ps import as_json, show
 
@@ -101,9 +101,9 @@ def _prune(
     *,
     dry_run: bool,
 ) -> int:
-    from ipexctl.jobs.retention import prune_local, prune_nodes
     from ipexctl.node.common.records import FINAL
     from ipexctl.remote.outcome import exit_code
+    from ipexctl.run.retention import prune_local, prune_nodes
     from ipexctl.ui.ps import pruned_json, show_pruned
     from ipexctl.ui.results import print_json
 

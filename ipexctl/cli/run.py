@@ -28,7 +28,7 @@ from ipexctl.cli.options import PACKAGES, REQUIREMENTS, SUMMARY, Output, PlanOut
 from ipexctl.cli.summary_file import check_summary, write_summary, write_summary_of_run
 from ipexctl.errors import UserError
 from ipexctl.extensions import addition
-from ipexctl.jobs.ranks import parse_ranks
+from ipexctl.run.ranks import parse_ranks
 from ipexctl.spec import StartOptions
 from ipexctl.text import counted
 
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ipexctl.cli.interrupt import Interrupt
-    from ipexctl.jobs.ranks import RankSet
-    from ipexctl.jobs.registry import RunRecord
-    from ipexctl.jobs.submit.call import RunCall
-    from ipexctl.jobs.submit.pipeline import PlannedRun, StartedRun
-    from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.launch.other_runs import OtherRun
     from ipexctl.remote.progress import Watch
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.run.ranks import RankSet
+    from ipexctl.run.registry import RunRecord
+    from ipexctl.run.start.call import RunCall
+    from ipexctl.run.start.pipeline import PlannedRun, StartedRun
+    from ipexctl.run.start.request import StartFailure
     from ipexctl.stack.install_context import InstallReport
     from ipexctl.ui.run.events import EventsView
 
@@ -95,7 +95,7 @@ def run_command(
     _refuse_ignored_options(line, view, install=install, detach=detach, dry_run=dry_run, summary=summary)
     page = _page_of_run(report, detach=detach, dry_run=dry_run)
     if notify:
-        from ipexctl.jobs.notify import check_notify
+        from ipexctl.run.notify import check_notify
 
         check_notify(notify)
     call = read_launch_call(ctx, line, parse_ranks(ranks))
@@ -239,9 +239,9 @@ class RunOfCall(RunWatcher):
 
     def without_follow(self, result: StartedRun | PlannedRun | InstallReport | StartFailure) -> typer.Exit:
         """Print what came of a call that followed no run, and return its end."""
-        from ipexctl.jobs.submit.pipeline import PlannedRun, StartedRun
-        from ipexctl.jobs.submit.request import StartFailure
         from ipexctl.launch.plan import SCHEMA
+        from ipexctl.run.start.pipeline import PlannedRun, StartedRun
+        from ipexctl.run.start.request import StartFailure
 
         interrupt = self._interrupt
         assert interrupt is not None
@@ -323,7 +323,7 @@ def _noting_failed_call(line: LaunchLine, summary: Path | None, *, needs_note: b
     finally:
         script = line.module or next(iter(line.words or ()), "")
         if outcome.needs_note and script:
-            from ipexctl.jobs.registry import FailedCall, RunRegistry, save_failed_call
+            from ipexctl.run.registry import FailedCall, RunRegistry, save_failed_call
 
             save_failed_call(RunRegistry().directory, FailedCall(time.time(), script, outcome.reason, outcome.fix))
 

@@ -1,4 +1,4 @@
-"""Finds a known run and connects to its node0, for the commands that take RUN; `jobs/node0.py` makes the calls there.
+"""Finds a known run and connects to its node0, for the commands that take RUN; `run/node0.py` makes the calls there.
 
 In: the word of the call, such as `last`. Out: the run's record, and one step on its node0, whose failure is printed and
 ends the call. The rule: where `last` may surprise, as the current directory is in another project, the run is named.
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, TypeVar
 import typer
 
 from ipexctl.errors import UserError
-from ipexctl.jobs.node0 import options_of
-from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
+from ipexctl.run.node0 import options_of
+from ipexctl.run.ranks import parse_ranks
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message, print_with_fix
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ipexctl.cli.options import Output
-    from ipexctl.jobs.ps import KnownRun
-    from ipexctl.jobs.registry import RunRecord, RunRegistry
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
+    from ipexctl.run.ps import KnownRun
+    from ipexctl.run.registry import RunRecord, RunRegistry
 
 Answer = TypeVar("Answer")
 
 
 def find_run(word: str, output: Output, registry: RunRegistry | None = None) -> RunRecord:
     """The run of that word. Of `last` from another project's directory, the project is named: it is the last of all."""
-    from ipexctl.jobs.registry import RunRegistry
+    from ipexctl.run.registry import RunRegistry
     from ipexctl.sync.root import find_root, is_marked
 
     record = (registry or RunRegistry()).find(word)
@@ -82,9 +82,9 @@ def begun(record: RunRecord, output: Output, *, waits: bool = False) -> RunRecor
     if not record.starter.waits or (record.world_size and not waits):
         return record
     from ipexctl.cli.hosts import open_pool
-    from ipexctl.jobs.follow import run_exit_code
-    from ipexctl.jobs.queue import queue_of
-    from ipexctl.jobs.queue_wait import look, wait_for_start
+    from ipexctl.run.follow import run_exit_code
+    from ipexctl.run.queue import queue_of
+    from ipexctl.run.queue_wait import look, wait_for_start
 
     state, queue = "queued" if not record.world_size else "", queue_of(record)
     assert queue is not None

@@ -23,10 +23,10 @@ def stop_command(
     """
     from ipexctl.cli.hosts import check_seconds
     from ipexctl.cli.run_hosts import call_node0
-    from ipexctl.jobs.local_copy import save_final_status
-    from ipexctl.jobs.registry import RunRegistry
-    from ipexctl.jobs.stop import stop
     from ipexctl.node.common.records import FINAL
+    from ipexctl.run.local_copy import save_final_status
+    from ipexctl.run.registry import RunRegistry
+    from ipexctl.run.stop import stop
     from ipexctl.ui.ps import show_stopped
 
     if output.json:

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ipexctl.jobs.registry import RunRecord
     from ipexctl.launch.other_runs import OtherRun
     from ipexctl.node.common.records import RunStatus
+    from ipexctl.run.registry import RunRecord
 
 
 def check_summary(path: Path | None) -> None:
@@ -51,8 +51,8 @@ def write_summary(
 
     `other_runs`: those that were on the hosts when the call started its run, if the call has looked.
     """
-    from ipexctl.jobs.summary import summary_fields
     from ipexctl.node.run.summary import summary_text
+    from ipexctl.run.summary import summary_fields
     from ipexctl.ui.messages import print_message
 
     fields = summary_fields(record, status, code, seconds)
@@ -74,8 +74,8 @@ def write_summary_of_run(
     path: Path, record: RunRecord, code: int, seconds: float, other_runs: Sequence[OtherRun] | None = None
 ) -> bool:
     """The same for a run that was followed: its status is in the copy on this machine."""
-    from ipexctl.jobs.local_copy import read_final_status
-    from ipexctl.jobs.registry import RunRegistry
+    from ipexctl.run.local_copy import read_final_status
+    from ipexctl.run.registry import RunRegistry
 
     return write_summary(
         path, record, read_final_status(RunRegistry().directory / record.id), code, seconds, other_runs

@@ -45,7 +45,7 @@ def sync_command(
     ):
         pool.warm(selection.hosts)  # they are connected while modules are imported and the project is read
         from ipexctl.hosts.host import private_keys
-        from ipexctl.jobs.registry import RunRegistry, abandoned_runs
+        from ipexctl.run.registry import RunRegistry, abandoned_runs
         from ipexctl.sync.node_calls import TreeCalls
         from ipexctl.sync.project import read_project
         from ipexctl.sync.sync import TreeQuery, query_project

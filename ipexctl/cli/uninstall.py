@@ -30,7 +30,7 @@ def uninstall_command(
     Example: ipexctl uninstall --hosts 'node[1-4]' --dry-run
     """
     from ipexctl.cli.hosts import call_options, check_home, choose_hosts, session_pool
-    from ipexctl.jobs.uninstall import UninstallOptions, survey, uninstall
+    from ipexctl.run.uninstall import UninstallOptions, survey, uninstall
     from ipexctl.ui.uninstall import as_json, confirm, show
 
     home_dir = check_home(home)

@@ -25,7 +25,7 @@ def check_value(param: Param, value: Any) -> None:
         if (refusal := check_options(RunSpec("script", ("",), **given))) is not None:
             raise UserError(refusal.reason, fix=refusal.fix)
     elif name in declared(RunOptions) and (name != "python" or param.metavar == "PATH"):
-        from ipexctl.jobs.submit.request import check_request
+        from ipexctl.run.start.request import check_request
 
         check_request(RunSpec("script", ("",), **given))
     elif name in _OF_STACK or name == "python":
@@ -41,7 +41,7 @@ def check_value(param: Param, value: Any) -> None:
 def _check_text(param: Param, value: Any) -> None:
     """Of options that all commands read in the same way; `lab up --hosts` is a number."""
     if param.name == "ranks":
-        from ipexctl.jobs.ranks import parse_ranks
+        from ipexctl.run.ranks import parse_ranks
 
         parse_ranks(value)
     elif param.name == "hosts" and isinstance(value, str):
@@ -62,6 +62,6 @@ def _check_text(param: Param, value: Any) -> None:
 
         check_seconds(param.opts[0], value)
     elif param.name == "grep":
-        from ipexctl.jobs.follow import check_pattern
+        from ipexctl.run.follow import check_pattern
 
         check_pattern(value)

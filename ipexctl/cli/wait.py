@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.cli.interrupt import Leave
-    from ipexctl.jobs.registry import RunRecord
-    from ipexctl.jobs.wait import WaitResult
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
+    from ipexctl.run.registry import RunRecord
+    from ipexctl.run.wait import WaitResult
 
 
 @command()
@@ -42,9 +42,9 @@ def wait_command(
     from ipexctl.cli.interrupt import handling_signals
     from ipexctl.cli.run_hosts import connector_of
     from ipexctl.cli.summary_file import check_summary, write_summary
-    from ipexctl.jobs.registry import RunRegistry
-    from ipexctl.jobs.wait import first_failure, wait_for_runs
     from ipexctl.remote.cancel import Cancel
+    from ipexctl.run.registry import RunRegistry
+    from ipexctl.run.wait import first_failure, wait_for_runs
     from ipexctl.ui.wait import as_json, show_waited
 
     registry = RunRegistry()

@@ -1,6 +1,6 @@
 """Follows a run for `run` and `attach`: what a signal, a key, a lost node0 and the end of the run mean for the call.
 
-In come the record of a run, the options of its view, and for `run` the session that has started it. `jobs/follow.py`
+In come the record of a run, the options of its view, and for `run` the session that has started it. `run/follow.py`
 brings the updates, a `RunView` shows them, and the exit code of the call comes out. The rules it keeps: the first
 Ctrl-C stops the run, the second leaves when node0 has the request, the third at once; SIGTERM does the same to `run`,
 which has started the run, and detaches `attach`, which only watches it; SIGHUP and `q` only detach; a reader that is
@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING
 from ipexctl.cli.interrupt import Interrupt, Leave, handling_signals
 from ipexctl.cli.run_hosts import connector_of, report_host_error
 from ipexctl.errors import OutputError
-from ipexctl.jobs.follow import FollowCall, Follower, RunEnded, RunUpdate, follow_copy
-from ipexctl.jobs.local_copy import LocalCopy, read_copy, read_final_status
-from ipexctl.jobs.registry import RunRecord, RunRegistry
 from ipexctl.limits import STOP_DELIVERY, STOPPED_RUN_SILENCE
 from ipexctl.node.common.records import RunStatus
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import Connector
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.progress import Notice
+from ipexctl.run.follow import FollowCall, Follower, RunEnded, RunUpdate, follow_copy
+from ipexctl.run.local_copy import LocalCopy, read_copy, read_final_status
+from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.text import printable
 from ipexctl.ui.messages import print_message, write_to_terminal
 from ipexctl.ui.run.plain import PlainRun, wants_live
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from ipexctl.cli.options import Output, ViewOptions
-    from ipexctl.jobs.ranks import RankSet
     from ipexctl.remote.session import Session
+    from ipexctl.run.ranks import RankSet
     from ipexctl.ui.run.events import EventsView
     from ipexctl.ui.run.run_view import RunView
 
@@ -186,7 +186,7 @@ class _Watching:
         if self.code is not None:
             return self.code
         if ended is not None and ended.status is not None and ended.status.state == "failed":
-            from ipexctl.jobs.why.why import cause_from_copy
+            from ipexctl.run.why.why import cause_from_copy
             from ipexctl.ui.why import cause_lines
 
             cause = cause_from_copy(self._record, self._run_dir.parent)
@@ -267,7 +267,7 @@ class _Watching:
                     self._cancel.throw()
 
     def _stop(self) -> None:
-        from ipexctl.jobs.stop import stop
+        from ipexctl.run.stop import stop
 
         cancel = Cancel()
         with closing(self._connector.open(self._record.node0, cancel)) as session:

@@ -26,8 +26,8 @@ def why_command(
     """
     from ipexctl.cli.hosts import check_seconds, open_pool
     from ipexctl.cli.run_hosts import find_run, run_options
-    from ipexctl.jobs.registry import RunRegistry, read_failed_call
-    from ipexctl.jobs.why.why import mention_failed_call, mention_page, why
+    from ipexctl.run.registry import RunRegistry, read_failed_call
+    from ipexctl.run.why.why import mention_failed_call, mention_page, why
     from ipexctl.ui.why import as_json, show
 
     check_seconds("--timeout", timeout)

@@ -1,6 +1,6 @@
 """The input of a plan: the spec of the run, facts of the hosts, the environment. Values only.
 
-`jobs/submit/pipeline.py: make_plan` makes a `LaunchRequest`.
+`run/start/pipeline.py: make_plan` makes a `LaunchRequest`.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class Starter(Protocol):
 
     @property
     def waits(self) -> bool:
-        """Whether its runs wait in a queue, and get hosts and ranks later: it is a `Queue` of `jobs/queue.py`."""
+        """Whether its runs wait in a queue, and get hosts and ranks later: it is a `Queue` of `run/queue.py`."""
 
     def job(self, environ: Mapping[str, str]) -> str:
         """The number of the job that the nodes of the call belong to; empty: none that counts for a run."""

@@ -1,7 +1,7 @@
 """Output of `ipexctl dump`: the stacks of the ranks, grouped by place; or JSON.
 
-In: a `Dump` (`jobs/dump.py` has grouped ranks with equal stacks); out: one block for each group with its ranks and
-calls, the innermost first, and a sentence: why the run hangs if `jobs/hang.py` can tell, else which ranks are elsewhere
+In: a `Dump` (`run/dump.py` has grouped ranks with equal stacks); out: one block for each group with its ranks and
+calls, the innermost first, and a sentence: why the run hangs if `run/hang.py` can tell, else which ranks are elsewhere
 than the majority. The rules: a rank without a stack is shown with the reason, never left out; a deep stack is cut in
 the middle, as its two ends tell most, and --all shows the rest; a line is cut at the width of the terminal.
 """
@@ -13,9 +13,9 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.jobs.dump import Dump, Process, RankStacks, StackFrame, StackGroup, name_ranks
-from ipexctl.jobs.hang import explain_hang
-from ipexctl.jobs.ranks import describe_ranks, fold_ranks
+from ipexctl.run.dump import Dump, Process, RankStacks, StackFrame, StackGroup, name_ranks
+from ipexctl.run.hang import explain_hang
+from ipexctl.run.ranks import describe_ranks, fold_ranks
 from ipexctl.text import counted, format_clock, printable
 from ipexctl.ui.messages import paint, print_message, wants_color
 from ipexctl.ui.paragraph import wrapped

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.files.requested import FetchResult
-    from ipexctl.jobs.fetch import FetchRequest, PathOnHosts
+    from ipexctl.run.fetch import FetchRequest, PathOnHosts
 
 _MOST_NAMED: Final = 10
 _OF_ONE: Final = ("schema", "other_hosts", "also_on")

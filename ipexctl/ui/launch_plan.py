@@ -27,8 +27,8 @@ from ipexctl.ui.table import column_widths, folded_hosts, output_width, print_li
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.launch.plan import HostPlan, LaunchPlan, Setting
+    from ipexctl.run.start.request import StartFailure
 
 _MOST_RANKS: Final = 8
 """Ranks in one cell whose numbers do not fold."""

@@ -21,11 +21,11 @@ from ipexctl.ui.table import fitting_layout, folded_hosts, print_lines, show_tab
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ipexctl.jobs.ps import KnownRun
-    from ipexctl.jobs.registry import DamagedRecord, RunRecord
-    from ipexctl.jobs.retention import PruneResult
-    from ipexctl.jobs.stop import StopResult
     from ipexctl.node.run.replies import PrunedRun
+    from ipexctl.run.ps import KnownRun
+    from ipexctl.run.registry import DamagedRecord, RunRecord
+    from ipexctl.run.retention import PruneResult
+    from ipexctl.run.stop import StopResult
 
 _LAYOUTS: Final = (
     ("run", "state", "script", "ranks", "hosts", "started", "took", "ended by"),

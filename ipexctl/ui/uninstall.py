@@ -16,8 +16,8 @@ from ipexctl.ui.messages import print_message, print_with_fix
 from ipexctl.ui.results import fold_names, group_by, host_json, report_json, show_results, value_json
 
 if TYPE_CHECKING:
-    from ipexctl.jobs.control_files import FileGroup
-    from ipexctl.jobs.uninstall import UninstallReport, UninstallResult
+    from ipexctl.run.control_files import FileGroup
+    from ipexctl.run.uninstall import UninstallReport, UninstallResult
 
 _FOUND: Final = {
     "environments": "environment",

@@ -11,7 +11,7 @@ from ipexctl.ui.run.summary import end_lines
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.jobs.wait import WaitResult
+    from ipexctl.run.wait import WaitResult
 
 
 def show_waited(result: WaitResult, *, quiet: bool) -> None:

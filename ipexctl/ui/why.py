@@ -23,10 +23,10 @@ from ipexctl.ui.table import print_lines
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ipexctl.jobs.registry import FailedCall
-    from ipexctl.jobs.why.diagnosis import Diagnosis, Line
-    from ipexctl.jobs.why.why import WhyResult
     from ipexctl.known_errors.match import Cause
+    from ipexctl.run.registry import FailedCall
+    from ipexctl.run.why.diagnosis import Diagnosis, Line
+    from ipexctl.run.why.why import WhyResult
 
 SCHEMA: Final = "ipexctl.why/1"
 _WIDE: Final = 100

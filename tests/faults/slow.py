@@ -28,8 +28,8 @@ from typing import Any, Final
 from agent_helpers import wait_until
 from ipexctl.extras.lab.labs import LabHost, ssh_argv
 from ipexctl.extras.lab.system import in_namespaces
-from ipexctl.jobs.windows import read_copied_windows
 from ipexctl.node.common.processes import read_stat
+from ipexctl.run.windows import read_copied_windows
 
 from .breaks import Change, changed_package, package_of_calls
 from .play import HOME

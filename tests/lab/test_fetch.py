@@ -17,7 +17,7 @@ from cli_helpers import begin, ipexctl, processes_with
 from forged_fetch import forged_sender
 from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, mend_host
 from ipexctl.hosts.detect import read_hosts_file
-from ipexctl.jobs.registry import RunRecord, RunRegistry
+from ipexctl.run.registry import RunRecord, RunRegistry
 from lab_helpers import ask
 from message_data import missing
 

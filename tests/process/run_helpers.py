@@ -17,10 +17,10 @@ from typing import Any
 
 from agent_helpers import agent_file, mark_home, wait_until
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.registry import RunRecord
-from ipexctl.jobs.submit.start import HOOKS
 from ipexctl.node.common.processes import command_lines, is_running
 from ipexctl.remote.node_call import script_text
+from ipexctl.run.registry import RunRecord
+from ipexctl.run.start.begin import HOOKS
 
 STAND_IN = Path(__file__).parents[1] / "stand_ins" / "mpirun.py"
 HERE = Host("localhost", "localhost")

@@ -22,7 +22,7 @@ import pytest
 from attach_helpers import COUNT_SCRIPT, IGNORE_TERM_SCRIPT, IPEXCTL, Attached
 
 from agent_helpers import wait_until
-from ipexctl.jobs.registry import RunRegistry
+from ipexctl.run.registry import RunRegistry
 from message_data import missing
 
 pytest_plugins = ["run_fixtures", "attach_fixtures"]

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.submit.preflight.paths import CheckedPaths, check_paths
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.session_pool import SessionPool
+from ipexctl.run.start.preflight.paths import CheckedPaths, check_paths
 from ipexctl.spec import RunSpec
 
 

@@ -22,13 +22,13 @@ from cli_helpers import ipexctl
 from env_helpers import said, start
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.ps import forgettable, query_runs
-from ipexctl.jobs.registry import RunRecord, RunRegistry
-from ipexctl.jobs.retention import RetentionLimits, background_prune, prune_local, prune_nodes, read_limits
 from ipexctl.node.common.processes import read_stat
 from ipexctl.node.run.status_file import read_pruned
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
+from ipexctl.run.ps import forgettable, query_runs
+from ipexctl.run.registry import RunRecord, RunRegistry
+from ipexctl.run.retention import RetentionLimits, background_prune, prune_local, prune_nodes, read_limits
 from message_data import missing
 
 pytest_plugins = ["run_fixtures"]

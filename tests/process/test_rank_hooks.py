@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from agent_helpers import all_pythons, pyenv_pythons, wait_until
-from ipexctl.jobs.dump import read_faulthandler
-from ipexctl.jobs.submit.start import HOOKS
 from ipexctl.remote.node_call import script_text
+from ipexctl.run.dump import read_faulthandler
+from ipexctl.run.start.begin import HOOKS
 
 PYTHONS = all_pythons()
 SOME_PYTHONS = list(dict.fromkeys((PYTHONS[0], *PYTHONS[1:2], PYTHONS[-1])))

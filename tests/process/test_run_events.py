@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from attach_helpers import COUNT_SCRIPT, IGNORE_TERM_SCRIPT, Attached
 
-from ipexctl.jobs.registry import RunRegistry
+from ipexctl.run.registry import RunRegistry
 from message_data import missing
 
 pytest_plugins = ["run_fixtures", "attach_fixtures"]

@@ -14,16 +14,16 @@ from run_helpers import HERE
 
 from agent_helpers import all_pythons, read_events
 from env_helpers import start
-from ipexctl.jobs.registry import RunRecord
-from ipexctl.jobs.why.diagnosis import Diagnosis
-from ipexctl.jobs.why.run_snapshot import RunSnapshot, read_snapshot
-from ipexctl.jobs.why.why import cause_from_copy, why
 from ipexctl.node.common.frames import Chunk, Note
 from ipexctl.node.run.output_notes import NotesWriter, note_line
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.session import Session
+from ipexctl.run.registry import RunRecord
+from ipexctl.run.why.diagnosis import Diagnosis
+from ipexctl.run.why.run_snapshot import RunSnapshot, read_snapshot
+from ipexctl.run.why.why import cause_from_copy, why
 from message_data import missing
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from run_helpers import HERE, Run
 
-from ipexctl.jobs.dump import Dump, dump
-from ipexctl.jobs.submit.start import in_rank_files
 from ipexctl.remote.local import LocalSession
+from ipexctl.run.dump import Dump, dump
+from ipexctl.run.start.begin import in_rank_files
 
 pytest_plugins = ["run_fixtures"]
 

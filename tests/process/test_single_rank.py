@@ -17,9 +17,9 @@ from run_helpers import Run, runs_in
 
 from agent_helpers import mark_home
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.registry import RunRecord
-from ipexctl.jobs.submit.start import File, LaunchRecords, packed
 from ipexctl.node.common.job import JobRecord, Master, StartRequest
+from ipexctl.run.registry import RunRecord
+from ipexctl.run.start.begin import File, LaunchRecords, packed
 from message_data import missing
 
 WAIT_SCRIPT = "import os, time\nprint(f'wrapper {os.getppid()} here', flush=True)\ntime.sleep(600)"

@@ -15,11 +15,11 @@ import pytest
 from run_helpers import HERE, Run
 
 from agent_helpers import all_pythons
-from ipexctl.jobs.dump import Dump, dump
 from ipexctl.node.common.processes import read_stat
 from ipexctl.node.common.records import RunStatus
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import HostError
+from ipexctl.run.dump import Dump, dump
 from message_data import missing
 
 pytest_plugins = ["run_fixtures"]

@@ -13,9 +13,9 @@ import pytest
 
 from ipexctl import api
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.submit.call import RunCall
-from ipexctl.jobs.submit.project import ProjectLocation
-from ipexctl.jobs.submit.request import StartFailure
+from ipexctl.run.start.call import RunCall
+from ipexctl.run.start.project import ProjectLocation
+from ipexctl.run.start.request import StartFailure
 from ipexctl.spec import RunSpec
 
 HERE = Host("localhost", "localhost")
@@ -50,20 +50,20 @@ class Recorded(api.RunWatcher):
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the steps return, by the name of their function; the fakes of `submit_run` and of `_install_first`."""
-    found: dict[str, Any] = {"submit_run": STARTED, "plan_run": "plan", "_install_first": (), "probed": None}
+    """What the steps return, by the name of their function; the fakes of `start_run` and of `_install_first`."""
+    found: dict[str, Any] = {"start_run": STARTED, "plan_run": "plan", "_install_first": (), "probed": None}
 
     def submit(*_: Any, probed: Any, **__: Any) -> Any:
         found["probed"] = probed
-        return found["submit_run"]
+        return found["start_run"]
 
     def remove(*given: Any) -> None:
         given[-1].removed = True
 
-    monkeypatch.setattr("ipexctl.jobs.submit.pipeline.submit_run", submit)
-    monkeypatch.setattr("ipexctl.jobs.submit.pipeline.plan_run", lambda *_, **__: found["plan_run"])
-    monkeypatch.setattr("ipexctl.jobs.submit.pipeline.remove_job_files", remove)
-    monkeypatch.setattr("ipexctl.jobs.submit.upload.start_reading", lambda *_: None)
+    monkeypatch.setattr("ipexctl.run.start.pipeline.start_run", submit)
+    monkeypatch.setattr("ipexctl.run.start.pipeline.plan_run", lambda *_, **__: found["plan_run"])
+    monkeypatch.setattr("ipexctl.run.start.pipeline.remove_job_files", remove)
+    monkeypatch.setattr("ipexctl.run.start.upload.start_reading", lambda *_: None)
     monkeypatch.setattr(api, "_install_first", lambda *_: found["_install_first"])
     return found
 
@@ -111,7 +111,7 @@ def test_facts_that_still_hold_after_an_install_are_not_gathered_again(answers: 
 
 
 def test_a_run_that_did_not_start_is_not_followed(answers: dict[str, Any]) -> None:
-    answers["submit_run"] = failure = StartFailure("no")
+    answers["start_run"] = failure = StartFailure("no")
     watcher = Recorded()
     assert api.run(CALL, watcher) == failure
     assert watcher.events == ["open", "close"]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from launch_helpers import cpu, machine, plan
 
-from ipexctl.jobs.submit.start import common_job, job_of
 from ipexctl.launch.overrides import check_limits
 from ipexctl.node.common.job import ProcessOptions
 from ipexctl.option_declaration import declared, values_for_wrapper
+from ipexctl.run.start.begin import common_job, job_of
 from ipexctl.spec import RankOptions, RunOptions, RunSpec
 from measures import defaults_in, defaults_of_options
 

@@ -10,7 +10,7 @@ import pytest
 
 from ipexctl.cli import complete
 from ipexctl.errors import UserError
-from ipexctl.jobs.registry import RunRegistry
+from ipexctl.run.registry import RunRegistry
 from ipexctl.stack.install_context import ControlMachine
 from ipexctl.sync.root import own_directories
 from ipexctl.user_directories import cache_directory, data_directory, state_directory

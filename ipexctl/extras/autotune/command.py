@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
     from ipexctl.extras.autotune.model import Settings, Space
     from ipexctl.extras.autotune.tuner import SearchResult
-    from ipexctl.jobs.submit.call import RunCall
-    from ipexctl.jobs.submit.pipeline import PlannedRun
     from ipexctl.launch.plan import LaunchPlan
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.run.start.call import RunCall
+    from ipexctl.run.start.pipeline import PlannedRun
 
 SCHEMA: Final = "ipexctl.autotune/1"
 _DURATION: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)([smh]?)")
@@ -77,7 +77,7 @@ def autotune_command(*, ctx: typer.Context, search: SearchOptions, line: LaunchL
     """
     from ipexctl.cli.hosts import session_pool
     from ipexctl.extras.autotune.trial_cleanup import only_search
-    from ipexctl.jobs.measured import directory_of
+    from ipexctl.run.measured import directory_of
 
     output = line.output
     check_report(search.report, dry_run=search.dry_run)
@@ -144,9 +144,9 @@ def _space(
     from ipexctl.extras.autotune.apply import with_settings
     from ipexctl.extras.autotune.candidates import HostsOfSearch, space_of
     from ipexctl.facts.internal import addresses_among
-    from ipexctl.jobs.submit.pipeline import make_plan
-    from ipexctl.jobs.submit.request import StartError
     from ipexctl.refusal import Refusal
+    from ipexctl.run.start.pipeline import make_plan
+    from ipexctl.run.start.request import StartError
 
     context = planned.context
 
@@ -188,7 +188,7 @@ def _run(
     from ipexctl.extras.autotune.trial_cleanup import remove_left_over
     from ipexctl.extras.autotune.tuner import ChangedSearch, replayed, run_search
     from ipexctl.extras.autotune.view import SearchView
-    from ipexctl.jobs.measured import directory_of
+    from ipexctl.run.measured import directory_of
 
     directory, key = directory_of(call.project.root), _key(call, search)
     limits = SearchLimits(budget)
@@ -296,9 +296,9 @@ def run_call(words: Sequence[str], trailing: int, settings: Settings, *, is_modu
 def _save(call: RunCall, planned: PlannedRun, best: LaunchPlan, result: SearchResult, line: LaunchLine) -> None:
     from ipexctl.extras.autotune.save import with_result
     from ipexctl.extras.autotune.view import show_diff
-    from ipexctl.jobs import measured
     from ipexctl.node.common.files import write_atomically
     from ipexctl.refusal import Refusal
+    from ipexctl.run import measured
     from ipexctl.ui.messages import print_refusal
 
     verdict = result.progress.verdict

@@ -15,9 +15,9 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import capture
 
 if TYPE_CHECKING:
-    from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.run.registry import RunRecord
 
 INTERVAL: Final = 10.0
 """Seconds; each time costs node0 a process of some milliseconds."""

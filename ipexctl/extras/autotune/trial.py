@@ -1,7 +1,7 @@
 """One trial: a run in a tree of its own, watched until enough steps are measured, stopped, and removed.
 
 In come the call and settings; out goes an `Observation`. A trial is started as any run, by
-`jobs/submit/pipeline.py`, and ended by the same call as `ipexctl stop`. The rules: it never uses the tree of the
+`run/start/pipeline.py`, and ended by the same call as `ipexctl stop`. The rules: it never uses the tree of the
 project's other runs; when `run` returns or raises, nothing of the trial lives on the hosts, and its tree and its record
 are gone, but for the record of a plan that failed on its own, which `why` shows; if this program is killed, the trial
 ends soon after it (`heartbeat.py`), and the next call removes it. A trial that fails is a result. What ends the search
@@ -21,15 +21,15 @@ from ipexctl.extras.autotune.comparison import find_losses
 from ipexctl.extras.autotune.heartbeat import Heartbeat
 from ipexctl.extras.autotune.model import NO_CHANGE, Observation
 from ipexctl.extras.autotune.trial_cleanup import TRIAL, StopCall, remove_record, remove_tree
-from ipexctl.jobs.follow import Follower
-from ipexctl.jobs.local_copy import LocalCopy
-from ipexctl.jobs.registry import RunRegistry
-from ipexctl.jobs.submit.pipeline import remove_job_files, submit_run
-from ipexctl.jobs.submit.request import StartFailure
-from ipexctl.jobs.why.why import cause_from_copy
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import RunStatus, TrialFigures
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
+from ipexctl.run.follow import Follower
+from ipexctl.run.local_copy import LocalCopy
+from ipexctl.run.registry import RunRegistry
+from ipexctl.run.start.pipeline import remove_job_files, start_run
+from ipexctl.run.start.request import StartFailure
+from ipexctl.run.why.why import cause_from_copy
 from ipexctl.spec import Export, RunSpec
 from ipexctl.text import counted
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.extras.autotune.model import Settings
-    from ipexctl.jobs.follow import RunUpdate
-    from ipexctl.jobs.registry import RunRecord
-    from ipexctl.jobs.submit.call import RunCall
-    from ipexctl.jobs.submit.pipeline import StartedRun
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.run.follow import RunUpdate
+    from ipexctl.run.registry import RunRecord
+    from ipexctl.run.start.call import RunCall
+    from ipexctl.run.start.pipeline import StartedRun
 
 FIRST_STEP: Final = 900.0
 """Seconds until the first step of the plan of the call; models are loaded and compiled before."""
@@ -216,7 +216,7 @@ class TrialRunner:
 
     def _run(self, spec: RunSpec, *, is_first_plan: bool) -> Observation:
         call = replace(self._call, spec=spec, options=NO_OPTIONS)
-        submitted = submit_run(call, self._pool, on_step=_say_nothing, on_note=_say_nothing)
+        submitted = start_run(call, self._pool, on_step=_say_nothing, on_note=_say_nothing)
         if isinstance(submitted, StartFailure):
             if self._pool.cancel.thrown:
                 raise Cancelled("stopped")

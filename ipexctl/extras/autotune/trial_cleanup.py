@@ -15,14 +15,14 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
-from ipexctl.jobs.local_copy import remove_copy
-from ipexctl.jobs.registry import RunRegistry
-from ipexctl.jobs.stop import stop
-from ipexctl.jobs.submit.start import clean_up
 from ipexctl.node.common.files import make_private_directory, open_private
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
+from ipexctl.run.local_copy import remove_copy
+from ipexctl.run.registry import RunRegistry
+from ipexctl.run.start.begin import clean_up
+from ipexctl.run.stop import stop
 from ipexctl.sync.root import owner_here, tree_name
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.registry import RunRecord
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.run.registry import RunRecord
 
 TRIAL: Final = ".trial-"
 """Between the name of the project's tree and a random part."""

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.extras.export.common import Exported
-    from ipexctl.jobs.submit.call import RunCall
-    from ipexctl.jobs.submit.pipeline import PlannedRun
     from ipexctl.launch.plan import LaunchPlan
+    from ipexctl.run.start.call import RunCall
+    from ipexctl.run.start.pipeline import PlannedRun
 
 export_command = typer.Typer(
     help="Print the plan of a run for another launcher.\n\n\b\n"

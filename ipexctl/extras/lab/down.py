@@ -20,8 +20,8 @@ from ipexctl.errors import UserError
 from ipexctl.extras.lab import state, system
 from ipexctl.extras.lab.condition import FoundLab, labs_to_remove
 from ipexctl.extras.lab.state import lab_lock
-from ipexctl.jobs.control_files import FileGroup
 from ipexctl.node.common.processes import own_identity
+from ipexctl.run.control_files import FileGroup
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

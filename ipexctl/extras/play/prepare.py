@@ -107,7 +107,7 @@ def check_projects(ready: Prepared, cwd: Path) -> list[FileError]:
 
 
 def _project_error(task: Task, cwd: Path) -> FileError | None:
-    from ipexctl.jobs.submit.project import project_fix
+    from ipexctl.run.start.project import project_fix
     from ipexctl.sync.root import find_root, root_problem
 
     def known(name: str) -> Any:

@@ -38,7 +38,7 @@ def report_command(
     from ipexctl.extras.report.html import page_html
     from ipexctl.extras.report.page_file import check_file, make_report, write_page
     from ipexctl.extras.report.report import compared
-    from ipexctl.jobs.registry import RunRegistry
+    from ipexctl.run.registry import RunRegistry
     from ipexctl.ui.table import print_lines
 
     if output.json:

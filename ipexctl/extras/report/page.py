@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.extras.report.measurements import MAX_COLUMNS, NO_MEASUREMENTS, columns_for, host_curves, rank_grid
 from ipexctl.extras.report.phases import before_start, find_phases
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.ranks import describe_ranks
 from ipexctl.node.common.records import as_dict, as_list
+from ipexctl.run.ranks import describe_ranks
 from ipexctl.text import counted, format_clock
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from ipexctl.extras.report.measurements import Columns, HostCurves, Measurements, RankGrid
     from ipexctl.extras.report.phases import RunPhase
     from ipexctl.extras.slow.verdict import SlowVerdict
-    from ipexctl.jobs.dump import Dump
-    from ipexctl.jobs.registry import RunRecord
-    from ipexctl.jobs.why.diagnosis import Diagnosis, Line
-    from ipexctl.jobs.why.run_snapshot import RunSnapshot
     from ipexctl.node.common.records import Throughput
+    from ipexctl.run.dump import Dump
+    from ipexctl.run.registry import RunRecord
+    from ipexctl.run.why.diagnosis import Diagnosis, Line
+    from ipexctl.run.why.run_snapshot import RunSnapshot
 
 MAX_SETTINGS: Final = 300
 _FEW_VALUES: Final = 2

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ipexctl.cli.options import Output, TextOutput
     from ipexctl.extras.report.report import RunReport
-    from ipexctl.jobs.registry import RunRecord, RunRegistry
+    from ipexctl.run.registry import RunRecord, RunRegistry
 
 _FIX: Final = "name a new file in a directory that you can write to, such as report.html"
 _HEAD: Final = 4096
@@ -40,7 +40,7 @@ class RunPageFile:
     def write(self, record: RunRecord, output: Output) -> bool:
         """Write the page of a run that was followed. The run's exit code matters more: a failure is only reported."""
         from ipexctl.extras.report.html import page_html
-        from ipexctl.jobs.registry import RunRegistry
+        from ipexctl.run.registry import RunRegistry
         from ipexctl.ui.messages import print_message
 
         page = make_report(record, RunRegistry(), None, output).page

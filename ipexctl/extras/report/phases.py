@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ipexctl.extras.report.measurements import Measurements, Window
-    from ipexctl.jobs.why.run_snapshot import RunSnapshot
+    from ipexctl.run.why.run_snapshot import RunSnapshot
 
 PhaseKind = Literal[
     "checks", "sync", "start", "checkpoint", "import", "warm-up", "steps", "script", "silent", "restart", "end"

@@ -11,9 +11,9 @@ from ipexctl.extras.report.measurements import measurements_of
 from ipexctl.extras.report.page import Fact, ReportPage, report_page
 from ipexctl.extras.slow.view import VerdictOfRun
 from ipexctl.hosts.nodeset import fold
-from ipexctl.jobs.why.why import why
-from ipexctl.jobs.windows import RunWindows
 from ipexctl.node.common.files import read_json
+from ipexctl.run.why.why import why
+from ipexctl.run.windows import RunWindows
 from ipexctl.text import counted, format_clock
 
 if TYPE_CHECKING:
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from ipexctl.jobs.registry import RunRecord
-    from ipexctl.jobs.why.diagnosis import Diagnosis
-    from ipexctl.jobs.why.run_snapshot import RunSnapshot
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
+    from ipexctl.run.registry import RunRecord
+    from ipexctl.run.why.diagnosis import Diagnosis
+    from ipexctl.run.why.run_snapshot import RunSnapshot
 
 
 class RunReport(NamedTuple):

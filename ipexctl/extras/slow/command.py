@@ -26,7 +26,7 @@ def slow_command(
     from ipexctl.cli.run_hosts import begun, find_run, run_options
     from ipexctl.extras.slow.slow import slow
     from ipexctl.extras.slow.view import as_json, show
-    from ipexctl.jobs.registry import RunRegistry
+    from ipexctl.run.registry import RunRegistry
 
     check_seconds("--timeout", timeout)
     registry = RunRegistry()

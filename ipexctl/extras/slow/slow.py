@@ -14,9 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from ipexctl.extras.slow.causes import needs_look
 from ipexctl.extras.slow.verdict import RunSetup, SlowVerdict, judge
-from ipexctl.jobs.local_copy import read_copy
-from ipexctl.jobs.node0 import call_on_node0
-from ipexctl.jobs.windows import RunWindows, fetch_windows, read_copied_windows
 from ipexctl.limits import SLOW_ANSWER
 from ipexctl.node.common.files import read_json
 from ipexctl.node.common.records import RunStatus, read_status
@@ -25,6 +22,9 @@ from ipexctl.node.run.replies import SuspectLook
 from ipexctl.node.run.slow_rank import plan_fields
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
+from ipexctl.run.local_copy import read_copy
+from ipexctl.run.node0 import call_on_node0
+from ipexctl.run.windows import RunWindows, fetch_windows, read_copied_windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
     from ipexctl.extras.slow.verdict import SlowFinding
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.registry import RunRecord
     from ipexctl.node.common.files import RunReference
     from ipexctl.node.run.slow_rank import LookRequest
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
+    from ipexctl.run.registry import RunRecord
 
 
 @dataclass(frozen=True, slots=True)

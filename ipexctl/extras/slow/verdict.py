@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from ipexctl.extras.slow.timeline import JudgedWindow
-    from ipexctl.jobs.windows import RunWindows
     from ipexctl.node.common.records import NetworkCost
     from ipexctl.node.run.own_time import Waiting
     from ipexctl.node.run.replies import SuspectLook
     from ipexctl.node.run.window_codec import HostRates, RankRates
+    from ipexctl.run.windows import RunWindows
 
 ALL_WAIT: Final = 0.1
 """Of a step: the wait for data from which all ranks wait for it, if half of them do."""

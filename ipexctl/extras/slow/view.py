@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from ipexctl.extras.slow.network import LinkFinding
     from ipexctl.extras.slow.slow import SlowResult
     from ipexctl.extras.slow.verdict import SlowFinding, SlowVerdict
-    from ipexctl.jobs.registry import RunRecord
-    from ipexctl.jobs.windows import RunWindows
     from ipexctl.node.common.records import NetworkCost, RunStatus
     from ipexctl.node.run.replies import SuspectLook
+    from ipexctl.run.registry import RunRecord
+    from ipexctl.run.windows import RunWindows
 
 SCHEMA: Final = "ipexctl.slow/1"
 _WIDE: Final = 100
@@ -352,7 +352,7 @@ def section_of(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) -> Slo
 
 @dataclass(frozen=True, slots=True)
 class VerdictOfRun:
-    """What `why` shows of a verdict (`jobs/why/why.py: WindowsVerdict`)."""
+    """What `why` shows of a verdict (`run/why/why.py: WindowsVerdict`)."""
 
     verdict: SlowVerdict
 

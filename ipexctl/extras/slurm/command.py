@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from ipexctl.extras.slurm.script import QueueOptions
     from ipexctl.extras.slurm.submission import SubmittedRun
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.submit.project import ProjectLocation
-    from ipexctl.jobs.submit.request import StartFailure
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.run.start.project import ProjectLocation
+    from ipexctl.run.start.request import StartFailure
     from ipexctl.spec import RunSpec
 
 SCHEMA = "ipexctl.submit/1"
@@ -83,7 +83,7 @@ def submit_command(
     with open_pool(connect_options(targets, output)) as (pool, interrupt):
         pool.warm((login,))
         from ipexctl.extras.slurm.submission import Submission, SubmittedRun  # imported while the node is connected
-        from ipexctl.jobs.submit.request import StartFailure
+        from ipexctl.run.start.request import StartFailure
 
         on_login = CallOptions(host_options(targets, home))
         submission = Submission(login, spec, options, project, pool, output.print_note, _noting(output), on_login)
@@ -107,8 +107,8 @@ def _noting(output: Output) -> Callable[[str], None]:
 
 def _report(result: SubmittedRun, pool: SessionPool, output: Output) -> None:
     from ipexctl.extras.slurm.queued import explain
-    from ipexctl.jobs.queue_wait import look
     from ipexctl.remote.outcome import HostError
+    from ipexctl.run.queue_wait import look
     from ipexctl.ui.results import print_json
 
     record, state, reason, fix, job = result.record, "unknown", "", "", ""
@@ -186,8 +186,8 @@ def _read_call(
     from ipexctl.cli.hosts import current_directory
     from ipexctl.extras.slurm.script import QueueOptions, check_queue_options
     from ipexctl.hosts.host import Host, private_keys
-    from ipexctl.jobs.submit.project import locate_project
-    from ipexctl.jobs.submit.request import check_ranks, check_request
+    from ipexctl.run.start.project import locate_project
+    from ipexctl.run.start.request import check_ranks, check_request
 
     if line.module is None and not line.words:
         raise UserError("submit what?", fix=f"{ctx.command_path} --slurm LOGIN SCRIPT.py, -m MODULE, or -- COMMAND")

@@ -12,19 +12,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.call_options import CallOptions, for_submit
-from ipexctl.jobs.queue import Explained
 from ipexctl.node.common.batch_job import NO_HOME, NO_PROJECT, NO_PYTHON
 from ipexctl.node.common.records import GONE
 from ipexctl.node.common.slurm import LIMIT_NEAR, describe_job_end, describe_run_end
 from ipexctl.remote.outcome import HostError
+from ipexctl.run.queue import Explained
 from ipexctl.starters.mpirun import MpirunOverSsh
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
-    from ipexctl.jobs.registry import RunRecord
-    from ipexctl.jobs.why.diagnosis import Diagnosis
     from ipexctl.node.common.records import RunStatus, SlurmJob
     from ipexctl.remote.reply import Reply
+    from ipexctl.run.registry import RunRecord
+    from ipexctl.run.why.diagnosis import Diagnosis
 
 _REASONS: Final = {
     "PartitionConfig": "it asks for more than its partition has, and does not begin",
@@ -109,7 +109,7 @@ def _next_of_waiting(run: str, job: SlurmJob) -> str:
 
 def diagnosis_of(record: RunRecord, status: RunStatus) -> Diagnosis:
     """For `why`, of a run without a record of its own."""
-    from ipexctl.jobs.why.diagnosis import Diagnosis, Line  # with the table of errors, which only `why` needs
+    from ipexctl.run.why.diagnosis import Diagnosis, Line  # with the table of errors, which only `why` needs
 
     explained, job = explain(record, status), status.slurm
     lines = tuple(Line("supervisor", printable(line)) for line in (job.lines if job is not None else ()))

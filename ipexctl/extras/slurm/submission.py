@@ -26,19 +26,19 @@ from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.extras.slurm import shipment
 from ipexctl.extras.slurm.queued import QUEUE
 from ipexctl.extras.slurm.script import BatchScript, QueueOptions, environment_text, words_of_run
-from ipexctl.jobs.registry import RunRecord, RunRegistry, mark_pending, new_id
-from ipexctl.jobs.submit.context import RunContext, gather
-from ipexctl.jobs.submit.preflight.imports import check_script, with_environment
-from ipexctl.jobs.submit.project import files_in_other_generations
-from ipexctl.jobs.submit.request import StartError, StartFailure
-from ipexctl.jobs.submit.start import File, clean_up, packed
-from ipexctl.jobs.submit.upload import begin_query, note_secret_files, release_tree, start_reading, upload_project
 from ipexctl.limits import JOB_UPLOAD, PATHS_CHECK
 from ipexctl.remote.command import Command
 from ipexctl.remote.home_script import home_refusal, use_home_or_fail
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.program_errors import explain_stderr
 from ipexctl.remote.session import capture
+from ipexctl.run.registry import RunRecord, RunRegistry, mark_pending, new_id
+from ipexctl.run.start.begin import File, clean_up, packed
+from ipexctl.run.start.context import RunContext, gather
+from ipexctl.run.start.preflight.imports import check_script, with_environment
+from ipexctl.run.start.project import files_in_other_generations
+from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.run.start.upload import begin_query, note_secret_files, release_tree, start_reading, upload_project
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.submit.project import ProjectLocation
     from ipexctl.remote.session import Captured
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.run.start.project import ProjectLocation
     from ipexctl.spec import RunSpec
     from ipexctl.sync.project import Project
     from ipexctl.sync.sync import ProjectSync

@@ -21,7 +21,7 @@ from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.home import HOME_ENTRIES, IGNORED
 
 RUN_ID = re.compile(r".+-[0-9]{4}-[0-9]{6}-[0-9a-f]{4}", re.DOTALL)
-"""As `jobs/registry.py: new_id` makes it."""
+"""As `run/registry.py: new_id` makes it."""
 _RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _RUN_FILES = ("status.json", "job.json", "agent.zip", "rank.py", "shim", "ranks", "machine", "slurm")
 TREE = re.compile(r"(.+-[0-9a-f]{8})(?:\.gen([0-9]+))?", re.DOTALL)

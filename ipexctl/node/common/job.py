@@ -1,7 +1,7 @@
 """The records that start a run: `job.json` for the ranks of a host, two requests for the supervisor, and one for the
 starter of a host.
 
-The control machine makes them (`jobs/submit/start.py`); the rank wrapper and the supervisor read them, perhaps with a
+The control machine makes them (`run/start/begin.py`); the rank wrapper and the supervisor read them, perhaps with a
 later version of the records, so each is checked by its types. A job has the token of the run and secrets: its file has
 mode 0600, and its repr shows the id alone.
 

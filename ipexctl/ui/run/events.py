@@ -1,6 +1,6 @@
 """A run as events for a program: `--events` prints one JSON object a line to stdout, and all words to stderr.
 
-In come the updates of `jobs/follow.py`, and from the call its plan, why nothing was started, and its exit code. Each
+In come the updates of `run/follow.py`, and from the call its plan, why nothing was started, and its exit code. Each
 object has `schema`, `kind` and `time` (seconds since the epoch); docs/events.md lists the fields of each kind, and a
 test pins them. The rules it keeps:
 
@@ -18,11 +18,11 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.jobs.ranks import EVERY_RANK, RankSet
-from ipexctl.jobs.summary import summary_fields
 from ipexctl.node.common.frames import Chunk, Note
 from ipexctl.node.common.records import RunStatus
 from ipexctl.remote.progress import Notice
+from ipexctl.run.ranks import EVERY_RANK, RankSet
+from ipexctl.run.summary import summary_fields
 from ipexctl.text import printable, without_colors
 from ipexctl.ui.messages import STOPPING, fitted, notice_text, write_to_terminal
 from ipexctl.ui.run.figures import Figures
@@ -34,11 +34,11 @@ from ipexctl.ui.safe_output import Pipe
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ipexctl.jobs.follow import RunUpdate
-    from ipexctl.jobs.registry import RunRecord
     from ipexctl.node.common.frames import StreamName
     from ipexctl.node.common.records import Failure
     from ipexctl.remote.cancel import Cancel
+    from ipexctl.run.follow import RunUpdate
+    from ipexctl.run.registry import RunRecord
 
 SCHEMA: Final = "ipexctl.run-event/1"
 _READ_FOR_FIGURES: Final = 50

@@ -6,7 +6,7 @@ import re
 from typing import Final, Literal
 
 from ipexctl.errors import UserError
-from ipexctl.jobs.ranks import EVERY_RANK, RankSet, parse_ranks
+from ipexctl.run.ranks import EVERY_RANK, RankSet, parse_ranks
 
 Action = Literal["detach", "stop"]
 Mode = Literal["watching", "filtering", "confirming", "help"]

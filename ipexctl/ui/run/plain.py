@@ -1,6 +1,6 @@
 """Plain output of a run for pipes, logs and dumb terminals: `[RANK] line`, stdout to stdout, stderr to stderr; or JSON.
 
-In come the updates of `jobs/follow.py`; out go lines to stdout and stderr (`PlainRun`, a `RunView`), or the one
+In come the updates of `run/follow.py`; out go lines to stdout and stderr (`PlainRun`, a `RunView`), or the one
 document of `logs --json` (`JsonLog`). The rules: lines are complete, in the order of each rank, and none is lost.
 Messages and notes of ipexctl go to stderr without a rank's prefix; no line that a script prints is taken for one.
 """
@@ -14,10 +14,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
-from ipexctl.jobs.follow import RunEnded, RunUpdate
-from ipexctl.jobs.ranks import EVERY_RANK, RankSet
 from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.remote.progress import Notice
+from ipexctl.run.follow import RunEnded, RunUpdate
+from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.text import printable
 from ipexctl.ui.messages import STOPPING, fitted, notice_text, print_message, write_to_terminal
 from ipexctl.ui.run.lines import PrefixedLines
@@ -26,9 +26,9 @@ from ipexctl.ui.run.summary import end_lines
 from ipexctl.ui.safe_output import OutputPipes
 
 if TYPE_CHECKING:
-    from ipexctl.jobs.registry import RunRecord
     from ipexctl.node.common.records import RunStatus
     from ipexctl.remote.cancel import Cancel
+    from ipexctl.run.registry import RunRecord
 
 
 def wants_live(*, plain: bool) -> bool:

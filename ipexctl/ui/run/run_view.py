@@ -1,6 +1,6 @@
 """The protocol of the views of a run: `cli/watch.py` follows a run and knows nothing else about what shows it.
 
-In come the updates of `jobs/follow.py`, from one thread (notices from any), and what the signals of the call mean for
+In come the updates of `run/follow.py`, from one thread (notices from any), and what the signals of the call mean for
 the screen. Out goes what the user or a program reads. `view.py` draws the live view, `plain.py` prints lines with their
 rank, `events.py` prints one JSON object a line.
 
@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from ipexctl.jobs.follow import RunUpdate
     from ipexctl.node.common.records import RunStatus
+    from ipexctl.run.follow import RunUpdate
 
 
 class RunView(Protocol):

@@ -13,10 +13,10 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.jobs.ranks import EVERY_RANK, RankSet, fold_ranks
 from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.node.common.records import FINAL, RankStatus, RunStatus
 from ipexctl.remote.progress import Notice
+from ipexctl.run.ranks import EVERY_RANK, RankSet, fold_ranks
 from ipexctl.text import neutralise, without_colors
 from ipexctl.ui.messages import notice_text
 from ipexctl.ui.run.figures import Figures
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from rich.segment import Segment
 
-    from ipexctl.jobs.follow import RunEnded, RunUpdate
+    from ipexctl.run.follow import RunEnded, RunUpdate
 
 _LINES_PER_TICK: Final = 500
 """Lines that one tick processes, over all ranks. Nobody can read more, and rich would use too much time."""

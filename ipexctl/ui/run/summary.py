@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.jobs.ranks import describe_ranks
 from ipexctl.node.common.slurm import LIMIT_NEAR, describe_run_end
 from ipexctl.node.run.network_watch import ADVISED
+from ipexctl.run.ranks import describe_ranks
 from ipexctl.text import counted, printable
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.jobs.ranks import EVERY_RANK, RankSet
 from ipexctl.node.common.frames import Chunk
+from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.ui.messages import fitted, print_message
 from ipexctl.ui.run.frame import Frame
 from ipexctl.ui.run.keys import Controls, read_keys
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from ipexctl.jobs.follow import RunUpdate
     from ipexctl.node.common.records import RunStatus
+    from ipexctl.run.follow import RunUpdate
 
 _TICK: Final = 0.1
 _FRAME: Final = 0.2

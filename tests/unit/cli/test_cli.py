@@ -19,7 +19,7 @@ import ipexctl
 from forked_calls import forked_call
 from ipexctl.cli.app import commands, load_command
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.registry import RunRecord, RunRegistry
+from ipexctl.run.registry import RunRecord, RunRegistry
 from message_data import missing
 
 

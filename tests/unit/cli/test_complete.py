@@ -12,7 +12,7 @@ import pytest
 from test_cli import call, run_program
 
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.registry import RunRecord, RunRegistry
+from ipexctl.run.registry import RunRecord, RunRegistry
 
 HOSTFILE = "node[1-3]:2\nbig9\n"
 INVENTORY = "[cpu]\nrack1\nrack2\n[gpu]\nraven\n"

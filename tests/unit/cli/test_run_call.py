@@ -15,7 +15,7 @@ from ipexctl.cli.app import app
 from ipexctl.cli.interrupt import Interrupt
 from ipexctl.cli.launch_options import note_on_arguments
 from ipexctl.cli.run import CallOutcome
-from ipexctl.jobs.submit.request import StartFailure
+from ipexctl.run.start.request import StartFailure
 from ipexctl.spec import RunSpec
 
 COMMANDS: Any = get_command(app)

@@ -15,11 +15,11 @@ from ipexctl.cli.fetch import fetch_command
 from ipexctl.cli.wait import wait_command
 from ipexctl.files.requested import FetchResult
 from ipexctl.hosts.host import Host
-from ipexctl.jobs import wait as jobs_wait
-from ipexctl.jobs.fetch import FetchRequest, PathOnHosts
-from ipexctl.jobs.registry import RunRecord, RunRegistry
 from ipexctl.remote.connector import Connector
 from ipexctl.remote.outcome import HostError, Unreachable
+from ipexctl.run import wait as jobs_wait
+from ipexctl.run.fetch import FetchRequest, PathOnHosts
+from ipexctl.run.registry import RunRecord, RunRegistry
 
 HOSTS = tuple(Host(f"n{index}", f"10.0.0.{index}") for index in range(3))
 RECORD = RunRecord("r-1", HOSTS[0], "/h", "python3", world_size=3, nodes=HOSTS, stores=("n0", "n1", "n2"))

@@ -13,9 +13,9 @@ import pytest
 
 from forked_calls import forked_call
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.control_files import find_control_files
-from ipexctl.jobs.registry import RunRecord, RunRegistry, mark_pending
 from ipexctl.node.common.processes import own_identity
+from ipexctl.run.control_files import find_control_files
+from ipexctl.run.registry import RunRecord, RunRegistry, mark_pending
 from message_data import missing
 from terminals import TerminalProgram
 

@@ -14,12 +14,12 @@ import pytest
 from ipexctl.files.destination import Destination, MissingPart, Transfer, WriteRefused, _LocalFile, choose_transfer
 from ipexctl.files.requested import FetchResult
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.fetch import FetchRequest, fetch
 from ipexctl.node.files import file_sender
 from ipexctl.node.files.file_stream import Wanted
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
+from ipexctl.run.fetch import FetchRequest, fetch
 
 pytest_plugins = ["compiled_agent"]
 pytestmark = pytest.mark.usefixtures("compiled_agent")

@@ -19,16 +19,6 @@ from ipexctl.errors import UserError
 from ipexctl.files import destination
 from ipexctl.files.requested import FetchResult, FetchSource, parse_source
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.fetch import (
-    FetchRequest,
-    PathOnHosts,
-    fetch,
-    found_nothing,
-    order_of_host,
-    order_of_run,
-    orders_of_all_hosts,
-)
-from ipexctl.jobs.registry import RunRecord
 from ipexctl.node.common.frames import StreamName
 from ipexctl.node.files.file_sender import SendRequest
 from ipexctl.remote.cancel import Cancel
@@ -37,6 +27,16 @@ from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 from ipexctl.remote.progress import ProgressEvent
 from ipexctl.remote.session import Ended
+from ipexctl.run.fetch import (
+    FetchRequest,
+    PathOnHosts,
+    fetch,
+    found_nothing,
+    order_of_host,
+    order_of_run,
+    orders_of_all_hosts,
+)
+from ipexctl.run.registry import RunRecord
 from ipexctl.ui.fetch import as_json, show, show_hosts_with_path, show_other_hosts
 from message_data import missing
 
@@ -222,7 +222,7 @@ class UnstableConnection:
 
 
 def test_fetch_is_resumed_after_a_lost_connection(there: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ipexctl.jobs.fetch.RETRY_INTERVALS", (0.01, 0.01))
+    monkeypatch.setattr("ipexctl.run.fetch.RETRY_INTERVALS", (0.01, 0.01))
     content = os.urandom(9_000_000)
     write_file(there / "w.pt", content)
     link = UnstableConnection(3_000_000, 3_000_000)

@@ -13,12 +13,12 @@ from test_run_record import RUN
 
 from ipexctl.files.requested import FetchSource, parse_source
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.fetch import fetch, order_of_host, order_of_run
-from ipexctl.jobs.registry import RunRecord, RunRegistry
-from ipexctl.jobs.submit.project import files_in_other_generations
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
+from ipexctl.run.fetch import fetch, order_of_host, order_of_run
+from ipexctl.run.registry import RunRecord, RunRegistry
+from ipexctl.run.start.project import files_in_other_generations
 
 
 def sources() -> list[Case]:

@@ -18,23 +18,23 @@ from test_run_refusals import ADDRESSES, OK
 
 from ipexctl.facts.cpu import CpuList
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.ranks import parse_ranks
-from ipexctl.jobs.stall_report import describe_activity, silence_lines
-from ipexctl.jobs.submit.exclusive import Obstacles
-from ipexctl.jobs.submit.exclusive import refusal as occupied
-from ipexctl.jobs.submit.preflight import connectivity
-from ipexctl.jobs.submit.preflight.imports import (
+from ipexctl.launch.other_runs import OtherRun, notes_on
+from ipexctl.node.common.records import Silence, SilentRank
+from ipexctl.node.network.replies import NodeResult
+from ipexctl.remote.reply import Reply
+from ipexctl.run.ranks import parse_ranks
+from ipexctl.run.stall_report import describe_activity, silence_lines
+from ipexctl.run.start.exclusive import Obstacles
+from ipexctl.run.start.exclusive import refusal as occupied
+from ipexctl.run.start.preflight import connectivity
+from ipexctl.run.start.preflight.imports import (
     ScriptFile,
     check_imports,
     check_syntax,
     project_script,
     read_script,
 )
-from ipexctl.jobs.submit.request import StartError, check_ranks, check_request
-from ipexctl.launch.other_runs import OtherRun, notes_on
-from ipexctl.node.common.records import Silence, SilentRank
-from ipexctl.node.network.replies import NodeResult
-from ipexctl.remote.reply import Reply
+from ipexctl.run.start.request import StartError, check_ranks, check_request
 from ipexctl.spec import RunSpec
 
 

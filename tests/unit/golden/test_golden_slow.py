@@ -15,9 +15,9 @@ from ipexctl.extras.slow.causes import SlowCause
 from ipexctl.extras.slow.slow import SlowResult
 from ipexctl.extras.slow.verdict import SlowVerdict, Unjudged
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.registry import RunRecord
 from ipexctl.node.run.replies import ProcessShare, SuspectLook
 from ipexctl.remote.outcome import Unreachable
+from ipexctl.run.registry import RunRecord
 
 HOST = Host(name="node1", address="10.0.0.1")
 RECORD = RunRecord(

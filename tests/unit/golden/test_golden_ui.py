@@ -13,10 +13,10 @@ from test_run_screen import plain, status
 from ipexctl.extras.autotune.view import show_result
 from ipexctl.extras.lab.condition import labs_to_remove
 from ipexctl.extras.lab.view import condition_text
-from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.node.common.records import Failure, RankStatus, RunStatus
 from ipexctl.node.run.verdict import describe_exit
 from ipexctl.refusal import Refusal
+from ipexctl.run.ranks import parse_ranks
 from ipexctl.stack.install_context import InstallReport
 from ipexctl.ui import install as install_ui
 from ipexctl.ui import ps

@@ -10,13 +10,13 @@ from launch_helpers import cpu, machine, request
 
 from ipexctl.facts.system import Memory
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.registry import RunRecord, RunRegistry
-from ipexctl.jobs.windows import earlier_memory
 from ipexctl.launch.memory import TORCH_START, EarlierMemory
 from ipexctl.launch.plan import LaunchPlan
 from ipexctl.launch.planner import plan_launch
 from ipexctl.node.run.window_codec import RANK_WINDOWS, RankRates
 from ipexctl.node.run.window_file import WindowWriter
+from ipexctl.run.registry import RunRecord, RunRegistry
+from ipexctl.run.windows import earlier_memory
 from message_data import missing
 
 GB = 10**9

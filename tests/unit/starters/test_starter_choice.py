@@ -10,8 +10,8 @@ import pytest
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.queue import queue_of
-from ipexctl.jobs.registry import RunRecord
+from ipexctl.run.queue import queue_of
+from ipexctl.run.registry import RunRecord
 from ipexctl.starters.choice import choose_starter, rank_starter_of, starter_of
 from ipexctl.starters.direct import DIRECT
 from ipexctl.starters.mpirun import OVER_SSH

@@ -13,7 +13,7 @@ import pytest
 from sync_helpers import Place, put
 
 from ipexctl.errors import UserError
-from ipexctl.jobs.submit.project import locate_project, project_fix
+from ipexctl.run.start.project import locate_project, project_fix
 from ipexctl.spec import RunSpec
 from ipexctl.sync import scan as walk
 from ipexctl.sync.project import paths_below, read_project

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.follow import RunEnded
-from ipexctl.jobs.ranks import parse_ranks
-from ipexctl.jobs.registry import RunRecord
 from ipexctl.node.common.frames import Chunk, Note
 from ipexctl.node.common.records import Attempt, Failure, RankStatus, RunStatus
 from ipexctl.node.run.output_notes import note_line
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.progress import Notice
+from ipexctl.run.follow import RunEnded
+from ipexctl.run.ranks import parse_ranks
+from ipexctl.run.registry import RunRecord
 from ipexctl.ui.errors import requests_events
 from ipexctl.ui.run.events import EventsView, print_failed_call
 from message_data import missing

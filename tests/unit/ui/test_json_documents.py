@@ -10,8 +10,8 @@ import pytest
 from ipexctl.files.push import PushReport, PushResult
 from ipexctl.files.requested import FetchResult
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.uninstall import UninstallReport, UninstallResult
 from ipexctl.node.env.replies import EnvEntry, EnvListing
+from ipexctl.run.uninstall import UninstallReport, UninstallResult
 from ipexctl.stack.env.envs import EnvsReport, EnvsResult
 from ipexctl.stack.install_context import InstallReport, InstallResult
 from ipexctl.sync.report import SyncReport, SyncResult

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.ps import KnownRun
-from ipexctl.jobs.registry import RunRecord
 from ipexctl.node.common.records import Failure, RunStatus, SlowRank, State, Throughput
+from ipexctl.run.ps import KnownRun
+from ipexctl.run.registry import RunRecord
 from ipexctl.ui.ps import as_json, show
 from message_data import missing
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipexctl.jobs.ranks import parse_ranks
+from ipexctl.run.ranks import parse_ranks
 from ipexctl.ui.run.keys import Controls, read_keys
 from message_data import missing
 

@@ -9,13 +9,13 @@ from collections import defaultdict
 
 import pytest
 
-from ipexctl.jobs.follow import RunEnded
-from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.node.common.records import Failure, RunStatus
 from ipexctl.node.run.output_notes import note_line
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.progress import Notice
+from ipexctl.run.follow import RunEnded
+from ipexctl.run.ranks import parse_ranks
 from ipexctl.ui.run.plain import PlainRun
 from message_data import missing
 

@@ -11,11 +11,11 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.segment import Segment
 
-from ipexctl.jobs.follow import RunEnded, RunUpdate
-from ipexctl.jobs.ranks import parse_ranks
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import Failure, RankStatus, RunStatus, SlowRank, State, Throughput
 from ipexctl.remote.progress import Notice
+from ipexctl.run.follow import RunEnded, RunUpdate
+from ipexctl.run.ranks import parse_ranks
 from ipexctl.ui.run.frame import Frame
 from ipexctl.ui.run.keys import Controls
 from ipexctl.ui.run.state import FoldedLog, RunState, colored, shown_rows

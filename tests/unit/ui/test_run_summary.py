@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.jobs.summary import summary_fields
 from ipexctl.node.common.records import Failure, RankStatus, RunStatus, Throughput, read_status
+from ipexctl.run.summary import summary_fields
 from ipexctl.ui.run.summary import end_lines, throughput_text
 from message_data import missing
 

@@ -20,7 +20,7 @@ def _doctor(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[
 
     from ipexctl.doctor.run import DoctorRequest, run_doctor
     from ipexctl.facts.gather import gather_facts
-    from ipexctl.jobs.registry import RunRegistry
+    from ipexctl.run.registry import RunRegistry
     from ipexctl.stack.catalog.user_table import known_rows
 
     args, options = call.args, context.options

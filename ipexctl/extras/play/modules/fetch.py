@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.extras.play.play_context import PlayContext
-    from ipexctl.jobs.fetch import FetchRequest
     from ipexctl.remote.session import Session
+    from ipexctl.run.fetch import FetchRequest
 
 _SEND_FILE: Final = """\
 src=$1 have=$2 check=$3
@@ -103,7 +103,7 @@ def _write(dest: Path, content: bytes, data: dict[str, Any], mode: int) -> Resul
 
 def _fetch_with_agent(context: PlayContext, call: Call, path: Path, dest: str) -> Result:
     """Fetch a directory or a large file as `ipexctl fetch` does, which needs Python on the host."""
-    from ipexctl.jobs.fetch import order_of_host
+    from ipexctl.run.fetch import order_of_host
 
     if call.check:
         return Result("changed", "would be brought", data={"src": call.args["src"], "dest": str(path)})
@@ -114,8 +114,8 @@ def _fetch_with_agent(context: PlayContext, call: Call, path: Path, dest: str) -
 
 
 def _fetch_from_run(context: PlayContext, call: Call) -> Result:
-    from ipexctl.jobs.fetch import order_of_run
-    from ipexctl.jobs.registry import RunRegistry
+    from ipexctl.run.fetch import order_of_run
+    from ipexctl.run.registry import RunRegistry
 
     dest = local_path(call.task.base, call.args["dest"])
     if not call.args["run"]:
@@ -135,7 +135,7 @@ def _fetch_from_run(context: PlayContext, call: Call) -> Result:
 
 
 def _fetch_order(context: PlayContext, order: FetchRequest) -> Result:
-    from ipexctl.jobs.fetch import fetch
+    from ipexctl.run.fetch import fetch
 
     done = fetch(order, lambda: context.pool.lend(order.host, context.cancel), lambda _: None, context.cancel)
     left_out = [file.name for file in done.left_out]

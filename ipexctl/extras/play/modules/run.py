@@ -22,18 +22,18 @@ from ipexctl.extras.play.options import local_path, script_argv
 from ipexctl.extras.play.report import RunOutput
 from ipexctl.extras.play.result import Call, Result, TaskStatus
 from ipexctl.hosts.host import private_keys
-from ipexctl.jobs.follow import Follower
-from ipexctl.jobs.local_copy import LocalCopy
-from ipexctl.jobs.registry import RunRecord, RunRegistry
-from ipexctl.jobs.stop import stop
-from ipexctl.jobs.submit.call import RunCall
-from ipexctl.jobs.submit.pipeline import PlannedRun, StartedRun
-from ipexctl.jobs.submit.project import ProjectLocation, locate_project
-from ipexctl.jobs.submit.request import StartFailure, check_request, run_spec
 from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.progress import Notice
+from ipexctl.run.follow import Follower
+from ipexctl.run.local_copy import LocalCopy
+from ipexctl.run.registry import RunRecord, RunRegistry
+from ipexctl.run.start.call import RunCall
+from ipexctl.run.start.pipeline import PlannedRun, StartedRun
+from ipexctl.run.start.project import ProjectLocation, locate_project
+from ipexctl.run.start.request import StartFailure, check_request, run_spec
+from ipexctl.run.stop import stop
 from ipexctl.spec import CommandKind, Export, RunSpec
 from ipexctl.sync.root import owner_here, tree_name
 from ipexctl.text import counted
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
     from ipexctl.extras.play.play_context import PlayContext
     from ipexctl.hosts.host import Host
-    from ipexctl.jobs.follow import RunUpdate
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.run.follow import RunUpdate
 
 _MAX_KEPT: Final = 1 << 20
 """Most characters of the ranks' output kept for `register`, for each stream."""

@@ -91,7 +91,7 @@ def _run(given: Mapping[str, Any]) -> str | None:
 
 def _of_request(given: Mapping[str, Any]) -> str | None:
     """What `ipexctl run` would refuse of these options on any hosts, so that no earlier task trains in vain."""
-    from ipexctl.jobs.submit.request import check_request, run_spec
+    from ipexctl.run.start.request import check_request, run_spec
 
     try:
         check_request(run_spec("script", ("",), given, ()))

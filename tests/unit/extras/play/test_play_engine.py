@@ -14,8 +14,8 @@ from ipexctl.extras.play.play_context import PlayContext
 from ipexctl.extras.play.report import PlayReport
 from ipexctl.extras.play.result import Call, Result, failed
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.submit.request import StartFailure
 from ipexctl.remote.progress import Notice
+from ipexctl.run.start.request import StartFailure
 from message_data import missing
 from playbook_helpers import HOSTS, play_of, run_playbook
 
@@ -252,7 +252,7 @@ def test_check_reports_a_run_with_a_missing_creates_file_as_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ipexctl.extras.play.modules.run._find_created", lambda *_: "")
-    monkeypatch.setattr("ipexctl.jobs.submit.pipeline.plan_run", lambda *_, **__: StartFailure("nothing is installed"))
+    monkeypatch.setattr("ipexctl.run.start.pipeline.plan_run", lambda *_, **__: StartFailure("nothing is installed"))
     text = """\
 - run: {cmd: hostname, creates: out.pt}
   register: guarded

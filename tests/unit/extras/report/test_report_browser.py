@@ -16,7 +16,7 @@ from ipexctl.extras.report.html import page_html
 from ipexctl.extras.report.measurements import rank_grid
 from ipexctl.extras.report.page import Fact, SettingRow, StackText
 from ipexctl.extras.report.phases import RunPhase
-from ipexctl.jobs.why.diagnosis import Line
+from ipexctl.run.why.diagnosis import Line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

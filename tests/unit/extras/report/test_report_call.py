@@ -12,7 +12,7 @@ import pytest
 from test_cli import run_program
 
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.registry import RunRecord, RunRegistry
+from ipexctl.run.registry import RunRecord, RunRegistry
 
 RUN = "train-1120-132512-9f3a"
 OTHER = "train-1121-100000-1234"

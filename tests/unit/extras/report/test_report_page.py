@@ -13,9 +13,9 @@ from ipexctl.extras.report.measurements import Columns, Measurements, Window
 from ipexctl.extras.report.page import ReportPage, TimeCurve, report_page
 from ipexctl.extras.report.report import page_without_record
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.registry import RunRecord
-from ipexctl.jobs.why.diagnosis import diagnose
-from ipexctl.jobs.why.run_snapshot import read_snapshot
+from ipexctl.run.registry import RunRecord
+from ipexctl.run.why.diagnosis import diagnose
+from ipexctl.run.why.run_snapshot import read_snapshot
 
 RECORD = RunRecord("train-1", Host("node1", "node1"), "/root/.ipexctl", "python3", "train.py", hosts=("node1", "node2"))
 PLAN = {

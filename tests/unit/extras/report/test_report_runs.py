@@ -11,9 +11,9 @@ from known_texts import TEXTS, Text, account, document, recorded_dump
 from ipexctl.extras.report.html import page_html
 from ipexctl.extras.report.page import ReportPage, report_page
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.registry import RunRecord
-from ipexctl.jobs.why.diagnosis import diagnose
-from ipexctl.jobs.why.run_snapshot import read_snapshot
+from ipexctl.run.registry import RunRecord
+from ipexctl.run.why.diagnosis import diagnose
+from ipexctl.run.why.run_snapshot import read_snapshot
 from ipexctl.text import printable
 
 RECORD = RunRecord("train-1", Host("node1", "node1"), "/root/.ipexctl", "python3", "train.py")

@@ -8,7 +8,7 @@ from slow_helpers import CALM, HEALTHY, judged
 from ipexctl.extras.report.html import page_html
 from ipexctl.extras.slow.verdict import SlowVerdict
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.registry import RunRecord
+from ipexctl.run.registry import RunRecord
 
 RECORD = RunRecord("train-1", Host(name="node1", address="a"), "/h", "/p", script="<b>.py", hosts=("node1", "node2"))
 QUEUED = HEALTHY._replace(main_cpu=0.5, main_queue=0.45)

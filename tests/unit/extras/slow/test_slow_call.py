@@ -13,11 +13,11 @@ from slow_helpers import HEALTHY, hog, ranks_of, run_of, steady
 from ipexctl.extras.slow import slow as calls
 from ipexctl.extras.slow.slow import slow
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.registry import RunRecord
 from ipexctl.node.run.replies import SuspectLook
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.reply import Reply
+from ipexctl.run.registry import RunRecord
 
 NODES = tuple(Host(name=f"node{number}", address=f"10.0.0.{number}") for number in (1, 2))
 RECORD = RunRecord("train-1", NODES[0], "/h", "/p", hosts=("node1", "node2"), nodes=NODES, world_size=2)

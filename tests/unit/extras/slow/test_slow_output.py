@@ -12,9 +12,9 @@ from ipexctl.extras.slow.slow import SlowResult
 from ipexctl.extras.slow.verdict import SlowVerdict
 from ipexctl.extras.slow.view import VerdictOfRun, as_json, lines_of, section_of
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.registry import RunRecord
 from ipexctl.node.common.records import NetworkCost, WireAdvice
 from ipexctl.node.run.replies import ProcessShare, SuspectLook
+from ipexctl.run.registry import RunRecord
 from ipexctl.ui.run.summary import network_text
 from message_data import missing
 

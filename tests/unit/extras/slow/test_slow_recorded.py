@@ -15,9 +15,9 @@ from slow_helpers import BEGIN, setup_of
 
 from ipexctl.extras.slow import timeline
 from ipexctl.extras.slow.verdict import SlowVerdict, judge
-from ipexctl.jobs.windows import RunWindows
 from ipexctl.node.run.window_codec import HOST_WINDOWS, RANK_WINDOWS, RankRates, WindowKind
 from ipexctl.node.run.window_file import HostWindows, RankWindows
+from ipexctl.run.windows import RunWindows
 
 RECORDED: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "data/slow-windows.json").read_text())
 SECONDS = 2.0

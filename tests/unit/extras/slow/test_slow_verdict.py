@@ -9,11 +9,11 @@ from slow_helpers import BEGIN, CALM, HEALTHY, judged, only, ranks_of, run_of, s
 
 from ipexctl.extras.slow.timeline import judged_rows
 from ipexctl.extras.slow.verdict import judge
-from ipexctl.jobs.windows import RunWindows
 from ipexctl.node.common.medians import medians_of_others
 from ipexctl.node.run.own_time import own_time, waiting_of
 from ipexctl.node.run.window_codec import RankRates
 from ipexctl.node.run.window_file import RankWindows
+from ipexctl.run.windows import RunWindows
 
 
 def slower(more: float) -> RankRates:

@@ -16,11 +16,11 @@ from ipexctl.call_options import for_submit
 from ipexctl.extras.slurm import shipment
 from ipexctl.extras.slurm.queued import diagnosis_of, explain, with_end_of_job, with_place
 from ipexctl.hosts.host import Host
-from ipexctl.jobs.registry import RunRecord
-from ipexctl.jobs.why.diagnosis import Diagnosis
 from ipexctl.known_errors.match import Cause
 from ipexctl.node.common.records import Failure, RunStatus, SlurmJob
 from ipexctl.remote.reply import Reply
+from ipexctl.run.registry import RunRecord
+from ipexctl.run.why.diagnosis import Diagnosis
 from message_data import missing
 
 LOGIN = Host("login", "10.0.0.1", user="me", port=2222)

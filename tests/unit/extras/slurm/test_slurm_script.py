@@ -22,8 +22,8 @@ from ipexctl.extras.slurm.script import (
     option_lines,
     words_of_run,
 )
-from ipexctl.jobs.submit.request import run_spec
 from ipexctl.option_declaration import values_of
+from ipexctl.run.start.request import run_spec
 from ipexctl.spec import Export, RankOptions, RunOptions, RunSpec
 
 RUN = "train-1124-101010-abcd"

@@ -1,0 +1,165 @@
+"""The files of ipexctl on the control machine: found, and removed.
+
+In come the hosts of the call; out come groups of files that are removed and groups that stay, with the reason or the
+command. Records of runs on other hosts stay, as their runs could be reached no more; copies of output stay unless they
+are asked for. Only files that ipexctl writes are named, and a directory goes only if it is empty then.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.extensions import addition
+from ipexctl.hosts.nodeset import fold
+from ipexctl.node.common.files import disk_usage, write_atomically
+from ipexctl.option_defaults import DEFAULT_HOME
+from ipexctl.remote.control_machine import is_this_machine
+from ipexctl.run.registry import RunRecord, RunRegistry
+from ipexctl.text import expanded, home_directory
+from ipexctl.user_config import config_directory
+from ipexctl.user_directories import cache_directory, data_directory, state_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ipexctl.hosts.host import Host
+
+COMPLETIONS: Final = (
+    ".bash_completions/ipexctl.sh",
+    ".zfunc/_ipexctl",
+    ".config/fish/completions/ipexctl.fish",
+)
+"""The files that `--install-completion` writes below the home directory; for bash also a line of `.bashrc`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileGroup:
+    """Files of one kind; with `path` where they are, and with `fix` how to remove those that stay."""
+
+    kind: str
+    count: int
+    size: int
+    path: str = ""
+    fix: str = ""
+
+
+def find_control_files(
+    hosts: Sequence[Host], selection: str, *, with_results: bool
+) -> tuple[tuple[FileGroup, ...], tuple[FileGroup, ...]]:
+    """The files that `remove_control_files` removes, and those that stay.
+
+    `hosts` are those of the call, `selection` its options.
+    """
+    found = [
+        FileGroup(kind, len(files), sum(map(_size, files)), str(directory))
+        for kind, directory, files in _removable(hosts, with_results=with_results)
+        if files
+    ]
+    found += [FileGroup("completion", 1, _size(path), str(path)) for path in (*_completion_files(), *_bashrc())]
+    return tuple(found), tuple(_left(hosts, selection, with_results=with_results))
+
+
+def remove_control_files(hosts: Sequence[Host], *, with_results: bool) -> None:
+    for _, directory, files in _removable(hosts, with_results=with_results):
+        for path in files:
+            path.unlink(missing_ok=True)
+        _remove_empty(directory)
+    for path in _completion_files():
+        path.unlink()
+        _remove_empty(path.parent)
+    for path in _bashrc():
+        _remove_line(path)
+
+
+def _removable(hosts: Sequence[Host], *, with_results: bool) -> list[tuple[str, Path, list[Path]]]:
+    """Each directory of ipexctl with its kind and files, without the records of runs on other hosts, and unless
+    `with_results` without the copies of the output of runs."""
+    kept = set() if with_results else set(_outputs())
+    for record in _records_of_others(hosts):
+        directory = RunRegistry().directory
+        kept.update((directory / f"{record.id}.json", *_files_below(directory / record.id)))
+    directories = {"state": state_directory(), "cache": cache_directory(), "data": data_directory()}
+    return [
+        (kind, directory, [path for path in _files_below(directory) if path not in kept])
+        for kind, directory in directories.items()
+    ]
+
+
+def _records_of_others(hosts: Sequence[Host]) -> list[RunRecord]:
+    names = {name for host in hosts for name in (host.name, host.address)}
+    return [record for record in RunRegistry().all() if not names & {record.node0.name, record.node0.address}]
+
+
+def _outputs() -> Iterator[Path]:
+    """The output of runs in their copies on the control machine."""
+    for path in RunRegistry().directory.glob("*/ranks/*"):
+        if path.is_file() and _size(path):
+            yield path
+
+
+def _left(hosts: Sequence[Host], selection: str, *, with_results: bool) -> Iterator[FileGroup]:
+    directory = RunRegistry().directory
+    outputs = () if with_results else tuple(_outputs())
+    if outputs:
+        fix = f"fetch what you need, then: ipexctl uninstall{selection} --with-results"
+        yield FileGroup("runs", len(outputs), sum(map(_size, outputs)), str(directory), fix)
+    if records := _records_of_others(hosts):
+        names = fold(list(dict.fromkeys(name for record in records for name in record.hosts)))
+        fix = f"to remove everything there and the records: ipexctl uninstall --hosts {shlex.quote(names)}"
+        yield FileGroup("records", len(records), 0, str(directory), fix)
+    home = expanded(DEFAULT_HOME)
+    if home.is_dir() and not any(map(is_this_machine, hosts)):
+        fix = "this machine was a host of some calls; to remove it: ipexctl uninstall --hosts localhost"
+        yield FileGroup("home", 1, disk_usage(home), str(home), fix)
+    config = config_directory()
+    if config.is_dir():
+        fix = f"you wrote it; to remove it: rm -r {shlex.quote(str(config))}"
+        yield FileGroup("config", len(_files_below(config)), disk_usage(config), str(config), fix)
+    if (labs_left := addition("left-on-control-machine")) is not None:
+        yield from labs_left()
+
+
+def _completion_files() -> list[Path]:
+    return [path for name in COMPLETIONS if (path := home_directory() / name).is_file()]
+
+
+def _bashrc() -> list[Path]:
+    """The `.bashrc`, if it has the line of the completion."""
+    path = home_directory() / ".bashrc"
+    try:
+        return [path] if _completion_line() in path.read_bytes().splitlines() else []
+    except OSError:
+        return []
+
+
+def _completion_line() -> bytes:
+    return os.fsencode(f"source '{home_directory() / COMPLETIONS[0]}'")
+
+
+def _remove_line(path: Path) -> None:
+    real = Path(os.path.realpath(path))
+    lines = [line for line in real.read_bytes().splitlines(keepends=True) if line.strip() != _completion_line()]
+    write_atomically(real, b"".join(lines), mode=real.stat().st_mode & 0o777, is_of_user=True)
+
+
+def _files_below(directory: Path) -> list[Path]:
+    return [Path(above, name) for above, _, names in os.walk(directory) for name in names]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.lstat().st_blocks * 512
+    except OSError:
+        return 0
+
+
+def _remove_empty(directory: Path) -> None:
+    for above, _, _ in os.walk(directory, topdown=False):
+        try:
+            Path(above).rmdir()
+        except OSError:  # it is not empty
+            continue

@@ -1,0 +1,327 @@
+"""The stacks of all ranks: requested from node0, parsed from py-spy and faulthandler, grouped.
+
+In come a session and the record of a run; out goes a `Dump`, or the status of a run that is over. A rank has a stack or
+the reason why not. Ranks with equal stacks are one group, the smallest first: a rank that differs from the others is
+usually the cause of a hang. Frames are compared without the parts of a path that differ between nodes. The text is of
+untrusted processes and bounded.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.hosts.nodeset import fold
+from ipexctl.limits import DUMP_WAIT, STOP_ANSWER
+from ipexctl.node.common.frames import FrameError, decode_json
+from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.common.records import RankStatus, RunStatus, SilentRank, read_status
+from ipexctl.remote.outcome import HostError
+from ipexctl.remote.reply import Reply
+from ipexctl.run.node0 import call_on_node0
+from ipexctl.run.ranks import describe_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ipexctl.node.common.frames import Frame
+    from ipexctl.node.run.runs import DumpRequest
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.session import Session
+    from ipexctl.run.registry import RunRecord
+
+_MOST_TEXT: Final = 1 << 20
+"""Characters that are parsed of a process; a node sends at most an eighth of that."""
+_THREAD: Final = re.compile(
+    r"(?P<current>Current thread|Thread) (?P<id>0x[0-9a-f]+)(?: \[(?P<name>.*)\])? \(most recent call first\):"
+)
+_FRAME: Final = re.compile(r'  File (?P<file>".*"|\S.*), line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
+_LIBRARIES: Final = ("/site-packages/", "/dist-packages/")
+_STANDARD: Final = re.compile(r"^.*/lib/python3\.\d+t?/")
+_HOOKS: Final = re.compile(r"^.*/shim/ipexctl_(?:shim\.py$|inrank/)")
+"""Files of the agent in a rank's Python: between DDP and the script, and below a backward pass."""
+_PROJECT: Final = re.compile(r"^.*/code/[^/]+-[0-9a-f]{8}/")
+
+
+@dataclass(frozen=True, slots=True)
+class StackFrame:
+    """One call. `file` is as the process has it."""
+
+    function: str
+    file: str
+    line: int | None
+
+    @property
+    def place(self) -> str:
+        """The file relative to the project, to site-packages or to Python's library."""
+        for sign in _LIBRARIES:
+            if sign in self.file:
+                return self.file.rpartition(sign)[2]
+        return _PROJECT.sub("", _STANDARD.sub("", self.file))
+
+    @property
+    def is_standard(self) -> bool:
+        """Whether it is in Python's own library, where most threads wait, or in the agent's part of a rank."""
+        if _HOOKS.match(self.file):
+            return True
+        return bool(_STANDARD.match(self.file)) and self.place == _STANDARD.sub("", self.file)
+
+    @property
+    def is_library(self) -> bool:
+        return any(sign in self.file for sign in _LIBRARIES)
+
+    @property
+    def key(self) -> tuple[str, str, int | None]:
+        """Equal on nodes with different homes, and without the class that py-spy adds to the name of a method."""
+        return self.function.rpartition(".")[2], self.place, self.line
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """The calls of a thread, the innermost first."""
+
+    name: str
+    frames: tuple[StackFrame, ...]
+    is_main: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A Python process of a rank. Without threads, `why` is the reason."""
+
+    pid: int
+    name: str
+    state: str
+    """As in /proc: R, S, D …"""
+    wchan: str
+    """The kernel function it waits in."""
+    how: str
+    threads: tuple[Thread, ...]
+    why: str
+    waits_for: int | None = None
+    """The rank that it waits for while gradients are added up in shared memory."""
+
+    @property
+    def frames(self) -> tuple[StackFrame, ...]:
+        """The frames of its main thread."""
+        return next((thread.frames for thread in self.threads if thread.is_main), ())
+
+
+@dataclass(frozen=True, slots=True)
+class RankStacks:
+    """The Python processes of a rank, the command first. Without any, `why` is the reason."""
+
+    rank: int
+    host: str
+    state: str
+    processes: tuple[Process, ...]
+    why: str = ""
+    last_state: str = ""
+    last_wchan: str = ""
+    """Of a rank that does not answer: its last reported state."""
+
+    @property
+    def main_process(self) -> Process | None:
+        """The process whose stack counts: not a launcher that waits for the process it has started."""
+        for index, process in enumerate(self.processes):
+            waits = bool(process.frames) and process.frames[0].place == "subprocess.py"
+            if not waits or not any(process.frames for process in self.processes[index + 1 : index + 2]):
+                return process if process.frames else None
+        return None
+
+    @property
+    def frames(self) -> tuple[StackFrame, ...]:
+        """The stack of the rank."""
+        return self.main_process.frames if self.main_process is not None else ()
+
+
+@dataclass(frozen=True, slots=True)
+class StackGroup:
+    """Ranks with the same stack."""
+
+    ranks: tuple[RankStacks, ...]
+
+    @property
+    def frames(self) -> tuple[StackFrame, ...]:
+        return self.ranks[0].frames
+
+    @property
+    def inner(self) -> StackFrame:
+        """The innermost call outside Python's own library."""
+        return next((frame for frame in self.frames if not frame.is_standard), self.frames[0])
+
+    @property
+    def own(self) -> StackFrame | None:
+        """The innermost frame of the project."""
+        return next((frame for frame in self.frames if not frame.is_standard and not frame.is_library), None)
+
+    @property
+    def place(self) -> str:
+        """`all_reduce, called at train.py:17`."""
+        inner, own_frame = self.inner, self.own
+        if own_frame is None or own_frame == inner:
+            return inner.function
+        return f"{inner.function}, called at {own_frame.place}:{own_frame.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """The stacks of all requested ranks."""
+
+    at: float
+    ranks: tuple[RankStacks, ...]
+
+    @property
+    def groups(self) -> tuple[StackGroup, ...]:
+        """The smallest groups first: a rank that differs from the others is usually the cause."""
+        found: dict[object, list[RankStacks]] = {}
+        for rank in self.ranks:
+            if rank.frames:
+                found.setdefault(tuple(frame.key for frame in rank.frames), []).append(rank)
+        return tuple(
+            StackGroup(tuple(ranks))
+            for ranks in sorted(found.values(), key=lambda process: (len(process), process[0].rank))
+        )
+
+    @property
+    def mute(self) -> tuple[RankStacks, ...]:
+        """Ranks without a stack."""
+        return tuple(rank for rank in self.ranks if not rank.frames)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every running rank has a stack."""
+        return all(rank.state != "running" for rank in self.mute)
+
+
+class DumpReceiver:
+    """Collects a dump that node0 sends in frames, one for each rank."""
+
+    def __init__(self, world_size: int) -> None:
+        """`world_size` is 0 if it is not known."""
+        self._world_size = world_size
+        self._rows: list[object] = []
+        self.document: dict[str, Any] = {}
+        """The last dump, as it was sent."""
+
+    def add(self, message: Mapping[str, object]) -> Dump | None:
+        """The dump, when this was its last part. Raises a FrameError for more ranks than the run has."""
+        if 0 < self._world_size <= len(self._rows):
+            raise FrameError("stacks of more ranks than this run has")
+        self._rows.append(message.get("stacks"))
+        if len(self._rows) != message.get("of"):
+            return None
+        rows, self._rows = self._rows, []
+        self.document = {"at": message.get("at"), "ranks": rows}
+        return read_dump(Reply(self.document))
+
+
+def place_lines(dump: Dump) -> list[tuple[tuple[RankStacks, ...], str]]:
+    """Ranks at the same place, and a line that says which and where; the smallest groups first."""
+    mute: dict[str, list[RankStacks]] = {}
+    for rank in dump.mute:
+        mute.setdefault(rank.why or "it has no Python frame", []).append(rank)
+    groups = [
+        (group.ranks, group.place if "," in group.place else f"{group.place} at {group.inner.place}:{group.inner.line}")
+        for group in dump.groups
+    ]
+    groups += [(tuple(ranks), f"no stack: {why}") for why, ranks in mute.items()]
+    return [(ranks, f"{name_ranks(ranks)}: {place}") for ranks, place in groups]
+
+
+def name_ranks(ranks: Sequence[RankStacks | RankStatus | SilentRank]) -> str:
+    """`rank 3 on node2`, `ranks 0-2,4 on node[1-2]`."""
+    return f"{describe_ranks([rank.rank for rank in ranks])} on {fold(rank.host for rank in ranks)}"
+
+
+def dump(
+    session: Session,
+    record: RunRecord,
+    ranks: Sequence[int] | None,
+    cancel: Cancel | None = None,
+    *,
+    timeout: float = STOP_ANSWER,
+) -> Dump | RunStatus:
+    """Request the stacks from node0; the status of a run that is over, or waits. Raises a HostError."""
+    receiver, found = DumpReceiver(record.world_size), None
+
+    def on_frame(frame: Frame) -> None:
+        nonlocal found
+        found = receiver.add(decode_json(frame[1])) or found
+
+    request: DumpRequest = {"home": record.home, "id": record.id, "ranks": ranks, "wait": DUMP_WAIT}
+    reply = call_on_node0(
+        session, record, "run.runs", "dump", request, timeout=timeout, on_frame=on_frame, cancel=cancel
+    )
+    status = read_status(reply["status"])
+    if found is None and not status.is_over and status.state != "queued":
+        raise HostError("it sent no stacks, or not all of them", f"once more: ipexctl dump {record.id}")
+    return found or status
+
+
+def read_dump(document: Reply) -> Dump:
+    return Dump(document.number("at"), tuple(_rank(row) for row in document.records("ranks")))
+
+
+def _rank(row: Reply) -> RankStacks:
+    processes = tuple(_process(process) for process in row.records("processes")) if row.get("processes") else ()
+    why = str(row.get("why") or "")
+    if not processes and not why:
+        why = "its process has ended"
+    last = row.record("last") if row.get("last") else {}
+    seen = str(last.get("process") or ""), str(last.get("waits_in") or "")
+    return RankStacks(row.integer("rank"), row.text("host"), row.text("state"), processes, why, *seen)
+
+
+def _process(row: Reply) -> Process:
+    pid, how, why = row.integer("pid"), row.text("how"), row.text_or_none("why") or ""
+    try:
+        text = row["text"][:_MOST_TEXT]
+        threads = read_pyspy(text, pid) if how == "py-spy" else read_faulthandler(text)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        threads, why = (), f"the output of {how} can't be read"
+    waits_for = row.get("waits_for")
+    waits_for = waits_for if type(waits_for) is int else None  # older agents send none
+    return Process(pid, str(row["name"]), str(row["state"]), str(row["wchan"]), how, threads, why, waits_for)
+
+
+def read_pyspy(text: str, pid: int) -> tuple[Thread, ...]:
+    """Parse `py-spy dump --json`; raises ValueError, KeyError or TypeError for other text."""
+    found = []
+    for thread in parse_json(text):
+        name = str(thread.get("thread_name") or "")
+        frames = tuple(
+            StackFrame(str(frame["name"]), str(frame["filename"]), _line_number(frame["line"]))
+            for frame in thread["frames"]
+        )
+        found.append(Thread(name, frames, thread.get("os_thread_id") == pid or name == "MainThread"))
+    return _with_main(found)
+
+
+def _line_number(value: object) -> int | None:
+    return value if type(value) is int and value > 0 else None
+
+
+def read_faulthandler(text: str) -> tuple[Thread, ...]:
+    """Parse the output of faulthandler, which begins with the youngest thread and ends with the main one."""
+    found: list[tuple[str, list[StackFrame]]] = []
+    for line in text.splitlines():
+        if match := _THREAD.fullmatch(line):
+            found.append((match["name"] or match["id"], []))
+        elif (match := _FRAME.fullmatch(line)) and found:
+            number = int(match["line"]) if match["line"].isdigit() else None
+            found[-1][1].append(StackFrame(match["function"], match["file"].strip('"'), number))
+    threads = [Thread(name, tuple(frames)) for name, frames in found]
+    return _with_main([*threads[:-1], replace(threads[-1], is_main=True)] if threads else [])
+
+
+def _with_main(threads: list[Thread]) -> tuple[Thread, ...]:
+    """The main thread first. py-spy does not mark it if it could not read the ids of threads."""
+    if threads and not any(thread.is_main for thread in threads):
+        likely = next(
+            (thread for thread in threads if thread.frames and thread.frames[-1].function == "<module>"), None
+        )
+        likely = likely or threads[-1]
+        threads = [replace(thread, is_main=thread is likely) for thread in threads]
+    return tuple(sorted(threads, key=lambda thread: not thread.is_main))

@@ -1,0 +1,270 @@
+"""Fetch files of a run or a host, and resume where an earlier transfer ended.
+
+In come a `FetchRequest` (made pure, from the words of the call) and a way to open sessions; out goes a `FetchResult`
+or a HostError. A lost connection is opened again as long as connections still bring bytes. The host names files, so
+each name is matched against what was requested (`manifest.py`), and `destination.py` writes nothing outside the
+destination and through no link.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from ipexctl.errors import UserError
+from ipexctl.files.destination import Destination
+from ipexctl.files.receiver import LIMITS, Receiver
+from ipexctl.files.requested import FetchResult, FetchSource, FileFailure, Requested, resolve_destination
+from ipexctl.hosts.names import quoted
+from ipexctl.limits import PATHS_CHECK
+from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel
+from ipexctl.remote.node_call import call
+from ipexctl.remote.outcome import Cancelled, TimedOut, Unreachable
+from ipexctl.remote.progress import BytesMoved, Notice, Watch
+from ipexctl.remote.session import Session, StdinQueue
+from ipexctl.sync.fetched import note_fetched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.node.files.file_sender import RunFiles, SendRequest
+    from ipexctl.remote.reply import Reply
+    from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.run.registry import RunRecord
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """The files to fetch, the host, and the destination."""
+
+    host: Host
+    request: SendRequest
+    dest: str
+    home: str
+    """The home of ipexctl on the host: its environments may have a Python."""
+    python: str = ""
+    other_hosts: tuple[str, ...] = ()
+    """Hosts of the run with a home of their own, where the call names no host: they may have such files too."""
+    is_followed: bool = False
+    """It is fetched again and again while the run goes on (`mirror.py`): a file that grows there grows here."""
+
+    @property
+    def requested(self) -> Requested:
+        run = self.request["run"]
+        return Requested(self.request["path"], run["id"] if run is not None else "", self.is_followed)
+
+
+def order_of_run(
+    record: RunRecord, path: str | None, dest: str, *, rank: int | None, host: str | None, others: Sequence[Host]
+) -> FetchRequest:
+    """The request for files of a run: from node0, the host of a rank, or a named host. Pure."""
+    if rank is not None:
+        if not 0 <= rank < record.world_size:
+            raise UserError(f"run {record.id} has no rank {rank}", fix=f"its ranks are 0 to {record.world_size - 1}")
+        if not record.ranks:
+            raise UserError(
+                f"the host of rank {rank} of {record.id} is unknown on the control machine", fix="name it: --from HOST"
+            )
+        host = record.ranks[rank]
+    chosen = record.node0
+    if host is not None and host != record.node0.name:
+        found = next((part for part in (*record.nodes, *others) if host in (part.name, part.address)), None)
+        if found is None:
+            raise UserError(
+                f"run {record.id} was on no host {quoted(host)}", fix=f"one of {', '.join(record.hosts) or 'its hosts'}"
+            )
+        chosen = found
+    run: RunFiles = {
+        "home": record.home,
+        "id": record.id,
+        "cwd": record.cwd or None,
+        "since": record.started,
+        "has_record": chosen == record.node0,
+        "dest": dest,
+    }
+    other_hosts = tuple(name for name in record.stores if name != chosen.name) if host is None else ()
+    return FetchRequest(chosen, {"path": path, "run": run}, dest, record.home, record.python, other_hosts)
+
+
+def orders_of_all_hosts(record: RunRecord, path: str | None, dest: str, *, results: bool) -> list[FetchRequest]:
+    """The requests for a path of a run on each host with a home of its own, or for its results; to DEST/HOST. Pure."""
+    requests = []
+    for name in record.stores or (record.node0.name,):
+        target = os.path.join(dest, name, "")
+        request = order_of_run(record, path, target, rank=None, host=name, others=())
+        if results:
+            path_of_results = f"{record.home}/results/{record.id}/"
+            of_host: SendRequest = {"path": path_of_results, "run": None, "may_be_missing": True}
+            request = replace(request, request=of_host)
+        requests.append(request)
+    return requests
+
+
+def found_nothing(results: Sequence[FetchResult]) -> bool:
+    """Whether every host answered, and none has a file. Pure."""
+    return all(result.status == "ok" and not (result.unchanged or result.left_out) for result in results)
+
+
+def find_hosts_with_path(requests: Sequence[FetchRequest], pool: SessionPool) -> PathOnHosts:
+    """Ask these hosts whether they have the path of their request, all at once; no file is sent."""
+    by_name = {request.host.name: request for request in requests}
+
+    def has_path(host: Host, session: Session) -> bool:
+        request, found = by_name[host.name], []
+
+        def on_event(event: Reply) -> None:
+            if event.get("event") == "entry":
+                found.append(True)
+
+        call(
+            session,
+            "files.file_sender",
+            "",
+            request.request,
+            python=request.python,
+            home=request.home,
+            label="look for the path",
+            stdin=io.BytesIO(b'{"wants": []}\n'),
+            on_event=on_event,
+            limits=LIMITS,
+            timeout=PATHS_CHECK,
+            cancel=pool.cancel,
+        )
+        return bool(found)
+
+    having, unknown = set(), set()
+    for done in pool.each([request.host for request in requests], has_path):
+        if done.result:
+            having.add(done.host.name)
+        elif isinstance(done.error, (Unreachable, TimedOut, Cancelled)):  # another error says that it is not there
+            unknown.add(done.host.name)
+    return PathOnHosts(
+        tuple(name for name in by_name if name in having), tuple(name for name in by_name if name in unknown)
+    )
+
+
+class PathOnHosts(NamedTuple):
+    having: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    """Hosts that could not be asked."""
+
+
+def order_of_host(source: FetchSource, dest: str, hosts: Sequence[Host], home: str) -> FetchRequest:
+    """The request for files of a host; a relative path is relative to the account's home. Pure."""
+    for host in hosts:
+        if source.word in (host.name, host.address, f"{host.user}@{host.name}", f"{host.user}@{host.address}"):
+            return FetchRequest(host, {"path": source.path, "run": None}, dest, home)
+    raise UserError(
+        f"{quoted(source.word)} is no run of this machine's and no host of this call's",
+        fix=(
+            "ipexctl ps shows the runs; `last` is the newest of them"
+            if source.word == "last"
+            else f"ipexctl ps shows the runs; a host: --hosts {source.word}, or -H HOSTFILE"
+        ),
+    )
+
+
+def fetch(
+    fetch_request: FetchRequest,
+    open_session: Callable[[], Session],
+    watch: Watch,
+    cancel: Cancel,
+    timeout: float | None = None,
+) -> FetchResult:
+    """Fetch the files. A lost connection is opened again while connections still transfer bytes. Raises a HostError.
+
+    `timeout` is for the whole transfer.
+    """
+
+    def on_bytes(done: int, total: int) -> None:
+        watch(BytesMoved(fetch_request.host.name, "receiving", done, total))
+
+    began, failures = time.monotonic(), 0
+    before: list[Receiver] = []
+    while True:
+        receiver = Receiver(
+            fetch_request.requested,
+            StdinQueue(),
+            lambda single: _open_destination(fetch_request, single),
+            on_bytes,
+        )
+        try:
+            gone = time.monotonic() - began if before else 0.0
+            left = None if timeout is None else max(round(timeout - gone, 1), 0.1)
+            _receive_once(fetch_request, open_session, receiver, cancel, left)
+        except Unreachable as error:
+            before.append(receiver)
+            failures = 1 if receiver.received else failures + 1
+            if not any(part.received for part in before) or failures > len(RETRY_INTERVALS):
+                raise
+            watch(Notice(f"{fetch_request.host.name}: {error.reason}; connecting again to resume"))
+            cancel.sleep(RETRY_INTERVALS[failures - 1])
+        else:
+            return _fetch_result(fetch_request, [*before, receiver], time.monotonic() - began)
+
+
+def _open_destination(fetch_request: FetchRequest, single: bool) -> tuple[Destination, str | None]:
+    root, name = resolve_destination(fetch_request.dest, single=single)
+    return Destination(root, appends=fetch_request.is_followed), name
+
+
+def _receive_once(
+    fetch_request: FetchRequest,
+    open_session: Callable[[], Session],
+    receiver: Receiver,
+    cancel: Cancel,
+    timeout: float | None,
+) -> None:
+    session = open_session()
+    try:
+        call(
+            session,
+            "files.file_sender",
+            "",
+            fetch_request.request,
+            python=fetch_request.python,
+            home=fetch_request.home,
+            label=f"send files of {fetch_request.host.name}",
+            stdin=receiver.stdin,
+            on_event=receiver.on_event,
+            limits=LIMITS,
+            timeout=timeout,
+            cancel=cancel,
+        )
+    finally:
+        receiver.stdin.end()
+        session.close()
+        if receiver.destination is not None:
+            with receiver.destination:
+                receiver.destination.abandon()
+                receiver.destination.close_directories()
+            if fetch_request.request.get("may_be_missing"):
+                receiver.destination.remove_if_empty()
+            note_fetched(receiver.destination.created)
+
+
+def _fetch_result(fetch_request: FetchRequest, parts: Sequence[Receiver], seconds: float) -> FetchResult:
+    brought = tuple(dict.fromkeys(name for part in parts for name in part.brought))
+    last = parts[-1]
+    unsent = [FileFailure(name, "it wasn't sent") for name in last.unsent]
+    failed = tuple(dict.fromkeys((*last.failed, *unsent)))
+    missing = {failure.name for failure in failed}
+    return FetchResult(
+        fetch_request.host,
+        "failed" if failed else "changed" if brought else "ok",
+        seconds=seconds,
+        source=last.source,
+        dest=fetch_request.dest,
+        brought=brought,
+        unchanged=len(set(last.unchanged) - set(brought)),
+        size=sum(part.size for part in parts),
+        received=sum(part.received for part in parts),
+        resumed=tuple(dict.fromkeys(name for part in parts for name in part.resumed if name in brought)),
+        failed=failed,
+        left_out=tuple(last.left_out),
+        older=tuple(name for name in last.older if name not in missing),
+    )

@@ -1,0 +1,367 @@
+"""Follows a run on node0: reports its output and status, and goes on where the connection or the follower is lost.
+
+In come the frames of `node/run/follow.py`, over sessions that the caller opens; out go updates, each once and in order:
+chunks of a rank's output, notes of ipexctl in it, the status, notices for the user, and at last `RunEnded`. A local
+copy gets the output before they do. A `RunView` shows them.
+
+The run does not know its followers; leaving it changes nothing. Each wait has a bound: for a frame on an open
+connection, for a node0 that is away (`reconnect.py`), and for a program on it that ends again and again
+(`MOST_EARLY_ENDS`). What arrives is checked: output of a rank that the run does not have ends the call.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.errors import UserError
+from ipexctl.limits import NODE0_STEADY
+from ipexctl.node.common.frames import (
+    SUFFIXES,
+    WINDOWS,
+    Chunk,
+    Frame,
+    FrameError,
+    Note,
+    OutputPart,
+    StreamName,
+    decode_json,
+    decode_output,
+)
+from ipexctl.node.common.records import RunStatus, as_number, read_status
+from ipexctl.option_defaults import RECONNECT_SECONDS
+from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel, Deadline
+from ipexctl.remote.outcome import AgentEnded, HostError, Unreachable
+from ipexctl.remote.progress import Notice
+from ipexctl.remote.reply import Reply
+from ipexctl.run.node0 import call_on_node0, open_copy
+from ipexctl.run.reconnect import Absence, silence_limit
+from ipexctl.run.windows import check_windows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ipexctl.node.run.follow import FollowRequest
+    from ipexctl.remote.session import Session
+    from ipexctl.run.dump import DumpReceiver
+    from ipexctl.run.local_copy import LocalCopy
+    from ipexctl.run.registry import RunRecord
+
+
+MOST_EARLY_ENDS: Final = 5
+"""Ends of the program that follows the run on node0, in a row and each within NODE0_STEADY of its start, until the call
+gives up: the kernel may kill one for lack of memory, while a Python that is broken fails every time."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """The last event: the run is over, and all of its output was reported."""
+
+    exit_code: int
+    status: RunStatus | None = None
+
+
+class NotReachedAgain(Unreachable):
+    """Node0 was reached, then lost, and was away for longer than the call allows."""
+
+    def __init__(self, reason: str, advice: str, last: Unreachable) -> None:
+        super().__init__(reason, advice)
+        self.last = last
+        """The last attempt to reach it."""
+
+
+def check_pattern(pattern: str) -> None:
+    """Raise a UserError for a text that is no regular expression."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            re.compile(pattern)
+    except (re.error, OverflowError, RecursionError, MemoryError) as error:
+        raise UserError(
+            f"--grep {pattern[:60]!r} is no regular expression: {error}",
+            fix=f"to search for exactly this text: --grep {shlex.quote(re.escape(pattern[:60]))}",
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class LineChoice:
+    """The lines that node0 sends; all of them by default."""
+
+    ranks: Sequence[int] | None = None
+    """Only those of these ranks."""
+    streams: Sequence[StreamName] = ("stdout", "stderr")
+    tail: int | None = None
+    """Only this many, the last ones in order of time; with `follow`, of those that are there at the beginning."""
+    pattern: str = ""
+    """Only lines that match this regular expression."""
+    exact: bool = False
+    """Each line with its own time, however many there are."""
+
+
+ALL_LINES: Final = LineChoice()
+RunUpdate = Chunk | Note | RunStatus | Notice | RunEnded
+OnRunUpdate = Callable[[RunUpdate], None]
+FollowCall = Callable[["FollowRequest", Callable[[Frame], None], Cancel], Reply]
+"""Sends the request to node0 and returns its last event; frames go to the callback."""
+
+
+class Follower:
+    """Follows one run. `offsets` are the bytes reported so far, by rank and stream: `0.out`.
+
+    `copy` gets each chunk and status before `watch` does; with `is_copy` the run is such a copy. `figures` is the
+    number of seconds between two statuses that differ only in figures. `first_call` is used once: over the first
+    session, the process that has started the run can follow it, and that start counts as a sign of node0. `reconnect`
+    is the number of seconds that node0 may be away.
+    """
+
+    def __init__(
+        self,
+        record: RunRecord,
+        open_session: Callable[[Cancel], Session],
+        watch: OnRunUpdate,
+        cancel: Cancel,
+        *,
+        lines: LineChoice = ALL_LINES,
+        is_copy: bool = False,
+        copy: LocalCopy | None = None,
+        figures: float = 0.5,
+        first_call: FollowCall | None = None,
+        reconnect: float = RECONNECT_SECONDS,
+    ) -> None:
+        self.offsets: dict[str, int] = {}
+        self.status: RunStatus | None = None
+        self.document: Mapping[str, Any] = {}
+        """The status, as node0 keeps it."""
+        self._record = record
+        self._open_session = open_session
+        self._watch = watch
+        self._cancel = cancel
+        self._lines = lines
+        self._is_copy = is_copy
+        self._received_at: float | None = None
+        """When node0 received the output that comes now."""
+        self._copy = copy
+        self._figures = figures
+        self._first_call = first_call
+        self._dump: DumpReceiver | None = None
+        self._absence = Absence(reconnect)
+        self._has_begun = first_call is not None
+        """The run was seen on node0: a loss does not end the call at once."""
+        if self._has_begun:
+            self._absence.on_frame(time.monotonic())
+        self._is_away = False
+        """The connection was lost, and not opened again yet."""
+        self._early_ends = 0
+        """Of the program on node0, in a row."""
+        self._silence_limit = silence_limit(reconnect)
+        self._is_queued = False
+        self._silent_since: float | None = None
+        """The start of the silence that was reported last."""
+
+    def follow(self, *, to_the_end: bool = True) -> RunEnded:
+        """Report events until the run has ended, or all output so far; returns the last event, which was reported too.
+
+        A lost connection is opened again, and a program that was killed on node0 is started again there. Raises a
+        HostError when node0 has no such run or ends that program again and again, Cancelled when `cancel` was set,
+        Unreachable when node0 was never reached or was away for too long.
+        """
+        attempts = 0
+        while True:
+            began = time.monotonic()
+            try:
+                ended = self._follow_once(to_the_end)
+            except Unreachable as error:
+                if not self._has_begun:
+                    raise
+                attempts = self._on_loss(error, attempts)
+                interval = RETRY_INTERVALS[min(attempts, len(RETRY_INTERVALS)) - 1]
+                self._cancel.sleep(min(interval, self._absence.left(time.monotonic())))
+            except AgentEnded as error:
+                if not self._has_begun:
+                    raise
+                self._on_agent_end(error, time.monotonic() - began)
+                self._cancel.sleep(RETRY_INTERVALS[min(max(1, self._early_ends), len(RETRY_INTERVALS)) - 1])
+            else:
+                if self._copy is not None:
+                    self._copy.finish(self.document)
+                    self._check_copy()
+                self._watch(ended)
+                return ended
+
+    def _on_agent_end(self, error: AgentEnded, lived: float) -> None:
+        """Report that the program on node0 has ended; raises a HostError to give up."""
+        name, run = self._record.node0.name, self._record.id
+        self._early_ends = self._early_ends + 1 if lived < NODE0_STEADY else 0
+        if self._early_ends >= MOST_EARLY_ENDS:
+            raise HostError(
+                f"the program that follows the run there ended {self._early_ends} times in a row ({error.how}); "
+                f"whether run {run} goes on cannot be seen from here",
+                f"ipexctl doctor -l {name} shows its memory and disks; then: ipexctl attach {run}, or, if the run has "
+                f"ended: ipexctl why {run}",
+            )
+        text = f"{name}: the program that follows the run there has ended ({error.how}); starting it again"
+        self._watch(Notice(text, True))
+
+    def _on_loss(self, error: Unreachable, attempts: int) -> int:
+        """Report the loss, and return how many attempts to connect it makes; raises Unreachable to give up."""
+        self._is_away = True
+        now = time.monotonic()
+        step = self._absence.on_loss(now)
+        name, run = self._record.node0.name, self._record.id
+        if step == "over":
+            raise NotReachedAgain(
+                self._absence.end_reason(run, error.reason),
+                f"when {name} answers again: ipexctl attach {run}, or, if the run has ended: ipexctl why {run}",
+                error,
+            )
+        if text := self._absence.notice(step, name, error.reason, now):
+            self._watch(Notice(text, True))
+        return 1 if step == "lost" else attempts + 1
+
+    def _follow_once(self, to_the_end: bool) -> RunEnded:
+        with closing(self._open_session(self._cancel)) as session:
+            if self._is_away:
+                self._is_away = False
+                self._watch(Notice(f"{self._record.node0.name} is reached again"))
+            self._dump = None
+            request: FollowRequest = {
+                "home": self._record.home,
+                "id": self._record.id,
+                "offsets": self.offsets,
+                "tail": self._lines.tail if self.status is None else None,
+                "grep": self._lines.pattern,
+                "exact": self._lines.exact,
+                "copy": self._is_copy,
+                "ranks": self._lines.ranks,
+                "streams": [SUFFIXES[stream] for stream in self._lines.streams],
+                "follow": to_the_end,
+                "figures": self._figures,
+                "windows": self._copy is not None,
+            }
+            last = self._call(session, request)
+        status = self._on_status(last.record("status"))
+        tail = [f"  {line}" for line in status.mpirun.tail if line.strip()]
+        if status.state == "failed" and tail:
+            self._watch(Notice("\n".join(["the last lines of mpirun.log:", *tail]), True))
+        return RunEnded(run_exit_code(status), status)
+
+    def _call(self, session: Session, request: FollowRequest) -> Reply:
+        silence = Deadline(self._silence_limit)
+
+        def on_frame(frame: Frame) -> None:
+            self._absence.on_frame(time.monotonic())
+            with silence.paused():  # a blocked terminal is no silence of node0
+                self._on_frame(frame)
+            silence.restart()
+            self._absence.on_frame(time.monotonic())
+
+        try:
+            with silence.closing(session.close):
+                first_call, self._first_call = self._first_call, None
+                if first_call is not None:
+                    return first_call(request, on_frame, self._cancel)
+                return call_on_node0(
+                    session, self._record, "run.follow", "follow", request, on_frame=on_frame, cancel=self._cancel
+                )
+        except HostError:
+            if silence.over and not self._cancel.thrown:
+                advice = f"is it overloaded, or does its disk hang? Then: ipexctl attach {self._record.id}"
+                raise Unreachable(f"nothing has come from it for {self._silence_limit:g} s", advice) from None
+            raise
+
+    def _on_frame(self, frame: Frame) -> None:
+        kind, payload = frame
+        if kind == WINDOWS:
+            if self._copy is not None:
+                self._copy.write_windows(check_windows(self._world_size, payload))
+                self._check_copy()
+            return
+        if kind != b"J":
+            self._on_output(decode_output(kind, payload)._replace(at=self._received_at))
+            return
+        message = decode_json(payload)
+        if "stacks" in message:
+            from ipexctl.run.dump import DumpReceiver  # slow to import, and few runs are dumped
+            from ipexctl.run.stall_report import dump_lines
+
+            self._dump = self._dump or DumpReceiver(self._world_size)
+            if (dump := self._dump.add(message)) is not None:
+                if self._copy is not None:
+                    self._copy.write_dump(self._dump.document)
+                    self._check_copy()
+                is_asked_for = (
+                    self.status is None or self.status.silent is None or self.status.silent.on_hang != "report"
+                )
+                if lines := dump_lines(self._record.id, dump, places=is_asked_for):
+                    self._watch(Notice("\n".join(lines), True))
+        elif "at" in message:
+            self._received_at = as_number(message["at"])
+        elif "status" in message:
+            self._watch(self._on_status(Reply(message).record("status")))
+
+    def _on_output(self, part: OutputPart) -> None:
+        if 0 < self._world_size <= part.rank:
+            raise FrameError(f"output of rank {part.rank}, which this run doesn't have")
+        self.offsets[f"{part.rank}.{SUFFIXES[part.stream]}"] = part.end
+        if self._copy is not None:
+            self._copy.write(part)
+            self._check_copy()
+        self._watch(part)
+
+    @property
+    def _world_size(self) -> int:
+        """A job that begins again may have nodes for more ranks."""
+        begins_again = self._record.starter.waits and self.status is not None and self.status.attempt
+        return max(self._record.world_size, self.status.world_size if begins_again and self.status else 0)
+
+    def _on_status(self, document: dict[str, Any]) -> RunStatus:
+        self.document = document
+        self._has_begun = True
+        self.status = status = read_status(document)
+        since = status.silent.since if status.silent is not None else None
+        if status.silent is not None and since != self._silent_since and status.state in ("starting", "running"):
+            from ipexctl.run.stall_report import silence_lines
+
+            self._watch(Notice("\n".join(silence_lines(self._record.id, status.silent)), True))
+        self._silent_since = since
+        if status.state == "queued" and not self._is_queued:
+            reason = status.reason or "its job waits in the queue"
+            self._watch(Notice(f"run {self._record.id}: {reason}; it goes on when the job begins"))
+        self._is_queued = status.state == "queued"
+        if self._copy is not None:
+            self._copy.write_status(document)
+            self._check_copy()
+        return status
+
+    def _check_copy(self) -> None:
+        """Report once that the copy can't be written, and continue without it."""
+        if self._copy is not None and self._copy.error is not None:
+            why = self._copy.error.strerror or str(self._copy.error)
+            directory, self._copy = self._copy.directory, None
+            self._watch(Notice(f"the local copy in {directory} is incomplete: {why}; node0 has all output", True))
+
+
+def follow_copy(
+    record: RunRecord,
+    runs: Path,
+    watch: OnRunUpdate,
+    cancel: Cancel,
+    lines: LineChoice = ALL_LINES,
+) -> RunEnded:
+    """Report the local copy of a run; `runs` is the directory of the registry."""
+    local, session = open_copy(record, runs)
+    follower = Follower(local, lambda _: session, watch, cancel, lines=lines, is_copy=True)
+    return follower.follow(to_the_end=False)
+
+
+def run_exit_code(status: RunStatus) -> int:
+    """The exit code of the failed rank, 1 if there is none; 0 for a run that continues or ended well."""
+    if status.state in ("ok", "queued", "starting", "running"):
+        return 0
+    return status.exit_code or 1

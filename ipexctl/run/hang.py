@@ -1,0 +1,233 @@
+"""Explains a hang by the stacks of the ranks: which ranks wait for others, and which do not arrive.
+
+A rank waits if its innermost call is a collective, a rendezvous or a backward pass, in which DDP and FSDP exchange
+gradients. Comes in: a `Dump`. Goes out: a `Hang` with a kind, or None if the stacks do not show who waits for whom.
+The rule: a rank that is elsewhere, or that has ended, is the cause, and never a rank that waits. Pure.
+
+The kinds:
+
+    ended       ranks wait, and another one has ended: it can't arrive
+    elsewhere   ranks wait, and another one is at another place
+    no-stack    ranks wait, and another one gave no stack
+    mismatch    all ranks wait, in different calls: each waits for the others
+    same        all ranks wait in the same call
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from ipexctl.hosts.nodeset import fold
+from ipexctl.node.common.records import FINAL
+from ipexctl.run.ranks import describe_ranks
+from ipexctl.text import counted, join_words
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipexctl.run.dump import Dump, Process, RankStacks, StackFrame, StackGroup
+
+HangKind = Literal["ended", "elsewhere", "no-stack", "mismatch", "same"]
+
+_COLLECTIVES: Final = frozenset((
+    "all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_object", "all_reduce",
+    "all_reduce_coalesced", "all_to_all", "all_to_all_single", "barrier", "batch_isend_irecv", "broadcast",
+    "broadcast_object_list", "gather", "gather_object", "monitored_barrier", "recv", "recv_object_list", "reduce",
+    "reduce_scatter", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send", "send_object_list",
+    "wait_tensor", "init_process_group", "new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group",
+    "_new_process_group_helper", "_new_group_with_tag", "_store_based_barrier", "_create_c10d_store", "rendezvous",
+    "_env_rendezvous_handler", "_tcp_rendezvous_handler", "_file_rendezvous_handler", "_all_gather_base",
+    "_reduce_scatter_base", "all_gather_tensor", "reduce_scatter_single", "_coalescing_manager",
+    "_verify_param_shape_across_processes", "_sync_module_states", "_sync_params_and_buffers",
+))  # fmt: skip
+"""Functions of torch.distributed that return only when other ranks have called them, too."""
+_DISTRIBUTED: Final = "torch/distributed/"
+_BACKWARD: Final = (
+    ("_engine_run_backward", "torch/autograd/graph.py"),
+    ("backward", "torch/autograd/__init__.py"),
+    ("grad", "torch/autograd/__init__.py"),
+)
+_GRADIENTS: Final = "backward"
+_PASSAGES: Final = ("torch/_ops.py", "torch/_dynamo/", "torch/_library/")
+"""Files between a function of torch and C++."""
+_WAITS_IN: Final = ("futex", "poll", "wait_woken", "inet_", "tcp_", "sk_wait")
+"""Parts of the kernel functions in which a rank waits for a thread of its own or for the network."""
+_MOST: Final = 3
+"""Places that a sentence names."""
+
+
+@dataclass(frozen=True, slots=True)
+class HangPlace:
+    """Ranks at one place. Without a function they have ended or gave no stack, and `why` says so."""
+
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    function: str = ""
+    """The innermost one outside Python's library; of ranks that wait, the one of torch that the script called."""
+    file: str = ""
+    """With `line`: the innermost place in the script, if there is one."""
+    line: int | None = None
+    is_caller: bool = False
+    """Whether that place only calls the function."""
+    why: str = ""
+
+    @property
+    def names(self) -> str:
+        """`rank 3 on node2`, `ranks 0-2,4 on node[1-2]`."""
+        return f"{describe_ranks(self.ranks)} on {fold(self.hosts)}"
+
+    @property
+    def place(self) -> str:
+        """`load_batch at train.py:7`, `all_reduce, called at train.py:9`."""
+        line = "" if self.line is None else f":{self.line}"
+        return f"{self.function}{', called' if self.is_caller else ''} at {self.file}{line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """Who waits for whom."""
+
+    kind: HangKind
+    causes: tuple[HangPlace, ...]
+    """Ranks that do not arrive, the smallest groups first; none of `mismatch` and `same`."""
+    waiting: tuple[HangPlace, ...]
+    """Ranks that wait, the largest groups first."""
+    is_sure: bool = True
+    """False if ranks only seem to wait: they sleep, and Python shows no function of torch."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks to look at first."""
+        return tuple(rank for place in self.causes or self.waiting[-1:] for rank in place.ranks)
+
+    @property
+    def sentence(self) -> str:
+        """What the stacks show."""
+        verb = "wait" if self.is_sure else "sleep"
+        waits = join_words([f"{place.names} {_verb(place, verb)} in {place.place}" for place in self.waiting[:_MOST]])
+        if self.kind == "mismatch":
+            return f"the ranks wait for one another in different calls: {waits}"
+        if self.kind == "same":
+            return f"all ranks wait in {self.waiting[0].place}, and none is elsewhere"
+        more = len(self.causes) - _MOST
+        absent = [f"{place.names} {self._absence(place)}" for place in self.causes[:_MOST]]
+        absent += [f"{counted(more, 'more group')} of ranks"] if more > 0 else []
+        return f"{join_words(absent)}, while {waits}"
+
+    def _absence(self, place: HangPlace) -> str:
+        if self.kind == "elsewhere":
+            return f"{'is' if len(place.ranks) == 1 else 'are'} in {place.place}"
+        return place.why.removeprefix("it ") if self.kind == "ended" else f"gave no stack ({place.why})"
+
+
+def _verb(place: HangPlace, verb: str) -> str:
+    return f"{verb}s" if len(place.ranks) == 1 else verb
+
+
+def explain_hang(dump: Dump) -> Hang | None:
+    """The explanation; None if no rank waits for another one, or if the stacks do not show it."""
+    if len(dump.ranks) < 2:
+        return None
+    waiting = [group for group in dump.groups if _is_waiting(group)]
+    is_sure = bool(waiting)
+    if not waiting:
+        waiting = _sleeping_majority(dump)
+    absent = [group for group in dump.groups if group not in waiting]
+    ended = [rank for rank in dump.mute if rank.state in FINAL]
+    silent = [rank for rank in dump.mute if rank.state not in FINAL]
+    if not waiting:
+        return None
+    waits = _waiting_places(waiting)
+    if ended:
+        return Hang("ended", _mute_places(ended), waits, is_sure)
+    if absent:
+        return Hang("elsewhere", tuple(map(_place, absent)), waits, is_sure)
+    if silent:
+        return Hang("no-stack", _mute_places(silent), waits, is_sure)
+    return Hang("mismatch" if len(waits) > 1 else "same", (), waits)
+
+
+def _is_waiting(group: StackGroup) -> bool:
+    called = _called(group.frames)
+    # A backward pass computes in the main thread, which sleeps only in an exchange of gradients.
+    return bool(called) and (called != _GRADIENTS or all(process.state == "S" for process in _processes(group)))
+
+
+def _called(frames: Sequence[StackFrame]) -> str:
+    """The function of torch that the script called: `all_gather_object` of a stack that ends in `all_gather`.
+
+    Empty if the innermost calls outside Python's own library are not those of a collective or a backward pass.
+    """
+    name = ""
+    for frame in frames:
+        if frame.is_standard or (frame.is_library and frame.place.startswith(_PASSAGES)):
+            continue
+        if frame.is_library and frame.key[:2] in _BACKWARD:
+            return name or _GRADIENTS
+        if not (frame.is_library and frame.place.startswith(_DISTRIBUTED)):
+            break
+        function = frame.key[0]
+        if function in _COLLECTIVES and (not name or not function.startswith("_")):
+            name = function
+    return name
+
+
+def _processes(group: StackGroup) -> list[Process]:
+    return [process for rank in group.ranks if (process := rank.main_process) is not None]
+
+
+def _sleeping_majority(dump: Dump) -> list[StackGroup]:
+    """Most ranks, asleep at one line of the script: `Work.wait` has no frame in Python. Else nothing."""
+    if dump.mute or len(dump.groups) < 2:
+        return []
+    *others, largest = dump.groups
+    is_majority = 2 * len(largest.ranks) > len(dump.ranks)
+    is_own = largest.own is not None and largest.own == largest.inner
+    if is_majority and is_own and _is_asleep(largest) and not any(map(_is_asleep, others)):
+        return [largest]
+    return []
+
+
+def _is_asleep(group: StackGroup) -> bool:
+    """Whether its ranks wait for another thread or the network, and not in a sleep of their own."""
+    return all(
+        process.state == "S" and any(part in process.wchan for part in _WAITS_IN) for process in _processes(group)
+    )
+
+
+def _place(group: StackGroup) -> HangPlace:
+    frame = group.own or group.inner
+    return _of(group.ranks, group.inner.key[0], frame, is_caller=frame != group.inner)
+
+
+def _of(ranks: Sequence[RankStacks], function: str, frame: StackFrame, *, is_caller: bool) -> HangPlace:
+    rows = sorted(ranks, key=lambda rank: rank.rank)
+    numbers, hosts = tuple(row.rank for row in rows), tuple(dict.fromkeys(row.host for row in rows))
+    return HangPlace(numbers, hosts, function, frame.place, frame.line, is_caller)
+
+
+def _waiting_places(groups: Sequence[StackGroup]) -> tuple[HangPlace, ...]:
+    """One for each call of the script: its ranks may be at different lines of torch."""
+    found: dict[tuple[str, str, int | None], list[RankStacks]] = {}
+    frames: dict[tuple[str, str, int | None], StackFrame] = {}
+    for group in groups:
+        frame = group.own or group.inner
+        key = (_called(group.frames), frame.place, frame.line)
+        found.setdefault(key, []).extend(group.ranks)
+        frames.setdefault(key, frame)
+    places = [
+        _of(ranks, key[0] or frames[key].key[0], frames[key], is_caller=bool(key[0]) and not frames[key].is_library)
+        for key, ranks in found.items()
+    ]
+    return tuple(sorted(places, key=lambda place: (-len(place.ranks), place.ranks)))
+
+
+def _mute_places(ranks: Sequence[RankStacks]) -> tuple[HangPlace, ...]:
+    found: dict[str, list[RankStacks]] = {}
+    for rank in ranks:
+        found.setdefault(rank.why or "no Python frame", []).append(rank)
+    return tuple(
+        HangPlace(tuple(row.rank for row in rows), tuple(dict.fromkeys(row.host for row in rows)), why=why)
+        for why, rows in found.items()
+    )

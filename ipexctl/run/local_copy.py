@@ -1,0 +1,210 @@
+"""The copy of a run on the control machine, written while it is followed: node0 may be gone, or prune the run.
+
+    RUNS/ID/ranks/NNNN.out, NNNN.err    the output of the ranks, byte for byte
+    RUNS/ID/ranks/NNNN.meter, NNNN.host the windows of ranks and hosts, at the end of the run (`run/windows.py`)
+    RUNS/ID/output.times                when node0 received which of it
+    RUNS/ID/output.notes                which lines of it are ipexctl's
+    RUNS/ID/stacks/dump-last.json       the last stack dump of a silent run that node0 sent
+    RUNS/ID/status.json                 the status on node0; with a final one the copy is complete
+    RUNS/ID/plan.json                   the plan of a run that this call started: `why` finds its packages there
+    RUNS/ID/ended.json                  the final status as `stop` received it, without the output
+
+In come the updates of a follower, before they are shown; out come files as on node0, which `logs`, `why` and `ps`
+read in its place. The rules: every byte is written at its own offset, so two followers at once write the same content;
+a copy that can't be written is given up, and the follower goes on without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ipexctl.node.common.files import make_private_directory, read_json, write_atomically, write_json_atomically
+from ipexctl.node.common.frames import SUFFIXES, Note, OutputPart, WindowsFile
+from ipexctl.node.common.records import FINAL, RunStatus, read_status
+from ipexctl.node.run.output_notes import NotesWriter
+from ipexctl.node.run.output_times import TimesWriter
+from ipexctl.node.run.stack_dumps import dump_path
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+_STATUS_INTERVAL: Final = 5.0
+_MAX_OPEN_FILES: Final = 256
+
+
+class LocalCopy:
+    """A copy that is being written. After an error it writes no more; the error is in `error`."""
+
+    def __init__(self, directory: Path, plan: str = "") -> None:
+        self.directory = directory
+        self._plan = plan
+        self.error: OSError | None = None
+        self._open: dict[str, int] = {}
+        self._sizes: dict[str, int] = {}
+        self._times: TimesWriter | None = None
+        self._notes: NotesWriter | None = None
+        self._state = ""
+        self._status_at = 0.0
+
+    def write(self, chunk: OutputPart) -> None:
+        """Write a piece of a rank's output. Those of one stream come in order, from its beginning."""
+        if self.error is not None:
+            return
+        name = f"{chunk.rank:04}.{SUFFIXES[chunk.stream]}"
+        data, offset = chunk.data, chunk.offset
+        try:
+            number = self._file(name)
+            if offset > self._sizes[name]:
+                raise OSError(0, f"{name} has become shorter")
+            is_new = chunk.end > self._sizes[name]
+            if is_new and isinstance(chunk, Note):
+                self._write_note(chunk)
+            while data and offset + len(data) > self._sizes[name]:
+                written = os.pwrite(number, data, offset)
+                offset, data = offset + written, data[written:]
+                self._sizes[name] = max(self._sizes[name], offset)
+            if is_new and chunk.at is not None:
+                self._write_time(chunk, chunk.at)
+        except OSError as error:
+            self._give_up(error)
+
+    def _write_note(self, note: Note) -> None:
+        if self._notes is None:
+            self._notes = NotesWriter(str(self.directory / "output.notes"))
+        self._notes.add(note)
+
+    def _write_time(self, chunk: OutputPart, at: float) -> None:
+        if self._times is None:
+            self._times = TimesWriter(str(self.directory / "output.times"))
+        self._times.add(chunk.rank, chunk.stream, chunk.end)
+        self._times.write_all(at)
+
+    def write_status(self, document: Mapping[str, Any]) -> None:
+        """Write the status, at most every few seconds. `finish` writes the final one."""
+        now = time.monotonic()
+        state = str(document.get("state"))
+        if state in FINAL or (state == self._state and now - self._status_at < _STATUS_INTERVAL):
+            return
+        self._state, self._status_at = state, now
+        self._save(document)
+
+    def write_dump(self, document: Mapping[str, Any]) -> None:
+        """Write the stacks of all ranks, in place of those before."""
+        if self.error is not None:
+            return
+        try:
+            make_private_directory(self.directory / "stacks")
+            write_json_atomically(dump_path(str(self.directory / "stacks"), "last"), document, durable=False)
+        except OSError as error:
+            self._give_up(error)
+
+    def write_windows(self, file: WindowsFile) -> None:
+        """Write the windows of a rank or its host."""
+        if self.error is not None:
+            return
+        try:
+            make_private_directory(self.directory / "ranks")
+            write_atomically(self.directory / "ranks" / f"{file.rank:04}{file.suffix}", file.data, durable=False)
+        except OSError as error:
+            self._give_up(error)
+
+    def finish(self, document: Mapping[str, Any]) -> None:
+        """All output is written, and this is the last status."""
+        self.close()
+        if document.get("state") in FINAL:
+            self._save(document)
+
+    def close(self) -> None:
+        while self._open:
+            try:
+                os.close(self._open.popitem()[1])
+            except OSError as error:  # NFS may report only here that the disk or the quota is full
+                self.error = self.error or error
+        if self._times is not None:
+            self._times.write_all(time.time())  # what a full disk has refused
+            self._times.close()
+            self._times = None
+        if self._notes is not None:
+            self._notes.close()
+            self._notes = None
+
+    def _file(self, name: str) -> int:
+        number = self._open.get(name)
+        if number is None:
+            if len(self._open) >= _MAX_OPEN_FILES:
+                os.close(self._open.pop(next(iter(self._open))))
+            ranks = self.directory / "ranks"
+            make_private_directory(ranks)
+            number = self._open[name] = os.open(ranks / name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._sizes[name] = os.fstat(number).st_size
+        return number
+
+    def _save(self, document: Mapping[str, Any]) -> None:
+        if self.error is not None:
+            return
+        try:
+            make_private_directory(self.directory)
+            if self._plan:
+                write_atomically(self.directory / "plan.json", self._plan.encode(), durable=False)
+                self._plan = ""
+            write_json_atomically(self.directory / "status.json", document, durable=False)
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        self.error = error
+        self.close()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCopy:
+    """A copy of an earlier call."""
+
+    status: RunStatus
+    seen: float
+    """When its status was written, in seconds since the epoch."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it has all output of the run, and its final status."""
+        return self.status.state in FINAL
+
+
+def read_copy(directory: Path) -> ReadCopy | None:
+    """The local copy of a run; None if it was never followed from this machine."""
+    path = directory / "status.json"
+    try:
+        seen = path.stat().st_mtime
+    except OSError:
+        return None
+    document = read_json(path)
+    return ReadCopy(read_status(document), seen) if document else None
+
+
+def save_final_status(directory: Path, status: RunStatus) -> None:
+    """Save how a run ended that no one followed to its end. If that fails, node0 is asked next time, as before."""
+    with contextlib.suppress(OSError):
+        make_private_directory(directory)
+        write_json_atomically(directory / "ended.json", status.to_json(), durable=False)
+
+
+def read_final_status(directory: Path) -> RunStatus | None:
+    """How a run ended, as far as this machine knows."""
+    for name in ("status.json", "ended.json"):
+        status = read_status(read_json(str(directory / name)))
+        if status.state in FINAL:
+            return status
+    return None
+
+
+def remove_copy(runs: Path, run: str) -> None:
+    """Remove the copy of a run, if there is one; `runs` is the directory of the registry."""
+    shutil.rmtree(runs / run / "ranks", ignore_errors=True)  # the status last: a copy without one is nobody's to remove
+    shutil.rmtree(runs / run, ignore_errors=True)

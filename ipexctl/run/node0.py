@@ -1,0 +1,71 @@
+"""A call to the agent about a run: on its node0, or on this machine about the local copy.
+
+The session to node0 is the caller's: `cli/run_hosts.py` opens it for the commands that take RUN.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ipexctl.hosts.host import Host
+from ipexctl.remote.connector import ConnectOptions
+from ipexctl.remote.local import LocalSession
+from ipexctl.remote.node_call import call, ignore_reply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ipexctl.node.common.files import RunReference
+    from ipexctl.node.common.frames import Frame
+    from ipexctl.node.run.runs import ListRequest
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.connector import OnStep
+    from ipexctl.remote.event_reader import OnEvent
+    from ipexctl.remote.reply import Reply
+    from ipexctl.remote.session import Session
+    from ipexctl.run.registry import RunRecord
+
+
+def options_of(
+    record: RunRecord, *, on_step: OnStep | None = None, on_warning: Callable[[str], None] | None = None
+) -> ConnectOptions:
+    """The connection options of the run's start."""
+    policy: Any = record.host_keys
+    options = ConnectOptions(record.connect_timeout, policy, on_step, on_warning, record.starter)
+    return options._replace(job=record.job, shared=record.rundir) if record.job else options
+
+
+def call_on_node0(
+    session: Session,
+    record: RunRecord,
+    command: str,
+    action: str,
+    request: RunReference | ListRequest,
+    *,
+    timeout: float | None = None,
+    on_event: OnEvent = ignore_reply,
+    on_frame: Callable[[Frame], None] | None = None,
+    cancel: Cancel | None = None,
+) -> Reply:
+    return call(
+        session,
+        command,
+        action,
+        request,
+        python=record.python,
+        home=record.home,
+        label=f"{action} the run",
+        timeout=timeout,
+        on_event=on_event,
+        on_frame=on_frame,
+        cancel=cancel,
+    )
+
+
+def open_copy(record: RunRecord, runs: Path) -> tuple[RunRecord, LocalSession]:
+    """The record and the session for calls about the local copy; `runs` is the directory of the registry."""
+    session = LocalSession(Host(name="localhost", address="localhost"))  # it holds nothing open
+    return replace(record, home=str(runs.parent), python=sys.executable), session

@@ -1,0 +1,82 @@
+"""`run --notify CMD` on the control machine: its check before the run, and the command after an end that the call saw.
+
+`node/run/notify.py` has the rule by which the command runs at most once, and what node0 does for a call that has left.
+Whatever becomes of it is a warning and changes nothing, so that the exit code is the run's.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from ipexctl.errors import UserError
+from ipexctl.node.common.limits import NOTIFY, NOTIFY_CLAIM
+from ipexctl.node.run.notify import run_command
+from ipexctl.node.run.summary import summary_text
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.connector import Connector
+from ipexctl.remote.outcome import HostError
+from ipexctl.run.local_copy import read_final_status
+from ipexctl.run.node0 import call_on_node0, options_of
+from ipexctl.run.registry import RunRegistry
+from ipexctl.run.summary import summary_fields
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ipexctl.node.common.files import RunReference
+    from ipexctl.node.run.notify import NotifyEnd
+    from ipexctl.remote.session import Session
+    from ipexctl.run.registry import RunRecord
+
+
+def check_notify(command: str) -> None:
+    """Raise a UserError, before the run, for a line that sh can't read; the line itself is not shown."""
+    if not command:
+        return
+    text = command.encode("utf-8", "surrogateescape")
+    checked = subprocess.run(["/bin/sh", "-n"], input=text, stderr=subprocess.DEVNULL, check=False)
+    if checked.returncode:
+        raise UserError(
+            "--notify: sh can't read this line",
+            fix="quote it as one word: --notify 'mail -s \"my run\" me@example.org'",
+        )
+
+
+def notify_of_run(
+    command: str, record: RunRecord, code: int, seconds: float, on_warning: Callable[[str], None]
+) -> None:
+    """Run the command, if this call saw the end of the run, and node0 has not run it."""
+    status = read_final_status(RunRegistry().directory / record.id)
+    if status is None:  # node0 does it at the end
+        return
+    node0 = record.node0
+    connector = Connector(options_of(record, on_warning=on_warning))
+    try:
+        with connector, closing(connector.open(node0, Cancel())) as session:
+            if not _claim(session, record):
+                on_warning(f"note: {node0.name} runs the command of --notify: this call saw the end of the run late")
+                return
+    except HostError as error:
+        on_warning(f"note: the command of --notify is left to node0: {node0.name}: {error.reason}")
+        return
+    text = summary_text(summary_fields(record, status, code, seconds))
+    if problem := describe_end(run_command(command, text, NOTIFY, sys.stderr.fileno())):
+        on_warning(f"note: the command of --notify {problem}")
+
+
+def _claim(session: Session, record: RunRecord) -> bool:
+    """Whether this call is the one that runs the command. Raises a HostError: then it must not."""
+    request: RunReference = {"home": record.home, "id": record.id}
+    return call_on_node0(session, record, "run.notify", "claim", request, timeout=NOTIFY_CLAIM).flag("claimed")
+
+
+def describe_end(end: NotifyEnd) -> str:
+    """Empty for a command that ended well. Pure."""
+    if end.error:
+        return f"could not be started: {end.error}"
+    if end.exit_code is None:
+        return "took too long and was killed"
+    return f"ended with exit code {end.exit_code}" if end.exit_code else ""

@@ -1,0 +1,116 @@
+"""Lists the runs of the registry with their states: one call to each node0.
+
+In come records; out comes a `KnownRun` for each, in their order: its status, or why there is none. A submitted run gets
+its place from the answer, once it has begun in its job.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ipexctl.limits import PS_ANSWER
+from ipexctl.node.common.records import RunStatus, read_status
+from ipexctl.option_defaults import FORKS
+from ipexctl.remote.fanout import fan_out
+from ipexctl.run.local_copy import read_final_status
+from ipexctl.run.node0 import call_on_node0
+from ipexctl.run.queue import queue_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.node.run.runs import ListRequest
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.reply import Reply
+    from ipexctl.remote.session import Session
+    from ipexctl.run.registry import RunRecord
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRun:
+    """A run of the registry. Without a status its state is unknown, and `reason` says why."""
+
+    record: RunRecord
+    status: RunStatus | None
+    reason: str = ""
+    fix: str = ""
+    pruned: float | None = None
+    """When node0 pruned its output; its last status is kept."""
+    is_gone: bool = False
+    """Node0 has no directory of it."""
+
+    @property
+    def state(self) -> str:
+        return "unknown" if self.status is None else self.status.state
+
+    @property
+    def has_begun(self) -> bool:
+        """Of a submitted run: whether it has hosts and ranks, and does not wait to begin again."""
+        return self.record.world_size > 0 and self.state != "queued"
+
+
+def query_runs(
+    records: Sequence[RunRecord],
+    open_session: Callable[[RunRecord], Session],
+    cancel: Cancel,
+    timeout: float = PS_ANSWER,
+) -> list[KnownRun]:
+    """Every run with its state, in the order of the records."""
+    places: dict[tuple[Host, str], list[RunRecord]] = {}
+    for record in records:
+        places.setdefault((record.node0, record.home), []).append(record)
+
+    def query(group: list[RunRecord]) -> dict[str, KnownRun]:
+        with closing(open_session(group[-1])) as session:
+            return query_session(session, group, cancel, timeout)
+
+    found: dict[str, KnownRun] = {}
+    for done in fan_out(list(places.values()), query, forks=FORKS, cancel=cancel):
+        for record in done.item:
+            if done.result is not None:
+                found[record.id] = done.result[record.id]
+            elif done.error is not None:
+                found[record.id] = KnownRun(
+                    record, None, f"{record.node0.name}: {done.error.reason}", done.error.advice
+                )
+    return [found[record.id] for record in records]
+
+
+def query_session(
+    session: Session, records: Sequence[RunRecord], cancel: Cancel, timeout: float = PS_ANSWER
+) -> dict[str, KnownRun]:
+    """The state of runs of one node0, by id. Raises a HostError."""
+    newest = records[-1]
+    request: ListRequest = {"home": newest.home, "ids": [record.id for record in records]}
+    reply = call_on_node0(session, newest, "run.runs", "list", request, timeout=timeout, cancel=cancel)
+    runs = reply.record("runs")
+    documents = {name: runs.record(name) for name, document in runs.items() if document is not None}
+    return {record.id: _known_run(record, documents.get(record.id)) for record in records}
+
+
+def _known_run(record: RunRecord, document: Reply | None) -> KnownRun:
+    if document is None:
+        return KnownRun(record, None, f"{record.node0.name} has no record of it any more", is_gone=True)
+    if damaged := document.get("unreadable"):
+        fix = f"ipexctl fetch {record.id} . brings what is there"
+        return KnownRun(record, None, f"{record.node0.name}: {damaged}", fix)
+    pruned, status = document.get("pruned"), read_status(document)
+    if (queue := queue_of(record)) is not None:
+        record, status = queue.placed(record, status, document)
+    return KnownRun(record, status, pruned=pruned, is_gone=bool(pruned))
+
+
+def with_copies(runs: Sequence[KnownRun], directory: Path) -> list[KnownRun]:
+    """The runs; where node0 can't be reached, with the final status that the control machine has."""
+    return [
+        replace(run, status=read_final_status(directory / run.record.id)) if run.status is None else run for run in runs
+    ]
+
+
+def forgettable(runs: Sequence[KnownRun], days: float, now: float) -> list[str]:
+    """Ids of old runs that node0 has no record of any more. Pure."""
+    return [run.record.id for run in runs if run.is_gone and now - run.record.started > 2 * days * 86400]

@@ -1,0 +1,65 @@
+"""Finds out how a submitted run is, and waits until it begins, in whichever queue.
+
+In come the record of a run and how to open its login node; out goes a `KnownRun`, whose record has hosts and ranks once
+the run has begun. The registry gets that record, so that later calls need not ask. Each answer is one short call there,
+which asks the scheduler; between two of them nothing is kept open but the session.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.remote.outcome import HostError
+from ipexctl.run.ps import KnownRun, query_session
+from ipexctl.run.registry import RunRegistry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.session import Session
+    from ipexctl.run.queue import Queue
+    from ipexctl.run.registry import RunRecord
+
+INTERVALS: Final = (0.5, 1.0, 1.0, 2.0, 2.0, 5.0)
+"""Seconds between two questions; a job waits for hours, and a controller serves many."""
+
+
+def look(session: Session, record: RunRecord, cancel: Cancel) -> KnownRun:
+    """How the run is now; raises a HostError if the login node has nothing of it."""
+    known = query_session(session, [record], cancel)[record.id]
+    if known.status is None:
+        raise HostError(known.reason, known.fix)
+    if known.record != record:
+        RunRegistry().save(known.record)
+    return known
+
+
+def wait_for_start(
+    queue: Queue,
+    record: RunRecord,
+    open_session: Callable[[], Session],
+    cancel: Cancel,
+    on_reason: Callable[[str], None],
+    on_known: Callable[[KnownRun], None] = lambda _: None,
+) -> KnownRun:
+    """Wait until the run has begun, or its job is over. Raises a HostError.
+
+    Each new reason goes to `on_reason`, each answer to `on_known`.
+    """
+    latest, count = "", 0
+    with closing(open_session()) as session:
+        while True:
+            known = look(session, record, cancel)
+            record = known.record
+            on_known(known)
+            if known.has_begun or known.state not in ("queued", "starting", "unknown"):
+                return known
+            assert known.status is not None
+            reason = queue.explain(record, known.status).reason
+            if reason != latest:
+                latest = reason
+                on_reason(f"run {record.id}: {reason}")
+            cancel.sleep(INTERVALS[min(count, len(INTERVALS) - 1)])
+            count += 1

@@ -1,0 +1,160 @@
+"""Prune old runs, on the nodes and in the registry.
+
+In come the limits (days, GB, the newest ones) of the environment and the records; out go the runs that went or would
+go. A run that is alive, or whose state is unknown, stays. On the nodes `node/run/retention.py` prunes, in the
+background when a run starts there; `ipexctl ps --prune` at once. A record of the registry is small and outlives its
+run threefold, so that `ps` can still name it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import shlex
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.errors import UserError
+from ipexctl.node.common.files import disk_usage
+from ipexctl.node.run.replies import PrunedRun, PruneReply
+from ipexctl.option_defaults import FORKS
+from ipexctl.remote.fanout import fan_out
+from ipexctl.remote.node_call import call
+from ipexctl.remote.outcome import HostError, HostResult
+from ipexctl.run.local_copy import read_final_status, remove_copy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.node.run.retention import PruneRunsRequest
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.session import Session
+    from ipexctl.run.registry import RunRecord, RunRegistry
+
+DAYS: Final = "IPEXCTL_KEEP_DAYS"
+GB: Final = "IPEXCTL_KEEP_GB"
+_RECORDS: Final = 3
+"""A record of the registry is small: it is kept this many times as long as the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionLimits:
+    """Runs beyond these limits are pruned; the `newest` ones never are."""
+
+    days: float = 30.0
+    gb: float = 2.0
+    newest: int = 10
+
+    def request(self, home: str, *, mine: str | None = None, dry_run: bool = False) -> PruneRunsRequest:
+        return {"home": home, "days": self.days, "gb": self.gb, "keep": self.newest, "mine": mine, "dry_run": dry_run}
+
+
+def read_limits(environ: Mapping[str, str]) -> RetentionLimits:
+    """The limits of the environment variables; raises a UserError for an invalid number."""
+    default = RetentionLimits()
+    return RetentionLimits(_read_number(environ, DAYS, default.days), _read_number(environ, GB, default.gb))
+
+
+def _read_number(environ: Mapping[str, str], name: str, default: float) -> float:
+    text = environ.get(name, "").strip()
+    if not text:
+        return default
+    with contextlib.suppress(ValueError):
+        number = float(text)
+        if number >= 0 and math.isfinite(number):
+            return number
+    raise UserError(f"${name} is no number: {text[:40]!r}", fix=f"the default is {name}={default:g}")
+
+
+def background_prune(keep: RetentionLimits, home: str, python: str, run: str) -> str:
+    """Shell code that prunes in the background if there are many runs; it follows the creation of a run's directory."""
+    argv = ["nice", python, "-IS", f"{home}/runs/{run}/agent.zip", "run.retention", "prune"]
+    request = shlex.quote(json.dumps(keep.request(home, mine=run)))
+    return (
+        f"set -- {shlex.quote(home)}/runs/*\n"
+        f"if [ $# -gt {keep.newest} ]; then printf '%s\\n' {request} | {shlex.join(argv)} >/dev/null 2>&1 & fi"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PruneResult(HostResult):
+    """One host: the old runs that were pruned, or would be."""
+
+    gone: tuple[PrunedRun, ...] = ()
+    kept: int = 0
+    size: int = 0
+    """Bytes of the runs that are kept."""
+
+
+def prune_nodes(
+    records: Sequence[RunRecord],
+    keep: RetentionLimits,
+    open_session: Callable[[RunRecord, Host], Session],
+    cancel: Cancel,
+    *,
+    dry_run: bool = False,
+) -> list[PruneResult]:
+    """Prune on node0 of every run, and on one host of each other home that a run used."""
+    nodes: dict[tuple[str, int | None, str], tuple[RunRecord, Host]] = {}
+    for record in records:
+        for host in (record.node0, *(node for node in record.nodes if node.name in record.stores)):
+            nodes[host.address, host.port, record.home] = (record, host)
+
+    def work(key: tuple[str, int | None, str]) -> PruneResult:
+        record, host = nodes[key]
+        with contextlib.closing(open_session(record, host)) as session:
+            reply = call(
+                session,
+                "run.retention",
+                "prune",
+                keep.request(record.home, dry_run=dry_run),
+                python=record.python,
+                home=record.home,
+                cached=not dry_run,
+                label="prune runs",
+                timeout=120,
+                cancel=cancel,
+            )
+        found = reply.decode(PruneReply)
+        return PruneResult(host, "ok", gone=found.pruned, kept=found.kept, size=found.size)
+
+    found: dict[tuple[str, int | None, str], PruneResult] = {}
+    for done in fan_out(list(nodes), work, forks=FORKS, cancel=cancel):
+        error = done.error or HostError("it didn't answer")
+        found[done.item] = done.result or PruneResult(
+            nodes[done.item][1], status=error.status, reason=error.reason, fix=error.advice
+        )
+    return [found[key] for key in nodes]
+
+
+def prune_local(
+    register: RunRegistry,
+    keep: RetentionLimits,
+    *,
+    over: Collection[str] = (),
+    dry_run: bool = False,
+) -> list[PrunedRun]:
+    """Prune copies and records on the control machine, of runs that have ended: `over`, and by the copy's status."""
+    now, records = time.time(), register.all()
+    sizes = {record.id: disk_usage(register.directory / record.id) for record in records}
+    total, gone = sum(sizes.values()), []
+    for record in records[: max(0, len(records) - keep.newest)]:
+        if record.id not in over and read_final_status(register.directory / record.id) is None:
+            continue
+        age = (now - record.started) / 86400
+        if age > keep.days * _RECORDS:
+            gone.append(PrunedRun(record.id, sizes[record.id], f"older than {keep.days * _RECORDS:g} days"))
+        elif sizes[record.id] and (age > keep.days or total > keep.gb * 1e9):
+            why = f"older than {keep.days:g} days" if age > keep.days else f"copies took more than {keep.gb:g} GB"
+            gone.append(PrunedRun(record.id, sizes[record.id], why))
+        else:
+            continue
+        total -= sizes[record.id]
+        if not dry_run:
+            remove_copy(register.directory, record.id)
+            if age > keep.days * _RECORDS:
+                register.remove(record.id)
+    return gone

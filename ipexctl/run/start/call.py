@@ -1,0 +1,29 @@
+"""A checked call that starts or plans a run, of a command line or a playbook; no host was contacted for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ipexctl.call_options import NO_OPTIONS, CallOptions
+from ipexctl.run.ranks import EVERY_RANK, RankSet
+
+if TYPE_CHECKING:
+    from ipexctl.hosts.host import Host
+    from ipexctl.run.start.project import ProjectLocation
+    from ipexctl.spec import RunSpec
+
+
+@dataclass(frozen=True, slots=True)
+class RunCall:
+    """What runs, and where."""
+
+    hosts: tuple[Host, ...]
+    spec: RunSpec
+    project: ProjectLocation
+    ranks: RankSet = EVERY_RANK
+    """The ranks to show."""
+    options: CallOptions = NO_OPTIONS
+    """The command line options that choose the same hosts and environment, for suggested commands."""
+    notes: tuple[str, ...] = ()
+    """What the user should know about the call."""

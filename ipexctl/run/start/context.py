@@ -1,0 +1,291 @@
+"""Gather what a run's plan needs: facts, one environment on every host, addresses, node0's ssh config.
+
+In come hosts and a `RunSpec`; out goes a frozen `RunContext`. Else a `StartError` is raised, whose `StartFailure`
+names the host. All hosts must have the same environment, from the same lock, or none; what a dry run lacks is planned
+from the stack that install would choose (`planned_environment`). Everything is read and nothing changed here, so plan
+and dry run see the same.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import wait
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from ipexctl.facts.gather import HostFacts, gather_facts
+from ipexctl.facts.internal import addresses_among
+from ipexctl.facts.packages import running_pythons, ways_to_python
+from ipexctl.hosts.home import check_same_home
+from ipexctl.hosts.nodeset import fold
+from ipexctl.launch.request import RankEnv
+from ipexctl.option_defaults import DEFAULT_ENV
+from ipexctl.refusal import Refusal
+from ipexctl.remote.fanout import run_in_background
+from ipexctl.remote.outcome import HostError
+from ipexctl.run.start.preflight.connectivity import Node0Files, read_node0
+from ipexctl.run.start.preflight.paths import check_paths
+from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.stack.env.record import records_of
+from ipexctl.starters.mpirun import OVER_SSH
+from ipexctl.trust.config import config_in, ssh_names_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ipexctl.facts.facts import Facts
+    from ipexctl.facts.software import Mpi
+    from ipexctl.hosts.host import Host
+    from ipexctl.node.env.replies import EnvRecord
+    from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.spec import RunSpec
+    from ipexctl.stack.catalog.table import StackSpec
+    from ipexctl.starters.starter import Starter
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """The hosts of a run as they are now."""
+
+    hosts: tuple[Host, ...]
+    """The first is node0."""
+    facts: Mapping[str, Facts] = field(hash=False)
+    addresses: Mapping[str, str] = field(hash=False)
+    """Host → the address that the others reach it by; empty for a single host."""
+    home: str
+    """Absolute, the same on every host."""
+    env: RankEnv
+    mpi: Mpi | None = None
+    """The MPI of `--mpi PATH`."""
+    setup: str | None = None
+    """The file that the launcher and the ranks source."""
+    ssh_config: str | None = None
+    """The path of trust's ssh config on node0, if it has all hosts."""
+    notes: tuple[str, ...] = ()
+    node0: Node0Files = field(default_factory=Node0Files)
+    starter: Starter = OVER_SSH
+    """The way to the hosts, and from node0 to the others."""
+    job: str = ""
+    """The number of the scheduler's job of which the hosts are nodes, as far as is known; empty outside one."""
+    job_seconds: int | None = None
+    """The time left of that job; None without a limit."""
+
+    @property
+    def ssh_names(self) -> dict[str, str]:
+        """Host → its name for ssh on node0; where that logs in nowhere, each has its own name."""
+        return {} if self.starter.no_logins else ssh_names_for(self.hosts, self.addresses)
+
+    @property
+    def stores(self) -> dict[str, str]:
+        """Host → its store."""
+        return {name: facts.store_of(name) for name, facts in self.facts.items()}
+
+    def env_records(self, name: str | None) -> tuple[EnvRecord, ...]:
+        """The records of that environment, in the order of the hosts."""
+        records = (record for facts in self.facts.values() for _, record in records_of(facts))
+        return tuple(record for record in records if record.name == name)
+
+
+def gather(
+    hosts: Sequence[Host],
+    spec: RunSpec,
+    pool: SessionPool,
+    *,
+    unsynced: str = "",
+    dry_run: bool = False,
+    before_install: bool = False,
+    probed: Sequence[HostFacts] = (),
+) -> RunContext:
+    """Ask all hosts at once. `unsynced` is a path that every host must have, because it is not synced.
+
+    `probed` are the hosts' facts, if they were gathered before and nothing was installed since.
+    With `dry_run`, an environment that no host has is planned as `ipexctl install` would make it. With
+    `before_install`, the environment is only a Python that all hosts have, or none. Raises a StartError.
+    """
+    node0, *others = hosts
+    starter = pool.connector.options.starter
+    job = starter.job(os.environ)
+    time_left = run_in_background(lambda: starter.seconds_left(job) if job else None, "job")
+    paths = run_in_background(lambda: check_paths(hosts, spec, pool, unsynced), "paths")
+    node0_files = run_in_background(
+        lambda: read_node0(pool.session(node0), spec.home, pool.cancel) if others else Node0Files(), "node0"
+    )
+    # All answers are read before a failure is raised: an abandoned gather cancels the pool, and so a whole playbook.
+    probed = probed or tuple(gather_facts(hosts, pool, home=spec.home, timeout=spec.timeout))
+    wait((paths,))
+    wait((node0_files,))
+    facts = complete_facts(hosts, probed)
+    home = next(host_facts.home.path for host_facts in facts.values() if host_facts.home)
+    addresses = addresses_among(hosts, facts, spec.iface) if others else {}
+    if isinstance(addresses, Refusal):
+        raise StartError(StartFailure.of_refusal(addresses))
+    checked = paths.result()
+    notes: tuple[str, ...] = ()
+    if checked.env is not None:
+        env = checked.env
+    elif before_install:
+        env = RankEnv(_common_python(facts))
+    elif dry_run and not has_environment(spec.env, facts):
+        from ipexctl.stack.catalog.user_table import known_rows  # slow to import, and seldom needed
+
+        env, notes = planned_environment(spec, facts, home, known_rows(os.environ))
+    else:
+        env = existing_environment(hosts, spec.env, facts, home)
+    try:
+        files = node0_files.result()
+    except HostError as error:
+        raise StartError(StartFailure.of_host(node0.name, error)) from None
+    logs_in = others and not starter.no_logins
+    ssh_config = config_in(home, files.ssh_config, [host.name for host in others]) if logs_in else None
+    # An installed environment has the variables of its own setvars.sh.
+    setup = spec.setup or (None if "CCL_ROOT" in env.variables else checked.setvars)
+    return RunContext(
+        tuple(hosts),
+        facts,
+        addresses,
+        home,
+        env,
+        checked.mpi,
+        setup,
+        ssh_config,
+        (*checked.notes, *notes),
+        files,
+        starter,
+        job,
+        time_left.result(),
+    )
+
+
+def _common_python(facts: Mapping[str, Facts]) -> str:
+    """A Python that can run the agent, at the same path on every host; empty if there is none."""
+    paths = [host.software.agent_pythons for host in facts.values()]
+    return next((path for path in paths[0] if all(path in others for others in paths)), "")
+
+
+def complete_facts(hosts: Sequence[Host], answers: Iterable[HostFacts]) -> dict[str, Facts]:
+    """The facts of all hosts, in their order; raises a StartError if one is missing or its home is another. Pure."""
+    facts: dict[str, Facts] = {}
+    homes: dict[str, str] = {}
+    for answer in answers:
+        name = answer.host.name
+        try:
+            facts[name], home = answer.require_home()
+        except HostError as error:
+            leave_out = f"leave it out: -l '!{name}'" if len(hosts) > 1 else "see: ipexctl doctor"
+            fix = f"{error.fix}; or {leave_out}" if error.fix else leave_out
+            raise StartError(replace(StartFailure.of_host(name, error), fix=fix)) from None
+        homes[name] = home.path
+    if refusal := check_same_home(
+        {host.name: homes[host.name] for host in hosts}, [facts[host.name].account.user for host in hosts]
+    ):
+        raise StartError(StartFailure.of_refusal(refusal))
+    return {host.name: facts[host.name] for host in hosts}  # the answers come in any order
+
+
+def existing_environment(hosts: Sequence[Host], name: str, facts: Mapping[str, Facts], home: str) -> RankEnv:
+    """The installed environment of that name; raises a StartError if it is not the same on every host. Pure."""
+    found: dict[str, EnvRecord] = {}
+    broken: set[str] = set()
+    for host in hosts:
+        for env, record in records_of(facts[host.name]):
+            if name in (env.name, *env.names):
+                if env.runs:
+                    found[host.name] = record
+                else:
+                    broken.add(host.name)
+    install = "ipexctl install" + ("" if name == DEFAULT_ENV else f" --env {name}")
+    missing = tuple(host.name for host in hosts if host.name not in found)
+    if broken_only := tuple(host for host in missing if host in broken):
+        without = next((facts[host] for host in broken_only if not running_pythons(facts[host])), None)
+        get_python = f"{ways_to_python(without)}; then: " if without is not None else ""
+        raise StartError(
+            StartFailure(
+                f"the environment {name} on {fold(broken_only)} does not run: its Python was removed",
+                f"{get_python}{install} makes it again; or use another Python: --python PATH",
+                broken_only,
+            )
+        )
+    if missing:
+        where = "" if len(hosts) == 1 else f" on {fold(missing)}"
+        raise StartError(
+            StartFailure(
+                f"there is no environment {name}{where}",
+                f"{install} makes it; or use another Python: --python PATH",
+                missing,
+            )
+        )
+    first = found[hosts[0].name]
+    others = tuple(host for host, record in found.items() if record.name != first.name)
+    if others:
+        raise StartError(
+            StartFailure(
+                f"the environment {name} is {first.name} on {hosts[0].name} and {found[others[0]].name} on "
+                f"{fold(others)}: ranks of different stacks cannot communicate",
+                f"{install} --upgrade makes it the same on all hosts",
+                others,
+            )
+        )
+    prefix = f"{home}/envs/{first.name}"
+    return RankEnv(
+        python=f"{prefix}/bin/python",
+        prefix=prefix,
+        name=first.name,
+        packages=first.packages,
+        variables=first.variables,
+        prepended=first.prepended,
+        ccl=first.backend == "ccl",
+        stacks=(first.row,),
+        version=first.python,
+    )
+
+
+def has_environment(name: str, facts: Mapping[str, Facts]) -> bool:
+    """Whether any host has an environment of that name, even a broken one."""
+    return any(name in (env.name, *env.names) for host in facts.values() for env in host.software.envs)
+
+
+def planned_environment(
+    spec: RunSpec, facts: Mapping[str, Facts], home: str, rows: Sequence[StackSpec]
+) -> tuple[RankEnv, tuple[str, ...]]:
+    """The environment that `ipexctl install` would make, as far as that is known, and notes."""
+    from ipexctl.stack.choice import choose_stack  # slow to import, and seldom needed
+    from ipexctl.stack.lock.wheels import split_requirement
+    from ipexctl.stack.resolve.model import StackPlan, StackRequest
+
+    chosen = choose_stack(StackRequest(spec.torch, spec.stack), facts, rows, env=spec.env)
+    if isinstance(chosen, Refusal):
+        reason = f"there is no environment {spec.env}, and it cannot be installed: {chosen.reason}"
+        raise StartError(StartFailure(reason, chosen.fix, chosen.hosts))
+    note = f"the environment {spec.env} does not exist yet: this plan uses the one that install would make"
+    candidates = (chosen,) if isinstance(chosen, StackPlan) else chosen.candidates
+    plan = candidates[-1]
+    if plan is chosen:
+        note += f": {plan.row.name}, {plan.reason.text}"
+    else:
+        note += f". Which stack that is {chosen.reason.text}; this plan is for {plan.row.name}"
+    prefix = f"{home}/envs/{spec.env}"
+    packages = {split_requirement(line)[0]: "" for line in plan.requirements}
+    packages |= {"torch": plan.torch, **({"intel-extension-for-pytorch": plan.ipex} if plan.ipex else {})}
+    variables: dict[str, str] = {}
+    if plan.bundled_mpi:
+        variables["I_MPI_ROOT"] = f"{prefix}/lib/python{plan.python}/site-packages/{plan.row.module}/opt/mpi"
+    env = RankEnv(
+        f"{prefix}/bin/python",
+        prefix,
+        spec.env,
+        packages,
+        variables,
+        ccl=plan.backend == "ccl",
+        is_installed=False,
+        stacks=tuple(candidate.row.name for candidate in candidates),
+    )
+    return env, (note,)
+
+
+def is_everywhere(answers: Iterable[HostFacts], env: str) -> bool:
+    """Whether every host has the environment. Pure."""
+    return all(
+        answer.facts is not None
+        and any(env in (entry.name, *entry.names) and entry.runs for entry, _ in records_of(answer.facts))
+        for answer in answers
+    )

@@ -1,0 +1,208 @@
+"""Holds the hosts of a run for one call: `run --exclusive` refuses where another run is, `--wait S` waits for its end.
+
+In: the hosts, the run's id, the seconds to wait; out: the `HostLocks` of all hosts, or a `StartError` that names the
+other runs. A call looks at its hosts. If no other run is there, it takes the lock of each, one after the other, and
+looks again. All calls take the locks in the order of the machines, by whatever names they know them, and stop at the
+first that another call has. So of two calls with common hosts, one gets the first of these, and the other none of them:
+exactly one starts. A lock (`facts/probe/host_lock.sh`) is a process that every account sees and that ends with the
+connection of its call, so that a killed call holds nothing. A call that waits has no lock and no place in a queue.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from concurrent.futures import wait
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ipexctl.facts.live_runs import Look, read_look
+from ipexctl.facts.probe import live_runs_command, lock_command
+from ipexctl.hosts.nodeset import fold
+from ipexctl.launch.other_runs import OtherRun, describe_all, find_other_runs
+from ipexctl.limits import RUNS_LOOK
+from ipexctl.remote.fanout import run_in_background
+from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
+from ipexctl.remote.session import Ended, OutputCollector, StdinQueue, capture
+from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.text import rough_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import Future
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.node.common.frames import StreamName
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.session import Session
+    from ipexctl.remote.session_pool import SessionPool
+
+POLL: Final = 3.0
+"""Seconds between two looks at the hosts while they are not free."""
+_END_SECONDS: Final = 3.0
+"""For the processes of the locks to end."""
+_HELD: Final = b"held\n"
+_WITHOUT: Final = "without --exclusive and --wait, the run starts"
+_BLIND: Final = HostError(
+    "its processes can't be listed, so that other runs are not seen",
+    f"{_WITHOUT}; ipexctl doctor may show what the host lacks",
+)
+
+
+class Obstacles(NamedTuple):
+    """Why the hosts are not free; empty if they are."""
+
+    others: tuple[OtherRun, ...] = ()
+    away: Mapping[str, HostError] = {}
+    """The hosts without an answer that counts."""
+    locked: str = ""
+    """The host of which another call has the lock."""
+
+
+class HostLocks:
+    """The locks of the hosts of a run that is starting."""
+
+    def __init__(self, hosts: Sequence[Host], run: str, pool: SessionPool) -> None:
+        self._hosts, self._run, self._pool = hosts, run, pool
+        self._processes: list[tuple[StdinQueue, Future[Ended]]] = []
+        self.hiding: tuple[str, ...] = ()
+        """The hosts that do not show the runs of other accounts."""
+        self.has_waited = False
+        """Whether the hosts were not free at first: what was known of them before is old."""
+
+    def take(self) -> Obstacles:
+        """Take all locks if no other run is there."""
+        looks, found = self._look()
+        if any(found):
+            return found
+        machines = {looks[host.name].machine: host for host in self._hosts}
+        for _, host in sorted(machines.items()):
+            try:
+                if not self._lock(host):
+                    return self._look()[1]._replace(locked=host.name)
+            except HostError as error:
+                return Obstacles(away={host.name: error})
+        looks, found = self._look()
+        self.hiding = tuple(name for name, look in looks.items() if look.runs.hides_others)
+        # A look must show this call itself: without awk, or memory for a process, it shows nothing.
+        blind = [name for name, look in looks.items() if self._run not in [live.run for live in look.runs.runs]]
+        # Another call that is starting there has met these locks.
+        running = tuple(other for other in found.others if not other.is_starting)
+        return Obstacles(running, {**found.away, **dict.fromkeys(blind, _BLIND)})
+
+    def _look(self) -> tuple[dict[str, Look], Obstacles]:
+        looks: dict[str, Look] = {}
+        away: dict[str, HostError] = {}
+        for outcome in self._pool.each(self._hosts, lambda _, session: _look_at(session, self._pool.cancel)):
+            if outcome.result is not None:
+                looks[outcome.host.name] = outcome.result
+            elif outcome.error is not None:
+                away[outcome.host.name] = outcome.error
+            if isinstance(outcome.error, Unreachable):  # a wait for hours must survive the reboot of a switch
+                self._pool.forget(outcome.host)
+        runs = {name: look.runs for name, look in looks.items()}
+        return looks, Obstacles(find_other_runs(runs, self._run), away)
+
+    def _lock(self, host: Host) -> bool:
+        """False if another call has the lock. Raises a HostError."""
+        session, cancel = self._pool.session(host), self._pool.cancel
+        stdin, output, has_answered = StdinQueue(), OutputCollector(), threading.Event()
+
+        def sink(stream: StreamName, data: bytes) -> None:
+            output.sink(stream, data)
+            if output.stdout == _HELD:
+                has_answered.set()
+
+        def hold() -> Ended:
+            try:
+                return session.run(lock_command(self._run), sink, stdin=stdin, cancel=cancel)
+            finally:
+                has_answered.set()
+
+        process = run_in_background(hold, "lock")
+        self._processes.append((stdin, process))
+        if not has_answered.wait(RUNS_LOOK):
+            raise TimedOut(f"flock has not taken its lock within {RUNS_LOOK:g} s", _WITHOUT)
+        if output.stdout == _HELD:
+            return True
+        if (ended := process.result()).code != 1:
+            raise HostError(f"its lock can't be taken by flock, of the package util-linux ({ended})", _WITHOUT)
+        return False
+
+    def leave(self, rundir: str) -> None:
+        """The run has started: hold each host until its programs are there, or have been."""
+        for stdin, _ in self._processes:
+            stdin.send(os.fsencode(rundir) + b"\n")
+        self.release()
+
+    def release(self) -> None:
+        for stdin, _ in self._processes:
+            stdin.end()
+        wait([held for _, held in self._processes], _END_SECONDS)
+
+
+def _look_at(session: Session, cancel: Cancel) -> Look:
+    done = capture(session, live_runs_command(), timeout=RUNS_LOOK, cancel=cancel)
+    look = read_look(done.stdout.decode(errors="replace"))
+    if look is None:
+        raise HostError(f"the look at its runs failed ({done.ended})")
+    return look
+
+
+def lock_hosts(
+    hosts: Sequence[Host], run: str, seconds: float | None, pool: SessionPool, on_step: Callable[[str], None]
+) -> HostLocks:
+    """Take the locks of the hosts, and wait so many seconds for that. Raises a StartError.
+
+    `on_step` gets what the call waits for, at once and whenever that changes.
+    """
+    began, reported = time.monotonic(), None
+    try:
+        while True:
+            locks = HostLocks(hosts, run, pool)
+            with ExitStack() as undo:
+                undo.callback(locks.release)
+                found = locks.take()
+                if not any(found):
+                    undo.pop_all()
+                    if reported is not None:
+                        locks.has_waited = True
+                        on_step(f"the hosts are free after {rough_duration(time.monotonic() - began)}")
+                    return locks
+            if pool.cancel.thrown:
+                raise Cancelled("stopped")
+            left = began + (seconds or 0) - time.monotonic()
+            if left <= 0 or (found.away and reported is None):
+                raise StartError(refusal(found, seconds or 0, now=time.time()))
+            # Hosts answer in another order at each look, which is no news.
+            runs = {(other.id, other.account, frozenset(other.hosts), other.is_starting) for other in found.others}
+            if reported != (news := (runs, set(found.away), found.locked)):
+                reported = news
+                parts = [_describe(found, time.time())] if found.others or found.locked else []
+                parts += [f"{name} does not answer ({error.reason})" for name, error in list(found.away.items())[:1]]
+                on_step(f"waiting up to {rough_duration(left)}: {'; '.join(parts)}")
+            pool.cancel.sleep(min(POLL, left))
+    except Cancelled as error:
+        raise StartError(StartFailure(error.reason, error.fix)) from None
+
+
+def refusal(found: Obstacles, seconds: float = 0, *, now: float) -> StartFailure:
+    """Why a run that is to have its hosts for itself does not start, after a wait of so many seconds."""
+    if not found.others and not found.locked:
+        return StartFailure.of_host(*next(iter(found.away.items())))
+    names = tuple(dict.fromkeys(host for other in found.others for host in other.hosts)) or (found.locked,)
+    waited = f" after a wait of {rough_duration(seconds)}" if seconds else ""
+    return StartFailure(
+        f"{fold(names)} {'is' if len(names) == 1 else 'are'} not free{waited}: {_describe(found, now)}",
+        f"{'a longer --wait S waits' if waited else '--wait 3600 waits an hour'} for its end; without --exclusive and "
+        "--wait, the run starts beside it",
+        names,
+        other_runs=found.others,
+    )
+
+
+def _describe(found: Obstacles, now: float) -> str:
+    # The holder has just ended, or is of an account whose processes are hidden.
+    unseen = f"another call, which is not seen, is starting a run on {found.locked}"
+    return describe_all(found.others, now) if found.others else unseen

@@ -1,0 +1,460 @@
+"""Starts a run: gather, plan, preflight, upload, start. Or only plans it, for a dry run.
+
+In: the hosts, a checked `RunSpec`, the project's place and a pool of sessions. Out: a `StartedRun`, which continues
+without this program, or the `StartFailure` that says why nothing runs. `start_run` has the steps in their order; what
+takes long is begun early and in the background, and the step that needs it waits for it:
+
+    project is read ──► hosts are asked for their copies of it ───────────┐
+    facts, homes, environment ──► plan ──► preflight, supervisor starts ──┴──► upload ──► job files ──► mpirun
+
+Two rules. No file of the project is uploaded before preflight has passed. A run that does not start leaves nothing:
+each step that leaves something behind adds to `_Undo` how that is removed.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from concurrent.futures import Future, wait
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from ipexctl.hosts.nodeset import fold
+from ipexctl.launch.other_runs import notes_on
+from ipexctl.launch.plan import Setting
+from ipexctl.launch.planner import plan_launch
+from ipexctl.launch.request import LaunchRequest
+from ipexctl.launch.stated_backend import stated_backend
+from ipexctl.refusal import Refusal
+from ipexctl.remote.fanout import run_in_background
+from ipexctl.run.local_copy import read_final_status
+from ipexctl.run.measured import notes_on as notes_on_measurement
+from ipexctl.run.registry import RunRecord, RunRegistry, clear_pending, given_id, mark_pending, new_id
+from ipexctl.run.retention import RetentionLimits, prune_local, read_limits
+from ipexctl.run.start.begin import Launch, clean_up, job_of
+from ipexctl.run.start.commit import find_commit
+from ipexctl.run.start.context import RunContext, gather
+from ipexctl.run.start.exclusive import HostLocks, Obstacles, lock_hosts, refusal
+from ipexctl.run.start.preflight.before_install import likely_nodes
+from ipexctl.run.start.preflight.connectivity import NoLogin, check_connectivity
+from ipexctl.run.start.preflight.imports import check_script, with_environment
+from ipexctl.run.start.preflight.paths import check_data
+from ipexctl.run.start.preflight.resume import check_resumed
+from ipexctl.run.start.project import ProjectLocation, files_in_other_generations
+from ipexctl.run.start.records import launch_records, logind_notes, nodes_of, plan_document, run_record
+from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.run.start.start_notes import job_notes, restart_notes, script_notes
+from ipexctl.run.start.upload import begin_query, note_secret_files, release_tree, start_reading, upload_project
+from ipexctl.run.windows import earlier_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ipexctl.facts.gather import HostFacts
+    from ipexctl.hosts.host import Host
+    from ipexctl.launch.memory import EarlierMemory
+    from ipexctl.launch.plan import LaunchPlan
+    from ipexctl.node.common.job import ConnectivityRecord
+    from ipexctl.node.common.records import RunStatus
+    from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.run.start.call import RunCall
+    from ipexctl.spec import AccelerateConfig, RunSpec
+    from ipexctl.sync.project import Project
+    from ipexctl.sync.sync import ProjectSync
+
+
+@dataclass(frozen=True, slots=True)
+class StartedRun:
+    """A run that continues on its own."""
+
+    record: RunRecord
+    plan: LaunchPlan
+    launch: Launch
+    """To follow it or to leave it."""
+    notes: tuple[str, ...] = ()
+    document: str = ""
+    """The text of plan.json, for the copy on the control machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """The result of a dry run."""
+
+    plan: LaunchPlan
+    context: RunContext
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """The input of every step."""
+
+    call: RunCall
+    pool: SessionPool
+    on_step: Callable[[str], None]
+    """Gets each step that the user sees."""
+    on_note: Callable[[str], None]
+    """Gets advice."""
+
+
+class _Undo(ExitStack):
+    """How to remove what the steps leave behind, in reverse order; used unless the run starts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unreached = set[str]()
+        """The hosts on which that failed."""
+
+    def on_hosts(self, clean: Callable[[], frozenset[str]]) -> None:
+        """`clean` returns the hosts that it could not reach."""
+        self.callback(lambda: self.unreached.update(clean()))
+
+
+def plan_run(
+    call: RunCall, pool: SessionPool, *, run: str, on_step: Callable[[str], None], on_note: Callable[[str], None]
+) -> PlannedRun | StartFailure:
+    """The steps of `start_run` up to the first that changes something, for --dry-run and export."""
+    spec, project = call.spec, call.project
+    try:
+        with ExitStack() as at_end:
+            query = begin_query(start_reading(spec, project, on_step), call.hosts, spec, pool, lease=None)
+            if query is not None:
+                at_end.callback(wait, (query,))
+            context, plan = _plan(_Start(call, pool, on_step, on_note), query, run, dry_run=True)
+            tree, _ = upload_project(query, spec, project, context, on_step)
+            plan = replace(plan, notes=(*notes_on(plan.other_runs, time.time()), *plan.notes))
+            return PlannedRun(_plan_in(tree, plan, project), context)
+    except StartError as error:
+        return error.failure
+
+
+def start_run(
+    call: RunCall,
+    pool: SessionPool,
+    *,
+    on_step: Callable[[str], None],
+    on_note: Callable[[str], None],
+    reading: Future[Project] | None = None,
+    probed: Sequence[HostFacts] = (),
+) -> StartedRun | StartFailure:
+    """Start a run. It is in the registry before its first rank lives, and a run that does not start leaves nothing.
+
+    Steps are told to `on_step`, advice to `on_note`. `reading`: the project, if `start_reading` was called before.
+    `probed`: the facts, if they were gathered just before.
+    """
+    start = _Start(call, pool, on_step, on_note)
+    hosts, spec, project = call.hosts, call.spec, call.project
+    registry, undo = RunRegistry(), _Undo()
+    run = given_id(os.environ)
+    if not run or registry.knows(run):  # another run of the same job
+        run = new_id(spec.script, time.time())
+    retention = read_limits(os.environ)
+    note_secret_files(spec)
+    try:
+        locks = _lock_hosts(start, run, undo)
+        if locks is not None and locks.has_waited:
+            reading, probed = None, ()  # the project and the hosts may have changed since
+        with mark_pending(registry.directory, run, undo.unreached), undo:
+            began = time.monotonic()
+            reading = reading or start_reading(spec, project, on_step)
+            query = begin_query(reading, hosts, spec, pool, lease=run)
+            if query is not None:
+                undo.on_hosts(partial(release_tree, query, hosts, spec, pool, lease=run))
+            context, plan = _plan(start, query, run, locks=locks, probed=probed)
+
+            _refuse_bad_project(reading, wait_for_it=False)  # then the hosts need no check
+            preflight = _begin_preflight(start, context, plan, undo)
+            _refuse_bad_project(reading)  # while no host has a file of the run
+            record = run_record(run, context, plan, call, pool.connector.options)
+            launch = _begin_launch(start, record, context, plan, retention, registry, undo)
+
+            tree, upload_seconds = upload_project(query, spec, project, context, on_step, preflight)
+            check_data(hosts, spec, project.root, tree, pool)
+            if spec.sync and (text := files_in_other_generations(tree, project.subdirectory, registry.all())):
+                on_note(text)
+            plan = _plan_in(tree, plan, project)
+            if text := check_resumed(nodes_of(context, plan), spec, plan, pool):
+                on_note(text)
+            record = replace(record, cwd=plan.cwd)
+            registry.save(record)
+            before = {"checks": time.monotonic() - began - upload_seconds, "sync": upload_seconds}
+            document = plan_document(context, plan, spec, find_commit(project.root), before)
+            launch.upload_jobs(partial(job_of, plan, _secrets(spec)), document)
+
+            connectivity = preflight.result()
+            clear_pending(registry.directory, run)  # from here on, node0 knows whether the run lives
+            _start_mpirun(launch, connectivity, undo)
+            if locks is not None:
+                locks.leave(record.rundir)
+    except StartError as error:
+        return error.failure
+    run_in_background(lambda: prune_local(registry, retention), "prune")
+    return StartedRun(record, plan, launch, (*plan.notes, *logind_notes(context)), document)
+
+
+def _plan(
+    start: _Start,
+    query: Future[ProjectSync] | None,
+    run: str,
+    *,
+    locks: HostLocks | None = None,
+    probed: Sequence[HostFacts] = (),
+    dry_run: bool = False,
+) -> tuple[RunContext, LaunchPlan]:
+    """Gather what the plan needs, and make it; notes go out. Raises a StartError, and a UserError for ranks to show
+    that do not exist."""
+    call = start.call
+    spec, project = call.spec, call.project
+    unsynced = project.executed_path(spec)
+    context = gather(call.hosts, spec, start.pool, unsynced=unsynced, dry_run=dry_run, probed=probed)
+    notes = list(context.notes)
+    if dry_run:
+        if query is not None:
+            query.result()  # the project is named before any note
+        while notes:  # also of a run that is refused
+            start.on_note(notes.pop(0))
+    earlier = earlier_memory(project.root, spec.script)
+    plan = make_plan(context, spec, project, run, earlier)
+    if needs_login_check(context, plan, spec):
+        context, reason = _check_logins(start, context, plan, dry_run=dry_run)
+        plan = make_plan(context, spec, project, run, earlier, no_logins=reason) if reason else plan
+    call.ranks.within(plan.world_size)
+    if not dry_run:
+        _check_other_runs(start, plan, locks)
+        notes += (*job_notes(context, is_followed=spec.is_followed), *restart_notes(context, plan, spec))
+    for text in (*notes, *script_notes(context, plan, spec, project)):
+        start.on_note(text)
+    if spec.trial:
+        return context, plan
+    text, note = notes_on_measurement(plan, context, spec, project)
+    if note:  # what `autotune` has measured is no longer what runs
+        start.on_note(note)
+    return context, replace(plan, choices=(*plan.choices, text)) if text else plan
+
+
+def needs_login_check(context: RunContext, plan: LaunchPlan, spec: RunSpec) -> bool:
+    """Whether the plan is for an mpirun that is taken only if node0 can log in to the others. Pure.
+
+    After `trust` it can; a login that fails then is a fault to mend.
+    """
+    if spec.launcher != "auto" or spec.mpi != "auto" or not logs_in(context, plan) or context.ssh_config is not None:
+        return False
+    counts = {host.name: len(host.ranks) for host in plan.hosts}
+    node0 = context.hosts[0].name
+    return len(counts) > 1 and context.starter.ranks.may_start(counts, node0, plan.backend)
+
+
+def logs_in(context: RunContext, plan: LaunchPlan) -> bool:
+    """Whether node0 logs in to the other hosts of the plan. Pure."""
+    return not context.starter.no_logins and (plan.starter is None or not plan.starter.no_logins)
+
+
+def _check_logins(start: _Start, context: RunContext, plan: LaunchPlan, *, dry_run: bool) -> tuple[RunContext, str]:
+    """Check the connections before the plan is final; returns why node0 cannot log in, or the context with the check.
+
+    Raises a StartError for what no other start of ranks avoids.
+    """
+    try:
+        record = check_connectivity(nodes_of(context, plan), context, start.pool, keeps_record=dry_run)
+    except NoLogin as error:
+        return context, error.failure.reason
+    return replace(context, node0=replace(context.node0, connectivity=record)), ""
+
+
+# Other runs
+
+
+def _lock_hosts(start: _Start, run: str, undo: _Undo) -> HostLocks | None:
+    """The locks of the hosts, for a run that is to have them for itself. Raises a StartError."""
+    call = start.call
+    if not call.spec.is_exclusive:
+        return None
+    locks = lock_hosts(likely_nodes(call.hosts, call.spec), run, call.spec.wait, start.pool, start.on_step)
+    undo.callback(locks.release)
+    if locks.hiding:
+        start.on_note(
+            f"{fold(locks.hiding)}: /proc hides the processes of other accounts (hidepid), so that their runs are not "
+            "seen there"
+        )
+    return locks
+
+
+def _check_other_runs(start: _Start, plan: LaunchPlan, locks: HostLocks | None) -> None:
+    """Say which runs are on the hosts. One that did not ask may have begun since they were locked: raises a
+    StartError."""
+    if locks is None:
+        for text in notes_on(plan.other_runs, time.time()):
+            start.on_note(text)
+    elif running := tuple(other for other in plan.other_runs if not other.is_starting):
+        raise StartError(refusal(Obstacles(running), now=time.time()))
+
+
+def _refuse_bad_project(reading: Future[Project] | None, *, wait_for_it: bool = True) -> None:
+    """Raise the UserError of a project that cannot be sent; without `wait_for_it`, only if it is known by now."""
+    if reading is not None and (wait_for_it or reading.done()):
+        reading.result()
+
+
+# Plan: pure
+
+
+def make_plan(
+    context: RunContext,
+    spec: RunSpec,
+    project: ProjectLocation,
+    run: str,
+    earlier: EarlierMemory | None = None,
+    *,
+    no_logins: str = "",
+) -> LaunchPlan:
+    """The plan of a run; its working directory is known later, when the hosts have answered which tree they have. Pure.
+
+    Raises a StartError if there is no plan.
+    """
+    given, notes = tuple[Setting, ...](), list[str]()
+    if spec.accelerate is not None:
+        given, notes = _accelerate_settings(spec.accelerate, spec, context)
+    stated = stated_backend(spec.argv[1:], spec.accelerate)
+    by_accelerate = spec.accelerate is not None or (stated is not None and stated.of_trainer)
+    by_accelerate |= project.script is not None and project.script.uses_accelerate
+    plan = plan_launch(
+        LaunchRequest(
+            spec=spec,
+            hosts=context.hosts,
+            facts=context.facts,
+            internal=context.addresses,
+            env=context.env,
+            command=project.command,
+            cwd=context.home,
+            rundir=f"{context.home}/runs/{run}",
+            ssh_names=context.ssh_names,
+            ssh_config=context.ssh_config,
+            mpi_seen=context.mpi,
+            starter=context.starter,
+            no_logins=no_logins,
+            earlier_memory=earlier,
+            given=given,
+            stated=stated,
+            uses_accelerate=by_accelerate,
+        )
+    )
+    if isinstance(plan, Refusal):
+        raise StartError(StartFailure.of_refusal(plan))
+    return replace(plan, notes=(*plan.notes, *notes))
+
+
+def _accelerate_settings(
+    config: AccelerateConfig, spec: RunSpec, context: RunContext
+) -> tuple[tuple[Setting, ...], list[str]]:
+    """The variables of an accelerate config, and notes about its other fields.
+
+    They depend on the version of accelerate in the environment.
+    """
+    from ipexctl.launch.accelerate_config import remarks
+    from ipexctl.launch.accelerate_env import misunderstandings, variables_of
+
+    keeps_workers = spec.ccl_workers is not None
+    variables = variables_of(config, context.env.packages)
+    given = tuple(setting for setting in variables if not (keeps_workers and setting.name == "CCL_WORKER_COUNT"))
+    node0 = context.hosts[0]
+    addresses = {address.address for nic in context.facts[node0.name].network.nics for address in nic.addresses}
+    notes = remarks(config, len(context.hosts), {node0.name, node0.address, *addresses})
+    return given, [*notes, *misunderstandings(config, context.env.packages)]
+
+
+def _plan_in(tree: str, plan: LaunchPlan, project: ProjectLocation) -> LaunchPlan:
+    """The plan with the working directory of the ranks, which is in the tree that the hosts have."""
+    return replace(plan, cwd=str(PurePosixPath(tree) / project.subdirectory))
+
+
+# Preflight
+
+
+def _begin_preflight(
+    start: _Start, context: RunContext, plan: LaunchPlan, undo: _Undo
+) -> Future[ConnectivityRecord | None]:
+    preflight = run_in_background(partial(_preflight, start, context, plan), "preflight")
+    undo.callback(wait, (preflight,))  # its notes come before the answer of the call
+    return preflight
+
+
+def _preflight(start: _Start, context: RunContext, plan: LaunchPlan) -> ConnectivityRecord | None:
+    """Check the imports of the script, and the connections between the hosts with ranks."""
+    nodes, spec, script = nodes_of(context, plan), start.call.spec, start.call.project.script
+    is_by_ssh = logs_in(context, plan)
+    connectivity = run_in_background(
+        lambda: check_connectivity(nodes, context, start.pool, logs_in=is_by_ssh), "connectivity"
+    )
+    script = with_environment(script, spec, context) if script and spec.sync else None
+    try:
+        text = check_script(nodes, context.env.python, script, start.pool) if script is not None else ""
+    except StartError:
+        connectivity.result()  # raises the failure of a connection, which comes first
+        raise
+    if text:
+        start.on_note(text)
+    return connectivity.result()
+
+
+# Start
+
+
+def _begin_launch(
+    start: _Start,
+    record: RunRecord,
+    context: RunContext,
+    plan: LaunchPlan,
+    retention: RetentionLimits,
+    registry: RunRegistry,
+    undo: _Undo,
+) -> Launch:
+    """Let the supervisor start on node0, where it waits for its job and the mpirun line."""
+    undo.callback(registry.remove, record.id)
+    launch = Launch(record.nodes, launch_records(record, context, plan, start.call.spec, retention), start.pool)
+    launch.start_supervisor()
+    undo.on_hosts(launch.abandon)
+    return launch
+
+
+def _start_mpirun(launch: Launch, connectivity: ConnectivityRecord | None, undo: _Undo) -> None:
+    """Start the ranks. From then on nothing is undone, also where the run may have started."""
+    try:
+        launch.start_mpirun(connectivity)
+    except StartError as error:
+        if error.failure.is_unsure:
+            undo.pop_all()
+        raise
+    undo.pop_all()
+
+
+def _secrets(spec: RunSpec) -> dict[str, str]:
+    return {export.name: export.value for export in spec.exports if export.secret}
+
+
+# Afterwards
+
+
+def remove_job_files(hosts: Sequence[Host], record: RunRecord, pool: SessionPool) -> None:
+    """Remove token and secrets from the nodes of a run that failed or was stopped before all ranks had read them."""
+    names = hosts_with_job_files(record, read_final_status(RunRegistry().directory / record.id))
+    clean_up([host for host in hosts if host.name in names], f"rm -f {shlex.quote(record.rundir)}/job.json", pool)
+
+
+def hosts_with_job_files(record: RunRecord, ended: RunStatus | None) -> frozenset[str]:
+    """The hosts that may still have the job file. Pure.
+
+    Once a rank wrapper has reached the supervisor, it removes the file, also when it is cut off later: such a host is
+    not contacted again, because connecting to it may take the whole timeout. A killed wrapper leaves the file for a
+    restart, and so do all wrappers of an attempt that was over when the run was stopped.
+    """
+    if ended is None:
+        return frozenset(record.hosts)
+    for_restart = ended.attempt < ended.restarts
+    is_left = for_restart and ended.state == "stopped"
+    left = {
+        rank.host for rank in ended.ranks if is_left or rank.wrapper is None or (for_restart and rank.state == "lost")
+    }
+    return frozenset(record.hosts) & left

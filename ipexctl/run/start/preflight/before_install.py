@@ -1,0 +1,97 @@
+"""Checks of `run --install` before it installs: logins between the nodes, and modules that no stack contains."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.launch.rank_distribution import distribute_ranks
+from ipexctl.option_defaults import DEFAULT_ENV
+from ipexctl.refusal import Refusal
+from ipexctl.run.start.context import gather, has_environment
+from ipexctl.run.start.preflight.connectivity import check_connectivity
+from ipexctl.run.start.preflight.imports import ScriptFile, check_imports, with_environment
+from ipexctl.run.start.request import StartError, StartFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipexctl.facts.gather import HostFacts
+    from ipexctl.hosts.host import Host
+    from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.run.start.project import ProjectLocation
+    from ipexctl.spec import RunSpec
+
+_IN_A_STACK: Final = frozenset((
+    "torch", "torchgen", "functorch", "numpy", "intel_extension_for_pytorch", "oneccl_bindings_for_pytorch",
+    "torch_ccl", "typing_extensions", "sympy", "mpmath", "isympy", "networkx", "jinja2", "markupsafe", "fsspec",
+    "filelock", "psutil", "packaging", "ruamel", "triton", "mkl", "intel_openmp", "setuptools", "pkg_resources",
+    "distutils", "pip", "wheel",
+))  # fmt: skip
+"""Modules of the packages that a stack can bring; the check after the install knows whether it did."""
+_REMOVED_FROM_PYTHON: Final = frozenset((
+    "aifc", "asynchat", "asyncore", "audioop", "cgi", "cgitb", "chunk", "crypt", "imghdr", "imp", "lib2to3", "mailcap",
+    "msilib", "nis", "nntplib", "ossaudiodev", "pipes", "sndhdr", "smtpd", "spwd", "sunau", "telnetlib", "uu", "xdrlib",
+))  # fmt: skip
+"""An environment may have an older Python than the control machine."""
+
+
+def check_before_install(
+    hosts: Sequence[Host],
+    spec: RunSpec,
+    pool: SessionPool,
+    project: ProjectLocation,
+    probed: Sequence[HostFacts],
+    *,
+    adds_packages: bool,
+) -> StartFailure | str:
+    """One round trip. Returns a note, or an empty text, if the environment may be installed.
+
+    `adds_packages`: the modules of --with and -r are not known before the install.
+    """
+    try:
+        unsynced = project.executed_path(spec)
+        context = gather(hosts, spec, pool, unsynced=unsynced, before_install=True, probed=probed)
+        nodes = likely_nodes(hosts, spec)
+        if context.env.python:
+            logs_in = needs_logins(spec) and not context.starter.no_logins
+            check_connectivity(nodes, context, pool, logs_in=logs_in)
+        if project.script is None or not spec.sync or adds_packages:
+            return ""
+        if has_environment(spec.env, context.facts):
+            return ""  # the hosts get an environment that exists, with the packages that were added to it
+        return check_modules(with_environment(project.script, spec, context), [host.name for host in nodes], spec)
+    except StartError as error:
+        return error.failure
+
+
+def needs_logins(spec: RunSpec) -> bool:
+    """Whether the ranks of the environment that is to be installed may need an mpirun. Pure.
+
+    A stack of torch alone has no oneCCL bindings, so that its ranks meet over gloo.
+    """
+    if spec.launcher != "auto":
+        return spec.launcher == "mpirun"
+    has_no_ccl = spec.backend == "auto" and (spec.stack or "").startswith("torch")
+    is_over_gloo = has_no_ccl or spec.backend in ("gloo", "none")
+    return spec.mpi != "auto" or not is_over_gloo
+
+
+def likely_nodes(hosts: Sequence[Host], spec: RunSpec) -> Sequence[Host]:
+    """The hosts that get ranks, and node0, as far as that is known before they are contacted."""
+    share = distribute_ranks(hosts, spec.n, spec.ppn, 1)
+    if isinstance(share, Refusal):
+        return hosts
+    return [host for host, count in zip(hosts, share.counts, strict=True) if count or host is hosts[0]]
+
+
+def check_modules(script: ScriptFile, hosts: Sequence[str], spec: RunSpec) -> str:
+    """Refuse a script that imports a module which no stack contains. Pure."""
+    may_exist = sys.stdlib_module_names | _IN_A_STACK | _REMOVED_FROM_PYTHON
+    missing = [entry.module for entry in script.imports if entry.module not in may_exist]
+    install = ["ipexctl install"]
+    for option, value in (("--stack", spec.stack), ("--torch", spec.torch)):
+        install += [option, value] if value else []
+    install += ["--env", spec.env] if spec.env != DEFAULT_ENV else []
+    return check_imports(replace(script, own=True, install=" ".join(install)), dict.fromkeys(hosts, missing))

@@ -1,0 +1,196 @@
+"""Checks on node0 before mpirun starts: its logins to the nodes, and ports in both directions.
+
+In come the plan's hosts and the context; out goes a `ConnectivityRecord`, or None for a single host and where a host
+can't be identified. Else a `StartError` is raised. One round trip to node0, which runs `node/network/connectivity.py`;
+mpirun's own error for a blocked port comes after minutes and names neither host nor port.
+
+Connections that worked in the last 10 minutes between the same hosts are not tried again, by a digest of all that a
+check depends on: a reboot or another firewall gives another digest. The record of that is a file in node0's home
+(`CONNECTIVITY_FILE`): `read_node0` reads it, a check and the start of mpirun remove it, and the supervisor writes it
+when the run has ended well. So it says nothing after a run that failed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.hosts.nodeset import fold
+from ipexctl.limits import CONNECTIVITY_CHECK, CONNECTIVITY_VALID
+from ipexctl.node.common.job import CONNECTIVITY_FILE, ConnectivityRecord
+from ipexctl.node.common.json_parser import parse_object
+from ipexctl.node.network.replies import NodeResult
+from ipexctl.remote.command import Command, login_line
+from ipexctl.remote.node_call import call, script_text
+from ipexctl.remote.outcome import HostError
+from ipexctl.remote.reply import Reply
+from ipexctl.remote.session import Session, capture
+from ipexctl.run.start.preflight.node_ports import check_ports
+from ipexctl.run.start.request import StartError, StartFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.node.network.connectivity import Connections, ConnectivityRequest
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.run.start.context import RunContext
+
+_MARK: Final = "== ipexctl: connectivity"
+_OPEN_PORTS: Final = (
+    "ranks listen on ports the system chooses (sysctl net.ipv4.ip_local_port_range): open those between the nodes, "
+    "or name another network: --iface; ipexctl doctor shows which connections are blocked"
+)
+
+
+class NoLogin(StartError):
+    """node0 cannot log in to a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node0Files:
+    """Files of an earlier `trust` and an earlier run on node0."""
+
+    ssh_config: str = ""
+    """The text of trust's ssh config; empty if there is none."""
+    connectivity: ConnectivityRecord | None = None
+    """A check that passed in the last minutes."""
+    uptime: float = 0.0
+    """Seconds since the boot of node0, as this was read; 0: not known."""
+
+
+def read_node0(session: Session, home: str, cancel: Cancel) -> Node0Files:
+    """One round trip; `home` may begin with `~/`."""
+    directory = shlex.quote(home.removeprefix("~/"))  # sessions start in the home directory
+    script = f"cat -- {directory}/ssh/config 2>/dev/null; echo; echo {shlex.quote(_MARK)}\n"
+    script += f"cat -- /proc/uptime {directory}/runs/{CONNECTIVITY_FILE} 2>/dev/null\nexit 0"
+    result = capture(session, Command(script, "read node0's files"), timeout=30, cancel=cancel)
+    return parse_node0(result.stdout.decode(errors="replace"))
+
+
+def parse_node0(text: str) -> Node0Files:
+    """Any doubt about the record means that there is none. Pure."""
+    config, _, rest = text.partition(f"\n{_MARK}\n")
+    uptime, _, document = rest.partition("\n")
+    try:
+        seconds = float(uptime.split()[0])
+    except (ValueError, IndexError):
+        return Node0Files(config)
+    try:
+        reply = Reply(parse_object(document))
+        record = ConnectivityRecord(reply.text("key"), reply.number("checked"))
+    except (HostError, ValueError):
+        return Node0Files(config, uptime=seconds)
+    return Node0Files(config, record if 0 <= seconds - record.checked <= CONNECTIVITY_VALID else None, seconds)
+
+
+def check_connectivity(
+    hosts: Sequence[Host], context: RunContext, pool: SessionPool, *, logs_in: bool = True, keeps_record: bool = False
+) -> ConnectivityRecord | None:
+    """One round trip to node0, the first host; none for a single host. Raises a StartError, a `NoLogin` if node0 cannot
+    log in to a node.
+
+    Connections that worked between the same hosts in the last minutes are not checked again; after a run that failed
+    there is no record of them; a check removes it, unless it `keeps_record`. If node0 logs in nowhere, the ports alone
+    are tried, over the open sessions.
+    """
+    node0, *others = hosts
+    if not others:
+        return None
+    names = {context.ssh_names.get(host.name, host.name): host.name for host in others}
+    config = ("-F", context.ssh_config) if context.ssh_config else ()
+    ssh = ["ssh", *config, "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECTIVITY_CHECK:.0f}"]
+    connections: Connections = {
+        "address": context.addresses.get(node0.name, ""),
+        "python": context.env.python,
+        "ssh": ssh if logs_in else [],
+        "nodes": [{"ssh_name": ssh_name, "address": context.addresses[name]} for ssh_name, name in names.items()],
+        "seconds": CONNECTIVITY_CHECK,
+        "record": f"{context.home}/runs/{CONNECTIVITY_FILE}",
+    }
+    key = connectivity_key(hosts, connections, context)
+    passed = context.node0.connectivity
+    if key and passed is not None and passed.key == key:
+        return passed
+    if not logs_in:
+        results = check_ports(hosts, context.addresses, context.env.python, pool)
+        evaluate_connectivity(node0.name, context.addresses, results)
+        return ConnectivityRecord(key, context.node0.uptime) if key and context.node0.uptime else None
+    if keeps_record:
+        connections["record"] = ""
+    program = Command.argv(context.env.python, "-I", "-S", "-c", script_text("network.ports"))
+    request: ConnectivityRequest = {**connections, "probe": login_line(program, secrets.token_hex(8))}
+    try:
+        reply = call(
+            pool.session(node0),
+            "network.connectivity",
+            "try",
+            request,
+            python=context.env.python,
+            label="check the connections",
+            timeout=8 * CONNECTIVITY_CHECK,
+            cancel=pool.cancel,
+        )
+        nodes = reply.record("nodes")
+        results = {name: nodes.record(ssh_name).decode(NodeResult) for ssh_name, name in names.items()}
+        record = ConnectivityRecord(key, reply.number("began")) if key else None
+    except HostError as error:
+        raise StartError(StartFailure.of_host(node0.name, error)) from None
+    evaluate_connectivity(node0.name, context.addresses, results)
+    return record
+
+
+def connectivity_key(hosts: Sequence[Host], connections: Connections, context: RunContext) -> str:
+    """A digest of everything that a check depends on, as far as it is known; empty if a host is not identified. Pure.
+
+    A host that has rebooted, or whose interfaces, addresses or firewall have changed, gives another digest.
+    """
+    machines = []
+    for host in hosts:
+        facts = context.facts[host.name]
+        if facts.machine is None:
+            return ""
+        nics = sorted(map(repr, facts.network.nics))
+        machines.append([host.name, facts.machine, facts.account.user, nics, sorted(facts.security.firewall)])
+    document = json.dumps([connections, context.node0.ssh_config, machines])
+    return hashlib.sha256(document.encode(errors="surrogatepass")).hexdigest()
+
+
+def evaluate_connectivity(node0: str, addresses: Mapping[str, str], results: Mapping[str, NodeResult]) -> None:
+    """Raises a StartError, for logins first: the ports of a node without a login are unknown. Pure."""
+    for kind in ("login", "back", "there"):
+        failed = tuple(name for name, result in results.items() if result.kind == kind)
+        if not failed:
+            continue
+        text = results[failed[0]].text
+        if kind == "login":
+            raise NoLogin(
+                StartFailure(
+                    f"node0 ({node0}) cannot log into {fold(failed)}, where mpirun starts ranks by ssh"
+                    + (f": {text}" if text else ""),
+                    "ipexctl trust allows it; over gloo, --launcher direct needs no such login",
+                    failed,
+                )
+            )
+        if kind == "back":
+            raise StartError(
+                StartFailure(
+                    f"{fold(failed)} cannot connect to {node0} at {addresses[node0]}: {text}; is there a firewall on "
+                    f"{node0}, or between them?",
+                    _OPEN_PORTS,
+                    (node0, *failed),
+                )
+            )
+        where = f"{failed[0]} at {addresses[failed[0]]}" if len(failed) == 1 else fold(failed)
+        raise StartError(
+            StartFailure(
+                f"{node0} cannot connect to {where}: {text}; is there a firewall there, or between them?",
+                _OPEN_PORTS,
+                failed,
+            )
+        )

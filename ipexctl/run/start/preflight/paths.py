@@ -1,0 +1,395 @@
+"""Checks that paths the user named are the same on every host: --python, --mpi, --setup, --data, --no-sync.
+
+In come the spec and one script's output of each host; out go `CheckedPaths`. Else a `StartError` is raised, whose
+`StartFailure` names hosts and versions. mpirun starts all ranks by one path, so a path that is missing or different on
+one host would fail late, in the middle of a start. Versions are compared, too: ranks of different torch or MPI cannot
+communicate. A path whose directories another account can change is a note: a team may share its tree, and trusts all
+its members with what runs. So is an absolute path among the script's arguments that the control machine has and no
+host: it may be data to be pushed, or a directory to be made. Evaluation is pure (`evaluate_paths`).
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import shlex
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from ipexctl.facts.software import Mpi, parse_mpi
+from ipexctl.hosts.nodeset import fold
+from ipexctl.launch.request import RankEnv
+from ipexctl.limits import PATHS_CHECK
+from ipexctl.node.common.json_parser import JsonError, parse_object
+from ipexctl.remote.command import Command
+from ipexctl.remote.home_script import home_functions
+from ipexctl.remote.node_call import script_text
+from ipexctl.remote.outcome import HostError
+from ipexctl.remote.reply import MalformedReply, Reply
+from ipexctl.remote.session import Session, capture
+from ipexctl.run.start.preflight.data_copy import copy_line
+from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.spec import RankOptions
+from ipexctl.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.spec import RunSpec
+
+_OLDEST_PYTHON = (3, 8)
+_BUNDLED_MPI = re.compile(r"(/.*)/opt/mpi(?:/bin(?:/mpi(?:run|exec(?:\.hydra)?))?)?/*")
+"""An Intel MPI inside the oneCCL bindings."""
+_SAME_PACKAGES = ("torch", "intel-extension-for-pytorch", "oneccl-bind-pt", "oneccl-bindings-for-pytorch")
+# Intel's mpirun looks for mpiexec.hydra on PATH. It is a script that prints errors first if its path has a space.
+_SCRIPT = """\
+{tests}
+mpi={mpi} python={python}
+if [ -n "$mpi" ]; then
+  for it in "$mpi" "$mpi/mpirun" "$mpi/bin/mpirun" -; do [ -f "$it" ] && [ -x "$it" ] && break; done
+  [ "$it" = - ] || version=$(PATH=${{it%/*}}:$PATH "$it" --version </dev/null 2>&1 | grep -vF "$it: " | head -n 3)
+  [ "$it" = - ] || printf 'mpi %s\\t%s\\n' "$it" "$(printf '%s' "$version" | tr '\\n' '|')"
+  [ "$it" != - ] || echo "--mpi $mpi"
+fi
+if [ -n "$python" ]; then
+  command -v "$python" >/dev/null || {{ echo "python it does not exist"; exit 0; }}
+  output=$("$python" -c {script} 2>&1); code=$? last=$(printf '%s\\n' "$output" | grep '[^[:space:]]' | tail -n 1)
+  if [ -z "$last" ]; then echo "python it printed nothing (exit code $code): is it a Python?"
+  elif [ $code = 0 ]; then printf 'found %s\\n' "$last"
+  else printf 'python %s\\n' "$last"
+  fi
+fi
+exit 0
+"""
+
+
+_MOST_ARGUMENTS = 16
+_WRITTEN = re.compile(r"(^|[-_])(out|output|save|saved|logs?|logging|ckpts?|checkpoints?|results?|cache|te?mp)([-_]|$)")
+"""Words in the names of options that say where a script writes: such a directory need not be there."""
+_OF_SYSTEM = re.compile(r"/(dev|proc|sys|run)?(/.*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPython:
+    """The user's Python on one host."""
+
+    version: tuple[int, int, int]
+    prefix: str
+    packages: Mapping[str, str] = field(hash=False)
+    mpi: bool
+    providers: tuple[str, ...]
+    libraries: tuple[str, ...]
+
+    def version_of(self, package: str) -> str:
+        return "{}.{}".format(*self.version) if package == "python" else self.packages.get(package, "(none)")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPaths:
+    """The paths and packages that the script found on one host."""
+
+    missing: tuple[str, ...] = ()
+    """Options with paths that do not exist."""
+    mpi: Mpi | None = None
+    setvars: bool = False
+    python: FoundPython | None = None
+    python_error: str | None = None
+    lacking: tuple[str, ...] = ()
+    """Arguments of the script that are no path there."""
+    exposed: tuple[tuple[str, str], ...] = ()
+    """An option with its path, and which directory above another account can change."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalData:
+    """A `--data` directory that the control machine has."""
+
+    source: str
+    target: str
+    """A path on the hosts for `push`: the option's own, or one of the user's, since push keeps out of the tree."""
+    is_in_project: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedPaths:
+    """The paths that the user named, as all hosts have them."""
+
+    env: RankEnv | None = None
+    """The environment of the user's Python."""
+    mpi: Mpi | None = None
+    """The MPI of `--mpi PATH`."""
+    setvars: str | None = None
+    """The setvars.sh of the bindings that this MPI is inside."""
+    notes: tuple[str, ...] = ()
+
+
+def check_paths(
+    hosts: Sequence[Host],
+    spec: RunSpec,
+    pool: SessionPool,
+    unsynced: str = "",
+    local_data: Mapping[str, LocalData] | None = None,
+) -> CheckedPaths:
+    """One round trip, or none if the user named no path; raises a StartError. `unsynced`: a path to check.
+
+    `local_data`: the data directories that the control machine has (default: those at the same paths).
+    """
+    data = [path for path in spec.data if path.startswith("/")]
+    mpi = spec.mpi if "/" in spec.mpi else ""
+    # Data of the project has its own check, of which the arguments are no part.
+    arguments = [path for path in data_arguments(spec.argv[1:]) if local_data is None and os.path.exists(path)]  # noqa: PTH110
+    if not (data or spec.setup or spec.python or mpi or unsynced or arguments):
+        return CheckedPaths()
+    bundled = _BUNDLED_MPI.fullmatch(mpi)
+    setvars = f"{bundled[1]}/env/setvars.sh" if bundled else None
+    tests = [f"[ -e {shlex.quote(unsynced)} ] || echo {shlex.quote('--no-sync ' + unsynced)}"] if unsynced else []
+    tests += [f"[ -d {shlex.quote(path)} ] || echo {shlex.quote('--data ' + path)}" for path in data]
+    tests += [f"[ -e {shlex.quote(path)} ] || echo {shlex.quote('argument ' + path)}" for path in arguments]
+    if spec.setup:
+        tests.append(f"[ -r {shlex.quote(spec.setup)} ] || echo {shlex.quote('--setup ' + spec.setup)}")
+    if setvars:
+        tests.append(f"! [ -r {shlex.quote(setvars)} ] || echo setvars")
+    executed = {"--no-sync": unsynced, "--setup": spec.setup or "", "--python": spec.python or ""}
+    if any(executed.values()):
+        tests.append(home_functions())
+    tests += [
+        f"check_above {shlex.quote(path)} || printf 'exposed %s\\t%s\\n' {shlex.quote(f'{option} {path}')} "
+        '"$home_detail"'
+        for option, path in executed.items()
+        if path
+    ]
+    script = _SCRIPT.format(
+        tests="\n".join(tests) or ":",
+        mpi=shlex.quote(mpi),
+        python=shlex.quote(spec.python or ""),
+        script=shlex.quote(script_text("run.interpreter")),
+    )
+
+    def check(host: Host, session: Session) -> FoundPaths:
+        del host
+        result = capture(session, Command(script, "check paths"), timeout=PATHS_CHECK, cancel=pool.cancel)
+        if not result.ended.ok:
+            raise HostError(f"could not check paths: {result.ended}")
+        return parse_paths(result.stdout.decode(errors="replace"))
+
+    found: dict[str, FoundPaths] = {}
+    outcomes = {done.host.name: done for done in pool.each(hosts, check)}  # to its end, and they come in any order
+    for done in (outcomes[host.name] for host in hosts):
+        if done.error is not None:
+            raise StartError(StartFailure.of_host(done.host.name, done.error))
+        found[done.host.name] = done.result or FoundPaths()
+    if local_data is None:
+        local_data = {path: LocalData(path, path) for path in data if os.path.isdir(path)}  # noqa: PTH112
+    checked = evaluate_paths({host.name: found[host.name] for host in hosts}, spec.python, hosts, local_data)
+    return replace(checked, setvars=setvars) if all(paths.setvars for paths in found.values()) else checked
+
+
+def data_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The absolute paths that a script may read: not those of the system, or of options for what it writes. Pure."""
+    found, option = dict[str, None](), ""
+    for argument in arguments:
+        name, equals, value = argument.partition("=") if argument.startswith("-") else (option, "", argument)
+        option = name if argument.startswith("-") and not equals else ""
+        path = posixpath.normpath(value) if value.startswith("/") else "/"
+        if not _OF_SYSTEM.fullmatch(path) and path.isprintable() and not _WRITTEN.search(name.lower()):
+            found[path] = None
+    return tuple(found)[:_MOST_ARGUMENTS]
+
+
+def check_data(hosts: Sequence[Host], spec: RunSpec, root: Path, tree: str, pool: SessionPool) -> None:
+    """Check relative --data directories, which are below the project's tree on the hosts. Raises a StartError.
+
+    `root`: the project on the control machine.
+    """
+    sources = {
+        posixpath.normpath(f"{tree}/{path}"): Path(os.path.normpath(root / path))
+        for path in spec.data
+        if not path.startswith("/")
+    }
+    if not sources:
+        return
+    spec = replace(spec, data=tuple(sources), setup=None, python=None, mpi=RankOptions.mpi)
+    home = PurePosixPath(tree).parent.parent  # it is HOME/code/NAME
+    local_data = {}
+    for path, source in sources.items():
+        if source.is_dir():
+            target = path if str(source) == path else str(home.parent / (source.resolve().name or "data"))
+            local_data[path] = LocalData(str(source.resolve()), target, is_in_project=source.is_relative_to(root))
+    check_paths(hosts, spec, pool, local_data=local_data)
+
+
+def parse_paths(output: str) -> FoundPaths:
+    """Read what the script printed on one host; raises MalformedReply. Pure."""
+    found = FoundPaths()
+    for line in output.splitlines():
+        word, _, rest = line.partition(" ")
+        if word in ("--data", "--setup", "--mpi", "--no-sync"):
+            found = replace(found, missing=(*found.missing, line))
+        elif word == "argument":
+            found = replace(found, lacking=(*found.lacking, rest))
+        elif word == "mpi":
+            path, _, banner = rest.partition("\t")
+            found = replace(found, mpi=parse_mpi(path, banner))
+        elif word == "setvars":
+            found = replace(found, setvars=True)
+        elif word == "python":
+            found = replace(found, python_error=rest)
+        elif word == "exposed":
+            path, _, detail = rest.partition("\t")
+            found = replace(found, exposed=(*found.exposed, (path, detail)))
+        elif word == "found":
+            found = replace(found, python=_parse_python(rest))
+    return found
+
+
+def _parse_python(text: str) -> FoundPython:
+    try:
+        reply = Reply(parse_object(text))
+    except JsonError as error:
+        raise MalformedReply(str(error), text) from None
+    version = re.fullmatch(r"([0-9]{1,4})\.([0-9]{1,4})\.([0-9]{1,4})", reply.text("version"))
+    if version is None:
+        raise MalformedReply("version is no version", text)
+    return reply.decode(FoundPython, version=(int(version[1]), int(version[2]), int(version[3])))
+
+
+def evaluate_paths(
+    found: Mapping[str, FoundPaths], python: str | None, hosts: Sequence[Host], local_data: Mapping[str, LocalData]
+) -> CheckedPaths:
+    """`found` is in the order of the hosts. Raises a StartError. Pure."""
+    missing: dict[str, list[str]] = {}
+    for name, paths in found.items():
+        for line in paths.missing:
+            missing.setdefault(line, []).append(name)
+    for line, names in missing.items():
+        option, _, path = line.partition(" ")
+        if option == "--no-sync":
+            reason = f"--no-sync: {path} does not exist on {fold(names)}"
+            fix = "without --no-sync it is synced; with it, every host must have that path"
+        elif option == "--data":
+            reason = f"{line} does not exist on {fold(names)}"
+            fix = _data_fix(path, hosts, names, local_data.get(path))
+        else:
+            reason = f"{line} does not exist on {fold(names)}"
+            fix = f"every host must have that path; to see which do: ipexctl exec -- ls -d {shlex.quote(path)}"
+        raise StartError(StartFailure(reason, fix, tuple(names)))
+    mpi = _same_mpi({name: paths.mpi for name, paths in found.items() if paths.mpi is not None})
+    notes = (*_exposed_notes(found), *_argument_notes(found))
+    if python is None:
+        return CheckedPaths(None, mpi, notes=notes)
+    broken = {name: paths.python_error for name, paths in found.items() if paths.python_error is not None}
+    broken |= {name: "it was not found" for name, paths in found.items() if paths.python is None and name not in broken}
+    if broken:
+        first = next(iter(broken))
+        failing = tuple(name for name, text in broken.items() if text == broken[first])
+        raise StartError(
+            StartFailure(
+                f"--python {python} on {fold(failing)}: {broken[first]}",
+                "name a Python that has the same path on every host; without --python: the environment of ipexctl "
+                "install",
+                failing,
+            )
+        )
+    env = _same_environment({name: paths.python for name, paths in found.items() if paths.python is not None}, python)
+    return CheckedPaths(env, mpi, notes=notes)
+
+
+def _argument_notes(found: Mapping[str, FoundPaths]) -> Iterator[str]:
+    first, *others = found.values()
+    for path in first.lacking:
+        if all(path in paths.lacking for paths in others):
+            yield (
+                f"{path}, an argument of the script, is on the control machine and on no host; to copy it: "
+                f"{shlex.join(('ipexctl', 'push', path, path))}"
+            )
+
+
+def _exposed_notes(found: Mapping[str, FoundPaths]) -> Iterator[str]:
+    hosts: dict[tuple[str, str], list[str]] = {}
+    for name, paths in found.items():
+        for each in paths.exposed:
+            hosts.setdefault(each, []).append(name)
+    for (path, detail), names in hosts.items():
+        yield (
+            f"{path} on {fold(names)}: {printable(detail)}, so another account can decide what the ranks execute; "
+            "use a directory of your own unless you trust it"
+        )
+
+
+def _data_fix(path: str, hosts: Sequence[Host], lacking: Sequence[str], local: LocalData | None) -> str:
+    if local is None:
+        copied = copy_line(path, hosts, lacking)
+        if copied is None:
+            return "no host has it, nor has this machine: name a directory that every host has, or take --data out"
+        return f"--data is not synced; to copy it: {copied}"
+    target = local.target
+    # To a path of its own it goes on all hosts, of which some may have it in their trees.
+    limit = ("-l", fold(lacking)) if target == path else ()
+    fix = "--data is not synced; " if not local.is_in_project else "without --data it is synced with the project; "
+    fix += f"to copy it: {shlex.join(('ipexctl', 'push', local.source, target, *limit))}"
+    return fix if target == path else f"{fix}; then: --data {shlex.quote(target)}"
+
+
+def _same_mpi(mpis: Mapping[str, Mpi]) -> Mpi | None:
+    if not mpis:
+        return None
+    first, mpi = next(iter(mpis.items()))
+    for name, other in mpis.items():
+        if (other.flavor, other.version) != (mpi.flavor, mpi.version):
+            version, other_version = (f"{found.flavor} {found.version or ''}".strip() for found in (mpi, other))
+            raise StartError(
+                StartFailure(
+                    f"{mpi.path} is {version} on {first} and {other_version} on {name}: they cannot start ranks "
+                    "together",
+                    "use the same MPI on every host; without --mpi: the one that ipexctl install brings",
+                    (name,),
+                )
+            )
+    return mpi
+
+
+def _same_environment(pythons: Mapping[str, FoundPython], python: str) -> RankEnv:
+    first, *_ = pythons
+    for name, found in pythons.items():
+        if found.version < _OLDEST_PYTHON:
+            raise StartError(
+                StartFailure(
+                    f"--python {python} on {name} is Python {'.'.join(map(str, found.version))}",
+                    "ranks need Python 3.8 or newer: --python PATH",
+                    (name,),
+                )
+            )
+        for package in ("python", *_SAME_PACKAGES):
+            version, other_version = pythons[first].version_of(package), found.version_of(package)
+            if version != other_version:
+                raise StartError(
+                    StartFailure(
+                        f"--python {python} has {package} {version} on {first} and {other_version} on {name}: ranks of "
+                        "different stacks cannot communicate",
+                        "use the same packages on every host, or: ipexctl install",
+                        (name,),
+                    )
+                )
+    found = pythons[first]
+    variables, prepended = {"PATH": f"{found.prefix}/bin"}, ["PATH"]
+    if all(other.mpi for other in pythons.values()):
+        variables["I_MPI_ROOT"] = found.prefix
+        if found.libraries:
+            variables["LD_LIBRARY_PATH"] = ":".join(found.libraries)
+            prepended.append("LD_LIBRARY_PATH")
+        if found.providers:
+            variables["FI_PROVIDER_PATH"] = found.providers[0]
+    return RankEnv(
+        python=python,
+        prefix=found.prefix,
+        packages=found.packages,
+        variables=variables,
+        prepended=tuple(prepended),
+        ccl=any(name.startswith("oneccl-bind") for name in found.packages),
+        version="{}.{}".format(*found.version),
+        mpi_backend=None,
+    )

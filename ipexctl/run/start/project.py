@@ -1,0 +1,197 @@
+"""The project on the control machine: its root, and the command of the ranks in it. No host is contacted.
+
+In come the spec and the current directory; out goes a `ProjectLocation`, or a UserError with the nearest name. The
+script must be Python and below the root (`sync/root.py`), as that is what hosts get. The ranks run in the subdirectory
+that corresponds to the current one. A script whose name begins with a dash gets `./`, since Python takes it for an
+option.
+"""
+
+from __future__ import annotations
+
+import difflib
+import glob
+import os
+import re
+import shlex
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.errors import UserError
+from ipexctl.hosts.names import quoted
+from ipexctl.run.start.preflight.imports import ScriptFile, project_module, project_script
+from ipexctl.stack.own_requirements import find_own_requirements
+from ipexctl.sync.root import find_root, is_marked, path_problem, root_problem
+from ipexctl.text import tilde_path
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipexctl.run.registry import RunRecord
+    from ipexctl.spec import RunSpec
+
+_MOST_SIMILAR: Final = 20
+_GENERATION: Final = re.compile(r"(?P<tree>.*?)(?:\.gen(?P<number>\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectLocation:
+    """The project on the control machine, and the command of the ranks in it."""
+
+    root: Path
+    """On the control machine."""
+    subdirectory: str
+    """The working directory of the ranks, relative to the root."""
+    command: tuple[str, ...]
+    """The command of the ranks; a script is relative to the working directory."""
+    script: ScriptFile | None = None
+    """None if nothing is known of the command."""
+    hint: str = ""
+    """How the current directory becomes the project, if it holds the script, and the project has no mark."""
+
+    def executed_path(self, spec: RunSpec) -> str:
+        """The path that hosts must have if the project is not synced: the script, else the working directory."""
+        if spec.sync:
+            return ""
+        cwd = self.root / self.subdirectory
+        return os.path.normpath(cwd / self.command[0] if spec.kind == "script" else cwd)
+
+
+def locate_project(spec: RunSpec, cwd: Path, before: str = "") -> ProjectLocation:
+    """Refuses a script that does not exist or is not Python.
+
+    `before`: the call up to the script, for the line that is to be typed instead; empty if no line can be typed.
+    """
+    script = Path(spec.script) if spec.kind == "script" else None
+    if script is not None and (problem := path_problem(cwd / script, "file")):
+        raise UserError(
+            f"the script {quoted(str(script))} {problem}",
+            fix=_script_fix(spec, script, cwd, before),
+        )
+    if spec.cwd is not None and (problem := path_problem(cwd / spec.cwd, "directory")):
+        raise UserError(f"--cwd {quoted(str(spec.cwd))} {problem}", fix="name the project's directory on this machine")
+    root = find_root(script, spec.cwd, cwd)
+    if spec.sync and (problem := root_problem(root)):
+        raise UserError(problem, fix=project_fix(script and cwd / script))
+    here = Path(os.path.normpath(cwd))
+    subdirectory = here.relative_to(root).as_posix() if here.is_relative_to(root) else "."
+    workdir = root / subdirectory
+    if script is None:
+        module = None
+        if spec.kind == "module":
+            check_module_name(spec.argv[0], workdir)
+            module = project_module(spec.argv, workdir, directories_above(workdir))
+        return ProjectLocation(root, subdirectory, spec.argv, module)
+    path = Path(os.path.normpath(cwd / script))
+    if not path.is_relative_to(root):
+        raise UserError(
+            f"the script {quoted(str(script))} is not below {root}",
+            fix="name a directory that contains both: --cwd DIR",
+        )
+    argument = os.path.relpath(path, workdir)
+    argument = f"./{argument}" if argument.startswith("-") else argument  # Python takes `-x.py` for options
+    command = (argument, *spec.argv[1:])
+    is_above = spec.sync and path.is_relative_to(here) and not here.is_relative_to(root)
+    can_be_larger = is_above and not is_marked(root) and not root_problem(here)
+    hint = "; for the current directory: --cwd ." if can_be_larger else ""
+    found = project_script(str(script), path, workdir)
+    return ProjectLocation(root, subdirectory, command, _with_own_requirements(found, root, cwd), hint)
+
+
+def _with_own_requirements(script: ScriptFile, root: Path, cwd: Path) -> ScriptFile:
+    """With the project's file that names its packages, for the fix where a host lacks one."""
+    file = find_own_requirements(root)
+    typed = file and file._replace(path=Path(os.path.relpath(file.path, cwd)))
+    return replace(script, requirements=typed)
+
+
+def check_module_name(name: str, workdir: Path) -> None:
+    """Raises a UserError if the name after -m is the path of a file."""
+    if "/" not in name and not (name.endswith(".py") and (workdir / name).is_file()):
+        return
+    module = os.path.normpath(name).removesuffix(".py").replace("/", ".")
+    raise UserError(
+        f"-m {quoted(name)} is the path of a file, not the name of a module",
+        fix=f"for the file, leave out -m; for its module: -m {shlex.quote(module)}",
+    )
+
+
+def directories_above(directory: Path) -> tuple[Path, ...]:
+    """The directories above that can be a project, up to the repository's own."""
+    if os.path.lexists(directory / ".git"):
+        return ()
+    found = []
+    for path in directory.parents:
+        if root_problem(path):
+            break
+        found.append(path)
+        if os.path.lexists(path / ".git"):
+            break
+    return tuple(found)
+
+
+def _script_fix(spec: RunSpec, script: Path, cwd: Path, before: str) -> str:
+    """The call with the same name in a directory of the project above, a similar one in the script's directory, or the
+    same one below."""
+    found = _scripts_above(script, spec.cwd, cwd) or _similar_scripts(script, cwd)
+    if not found:
+        return "name its path from here; for a module: -m NAME; for a command: -- CMD"
+    return f"{before} {shlex.join((found[0], *spec.argv[1:]))}" if before else f"did you mean {quoted(found[0])}?"
+
+
+def _scripts_above(script: Path, cwd_option: Path | None, cwd: Path) -> list[str]:
+    """Only inside the project: a script further above would make another directory the project."""
+    root, here = find_root(None, cwd_option, cwd), Path(os.path.normpath(cwd))
+    above = [directory for directory in here.parents if directory.is_relative_to(root)]
+    return [os.path.relpath(path, here) for path in (directory / script for directory in above) if path.is_file()]
+
+
+def _similar_scripts(script: Path, cwd: Path) -> list[str]:
+    scripts = sorted(path.name for path in (cwd / script).parent.glob("*.py"))
+    near = difflib.get_close_matches(script.name, scripts, n=1, cutoff=0.6)
+    found = [str(script.with_name(near[0]))] if near else []
+    for pattern in () if found else (f"*/{glob.escape(script.name)}", f"*/*/{glob.escape(script.name)}"):
+        found += sorted(str(path.relative_to(cwd)) for path in islice(cwd.glob(pattern), _MOST_SIMILAR))
+    return found
+
+
+def describe_project(location: ProjectLocation, spec: RunSpec, content: str = "not synced") -> str:
+    """The first line of a run: which directory is copied to the hosts, and where the hosts come from."""
+    hosts = f", hosts: {spec.hosts_from}" if spec.hosts_from else ""
+    return f"project {tilde_path(location.root)} ({content}){hosts}{location.hint}"
+
+
+def project_fix(script: Path | None, option: str = "--cwd ", without: str = "--no-sync") -> str:
+    """The fix for a root that is no project. `option` names a project's directory; `without` syncs nothing."""
+    if script is None:
+        return f"cd to the project's directory, or name it: {option}DIR; to sync nothing: {without}"
+    path = Path(os.path.normpath(script))
+    if not root_problem(path.parent):
+        return f"name the project's directory: {option}{shlex.quote(str(path.parent))}"
+    return (
+        f"make a project of it: mkdir ~/project && mv {shlex.quote(str(path))} ~/project/ && cd ~/project; "
+        f"if every host has the script: {without}"
+    )
+
+
+def files_in_other_generations(tree: str, subdirectory: str, records: Sequence[RunRecord]) -> str:
+    """A note if the last run of this project wrote into a later generation of its tree. Pure."""
+    first, number = _generation(tree)
+    for record in reversed(records):
+        suffix = "" if subdirectory == "." else f"/{subdirectory}"
+        record_tree, record_number = _generation(record.cwd.removesuffix(suffix))
+        if record_tree != first:
+            continue
+        if record_number <= number:
+            return ""
+        return (
+            f"this run starts in {tree}; the files that {record.id} wrote are in {record.cwd}: "
+            f"ipexctl fetch {record.id}:PATH ./from-{record.id}/ brings them"
+        )
+    return ""
+
+
+def _generation(tree: str) -> tuple[str, int]:
+    found = _GENERATION.fullmatch(tree)
+    return (found["tree"], int(found["number"] or 1)) if found is not None else (tree, 1)

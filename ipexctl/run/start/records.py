@@ -1,0 +1,147 @@
+"""The records of a start: of the registry, for the supervisor, and plan.json.
+
+In: the context that was gathered, the plan, the spec. Out: the values that `pipeline.py` stores and that `Launch` in
+`begin.py` sends to node0. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+from ipexctl.hosts.home import find_leaders
+from ipexctl.launch.plan import LaunchPlan, to_json
+from ipexctl.node.common.job import Master, Notification, RankPlacement, StartRequest
+from ipexctl.node.common.limits import CALLER_SILENCE, NOTIFY, NOTIFY_CLAIM
+from ipexctl.node.env.check import normalize
+from ipexctl.run.registry import RunRecord
+from ipexctl.run.start.begin import File, LaunchRecords, common_job
+from ipexctl.run.start.preflight.imports import install_command
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.remote.connector import ConnectOptions
+    from ipexctl.run.retention import RetentionLimits
+    from ipexctl.run.start.call import RunCall
+    from ipexctl.run.start.commit import Commit
+    from ipexctl.run.start.context import RunContext
+    from ipexctl.spec import RunSpec
+
+
+def nodes_of(context: RunContext, plan: LaunchPlan) -> tuple[Host, ...]:
+    """Node0, which may be without ranks, and the hosts with ranks."""
+    names = {host.name for host in plan.hosts}
+    return (context.hosts[0], *(host for host in context.hosts[1:] if host.name in names))
+
+
+def run_record(
+    run: str,
+    context: RunContext,
+    plan: LaunchPlan,
+    call: RunCall,
+    connect: ConnectOptions,
+) -> RunRecord:
+    nodes = nodes_of(context, plan)
+    leaders = find_leaders([host.name for host in nodes], context.stores.__getitem__)
+    return RunRecord(
+        id=run,
+        node0=nodes[0],
+        home=context.home,
+        python=context.env.python,
+        script=" ".join(call.spec.argv)[:200],
+        env=plan.env or plan.python,
+        started=time.time(),
+        world_size=plan.world_size,
+        hosts=tuple(host.name for host in nodes),
+        host_keys=connect.host_keys,
+        connect_timeout=connect.connect_timeout,
+        stores=tuple(dict.fromkeys(leaders.values())),
+        nodes=nodes,
+        ranks=tuple(rank.host for rank in plan.ranks),
+        cwd=plan.cwd,
+        again=call.options.hosts,
+        again_run=call.options.run,
+        transport=connect.starter.name,
+        job=context.job,
+        project=str(call.project.root),
+        is_trial=call.spec.trial,
+    )
+
+
+def launch_records(
+    record: RunRecord,
+    context: RunContext,
+    plan: LaunchPlan,
+    spec: RunSpec,
+    retention: RetentionLimits,
+) -> LaunchRecords:
+    stores = context.stores
+    files = [[File(f.name, f.text.encode(), f.mode) for f in plan.files if f.is_everywhere == e] for e in (False, True)]
+    start = StartRequest(
+        argv=tuple(plan.argv),
+        by_mpirun=not plan.has_starters,
+        by_slurm=bool(context.job),
+        ranks=tuple(RankPlacement(rank.rank, rank.host, stores[rank.host]) for rank in plan.ranks),
+        world_size=plan.world_size,
+        nodes=len(plan.hosts),
+        master=Master(plan.master_addr, plan.master_port),
+        script=record.script,
+        env=record.env,
+        variables={setting.name: setting.value for setting in plan.launcher_env},
+        setup=context.setup,
+        addresses=tuple(host.address for host in plan.hosts),
+        time_limit=plan.time_limit,
+        restarts=spec.max_restarts,
+        checkpoint=(spec.checkpoint or "") if len({stores[host.name] for host in plan.hosts}) > 1 else "",
+        checkpoint_is_found=spec.checkpoint_is_found,
+        hang_after=spec.hang_after,
+        on_hang=spec.on_hang,
+        notify=_notification(record, spec) if spec.notify else None,
+        caller_silence=CALLER_SILENCE if spec.trial else 0.0,
+    )
+    job = common_job(plan, spec)._replace(
+        setup=start.setup, id=record.id, rundir=record.rundir, checkpoint=start.checkpoint
+    )
+    return LaunchRecords(
+        record=record,
+        bind=plan.hosts[0].address,
+        start=start,
+        job=job,
+        stores=stores,
+        files=files[0],
+        files_everywhere=files[1],
+        python_version=context.env.version,
+        logind={
+            host.name: context.facts[host.name].logind
+            for host in (record.nodes if plan.has_starters else [record.node0])
+        },
+        has_starters=plan.has_starters,
+        retention=retention,
+        needs_in_rank=plan.adds_up or spec.meter,
+    )
+
+
+def _notification(record: RunRecord, spec: RunSpec) -> Notification:
+    return Notification(spec.notify, record.hosts, NOTIFY_CLAIM if spec.is_followed else 0.0, NOTIFY)
+
+
+def plan_document(
+    context: RunContext, plan: LaunchPlan, spec: RunSpec, commit: Commit | None, before: Mapping[str, float]
+) -> str:
+    """The text of plan.json. `before`: seconds that each step before the start took."""
+    install = install_command(context.env_records(plan.env), spec.env) if plan.env else ""
+    packages = sorted(map(normalize, context.env.packages)) if plan.env else []
+    more = {"install": install, "packages": packages, "commit": commit and commit._asdict(), "before_start": before}
+    return json.dumps({**to_json(plan), **more}, indent=1)
+
+
+def logind_notes(context: RunContext) -> tuple[str, ...]:
+    name = context.hosts[0].name
+    logind = context.facts[name].logind
+    if logind is None or not logind.kill_user_processes or logind.linger:
+        return ()
+    note = f"{name}: logind ends all processes of an account at its last logout, and the run with them"
+    return (f"{note}; `loginctl enable-linger` there, once, prevents that",)

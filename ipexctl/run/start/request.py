@@ -1,0 +1,196 @@
+"""The request of one call of run, its checks, and the reason why a run was not started.
+
+In come options of the command line or of a task `run`; out goes a `RunSpec`, which both share by the names of the
+options, or a UserError before any host is contacted. Secrets (`-x NAME`, lines of --env-file) have their value from the
+caller's environment or a file and are marked as such from here on; a bad line of such a file is never shown. A
+`StartFailure` says what came in the way, on which hosts, and what to type; nothing of the run is alive then, unless it
+`is_unsure`. The steps of a start raise it in a `StartError`; `plan_run`, `start_run` and `check_before_install` return
+it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ipexctl.errors import FileError, UserError
+from ipexctl.file_reader import VARIABLES, decoded, read_typed
+from ipexctl.hosts.names import quoted
+from ipexctl.launch.overrides import check_options
+from ipexctl.launch.rank_distribution import distribute_ranks
+from ipexctl.option_declaration import declared
+from ipexctl.refusal import Refusal
+from ipexctl.remote.outcome import HostError, exit_code
+from ipexctl.run.ranks import EVERY_RANK, RankSet
+from ipexctl.spec import CommandKind, Export, RunSpec
+from ipexctl.stack.env.record import check_env_name
+from ipexctl.sync.ignore import OWN
+from ipexctl.text import expanded, is_variable_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from ipexctl.call_options import CallOptions
+    from ipexctl.hosts.host import Host
+    from ipexctl.launch.other_runs import OtherRun
+
+
+@dataclass(frozen=True, slots=True)
+class StartFailure:
+    """Why a run was not started: a value. Nothing of it runs anywhere, unless `is_unsure`."""
+
+    reason: str
+    fix: str = ""
+    hosts: tuple[str, ...] = ()
+    exit_code: int = 1
+    is_unsure: bool = False
+    """The connection was lost when the run was started: it may run."""
+    changes_directory: bool = False
+    """The command of the fix is typed in another directory."""
+    other_runs: tuple[OtherRun, ...] = field(default=(), hash=False)
+    """Those that use the hosts, if that is the reason."""
+
+    @classmethod
+    def of_host(cls, name: str, error: HostError) -> StartFailure:
+        return cls(f"{name}: {error.reason}", error.fix, (name,), exit_code([error.status]))
+
+    @classmethod
+    def of_refusal(cls, refusal: Refusal) -> StartFailure:
+        return cls(refusal.reason, refusal.fix, refusal.hosts)
+
+    def with_call_options(self, options: CallOptions) -> StartFailure:
+        """With the options of the call in each suggested command."""
+        return replace(self, fix=(options.absolute() if self.changes_directory else options).apply(self.fix))
+
+
+class StartError(Exception):
+    """Raised by the steps of a start; `plan_run`, `start_run` and `check_before_install` return its failure."""
+
+    def __init__(self, failure: StartFailure) -> None:
+        super().__init__(failure.reason)
+        self.failure = failure
+
+
+def run_spec(
+    kind: CommandKind, argv: tuple[str, ...], given: Mapping[str, Any], exports: tuple[Export, ...], **others: Any
+) -> RunSpec:
+    """The spec of a call; `given` has the options that the command and the playbook task `run` share, by name.
+
+    Those that it lacks have their defaults.
+    """
+    values = {name: given[name] for name in declared(RunSpec) if name in given}
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    if values.get("checkpoint") is not None:
+        values["checkpoint"] = os.path.normpath(values["checkpoint"])
+    return RunSpec(kind, argv, exports=exports, **values, **others)
+
+
+def _refuse_launcher(argv: Sequence[str]) -> None:
+    from ipexctl.launch.launchers.line import find_launcher  # most calls run a script
+
+    if launcher := find_launcher(argv):
+        raise UserError(
+            f"{launcher} would start once in each rank",
+            fix="give the script itself, with the number of ranks (-n, --ppn) and the hosts (-H); "
+            "ipexctl run takes a whole line, too: ipexctl run -- mpirun -n 4 python train.py",
+        )
+
+
+def check_request(spec: RunSpec) -> None:
+    """Refuse impossible options, before any host is contacted."""
+    if (refusal := check_options(spec)) is not None:
+        raise UserError(refusal.reason, fix=refusal.fix)
+    if spec.kind == "command":
+        _refuse_launcher(spec.argv)
+    if spec.python is None:
+        check_env_name(spec.env)
+    for option, path in (("--python", spec.python), ("--setup", spec.setup)):
+        if path is not None and not path.startswith("/"):
+            raise UserError(f"{option} {quoted(path)} is not an absolute path", fix=f"{option} /PATH/ON/EVERY/HOST")
+    if spec.metric is not None and (problem := metric_problem(spec.metric)):
+        raise UserError(
+            f"--metric {quoted(spec.metric)}: {problem}",
+            fix=r"a regular expression with one group for the number, such as --metric 'samples/s: (\S+)'",
+        )
+    if spec.checkpoint and not _is_path_of_checkpoint(spec.checkpoint):
+        raise UserError(
+            f"--checkpoint {quoted(spec.checkpoint)} names no file or directory of checkpoints",
+            fix="name the one that rank 0 writes, relative to the working directory of the ranks: "
+            "--checkpoint checkpoints; or its absolute path, the same on every host",
+        )
+
+
+def metric_problem(pattern: str) -> str:
+    """Why a pattern can't find a number in the output; empty if it can."""
+    try:
+        groups = re.compile(pattern).groups
+    except (re.error, RecursionError, OverflowError) as error:
+        return f"it is no regular expression: {error}"
+    return "" if groups == 1 else "it needs one group, in parentheses" if not groups else "it has several groups"
+
+
+def _is_path_of_checkpoint(path: str) -> bool:
+    """Whether it is a plain path whose last part is a name; `..` may only lead upward at its beginning."""
+    parts = path.removeprefix("/").split("/")
+    while parts[0] == ".." and len(parts) > 1:
+        del parts[0]
+    is_own = OWN in parts and not path.startswith("/")  # the state of the synced tree
+    is_plain = not any(part in ("", ".", "..") or not part.isprintable() for part in parts)
+    return is_plain and not is_own and not path.startswith("~")
+
+
+def check_ranks(spec: RunSpec, hosts: Sequence[Host], shown: RankSet = EVERY_RANK) -> None:
+    """Refuse numbers of ranks that do not fit the hosts, as far as that is known before they are contacted."""
+    share = distribute_ranks(hosts, spec.n, spec.ppn, 1)
+    if isinstance(share, Refusal):
+        raise UserError(share.reason, fix=share.fix)
+    if spec.n is not None or spec.ppn is not None or all(host.slots for host in hosts):
+        shown.within(sum(share.counts))
+
+
+def read_exports(arguments: Iterable[str], files: Sequence[Path], environ: Mapping[str, str]) -> tuple[Export, ...]:
+    """`-x KEY=VALUE`, `-x KEY` (a secret with its value in `environ`), and the lines of --env-file (secrets, too)."""
+    found: dict[str, Export] = {}
+    for file in files:
+        for name, value in _read_env_file(file).items():
+            found[name] = Export(name, value, secret=True, source=f"--env-file {file.name}")
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        if not is_variable_name(name):
+            raise UserError(
+                f"-x {quoted(argument)}: {quoted(name)} is not a variable name", fix="-x NAME=VALUE, or -x NAME"
+            )
+        if equals:
+            found[name] = Export(name, value, source="-x")
+        elif name in environ:
+            found[name] = Export(name, environ[name], secret=True, source="-x")
+        else:
+            raise UserError(f"-x {name}: it is not set here", fix=f"export {name}=…, or -x {name}=VALUE")
+    return tuple(found.values())
+
+
+def _read_env_file(path: Path) -> dict[str, str]:
+    """`NAME=VALUE` lines, as docker reads them: no shell expansion; quotes around a whole value are removed."""
+    try:
+        text = decoded(read_typed(expanded(path), VARIABLES))
+    except (OSError, UnicodeDecodeError) as error:
+        problem = error.strerror if isinstance(error, OSError) else "it is not a text file"
+        raise UserError(f"--env-file {path}: {problem}", fix="a file of NAME=VALUE lines") from None
+    found: dict[str, str] = {}
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.strip()
+        if not line or line.startswith("#"):
+            continue
+        name, equals, value = line.removeprefix("export ").partition("=")
+        name = name.strip()
+        if not equals or not is_variable_name(name):
+            # The line is not shown: it may be a secret.
+            raise FileError(str(path), number, "this is not NAME=VALUE", fix="one variable a line; # begins a comment")
+        value = value.strip()
+        if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+            value = value[1:-1]
+        found[name] = value
+    return found

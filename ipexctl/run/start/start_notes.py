@@ -1,0 +1,93 @@
+"""Notes for the user before a run begins: about the job it is in or beside, restarts, and the script.
+
+In come the context, the plan and the spec; out go sentences, each with what to do. `pipeline.py` passes them on. The
+rule: a note is for what the user can act on now, and no run is refused by one.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.facts.system import SCHEDULERS
+from ipexctl.hosts.nodeset import fold
+from ipexctl.hosts.select import LOCAL
+from ipexctl.run.start.preflight.resume import find_resume_flag, trainer_resume_note
+from ipexctl.run.start.preflight.trainer import sets_use_ipex, trainer_note, use_ipex_note
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ipexctl.facts.system import Batch
+    from ipexctl.launch.plan import HostPlan, LaunchPlan
+    from ipexctl.run.start.context import RunContext
+    from ipexctl.run.start.project import ProjectLocation
+    from ipexctl.spec import RunSpec
+
+_NEAR_END: Final = 3600
+"""Seconds before the end of a job from which a note names it."""
+
+
+def job_notes(context: RunContext, *, is_followed: bool = True) -> tuple[str, ...]:
+    """Of a run in a job, the end of the job if it is near, or as near as that of the call; of one beside the jobs of a
+    scheduler, that."""
+    seconds, job = context.job_seconds, context.starter.job_title(context.job)
+    if seconds is not None and seconds < _NEAR_END:
+        time_left = f"{seconds // 60} min" if seconds >= 60 else f"{seconds} s"
+        return (f"{job} ends in {time_left}, and the run with it",)
+    if context.job and not is_followed:
+        return (f"the run ends with {job}, which may end with its last command: ipexctl wait RUN",)
+    managed = {name: facts.batch.schedulers[0] for name, facts in context.facts.items() if _is_beside_jobs(facts.batch)}
+    if not managed or context.job:
+        return ()
+    scheduler = SCHEDULERS.get(next(iter(managed.values())))
+    name, command = scheduler if scheduler is not None else ("a scheduler", "")
+    where = "this machine" if context.hosts[0].address == LOCAL.address else fold(managed)
+    note = f"{name} manages {where}, and this run is in no job of it: other jobs may get the same cores, or end it"
+    if command:
+        note += f"; {command.format(hosts=len(managed))} gets nodes, for ipexctl run inside it"
+    return (note,)
+
+
+def _is_beside_jobs(batch: Batch) -> bool:
+    return bool(batch.schedulers) and not batch.job
+
+
+def restart_notes(context: RunContext, plan: LaunchPlan, spec: RunSpec) -> tuple[str, ...]:
+    note = restart_note(plan.hosts, context.stores) if spec.max_restarts and not spec.checkpoint else ""
+    return (note,) if note else ()
+
+
+def restart_note(hosts: Sequence[HostPlan], stores: Mapping[str, str]) -> str:
+    """A warning if the hosts do not share a home: a checkpoint of rank 0 is then on one host only. Pure."""
+    first = hosts[0].name
+    others = [host.name for host in hosts if stores[host.name] != stores[first]]
+    if not others:
+        return ""
+    return (
+        f"--max-restarts: what rank 0 writes on {first} is not on {fold(others)}; if only rank 0 saves the checkpoint, "
+        "the ranks there start again without it and can wait forever; --checkpoint PATH brings that file or directory "
+        "to all hosts before each start"
+    )
+
+
+def script_notes(context: RunContext, plan: LaunchPlan, spec: RunSpec, project: ProjectLocation) -> tuple[str, ...]:
+    """What the source of the script shows for this environment and these ranks. Pure."""
+    script = project.script
+    uses_it, has_trainer = (script.uses_trainer, script.has_trainer) if script is not None else (False, False)
+    packages = context.env.packages if context.env.is_installed else {}
+    ranks = plan.world_size if plan.backend != "none" else 1
+    has_use_ipex = sets_use_ipex(spec.argv[1:])
+    notes = (
+        use_ipex_note(packages, _last_with_ipex(context.env.stacks)) if has_use_ipex else "",
+        trainer_note(uses_it=uses_it, argv=spec.argv, packages=packages, ranks=ranks),
+        trainer_resume_note(find_resume_flag(spec.argv[1:]), has_trainer=has_trainer, packages=packages, ranks=ranks),
+    )
+    return tuple(note for note in notes if note)
+
+
+def _last_with_ipex(stacks: Sequence[str]) -> Mapping[str, str]:
+    """The last transformers and accelerate for that stack."""
+    from ipexctl.stack.catalog.user_table import known_rows  # slow to import, and seldom needed
+
+    return next((dict(row.hugging_face) for row in known_rows(os.environ) if row.name in stacks), {})

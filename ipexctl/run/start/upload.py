@@ -1,0 +1,165 @@
+"""The project on its way to the hosts of a run: read, compared with the copies there, uploaded, and released.
+
+`pipeline.py` uses it for the hosts of a run, a submission for a login node. In come the place of the
+project and a pool of sessions; out go futures, as reading and asking go on while facts are gathered, and the path of
+the tree. The rule: a run that does not start leaves no lease, so that the next sync may change the tree in place.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from concurrent.futures import wait
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.hosts.nodeset import fold
+from ipexctl.remote.fanout import run_in_background
+from ipexctl.run.registry import RunRegistry, abandoned_runs
+from ipexctl.run.start.begin import clean_up
+from ipexctl.run.start.preflight.checkpoint import check_synced_path, check_unsynced_path, first_link
+from ipexctl.run.start.project import describe_project
+from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.sync.path_notes import PathNotes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.node.common.job import ConnectivityRecord
+    from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.run.start.context import RunContext
+    from ipexctl.run.start.project import ProjectLocation
+    from ipexctl.spec import RunSpec
+    from ipexctl.sync.project import Project
+    from ipexctl.sync.sync import ProjectSync
+
+_SHOWN: Final = PathNotes("said")
+
+
+def note_secret_files(spec: RunSpec) -> None:
+    """Remember the files of --env-file and the private keys, so that no later sync sends them."""
+    if spec.secret_files:
+        from ipexctl.sync.secret_files import note_secret_files as note_files  # few runs have one
+
+        note_files(spec.secret_files)
+
+
+def start_reading(spec: RunSpec, project: ProjectLocation, on_step: Callable[[str], None]) -> Future[Project] | None:
+    """Read the project in the background and name it, as the first line of a run; None if it is not synced."""
+    checkpoint = spec.checkpoint or ""
+    if not spec.sync:
+        check_unsynced_path(checkpoint, project, is_found=spec.checkpoint_is_found)
+        on_step(describe_project(project, spec))
+        return None
+
+    def read_content() -> Project:
+        from ipexctl.sync.project import read_project  # imported while the hosts are connected
+
+        content = read_project(
+            project.root,
+            spec.exclude,
+            includes=spec.include,
+            secret_files=spec.secret_files,
+            home=spec.home,
+            allow_big=spec.allow_big,
+            own_tree=spec.own_tree,
+            data=[Path(path) for path in spec.data],
+        )
+        check_synced_path(checkpoint, project, content.manifest)
+        on_step(describe_project(project, spec, content.manifest.summary))
+        return content
+
+    reading = run_in_background(read_content, "project")
+    if first_link(checkpoint, project):
+        reading.result()  # it may be refused, and then no host is asked anything
+    return reading
+
+
+def begin_query(
+    reading: Future[Project] | None, hosts: Sequence[Host], spec: RunSpec, pool: SessionPool, *, lease: str | None
+) -> Future[ProjectSync] | None:
+    """Ask the hosts in the background which files of the project they have; None if it is not synced.
+
+    A complete tree gets the lease of that run at once. Without one, nothing is changed anywhere.
+    """
+    if reading is None:
+        return None
+
+    def query() -> ProjectSync:
+        from ipexctl.sync.sync import query_project  # imported while the facts are gathered
+
+        return query_project(
+            reading.result(),
+            hosts,
+            pool,
+            home=spec.home,
+            iface=spec.iface,
+            timeout=spec.timeout,
+            dry_run=lease is None,
+            lease=lease,
+            ended=abandoned_runs(RunRegistry().directory),
+        )
+
+    return run_in_background(query, "tree")
+
+
+def release_tree(
+    query: Future[ProjectSync], hosts: Sequence[Host], spec: RunSpec, pool: SessionPool, *, lease: str
+) -> frozenset[str]:
+    """Remove the run's leases; returns the hosts that still have them."""
+    wait((query,))  # it may still ask for a lease
+    home = shlex.quote(spec.home.removeprefix("~/"))  # sessions start in the home directory
+    return clean_up(hosts, f"rm -f {home}/code/*/.ipexctl/leases/{lease}", pool)
+
+
+def _shown_before(project: Project) -> Sequence[str]:
+    """The notes on what is left out of the project, such as credentials, if an earlier run has shown the same ones."""
+    text = "\n".join(project.notes)
+    if _SHOWN.text_of(str(project.root)) == text:
+        return project.notes
+    _SHOWN.add([str(project.root)], text)
+    return ()
+
+
+def upload_project(
+    query: Future[ProjectSync] | None,
+    spec: RunSpec,
+    project: ProjectLocation,
+    context: RunContext,
+    on_step: Callable[[str], None],
+    preflight: Future[ConnectivityRecord | None] | None = None,
+) -> tuple[str, float]:
+    """Upload what the hosts lack of the project, if preflight has passed. Returns the path of the tree, and seconds."""
+    if query is None:
+        return str(project.root), 0.0
+    sync = query.result()
+    if sync.needs_upload and preflight is not None:
+        preflight.result()
+    sync.facts.update(context.facts)
+    began = time.monotonic()
+    report = sync.upload()
+    seconds = time.monotonic() - began
+    failed = [host for host in report.hosts if host.status in ("failed", "unreachable")]
+    if failed:
+        first = failed[0]
+        raise StartError(
+            StartFailure(
+                f"{first.host.name}: the project could not be synced: {first.reason}",
+                first.fix,
+                tuple(host.host.name for host in failed),
+                first.exit_code,
+            )
+        )
+    known = () if spec.repeats_notes or sync.dry_run else _shown_before(sync.project)
+    for text in report.notes:
+        if text not in known:
+            on_step(f"note: {text}")
+    changed = [host for host in report.hosts if host.files_sent]
+    if changed and not sync.dry_run:
+        files = "1 file" if report.files == 1 else f"{report.files} files"
+        sent, names = max(host.files_sent for host in changed), fold(host.host.name for host in changed)
+        on_step(f"{report.root}: {sent} of {files} uploaded to {names}, {report.seconds:.1f} s")
+    path = report.path or next((host.path for host in report.hosts if host.path), None)
+    return path or f"{context.home}/code/{report.project}", seconds

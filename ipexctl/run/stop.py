@@ -1,0 +1,54 @@
+"""Stops a run."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ipexctl.limits import STOP_ANSWER, STOP_WAIT
+from ipexctl.node.common.records import RunStatus, State, read_status
+from ipexctl.run.node0 import call_on_node0
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ipexctl.node.run.runs import StopRequest
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.reply import Reply
+    from ipexctl.remote.session import Session
+    from ipexctl.run.registry import RunRecord
+
+
+@dataclass(frozen=True, slots=True)
+class StopResult:
+    """The status of a run after it was stopped, and its state before."""
+
+    status: RunStatus
+    was: State
+
+
+def stop(
+    session: Session,
+    record: RunRecord,
+    *,
+    number: int = signal.SIGTERM,
+    wait: float = STOP_WAIT,
+    timeout: float = STOP_ANSWER,
+    cancel: Cancel | None = None,
+    on_signalled: Callable[[], object] = lambda: None,
+) -> StopResult:
+    """Signal the supervisor, and wait until the run has ended. Raises a HostError.
+
+    `on_signalled` is called when the signal is sent: then the run ends, whether anything waits for it or not.
+    """
+    request: StopRequest = {"home": record.home, "id": record.id, "wait": wait, "signal": number}
+
+    def on_event(event: Reply) -> None:
+        if event.get("event") == "signalled":
+            on_signalled()
+
+    reply = call_on_node0(
+        session, record, "run.runs", "stop", request, timeout=timeout, cancel=cancel, on_event=on_event
+    )
+    return StopResult(read_status(reply["status"]), read_status({"state": reply["was"]}).state)

@@ -1,0 +1,274 @@
+"""`ipexctl uninstall`: list, then remove what ipexctl put on the hosts and on the control machine.
+
+In come hosts and options; out goes an `UninstallReport`. `survey` lists and changes nothing, `uninstall` removes what
+it has listed: homes and lines of authorized_keys on the hosts, then, only if that worked on all of them, the files
+here, as the records are needed to reach the hosts again. A run, an install or any process that uses a home is an
+obstacle for the whole call. Only what carries ipexctl's marks is removed; the rest is named with the command for it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.facts.gather import HostFacts, gather_facts
+from ipexctl.hosts.home import find_leaders
+from ipexctl.hosts.host import Host
+from ipexctl.hosts.nodeset import fold
+from ipexctl.node.uninstall.replies import HomeReply
+from ipexctl.remote.node_call import call
+from ipexctl.remote.outcome import HostError, HostResult, Report, exit_code
+from ipexctl.run.control_files import FileGroup, find_control_files, remove_control_files
+from ipexctl.run.registry import RunRegistry, abandoned_runs, starting_runs
+from ipexctl.trust.setup import TrustOptions, revoke
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ipexctl.node.uninstall.home import UninstallRequest
+    from ipexctl.remote.session import Session
+    from ipexctl.remote.session_pool import SessionPool
+
+CONTROL_MACHINE: Final = Host("control machine", "localhost")
+
+
+@dataclass(frozen=True, slots=True)
+class UninstallOptions:
+    """The options of one call."""
+
+    home: str
+    with_results: bool = False
+    timeout: float | None = None
+    selection: str = ""
+    """The command line options that select the same hosts."""
+
+
+@dataclass(frozen=True, slots=True)
+class UninstallResult(HostResult):
+    """One host, or the control machine: what was found there, and what stays."""
+
+    home: str | None = None
+    """None if there is none on that host."""
+    store: str | None = None
+    found: tuple[FileGroup, ...] = ()
+    left: tuple[FileGroup, ...] = ()
+    logins: str = ""
+    """The changes of `trust --revoke` there."""
+    live: tuple[str, ...] = ()
+    """Runs that go on there."""
+    starting: tuple[str, ...] = ()
+    """Runs whose files are there, and that may start. Their node0 knows more."""
+    over: tuple[str, ...] = ()
+    """Runs that have ended, by their record there."""
+    busy: tuple[str, ...] = ()
+    """Other reasons why nothing can be removed now."""
+    is_node0_of_trust: bool = False
+
+    @property
+    def has_failed(self) -> bool:
+        return self.status in ("failed", "unreachable")
+
+
+@dataclass(frozen=True, slots=True)
+class UninstallReport(Report[UninstallResult]):
+    control: UninstallResult
+    with_results: bool = False
+    is_survey: bool = True
+    """Nothing was removed yet."""
+    obstacles: Mapping[str, HostError] = field(default_factory=dict)
+    """Of a dry run, by the host: why the call without --dry-run would remove nothing now."""
+
+    @property
+    def results(self) -> tuple[UninstallResult, ...]:
+        return (*self.hosts, self.control)
+
+    @property
+    def has_changes(self) -> bool:
+        return any(result.status == "changed" for result in self.results)
+
+    @property
+    def exit_code(self) -> int:
+        return exit_code([result.status for result in self.results])
+
+
+class _Uninstall:
+    """The state of one call: the result of each host. Nothing else here is mutable."""
+
+    def __init__(self, hosts: Sequence[Host], pool: SessionPool, options: UninstallOptions) -> None:
+        self.hosts = tuple(hosts)
+        self.results: dict[str, UninstallResult] = {}
+        self._pool = pool
+        self._options = options
+        self._began = time.monotonic()
+
+    def report(self, control: UninstallResult, *, is_survey: bool) -> UninstallReport:
+        hosts = tuple(self.results[host.name] for host in self.hosts)
+        return UninstallReport(
+            hosts, time.monotonic() - self._began, control, self._options.with_results, is_survey=is_survey
+        )
+
+    def working(self) -> list[UninstallResult]:
+        """The hosts without an error, in the order of the call."""
+        return [self.results[host.name] for host in self.hosts if not self.results[host.name].has_failed]
+
+    def leaders(self) -> dict[Host, Host]:
+        """For each host without an error, the first one with the same home."""
+        return find_leaders([result.host for result in self.working()], lambda host: self.results[host.name].store)
+
+    def update(self, host: Host, error: HostError) -> None:
+        self.results[host.name] = replace(
+            self.results[host.name], status=error.status, reason=error.reason, fix=error.fix
+        )
+
+    def ended_runs(self) -> list[str]:
+        return sorted({run for result in self.results.values() for run in result.over})
+
+    def find_homes(self) -> None:
+        for answer in gather_facts(self.hosts, self._pool, home=self._options.home, timeout=self._options.timeout):
+            self.results[answer.host.name] = _first_result(answer)
+
+    def call_agent(self, action: str, hosts: Sequence[Host]) -> None:
+        """Have the agent list or remove the homes of these hosts."""
+        ended = [*abandoned_runs(RunRegistry().directory), *self.ended_runs()]
+
+        def work(host: Host, session: Session) -> UninstallResult:
+            before = self.results[host.name]
+            home = before.home or ""
+            request: UninstallRequest = {"home": home, "results": self._options.with_results, "ended": ended}
+            reply = call(
+                session,
+                "uninstall.home",
+                action,
+                request,
+                home=home,
+                label=f"{action} the files of ipexctl",
+                timeout=self._options.timeout,
+                cancel=self._pool.cancel,
+            )
+            return _with_reply(before, reply.decode(HomeReply), self._options.selection)
+
+        for outcome in self._pool.each([host for host in hosts if self.results[host.name].home], work):
+            if outcome.result is not None:
+                self.results[outcome.host.name] = outcome.result
+            elif outcome.error is not None:
+                self.update(outcome.host, outcome.error)
+
+    def revoke_logins(self, *, dry_run: bool) -> None:
+        """Revoke trust for each host that was its node0; if none is known to be, for the first host."""
+        hosts = [result.host for result in self.working()]
+        node0s = [host for host in hosts if self.results[host.name].is_node0_of_trust] or hosts[:1]
+        options = TrustOptions(self._options.home, timeout=self._options.timeout, dry_run=dry_run)
+        for node0 in node0s:
+            others = [host for host in hosts if host != node0]
+            for revoked in revoke([node0, *others], self._pool, options).hosts:
+                result = self.results[revoked.host.name]
+                if revoked.status == "changed":
+                    logins = "; ".join(filter(None, (result.logins, revoked.reason)))
+                    self.results[revoked.host.name] = replace(result, status="changed", logins=logins)
+                elif revoked.status != "ok":
+                    self.update(revoked.host, HostError(revoked.reason, revoked.fix))
+
+    def follow_leaders(self) -> None:
+        """Give hosts that share a home a result of their own: the files count on the first one."""
+        for host, leader in self.leaders().items():
+            if leader != host:
+                reason = f"shares the home of {leader.name}"
+                self.results[host.name] = replace(
+                    self.results[host.name], status="ok", reason=reason, found=(), left=(), logins=""
+                )
+
+    def obstacles(self) -> dict[str, HostError]:
+        """For each host that a run, an install or another process uses: why nothing can be removed now."""
+        ended = set(self.ended_runs())
+        found = {}
+        for name, result in self.results.items():
+            if runs := [run for run in (*result.live, *result.starting) if run in result.live or run not in ended]:
+                fix = "; ".join(f"ipexctl stop {run}" for run in runs)
+                found[name] = HostError(
+                    f"nothing is removed while a run is alive: {', '.join(runs)}", f"to end it: {fix}"
+                )
+            elif result.busy:
+                again = f"wait until it has ended, then: ipexctl uninstall{self._options.selection}"
+                found[name] = HostError(result.busy[0], again)
+        if starting := starting_runs(RunRegistry().directory):
+            reason = f"run {starting[0]} is being started by another call"
+            found[CONTROL_MACHINE.name] = HostError(reason, "wait for that call, or press Ctrl-C in it")
+        return found
+
+    def refuse(self, obstacles: Mapping[str, HostError]) -> UninstallReport:
+        """Fail every host and the control machine."""
+        for result in self.working():
+            name = result.host.name
+            self.update(result.host, obstacles.get(name) or HostError(f"not done, because of {fold(obstacles)}"))
+        error = obstacles.get(CONTROL_MACHINE.name) or HostError("not done, because of the hosts")
+        return self.report(UninstallResult.of_error(CONTROL_MACHINE, error), is_survey=True)
+
+
+def survey(
+    hosts: Sequence[Host], pool: SessionPool, options: UninstallOptions, *, dry_run: bool = False
+) -> UninstallReport:
+    """List what `uninstall` would remove, and change nothing. Fail if a run is alive, unless it is a dry run."""
+    state = _Uninstall(hosts, pool, options)
+    state.find_homes()
+    state.call_agent("list", hosts)  # on every host: processes of a shared home are seen on their own host only
+    obstacles = state.obstacles()
+    if obstacles and not dry_run:
+        return state.refuse(obstacles)
+    state.revoke_logins(dry_run=True)
+    state.follow_leaders()
+    found, left = find_control_files(hosts, options.selection, with_results=options.with_results)
+    if dry_run and any(result.has_failed for result in state.results.values()):
+        left = ()  # the lines that would remove it repeat a call that has failed, maybe by its --home
+    control = UninstallResult(CONTROL_MACHINE, "changed" if found else "ok", found=found, left=left)
+    report = state.report(control, is_survey=True)
+    return replace(report, obstacles=obstacles)
+
+
+def uninstall(hosts: Sequence[Host], pool: SessionPool, options: UninstallOptions) -> UninstallReport:
+    """Remove what `survey` lists: on the hosts, then, if that worked on all of them, on the control machine."""
+    listed = survey(hosts, pool, options)
+    if listed.control.has_failed:
+        return listed
+    state = _Uninstall(hosts, pool, options)
+    state.results = {result.host.name: replace(result, logins="") for result in listed.hosts}
+    state.revoke_logins(dry_run=False)
+    state.call_agent("remove", list(dict.fromkeys(state.leaders().values())))
+    if any(result.has_failed for result in state.results.values()):
+        # The call itself may be wrong, by its --home, so it is not proposed again.
+        control = replace(listed.control, status="failed", reason="not done, as hosts failed")
+        return state.report(control, is_survey=False)
+    remove_control_files(hosts, with_results=options.with_results)
+    return state.report(listed.control, is_survey=False)
+
+
+def _first_result(answer: HostFacts) -> UninstallResult:
+    try:
+        facts, home = answer.require_home()
+    except HostError as error:
+        return UninstallResult.of_error(answer.host, error)
+    store = facts.store_of(answer.host.name)
+    return UninstallResult(answer.host, "ok", home=home.path if home.exists else None, store=store)
+
+
+def _with_reply(before: UninstallResult, reply: HomeReply, selection: str) -> UninstallResult:
+    found = tuple(FileGroup(*entry) for entry in reply.found)
+    return replace(
+        before,
+        status="changed" if found else before.status,
+        found=found or before.found,
+        left=tuple(FileGroup(*entry, _fix_of_left(entry.kind, selection)) for entry in reply.left),
+        live=reply.live,
+        starting=reply.starting,
+        over=reply.over,
+        busy=reply.busy,
+        is_node0_of_trust=reply.logins,
+    )
+
+
+def _fix_of_left(kind: str, selection: str) -> str:
+    if kind in ("runs", "projects", "results"):
+        return f"fetch what you need, then: ipexctl uninstall{selection} --with-results"
+    if kind == "settings":
+        return f"it undoes the settings of tune: ipexctl play tune-xeon{selection} -e undo=true"
+    return "ipexctl did not make it: look at it before you remove it"

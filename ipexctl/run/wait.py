@@ -1,0 +1,177 @@
+"""Waits until runs are over, without touching them.
+
+In: the records of runs, and how to open node0 of each. Out: for each run its last status, or why there is none. A run
+is followed without its output, so that nothing has to be transferred; a node0 that is away is asked again until the
+caller gives up, as a wait for days must survive a reboot of the switch. The rule: nothing here can end or change a
+run, and what was not seen is not said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.remote.fanout import fan_out
+from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
+from ipexctl.run.follow import Follower, LineChoice, NotReachedAgain, run_exit_code
+from ipexctl.run.local_copy import read_final_status, save_final_status
+from ipexctl.run.queue import queue_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from ipexctl.node.common.records import RunStatus
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.session import Session
+    from ipexctl.run.follow import RunUpdate
+    from ipexctl.run.ps import KnownRun
+    from ipexctl.run.registry import RunRecord
+
+ASK_AGAIN_SECONDS: Final = 10.0
+"""Between two attempts to reach a node0 that is away."""
+TIMEOUT_CODE: Final = 124
+"""The exit code for a run that goes on when the time is over; that of `timeout`."""
+_NO_LINES: Final = LineChoice(ranks=())
+_FIGURES_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class WaitResult:
+    """What is known of a run when the wait for it ends."""
+
+    record: RunRecord
+    status: RunStatus | None
+    """The last status that was seen."""
+    reason: str = ""
+    """Why the run's end was not seen."""
+    fix: str = ""
+    is_unreachable: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        return self.status is not None and self.status.is_over
+
+    @property
+    def exit_code(self) -> int:
+        if self.status is not None and self.status.is_over:
+            return run_exit_code(self.status)
+        return 3 if self.is_unreachable else 1 if self.reason else TIMEOUT_CODE
+
+
+def first_failure(results: Sequence[WaitResult]) -> int:
+    """The exit code of several runs: that of the first one, in the order of the call, that did not end well. Pure."""
+    return next((result.exit_code for result in results if result.exit_code), 0)
+
+
+class RunWait:
+    """The wait for one run."""
+
+    def __init__(
+        self,
+        record: RunRecord,
+        open_session: Callable[[RunRecord, Cancel], Session],
+        cancel: Cancel,
+        note: Callable[[str], None],
+    ) -> None:
+        self._record = record
+        self._open_session = open_session
+        self._cancel = cancel
+        self._note = note
+        self._status: RunStatus | None = None
+        self._absence: Unreachable | None = None
+        """Why node0 can't be reached now."""
+
+    def wait(self) -> WaitResult:
+        """Return once the run is over, node0 has no record of it, or the wait was cancelled."""
+        try:
+            while True:
+                try:
+                    return WaitResult(self._record, self._follow())
+                except Unreachable as error:
+                    self._report_absence(error.last if isinstance(error, NotReachedAgain) else error)
+                    self._cancel.sleep(ASK_AGAIN_SECONDS)
+        except Cancelled:
+            return self._unfinished(self._absence)
+        except HostError as error:
+            return self._unfinished(error)
+
+    def _follow(self) -> RunStatus | None:
+        if (queue := queue_of(self._record)) is not None and not self._record.world_size:
+            from ipexctl.run.queue_wait import wait_for_start  # few runs are submitted
+
+            known = wait_for_start(
+                queue,
+                self._record,
+                lambda: self._open_session(self._record, self._cancel),
+                self._cancel,
+                self._note,
+                self._on_known,
+            )
+            if not known.has_begun:
+                return known.status
+            self._record = known.record
+        follower = Follower(
+            self._record,
+            lambda cancel: self._open_session(self._record, cancel),
+            self._on_update,
+            self._cancel,
+            lines=_NO_LINES,
+            figures=_FIGURES_SECONDS,
+            reconnect=0.0,  # each loss ends the call: how long node0 may be away is decided here
+        )
+        try:
+            return follower.follow().status
+        finally:
+            self._status = follower.status or self._status
+
+    def _on_known(self, known: KnownRun) -> None:
+        self._status = known.status
+
+    def _on_update(self, update: RunUpdate) -> None:
+        del update
+        if self._absence is not None:
+            self._note(f"{self._record.node0.name} is reached again")
+            self._absence = None
+
+    def _report_absence(self, error: Unreachable) -> None:
+        if self._absence is None:
+            self._note(
+                f"{self._record.node0.name}: {error.reason}; whether run {self._record.id} goes on cannot be seen from "
+                "here; connecting again until it answers" + (f"\n  {error.advice}" if error.advice else "")
+            )
+        self._absence = error
+
+    def _unfinished(self, error: HostError | None) -> WaitResult:
+        if error is None:
+            return WaitResult(self._record, self._status)
+        reason = f"{self._record.node0.name}: {error.reason}"
+        return WaitResult(self._record, self._status, reason, error.advice, isinstance(error, Unreachable))
+
+
+def wait_for_runs(
+    records: Sequence[RunRecord],
+    directory: Path,
+    open_session: Callable[[RunRecord, Cancel], Session],
+    cancel: Cancel,
+    note: Callable[[str], None],
+) -> Iterator[WaitResult]:
+    """Yield each run's result as it comes. `directory` is that of the registry, whose final statuses need no node0."""
+
+    def wait(record: RunRecord) -> WaitResult:
+        known = read_final_status(directory / record.id)
+        if known is not None:
+            return WaitResult(record, known)
+        result = RunWait(record, open_session, cancel, note).wait()
+        if result.status is not None and result.is_over:
+            save_final_status(directory / record.id, result.status)
+        return result
+
+    for outcome in fan_out(records, wait, forks=len(records), cancel=cancel):
+        yield outcome.result_or(_of_error)
+
+
+def _of_error(record: RunRecord, error: HostError) -> WaitResult:
+    if isinstance(error, Cancelled):  # before it began
+        return WaitResult(record, None)
+    return WaitResult(record, None, error.reason, error.advice)

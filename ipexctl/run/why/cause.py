@@ -1,0 +1,330 @@
+"""Chooses the likely cause of a run's failure, or of its hang, from its snapshot. Pure.
+
+In: the snapshot of a run, and its first failure. Out: one Cause, or None. For a failure, `CAUSE_FINDERS` at the end of
+the file lists the places that are searched, in order; the docstring of each function names the evidence it needs. The
+rule: the last lines of the rank that failed first explain the failure, in its last attempt; other ranks' lines count
+only if that rank had lost a peer, or if no rank is to blame. A hang is explained by the stacks (`run/hang.py`).
+Warnings that healthy runs print, too, explain neither. What our own programs report is read as fields (`Detail`), never
+as words.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ipexctl.hosts.nodeset import fold
+from ipexctl.known_errors.match import Cause, PatternMatch, RankOutput, cause_of, raised
+from ipexctl.known_errors.table import known_errors
+from ipexctl.node.common.files import format_size
+from ipexctl.node.common.records import Failure, FullDisk, OutOfMemory, RankStatus
+from ipexctl.node.run.verdict import format_limit
+from ipexctl.run.hang import Hang, explain_hang
+from ipexctl.run.ranks import fold_ranks
+from ipexctl.run.why.resumed import find_resumed_apart
+from ipexctl.text import counted, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ipexctl.run.why.run_snapshot import RunSnapshot
+
+_MAX_RANKS: Final = 16
+"""Other ranks whose output is searched for a better cause."""
+
+
+def find_first_failure(snapshot: RunSnapshot) -> Failure | None:
+    """The first failure, completed from the record of its rank."""
+    first = snapshot.status.first_failure
+    if first is None:
+        return None
+    row = snapshot.row(first.rank)
+    oom = first.oom or (row.oom if row else None) or (OutOfMemory("") if first.kind == "oom" else None)
+    return first._replace(host=first.host or (row.host if row else ""), oom=oom)
+
+
+_WAITED: Final = re.compile(r"[Tt]imed out waiting (?P<first>\d{1,12})ms|[Ww]ait timeout after (?P<second>\d{1,12})ms")
+
+
+def find_hang(snapshot: RunSnapshot, first: Failure | None = None) -> Hang | None:
+    """Who waited for whom, by a dump that was taken while no rank printed anything, or while `first` waited for a peer
+    until its timeout."""
+    dump, silent = snapshot.current_dump, snapshot.status.silent
+    if dump is None:
+        return None
+    if silent is not None and dump.at >= silent.since:
+        return explain_hang(dump)
+    if first is None or first.at is None or (found := _WAITED.search(snapshot.output_of(first.rank).last_text)) is None:
+        return None
+    waited = int(found["first"] or found["second"]) / 1000
+    return explain_hang(dump) if first.at - waited <= dump.at <= first.at else None
+
+
+def choose_hang_cause(snapshot: RunSnapshot) -> Cause | None:
+    """The cause of a hang: ranks that resumed from different checkpoints; the stacks; if they don't show it, an
+    exception that a rank had printed, or a hint."""
+    if (apart := _resumed_apart(snapshot)) is not None:
+        return apart
+    hang = find_hang(snapshot)
+    if hang is not None and hang.kind != "same":
+        return _of_hang(snapshot, hang)
+    hint = _hint(snapshot) if len(snapshot.context.hosts) > 1 else None
+    if hang is not None:
+        return hint or _of_hang(snapshot, hang)
+    if snapshot.current_dump is not None and snapshot.current_dump.is_whole:
+        return None  # no rank waits for another one
+    cause = _cause_of_others(snapshot, None)
+    has_raised = cause is not None and snapshot.output_of(cause.rank).exception is not None
+    return cause if has_raised else hint
+
+
+def _of_hang(snapshot: RunSnapshot, hang: Hang) -> Cause:
+    places = hang.causes or hang.waiting[-1:]
+    hosts = fold(host for place in places for host in place.hosts)
+    first = Failure(hang.ranks[0], places[0].hosts[0])
+    words = {"hang": hang.sentence, "ranks": fold_ranks(hang.ranks), "at_hosts": hosts}
+    cause = _recorded(snapshot, first, f"hang.{hang.kind.replace('-', '_')}", **words)
+    return cause if hang.is_sure else replace(cause, confidence="possible")
+
+
+class CauseFinder(NamedTuple):
+    """A place where the cause may be found, and the function that looks there."""
+
+    place: str
+    find: Callable[[RunSnapshot, Failure | None], Cause | None]
+    """Returns None if the evidence is not there; the evidence it needs is in its docstring."""
+
+
+def choose_cause(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """The cause by the first of `CAUSE_FINDERS` that finds one."""
+    found = (finder.find(snapshot, first) for finder in CAUSE_FINDERS)
+    return next((cause for cause in found if cause is not None), None)
+
+
+def _of_checkpoint(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """Needs a failed exchange of the checkpoint: the output of its ranks is of an earlier attempt."""
+    return _recorded(snapshot, first, "run.checkpoint") if first is not None and first.kind == "checkpoint" else None
+
+
+def _of_oom(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """Needs the kernel's report that it killed the rank, by its cgroup, its log or its counter."""
+    if first is None or first.rank is None or first.oom is None:
+        return None
+    return _recorded(snapshot, first, "memory.oom", short=_shortage(first, first.oom))
+
+
+def _shortage(first: Failure, oom: OutOfMemory) -> str:
+    if oom.limit:
+        text = f"its control group's limit of {format_limit(oom.limit)} was reached"
+    elif oom.by == "vmstat":
+        text = f"memory ran out: on {first.host}, or in a control group whose limit it does not show"
+    else:
+        text = f"the memory of {first.host} ran out"
+    return text + (f"; its last memory was {format_limit(oom.memory)}" if oom.memory else "")
+
+
+def _of_different_checkpoints(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """Needs ranks that printed different checkpoints when they resumed, and no better text of the first failure."""
+    own = _own_text(snapshot, first)
+    has_better_text = own is not None and own.is_good and own.id not in _OF_RESUMED_APART
+    return None if has_better_text else _resumed_apart(snapshot)
+
+
+_OF_RESUMED_APART: Final = ("script.raised", "hf.no_checkpoint")
+"""Causes whose texts ranks print if the hosts have different checkpoints."""
+
+
+def _resumed_apart(snapshot: RunSnapshot) -> Cause | None:
+    apart = find_resumed_apart(snapshot.context.outputs)
+    if apart is None:
+        return None
+    first = Failure(apart.rank, snapshot.output_of(apart.rank).host)
+    return _recorded(snapshot, first, "run.resumed_apart", resumed=apart.sentence, place=apart.place or "PATH")
+
+
+_OF_FULL_DISKS: Final = ("disk.full", "disk.write_failed")
+_SHARED_MEMORY: Final = re.compile(r"/dev/shm|/torch_")  # noqa: S108  # a text of torch
+
+
+def _of_full_disk(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """Needs a text of that rank about a write that failed, and its wrapper's look at the disks of its host."""
+    row = snapshot.row(first.rank) if first is not None else None
+    if first is None or row is None or row.disk is None:
+        return None
+    own = _own_text(snapshot, first)
+    if own is None or own.id not in _OF_FULL_DISKS:
+        return None
+    if _SHARED_MEMORY.search(snapshot.output_of(row.rank).last_text):
+        return None
+    return _recorded(snapshot, first, "disk.full", disk=describe_full_disk(row.disk), path=shlex.quote(row.disk.path))
+
+
+def describe_full_disk(disk: FullDisk) -> str:
+    """`the disk of /home/me on it has 0 bytes of 16.0 GB free`."""
+    path = printable(disk.path)
+    if disk.lacks_files:
+        return f"{path} has no room for more files, though {format_size(disk.free)} are free"
+    return f"{path} has {format_size(disk.free)} of {format_size(disk.size)} free"
+
+
+def _own_text(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """The best text of the rank that failed first. Its exception is better than a text that many causes print."""
+    if first is None or first.rank is None:
+        return None
+    output = snapshot.output_of(first.rank)
+    own = cause_of(output, snapshot.context, known_errors()) or raised(output, snapshot.context)
+    return own if own is None or not own.is_vague else raised(output, snapshot.context) or own
+
+
+def _of_first_rank(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """Needs a text of that rank which is no consequence of another rank's end."""
+    own = _own_text(snapshot, first)
+    return own if own is not None and own.is_good else None
+
+
+def _of_mpirun(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """Needs a run that no rank ended by its exit code or signal, and a text or a detail in mpirun's log."""
+    if first is not None and (first.exit_code is not None or first.signal is not None):
+        return None
+    cause = cause_of(snapshot.context.mpirun, snapshot.context, known_errors())
+    return cause if cause is not None and cause.is_good else None
+
+
+def _of_other_ranks(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """Needs a run without a rank to blame, or a rank whose own text says that it had lost a peer."""
+    if first is None or first.rank is None:
+        return _cause_of_others(snapshot, first)
+    own = _own_text(snapshot, first)
+    return _loss(snapshot, first) if own is not None and own.has_followed else None
+
+
+def _of_record(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """Needs no text: how the rank ended, by the record alone."""
+    return _end_without_text(snapshot, first) if first is not None else None
+
+
+def _loss(snapshot: RunSnapshot, first: Failure) -> Cause | None:
+    """Why the first failure had lost a peer, or had waited for it in vain."""
+    if (better := _cause_of_others(snapshot, first) or _peer_that_ended(snapshot, first)) is not None:
+        return better
+    hang = find_hang(snapshot, first)
+    return _of_hang(snapshot, hang) if hang is not None and hang.causes else None
+
+
+def _peer_that_ended(snapshot: RunSnapshot, first: Failure) -> Cause | None:
+    """The rank that had ended well first, before the first failure lost a connection."""
+    until = first.at if first.at is not None else float("inf")
+    ended = [
+        (at, row)
+        for row in snapshot.status.ranks
+        if row.state == "ok" and (at := snapshot.ended_at.get(row.rank)) is not None and at <= until
+    ]
+    if not ended:
+        return None
+    row = min(ended, key=lambda entry: (entry[0], entry[1].rank))[1]
+    return _recorded(snapshot, Failure(row.rank, row.host), "peer.ended", lost=first.rank)
+
+
+_OF_SLOW_RANKS: Final = ("run.no_way_back", "run.not_begun")
+"""Causes whose texts are also printed if ranks do not get their turn in time."""
+
+
+def _too_many_ranks(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """Needs ranks that did not answer in time, on a host with far more ranks than cores, and no other text."""
+    context = snapshot.context
+    if first is None or first.kind not in ("lost", "not-begun") or _has_killed_wrapper(first):
+        return None
+    of_mpirun = cause_of(context.mpirun, context, known_errors())
+    if of_mpirun is not None and of_mpirun.is_good and of_mpirun.id not in _OF_SLOW_RANKS:
+        return None
+    hosts = (first.host,) if first.kind == "lost" and first.host else context.hosts
+    shares = {host: share for host in hosts if (share := context.ranks_per_core(host)) is not None}
+    if not shares:
+        return None
+    host, (ranks, cores) = max(shares.items(), key=lambda item: item[1][0] / item[1][1])
+    words = {"ranks": ranks, "shared": counted(cores, "core"), "cores": cores}
+    return _recorded(snapshot, first, "run.too_many_ranks", host, **words)
+
+
+def _has_killed_wrapper(first: Failure) -> bool:
+    """A rank that does not respond has another detail."""
+    return first.detail is not None and first.detail.kind == "wrapper-killed"
+
+
+def _end_without_text(snapshot: RunSnapshot, first: Failure) -> Cause | None:
+    if first.kind == "lost":
+        id_ = "node.wrapper_killed" if _has_killed_wrapper(first) else "node.lost"
+        id_ = "node.cut_off" if first.rank is None else id_
+        return _recorded(snapshot, first, id_, node0=snapshot.node0)
+    if first.exit_code is not None and not first.signal:
+        lost = snapshot.status.output_lost
+        if lost is not None and first.rank in lost.ranks and first.rank not in snapshot.copied:
+            host = lost.host or snapshot.node0
+            return _recorded(snapshot, first, "run.output_lost", code=first.exit_code, node0=host)
+        return _recorded(snapshot, first, "script.exited", code=first.exit_code)
+    return None
+
+
+def _recorded(snapshot: RunSnapshot, first: Failure, id_: str, host: str | None = None, **words: object) -> Cause:
+    """A cause that the run's record shows; `words` are those of its row in the table."""
+    output = RankOutput(first.rank, first.host or "" if host is None else host)
+    known = next(known for known in known_errors("recorded") if known.id == id_)
+    found = PatternMatch(output, snapshot.context, {name: str(word) for name, word in words.items()})
+    return Cause(id_, *known.texts(found), known.confidence, output.rank, output.host, source="record")
+
+
+def _cause_of_others(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
+    """The best cause in other ranks' output: first those that failed, by time, then those that ipexctl ended."""
+    rows = [row for row in snapshot.status.ranks if first is None or row.rank != first.rank]
+    rows = [row for row in rows if row.state != "ok"]
+    rows.sort(
+        key=lambda row: (row.state not in ("failed", "lost"), snapshot.ended_at.get(row.rank, float("inf")), row.rank)
+    )
+    best: Cause | None = None
+    for row in _distinct(rows, snapshot)[:_MAX_RANKS]:
+        output = snapshot.output_of(row.rank)
+        if row.state not in ("failed", "lost"):  # ipexctl ended it, by a signal
+            output = RankOutput(output.rank, output.host, output.out, output.err, details=output.details)
+        cause = cause_of(output, snapshot.context, known_errors())
+        if cause is None or not cause.is_good:
+            cause = raised(output, snapshot.context) if cause is None else None
+        if cause is not None and cause.confidence == "possible" and row.state not in ("failed", "lost"):
+            cause = None  # it did not fail by itself
+        if cause is not None and (best is None or cause.order < best.order):
+            best = cause
+    return best
+
+
+def _distinct(rows: Iterable[RankStatus], snapshot: RunSnapshot) -> list[RankStatus]:
+    """One rank of all that printed the same."""
+    found: dict[object, RankStatus] = {}
+    for row in rows:
+        output = snapshot.output_of(row.rank)
+        found.setdefault((output.out, output.err, row.state), row)
+    return list(found.values())
+
+
+def _hint(snapshot: RunSnapshot) -> Cause | None:
+    """A text of oneCCL about how it connects the ranks."""
+    for row in _distinct(snapshot.status.ranks, snapshot)[:_MAX_RANKS]:
+        found = cause_of(snapshot.output_of(row.rank), snapshot.context, known_errors("hang"))
+        if found is not None:
+            return found
+    return None
+
+
+CAUSE_FINDERS: Final = (
+    CauseFinder("the exchange of the checkpoint", _of_checkpoint),
+    CauseFinder("more ranks than cores", _too_many_ranks),
+    CauseFinder("the kernel's report on memory", _of_oom),
+    CauseFinder("a disk that was full when the rank could not write", _of_full_disk),
+    CauseFinder("the checkpoints from which the ranks resumed", _of_different_checkpoints),
+    CauseFinder("the text of the rank that failed first", _of_first_rank),
+    CauseFinder("mpirun's log", _of_mpirun),
+    CauseFinder("the other ranks", _of_other_ranks),
+    CauseFinder("the rank's own text, though it follows from another end", _own_text),
+    CauseFinder("the record", _of_record),
+)
+"""In the order of the search: reports of the kernel or the supervisor before texts, causes before consequences."""

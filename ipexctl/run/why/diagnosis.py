@@ -1,0 +1,341 @@
+"""Diagnoses a run from its snapshot: what happened, its last lines, the others, the next command. Pure.
+
+In: a `RunSnapshot`. Out: a `Diagnosis`, by the state of the run: failed, lost, stopped, ended well, still running.
+`cause.py` finds the first failure and the likely cause; here it is told, with the last lines of the rank that failed
+first and one sentence for all other ranks that ended alike. A rank that failed only because it lost a peer is said to
+have followed, so that nobody looks for the fault there. A silent run that was ended may have hung: the places of its
+ranks are shown, and the diagnosis warns that more time may not help. Fields are for programs, sentences for people.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Literal
+
+from ipexctl.known_errors.match import Cause, RankOutput, bare, cause_of, shortened
+from ipexctl.known_errors.table import known_errors
+from ipexctl.node.common.records import Failure, LostOutput, RankStatus, SilentRank, Throughput
+from ipexctl.node.common.slurm import describe_run_end
+from ipexctl.node.run.verdict import describe_exit, signal_name
+from ipexctl.run.dump import RankStacks, name_ranks, place_lines
+from ipexctl.run.ranks import describe_ranks
+from ipexctl.run.stall_report import describe_silent
+from ipexctl.run.why.cause import choose_cause, choose_hang_cause, describe_full_disk, find_first_failure, find_hang
+from ipexctl.text import counted, format_clock, rough_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ipexctl.run.hang import Hang
+    from ipexctl.run.why.run_snapshot import RunSnapshot
+
+LINES: Final = 30
+_OF_STDOUT: Final = 10
+"""Of those, the lines kept for stdout when both streams have many."""
+_FIGURES: Final = re.compile(r"0x[0-9a-f]+|\d+")
+_Row = RankStacks | RankStatus | SilentRank
+What = Literal["same", "failed", "lost-peer", "ended", "ok", "lost", "not-begun", "running"]
+"""`lost-peer`: it failed after the first failure, because it had lost that rank; `ended`: ipexctl ended it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One of the last lines; `stream` may also be a log of mpirun or the supervisor."""
+
+    stream: Literal["stdout", "stderr", "mpirun", "supervisor"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AlikeRanks:
+    """Ranks with the same state."""
+
+    what: What
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Why a run ended, or its state while it continues."""
+
+    id: str
+    state: str
+    headline: str
+    first: Failure | None = None
+    cause: Cause | None = None
+    lines: tuple[Line, ...] = ()
+    whose: str = ""
+    """The source of the lines: a rank, mpirun, the supervisor."""
+    others: tuple[AlikeRanks, ...] = ()
+    notes: tuple[str, ...] = ()
+    next: tuple[str, ...] = ()
+    """Commands to type."""
+    started: float | None = None
+    output_lost: LostOutput | None = None
+    hang: Hang | None = None
+    """Who waited for whom, if the run hung and its stacks show it."""
+    throughput: Throughput | None = None
+
+
+def diagnose(snapshot: RunSnapshot) -> Diagnosis:
+    """The diagnosis for the state of the run."""
+    by_state: dict[str, Callable[[RunSnapshot], Diagnosis]] = {
+        "failed": _failed,
+        "lost": _lost,
+        "stopped": _stopped,
+        "ok": _ended_well,
+    }
+    verdict = by_state.get(snapshot.status.state, _running)(snapshot)
+    status = snapshot.status
+    hang = find_hang(snapshot, find_first_failure(snapshot))
+    return replace(
+        verdict, started=status.started, output_lost=status.output_lost, hang=hang, throughput=status.throughput
+    )
+
+
+def _failed(snapshot: RunSnapshot) -> Diagnosis:
+    run, first = snapshot.id, find_first_failure(snapshot)
+    failed = f"run {run} failed{_after(snapshot)}"
+    has_hung = first is not None and first.kind == "hang"
+    if has_hung or _is_over_time(first):
+        command = "run" if snapshot.status.slurm is None else "submit"
+        more = f"more time: ipexctl {command} --time-limit S …; a script continues from its own checkpoint"
+        if has_hung:
+            more = "--on-hang stop has ended it; a run that prints less often needs: ipexctl run --hang-after S …"
+        return Diagnosis(
+            run,
+            "failed",
+            f"run {run} was ended{_after(snapshot)}: {snapshot.status.reason or 'its time limit was over'}",
+            first,
+            choose_hang_cause(snapshot) if has_hung or snapshot.silent_for is not None else None,
+            others=_last_places(snapshot),
+            notes=(*_hung(snapshot), *_notes(snapshot), more),
+            next=(f"ipexctl logs {run}",),
+        )
+    cause, others = choose_cause(snapshot, first), _other_ranks(snapshot, first)
+    notes = _notes(snapshot, cause)
+    if first is None or first.rank is None:
+        headline = f"{failed}: {snapshot.status.reason or 'no rank printed a reason'}"
+        own = [line for line in snapshot.context.mpirun.err if line != snapshot.status.reason]
+        lines = tuple(Line("mpirun", bare(line)) for line in _without_blanks(own, LINES))
+        has_started = any(row.pid for row in snapshot.status.ranks)
+        command = f"ipexctl logs {run}" if has_started else "ipexctl doctor"
+        return Diagnosis(run, "failed", headline, first, cause, lines, "mpirun on node0", others, notes, (command,))
+    ended = f"rank {first.rank} on {first.host} {describe_exit(first.exit_code, first.signal, first.oom)}"
+    headline = f"{failed}: {snapshot.status.reason or ended}"
+    lines, logs = last_lines(snapshot.output_of(first.rank)), f"ipexctl logs {run} -r {first.rank}"
+    if first.kind == "checkpoint":  # no rank was started: its last lines, if any, are of an earlier attempt
+        lines, logs = (), f"ipexctl logs {run}"
+    return Diagnosis(run, "failed", headline, first, cause, lines, f"rank {first.rank}", others, notes, (logs,))
+
+
+def _after(snapshot: RunSnapshot) -> str:
+    return f" after {rough_duration(snapshot.took)}" if snapshot.took is not None else ""
+
+
+def _is_over_time(first: Failure | None) -> bool:
+    return first is not None and first.kind == "time-limit"
+
+
+def _lost(snapshot: RunSnapshot) -> Diagnosis:
+    run, notes = snapshot.id, _notes(snapshot)
+    if snapshot.boot is not None and snapshot.status.started is not None and snapshot.boot > snapshot.status.started:
+        why = f"node0 ({snapshot.node0}) was rebooted meanwhile"
+    else:
+        why = f"its supervisor on node0 ({snapshot.node0}) was killed: by a user, or by the kernel as memory ran out"
+        look = f"the kernel's log shows whether it did; as root on {snapshot.node0}: dmesg -T | grep -i kill"
+        notes = (*notes, look)
+    lines = tuple(Line("supervisor", bare(line)) for line in _without_blanks(snapshot.supervise, LINES))
+    return Diagnosis(
+        run,
+        "lost",
+        f"run {run} is lost{_after(snapshot)}: {why}; its ranks end themselves within a minute",
+        cause=choose_cause(snapshot, None),
+        lines=lines,
+        whose="the supervisor" if lines else "",
+        others=_other_ranks(snapshot, None),
+        notes=notes,
+        next=(f"ipexctl logs {run}",),
+    )
+
+
+def _stopped(snapshot: RunSnapshot) -> Diagnosis:
+    # The script of a Slurm job passes each stop on as SIGTERM.
+    by_stop = "by ipexctl stop, or SIGTERM" if snapshot.status.slurm is None else "by ipexctl stop, or Ctrl-C"
+    by = {130: "by Ctrl-C", 143: by_stop, 129: "as its call was gone"}.get(
+        snapshot.status.exit_code or 0, "by a signal"
+    )
+    if of_job := describe_run_end(snapshot.status.job_end):
+        by = f"as {of_job}"
+    headline = f"run {snapshot.id} was stopped{_after(snapshot)}, {by}"
+    notes, logs = (*_hung(snapshot), *_notes(snapshot)), f"ipexctl logs {snapshot.id}"
+    cause = choose_hang_cause(snapshot) if snapshot.silent_for is not None else None
+    others = _last_places(snapshot)
+    return Diagnosis(snapshot.id, "stopped", headline, None, cause, others=others, notes=notes, next=(logs,))
+
+
+def _hung(snapshot: RunSnapshot) -> tuple[str, ...]:
+    """Notes on where the ranks were, and whether the run was silent until its end: more time may not help then."""
+    notes = []
+    dump = snapshot.current_dump
+    if dump is not None:
+        before = f", {rough_duration(snapshot.status.ended - dump.at)} before the end" if snapshot.status.ended else ""
+        notes.append(f"the places of the ranks are of {format_clock(dump.at)}{before}")
+    if snapshot.silent_for is not None:
+        quiet = (
+            f"no rank had printed anything for {rough_duration(snapshot.silent_for)} when it ended: it may have hung"
+        )
+        advice = "" if dump is not None else "; while a run hangs, ipexctl dump last shows where"
+        notes.append(quiet + advice)
+    return tuple(notes)
+
+
+def _ended_well(snapshot: RunSnapshot) -> Diagnosis:
+    headline = f"run {snapshot.id} ended well{_after(snapshot)}: {_size(snapshot)}"
+    return Diagnosis(snapshot.id, "ok", headline, notes=_notes(snapshot), next=(f"ipexctl logs {snapshot.id}",))
+
+
+def _running(snapshot: RunSnapshot) -> Diagnosis:
+    """The run continues. A silent one may hang."""
+    run = snapshot.id
+    status = snapshot.status
+    age = f", {rough_duration(snapshot.now - status.started)}" if status.started and snapshot.now else ""
+    headline = f"run {run} is {status.state}{age}: {_size(snapshot)}"
+    silent = snapshot.silent_for
+    cause = None
+    after: tuple[str, ...] = (f"ipexctl attach {run}",)
+    if silent is not None:
+        headline += f"; no rank has printed anything for {rough_duration(silent)}"
+        cause = choose_hang_cause(snapshot)
+        after = (f"ipexctl dump {run}", *after, f"ipexctl stop {run}")
+    others = (*_places(snapshot), *_states_of_silent(snapshot))
+    notes = _notes(snapshot)
+    if snapshot.dump_error:
+        notes = (*notes, f"where its ranks are could not be read: {snapshot.dump_error}")
+    return Diagnosis(run, status.state, headline, None, cause, others=others, notes=notes, next=after)
+
+
+def _alike(what: What, rows: Sequence[_Row], sentence: str) -> AlikeRanks:
+    ranks, hosts = tuple(row.rank for row in rows), tuple(dict.fromkeys(row.host for row in rows))
+    return AlikeRanks(what, ranks, hosts, sentence)
+
+
+def _places(snapshot: RunSnapshot) -> tuple[AlikeRanks, ...]:
+    """The places of the ranks in the newest dump, once for all ranks at the same place."""
+    dump = snapshot.current_dump
+    return tuple(_alike("running", ranks, place) for ranks, place in (place_lines(dump) if dump is not None else ()))
+
+
+def _last_places(snapshot: RunSnapshot) -> tuple[AlikeRanks, ...]:
+    """The places of the ranks before the end, if they are known, and their states."""
+    states = _other_ranks(snapshot, None) if snapshot.silent_for is None else _states_of_silent(snapshot)
+    return (*_places(snapshot), *states)
+
+
+def _states_of_silent(snapshot: RunSnapshot) -> tuple[AlikeRanks, ...]:
+    """The state of each rank of a silent run, once for all ranks that share it."""
+    silent = snapshot.status.silent
+    groups = describe_silent(silent) if silent is not None else ()
+    return tuple(_alike("running", ranks, sentence) for ranks, sentence in groups)
+
+
+def last_lines(output: RankOutput) -> tuple[Line, ...]:
+    """Lines of stdout, then of stderr; when both have many, two thirds are of stderr."""
+    err = _without_blanks(output.err, LINES)
+    out = _without_blanks(output.out, max(LINES - len(err), _OF_STDOUT))
+    err = err[max(0, len(err) - (LINES - len(out))) :]
+    return (*(Line("stdout", bare(line)) for line in out), *(Line("stderr", bare(line)) for line in err))
+
+
+def _without_blanks(lines: Sequence[str], most: int) -> list[str]:
+    kept = list(lines)
+    while kept and not kept[-1].strip():
+        kept.pop()
+    return kept[-most:]
+
+
+def _other_ranks(snapshot: RunSnapshot, first: Failure | None) -> tuple[AlikeRanks, ...]:
+    """The state of the other ranks, once for all ranks that share it."""
+    groups: dict[tuple[What, str], list[RankStatus]] = {}
+    chief = first.rank if first is not None else None
+    meant = {chief, *(first.ranks if first is not None else ())}
+    own = _exception(snapshot.output_of(chief)) if chief is not None else None
+    for row in snapshot.status.ranks:
+        if row.rank not in meant or (row.rank != chief and chief is None):
+            groups.setdefault(_state_of(snapshot, row, own, first), []).append(row)
+    return tuple(_alike(what, rows, f"{name_ranks(rows)} {sentence}") for (what, sentence), rows in groups.items())
+
+
+def _exception(output: RankOutput) -> str | None:
+    """Its exception without numbers: addresses and ports differ between ranks with the same exception."""
+    return None if output.exception is None else _FIGURES.sub("N", ": ".join(output.exception))
+
+
+def _state_of(snapshot: RunSnapshot, row: RankStatus, own: str | None, first: Failure | None) -> tuple[What, str]:
+    output = snapshot.output_of(row.rank)
+    if own is not None and _exception(output) == own:
+        return "same", "printed the same"
+    if first is not None and row.state in ("failed", "stopped") and (lost := _lost_peer(snapshot, row, first)):
+        return "lost-peer", lost
+    if row.state == "failed":
+        how = describe_exit(row.exit_code, row.signal, row.oom)
+        why = f": {shortened(': '.join(output.exception), 100)}" if output.exception else ""
+        return "failed", f"{how}{' after it' if first is not None else ''}{why}"
+    if row.state == "ok":
+        return "ok", "ended well"
+    if row.state == "lost":
+        return "lost", "disconnected"
+    if row.pid is None and row.state in ("starting", "stopped"):
+        return "not-begun", "had not begun"
+    if row.state == "stopped" and row.exit_code is None and row.signal is None and first is not None:
+        return "lost", "sent no exit code: its wrapper process was killed, or its host was cut off"
+    if row.state == "stopped":
+        return "ended", "ran until ipexctl ended the run" if first is not None else "ran until the run was stopped"
+    return "running", f"left as {row.state}"
+
+
+def _lost_peer(snapshot: RunSnapshot, row: RankStatus, first: Failure) -> str:
+    """How a rank ended that had lost the first failure; empty for another one."""
+    printed = snapshot.output_of(row.rank)
+    output = RankOutput(printed.rank, printed.host, printed.out, printed.err)  # a signal would be ipexctl's own
+    cause = cause_of(output, snapshot.context, known_errors())
+    if cause is None or not cause.has_followed or output.exception is None:
+        return ""
+    peer = "a peer" if first.rank is None else describe_ranks(first.ranks or (first.rank,))
+    how = signal_name(row.signal) if row.signal else f"exit code {row.exit_code}"
+    how = how if row.state == "failed" else f"then {how} by ipexctl"
+    return f"failed after it, because {peer} was lost ({how}): {shortened(': '.join(output.exception), 100)}"
+
+
+def _notes(snapshot: RunSnapshot, cause: Cause | None = None) -> tuple[str, ...]:
+    notes = []
+    is_disk_known = cause is not None and (cause.id, cause.source) == ("disk.full", "record")
+    if snapshot.restarts:
+        times = "once" if len(snapshot.restarts) == 1 else f"{len(snapshot.restarts)} times"
+        reasons = "; ".join(dict.fromkeys(snapshot.restarts))
+        notes.append(f"it had been started again {times} before, after: {shortened(reasons, 300)}")
+    if (lost := snapshot.status.output_lost) is not None:
+        notes.append(
+            f"{lost.bytes:,} bytes of the output of {describe_ranks(lost.ranks)} are not in the record: the disk of "
+            f"{lost.host or 'node0'} was full until the end of the run"
+        )
+    if snapshot.status.unwritten_events:
+        notes.append(f"{snapshot.status.unwritten_events} events are missing from node0's record: its disk was full")
+    if (notify := snapshot.failed_notify) is not None:
+        how = "took too long and was killed" if notify.exit_code is None else f"ended with exit code {notify.exit_code}"
+        line = f": {shortened(notify.line, 200)}" if notify.line else ""
+        notes.append(f"the command of --notify {how} on {snapshot.node0}{line}")
+    for row in snapshot.status.ranks:
+        if row.disk is not None and not is_disk_known:
+            notes.append(f"a disk of {row.host} was full when rank {row.rank} failed: {describe_full_disk(row.disk)}")
+        notes.extend(f"rank {row.rank} on {row.host}: {text}" for text in row.mismatch[:1])
+        if len(notes) > 6:
+            break
+    return tuple(notes)
+
+
+def _size(snapshot: RunSnapshot) -> str:
+    return f"{counted(len(snapshot.status.ranks), 'rank')} on {counted(len(snapshot.context.hosts), 'node')}"

@@ -1,0 +1,201 @@
+"""The snapshot of a run: its record and the last lines of its ranks, in the types that a diagnosis reads.
+
+In: the last event and the output frames of `node/run/run_snapshot.py`, from node0 or from the local copy. Out: a frozen
+`RunSnapshot`. The rules: a part that is missing or malformed is left out, as a damaged record still explains much;
+lines of earlier attempts do not count; all times are of node0's clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ipexctl.known_errors.match import FailureContext, RankOutput
+from ipexctl.node.common.frames import SUFFIXES, Chunk
+from ipexctl.node.common.records import (
+    RESTART_MARK,
+    Failure,
+    RankStatus,
+    RunStatus,
+    as_dict,
+    as_lines,
+    as_list,
+    as_number,
+    read_status,
+    split_details,
+)
+from ipexctl.run.start.preflight.imports import PACKAGES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ipexctl.run.dump import Dump
+
+
+@dataclass(frozen=True, slots=True)
+class FailedNotify:
+    """How the command of --notify failed on node0."""
+
+    exit_code: int | None
+    """None if it was ended after its time."""
+    line: str
+    """The last line that it printed, or why it could not be started."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSnapshot:
+    """The record of a run, and the last lines of its ranks."""
+
+    status: RunStatus
+    context: FailureContext
+    node0: str = ""
+    now: float | None = None
+    """By the clock of node0, like all times here."""
+    boot: float | None = None
+    ended_at: Mapping[int, float] = field(default_factory=dict, hash=False)
+    """Rank → when its command ended, in the last attempt."""
+    restarts: tuple[str, ...] = ()
+    """Why each attempt before the last ended."""
+    events: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
+    """The events of all attempts, oldest first; of too many, the first and the last."""
+    supervise: tuple[str, ...] = ()
+    dump: Dump | None = None
+    """The newest stack dump, of whatever time."""
+    dump_error: str = ""
+    """Why no stacks could be read from a run that continues."""
+    failed_notify: FailedNotify | None = None
+    copied: tuple[int, ...] = ()
+    """The ranks whose lines are from the local copy, as the record lacks some of their output."""
+
+    @property
+    def current_dump(self) -> Dump | None:
+        """The dump, if it is of the last attempt."""
+        begin = max((attempt.ended or 0.0 for attempt in self.status.attempts), default=0.0)
+        return self.dump if self.dump is not None and self.dump.at >= begin else None
+
+    @property
+    def id(self) -> str:
+        return self.status.id
+
+    @property
+    def took(self) -> float | None:
+        status = self.status
+        return max(0.0, status.ended - status.started) if status.ended and status.started else None
+
+    @property
+    def silent_for(self) -> float | None:
+        """Seconds without output of any rank, if that was reported."""
+        until = self.status.ended if self.status.is_over else self.now
+        if self.status.silent is None or until is None:
+            return None
+        return max(0.0, until - self.status.silent.since)
+
+    def output_of(self, rank: int | None) -> RankOutput:
+        return next((output for output in self.context.outputs if output.rank == rank), RankOutput(rank, ""))
+
+    def row(self, rank: int | None) -> RankStatus | None:
+        return next((row for row in self.status.ranks if row.rank == rank), None)
+
+
+def read_snapshot(
+    document: Mapping[str, Any], output: Iterable[Chunk], node0: str, dump: Dump | None = None
+) -> RunSnapshot:
+    """`document` is the last event of the call."""
+    status = read_status(document.get("status"))
+    events = [as_dict(entry) for entry in as_list(document.get("events"))]
+    started = max((at for at, event in enumerate(events) if event.get("event") == "restart"), default=0)
+    exits = [
+        (as_number(event.get("rank")), as_number(event.get("at")))
+        for event in events[started:]
+        if event.get("event") == "exit"
+    ]
+    return RunSnapshot(
+        status=status,
+        context=_failure_context(document, output, status, node0),
+        node0=node0,
+        now=as_number(document.get("now")),
+        boot=as_number(document.get("boot")),
+        ended_at={int(rank): at for rank, at in exits if rank is not None and at is not None},
+        restarts=_restarts(status, events),
+        events=tuple(events),
+        supervise=as_lines(document.get("supervise")),
+        dump=dump,
+        failed_notify=_failed_notify(document.get("notify")),
+    )
+
+
+def _failed_notify(document: object) -> FailedNotify | None:
+    if not isinstance(document, dict):
+        return None
+    code = as_number(document.get("exit_code"))
+    line = document.get("error") or document.get("line")
+    return FailedNotify(None if code is None else int(code), line if isinstance(line, str) else "")
+
+
+def with_copied_output(snapshot: RunSnapshot, copied: RunSnapshot) -> RunSnapshot:
+    """The snapshot with the lines of a complete local copy, for ranks of which the record lacks output.
+
+    The record has the beginning of a stream and the copy no less of it, so other lines are more lines.
+    """
+    lost = snapshot.status.output_lost
+    outputs, better = list(snapshot.context.outputs), []
+    for place, own in enumerate(outputs):
+        other = copied.output_of(own.rank)
+        if lost is None or own.rank not in lost.ranks or (other.out, other.err) in (((), ()), (own.out, own.err)):
+            continue
+        outputs[place] = other
+        better.append(own.rank)
+    return replace(snapshot, context=replace(snapshot.context, outputs=tuple(outputs)), copied=tuple(better))
+
+
+def _failure_context(
+    document: Mapping[str, Any], output: Iterable[Chunk], status: RunStatus, node0: str
+) -> FailureContext:
+    texts = {
+        (str(chunk.rank), SUFFIXES[chunk.stream]): tuple(chunk.data.decode(errors="replace").split("\n"))
+        for chunk in output
+        if chunk.data
+    }
+    sent_as = as_dict(document.get("ranks"))
+    is_last_attempt = document.get("last_attempt") is True
+    first = status.first_failure
+    outputs = []
+    for row in status.ranks:
+        own = as_dict(sent_as.get(str(row.rank)))
+        out, err = (texts.get((str(own.get(suffix)), suffix), ()) for suffix in ("out", "err"))
+        if not is_last_attempt:
+            out, err = _last_attempt(out), _last_attempt(err)
+        ended = first if first is not None and first.rank == row.rank else row
+        kind = ended.kind if isinstance(ended, Failure) else ""
+        details = (row.problem,) if row.problem is not None else ()
+        printed = RankOutput(row.rank, row.host, out, err, ended.exit_code, ended.signal, kind, row.state, details)
+        outputs.append(printed)
+    plan = as_dict(document.get("plan"))
+    log, reported = split_details(as_lines(document.get("mpirun")) or status.mpirun.tail)
+    known = reported
+    if first is not None and first.detail is not None:
+        known = (*known, first.detail)
+    return FailureContext(
+        run=status.id,
+        outputs=tuple(outputs),
+        mpirun=RankOutput(None, node0, (), (*log, status.reason), details=known),
+        plan=plan,
+        master=status.master,
+        tiers={str(host): str(tier) for host, tier in as_dict(plan.get("tiers")).items() if tier},
+        packages=PACKAGES,
+    )
+
+
+def _last_attempt(lines: tuple[str, ...]) -> tuple[str, ...]:
+    """The lines since the last restart, in a record of an older version, by their text.
+
+    What an earlier attempt printed did not end this one.
+    """
+    marks = [number for number, line in enumerate(lines, 1) if line.startswith(RESTART_MARK)]
+    return lines[marks[-1] :] if marks else lines
+
+
+def _restarts(status: RunStatus, events: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    if status.attempts:
+        return tuple(attempt.reason for attempt in status.attempts)
+    return tuple(str(event.get("after") or "") for event in events if event.get("event") == "restart")

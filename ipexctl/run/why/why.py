@@ -1,0 +1,269 @@
+"""Asks node0 for the record of a run and diagnoses it; without an answer, reads the local copy.
+
+In: a run of the registry, and how to open its node0. Out: a `WhyResult` with the exit code of the call. Of a run that
+continues, the stacks are taken again if the newest are older than a minute: taking them stops the ranks for a moment.
+The rule for the copy: it counts only if it says how the run ended, otherwise the outcome is not known (exit code 3 if
+node0 can't be reached, else 1), as the run may go on. Commands of the diagnosis get the options of the call that
+started the run. Output that the record of node0 lacks, as its disk was full, is taken from the copy if it has more of
+it. `cause_from_copy` serves `run` and `attach`, which have just received everything.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from ipexctl.extensions import addition
+from ipexctl.hosts.nodeset import fold
+from ipexctl.limits import DUMP_FRESH, WHY_ANSWER
+from ipexctl.node.common.frames import Chunk, Frame, FrameError, decode_chunk, decode_json
+from ipexctl.node.common.records import FINAL, RunStatus
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
+from ipexctl.run.dump import Dump, DumpReceiver, dump
+from ipexctl.run.node0 import call_on_node0, open_copy
+from ipexctl.run.queue import queue_of
+from ipexctl.run.ranks import describe_ranks
+from ipexctl.run.why.diagnosis import Diagnosis, diagnose
+from ipexctl.run.why.run_snapshot import RunSnapshot, read_snapshot, with_copied_output
+from ipexctl.run.windows import fetch_windows, read_copied_windows
+from ipexctl.text import format_clock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from ipexctl.known_errors.match import Cause
+    from ipexctl.node.common.records import NetworkCost
+    from ipexctl.node.run.run_snapshot import SnapshotRequest
+    from ipexctl.remote.session import Session
+    from ipexctl.run.registry import FailedCall, RunRecord
+    from ipexctl.run.windows import RunWindows
+
+_MAX_OUTPUT: Final = 64 << 20
+"""Bytes of all ranks' last lines and stacks."""
+
+
+class WindowsVerdict(Protocol):
+    """What an extra makes of the windows of a run: the addition `verdict-of-windows`, called as in `_with_windows`."""
+
+    @property
+    def network(self) -> NetworkCost | None: ...
+
+    def line(self, run: str, *, is_over: bool) -> str:
+        """The worst of the run in a few words, with the command for more; empty if nothing is, or was, slow."""
+
+    def document(self) -> dict[str, Any] | None:
+        """The same for programs."""
+
+
+@dataclass(frozen=True, slots=True)
+class WhyResult:
+    """The diagnosis of a run, and the exit code of the call."""
+
+    record: RunRecord
+    diagnosis: Diagnosis
+    exit_code: int = 0
+    """3 where node0 can't be reached and its copy here doesn't say how the run ended; 1 where node0 doesn't know."""
+    failed_call: FailedCall | None = None
+    """The last call of `ipexctl run`, if it was made after this run and began none."""
+    snapshot: RunSnapshot | None = None
+    """The record that was diagnosed; None if there was none."""
+    windows: RunWindows | None = None
+    """None if node0 sent none."""
+    slow: WindowsVerdict | None = None
+    """The slow ranks by these windows."""
+
+
+def why(
+    record: RunRecord,
+    open_session: Callable[[], Session],
+    runs: Path,
+    cancel: Cancel,
+    *,
+    timeout: float = WHY_ANSWER,
+) -> WhyResult:
+    """Query node0; if it can't be reached or has no record, read the copy in `runs`, the registry's directory."""
+    queue = queue_of(record)
+    try:
+        with closing(open_session()) as session:
+            if queue is not None:
+                from ipexctl.run.queue_wait import look  # few runs are submitted
+
+                known = look(session, record, cancel)
+                record = known.record
+                if known.status is not None and not known.has_begun:
+                    return WhyResult(record, queue.diagnosis_of(record, known.status))
+            snapshot = _read_snapshot(session, record, timeout, cancel)
+            if snapshot.status.state == "running":
+                snapshot = _with_fresh_dump(snapshot, session, record, timeout, cancel)
+            windows = _read_windows(session, record, timeout, cancel)
+    except Cancelled:
+        raise
+    except HostError as error:
+        return _with_call_options(_from_copy(record, runs, error, cancel))
+    diagnosis = _diagnose_with_copy(snapshot, record, runs, cancel)
+    if queue is not None:
+        had_notice = any(event.get("event") == "job-limit" for event in snapshot.events)
+        diagnosis = queue.with_end_of_job(diagnosis, snapshot.status, had_notice=had_notice)
+    return _with_call_options(_with_windows(WhyResult(record, diagnosis, snapshot=snapshot), windows))
+
+
+def _read_windows(session: Session, record: RunRecord, timeout: float, cancel: Cancel) -> RunWindows | None:
+    """The windows of the run; without an answer, the diagnosis does without."""
+    try:
+        return fetch_windows(session, record, cancel, timeout=timeout)
+    except Cancelled:
+        raise
+    except HostError:
+        return None
+
+
+def _with_windows(answer: WhyResult, windows: RunWindows | None) -> WhyResult:
+    snapshot = answer.snapshot
+    if windows is None or snapshot is None:
+        return answer
+    judge = addition("verdict-of-windows")
+    slow = None if judge is None else judge(windows, snapshot.status, snapshot.context.plan)
+    return replace(answer, windows=windows, slow=slow)
+
+
+def _with_fresh_dump(
+    snapshot: RunSnapshot, session: Session, record: RunRecord, timeout: float, cancel: Cancel
+) -> RunSnapshot:
+    """Take a stack dump, if the newest one is old."""
+    if snapshot.dump is not None and 0 <= (snapshot.now or 0.0) - snapshot.dump.at < DUMP_FRESH:
+        return snapshot
+    try:
+        taken = dump(session, record, None, cancel, timeout=timeout)
+    except Cancelled:
+        raise
+    except HostError as error:
+        return replace(snapshot, dump_error=error.reason)
+    if isinstance(taken, RunStatus):
+        return _read_snapshot(session, record, timeout, cancel)
+    return replace(snapshot, dump=taken)
+
+
+def mention_failed_call(answer: WhyResult, failed: FailedCall | None) -> WhyResult:
+    """Add the last call of `ipexctl run` that began no run, if it was made after this run."""
+    if failed is None or failed.at <= answer.record.started:
+        return answer
+    return replace(answer, failed_call=failed)
+
+
+def mention_page(answer: WhyResult) -> WhyResult:
+    """Add the command that shows the run on one page, if there is a record to show."""
+    if answer.snapshot is None:
+        return answer
+    command = answer.record.call_options.apply(f"ipexctl report {answer.record.id}")
+    return replace(answer, diagnosis=replace(answer.diagnosis, next=(*answer.diagnosis.next, command)))
+
+
+def _with_call_options(answer: WhyResult) -> WhyResult:
+    """Commands to type next get the options of the call that started the run."""
+    diagnosis, options = answer.diagnosis, answer.record.call_options
+    cause = diagnosis.cause and replace(diagnosis.cause, fix=options.apply(diagnosis.cause.fix))
+    after = tuple(map(options.apply, diagnosis.next))
+    return replace(answer, diagnosis=replace(diagnosis, cause=cause, next=after))
+
+
+def _read_snapshot(
+    session: Session, record: RunRecord, timeout: float, cancel: Cancel, *, copy: bool = False
+) -> RunSnapshot:
+    output: list[Chunk] = []
+    received = 0
+    receiver = DumpReceiver(record.world_size)
+    newest_dump: Dump | None = None
+
+    def on_frame(frame: Frame) -> None:
+        nonlocal received, newest_dump
+        kind, payload = frame
+        received += len(payload)
+        if received > _MAX_OUTPUT:
+            raise FrameError("more output than was requested")
+        if kind == b"J":
+            newest_dump = receiver.add(decode_json(payload)) or newest_dump
+        else:
+            output.append(decode_chunk(kind, payload))
+
+    request: SnapshotRequest = {"home": record.home, "id": record.id, "copy": copy}
+    reply = call_on_node0(
+        session, record, "run.run_snapshot", "read", request, timeout=timeout, on_frame=on_frame, cancel=cancel
+    )
+    node0 = record.node0.name
+    if record.starter.waits and record.hosts:
+        node0 = record.hosts[0]  # the record's is the login node
+    return read_snapshot(reply, output, node0, newest_dump)
+
+
+def _diagnose_with_copy(snapshot: RunSnapshot, record: RunRecord, runs: Path, cancel: Cancel) -> Diagnosis:
+    """The diagnosis; what the record lacks of the ranks' output is read from the copy, if that is complete."""
+    if snapshot.status.output_lost is None:
+        return diagnose(snapshot)
+    try:
+        copied = _copied_snapshot(record, runs, WHY_ANSWER, cancel)
+    except Cancelled:
+        raise
+    except HostError:
+        copied = None
+    if copied is None or copied.status.state not in FINAL:
+        return diagnose(snapshot)
+    snapshot = with_copied_output(snapshot, copied)
+    diagnosis = diagnose(snapshot)
+    if not snapshot.copied:
+        return diagnosis
+    directory = runs / record.id / "ranks"
+    note = f"the lines of {describe_ranks(snapshot.copied)} are from the copy on the control machine: {directory}"
+    return replace(diagnosis, notes=(*diagnosis.notes, note))
+
+
+def cause_from_copy(record: RunRecord, runs: Path) -> Cause | None:
+    """The cause for a run that was just followed to its end, without another call to node0."""
+    try:
+        snapshot = _copied_snapshot(record, runs, 10.0, Cancel())
+    except HostError:
+        return None
+    return diagnose(snapshot).cause if snapshot is not None else None
+
+
+def _copied_snapshot(record: RunRecord, runs: Path, timeout: float, cancel: Cancel) -> RunSnapshot | None:
+    """None without a local copy. Raises a HostError if it can't be read."""
+    if not (runs / record.id / "status.json").exists():
+        return None
+    local, session = open_copy(record, runs)
+    return _read_snapshot(session, local, timeout, cancel, copy=True)
+
+
+def _from_copy(record: RunRecord, runs: Path, error: HostError, cancel: Cancel) -> WhyResult:
+    """The copy of a run is complete, or has its beginning."""
+    is_away = isinstance(error, Unreachable | TimedOut)
+    what = " can't be reached" if is_away else ""
+    away = f"node0 ({record.node0.name}){what}: {error.reason}"
+    try:
+        snapshot = _copied_snapshot(record, runs, WHY_ANSWER, cancel)
+    except HostError:
+        snapshot = None
+    if snapshot is not None and snapshot.status.state in FINAL:
+        diagnosis = diagnose(snapshot)
+        notes = (*diagnosis.notes, f"{away}; this is from the copy on the control machine")
+        answer = WhyResult(record, replace(diagnosis, notes=notes), snapshot=snapshot)
+        return _with_windows(answer, read_copied_windows(runs / record.id))
+    unknown = _unknown(record, snapshot, away, error.advice)
+    return WhyResult(record, unknown, 3 if is_away else 1, snapshot=snapshot)
+
+
+def _unknown(record: RunRecord, snapshot: RunSnapshot | None, away: str, fix: str) -> Diagnosis:
+    notes = []
+    if record.started:
+        began = format_clock(record.started, "%Y-%m-%d %H:%M:%S")
+        size = f"{record.world_size} rank{'s' * (record.world_size != 1)}"
+        notes.append(f"it was started at {began}: {record.script}, {size} on {fold(record.hosts)}")
+    if snapshot is not None:
+        notes.append(f"at the last contact it was {snapshot.status.state}")
+    if fix:
+        notes.append(fix)
+    headline = f"the outcome of run {record.id} is not known: {away}"
+    after = f"ipexctl logs {record.id}" if snapshot is not None else "ipexctl ps"
+    return Diagnosis(record.id, "unknown", headline, notes=tuple(notes), next=(after,))

@@ -1,0 +1,117 @@
+"""The windows of a run: what its ranks and hosts did in each ten seconds, from node0 or from the copy on this machine.
+
+In come frames of `node/run/window_file.py`, or files of the local copy; out comes a `RunWindows`, or the memory that
+its ranks took, for the plan of the next run. A rank that the run does not have ends the call, and a file that is
+damaged is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.launch.memory import EarlierMemory
+from ipexctl.limits import WHY_ANSWER
+from ipexctl.node.common.frames import WINDOWS, Frame, FrameError, WindowsFile, decode_windows
+from ipexctl.node.run.window_file import (
+    HOST_SUFFIX,
+    KINDS,
+    RANK_SUFFIX,
+    HostWindows,
+    RankWindows,
+    decode_host_windows,
+    decode_rank_windows,
+    max_size,
+)
+from ipexctl.run.node0 import call_on_node0
+from ipexctl.run.registry import RunRegistry, stem_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from ipexctl.node.common.files import RunReference
+    from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.session import Session
+    from ipexctl.run.registry import RunRecord
+
+_MAX_RECEIVED: Final = 64 << 20
+_LOOKED_AT: Final = 5
+"""The newest runs of a script; one that nobody followed left no windows here."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunWindows:
+    """All windows of a run. Times are of node0's clock."""
+
+    ranks: Mapping[int, RankWindows] = field(default_factory=dict, hash=False)
+    hosts: Mapping[int, HostWindows] = field(default_factory=dict, hash=False)
+    """By the lowest rank of each host, which has noted them."""
+
+
+def fetch_windows(session: Session, record: RunRecord, cancel: Cancel, *, timeout: float = WHY_ANSWER) -> RunWindows:
+    """Ask node0, also for a run that continues."""
+    files: list[WindowsFile] = []
+    received = 0
+
+    def on_frame(frame: Frame) -> None:
+        nonlocal received
+        kind, payload = frame
+        received += len(payload)
+        if kind != WINDOWS or received > _MAX_RECEIVED:
+            raise FrameError("a frame that was not requested")
+        files.append(check_windows(record.world_size, payload))
+
+    request: RunReference = {"home": record.home, "id": record.id}
+    call_on_node0(
+        session, record, "run.window_file", "read", request, timeout=timeout, on_frame=on_frame, cancel=cancel
+    )
+    return run_windows(files)
+
+
+def read_copied_windows(directory: Path) -> RunWindows:
+    """Those of the local copy; none if the run was not followed to its end from this machine."""
+    return run_windows(_copied_files(directory))
+
+
+def _copied_files(directory: Path) -> Iterator[WindowsFile]:
+    for path in sorted((directory / "ranks").glob("*.*")):
+        if path.suffix in KINDS and path.stem.isdigit():
+            try:
+                with path.open("rb") as file:
+                    yield WindowsFile(int(path.stem), path.suffix, file.read(max_size(KINDS[path.suffix])))
+            except OSError:
+                continue
+
+
+def run_windows(files: Iterable[WindowsFile]) -> RunWindows:
+    ranks: dict[int, RankWindows] = {}
+    hosts: dict[int, HostWindows] = {}
+    for rank, suffix, data in files:
+        if suffix == RANK_SUFFIX and (of_rank := decode_rank_windows(data)) is not None:
+            ranks[rank] = of_rank
+        elif suffix == HOST_SUFFIX and (of_host := decode_host_windows(data)) is not None:
+            hosts[rank] = of_host
+    return RunWindows(ranks, hosts)
+
+
+def check_windows(world_size: int, payload: bytes) -> WindowsFile:
+    """Raises a FrameError for a file that this run can't have."""
+    file = decode_windows(payload)
+    kind = KINDS.get(file.suffix)
+    if kind is None or 0 < world_size <= file.rank or len(file.data) > max_size(kind):
+        raise FrameError(f"windows of rank {file.rank} that this run doesn't have")
+    return file
+
+
+def earlier_memory(project: Path, script: str) -> EarlierMemory | None:
+    """The most that one rank took in the newest run of that script which was followed from this machine."""
+    registry = RunRegistry()
+    records, _ = registry.read_records(f"{stem_of(script)}-*")
+    same = [each for each in records if each.project == str(project) and f"{each.script} ".startswith(f"{script} ")]
+    for record in reversed(same[-_LOOKED_AT:]):
+        ranks = read_copied_windows(registry.directory / record.id).ranks.values()
+        sizes = [rates.rss for rank in ranks for rates in rank.windows if rates is not None and rates.rss]
+        if sizes:
+            return EarlierMemory(int(max(sizes)), record.id)
+    return None

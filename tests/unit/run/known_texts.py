@@ -1,0 +1,259 @@
+"""Recorded output of real failures, in known_texts.yaml by the id of the cause; docs/troubleshooting.md is made of it.
+
+`python tests/unit/run/known_texts.py > docs/troubleshooting.md` writes that page anew.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).parents[3])]
+
+from ipexctl.node.common.frames import Chunk
+from ipexctl.node.common.records import DETAIL_MARK
+from ipexctl.remote.reply import Reply
+from ipexctl.run.dump import Dump, place_lines, read_dump
+from ipexctl.run.why.diagnosis import Diagnosis, diagnose
+from ipexctl.run.why.run_snapshot import read_snapshot
+
+HOSTS = ("node1", "node2", "node3")
+
+
+@dataclass(frozen=True)
+class Text:
+    """Output of rank 1 on node2, of mpirun or of the supervisor, and how the run ends."""
+
+    id: str
+    text: str = ""
+    by: str = "rank"
+    """rank, mpirun (its log) or supervisor (its sentence)."""
+    exit_code: int | None = 1
+    signal: int | None = None
+    kind: str = ""
+    detail: Any = None
+    """What the program that failed recorded: kind and fields; the text is only for people."""
+    said_by: tuple[int, ...] = (1,)
+    backend: str = "gloo"
+    master: str = "10.0.0.1"
+    state: str = "failed"
+    oom: Any = None
+    share: tuple[int, int] = (1, 8)
+    """The ranks of node2, and its cores."""
+    ended: int | None = None
+    """A rank that had ended with exit code 0 before."""
+    plan: Any = None
+    """More fields of the plan."""
+    disk: Any = None
+    """A disk that its wrapper has found full."""
+    lost: int = 0
+    """Bytes of its output that the record lacks."""
+    others: tuple[str, ...] = ()
+    """The output of ranks 0 and 2, if all print another text."""
+    stacks: str = ""
+    """The stacks of a run that hung: recorded/hang-NAME.json, from PyTorch 2.13 with gloo."""
+
+
+def _read(fields: dict[str, Any]) -> Text:
+    """A row: the fields of `Text`, or only `ID: TEXT`."""
+    values = fields if "id" in fields else dict(zip(("id", "text"), *fields.items(), strict=True))
+    number = {"signal": signal.Signals[values["signal"]].value} if "signal" in values else {}
+    pairs = {name: tuple(values[name]) for name in ("said_by", "share", "others") if name in values}
+    return Text(**{**values, **number, **pairs})
+
+
+_FILE = Path(__file__).with_suffix(".yaml")
+SECTIONS = {
+    heading: tuple(map(_read, rows)) for heading, rows in yaml.safe_load(_FILE.read_text(encoding="utf-8")).items()
+}
+TEXTS = tuple(text for texts in SECTIONS.values() for text in texts)
+
+
+def document(text: Text) -> tuple[dict[str, Any], list[Chunk]]:
+    """The snapshot of the run, as `node/run/run_snapshot.py` sends it."""
+    if text.stacks:
+        return hung()
+    has_first = text.by == "rank" or text.kind in ("lost", "checkpoint") or (text.by == "supervisor" and text.detail)
+    first = {
+        "kind": text.kind or ("exit" if not text.signal else "signal"),
+        "rank": 1 if text.said_by else None,
+        "host": "node2" if text.said_by else None,
+        "exit_code": text.exit_code,
+        "signal": text.signal,
+        "oom": text.oom,
+        "detail": text.detail,
+        "at": 1012.0,
+    }
+    running = text.state == "running"
+    return account(
+        [(row_state(text, rank), output_of(text, rank)) for rank in range(3)],
+        first=first if has_first and not running else None,
+        mpirun=log_of(text) if text.by == "mpirun" else [],
+        plan={
+            "backend": text.backend,
+            "python": "/env/bin/python",
+            "tiers": {"node1": "amx", "node2": "avx2"},
+            "shares": {"node2": list(text.share)},
+            **(text.plan or {}),
+        },
+        state=text.state,
+        reason=text.text if text.by == "supervisor" else "",
+        master={"addr": text.master, "port": 29500},
+        silent={"since": 900.0} if running else None,
+        events=[{"event": "exit", "rank": text.ended, "at": 1011.0}],
+    )
+
+
+def output_of(text: Text, rank: int) -> str:
+    if text.others and rank != 1:
+        return text.others[rank // 2]
+    return text.text if rank in text.said_by and text.by == "rank" else ""
+
+
+def log_of(text: Text) -> list[str]:
+    detail = [f"{DETAIL_MARK}{json.dumps(text.detail)}"] if text.detail else []
+    return [*text.text.splitlines(), *detail]
+
+
+def hung() -> tuple[dict[str, Any], list[Chunk]]:
+    """The snapshot of a run that --on-hang stop has ended."""
+    warning = "[W socket.cpp:462] [c10d] The hostname of the client socket cannot be retrieved. err=-3"
+    first = {"kind": "hang", "rank": None, "host": None, "ranks": [0, 1, 2], "at": 1006.0}
+    rows: list[tuple[dict[str, Any], str]] = [({"state": "stopped", "exit_code": 143, "signal": 15}, warning)] * 3
+    return account(rows, first=first, silent={"since": 1001.0, "after": 4.0, "on_hang": "stop"})
+
+
+def recorded_dump(name: str) -> Dump:
+    """Real stacks, of ranks 0 to 2 on node1 to node3."""
+    path = Path(__file__).with_name("recorded") / f"hang-{name}.json"
+    return read_dump(Reply(json.loads(path.read_text(encoding="utf-8"))))
+
+
+def row_state(text: Text, rank: int) -> dict[str, Any]:
+    if text.state == "running":
+        return {"state": "running"}
+    if rank == text.ended:
+        return {"state": "ok", "exit_code": 0}
+    problem = {"problem": text.detail} if text.detail else {}
+    if rank == 1 and text.by == "rank":
+        end = {"exit_code": text.exit_code, "signal": text.signal, "lost": text.lost, **problem, "disk": text.disk}
+        return {"state": "failed", **end}
+    return {"state": "stopped", "exit_code": 143, "signal": 15}
+
+
+def account(
+    ranks: list[tuple[dict[str, Any], str]], *, out: dict[int, str] | None = None, **more: Any
+) -> tuple[dict[str, Any], list[Chunk]]:
+    """A snapshot: each rank's row and its stderr, and other fields by name."""
+    given = dict(more)
+    rows = [
+        {"rank": rank, "host": HOSTS[rank % 3], "pid": 100 + rank, "exit_code": None, "signal": None, **row}
+        for rank, (row, _) in enumerate(ranks)
+    ]
+    chunks = [Chunk(rank, "stderr", said.encode()) for rank, (_, said) in enumerate(ranks)]
+    chunks += [Chunk(rank, "stdout", said.encode()) for rank, said in (out or {}).items()]
+    status = {
+        "id": "train-1",
+        "state": given.pop("state", "failed"),
+        "started": 1000.0,
+        "ended": 1013.0,
+        "exit_code": 1,
+        "reason": given.pop("reason", ""),
+        "first_failure": given.pop("first", None),
+        "master": given.pop("master", {"addr": "10.0.0.1", "port": 29500}),
+        "silent": given.pop("silent", None),
+        "ranks": rows,
+        **given.pop("status", {}),
+    }
+    sent_as = {str(rank): {"err": rank, "out": rank} for rank in range(len(ranks))}
+    return {"status": status, "now": 1500.0, "ranks": sent_as, **given}, chunks
+
+
+def verdict_of(text: Text) -> Diagnosis:
+    dump = recorded_dump(text.stacks) if text.stacks else None
+    return diagnose(read_snapshot(*document(text), "node1", dump))
+
+
+_HEAD = """\
+# When a run fails
+
+`ipexctl why RUN` names the rank that failed first, how it ended and its last lines. It searches for the texts below in
+the output of that rank and of mpirun, and in the output of the other ranks if that rank only reports a lost peer. Each
+section has the text, its meaning, and what to do. *Likely* and *possible* say how certain the meaning is:
+`why` prints `likely cause` or `possible cause`. The ids are in `why --json` and do not change. In the examples rank 1
+on node2 printed the text, and the hosts are node[1-3].
+
+![ipexctl why: the kernel killed rank 2 on node3, whose memory ran out](pictures/why.svg)
+
+For a run that hangs, `why` shows where its ranks wait, and which rank does not arrive; [run](run.md) has how that works
+and `--on-hang`. Warnings that healthy runs print, too, are never its cause: with `The hostname of the client socket
+cannot be retrieved` torch says that a node's address has no name, and with `Using the loopback address as fallback`
+that gloo could not resolve a host's own name. `ipexctl doctor` checks the names.
+
+A loss of NaN is not a failure: such a run ends normally. A [wrong loss](#wrong-values) is none, either. If a failed run
+printed no known text, `why` names the exception or the exit code. It always shows the last 30 lines of the rank.
+"""
+
+
+_TAIL = """\
+## Wrong values
+
+No text shows these: the run ends well.
+
+### The Trainer's loss is multiplied by the number of ranks
+
+transformers 4.54 and later (5.23 is the newest that was tried) multiply the loss and the gradients of the `Trainer` by
+the number of ranks if the model's `forward` takes `**kwargs` and ignores `num_items_in_batch`, as BERT's classifiers
+do: `TrainingArguments` have `average_tokens_across_devices=True` since then. `ipexctl run` prints a note if the script
+uses the Trainer, there are several ranks and the environment has such a version.
+
+To do: `TrainingArguments(average_tokens_across_devices=False)`, as an argument of the script
+`--average_tokens_across_devices False`, or `accepts_loss_kwargs = False` in the model's class; each of them also ends
+the note. A causal language model divides by `num_items_in_batch` and is right with the default.
+[examples.md](examples.md#trainer_bertpy) has measured values.
+"""
+
+
+def page() -> str:
+    parts = [_HEAD]
+    for heading, texts in SECTIONS.items():
+        parts.append(f"## {heading}\n")
+        seen: dict[str, list[tuple[str, str]]] = {}
+        for text in texts:
+            cause = verdict_of(text).cause
+            assert cause is not None, text
+            seen.setdefault(text.id, []).append(
+                (_printed(text), f"Means ({cause.confidence}): {cause.sentence}.\n\n{cause.fix}")
+            )
+        for id_, examples in seen.items():
+            parts.append(f"### {id_}\n")
+            for at, (printed, means) in enumerate(examples):
+                if printed:
+                    parts.append(f"```text\n{printed}\n```\n")
+                if at + 1 == len(examples) or examples[at + 1][1] != means:
+                    sentence, _, fix = means.partition("\n\n")
+                    parts += [f"{sentence}\n", f"To do: {fix}\n"]
+    return "\n".join([*parts, _TAIL])
+
+
+def _printed(text: Text) -> str:
+    if text.stacks:
+        return "\n".join(line for _, line in place_lines(recorded_dump(text.stacks)))
+    if text.text:
+        return text.text
+    if text.signal:
+        return f"(killed by {signal.Signals(text.signal).name}, without a message)"
+    if text.lost:
+        return f"(exit code {text.exit_code}, and {text.lost:,} bytes of its output are not in the record)"
+    return f"(exit code {text.exit_code}, without an exception)"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -1,0 +1,251 @@
+"""`run --exclusive` and `--wait`: calls that lock the same hosts, on hosts that answer as the scripts of a look and a
+lock do. `tests/unit/facts/test_probe.py` has these scripts."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from ipexctl.hosts.host import Host
+from ipexctl.node.common.frames import StreamName
+from ipexctl.remote.cancel import Cancel, Deadline
+from ipexctl.remote.command import Command
+from ipexctl.remote.outcome import Unreachable
+from ipexctl.remote.session import Ended, Readable, Session
+from ipexctl.remote.session_pool import SessionPool
+from ipexctl.run.start import exclusive
+from ipexctl.run.start.exclusive import HostLocks, lock_hosts
+from ipexctl.run.start.request import StartError
+
+HOSTS = [Host("node1", "10.0.0.1"), Host("node2", "10.0.0.2")]
+
+
+@dataclass
+class Machine:
+    """A host with a lock, and the runs on it."""
+
+    name: str
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    holders: list[str] = field(default_factory=list)
+    runs: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    is_away: bool = False
+    hides: bool = False
+    lacks: str = ""
+    looks: int = 0
+    together: threading.Barrier | None = None
+    """For the first looks of calls at the same moment."""
+
+    def look(self) -> bytes:
+        self.looks += 1
+        time.sleep(0.03 * (self.looks % 2) * (self.name == "node1"))  # hosts answer in any order
+        lines = ["run.hidden yes"] * self.hides + ["run.boot 1000", "run.account 7 alice"]
+        lines += [f"run.program 5 rank {run} 7 100" for run in list(self.runs)]
+        lines += [f"run.program 6 lock {run} 7 100" for run in list(self.holders)]
+        if self.together is not None and self.looks <= self.together.parties:
+            self.together.wait(10)
+        return "\n".join(
+            [*lines[: -1 if self.lacks == "awk" else None], f"machine {self.name}", "looked yes", ""]
+        ).encode()
+
+
+@dataclass
+class MachineSession(Session):
+    host: Host
+    machine: Machine
+
+    @property
+    def server_key(self) -> None:
+        return None
+
+    def _run(
+        self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
+    ) -> Ended:
+        if self.machine.is_away:
+            raise Unreachable("the connection was lost")
+        if command.label != "the lock":
+            sink("stdout", self.machine.look())
+            return Ended(0)
+        assert stdin is not None
+        words = shlex.split(command.script)
+        run = words[words.index("ipexctl-host-lock") + 1]
+        if self.machine.lacks == "flock":
+            return Ended(127)
+        self.machine.holders.append(run)  # a process is seen before it has the lock
+        if not self.machine.lock.acquire(blocking=False):
+            time.sleep(0.1)
+            self.machine.holders.remove(run)
+            return Ended(1)
+        sink("stdout", b"he")
+        sink("stdout", b"ld\n")
+        if stdin.read():
+            self.machine.left.append(run)
+        self.machine.holders.remove(run)
+        self.machine.lock.release()
+        return Ended(0)
+
+    def close(self) -> None: ...
+
+
+class Connector:
+    def __init__(self, machines: dict[str, Machine]) -> None:
+        self.machines = machines
+
+    def open(self, host: Host, cancel: Cancel) -> MachineSession:
+        del cancel
+        if self.machines[host.name].is_away:
+            raise Unreachable("it does not answer")
+        return MachineSession(host, self.machines[host.name])
+
+
+@pytest.fixture
+def machines(monkeypatch: pytest.MonkeyPatch) -> dict[str, Machine]:
+    monkeypatch.setattr(exclusive, "POLL", 0.05)
+    return {host.name: Machine(host.name) for host in HOSTS}
+
+
+def lock(
+    machines: dict[str, Machine],
+    run: str = "mine",
+    seconds: float | None = None,
+    said: list[str] | None = None,
+    cancel: Cancel | None = None,
+) -> HostLocks:
+    notify = said.append if said is not None else lambda _: None
+    pool = SessionPool(Connector(machines), cancel or Cancel(), forks=8)  # type: ignore[arg-type]
+    return lock_hosts([Host(name, "") for name in machines], run, seconds, pool, notify)
+
+
+def holders(machines: dict[str, Machine]) -> list[list[str]]:
+    return [machine.holders for machine in machines.values()]
+
+
+def test_free_hosts_are_locked_until_they_are_released_or_the_run_takes_their_place(
+    machines: dict[str, Machine],
+) -> None:
+    machines["node2"].hides = True
+    machines["alias"] = machines["node1"]  # one machine has one lock, whatever its names are
+    locks = lock(machines)
+    assert (locks.has_waited, locks.hiding) == (False, ("node2",))
+    assert holders(machines) == [["mine"]] * 3
+    locks.release()
+    assert holders(machines) == [[], [], []]
+    lock(machines).leave("/h/runs/mine")
+    assert [machine.left for machine in machines.values()] == [["mine"]] * 3
+
+
+@pytest.mark.parametrize("kind", ["runs", "holders"])
+def test_a_run_or_a_call_on_any_host_refuses_and_no_lock_is_left(machines: dict[str, Machine], kind: str) -> None:
+    getattr(machines["node2"], kind).append("other-1")
+    with pytest.raises(StartError) as caught:
+        lock(machines)
+    failure = caught.value.failure
+    assert (failure.exit_code, failure.hosts) == (1, ("node2",))
+    assert [other.id for other in failure.other_runs] == ["other-1"]
+    assert all(word in failure.reason for word in ("other-1", "alice", "node2"))
+    assert "--wait 3600" in failure.fix
+    assert machines["node1"].holders == []
+
+
+def test_a_lock_of_a_call_that_is_not_seen_refuses(machines: dict[str, Machine]) -> None:
+    with machines["node2"].lock, pytest.raises(StartError, match="not seen, is starting a run on node2") as caught:
+        lock(machines)
+    assert (caught.value.failure.exit_code, caught.value.failure.hosts) == (1, ("node2",))
+    assert machines["node1"].holders == []
+
+
+@pytest.mark.parametrize(("lacks", "text"), [("awk", "can't be listed"), ("flock", "lock can't be taken")])
+def test_a_host_that_lacks_a_program_is_named(machines: dict[str, Machine], lacks: str, text: str) -> None:
+    machines["node2"].lacks = lacks
+    with pytest.raises(StartError, match=f"node2: .*{text}"):
+        lock(machines)
+    assert machines["node1"].holders == []
+
+
+def test_of_calls_at_the_same_moment_exactly_one_starts() -> None:
+    """None has locked a host when they look, and each knows the machines by other names, in another order."""
+    for attempt in range(20):
+        machines = [Machine("node1", together=threading.Barrier(3)), Machine("node2")]
+        outcomes: dict[str, HostLocks | StartError] = {}
+
+        def call(run: str, known: dict[str, Machine], outcomes: dict[str, HostLocks | StartError] = outcomes) -> None:
+            try:
+                outcomes[run] = lock(known, run)
+            except StartError as error:
+                outcomes[run] = error
+
+        names = [dict(zip("ab", machines[::step], strict=True)) for step in (1, -1, 1)]
+        threads = [threading.Thread(target=call, args=(f"run{attempt}-{n}", known)) for n, known in enumerate(names)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        locks = [outcome for outcome in outcomes.values() if isinstance(outcome, HostLocks)]
+        assert (len(outcomes), len(locks)) == (3, 1), outcomes
+        locks[0].release()
+
+
+def test_a_wait_says_once_what_it_waits_for_and_starts_when_the_hosts_are_free(machines: dict[str, Machine]) -> None:
+    said: list[str] = []
+    for machine in machines.values():
+        machine.runs.append("other-1")
+
+    def next_run() -> None:
+        machines["node2"].runs.clear()
+        machines["node1"].runs[:] = ["other-2"]
+        threading.Timer(0.4, machines["node1"].runs.clear).start()
+
+    threading.Timer(0.4, next_run).start()
+    locks = lock(machines, seconds=30, said=said)
+    assert locks.has_waited
+    assert machines["node1"].looks > 6
+    assert ["other-1" in said[0], "other-2" in said[-2], "free" in said[-1]] == [True] * 3
+    assert len(said) <= 4, said  # other-1 may have left one host first
+    locks.release()
+
+
+def test_a_wait_ends_as_exclusive_does_when_its_time_is_over(machines: dict[str, Machine]) -> None:
+    machines["node1"].runs.append("other-1")
+    began = time.monotonic()
+    with pytest.raises(StartError, match="after a wait of") as caught:
+        lock(machines, seconds=0.3)
+    assert 0.3 <= time.monotonic() - began < 10
+    assert (caught.value.failure.exit_code, caught.value.failure.hosts) == (1, ("node1",))
+
+
+def test_a_host_that_is_away_during_the_wait_is_not_free(machines: dict[str, Machine]) -> None:
+    said: list[str] = []
+    machines["node1"].runs.append("other-1")
+
+    def reboot() -> None:
+        machines["node1"].runs.clear()
+        machines["node2"].is_away = True
+        threading.Timer(0.4, setattr, [machines["node2"], "is_away", False]).start()
+
+    threading.Timer(0.3, reboot).start()
+    lock(machines, seconds=30, said=said).release()
+    assert any("node2 does not answer" in text for text in said)
+    machines["node1"].runs.append("other-1")
+    threading.Timer(0.1, setattr, [machines["node2"], "is_away", True]).start()
+    threading.Timer(0.2, machines["node1"].runs.clear).start()
+    with pytest.raises(StartError) as caught:
+        lock(machines, seconds=0.6)
+    assert (caught.value.failure.exit_code, caught.value.failure.hosts) == (3, ("node2",))
+    began = time.monotonic()
+    with pytest.raises(StartError):  # it was away from the beginning
+        lock(machines, seconds=60)
+    assert time.monotonic() - began < 30
+
+
+def test_a_cancelled_wait_ends_without_a_lock(machines: dict[str, Machine]) -> None:
+    machines["node1"].runs.append("other-1")
+    cancel = Cancel()
+    threading.Timer(0.3, cancel.throw).start()
+    with pytest.raises(StartError, match="stopped"):
+        lock(machines, seconds=60, cancel=cancel)
+    assert holders(machines) == [[], []]

@@ -1,0 +1,216 @@
+"""A node0 that falls silent or away: the follower says so, connects again for --reconnect seconds, and ends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ipexctl.hosts.host import Host
+from ipexctl.node.common.frames import CompressedFrameWriter, StreamName, encode_json
+from ipexctl.remote.cancel import Cancel, Deadline
+from ipexctl.remote.command import Command
+from ipexctl.remote.outcome import HostError, Unreachable
+from ipexctl.remote.progress import Notice
+from ipexctl.remote.reply import MalformedReply
+from ipexctl.remote.session import Ended, Readable, Session
+from ipexctl.run import follow, reconnect
+from ipexctl.run.follow import Follower, RunEnded, RunUpdate
+from ipexctl.run.registry import RunRecord
+
+SILENCE = 0.3
+HOST = Host("node1", "node1")
+STATUS: dict[str, Any] = {"state": "running", "supervisor": {}, "ranks": [], "exit_code": None}
+LAST = b'{"event": "done", "status": {"state": "ok", "supervisor": {}, "ranks": [], "exit_code": 0}}\n'
+
+
+class Node0(Session):
+    """Sends frames with pauses between them; then the run is over, or nothing follows until the session is closed."""
+
+    host = HOST
+    server_key = None
+
+    def __init__(self, frames: list[dict[str, Any]], pause: float, *, is_over: bool, junk: bytes = b"") -> None:
+        self.frames, self.pause, self.is_over, self.junk = frames, pause, is_over, junk
+        self.closed = threading.Event()
+
+    def _run(
+        self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
+    ) -> Ended:
+        del command, stdin, deadline
+
+        def write(data: bytes) -> None:
+            sink("stdout", data)
+
+        write(b'{"event": "frames"}\n')
+        writer = CompressedFrameWriter(write)
+        for frame in self.frames:
+            if self.closed.wait(self.pause):
+                raise Unreachable("the connection was lost")
+            writer.send(encode_json(frame))
+            writer.flush()
+        if self.is_over:
+            writer.close()
+            write(LAST)
+            return Ended(0)
+        while not self.closed.wait(0.05):
+            sink("stderr", self.junk)
+        raise Unreachable("the connection was lost")
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+@pytest.fixture(autouse=True)
+def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconnect, "NODE0_MOST_SILENCE", SILENCE)
+    monkeypatch.setattr(follow, "RETRY_INTERVALS", (0.01,))
+
+
+def follow_through(*sessions: Node0, blocked: float = 0, seconds: float = 60) -> tuple[Follower, list[RunUpdate]]:
+    """After the last session, node0 can't be reached."""
+    left = iter(sessions)
+    watched: list[RunUpdate] = []
+
+    def open_session(cancel: Cancel) -> Session:
+        del cancel
+        if (session := next(left, None)) is None:
+            raise Unreachable("no route to host")
+        return session
+
+    def watch(event: RunUpdate) -> None:
+        time.sleep(blocked)
+        watched.append(event)
+
+    record = RunRecord("r1", HOST, "/home/me/.ipexctl", "python3", world_size=2)
+    return Follower(record, open_session, watch, Cancel(), reconnect=seconds), watched
+
+
+@pytest.mark.parametrize("junk", [b"", b"junk\n" * 100])
+def test_a_node0_that_sends_nothing_is_unreachable(junk: bytes) -> None:
+    follower, _ = follow_through(Node0([], 0, is_over=False, junk=junk))
+    started = time.monotonic()
+    with pytest.raises(Unreachable, match="nothing has come"):
+        follower.follow()
+    assert time.monotonic() - started < SILENCE + 2
+
+
+def warnings(watched: list[RunUpdate]) -> list[str]:
+    return [event.text for event in watched if isinstance(event, Notice) and event.warning]
+
+
+def test_a_node0_that_sends_one_frame_and_falls_silent_again_and_again_holds_no_call_for_ever() -> None:
+    silent = [Node0([{"status": STATUS}], 0, is_over=False) for _ in range(40)]
+    follower, watched = follow_through(*silent, seconds=4.5 * SILENCE)
+    with pytest.raises(Unreachable) as caught:
+        follower.follow()
+    assert 3 <= sum(session.closed.is_set() for session in silent) <= 6
+    assert "ipexctl attach r1" in caught.value.fix
+    assert "ipexctl why r1" in caught.value.fix
+    assert all("node1" in text for text in warnings(watched))
+
+
+def test_a_node0_that_is_away_ends_the_call_after_the_seconds_of_reconnect() -> None:
+    follower, watched = follow_through(Node0([{"status": STATUS}], 0, is_over=False), seconds=2 * SILENCE)
+    started = time.monotonic()
+    with pytest.raises(Unreachable, match="no route to host"):
+        follower.follow()
+    assert 2 * SILENCE <= time.monotonic() - started < 2 * SILENCE + 2
+    assert len(warnings(watched)) == 1
+    assert "--reconnect" in warnings(watched)[0]
+    assert not any("continues" in text or "goes on" in text for text in warnings(watched))
+
+
+def test_without_seconds_to_reconnect_the_first_loss_ends_the_call() -> None:
+    follower, watched = follow_through(Node0([{"status": STATUS}], 0, is_over=False), seconds=0)
+    with pytest.raises(Unreachable):
+        follower.follow()
+    assert not warnings(watched)
+
+
+def test_one_silence_is_a_lost_connection() -> None:
+    follower, watched = follow_through(
+        Node0([{"status": STATUS}], 0, is_over=False), Node0([{"status": STATUS}], 0, is_over=True)
+    )
+    assert follower.follow().exit_code == 0
+    assert isinstance(watched[-1], RunEnded)
+
+
+def test_a_run_without_output_is_followed_to_its_end() -> None:
+    follower, watched = follow_through(Node0([{"status": STATUS}, *[{}] * 8], SILENCE / 3, is_over=True))
+    assert follower.follow().exit_code == 0
+    assert not [event for event in watched if isinstance(event, Notice)]
+
+
+def test_blocked_terminal_does_not_count_as_silence_of_node0() -> None:
+    follower, watched = follow_through(Node0([{"status": STATUS}] * 2, 0, is_over=True), blocked=2 * SILENCE)
+    assert follower.follow().exit_code == 0
+    assert not [event for event in watched if isinstance(event, Notice)]
+
+
+@pytest.mark.parametrize("status", [[None], "running", None])
+def test_a_status_that_is_no_object_is_refused(status: object) -> None:
+    follower, _ = follow_through(Node0([{"status": status}], 0, is_over=True))
+    with pytest.raises(MalformedReply):
+        follower.follow()
+
+
+class KilledProgram(Node0):
+    """A program that sends these frames and is killed."""
+
+    def _run(
+        self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
+    ) -> Ended:
+        del command, stdin, deadline
+
+        def write(data: bytes) -> None:
+            sink("stdout", data)
+
+        if self.frames:
+            write(b'{"event": "frames"}\n')
+            writer = CompressedFrameWriter(write)
+            for frame in self.frames:
+                writer.send(encode_json(frame))
+            writer.flush()
+        sink("stderr", self.junk)
+        return Ended(137)
+
+
+@pytest.mark.parametrize("reconnect_for", [0, 60])
+def test_a_program_that_is_killed_on_node0_is_started_again(reconnect_for: float) -> None:
+    killed = [KilledProgram([{"status": STATUS}], 0, is_over=False) for _ in range(3)]
+    follower, watched = follow_through(*killed, Node0([{"status": STATUS}], 0, is_over=True), seconds=reconnect_for)
+    assert follower.follow().exit_code == 0
+    assert [text.count("node1") for text in warnings(watched)] == [1, 1, 1]
+    assert all("exit code 137" in text for text in warnings(watched))
+
+
+@pytest.mark.parametrize("frames", [[], [{"status": STATUS}]])
+def test_a_python_that_fails_at_each_start_ends_the_call(frames: list[dict[str, Any]]) -> None:
+    broken = [KilledProgram(frames, 0, is_over=False, junk=b"Illegal instruction\n") for _ in range(50)]
+    follower, watched = follow_through(Node0([{"status": STATUS}], 0, is_over=False), *broken)
+    with pytest.raises(HostError) as caught:
+        follower.follow()
+    assert not isinstance(caught.value, Unreachable)
+    assert "5 times" in caught.value.reason
+    assert "Illegal instruction" in caught.value.reason
+    assert "cannot be seen" in caught.value.reason
+    assert "ipexctl attach r1" in caught.value.fix
+    assert len(warnings(watched)) == 5  # the silence of the first program, and four starts
+
+
+def test_an_end_of_a_program_that_has_followed_for_long_counts_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "NODE0_STEADY", 0.0)
+    killed = [KilledProgram([{"status": STATUS}], 0, is_over=False) for _ in range(12)]
+    follower, _ = follow_through(*killed, Node0([{"status": STATUS}], 0, is_over=True))
+    assert follower.follow().exit_code == 0
+
+
+def test_a_program_that_was_never_heard_ends_the_call_at_once() -> None:
+    follower, watched = follow_through(KilledProgram([], 0, is_over=False))
+    with pytest.raises(HostError, match="exit code 137"):
+        follower.follow()
+    assert not watched

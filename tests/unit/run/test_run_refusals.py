@@ -1,0 +1,374 @@
+"""Refusals of a run: one message with the hosts it is about and the next command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from ipexctl.call_options import NO_OPTIONS, CallOptions
+from ipexctl.errors import UserError
+from ipexctl.facts.facts import Facts
+from ipexctl.facts.network import Address, Network, Nic
+from ipexctl.facts.system import Account, Security, System
+from ipexctl.files.manifest import Manifest
+from ipexctl.hosts.host import Host
+from ipexctl.launch.request import RankEnv
+from ipexctl.node.common.job import ConnectivityRecord
+from ipexctl.node.files.manifest import EntryKind, ManifestEntry
+from ipexctl.node.network.connectivity import Connections
+from ipexctl.node.network.replies import NodeResult
+from ipexctl.remote.reply import MalformedReply
+from ipexctl.run.ranks import parse_ranks
+from ipexctl.run.start.context import RunContext
+from ipexctl.run.start.preflight import connectivity as ways
+from ipexctl.run.start.preflight import paths as places
+from ipexctl.run.start.preflight.before_install import needs_logins
+from ipexctl.run.start.preflight.checkpoint import check_synced_path, check_unsynced_path
+from ipexctl.run.start.project import ProjectLocation
+from ipexctl.run.start.request import StartError, StartFailure, check_ranks, check_request
+from ipexctl.spec import Export, RunSpec
+from message_data import missing
+
+ADDRESSES = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"}
+OK = NodeResult("ok")
+
+
+def found(**more: Any) -> str:
+    said = {"version": "3.11.2", "prefix": "/v", "packages": {"torch": "2.13.0"}, "mpi": True, "libraries": ["/v/lib"]}
+    return "found " + json.dumps({**said, "providers": [], **more}) + "\n"
+
+
+def evaluate(output: Mapping[str, str], python: str | None) -> places.CheckedPaths:
+    """The result of what the script printed on each host."""
+    hosts = [Host(name, name) for name in output]
+    return places.evaluate_paths({name: places.parse_paths(text) for name, text in output.items()}, python, hosts, {})
+
+
+def test_hosts_where_another_account_can_change_a_path_share_a_note() -> None:
+    exposed = "exposed --python /srv/env/bin/python\t/srv/env belongs to uid 1000\x1b\n"
+    (note,) = evaluate({"n1": exposed + found(), "n2": found(), "n3": exposed + found()}, "/srv/env/bin/python").notes
+    assert missing(note, "n[1,3] uid 1000 /srv/env/bin/python") == []
+    assert "\x1b" not in note
+
+
+@pytest.mark.parametrize(
+    ("local", "program", "data"),
+    [
+        (places.LocalData("/d a", "/d a"), "ipexctl push '/d a' '/d a' -l 'n[2-3]'", ""),
+        (places.LocalData("/p/d", "/home/me/d"), "ipexctl push /p/d /home/me/d;", "--data /home/me/d"),
+        (None, "ssh ", ""),
+    ],
+)
+def test_missing_data_is_pushed_where_the_control_machine_has_it(
+    local: places.LocalData | None, program: str, data: str
+) -> None:
+    hosts = [Host(name, name) for name in ("n1", "n2", "n3")]
+    said = {"n1": "", "n2": "--data /d a\n", "n3": "--data /d a\n"}
+    with pytest.raises(StartError) as caught:
+        found = {name: places.parse_paths(text) for name, text in said.items()}
+        places.evaluate_paths(found, None, hosts, {"/d a": local} if local else {})
+    assert program in caught.value.failure.fix
+    assert caught.value.failure.fix.endswith(data)
+    assert ("ipexctl push" in caught.value.failure.fix) == (local is not None)
+
+
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        "found\n",
+        "found {\n",
+        "found []\n",
+        "found {}\n",
+        "found " + "[" * 100_000 + "\n",
+        found(version=3),
+        found(version="3"),
+        found(version="3.x.1"),
+        found(version="9" * 5000 + ".1.1"),
+        found(prefix=None),
+        found(packages=["torch"]),
+        found(packages={"torch": 2}),
+        found(mpi="yes"),
+        found(providers="/x"),
+        found(libraries=[1]),
+    ],
+)
+def test_malformed_reply_about_python_is_an_error_of_the_host(malformed: str) -> None:
+    with pytest.raises(MalformedReply):
+        places.parse_paths(malformed)
+
+
+def test_open_connections_are_no_failure() -> None:
+    ways.evaluate_connectivity("a", ADDRESSES, {"b": OK, "c": OK})
+
+
+def test_failed_login_is_reported_before_ports_with_trust_as_fix() -> None:
+    results = {"b": NodeResult("back", "x"), "c": NodeResult("login", "denied")}
+    with pytest.raises(StartError) as caught:
+        ways.evaluate_connectivity("a", ADDRESSES, results)
+    assert caught.value.failure.hosts == ("c",)
+    assert missing(caught.value.failure.reason, "a c denied") == []
+    assert caught.value.failure.fix.startswith("ipexctl trust")
+
+
+RECORD = '{"key": "k", "checked": 100.5}'
+
+
+@pytest.mark.parametrize(
+    ("rest", "is_valid"),
+    [
+        (f"500.25 9.9\n{RECORD}\n", True),
+        (f"701.0 9.9\n{RECORD}\n", False),  # too old
+        (f"50.0 9.9\n{RECORD}\n", False),  # of an earlier boot
+        (f"\n{RECORD}", False),
+        ("500.25 9.9\n", False),
+        ('500.25 9.9\n{"key": 1, "checked": 100.5}', False),
+        ('500.25 9.9\n{"key": "k", "checked": NaN}', False),
+        ("500.25 9.9\n[1]", False),
+    ],
+)
+def test_only_recent_valid_connectivity_records_are_used(rest: str, is_valid: bool) -> None:
+    files = ways.parse_node0(f"Host b\n\n{ways._MARK}\n{rest}")
+    assert files.ssh_config == "Host b\n"
+    assert files.connectivity == (ConnectivityRecord("k", 100.5) if is_valid else None)
+
+
+@pytest.mark.parametrize(
+    ("options", "is_needed"),
+    [
+        ({}, True),
+        ({"stack": "torch"}, False),
+        ({"stack": "torch-2.13"}, False),
+        ({"stack": "torch", "mpi": "intel"}, True),
+        ({"stack": "torch", "backend": "ccl"}, True),
+        ({"stack": "torch", "launcher": "mpirun"}, True),
+        ({"stack": "ipex-2.8"}, True),
+        ({"stack": "ipex-2.8", "backend": "gloo"}, False),
+        ({"launcher": "direct"}, False),
+        ({"backend": "none"}, False),
+    ],
+)
+def test_logins_are_needed_before_an_install_only_for_ranks_of_an_mpirun(
+    options: dict[str, Any], *, is_needed: bool
+) -> None:
+    assert needs_logins(RunSpec("script", ("train.py",), **options)) == is_needed
+
+
+def test_connections_are_checked_again_after_any_change_of_a_host() -> None:
+    hosts = [Host("a", "10.0.0.1"), Host("b", "10.0.0.2")]
+
+    def key(config: str = "", python: str = "/env/bin/python", **changes: Any) -> str:
+        nic = Nic("eth0", kind="ethernet", mac="02:00:00:00:00:01", addresses=(Address("10.0.0.2", 24),))
+        of_b = Facts(**{"system": System(boot="1"), "network": Network(nics=(nic,)), **changes})
+        facts = {"a": Facts(system=System(boot="1")), "b": of_b}
+        context = RunContext(
+            tuple(hosts), facts, ADDRESSES, "/h", RankEnv(python), node0=ways.Node0Files(ssh_config=config)
+        )
+        connections: Connections = {
+            "address": "10.0.0.1",
+            "python": python,
+            "ssh": ["ssh"],
+            "nodes": [],
+            "seconds": 6.0,
+            "record": "/h/runs/record",
+        }
+        return ways.connectivity_key(hosts, connections, context)
+
+    assert key() == key() != ""
+    changed = [
+        key(config="Host b"),
+        key(python="/other/bin/python"),
+        key(system=System(boot="2")),
+        key(network=Network()),
+        key(security=Security(firewall=("ufw",))),
+        key(account=Account(user="other")),
+    ]
+    assert len({key(), *changed}) == len(changed) + 1
+    assert key(system=System()) == ""
+
+
+def test_python_equal_on_all_hosts_becomes_an_environment() -> None:
+    env = evaluate({"a": found(), "b": found()}, "/v/bin/python").env
+    assert env is not None
+    assert (env.python, env.prefix, env.ccl, env.mpi_backend) == ("/v/bin/python", "/v", False, None)
+    assert env.variables == {"PATH": "/v/bin", "I_MPI_ROOT": "/v", "LD_LIBRARY_PATH": "/v/lib"}
+    assert set(env.prepended) == {"PATH", "LD_LIBRARY_PATH"}
+    without = evaluate({"a": found(), "b": found(mpi=False)}, "/v/bin/python")
+    assert without.env is not None
+    assert "I_MPI_ROOT" not in without.env.variables
+
+
+MPI = "mpi /o/bin/mpirun\tmpirun (Open MPI) 5.0.11|\n"
+
+
+@pytest.mark.parametrize(
+    ("python", "answers", "hosts", "words"),
+    [
+        ("/v/bin/python", [found(), ""], "b", "b"),
+        ("/v/bin/python", ["python it is not there\n", "python it is not there\n"], "ab", "/v/bin/python a,b"),
+        ("/v/bin/python", [found(), "python no such library\n"], "b", "/v/bin/python b no such library"),
+        ("/v/bin/python", [found(), found(version="3.12.1")], "b", "/v/bin/python 3.11 a 3.12 b"),
+        ("/v/bin/python", [found(), found(packages={})], "b", "/v/bin/python torch 2.13.0 a b"),
+        ("/v/bin/python", [found(version="3.6.8")], "a", "/v/bin/python a 3.6.8"),
+        (None, ["", "--data /d\n", "--data /d\n"], "bc", "--data /d b,c"),
+        (None, ["--data /d\n", "--data /d\n"], "ab", "--data /d a,b"),
+        (None, ["", "--no-sync /data/p/train.py\n"], "b", "--no-sync /data/p/train.py b"),
+        (None, [MPI, MPI.replace("5.0.11", "4.1.6")], "b", "openmpi 5.0.11 a 4.1.6 b"),
+        (None, [MPI, "--mpi /o/bin/mpirun\n"], "b", "--mpi /o/bin/mpirun b"),
+    ],
+)
+def test_missing_or_different_files_are_reported_with_their_host(
+    python: str | None, answers: list[str], hosts: str, words: str
+) -> None:
+    with pytest.raises(StartError) as caught:
+        evaluate(dict(zip("abc", answers, strict=False)), python)
+    assert caught.value.failure.hosts == tuple(hosts)
+    assert missing(caught.value.failure.reason, words) == []
+    assert ("--no-sync" in caught.value.failure.fix) == ("--no-sync" in words)
+
+
+def test_no_requested_paths_give_an_empty_result() -> None:
+    assert evaluate({"a": "", "b": ""}, None) == places.CheckedPaths()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"n": 0},
+        {"ppn": -1},
+        {"master_port": 99999},
+        {"mpi": "foo"},
+        {"exports": (Export("RANK", "0"),)},
+        {"python": "python3"},
+        {"setup": "env.sh"},
+        {"kind": "command", "argv": ("/bin/sh", "-c", "mpirun -n 4 python train.py")},
+        {"kind": "command", "argv": ("torchrun", "train.py")},
+        *({"env": name} for name in ("", ".", "..", "a/b", "/etc", "a\nb", "a\n", "-x", "~", "a b", "ü", "x" * 65)),
+    ],
+)
+def test_invalid_requests_are_refused_before_connecting(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError):
+        check_request(RunSpec(**{"kind": "script", "argv": ("train.py",), **wrong}))
+
+
+@pytest.mark.parametrize(
+    ("spec", "ranks", "data"),
+    [
+        (RunSpec("script", ("train.py",), n=7, ppn=2), "all", "-n 7 --ppn 2 4 3"),
+        (RunSpec("script", ("train.py",), n=3), "3", "--ranks 3"),
+        (RunSpec("script", ("train.py",), ppn=2), "6-9", "--ranks 6-9"),
+    ],
+)
+def test_impossible_ranks_are_refused_before_connecting(spec: RunSpec, ranks: str, data: str) -> None:
+    hosts = [Host(name, name) for name in ADDRESSES]
+    with pytest.raises(UserError) as caught:
+        check_ranks(spec, hosts, parse_ranks(ranks))
+    assert missing(caught.value.message, data) == []
+    check_ranks(RunSpec("script", ("train.py",)), hosts, parse_ranks("9"))
+
+
+def test_mpi_given_by_path_is_identified_by_its_version_output() -> None:
+    checked = evaluate({"a": MPI, "b": MPI}, None)
+    assert checked.mpi is not None
+    assert (checked.mpi.path, checked.mpi.flavor, checked.mpi.version) == ("/o/bin/mpirun", "openmpi", "5.0.11")
+
+
+def test_fix_repeats_the_host_options() -> None:
+    said = StartFailure("REASON", "ipexctl install --env x; ipexctl ps")
+    assert (
+        said.with_call_options(CallOptions(" -H 'my hosts' -l a")).fix
+        == "ipexctl install -H 'my hosts' -l a --env x; ipexctl ps"
+    )
+    assert said.with_call_options(NO_OPTIONS).fix == said.fix
+
+
+@pytest.mark.parametrize("pattern", ["", "samples/s", "(", r"(\d+)/(\d+)", "(" * 200 + "x" + ")" * 200])
+def test_a_metric_without_exactly_one_group_is_refused(pattern: str) -> None:
+    with pytest.raises(UserError) as caught:
+        check_request(RunSpec("script", ("train.py",), metric=pattern))
+    assert missing(caught.value.fix, "--metric") == []
+    check_request(RunSpec("script", ("train.py",), metric=r"samples/s: (\S+)"))
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "..", "../..", ".", "a//b", "//a", "a/../b", "a\nb", "~/x", ".ipexctl", "a/.ipexctl"]
+)
+def test_a_checkpoint_that_is_no_plain_path_is_refused(path: str) -> None:
+    request = RunSpec("script", ("train.py",), checkpoint=path)
+    with pytest.raises(UserError) as caught:
+        check_request(request)
+    assert missing(caught.value.fix, "--checkpoint") == []
+    for good in ("checkpoints/last.pt", "/scratch/me/last.pt", "../../last.pt", "/home/me/.ipexctl/code/p/out"):
+        check_request(RunSpec("script", ("train.py",), checkpoint=good))
+
+
+@pytest.mark.parametrize(
+    ("subdirectory", "checkpoint", "is_refused"),
+    [
+        (".", "ckpt", True),
+        (".", "ckpt/last.pt", True),
+        (".", "a/ckpt", True),
+        ("a", "ckpt/x", True),
+        ("a", "../ckpt", True),
+        ("a", "x", False),
+        (".", "ckpt2", False),
+        (".", "a/x", False),
+        (".", "file/x", False),
+        (".", "../ckpt", False),
+        (".", "/ckpt", False),
+        (".", "", False),
+    ],
+)
+def test_checkpoint_through_a_link_of_the_project_is_refused(
+    tmp_path: Path, subdirectory: str, checkpoint: str, is_refused: bool
+) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "ckpt").symlink_to("../../../.aws")
+    (tmp_path / "a/ckpt").symlink_to("../b")
+    location = ProjectLocation(tmp_path, subdirectory, ("train.py",))
+    rows = (("a", "d", ""), ("a/ckpt", "l", "../b"), ("ckpt", "l", "../../../.aws"), ("file", "f", "hash"))
+    manifest = Manifest.of(
+        ManifestEntry(path, cast("EntryKind", kind), 0o777, 0, content) for path, kind, content in rows
+    )
+    checks: tuple[Callable[[], None], ...] = (
+        lambda: check_synced_path(checkpoint, location, manifest),
+        lambda: check_unsynced_path(checkpoint, location, is_found=True),
+    )
+    for check in checks:
+        if is_refused:
+            with pytest.raises(UserError) as caught:
+                check()
+            assert missing(caught.value.message + caught.value.fix, f"{checkpoint} link --checkpoint /PATH") == []
+        else:
+            check()
+    check_unsynced_path(checkpoint, location, is_found=False)
+
+
+def test_an_environment_may_be_named_by_its_directory() -> None:
+    for name in ("default", "ipex-2.8-1a2b3c4d"):
+        check_request(RunSpec("script", ("train.py",), env=name))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "paths"),
+    [
+        ("--data /data/a --epochs 3", ["/data/a"]),
+        ("--data=/data/a /data/b/ /data/a", ["/data/a", "/data/b"]),
+        ("--output_dir /data/a --save-path=/data/b --log /data/c --logging_dir /d", []),
+        ("--catalog /data/a --outer /data/b", ["/data/a", "/data/b"]),
+        ("--verbose --data /data/a -o /data/b", ["/data/a", "/data/b"]),
+        ("data/a --x ./b ~/c lr=/1", []),
+        ("/ //x /dev/shm /proc/self", []),
+        ("--output_dir out /data/a", ["/data/a"]),
+    ],
+)
+def test_absolute_paths_that_a_script_may_read(arguments: str, paths: list[str]) -> None:
+    assert list(places.data_arguments(arguments.split())) == paths
+
+
+def test_argument_that_no_host_has_is_a_note_with_the_push_line() -> None:
+    (note,) = evaluate({"n1": "argument /data/a b\nargument /x\n", "n2": "argument /data/a b\n"}, None).notes
+    assert "ipexctl push '/data/a b' '/data/a b'" in note

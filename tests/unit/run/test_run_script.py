@@ -1,0 +1,333 @@
+"""Checks of the script before a run starts: no Python, wrong syntax, missing modules."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from doctor_rules_helpers import healthy
+
+from ipexctl.call_options import CallOptions
+from ipexctl.errors import FileError, UserError
+from ipexctl.facts.gather import HostFacts
+from ipexctl.facts.system import HomeDirectory
+from ipexctl.hosts.host import Host
+from ipexctl.node.env.replies import EnvRecord
+from ipexctl.remote.reply import Reply
+from ipexctl.run.start.context import complete_facts
+from ipexctl.run.start.preflight.imports import (
+    Import,
+    ScriptFile,
+    check_imports,
+    check_syntax,
+    install_command,
+    project_module,
+    project_script,
+    read_script,
+)
+from ipexctl.run.start.project import locate_project
+from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.spec import RunSpec
+from ipexctl.stack.env.record import SCHEMA
+from ipexctl.stack.own_requirements import find_own_requirements
+from message_data import missing
+
+TRAIN = """\
+import os, torch.nn as nn
+from torch.utils.data import DataLoader
+from tqdm import tqdm
+from . import sibling
+import of_two_minds
+
+if os.environ.get("FAST"):
+    import fast
+try:
+    import wandb, of_two_minds
+except ImportError:
+    wandb = None
+
+def later():
+    import plots, tqdm
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "fix"),
+    [
+        ("train", b"\x7fELF\x02\x01\0\0", "ipexctl run -- ./train"),
+        ("data.bin", b"abc\0def", "-- ./data.bin"),
+        ("go.sh", b"#!/bin/sh\nls\n", "-- sh ./go.sh"),
+        ("bin/go", b"#!/usr/bin/env -S bash -e\nls\n", "-- bash bin/go"),
+        ("go.pl", b"#! /usr/bin/perl -w\n1;", "-- perl ./go.pl"),
+        ("plain.sh", b"for each in 1 2; do echo $each; done\n", "-- bash ./plain.sh"),
+        ("a.ipynb", b'{"cells": []}', "nbconvert"),
+    ],
+)
+def test_files_that_are_no_python_are_refused_with_a_command(name: str, data: bytes, fix: str) -> None:
+    with pytest.raises(UserError) as refused:
+        read_script(name, data)
+    assert missing(refused.value.message, name) == []
+    assert fix in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"#!/usr/bin/env python3\nimport os\n",
+        b"#!/usr/bin/env -S uv run --script\nimport os\n",
+        b"#!/bin/sh\n''''exec python3 \"$0\" \"$@\" # '''\nimport os\n",
+        b"\xef\xbb\xbfimport os\n",
+        b"# -*- coding: latin-1 -*-\nimport os; name = '\xe9'\n",
+    ],
+)
+def test_python_files_are_recognized(data: bytes) -> None:
+    assert [each.module for each in read_script("train.py", data).imports] == ["os"]
+
+
+def test_archives_and_newer_syntax_are_left_to_the_hosts() -> None:
+    assert read_script("app.pyz", b"PK\x03\x04\0\0\0") == ScriptFile("app.pyz")
+    newer = read_script("train.py", b"import tqdm\nsome syntax of the future\n")
+    assert newer.imports == ()
+    assert newer.text is not None
+
+
+def test_only_unconditional_imports_are_required() -> None:
+    needed = read_script("train.py", TRAIN.encode()).imports
+    assert needed == (Import("os", 1), Import("torch", 1), Import("tqdm", 3))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sys.path.insert(0, 'lib')",
+        "sys.path += ['lib']",
+        "from sys import path",
+        "site.addsitedir('lib')",
+        "sys.modules['tqdm'] = None",
+        "os.system('pip install tqdm')",
+        "subprocess.run([sys.executable, '-m', 'pip', 'install', 'tqdm'])",
+    ],
+)
+def test_changes_of_the_import_path_put_the_check_in_doubt(line: str) -> None:
+    assert missing(read_script("train.py", f"import os, sys, site\n{line}\nimport tqdm\n".encode()).doubt, "2") == []
+
+
+def test_pip_in_a_docstring_does_not_put_the_check_in_doubt() -> None:
+    text = '"""Needs: pip install tqdm."""\nimport tqdm, sys\nsys.exit(0)\n'
+    assert read_script("train.py", text.encode()).doubt == ""
+
+
+def failure_of(script: ScriptFile, lacking: dict[str, list[str]]) -> StartFailure:
+    with pytest.raises(StartError) as caught:
+        check_imports(script, lacking)
+    return caught.value.failure
+
+
+def test_modules_of_the_project_are_not_required(tmp_path: Path) -> None:
+    for name in ("beside.py", "ext.cpython-311-x86_64-linux-gnu.so", "pkg/__init__.py", "scripts/own.py"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    (tmp_path / "train.py").write_text("import beside, ext, pkg.deep, tqdm")
+    assert [each.module for each in project_script("train.py", tmp_path / "train.py", tmp_path).imports] == ["tqdm"]
+    below = tmp_path / "scripts" / "train.py"
+    below.write_text("import own, beside")
+    needs = project_script("scripts/train.py", below, tmp_path)
+    assert ([each.module for each in needs.imports], needs.misplaced) == (["beside"], ("beside",))
+    said = failure_of(needs, {"a": ["beside"]})
+    assert "-x PYTHONPATH=." in said.fix
+
+
+def test_module_is_read_from_the_project_or_required_on_hosts(tmp_path: Path) -> None:
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "train.py").write_text("import pkg.data, tqdm")
+    ours = project_module(("pkg.train",), tmp_path)
+    assert ours is not None
+    assert (ours.name, [each.module for each in ours.imports]) == ("pkg/train.py", ["tqdm"])
+    theirs = project_module(("torch.distributed.run",), tmp_path)
+    assert theirs is not None
+    said = failure_of(theirs, {"a": ["torch"]})
+    assert missing(said.reason, "a torch -m") == []
+    assert project_module(("pkg.made_later",), tmp_path) is None
+    with pytest.raises(UserError) as wrong:
+        project_module(("pkg.trian", "--lr", "1e-3"), tmp_path)
+    assert wrong.value.fix == "ipexctl run -m pkg.train --lr 1e-3"
+
+
+def test_module_of_a_directory_above_is_found_with_the_line_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "my project"
+    (root / "pkg").mkdir(parents=True)
+    (root / ".git").mkdir()
+    below = root / "sub" / "deep"
+    below.mkdir(parents=True)
+    (tmp_path / "outside").mkdir()
+    monkeypatch.chdir(below)
+    request = RunSpec("module", ("pkg.train", "--lr", "1e-3"))
+    script = locate_project(request, below).script
+    assert script is not None
+    failure = failure_of(script, {"a": ["pkg"]})
+    line = f"cd '{root}' && ipexctl run -m pkg.train --lr 1e-3"
+    assert failure.fix.endswith(line)
+    assert "PyPI" not in failure.fix
+    assert (
+        f"ipexctl run -H '{below}/hostfile' -l a --python /opt/py/bin/python -m pkg.train"
+        in failure.with_call_options(CallOptions(" -H hostfile -l a", " --python /opt/py/bin/python")).fix
+    )
+    elsewhere = locate_project(RunSpec("module", ("outside",)), below).script
+    assert elsewhere is not None  # not beyond the repository
+    assert "PyPI" in failure_of(elsewhere, {"a": ["outside"]}).fix
+
+
+@pytest.mark.parametrize("module", ["sympy", "yaml", "ruamel", "PIL"])
+def test_module_that_the_environment_had_means_a_damaged_environment(module: str) -> None:
+    install = "ipexctl install --stack torch --with helper"
+    packages = frozenset({"sympy", "pyyaml", "ruamel", "pillow", "torch"})
+    said = failure_of(needs("tqdm", module, install=install, packages=packages), {"a": ["tqdm", module]})
+    assert said.fix.endswith(f": {install}")
+    assert "--with tqdm" not in said.fix
+    assert missing(said.fix, module) == []
+    added = failure_of(needs("tqdm", install=install, packages=packages), {"a": ["tqdm"]})
+    assert added.fix.endswith(f"{install} --with tqdm")
+
+
+def needs(*modules: str, **more: Any) -> ScriptFile:
+    imports = tuple(Import(module, line) for line, module in enumerate(modules, 4))
+    return ScriptFile("train.py", imports=imports, **more)
+
+
+def test_fix_names_the_file_of_the_project_that_has_the_package(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("TQDM>=4\nsentence_transformers\n")
+    file = find_own_requirements(tmp_path)
+    assert file is not None
+    file = file._replace(path=Path("requirements.txt"))
+    for modules, fix in (
+        (("tqdm", "sentence_transformers"), "-r requirements.txt"),
+        (("tqdm", "peft"), "--with tqdm --with peft"),
+    ):
+        script = needs(*modules, install="ipexctl install", requirements=file)
+        assert failure_of(script, {"a": list(modules)}).fix.endswith(f"ipexctl install {fix}")
+
+
+def test_modules_installed_on_all_hosts_are_no_failure() -> None:
+    assert check_imports(needs("tqdm"), {"n1": [], "n2": []}) == ""
+
+
+def test_fix_for_a_module_of_another_python_names_python() -> None:
+    module = "tomllib" if sys.version_info >= (3, 11) else "distutils"
+    assert "Python" in failure_of(needs(module), {"a": [module]}).fix
+
+
+def test_syntax_error_is_reported_with_position_and_python_version() -> None:
+    script = ScriptFile("train.py", "x = 1\ndef f(:\n")
+    fault = Reply({"kind": "SyntaxError", "what": "invalid syntax", "line": 2, "column": 7, "python": "3.11"})
+    with pytest.raises(FileError) as wrong:
+        check_syntax(script, fault)
+    assert wrong.value.message == "train.py:2: invalid syntax"
+    assert (wrong.value.text, wrong.value.column) == ("def f(:", 7)
+    assert "Python 3.11" in wrong.value.fix
+
+
+def test_install_command_repeats_the_recorded_request() -> None:
+    asked = {"torch": "2.13", "stack": "torch", "python": None, "require_oneccl": True, "extras": ["peft>=0.17"]}
+    record = EnvRecord(
+        schema=SCHEMA,
+        name="e",
+        row="torch-2.13",
+        python="3.11",
+        interpreter="",
+        digest="",
+        packages={},
+        backend="gloo",
+        requests=(asked,),
+    )
+    said = "ipexctl install --env mine --torch 2.13 --stack torch --require-oneccl --with 'peft>=0.17'"
+    assert install_command([record], "mine") == said
+    assert install_command([], "default") == "ipexctl install"
+    bare = record._replace(requests=({"extras": []},))
+    for records in ([bare, record], [record, bare], [record._replace(requests=(asked, {}))]):
+        assert install_command(records, "mine") == said
+    assert install_command([bare], "default") == "ipexctl install"
+
+
+def test_facts_are_in_the_order_of_the_hosts() -> None:
+    hosts = [Host(name=name, address=name) for name in ("node1", "node2", "node3")]
+    answers = [HostFacts(host, "ok", facts=healthy()) for host in hosts]
+    found = complete_facts(hosts, reversed(answers))
+    assert list(found) == ["node1", "node2", "node3"]
+
+
+@pytest.mark.parametrize(
+    ("names", "own_fix", "fix"),
+    [
+        ("ab", "", "leave it out: -l '!b'"),
+        ("ab", "OWN", "OWN; or leave it out: -l '!b'"),
+        ("b", "", "see: ipexctl doctor"),
+    ],
+)
+def test_host_without_facts_is_to_be_left_out_where_others_remain(names: str, own_fix: str, fix: str) -> None:
+    hosts = [Host(name, name) for name in names]
+    answers = [HostFacts(host, "ok", facts=healthy()) for host in hosts[:-1]]
+    with pytest.raises(StartError) as refused:
+        complete_facts(hosts, [*answers, HostFacts(hosts[-1], "failed", "REASON", own_fix)])
+    assert refused.value.failure.fix == fix
+
+
+def test_a_script_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "train.py").touch()
+
+    def denied(*_: object) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("ipexctl.run.start.preflight.imports.read_regular", denied)
+    with pytest.raises(UserError, match=r"train\.py.*Permission denied"):
+        project_script("train.py", tmp_path / "train.py", tmp_path)
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_a_script_that_is_no_file_is_refused_at_once(kind: str, tmp_path: Path) -> None:
+    if kind == "fifo":
+        os.mkfifo(tmp_path / "train.py")
+    else:
+        (tmp_path / "train.py").symlink_to("/dev/zero")
+    with pytest.raises(UserError, match=r"train\.py"):
+        project_script("train.py", tmp_path / "train.py", tmp_path)
+
+
+def test_different_homes_are_named_in_the_order_of_the_hosts() -> None:
+    hosts = [Host(name, name) for name in ("a", "b", "c")]
+    paths = {"a": "/h/a", "b": "/h/b", "c": "/h/c"}
+    answers = [HostFacts(host, "ok", facts=healthy()._replace(home=HomeDirectory(paths[host.name]))) for host in hosts]
+    with pytest.raises(StartError) as refused:
+        complete_facts(hosts, reversed(answers))
+    assert refused.value.failure.hosts == ("b", "c")
+    assert "/h/a on a and /h/b on b" in refused.value.failure.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [
+        ("pkg/train.py", "pkg.train"),
+        ("./pkg/train", "pkg.train"),
+        ("train.py", "train"),
+        ("pkg.train", ""),
+        ("a.py", ""),
+    ],
+)
+def test_a_path_after_m_is_refused_with_the_name_of_the_module(tmp_path: Path, name: str, module: str) -> None:
+    (tmp_path / "pkg").mkdir()
+    for path in ("pkg/train.py", "train.py", "a/py.py"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).touch()
+    request = RunSpec("module", (name,))
+    if not module:
+        locate_project(request, tmp_path)
+        return
+    with pytest.raises(UserError) as caught:
+        locate_project(request, tmp_path)
+    assert f"-m {module}" in caught.value.fix

@@ -1,0 +1,372 @@
+"""Launch: one job file for each store, no secret in a command line, nothing left of a run that does not start."""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import tarfile
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import Mock
+
+import pytest
+
+from agent_helpers import follow_request
+from ipexctl.facts.system import Logind
+from ipexctl.hosts.host import Host
+from ipexctl.node.common.job import (
+    JobRecord,
+    Master,
+    RankJob,
+    RankPlacement,
+    StartRequest,
+    read_job,
+)
+from ipexctl.node.common.json_records import decode
+from ipexctl.node.common.records import RankStatus, RunStatus
+from ipexctl.node.run import rank_hooks
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.connector import ConnectOptions
+from ipexctl.remote.fanout import fan_out
+from ipexctl.remote.outcome import Unreachable
+from ipexctl.remote.session import Ended, Session
+from ipexctl.remote.session_pool import SessionPool
+from ipexctl.run.registry import RunRecord
+from ipexctl.run.retention import RetentionLimits
+from ipexctl.run.start import pipeline
+from ipexctl.run.start.begin import Launch, LaunchRecords, in_rank_files
+from ipexctl.run.start.call import RunCall
+from ipexctl.run.start.context import gather
+from ipexctl.run.start.pipeline import hosts_with_job_files
+from ipexctl.run.start.project import ProjectLocation
+from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.spec import RunSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from pathlib import Path
+
+    from ipexctl.node.common.frames import StreamName
+    from ipexctl.remote.cancel import Deadline
+    from ipexctl.remote.command import Command
+    from ipexctl.remote.connector import Connector
+    from ipexctl.remote.fanout import Outcome
+    from ipexctl.remote.session import Readable
+
+HOSTS = (Host("a", "a"), Host("b", "b"))
+REQUEST = RunSpec("script", ("train.py",))
+
+
+COMMON = JobRecord(2, Master("10.0.0.1"), ("true",), "", {}, id="r", rundir="/h o/runs/r")
+
+
+def job(common: JobRecord, hosts: Collection[str], with_ranks: str = "ab") -> JobRecord | None:
+    ranks = {"ab".index(host): RankJob(host, 0, 1) for host in hosts if host in with_ranks}
+    return common._replace(cwd="/", ranks=ranks, variables={"TOKEN": "s3cr3t"}) if ranks else None
+
+
+@dataclass
+class FakeNode(Session):
+    """Unpacks the files it gets, and answers as the supervisor does."""
+
+    host: Host
+    lost: bool = False
+    first_event: str = "listening"
+    after_go: str = ""
+    """State of the record after the connection was lost at the start; `nothing` if it stays lost."""
+    scripts: list[str] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=dict)
+    modes: dict[str, int] = field(default_factory=dict)
+    go: dict[str, Any] = field(default_factory=dict)
+    followed: Any = None
+
+    @property
+    def server_key(self) -> None:
+        return None
+
+    def _run(
+        self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
+    ) -> Ended:
+        del deadline
+        self.scripts.append(command.script)
+        if self.lost:
+            raise Unreachable("the connection was lost")
+        if "run.supervisor" in command.script:
+            assert stdin is not None
+            size = int(command.script.rpartition("head -c ")[2].split()[0])
+            came = stdin.read()
+            self._unpack(came[:size])
+            self.files["request"] = came[size:]
+            sink("stdout", json.dumps({"event": self.first_event}).encode() + b"\n")
+            if self.first_event != "listening":
+                return Ended(1)
+            line = stdin.read()
+            if not line:
+                return Ended(1)
+            self.go = json.loads(line)
+            self.files["job.json"] = self.go.pop("job").encode()
+            if self.after_go:
+                self.lost = self.after_go == "nothing"
+                raise Unreachable("the connection was lost")
+            sink("stdout", b'{"event": "started", "pid": 7, "master_port": 29999}\n')
+            self.followed = json.loads(stdin.read() or b"null")
+            sink("stdout", b'{"event": "done", "status": {"state": "ok"}}\n')
+        elif command.label == "look for the record":
+            return Ended(0 if self.after_go in ("stopped", "running", "malformed") else 1)
+        elif command.label == "stop the run":
+            status = [] if self.after_go == "malformed" else {"state": self.after_go}
+            answer = {"event": "done", "status": status, "was": "running"}
+            sink("stdout", json.dumps(answer).encode() + b"\n")
+        elif "tar -x" in command.script:
+            assert stdin is not None
+            self._unpack(stdin.read())
+        return Ended(0)
+
+    def _unpack(self, packed: bytes) -> None:
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+            for node in archive:
+                content = archive.extractfile(node)
+                assert content is not None
+                self.files[node.name] = content.read()
+                self.modes[node.name] = node.mode
+
+    def close(self) -> None: ...
+
+
+class FakeSessionPool:
+    def __init__(self, **more: Any) -> None:
+        self.cancel = Cancel()
+        self.nodes = {host.name: FakeNode(host, **more.get(host.name, {})) for host in HOSTS}
+
+    def session(self, host: Host) -> FakeNode:
+        return self.nodes[host.name]
+
+    def forget(self, host: Host) -> None: ...
+
+    def each(self, hosts: Sequence[Host], work: Callable[[Host, Session], Any]) -> Iterator[Outcome[Host, Any]]:
+        return fan_out(hosts, lambda host: work(host, self.session(host)), forks=2, cancel=self.cancel)
+
+
+def begin(pool: FakeSessionPool, with_ranks: str = "ab", **more: Any) -> StartFailure | None:
+    launch = launch_on(pool, **more)
+    try:
+        launch.upload_jobs(partial(job, with_ranks=with_ranks), "{}")
+        launch.start_mpirun(None)
+    except StartError as error:
+        launch.abandon()
+        return error.failure
+    return None
+
+
+def launch_on(pool: FakeSessionPool, **more: Any) -> Launch:
+    stores = more.pop("stores", {"a": "of a", "b": "of b"})
+    ranks = tuple(RankPlacement(rank, host, stores[host]) for rank, host in enumerate("ab"))
+    start = StartRequest(("mpiexec.hydra",), ranks, 2, 2, Master("10.0.0.1"), 600.0, "report")
+    given: dict[str, Any] = {"start": start, "job": COMMON, "stores": stores, **more}
+    record = RunRecord("r", HOSTS[0], "/h o", "/e/bin/python")
+    spec = LaunchRecords(record, bind="10.0.0.1", **given)
+    launch = Launch(HOSTS, spec, pool)  # type: ignore[arg-type]
+    launch.start_supervisor()
+    return launch
+
+
+def test_every_store_gets_its_job_and_the_token_by_stdin() -> None:
+    pool = FakeSessionPool()
+    assert begin(pool) is None
+    jobs = [read_job(json.loads(pool.nodes[name].files["job.json"])) for name in "ab"]
+    assert [list(record.ranks) for record in jobs] == [[0], [1]]
+    token = jobs[0].token
+    assert token == jobs[1].token == json.loads(pool.nodes["a"].files["request"])["token"]
+    assert len(token) == 64
+    for node in pool.nodes.values():
+        assert set(node.modes.values()) == {0o600}
+        assert not any("s3cr3t" in script or token in script for script in node.scripts)
+    assert decode(StartRequest, pool.nodes["a"].go, "the request").ranks == ((0, "a", "of a"), (1, "b", "of b"))
+    assert "token" not in pool.nodes["a"].go
+    assert "s3cr3t" not in json.dumps(pool.nodes["a"].go)
+
+
+@pytest.mark.parametrize(
+    ("uses", "is_sent"),
+    [({}, False), ({"needs_in_rank": True}, True)],
+)
+def test_the_package_of_a_rank_is_sent_only_if_the_run_uses_it(
+    uses: dict[str, Any], is_sent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("__init__.py", "other.py", "notes.txt"):
+        (tmp_path / name).write_text(name)
+    monkeypatch.setattr("ipexctl.run.start.begin._IN_RANK_SOURCE", tmp_path)
+    pool = FakeSessionPool()
+    assert begin(pool, **uses) is None
+    names = ("__init__.py", "other.py") if is_sent else ()
+    expected = {f"shim/ipexctl_inrank/{name}": name.encode() for name in names}
+    for node in pool.nodes.values():
+        assert {name: content for name, content in node.files.items() if "inrank" in name} == expected
+        (upload,) = [script for script in node.scripts if "tar -x" in script]
+        assert ("shim/ipexctl_inrank/__pycache__" in upload) == is_sent, "bytecode of ranks is private"
+
+
+def test_the_package_of_a_rank_is_the_one_that_the_hooks_import() -> None:
+    names = {file.name for file in in_rank_files()}
+    assert {f"shim/{rank_hooks.PACKAGE}/{name}.py" for name in ("__init__", "ddp", "channel", "meter")} <= names
+    assert all(name.endswith(".py") for name in names)
+
+
+def test_hosts_of_one_store_share_a_job() -> None:
+    pool = FakeSessionPool()
+    begin(pool, stores={"a": "one", "b": "one"})
+    assert list(json.loads(pool.nodes["a"].files["job.json"])["ranks"]) == ["0", "1"]
+    assert pool.nodes["b"].files == {}
+
+
+def test_node0_without_ranks_gets_the_job_of_its_store() -> None:
+    pool = FakeSessionPool()
+    begin(pool, stores={"a": "one", "b": "one"}, with_ranks="b")
+    assert list(json.loads(pool.nodes["a"].files["job.json"])["ranks"]) == ["1"]
+    assert pool.nodes["b"].files == {}
+
+
+def test_a_lost_host_prevents_the_start_and_uploaded_files_are_removed() -> None:
+    pool = FakeSessionPool(b={"lost": True})
+    failure = begin(pool)
+    assert failure is not None
+    assert (failure.hosts, failure.exit_code) == (("b",), 3)
+    assert pool.nodes["a"].go == {}
+    assert any("rm -rf '/h o/runs/r'" in script for script in pool.nodes["a"].scripts)
+
+
+@pytest.mark.parametrize(
+    ("after", "is_unsure"),
+    [("nothing", True), ("running", True), ("malformed", True), ("stopped", False), ("never", False)],
+)
+def test_a_run_that_may_have_started_is_stopped_or_reported_as_unsure(
+    after: str, is_unsure: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ipexctl.run.start.begin.START_CONFIRMED", 0.1)
+    failure = begin(FakeSessionPool(a={"after_go": after}))
+    assert failure is not None
+    assert failure.is_unsure == is_unsure
+
+
+def test_older_runs_are_pruned_in_the_round_trip_that_uploads_the_job() -> None:
+    pool = FakeSessionPool()
+    begin(pool, retention=RetentionLimits(days=7))
+    for name in "ab":
+        (upload,) = [script for script in pool.nodes[name].scripts if "run.retention" in script]
+        assert "tar -x" in upload
+        assert '"days": 7' in upload
+        assert "agent.zip" in pool.nodes[name].files
+    assert len(pool.nodes["b"].scripts) == 1
+
+
+def test_an_abandoned_launch_names_the_hosts_that_still_have_its_files() -> None:
+    pool = FakeSessionPool()
+    launch = launch_on(pool)
+    launch.upload_jobs(job, "{}")
+    pool.nodes["b"].lost = True
+    assert launch.abandon() == {"b"}
+    pool.nodes["b"].lost = False
+    assert launch.abandon() == frozenset()
+
+
+def test_an_abandoned_launch_leaves_nothing_even_when_the_command_was_cancelled() -> None:
+    pool = FakeSessionPool()
+    launch = launch_on(pool)
+    launch.upload_jobs(job, "{}")
+    pool.cancel.throw()
+    launch.abandon()
+    assert pool.nodes["a"].go == {}
+    for node in pool.nodes.values():
+        assert any("rm -rf '/h o/runs/r'" in script for script in node.scripts)
+
+
+def test_a_supervisor_that_answers_nonsense_is_a_failure_of_node0() -> None:
+    failure = begin(FakeSessionPool(a={"first_event": "nonsense"}))
+    assert failure is not None
+    assert failure.hosts == ("a",)
+
+
+def test_the_call_that_has_started_the_run_follows_it() -> None:
+    pool = FakeSessionPool()
+    launch = launch_on(pool)
+    launch.upload_jobs(job, "{}")
+    launch.start_mpirun(None)
+    pool.cancel.throw()  # the run continues
+    request = follow_request("/h", "r")
+    reply = launch.follow(request, lambda _: None, Cancel())
+    assert reply.record("status").text("state") == "ok"
+    assert pool.nodes["a"].followed == request
+
+
+def test_the_supervisor_gets_a_scope_if_logind_ends_processes() -> None:
+    pool = FakeSessionPool()
+    assert begin(pool, logind={"a": Logind(present=True, kill_user_processes=True, linger=False)}) is None
+    assert any("systemd-run --user --scope" in script for script in pool.nodes["a"].scripts)
+
+
+@pytest.mark.parametrize(
+    ("state", "restarts", "wrappers", "hosts"),
+    [
+        ("failed", 0, {"a": 7, "b": 8}, set()),
+        ("failed", 0, {"a": 7, "b": None}, {"b"}),
+        ("failed", 1, {"a": 7, "b": 8}, {"b"}),
+        ("stopped", 0, {"a": 7, "b": 8}, set()),
+        ("stopped", 1, {"a": 7, "b": 8}, {"a", "b"}),
+    ],
+)
+def test_after_a_run_only_hosts_that_may_still_have_its_job_file_are_contacted(
+    state: Any, restarts: int, wrappers: dict[str, int | None], hosts: set[str]
+) -> None:
+    """A host that was cut off during the run would take the whole connect timeout."""
+    record = RunRecord("r", HOSTS[0], "/h", "python3", hosts=("a", "b"))
+    ranks = (RankStatus(0, "a", "failed", wrapper=wrappers["a"]), RankStatus(1, "b", "lost", wrapper=wrappers["b"]))
+    assert hosts_with_job_files(record, RunStatus("r", state, restarts=restarts, ranks=ranks)) == hosts
+    assert hosts_with_job_files(record, None) == {"a", "b"}
+
+
+def test_a_start_that_fails_waits_for_its_checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ended: list[str] = []
+
+    def check(*_: object) -> None:
+        time.sleep(0.2)
+        ended.append("checks")
+
+    def fail(*_: object) -> None:
+        raise StartError(StartFailure("no"))
+
+    fakes: dict[str, Callable[..., object]] = {
+        "start_reading": lambda *_: None,
+        "gather": Mock(return_value=Mock(job_seconds=None, facts={}, notes=())),
+        "make_plan": lambda *_: Mock(other_runs=()),
+        "_preflight": check,
+        "run_record": fail,
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(pipeline, name, fake)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    run_call = RunCall(HOSTS, REQUEST, ProjectLocation(tmp_path, "", ("train.py",)))
+    started = pipeline.start_run(run_call, Mock(), on_step=ended.append, on_note=ended.append)
+    assert isinstance(started, StartFailure)
+    assert ended == ["checks"]
+
+
+def test_a_host_without_facts_does_not_cancel_the_pool() -> None:
+    """A playbook goes on after a run that could not be started."""
+
+    class FakeConnector:
+        options = ConnectOptions()
+
+        def open(self, host: Host, _: Cancel) -> Session:
+            time.sleep(0.2 * (host is HOSTS[1]))
+            raise Unreachable("no route to host")
+
+    pool = SessionPool(cast("Connector", FakeConnector()), Cancel(), forks=2)
+    with pytest.raises(StartError) as caught:
+        gather(HOSTS, REQUEST, pool)
+    assert caught.value.failure.hosts == ("a",)
+    del caught
+    gc.collect()
+    assert not pool.cancel.thrown

@@ -1,0 +1,155 @@
+"""The upload of a project waits for the preflight checks, and only if a host lacks some of it."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from launch_helpers import cpu, machine, plan
+
+from ipexctl.hosts.host import Host
+from ipexctl.launch.plan import LaunchPlan
+from ipexctl.run.start.begin import LaunchRecords
+from ipexctl.run.start.project import ProjectLocation
+from ipexctl.run.start.records import launch_records
+from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.run.start.start_notes import restart_note
+from ipexctl.run.start.upload import upload_project
+from ipexctl.spec import RunSpec
+
+PROJECT = ProjectLocation(Path("/here/project"), ".", ("train.py",))
+REQUEST = RunSpec("script", ("train.py",))
+CONTEXT: Any = SimpleNamespace(facts={})
+LEFT_OUT = "left out: .env (credentials; --include PATTERN sends them)"
+
+
+@dataclass
+class Report:
+    path: str = "/there/project"
+    hosts: tuple[object, ...] = ()
+    notes: tuple[str, ...] = ("NOTE",)
+
+
+@dataclass
+class Sync:
+    needs_upload: bool
+    is_uploaded: bool = False
+    dry_run: bool = False
+    facts: dict[str, object] = field(default_factory=dict)
+    project: Any = field(default_factory=lambda: SimpleNamespace(root=Path("/here/project"), notes=(LEFT_OUT,)))
+
+    def upload(self) -> Report:
+        self.is_uploaded = True
+        return Report(notes=(*self.project.notes, "NOTE"))
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def done(value: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
+
+
+def test_nothing_is_uploaded_after_a_failed_preflight() -> None:
+    sync = Sync(needs_upload=True)
+    failed: Future[Any] = Future()
+    failed.set_exception(StartError(StartFailure("REASON")))
+    with pytest.raises(StartError, match="REASON"):
+        upload_project(done(sync), REQUEST, PROJECT, CONTEXT, print, failed)
+    assert not sync.is_uploaded
+
+
+def test_a_complete_tree_does_not_wait_for_the_preflight() -> None:
+    notes: list[str] = []
+    still_running: Future[Any] = Future()
+    tree, seconds = upload_project(
+        done(Sync(needs_upload=False)), REQUEST, PROJECT, CONTEXT, notes.append, still_running
+    )
+    assert tree == "/there/project"
+    assert 0 <= seconds < 10
+    assert notes == [f"note: {LEFT_OUT}", "note: NOTE"]
+
+
+def test_what_is_left_out_of_a_project_is_said_once_until_it_changes(tmp_path: Path) -> None:
+    """Other notes are about this call. -v says all, and so does a dry run, which is no run."""
+    root = tmp_path / "project"
+    root.mkdir()
+
+    def said(left_out: str = LEFT_OUT, *, dry_run: bool = False, **options: Any) -> list[str]:
+        sync, notes = Sync(needs_upload=False, dry_run=dry_run), list[str]()
+        sync.project = SimpleNamespace(root=root, notes=(left_out,) if left_out else ())
+        upload_project(done(sync), replace(REQUEST, **options), PROJECT, CONTEXT, notes.append)
+        return [note.removeprefix("note: ") for note in notes]
+
+    assert said(dry_run=True) == said() == [LEFT_OUT, "NOTE"]
+    assert said() == ["NOTE"]
+    assert said(repeats_notes=True) == said(dry_run=True) == [LEFT_OUT, "NOTE"]
+    assert said("left out: .env, key.pem") == ["left out: .env, key.pem", "NOTE"]
+    assert said("") == ["NOTE"]
+    assert said() == [LEFT_OUT, "NOTE"]
+
+
+def test_project_without_sync_keeps_its_local_path() -> None:
+    assert upload_project(None, REQUEST, PROJECT, None, print) == ("/here/project", 0.0)  # type: ignore[arg-type]
+
+
+def test_restarts_on_hosts_without_a_shared_home_are_warned_of() -> None:
+    hosts: Any = [SimpleNamespace(name=name) for name in ("node1", "node2", "node3")]
+    note = restart_note(hosts, {"node1": "a", "node2": "a", "node3": "b"})
+    assert "node1" in note
+    assert "node3" in note
+    assert "node2" not in note
+    assert "--checkpoint" in note
+    assert restart_note(hosts, dict.fromkeys(("node1", "node2", "node3"), "a")) == ""
+
+
+@pytest.mark.parametrize(
+    ("stores", "restarts", "expected"),
+    [
+        (("a", "a", "a"), 0, ""),
+        (("a", "a", "b"), 0, "out/last.pt"),  # two stores are enough to differ
+        (("a", "b", "c"), 2, "out/last.pt"),
+    ],
+)
+def test_checkpoint_is_exchanged_if_the_hosts_with_ranks_have_more_than_one_store(
+    stores: tuple[str, ...], restarts: int, expected: str
+) -> None:
+    planned = plan(*(machine(cpu(4), number) for number in (1, 2, 3)))
+    request = RunSpec("script", ("train.py",), checkpoint="out/last.pt", max_restarts=restarts)
+    spec = spec_of(planned, request, stores)
+    assert spec.start.checkpoint == spec.job.checkpoint == expected
+    assert [rank.store for rank in spec.start.ranks] == list(stores)
+
+
+@pytest.mark.parametrize(
+    ("options", "wire", "is_sent"),
+    [({}, "fp32", True), ({"meter": False}, "fp32", False), ({"meter": False}, "bf16", True)],
+)
+def test_the_package_of_a_rank_goes_with_the_meter_and_with_what_adds_gradients_up(
+    options: dict[str, Any], wire: str, is_sent: bool
+) -> None:
+    planned = plan(*(machine(cpu(4), number) for number in (1, 2, 3)), ppn=1, wire=wire)
+    request = RunSpec("script", ("train.py",), metric="x(.)", **options)
+    spec = spec_of(planned, request, ("a", "b", "c"))
+    assert spec.needs_in_rank == is_sent
+    assert (spec.job.metric, spec.job.meter) == ("x(.)", request.meter)
+
+
+def spec_of(planned: LaunchPlan, request: RunSpec, stores: tuple[str, ...]) -> LaunchRecords:
+    names = [host.name for host in planned.hosts]
+    of_host = {**dict(zip(names, stores, strict=True)), "without-ranks": "z"}
+    nothing = SimpleNamespace(logind=None)
+    context: Any = SimpleNamespace(
+        stores=of_host, setup=None, env=SimpleNamespace(version="3.11"), facts={"n": nothing}, job=""
+    )
+    record: Any = SimpleNamespace(id="r", rundir="/h/runs/r", script="train.py", env="e", node0=Host("n", "n"))
+    limits: Any = None
+    return launch_records(record, context, planned, request, limits)

@@ -1,0 +1,658 @@
+"""Why a run ended: every known text gives its cause, misleading ones never win, and each state has its answer."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pytest
+from known_texts import SECTIONS, TEXTS, Text, account, page, recorded_dump, verdict_of
+from supervised_run import Supervised, closed_by_peer
+from why_helpers import FAILED, FIRST, NO_MODULE, STOPPED, cause_id, cause_in, judged
+
+from ipexctl.known_errors.table import known_errors
+from ipexctl.node.common.frames import Chunk
+from ipexctl.node.common.records import DETAIL_MARK, RESTART_MARK, Detail
+from ipexctl.node.run.machine_state import MpirunEnded, StartFailed
+from ipexctl.run.dump import Dump, Process, RankStacks, StackFrame, Thread
+from ipexctl.run.why.diagnosis import LINES, Diagnosis, diagnose
+from ipexctl.run.why.run_snapshot import RunSnapshot, read_snapshot, with_copied_output
+from message_data import missing
+
+DOCS = Path(__file__).parents[3] / "docs"
+TRACEBACK = "Traceback (most recent call last):"
+GONE = f"{TRACEBACK}\nRuntimeError: [pair.cc:534] Connection closed by peer [10.0.0.3]:4725"
+HEALTHY = "\n".join(
+    [
+        "[W socket.cpp:462] [c10d] The hostname of the client socket cannot be retrieved. err=-3",
+        "WARNING: no module named apex was looked for, which is optional: No module named 'apex'",
+        "Traceback (most recent call last):",
+        '  File "/p/train.py", line 3, in optional',
+        "ModuleNotFoundError: No module named 'flash_attn'",
+        "going on without flash attention",
+        "Killed 3 stale entries; Connection reset by peer was retried",
+        "OSError: [Errno 28] No space left on device (cache; retried elsewhere)",
+        *(f"epoch {n // 100} step {n}: loss nan" for n in range(600)),
+        "Illegal instructions in the text of a document are no instruction",
+        *(f"{n}%|####| {n}/100 [00:01<00:00, 99.9it/s]" for n in range(100)),
+    ]
+)
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda text: f"{text.id}-{crc32(text.text.encode()) % 1000}")
+def test_every_known_text_gives_its_cause(text: Text) -> None:
+    cause = cause_in(verdict_of(text))
+    assert cause.id == text.id
+    assert cause.sentence
+    assert cause.fix
+    assert "{" not in cause.sentence + cause.fix
+
+
+def test_every_known_error_has_an_example_text() -> None:
+    ids = {known.id for section in ("errors", "hang", "recorded") for known in known_errors(section)}
+    assert {text.id for text in TEXTS} == {*ids, "script.raised"}
+    for texts in SECTIONS.values():
+        assert texts
+
+
+def test_troubleshooting_page_is_current() -> None:
+    assert (DOCS / "troubleshooting.md").read_text(encoding="utf-8") == page()
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ({"install": "ipexctl install --stack torch --with peft"}, "ipexctl install --stack torch --with peft --with"),
+        ({"install": "", "python": "/opt/py"}, "ipexctl exec -- /opt/py -m pip install"),
+        ({}, "ipexctl install --with"),
+    ],
+)
+def test_fix_repeats_the_install_command_of_the_environment(plan: dict[str, Any], said: str) -> None:
+    cause = cause_in(judged([(STOPPED, ""), (FAILED, NO_MODULE)], plan=plan))
+    assert f"{said} frobnicate" in cause.fix
+
+
+def test_lost_module_of_the_environment_is_repaired_and_not_added() -> None:
+    plan = {"install": "ipexctl install --stack torch --with peft", "packages": ["sympy", "torch"]}
+    lost = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'sympy'"
+    cause = cause_in(judged([(STOPPED, ""), (FAILED, lost)], plan=plan))
+    assert cause.id == "script.no_module"
+    assert cause.fix.endswith(f": {plan['install']}")
+    assert missing(cause.sentence, "node2 sympy") == []
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"), [({"install": "ipexctl install"}, "library.torch"), ({"install": ""}, "library.missing")]
+)
+def test_lost_library_of_torch_damages_an_environment_of_ipexctl_only(plan: dict[str, Any], expected: str) -> None:
+    lost = "Traceback (most recent call last):\nImportError: libtorch_cpu.so: cannot open shared object file: No such"
+    assert cause_in(judged([(STOPPED, ""), (FAILED, lost)], plan=plan)).id == expected
+
+
+@pytest.mark.parametrize(("plan", "again"), [({}, True), ({"master_port": 29500}, False)])
+def test_advice_for_a_busy_port_depends_on_who_chose_it(plan: dict[str, Any], again: bool) -> None:
+    busy = "The server socket has failed to listen on any local network address. port: 29500, name: EADDRINUSE"
+    fix = cause_in(judged([(STOPPED, ""), (FAILED, busy)], plan=plan)).fix
+    assert (fix.startswith("run it again"), "--master-port" in fix) == (again, not again)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A module that was compiled using NumPy 1.x cannot be run in\nNumPy 2.3.0",
+        "OSError: libiomp5.so: cannot open shared object file",
+        "sh: x: not found",
+    ],
+)
+def test_the_advice_to_install_keeps_the_stack(text: str) -> None:
+    plan = {"install": "ipexctl install --stack torch"}
+    cause = cause_in(judged([(STOPPED, ""), (FAILED, text)], plan=plan))
+    assert "ipexctl install --stack torch --with " in cause.fix
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "mpirun", "wanted"),
+    [
+        ("lost", "node2 stopped responding (rank 1)", "", "run.too_many_ranks"),
+        ("lost", "rank 1 on node2 disconnected: its wrapper process was killed", "", "node.wrapper_killed"),
+        ("not-begun", "rank 1 on node2 did not begin within 120 s", "", "run.too_many_ranks"),
+        (
+            "not-begun",
+            "mpirun ended (exit code 111) before ranks 0-2 began",
+            "ipexctl: node2: the supervisor at 10.0.0.1:4711 can't be reached from here: it has not answered",
+            "run.too_many_ranks",
+        ),
+        (
+            "not-begun",
+            "mpirun ended (exit code 1) before ranks 0-2 began",
+            "Permission denied (publickey).",
+            "ssh.denied",
+        ),
+    ],
+)
+def test_overloaded_hosts_are_distinguished_from_killed_wrappers(
+    kind: str, reason: str, mpirun: str, wanted: str
+) -> None:
+    detail: Any = (
+        {"kind": "wrapper-killed" if "killed" in reason else "silent", "fields": {}} if kind == "lost" else None
+    )
+    first = {**FIRST, "exit_code": None, "kind": kind, "detail": detail}
+    more: dict[str, Any] = {
+        "reason": reason,
+        "mpirun": [mpirun] if mpirun else [],
+        "plan": {"shares": {"node2": [64, 2]}},
+    }
+    assert cause_id(judged([(STOPPED, ""), ({"state": "lost"}, "")], first=first, **more)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("printed", "kind", "file", "argument"),
+    [
+        ("", "no-command", "./my train; reboot", "ls -l './my train;'' reboot' "),
+        ("", "setup-failed", "/opt/$(reboot).sh", "'/opt/$(reboot).sh'"),
+        ("sh: 1: x'; reboot; ': not found", "", "", """ 'x'"'"';'' reboot;'' '"'"'';"""),
+        ("", "no-command", "./train", "ipexctl exec -- ls -l ./train "),
+    ],
+)
+def test_printed_and_recorded_texts_are_quoted_in_the_fix(printed: str, kind: str, file: str, argument: str) -> None:
+    detail = {"kind": kind, "fields": {"place": "node2", "file": file, "what": f"{file}: Permission denied"}}
+    assert argument in cause_in(verdict_of(Text("", printed, detail=detail if kind else None))).fix
+
+
+@pytest.mark.parametrize("state", ["ok", "running", "stopped"])
+def test_run_without_a_failure_has_no_cause(state: str) -> None:
+    row = {"state": state}
+    verdict = judged([(row, HEALTHY)] * 3, state=state, first=None, out=dict.fromkeys(range(3), HEALTHY))
+    assert verdict.cause is None
+
+
+def test_harmless_output_is_not_the_cause_of_a_failure() -> None:
+    first = {**FIRST, "exit_code": 3}
+    verdict = judged([(STOPPED, HEALTHY), ({**FAILED, "exit_code": 3}, HEALTHY)], first=first)
+    assert cause_id(verdict) == "script.exited"
+
+
+@pytest.mark.parametrize(
+    "misleading",
+    [text.text for text in TEXTS if text.id in {"peer.gone", "peer.timeout"}],
+)
+@pytest.mark.parametrize("better", [NO_MODULE, "Traceback (most recent call last):\nKeyError: 'labels'"])
+def test_error_caused_by_a_lost_peer_is_not_the_cause(misleading: str, better: str) -> None:
+    failed_first = judged([(FAILED, better), (FAILED, f"Traceback (most recent call last):\n{misleading}")])
+    assert cause_id(failed_first) == ("script.no_module" if better is NO_MODULE else "script.raised")
+    assert cause_in(failed_first).rank == 0
+    ended = judged([(STOPPED, better), (FAILED, f"Traceback (most recent call last):\n{misleading}")])
+    assert cause_id(ended) == cause_id(failed_first)
+
+
+def test_first_failure_is_the_cause_if_its_output_explains_it() -> None:
+    verdict = judged([(FAILED, NO_MODULE), (FAILED, "Traceback (most recent call last):\nKeyError: 'labels'")])
+    assert cause_id(verdict) == "script.raised"
+    assert cause_in(verdict).rank == 1
+
+
+NO_HUB = "OSError: We couldn't connect to 'https://huggingface.co' to load the files"
+CONNECTED = "During handling of the above exception, another exception occurred"
+DIRECT = "The above exception was the direct cause of the following exception"
+
+
+@pytest.mark.parametrize(
+    ("printed", "cause"),
+    [
+        *(
+            (f"{text.text}\ngoing on without it\n{TRACEBACK}\nKeyError: 'labels'", "script.raised")
+            for text in TEXTS
+            if text.id in {"ccl.no_transport", "ccl.no_libccl", "meet.port_busy", "hf.no_internet"}
+        ),
+        (f"{NO_MODULE}\ngoing on without it\n{TRACEBACK}\nOSError: [Errno 24] Too many open files", "limit.files"),
+        (
+            f"{TRACEBACK}\nOSError: [Errno 101] Network is unreachable\n\n{CONNECTED}:\n\n{TRACEBACK}\n{NO_HUB}",
+            "hf.no_internet",
+        ),
+        (f"{NO_MODULE}\n\n{DIRECT}:\n\n{TRACEBACK}\nRuntimeError: Failed to import trainer", "script.no_module"),
+        (GONE, "peer.gone"),
+        (f"{TRACEBACK}\nNameError: name 'exit' is not defined", "script.raised"),
+    ],
+    ids=lambda text: crc32(text.encode()) % 1000 if " " in text else text,
+)
+def test_last_exception_with_its_chain_is_the_cause(printed: str, cause: str) -> None:
+    assert cause_id(judged([(STOPPED, ""), (FAILED, printed)])) == cause
+
+
+def test_rank_prefix_and_colors_are_removed() -> None:
+    said = "\n".join(f"\x1b[31m[rank1]: {line}\x1b[0m" for line in NO_MODULE.splitlines())
+    verdict = judged([(STOPPED, ""), (FAILED, said)])
+    assert cause_id(verdict) == "script.no_module"
+    assert not any("\x1b" in line.text or "[rank1]" in line.text for line in verdict.lines)
+
+
+def test_the_exception_of_the_script_is_named_with_its_line() -> None:
+    said = (
+        'Traceback (most recent call last):\n  File "/p/train.py", line 12, in <module>\n    main()\n'
+        '  File "/env/lib/python3.11/site-packages/torch/nn.py", line 9, in forward\n    x\n'
+        "RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x10 and 20x5)"
+    )
+    cause = cause_in(judged([(STOPPED, ""), (FAILED, said)]))
+    assert said.splitlines()[-1] in cause.sentence
+    assert missing(cause.sentence, "train.py 12") == []
+
+
+def test_exit_code_128_plus_n_is_read_as_a_signal() -> None:
+    first = {**FIRST, "exit_code": 139}
+    assert cause_id(judged([(STOPPED, ""), ({**FAILED, "exit_code": 139}, "")], first=first)) == "process.crashed"
+
+
+def test_last_30_lines_of_both_streams_are_kept() -> None:
+    many = "\n".join(f"line {n}" for n in range(100))
+    verdict = judged([(STOPPED, ""), (FAILED, many)], out={1: many})
+    assert [line.stream for line in verdict.lines] == ["stdout"] * 10 + ["stderr"] * 20
+    assert len(verdict.lines) == LINES
+    assert verdict.lines[-1].text == verdict.lines[9].text == "line 99"
+    alone = judged([(STOPPED, ""), (FAILED, "")], out={1: many + "\n\n\n"})
+    assert [line.text for line in alone.lines] == [f"line {n}" for n in range(70, 100)]
+
+
+@pytest.mark.parametrize(
+    ("first", "data"),
+    [
+        ({"exit_code": 3}, "3"),
+        ({"signal": 9, "exit_code": 137}, "SIGKILL"),
+        ({"signal": 11, "exit_code": 139}, "SIGSEGV"),
+        ({"signal": 9, "kind": "oom"}, "memory"),
+        ({"signal": 9, "oom": {"by": "cgroup", "limit": None}}, "memory"),
+        ({"signal": 64, "exit_code": 192}, "SIGRTMAX"),
+        ({"exit_code": None, "kind": "lost"}, ""),
+        ({"exit_code": None}, ""),
+    ],
+)
+def test_headline_names_run_rank_host_reason_and_time(first: dict[str, Any], data: str) -> None:
+    assert missing(headline_of(first), f"train-1 13 1 node2 {data}") == []
+
+
+def headline_of(first: dict[str, Any]) -> str:
+    reason = "node2 stopped responding (rank 1)" if first.get("kind") == "lost" else ""
+    return judged([(STOPPED, ""), (FAILED, "")], first={**FIRST, **first}, reason=reason).headline
+
+
+@pytest.mark.parametrize(
+    ("more", "data"),
+    [
+        ({"state": "ok", "status": {"exit_code": 0}}, "13 2"),
+        ({"state": "stopped", "status": {"exit_code": 130}}, "13 Ctrl-C"),
+        ({"state": "stopped", "status": {"exit_code": 143}}, "13 ipexctl stop SIGTERM"),
+        ({"state": "running", "status": {"ended": None}}, "8 2"),
+        (
+            {"state": "running", "status": {"ended": None}, "silent": {"since": 860.0, "after": 600.0, "ranks": []}},
+            "8 2 11",
+        ),
+        ({"reason": "the time limit of 60 s is over", "status": {"exit_code": 124}}, "13 60"),
+        (
+            {"reason": "mpirun ended (exit code 255) before ranks 0-1 on node1, node2 began", "mpirun": ["hm"]},
+            "13 mpirun 255 0-1 node1 node2",
+        ),
+    ],
+)
+def test_headline_without_a_failed_rank_describes_the_state(more: dict[str, Any], data: str) -> None:
+    verdict = diagnosis_without_rank(more)
+    assert missing(verdict.headline, f"train-1 {data}") == []
+    assert verdict.next
+
+
+def diagnosis_without_rank(more: dict[str, Any]) -> Diagnosis:
+    return judged([({"state": more.get("state", "stopped")}, "")] * 2, first=None, **more)
+
+
+@pytest.mark.parametrize(("state", "ended"), [("running", None), ("stopped", 1013.0)])
+@pytest.mark.parametrize(("at", "shown"), [(1005.0, True), (1001.0, False)])
+def test_dump_of_the_last_attempt_shows_where_ranks_are(
+    state: str, ended: float | None, at: float, *, shown: bool
+) -> None:
+    frames = (StackFrame("recv", "/lib/python3.11/socket.py", 3), StackFrame("step", "/h/code/p-01234567/train.py", 17))
+    process = Process(100, "python", "S", "", "py-spy", (Thread("MainThread", frames, True),), "")
+    ranks = (RankStacks(0, "node1", "running", (process,)), RankStacks(1, "node2", "running", (), "it is reconnecting"))
+    attempts = [{"attempt": 0, "reason": "rank 1 failed", "ended": 1002.0}]
+    status = {"ended": ended, "exit_code": 130, "attempts": attempts}
+    record, output = account([({"state": state}, "")] * 2, state=state, status=status)
+    verdict = diagnose(read_snapshot(record, output, "node1", Dump(at, ranks)))
+    places = [other for other in verdict.others if "train.py:17" in other.sentence or "reconnecting" in other.sentence]
+    assert [(other.ranks, other.hosts) for other in places] == ([((0,), ("node1",)), ((1,), ("node2",))] * shown)
+    text = " ".join(verdict.notes)
+    assert (missing(text, "8 before the end") == []) == (shown and ended is not None)
+
+
+@pytest.mark.parametrize(
+    "warning",
+    [
+        "[W socket.cpp:462] [c10d] The hostname of the client socket cannot be retrieved. err=-3",
+        "[W ProcessGroupGloo.cpp:757] Warning: Unable to resolve hostname to a (local) address. Using the loopback",
+    ],
+)
+@pytest.mark.parametrize("state", ["running", "stopped", "lost"])
+def test_warning_of_torch_is_no_cause_of_a_hang(warning: str, state: str) -> None:
+    frames = (StackFrame("step", "/h/code/p-01234567/train.py", 17),)
+    process = Process(100, "python", "S", "", "py-spy", (Thread("MainThread", frames, True),), "")
+    silent = {"since": 860.0, "after": 600.0, "ranks": []}
+    record, output = account([({"state": state}, warning)] * 2, state=state, first=None, silent=silent)
+    assert diagnose(read_snapshot(record, output, "node1", None)).cause is None
+    dump = Dump(1005.0, (RankStacks(0, "node1", "running", (process,)),))
+    assert diagnose(read_snapshot(record, output, "node1", dump)).cause is None
+
+
+@pytest.mark.parametrize("state", ["running", "stopped"])
+@pytest.mark.parametrize(("since", "wanted"), [(1001.0, "hang.elsewhere"), (1006.0, None), (None, None)])
+def test_stacks_explain_a_silent_run_while_it_lasts_and_when_it_was_stopped(
+    state: str, since: float | None, wanted: str | None
+) -> None:
+    silent = None if since is None else {"since": since, "after": 4.0}
+    record, output = account([({"state": state}, "")] * 3, state=state, first=None, silent=silent)
+    verdict = diagnose(read_snapshot(record, output, "node1", recorded_dump("elsewhere")))
+    assert cause_id(verdict) == wanted
+    if wanted is not None:
+        cause = cause_in(verdict)
+        assert (cause.confidence, cause.rank, cause.host, cause.source) == ("likely", 1, "node2", "record")
+        assert missing(cause.sentence, "1 node2 load_batch hang.py:13 0,2 all_reduce hang.py:51") == []
+        assert verdict.hang is not None
+        assert (verdict.hang.kind, verdict.hang.ranks) == ("elsewhere", (1,))
+
+
+def test_stacks_of_a_silent_run_count_more_than_what_healthy_runs_print_too() -> None:
+    said = "libfabric provider: shm"
+    record, output = account(
+        [({"state": "running"}, said)] * 3, state="running", first=None, silent={"since": 1001.0, "after": 4.0}
+    )
+    assert cause_id(diagnose(read_snapshot(record, output, "node1", None))) == "ccl.shm_only"
+    assert cause_id(diagnose(read_snapshot(record, output, "node1", recorded_dump("elsewhere")))) == "hang.elsewhere"
+
+
+TIMED_OUT = f"{TRACEBACK}\nRuntimeError: [unbound_buffer.cc:78] Timed out waiting 9000ms for recv operation to complete"
+
+
+@pytest.mark.parametrize(
+    ("at", "wanted"), [(1005.0, "hang.elsewhere"), (1000.5, "peer.timeout"), (1012.5, "peer.timeout")]
+)
+def test_stacks_taken_while_a_rank_waited_explain_its_timeout(at: float, wanted: str) -> None:
+    record, output = account(
+        [(STOPPED, ""), (STOPPED, ""), (FAILED, TIMED_OUT)], first={**FIRST, "rank": 2, "host": "node3"}
+    )
+    dump = replace(recorded_dump("elsewhere"), at=at)
+    assert cause_id(diagnose(read_snapshot(record, output, "node1", dump))) == wanted
+
+
+def test_lines_of_an_earlier_attempt_are_no_cause() -> None:
+    first = {**FIRST, "exit_code": 3}
+    failed = {**FAILED, "exit_code": 3}
+    before = f"{NO_MODULE}\n{RESTART_MARK}1 of 1 after: rank 1 on node2 ended with exit code 1]"
+    verdict = judged([(STOPPED, ""), (failed, f"{before}\nsecond attempt")], first=first)
+    assert cause_id(verdict) == "script.exited"
+    assert [line.text for line in verdict.lines] == ["second attempt"]
+
+
+@pytest.mark.parametrize("text", ["OSError: [Errno 28] No space left on device", "RuntimeError: EADDRINUSE"])
+@pytest.mark.parametrize("row", [STOPPED, FAILED])
+def test_output_of_another_rank_is_no_cause_of_an_exit_code(text: str, row: dict[str, Any]) -> None:
+    verdict = judged([(row, text), ({**FAILED, "exit_code": 3}, "")], first={**FIRST, "exit_code": 3})
+    assert cause_id(verdict) == "script.exited"
+
+
+LOST = (
+    "[rank0]: Traceback (most recent call last):\n[rank0]: RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/"
+    "pair.cc:537] Read error [127.0.0.1]:32134: Connection reset by peer. This is typically caused by a remote worker"
+)
+
+
+def test_ranks_that_crashed_on_a_lost_peer_are_told_from_those_that_ran_on() -> None:
+    first = {**FIRST, "exit_code": 137, "signal": 9, "kind": "signal"}
+    killed = {"state": "failed", "exit_code": 137, "signal": 9}
+    gone = {"state": "stopped", "exit_code": None, "signal": None}
+    rows: list[tuple[dict[str, Any], str]] = [
+        (STOPPED, LOST),
+        (killed, ""),
+        ({**FAILED, "exit_code": 1}, LOST),
+        (STOPPED, ""),
+        (gone, ""),
+    ]
+    others = judged(rows, first=first).others
+    assert [(other.what, other.ranks) for other in others] == [
+        ("lost-peer", (0,)),
+        ("lost-peer", (2,)),
+        ("ended", (3,)),
+        ("lost", (4,)),
+    ]
+    assert missing(others[0].sentence, "0 node1 1 SIGTERM RuntimeError") == []
+    assert missing(others[1].sentence, "2 node3 1 RuntimeError") == []
+    assert "SIGTERM" not in others[1].sentence
+
+
+def test_silent_run_shows_the_activity_of_each_rank() -> None:
+    rows = [
+        {"rank": rank, "host": f"node{rank + 1}", "last": "epoch 3", "cpu": cpu, "waits_in": waits}
+        for rank, cpu, waits in ((0, 99.0, None), (1, 98.0, None), (2, 0.0, "futex_wait"))
+    ]
+    silent = {"since": 860.0, "after": 600.0, "ranks": rows}
+    verdict = judged([({"state": "running"}, "")] * 3, state="running", first=None, silent=silent)
+    assert [each.ranks for each in verdict.others] == [(0, 1), (2,)]
+    assert missing(verdict.others[0].sentence, "0-1 node[1-2] epoch 3") == []
+    assert missing(verdict.others[1].sentence, "2 node3 futex_wait epoch 3") == []
+    assert verdict.next[0] == "ipexctl dump train-1"
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        {"state": "stopped", "status": {"exit_code": 143}},
+        {"first": {"kind": "time-limit", "rank": None, "host": None, "at": 1012.0}},
+    ],
+)
+def test_stopped_run_reports_its_silence(ended: dict[str, Any]) -> None:
+    rows = [{"rank": 0, "host": "node1", "last": "epoch 3", "cpu": 0.0, "waits_in": "futex_wait"}]
+    ended = {**ended, "status": {"exit_code": 124, **ended.get("status", {})}}
+    silent = {"since": 1001.0, "after": 5.0, "ranks": rows}
+    ended = {"first": None, **ended}
+    verdict = judged([({"state": "stopped"}, "")], silent=silent, **ended)
+    assert missing(verdict.notes[0], "12 ipexctl dump last") == []
+    (other,) = verdict.others
+    assert missing(other.sentence, "0 node1 futex_wait epoch 3") == []
+    talked = judged([({"state": "stopped"}, "")], silent=None, **ended)
+    assert not any("ipexctl dump" in note for note in talked.notes)
+
+
+def notes_of_a_run() -> tuple[str, ...]:
+    """Notes of a run that was restarted once, with lost output and events, and one rank on other cores."""
+    rows = [(STOPPED, ""), ({**FAILED, "lost": 12345, "mismatch": ["only core 1 may be used here"]}, "")]
+    events = [{"event": "restart", "attempt": 1, "after": "rank 0 on node1 ended with exit code 3"}]
+    return judged(rows, events=events, status={"unwritten_events": 2}).notes
+
+
+def note_of_attempts() -> str:
+    attempts = [{"attempt": 0, "reason": "REASON"}, {"attempt": 1, "reason": "REASON"}]
+    return judged([(STOPPED, ""), (FAILED, "")], status={"attempts": attempts}).notes[0]
+
+
+def notes_of_notify(**end: Any) -> tuple[str, ...]:
+    return judged([({"state": "ok"}, "")], state="ok", first=None, notify=end or None).notes
+
+
+def test_command_of_notify_that_failed_on_node0_is_a_note() -> None:
+    (failed,) = notes_of_notify(exit_code=3, line="sh: mail: not found")
+    assert missing(failed, "--notify node1 3 mail:") == []
+    (late,) = notes_of_notify(exit_code=None, line="")
+    assert missing(late, "--notify node1") == []
+    assert notes_of_notify() == ()
+    assert len(notes_of_notify(exit_code="3", line=["damaged"])) == 1
+
+
+def test_a_rank_lost_with_its_node_is_no_failure_of_the_script() -> None:
+    first = {**FIRST, "exit_code": None, "kind": "lost", "ranks": [1, 4]}
+    rows: list[tuple[dict[str, Any], str]] = [
+        (STOPPED, ""),
+        ({"state": "lost"}, ""),
+        (STOPPED, ""),
+        (STOPPED, ""),
+        ({"state": "lost"}, ""),
+    ]
+    verdict = judged(rows, first=first, reason="node2 stopped responding (ranks 1, 4)")
+    assert cause_id(verdict) == "node.lost"
+    assert [each.ranks for each in verdict.others] == [(0, 2, 3)]
+
+
+def silent(*ranks: int) -> Callable[[Supervised], object]:
+    return lambda run: run.silent_since.update(dict.fromkeys(ranks, 5.0))
+
+
+@pytest.mark.parametrize(
+    ("happens", "plan", "wanted"),
+    [
+        (lambda run: run.at(5, MpirunEnded(-9)), {}, "mpi.ended"),
+        (lambda run: run.at(5, MpirunEnded(7)), {}, None),
+        (lambda run: run.at(5, MpirunEnded(-9)), {"by_mpirun": False}, None),
+        (lambda run: run.at(5, closed_by_peer(1)), {}, "node.wrapper_killed"),
+        (silent(1, 2), {}, "node.cut_off"),
+        (silent(2), {}, "node.lost"),
+        (lambda run: run.at(0, StartFailed("why", Detail("setup-failed"))), {}, "run.setup_failed"),
+    ],
+)
+def test_ends_that_the_supervisor_records_give_their_cause(
+    happens: Callable[[Supervised], object], plan: dict[str, Any], wanted: str | None
+) -> None:
+    """By the fields of the record alone."""
+    run = Supervised(3, per_host=1, **plan).begin().run_until(5)
+    happens(run)
+    status = run.run_until(32).state.status
+    record = status.to_json()
+    more = {
+        "reason": "in words that no program knows",
+        "first": record["first_failure"],
+    }
+    verdict = judged([(STOPPED, ""), (STOPPED, "")], **more)
+    assert cause_id(verdict) == wanted
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "wanted"),
+    [
+        ("no-directory", {"place": "node2", "file": "/code", "what": "/code: gone"}, "run.no_directory"),
+        ("no-command", {"place": "node2", "file": "./x", "what": "./x: Exec format error"}, "run.no_command"),
+        ("setup-failed", {"place": "node2", "file": "/s.sh", "what": "/s.sh: no"}, "run.setup_failed"),
+        ("a-kind-of-tomorrow", {}, "script.exited"),
+    ],
+)
+def test_command_that_was_not_started_is_explained_by_the_record(
+    kind: str, fields: dict[str, str], wanted: str
+) -> None:
+    row = {"state": "failed", "exit_code": 127, "problem": {"kind": kind, "fields": fields}}
+    first = {**FIRST, "exit_code": 127, "detail": row["problem"]}
+    cause = cause_in(judged([(STOPPED, ""), (row, "any words")], first=first))
+    assert cause.id == wanted
+    assert missing(cause.sentence, " ".join(fields.get("what", "").split())) == []
+
+
+@pytest.mark.parametrize(
+    ("detail", "wanted"),
+    [
+        ({"kind": "no-way-back", "fields": {"place": "10.0.0.1:7", "why": "timed out"}}, "run.no_way_back"),
+        ({"kind": "wrong-mpi", "fields": {}}, "run.wrong_mpi"),
+        ("damaged", None),
+    ],
+)
+def test_details_in_the_log_of_mpirun_are_read_and_not_shown(detail: object, wanted: str | None) -> None:
+    log = ["ipexctl: node2: in words that no program knows", DETAIL_MARK + json.dumps(detail)]
+    first = {**FIRST, "exit_code": None, "rank": None, "host": None, "kind": "not-begun"}
+    verdict = judged([(STOPPED, ""), (STOPPED, "")], first=first, mpirun=log)
+    assert cause_id(verdict) == wanted
+    assert [line.text for line in verdict.lines] == log[:1]
+
+
+def test_sentences_of_a_new_record_are_not_read() -> None:
+    words = "rank 1 on node2 disconnected: its wrapper process was killed"
+    first = {**FIRST, "exit_code": None, "kind": "lost", "detail": {"kind": "silent", "fields": {}}}
+    verdict = judged([(STOPPED, ""), (STOPPED, "")], first=first, reason=words)
+    assert cause_id(verdict) == "node.lost"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        {"status": None, "ranks": [], "events": [1, None]},
+        {"status": {"ranks": [{"rank": 0}]}, "ranks": {"0": {"out": [0], "err": 7}}},
+        {"status": {"id": 3, "state": "failed", "ranks": [{}, 7], "first_failure": {"rank": "x", "at": "y"}}},
+        {"status": {"state": "failed", "ranks": [{"rank": 0}], "first_failure": {"rank": 5, "exit_code": True}}},
+        {"status": {"state": "running", "silent": True}, "plan": None, "mpirun": "text"},
+        {"status": {"state": "no such state", "started": "then", "ended": []}},
+    ],
+)
+def test_damaged_records_are_diagnosed_without_errors(document: dict[str, Any]) -> None:
+    assert diagnose(read_snapshot(document, [Chunk(0, "stdout", b"\xff")], "node1")).headline
+
+
+@pytest.mark.parametrize("piece", ["a", "1", "/x.so", "'"])
+def test_patterns_are_fast_on_long_lines(piece: str) -> None:
+    line = piece * (30_000 // len(piece))
+    sections = ("errors", "hang", "verification", "verification_last")
+    for known in (row for section in sections for row in known_errors(section)):
+        for pattern in known.patterns:
+            began = time.process_time()
+            pattern.search(line)
+            assert time.process_time() - began < 1, pattern.pattern
+
+
+def diagnosis_of_lost_output(copied: str | None = None, lost: int = 12345) -> Diagnosis:
+    """Rank 1 printed a line; then the disk was full. `copied` is the stderr that the control machine has."""
+    failed = {**FAILED, "lost": lost}
+
+    def snapshot(said: str) -> RunSnapshot:
+        status = {"supervisor": {"host": "node1"}}
+        return read_snapshot(*account([(STOPPED, ""), (failed, said)], first=FIRST, status=status), "node1")
+
+    recorded = snapshot("loading")
+    return diagnose(recorded if copied is None else with_copied_output(recorded, snapshot(copied)))
+
+
+@pytest.mark.parametrize("copied", [None, "", "loading"])
+def test_rank_whose_output_is_lost_is_not_said_to_have_printed_no_exception(copied: str | None) -> None:
+    verdict = diagnosis_of_lost_output(copied)
+    assert cause_id(verdict) == "run.output_lost"
+    assert missing(cause_in(verdict).fix, "node1 ipexctl logs train-1 -r 1") == []
+    assert [line.text for line in verdict.lines] == ["loading"]
+    assert cause_id(diagnosis_of_lost_output(lost=0)) == "script.exited"
+
+
+def test_copy_with_more_output_than_the_record_gives_the_cause() -> None:
+    verdict = diagnosis_of_lost_output(f"loading\n{NO_MODULE}")
+    assert cause_id(verdict) == "script.no_module"
+    assert [line.text for line in verdict.lines] == ["loading", *NO_MODULE.splitlines()]
+    assert cause_id(diagnosis_of_lost_output("loading\nsaving")) == "script.exited"
+    assert cause_id(diagnosis_of_lost_output(f"loading\n{NO_MODULE}", lost=0)) == "script.exited"
+
+
+WRITE_FAILED = "RuntimeError: PytorchStreamWriter failed writing file data/1: file write failed"
+FULL_DISK = {"path": "/home/me/my project", "free": 4096, "size": 16_000_000_000}
+
+
+def test_disk_that_was_found_full_is_named_with_its_host_and_room() -> None:
+    cause = cause_in(judged([(STOPPED, ""), ({**FAILED, "disk": FULL_DISK}, WRITE_FAILED)]))
+    assert (cause.id, cause.confidence, cause.source) == ("disk.full", "likely", "record")
+    assert missing(cause.sentence, "node2 rank 1 full /home/me/my project 4.1 kB 16.0 GB") == []
+    assert missing(cause.fix, "ipexctl exec -l node2 -- df -h '/home/me/my project'") == []
+    no_files = cause_in(judged([(STOPPED, ""), ({**FAILED, "disk": {**FULL_DISK, "lacks_files": True}}, WRITE_FAILED)]))
+    assert "no room for more files" in no_files.sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "disk", "expected"),
+    [
+        (WRITE_FAILED, None, "disk.write_failed"),
+        ("Traceback (most recent call last):\nValueError: no", FULL_DISK, "script.raised"),
+        ("OSError: [Errno 28] No space left on device: '/dev/shm/torch_1'", FULL_DISK, "disk.full"),
+    ],
+)
+def test_full_disk_is_the_cause_of_writes_to_it_alone(text: str, disk: dict[str, Any] | None, expected: str) -> None:
+    diagnosis = judged([(STOPPED, ""), ({**FAILED, "disk": disk}, text)])
+    cause = cause_in(diagnosis)
+    assert (cause.id, cause.source) == (expected, "output")
+    assert sum("/home/me/my project" in note for note in diagnosis.notes) == (disk is not None)

@@ -1,0 +1,108 @@
+"""A note about the loss of a Trainer: for the versions, scripts and calls that it is true for, and no others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ipexctl.launch.accelerate_env import IPEX
+from ipexctl.launch.request import RankEnv
+from ipexctl.run.start.preflight.imports import read_script
+from ipexctl.run.start.preflight.trainer import sets_use_ipex, trainer_note, use_ipex_note
+from ipexctl.run.start.project import ProjectLocation
+from ipexctl.run.start.start_notes import script_notes
+from ipexctl.spec import RunSpec
+from message_data import missing
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "trainer_bert.py"
+
+
+@pytest.mark.parametrize(
+    ("source", "uses_it"),
+    [
+        ("from transformers import Trainer, TrainingArguments", True),
+        ("from transformers import Seq2SeqTrainer as T", True),
+        ("from transformers.trainer import Trainer", True),
+        ("import transformers\ndef main():\n transformers.Trainer(model=None)", True),
+        ("def main():\n from transformers import Trainer", True),
+        ("from transformers import AutoModel", False),
+        ("from pytorch_lightning import Trainer", False),
+        ("from .transformers import Trainer", False),
+        ("from transformers import Trainer\nTrainingArguments(average_tokens_across_devices=False)", False),
+        ("from transformers import Trainer\nmore = {'average_tokens_across_devices': False}", False),
+        ("from transformers import Trainer\nargs.average_tokens_across_devices = True", False),
+        ("from transformers import Trainer\nsys.argv += ['--average_tokens_across_devices', 'False']", False),
+        ("from transformers import Trainer\nclass M:\n accepts_loss_kwargs = False", False),
+        ("import torch", False),
+    ],
+)
+def test_scripts_with_a_trainer_and_without_the_setting_are_found(source: str, uses_it: bool) -> None:
+    assert read_script("train.py", source.encode()).uses_trainer == uses_it
+
+
+@pytest.mark.parametrize(
+    ("source", "uses_it"),
+    [
+        ("from transformers import Trainer", True),
+        ("import accelerate", True),
+        ("from accelerate.utils import set_seed", True),
+        ("from transformers import Trainer\nTrainingArguments(average_tokens_across_devices=False)", True),
+        ("from transformers import AutoModel", False),
+        ("from .accelerate import x", False),
+    ],
+)
+def test_scripts_whose_ranks_meet_by_accelerate_are_found(source: str, uses_it: bool) -> None:
+    assert read_script("train.py", source.encode()).uses_accelerate == uses_it
+
+
+def test_use_ipex_is_noted_for_versions_without_it_with_the_last_ones_of_the_stack() -> None:
+    def said(version: str, *argv: str, **more: str) -> str:
+        packages = {"transformers": version, "accelerate": "1.12.0", "torch": "2.6.0", IPEX: "2.6.0", **more}
+        last = {"transformers": "4.55.4", "accelerate": "1.12.0"}
+        return use_ipex_note(packages, last) if sets_use_ipex(argv) else ""
+
+    new = said("4.57.0", "--bf16", "--use_ipex")
+    assert missing(new, "4.57.0 ipex.optimize --with transformers==4.55.4 --with accelerate==1.12.0") == []
+    assert said("4.56.2", "--use_ipex") == ""
+    assert said("4.57.0", "--bf16") == ""
+    assert said("4.57.0", "--use_ipex=False") == ""
+    assert said("4.57.0", "--use-ipex", "True") == new
+    assert "torch" in said("4.56.2", "--use_ipex", torch="2.7.0")
+
+
+def test_the_example_of_the_trainer_gets_no_note() -> None:
+    assert not read_script("trainer_bert.py", EXAMPLE.read_bytes()).uses_trainer
+
+
+def note(version: str = "4.54.0", ranks: int = 2, *argv: str, uses_it: bool = True) -> str:
+    packages = {"transformers": version} if version else {}
+    return trainer_note(uses_it=uses_it, argv=("train.py", *argv), packages=packages, ranks=ranks)
+
+
+@pytest.mark.parametrize("version", ["4.54.0", "4.56.2", "5.0.0", "5.23.0"])
+def test_note_has_the_version_the_ranks_and_the_setting(version: str) -> None:
+    assert missing(note(version, 8), f"{version} 8 average_tokens_across_devices=False") == []
+
+
+def test_no_note_where_it_is_not_true() -> None:
+    assert note("4.53.3") == ""
+    assert note("4.46.3") == ""
+    assert note("") == ""
+    assert note(ranks=1) == ""
+    assert note(uses_it=False) == ""
+    assert note("5.23.0", 2, "--average_tokens_across_devices", "False") == ""
+    assert note("5.23.0", 2, "--average_tokens_across_devices=True") == ""
+
+
+@pytest.mark.parametrize(("is_installed", "ranks", "count"), [(True, 4, 1), (True, 1, 0), (False, 4, 0)])
+def test_run_prints_one_note_for_an_installed_environment(*, is_installed: bool, ranks: int, count: int) -> None:
+    env = RankEnv("/e/bin/python", packages={"transformers": "5.23.0"}, is_installed=is_installed)
+    context: Any = SimpleNamespace(env=env)
+    plan: Any = SimpleNamespace(world_size=ranks, backend="gloo")
+    script = read_script("train.py", b"from transformers import Trainer")
+    project = ProjectLocation(Path("/p"), ".", ("train.py",), script)
+    request = RunSpec("script", ("train.py",))
+    assert len(script_notes(context, plan, request, project)) == count
