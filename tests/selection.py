@@ -134,7 +134,7 @@ def is_core(item: pytest.Item) -> bool:
 
 
 def changed_files(base: str, root: Path = ROOT) -> list[str]:
-    """Files that differ in more than their imports: those of a module that has moved change nothing to be tested anew."""
+    """Files that differ in more than their imports: a module that has moved is no reason to test its callers."""
     new = _git("ls-files", "--others", "--exclude-standard", root=root)
     counted = _git("diff", "--numstat", "-z", "--no-renames", "-I", IMPORTS, base, "--", root=root)
     return sorted({*(entry.split("\t")[2] for line in counted for entry in line.split("\0") if entry), *new})
