@@ -20,6 +20,7 @@ from typing import Mapping
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.files import make_private_directory
+from ipexctl.node.common.hub_cache import HF_HOME
 
 MARK = ".ipexctl-home"
 MARK_TEXT = "A home of ipexctl, which removes only its own files here: ipexctl uninstall\n"
@@ -31,6 +32,7 @@ HOME_ENTRIES = frozenset(
         "checkpoints",
         "code",
         "envs",
+        HF_HOME,
         "results",
         "runs",
         "ssh",

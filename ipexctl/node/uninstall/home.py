@@ -35,9 +35,9 @@ from ipexctl.node.uninstall.replies import HomeEntry, HomeReply
 OUTPUT_DIRECTORIES = ("ranks", "spill")
 """The directories of a run with the output of its ranks."""
 WINDOW_SUFFIXES = tuple(encode_name(suffix) + part for suffix in (RANK_SUFFIX, HOST_SUFFIX) for part in (b"", b".part"))
-EMPTIED = ("agent", "checkpoints", "code", "envs", "results", "runs", "tmp", "wheels")
+EMPTIED = ("agent", "checkpoints", "code", "envs", "hub", "results", "runs", "tmp", "wheels")
 """The directories of a home from which `remove` removes."""
-KINDS = {"wheels": "wheels", "agent": "agent", "checkpoints": "checkpoints", "temporary": "tmp"}
+KINDS = {"wheels": "wheels", "agent": "agent", "checkpoints": "checkpoints", "hub": "hub", "temporary": "tmp"}
 MAX_FOREIGN = 200
 """Entries of others that are listed one by one."""
 
