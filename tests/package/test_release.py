@@ -97,13 +97,18 @@ def test_wheel_contains_only_the_package(release: Release) -> None:
     (wheel,) = release.directory.glob("ipexctl-*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     top = {name.partition("/")[0] for name in names}
-    assert top == {"ipexctl", f"ipexctl-{ipexctl.__version__}.dist-info"}
+    assert top == {"ipexctl", *(f"ipexctl-{ipexctl.__version__}.{end}" for end in ("data", "dist-info"))}
     assert "ipexctl/py.typed" in names
     here = {
         str(p.relative_to(ROOT)) for p in (ROOT / "ipexctl").rglob("*") if p.is_file() and "__pycache__" not in p.parts
     }
     here |= {f"ipexctl/playbooks/{path.name}" for path in (ROOT / "playbooks").iterdir()}
     assert {name for name in names if name.startswith("ipexctl/")} == here
+
+
+def test_installed_wheel_has_the_man_pages(venv: Path) -> None:
+    installed = {path.name: path.read_bytes() for path in (venv / "share/man/man1").iterdir()}
+    assert installed == {path.name: path.read_bytes() for path in (ROOT / "man").iterdir()}
 
 
 def test_installed_wheel_behaves_like_the_checkout(venv: Path, tmp_path: Path) -> None:

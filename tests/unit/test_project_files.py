@@ -41,9 +41,7 @@ def test_release_is_off_until_a_person_turns_it_on_and_one_job_alone_can_publish
     assert jobs["build"]["if"] == "vars.PUBLISH == 'pypi'"
     assert jobs["publish"]["needs"] == "build"
     assert {name for name, job in jobs.items() if "permissions" in job} == {"publish"}
-    assert not any("run" in step for step in jobs["publish"]["steps"]), (
-        "it publishes, and runs nothing else"
-    )
+    assert not any("run" in step for step in jobs["publish"]["steps"]), "it publishes, and runs nothing else"
     (lines,) = (step["run"] for step in jobs["build"]["steps"] if "run" in step)
     for call in ("--require-hashes -r .github/release.lock", "-m build --no-isolation", "twine check --strict dist/*"):
         assert call in lines
