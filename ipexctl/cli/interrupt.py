@@ -41,6 +41,11 @@ class Interrupt:
 
     code: int | None = None
 
+    def check(self) -> None:
+        """Raise Interrupted after a signal: the report of the call is not whole."""
+        if self.code is not None:
+            raise Interrupted(self.code)
+
     def or_exit(self, code: int) -> typer.Exit:
         """The end of the call: with the signal's exit code, else with `code`."""
         return typer.Exit(code if self.code is None else self.code)
