@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from ipexctl.errors import Interrupted
+from ipexctl.errors import CallError, Interrupted
 from ipexctl.remote.outcome import Cancelled
 from ipexctl.ui.messages import STOPPING, write_to_terminal
 
@@ -56,7 +56,7 @@ def cancelling(cancel: Cancel, *, only_waits: bool = False) -> Iterator[Interrup
     """Throw `cancel` on the first signal; on the second, end the process with that signal. With `only_waits` nothing
     runs on the hosts for this call.
 
-    A cancelled step that returns no host results raises Interrupted with the signal's exit code.
+    A cancelled step that returns no host results raises Interrupted with the signal's exit code; a CallError gets it.
     """
     interrupt = Interrupt()
 
@@ -76,6 +76,9 @@ def cancelling(cancel: Cancel, *, only_waits: bool = False) -> Iterator[Interrup
             if interrupt.code is None:
                 raise
             raise Interrupted(interrupt.code) from None
+        except CallError as error:
+            error.exit_code = interrupt.code or error.exit_code
+            raise
 
 
 @contextmanager
