@@ -1,7 +1,7 @@
 """The steps of fetch: files of one host, of all hosts of a run, or again and again while the run goes on.
 
-In come requests (`run/fetch.py` makes them), how to connect to their hosts, and the `CallWatcher`; out come results with
-reason and fix. The rule: an interrupted fetch is a result, too, as the same call resumes it.
+In come requests (`run/fetch.py` makes them) and how to connect to their hosts; out come results with reason and fix.
+The rule: an interrupted fetch is a result, too, as the same call resumes it.
 """
 
 from __future__ import annotations

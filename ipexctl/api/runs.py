@@ -1,7 +1,7 @@
 """The steps of each command about known runs: ps, logs, wait, stop, dump, why.
 
-In come the record of a run, which says how its node0 is reached, and the `CallWatcher`, whose cancellation ends the call;
-out goes a value, or a `CallError` that names node0. What a view shows goes to a callback. The rule: without node0, the
+In come the record of a run, which says how its node0 is reached, and the `CallWatcher`, which can end the call; out
+goes a value, or a `CallError` that names node0. What a view shows goes to a callback. The rule: without node0, the
 copy on this machine answers as far as it goes, and the answer says so; nothing here but `stop` and `prune` changes
 anything on a host.
 """
