@@ -17,12 +17,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import time
 from typing import TYPE_CHECKING
 
 from ipexctl.node.common import slurm
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.clock import Countdown
+from ipexctl.node.common.clock import Countdown, wait_until
 from ipexctl.node.common.files import (
     REQUEUE_FILE,
     last_lines,
@@ -49,7 +48,7 @@ ASKED_AGAIN = 5.0
 SILENT = 15.0
 """Seconds without a new status after which Slurm is asked whether the job goes on."""
 LINES = 30
-_asked: dict[str, tuple[float, SlurmJob]] = {}
+_asked: dict[str, tuple[Countdown, SlurmJob]] = {}
 
 
 def directory_of(rundir: str) -> str:
@@ -70,14 +69,14 @@ def job_id(rundir: str) -> str:
 def query_job(run: str, number: str) -> SlurmJob:
     """What Slurm says of the job; `GONE` for another name. Without an answer its state is empty, with a reason."""
     known = _asked.get(number)
-    if known is not None and time.monotonic() - known[0] < ASKED_AGAIN:
+    if known is not None and not known[0].is_over:
         return known[1]
     try:
         job = read_job(slurm.call(show_job(number)), run) or SlurmJob(number, GONE)
     except AgentError as error:
         is_gone = "Invalid job id" in error.reason
         job = SlurmJob(number, GONE) if is_gone else SlurmJob(number, "", error.reason)
-    _asked[number] = time.monotonic(), job
+    _asked[number] = Countdown(ASKED_AGAIN), job
     return job
 
 
@@ -179,12 +178,13 @@ def cancel(rundir: str, seconds: float) -> Json:
     slurm.call(["scancel", number], failed=f"scancel {number} failed")
     write_atomically(os.path.join(directory_of(rundir), "notice"), b"stop\n", durable=False)
     has_record = os.path.exists(os.path.join(rundir, "status.json"))
-    countdown = Countdown(seconds)
-    while True:
+
+    def has_ended() -> bool:
         _asked.pop(number, None)
         job = job_of(rundir)
-        if job is None or job.is_over or (has_record and job.is_cancelled) or countdown.is_over:
-            document = document_of(rundir)
-            assert document is not None
-            return document
-        time.sleep(0.2)
+        return job is None or job.is_over or (has_record and job.is_cancelled)
+
+    wait_until(has_ended, seconds, 0.2)
+    document = document_of(rundir)
+    assert document is not None
+    return document

@@ -15,11 +15,10 @@ import json
 import os
 import re
 import stat
-import time
 from typing import IO, Any, Callable, Mapping, Pattern, TypedDict, Union
 
 from ipexctl.node.common.answer import FREE_SPACE_FIX, AgentError, Json
-from ipexctl.node.common.clock import Countdown, age_of
+from ipexctl.node.common.clock import Countdown, age_of, seconds_since
 from ipexctl.node.common.json_parser import JsonError, read_json_file
 from ipexctl.node.common.processes import is_running
 
@@ -92,7 +91,7 @@ def remove_abandoned(directory: bytes | int, pattern: Pattern[bytes], base: int 
                 with contextlib.suppress(OSError):
                     status = os.stat(name, dir_fd=at, follow_symlinks=False)
                     is_own = stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
-                    if is_own and time.time() - status.st_mtime > _ABANDONED:
+                    if is_own and seconds_since(status.st_mtime) > _ABANDONED:
                         os.unlink(name, dir_fd=at)
         finally:
             os.close(at)

@@ -20,6 +20,7 @@ import time
 from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json
+from ipexctl.node.common.clock import seconds_since
 from ipexctl.node.common.files import (
     decode_name,
     encode_name,
@@ -233,7 +234,7 @@ def has_ended(tree: ProjectTree, run: str) -> bool:
     names = (b"/status.json",) if document else (b"/agent.zip", b"/rank.py", b"/job.json")
     newest = next(filter(None, (lstat_or_none(rundir + name) for name in names)), None)
     if newest is None:
-        return time.time() - float(lease.get("made") or 0) > START_TIME
+        return seconds_since(float(lease.get("made") or 0)) > START_TIME
     age, status = tree.filesystem_time() - newest.st_ctime, read_status(document) if document else None
     liveness = liveness_of(status, age, LEASE_LIMITS, has_job=has_job, is_elsewhere=is_elsewhere)
     return liveness not in ("live", "starting")

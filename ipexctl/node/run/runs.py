@@ -17,7 +17,7 @@ from typing import Sequence, TypedDict
 
 from ipexctl.node.common import batch_job, slurm
 from ipexctl.node.common.answer import AgentError, Json, answer, emit, emit_frames
-from ipexctl.node.common.clock import Countdown, wait_until
+from ipexctl.node.common.clock import wait_until
 from ipexctl.node.common.files import (
     RunReference,
     home_of,
@@ -149,13 +149,14 @@ def dump(request: DumpRequest) -> Json:
     else:
         send_signal(supervisor, signal.SIGUSR1)
     path = dump_path(directory, dump_id)
-    countdown = Countdown(request["wait"])
-    while not os.path.exists(path):
-        if read_status_file(rundir).status.is_over if is_remote else not supervisor.is_alive:
-            return {"status": read_status_file(rundir).document}
-        if countdown.is_over:
-            raise AgentError("the run's supervisor doesn't answer; is the disk full there?")
-        time.sleep(0.02)
+
+    def has_ended() -> bool:
+        return read_status_file(rundir).status.is_over if is_remote else not supervisor.is_alive
+
+    if not wait_until(lambda: os.path.exists(path) or has_ended(), request["wait"], 0.02):
+        raise AgentError("the run's supervisor doesn't answer; is the disk full there?")
+    if not os.path.exists(path):
+        return {"status": read_status_file(rundir).document}
     with emit_frames() as writer:
         for frame in encode_dump(directory, dump_id):
             writer.send(frame)

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from ipexctl.node.common.answer import AgentError, Json
+from ipexctl.node.common.clock import seconds_since
 from ipexctl.node.common.files import write_json_atomically
 from ipexctl.node.common.json_parser import JsonError, parse_object, read_json_file
 from ipexctl.node.common.liveness import REPORT_LIMITS, age_for_follower, liveness_of
@@ -41,12 +42,12 @@ def read_status_file(rundir: str, *, is_copy: bool = False, unchanged_for: float
     """
     path = os.path.join(rundir, "status.json")
     stored = read_document(path)
-    age = time.time() - stored.written
+    age = seconds_since(stored.written)
     if unchanged_for is not None:  # it needs no clock of another machine
         age = age_for_follower(age, unchanged_for)
     if is_copy or stored.status.is_over:
         return stored
-    job = _job_of(rundir, stored.status, time.time() - stored.written if unchanged_for is None else unchanged_for)
+    job = _job_of(rundir, stored.status, seconds_since(stored.written) if unchanged_for is None else unchanged_for)
     if job is not None:
         is_over = job.is_cancelled or job.run_state in FINAL
         if not is_over and (job.is_waiting or stored.status.state == "queued"):
