@@ -214,22 +214,19 @@ def page() -> str:
     parts, fixes = [_HEAD], dict[str, str]()
     for heading, texts in SECTIONS.items():
         parts.append(f"## {heading}\n")
-        by_id: dict[str, list[tuple[str, str, str]]] = {}
+        by_id: dict[str, dict[str, list[tuple[str, str]]]] = {}
         for text in texts:
             cause = verdict_of(text).cause
             assert cause is not None, text
             meaning = f"{cause.confidence.capitalize()}: {cause.sentence}."
-            by_id.setdefault(text.id, []).append((_printed(text), meaning, cause.fix))
-        for id_, examples in by_id.items():
+            by_id.setdefault(text.id, {}).setdefault(cause.fix, []).append((_printed(text), meaning))
+        for id_, by_fix in by_id.items():
             parts.append(f"### {id_}\n")
-            for at, (printed, *means) in enumerate(examples):
-                parts.append(f"```text\n{printed}\n```\n")
-                if at + 1 == len(examples) or list(examples[at + 1][1:]) != means:
-                    meaning, fix = means
-                    first = fixes.setdefault(fix, id_)
-                    again = "as before" if first == id_ else f"as for {first}"
-                    known = fix if fixes[fix] == id_ and f"To do: {fix}\n" not in parts else again
-                    parts += [f"{meaning}\n", f"To do: {known}\n"]
+            for fix, examples in by_fix.items():
+                printed = "\n".join(dict.fromkeys(example for example, _ in examples))
+                known = f"as for {fixes[fix]}" if fix in fixes else fix
+                parts += [f"```text\n{printed}\n```\n", f"{examples[0][1]}\n", f"To do: {known}\n"]
+                fixes.setdefault(fix, id_)
     return "\n".join([*parts, _TAIL])
 
 
