@@ -88,3 +88,48 @@ class InspectReply(NamedTuple):
 
 class PlaceReply(NamedTuple):
     placed: int
+
+
+class SnapshotReply(NamedTuple):
+    """A snapshot of a repository in the cache of a hub."""
+
+    folder: str
+    commit: str
+    entries: str
+    """The list of its files and links, below the cache, as JSON."""
+    files: int
+    downloaded: int
+    """Bytes that were not there before; with dry_run, that would come."""
+
+
+class DownloadReply(NamedTuple):
+    version: str
+    """Of huggingface_hub."""
+    snapshots: tuple[SnapshotReply, ...]
+
+
+class CachedRepo(NamedTuple):
+    """A repository in the cache of a hub on a host."""
+
+    kind: str
+    repo_id: str
+    revisions: tuple[str, ...]
+    """The names of its branches and tags that are there, else commits."""
+    files: int
+    size: int
+    """Bytes on disk."""
+    used: float
+    """When a file of it was last read, as far as the filesystem keeps that; else written."""
+
+
+class CacheReply(NamedTuple):
+    path: str
+    repos: tuple[CachedRepo, ...]
+    removed: tuple[str, ...] = ()
+    """The names in the cache of those that were removed."""
+    freed: int = 0
+
+
+class ReachReply(NamedTuple):
+    reason: str
+    """Why the hub is not reached from here; empty if it is."""
