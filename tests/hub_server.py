@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import socketserver
+import signal
 import sys
 import threading
 from contextlib import ExitStack
@@ -87,9 +87,7 @@ class Faults:
 class Hub:
     """Both servers, and what they were asked."""
 
-    def __init__(
-        self, directory: Path, address: str = "127.0.0.1", storage: str = "127.0.0.2", port: int = 0
-    ) -> None:
+    def __init__(self, directory: Path, address: str = "127.0.0.1", storage: str = "127.0.0.2", port: int = 0) -> None:
         self.directory = directory
         self.repos: dict[tuple[str, str], Repo] = {}
         self.faults = Faults()
@@ -271,7 +269,9 @@ class _HubHandler(_Handler):
             rows.append(row)
         rest = {}
         if len(rows) > cursor + PAGE:
-            rest["Link"] = f'<{self.hub.endpoint}{urlsplit(self.path).path}?recursive=True&cursor={cursor + PAGE}>; rel="next"'
+            rest["Link"] = (
+                f'<{self.hub.endpoint}{urlsplit(self.path).path}?recursive=True&cursor={cursor + PAGE}>; rel="next"'
+            )
         self._json(rows[cursor : cursor + PAGE], **rest)
 
     def _json(self, document: object, **headers: str) -> None:
@@ -279,7 +279,9 @@ class _HubHandler(_Handler):
 
     def _resolve(self, repo: Repo, revision: str, name: str) -> None:
         if repo.gated and self._token() != repo.token:
-            message = f"Access to {repo.kind} {repo.name} is restricted. You must have access to it and be authenticated."
+            message = (
+                f"Access to {repo.kind} {repo.name} is restricted. You must have access to it and be authenticated."
+            )
             self.refuse(403 if self._token() else 401, "GatedRepo", message)
         elif revision not in ("main", repo.commit):
             self.refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
@@ -317,17 +319,18 @@ class _StorageHandler(_Handler):
 
 
 def serve(directory: Path, address: str, storage: str, port: int) -> None:
-    """Serve `DIRECTORY/{models,datasets}/ORG/NAME` until stdin ends."""
+    """Serve `DIRECTORY/{models,datasets}/ORG/NAME` until it is killed."""
     with Hub(directory, address, storage, port) as hub:
         for kind in ("model", "dataset"):
             for path in (directory / f"{kind}s").glob("*/*"):
-                hub.repos[(kind, f"{path.parent.name}/{path.name}")] = Repo(path, kind, f"{path.parent.name}/{path.name}")
+                hub.repos[(kind, f"{path.parent.name}/{path.name}")] = Repo(
+                    path, kind, f"{path.parent.name}/{path.name}"
+                )
         for repo in hub.repos.values():
             print(repo.name, repo.commit, flush=True)
         print(hub.endpoint, flush=True)
-        sys.stdin.read()
+        signal.pause()
 
 
 if __name__ == "__main__":
-    socketserver.TCPServer.allow_reuse_address = True
     serve(Path(sys.argv[1]), sys.argv[2], sys.argv[3], int(sys.argv[4]))

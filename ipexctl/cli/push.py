@@ -1,4 +1,8 @@
-"""`ipexctl push`: data to a path of the user's choice on every host, or repositories of a hub to its cache there."""
+"""`ipexctl push`: data to a path of the user's choice on every host, or repositories of a hub to its cache there.
+
+In come the words of the call: a first word with the prefix of a hub (`hf:`) says which of the two is meant, and options
+of the other one are refused. The work is that of `files/push.py` and `hub/push.py`; out come a report and an exit code.
+"""
 
 from __future__ import annotations
 
@@ -120,7 +124,7 @@ def _push_repos(
         interrupt,
     ):
         pool.warm(hosts)
-        from ipexctl.hub.machine import hub_access
+        from ipexctl.hub.downloader import hub_access
         from ipexctl.hub.push import HubPushOptions, push_repos
         from ipexctl.ui.progress_view import ProgressView
         from ipexctl.ui.push import as_json, show

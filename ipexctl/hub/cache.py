@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.hugging_face import HubRepo
-    from ipexctl.node.files.hub import HomeRequest, RemoveRequest
+    from ipexctl.node.files.hub import CacheRemoveRequest, CacheRequest
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
 
@@ -40,7 +40,7 @@ class CacheReport(Report[CacheResult]):
 
 def list_cache(hosts: Sequence[Host], pool: SessionPool, home: str, timeout: float | None) -> CacheReport:
     def list_one(host: Host, session: Session) -> CacheResult:
-        request: HomeRequest = {"home": home}
+        request: CacheRequest = {"home": home}
         reply = call(session, "files.hub", "list", request, timeout=timeout, cancel=pool.cancel).decode(CacheReply)
         return CacheResult(host, "ok", path=reply.path, repos=_in_order(reply))
 
@@ -59,7 +59,7 @@ def remove_from_cache(
     words = {repo.folder: repo.word for repo in repos}
 
     def remove_one(host: Host, session: Session) -> CacheResult:
-        request: RemoveRequest = {"home": home, "folders": list(words)}
+        request: CacheRemoveRequest = {"home": home, "folders": list(words)}
         reply = call(session, "files.hub", "remove", request, timeout=timeout, cancel=pool.cancel).decode(CacheReply)
         removed = tuple(words[folder] for folder in reply.removed if folder in words)
         return CacheResult(

@@ -1,6 +1,6 @@
 """`ipexctl push hf:ORG/MODEL`: repositories of a hub to the cache of every host.
 
-In: repositories, hosts, a pool. Out: a `HubPushReport`. One machine downloads (`machine.py` chooses it,
+In: repositories, hosts, a pool. Out: a `HubPushReport`. One machine downloads (`downloader.py` chooses it,
 `node/files/hub_download.py` works there); the list of what it has then is a push like any other (`files/push.py`): each
 host compares by hashes, and what it lacks comes from host to host, so the uplink carries each byte once. A file that
 differs is damaged, as its name is its hash, and is replaced alone.
@@ -25,7 +25,7 @@ from ipexctl.files.push import PushOptions, PushReport, PushResult, push
 from ipexctl.files.push_source import PushSource
 from ipexctl.files.store_client import StoredFile, StoreLocation
 from ipexctl.files.upload import UploadOptions, addresses_for_transfer
-from ipexctl.hub.machine import Downloader, find_downloader
+from ipexctl.hub.downloader import Downloader, find_downloader
 from ipexctl.hugging_face import hf_home
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.hub_cache import HUB_CACHE, misplaced
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
-    from ipexctl.hub.machine import HubAccess
+    from ipexctl.hub.downloader import HubAccess
     from ipexctl.hugging_face import HubRepo
     from ipexctl.node.files.hub import OfferRequest, WithdrawRequest
-    from ipexctl.node.files.hub_download import DownloadRequest
+    from ipexctl.node.files.hub_download import HubDownloadRequest
     from ipexctl.node.files.manifest import ManifestEntry
     from ipexctl.remote.progress import Watch
     from ipexctl.remote.reply import Reply
@@ -172,7 +172,7 @@ def _download(
     watch: Watch,
 ) -> tuple[list[ManifestEntry], tuple[SnapshotReply, ...]]:
     """What the cache of that machine has of the repositories then."""
-    request: DownloadRequest = {
+    request: HubDownloadRequest = {
         "home": options.home,
         "repos": [{"kind": repo.kind, "repo_id": repo.repo_id, "revision": repo.revision} for repo in repos],
         "include": list(options.include),

@@ -1,9 +1,8 @@
-"""`push hf:…` on real hosts: from a hub that only one machine reaches, to the cache of each host, once over the uplink."""
+"""`push hf:…` on real hosts: from a hub that one machine reaches, to the cache of each host, once over the uplink."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.uplink import crossed
-from cli_helpers import CommandResult, begin, ipexctl
+from cli_helpers import CommandResult, ipexctl
 from hub_server import Hub
 from ipexctl.extras.lab.labs import Lab, LabSpec
 from lab_helpers import on_host
@@ -21,7 +20,10 @@ LAB = LabSpec(hosts=4)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 MB = 1_000_000
 CACHE = ".ipexctl/hub/hub"
-TREE = f"cd {CACHE}/models--org--tiny && find . -type f ! -name '*.lock' -exec sha256sum {{}} + | sort -k 2; find . -type l -printf '%p %l\\n' | sort"
+TREE = (
+    f"cd {CACHE}/models--org--tiny && find . -type f -exec sha256sum {{}} + | sort -k 2; "
+    "find . -type l -printf '%p %l\\n' | sort"
+)
 
 
 @pytest.fixture
@@ -86,7 +88,10 @@ def test_a_model_crosses_the_uplink_once_and_lies_as_huggingface_hub_makes_it(si
     found = site.push("hf:org/tiny", "hf-dataset:org/text")
     assert statuses(found) == {"changed"}, found
     assert found["on"] == "the control machine"
-    assert [(repo["word"], repo["files"]) for repo in found["repos"]] == [("hf:org/tiny", 4), ("hf-dataset:org/text", 1)]
+    assert [(repo["word"], repo["files"]) for repo in found["repos"]] == [
+        ("hf:org/tiny", 4),
+        ("hf-dataset:org/text", 1),
+    ]
     assert crossed(site.hosts) - before < 1.3 * 18 * MB
     trees = {on_host(host, TREE) for host in site.hosts.hosts}
     assert len(trees) == 1

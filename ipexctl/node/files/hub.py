@@ -1,6 +1,6 @@
 """One host's cache of a hub: whether it reaches the hub, what lies in the cache, and what of it goes to other hosts.
 
-`reach` asks the hub as a client without a token. `offer` makes files of the cache available to the transfer between
+`access` asks the hub as a client without a token. `offer` makes files of the cache available to the transfer between
 hosts (`store.py`), as links in a store of its own; `withdraw` removes that store. `list` and `remove` are those of
 `ipexctl hub`. The files come by `hub_download.py` or, from another host, by `push.py`.
 
@@ -24,14 +24,14 @@ from ipexctl.node.common.home_entries import list_names
 from ipexctl.node.common.http import HttpClient, explain
 from ipexctl.node.common.hub_cache import HF_HOME, HUB_CACHE, is_blob_name, repo_of
 from ipexctl.node.files import push, store
-from ipexctl.node.files.replies import CachedRepo, CacheReply, ReachReply
+from ipexctl.node.files.replies import AccessReply, CachedRepo, CacheReply
 
 _ANSWER = 6.0
 """Seconds for the hub to answer."""
 _ABANDONED = 7 * 86400.0
 
 
-class ReachRequest(TypedDict):
+class AccessRequest(TypedDict):
     url: str
     """Of a repository, in the hub's API."""
 
@@ -42,24 +42,24 @@ class OfferRequest(TypedDict):
     """The sha256 and the path below the cache of each."""
 
 
-class HomeRequest(TypedDict):
+class CacheRequest(TypedDict):
     home: str
 
 
-class RemoveRequest(HomeRequest):
+class CacheRemoveRequest(CacheRequest):
     folders: list[str]
 
 
-def reach(request: ReachRequest, _: BinaryIO) -> ReachReply:
+def access(request: AccessRequest, _: BinaryIO) -> AccessReply:
     """Any answer of a hub counts, also that it does not give this repository without a token; a proxy's does not."""
     try:
         with HttpClient({}).open(request["url"], timeout=_ANSWER):
-            return ReachReply("")
+            return AccessReply("")
     except urllib.error.HTTPError as error:
         is_of_hub = error.code in (401, 404, 429) or "X-Error-Code" in error.headers
-        return ReachReply("" if is_of_hub else explain(error))
+        return AccessReply("" if is_of_hub else explain(error))
     except (OSError, ValueError, http.client.HTTPException) as error:
-        return ReachReply(explain(error, _ANSWER))
+        return AccessReply(explain(error, _ANSWER))
 
 
 def _top(home: str) -> str:
@@ -93,7 +93,7 @@ def _remove_abandoned(top: GuardedDirectory) -> None:
                 top.remove_tree(name, ignore_errors=True)
 
 
-class WithdrawRequest(HomeRequest):
+class WithdrawRequest(CacheRequest):
     key: str
 
 
@@ -125,14 +125,14 @@ def _repos(cache: str) -> Iterator[tuple[str, CachedRepo]]:
         yield folder, CachedRepo(*known, tuple(revisions), len(blobs), disk_usage(path), used)
 
 
-def list_cache(request: HomeRequest, _: BinaryIO) -> CacheReply:
+def list_cache(request: CacheRequest, _: BinaryIO) -> CacheReply:
     home = home_of(request)
     check_home(home)
     cache = os.path.join(_top(home), HUB_CACHE)
     return CacheReply(cache, tuple(repo for _, repo in _repos(cache)))
 
 
-def remove(request: RemoveRequest, _: BinaryIO) -> CacheReply:
+def remove(request: CacheRemoveRequest, _: BinaryIO) -> CacheReply:
     home = home_of(request)
     cache = os.path.join(_top(home), HUB_CACHE)
     removed, freed = [], 0
@@ -152,7 +152,7 @@ def remove(request: RemoveRequest, _: BinaryIO) -> CacheReply:
 def main(action: str) -> int:
     store.end_on_signals()
     actions: dict[str, Action] = {
-        "reach": reach,
+        "access": access,
         "offer": offer,
         "withdraw": withdraw,
         "list": list_cache,

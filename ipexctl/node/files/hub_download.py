@@ -52,7 +52,7 @@ class RepoRequest(TypedDict):
     revision: str
 
 
-class DownloadRequest(TypedDict):
+class HubDownloadRequest(TypedDict):
     home: str
     repos: list[RepoRequest]
     include: list[str]
@@ -67,7 +67,7 @@ class DownloadRequest(TypedDict):
 class _Library:
     """huggingface_hub, imported with the settings of a request."""
 
-    def __init__(self, request: DownloadRequest) -> None:
+    def __init__(self, request: HubDownloadRequest) -> None:
         os.environ.update(HF_HUB_OFFLINE="0", HF_HUB_DISABLE_PROGRESS_BARS="1", HF_HUB_DISABLE_TELEMETRY="1")
         if request["endpoint"]:
             os.environ.update(HF_ENDPOINT=request["endpoint"], HF_HUB_DISABLE_XET="1")
@@ -350,7 +350,7 @@ def _verified_sha256(blob: Path, cache: Path) -> str | None:
     return digests[0].hexdigest() if digests[-1].hexdigest() == blob.name else None
 
 
-def download(request: DownloadRequest, _: BinaryIO) -> DownloadReply:
+def download(request: HubDownloadRequest, _: BinaryIO) -> DownloadReply:
     home = home_of(request)
     make_home(home)
     library = _Library(request)

@@ -1,4 +1,8 @@
-"""The answers about a project's trees and about `push`, for both sides."""
+"""The answers about a project's trees, about `push` and about the cache of a hub, for both sides.
+
+They are values only: the agent makes them on a host, and the control machine decodes them by their types, so a host
+that answers anything else has failed.
+"""
 
 from __future__ import annotations
 
@@ -130,6 +134,6 @@ class CacheReply(NamedTuple):
     freed: int = 0
 
 
-class ReachReply(NamedTuple):
+class AccessReply(NamedTuple):
     reason: str
     """Why the hub is not reached from here; empty if it is."""

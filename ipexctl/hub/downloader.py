@@ -21,7 +21,7 @@ from ipexctl.errors import UserError
 from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.select import LOCAL
 from ipexctl.hub.environment import PACKAGE, install_downloader
-from ipexctl.node.files.replies import ReachReply
+from ipexctl.node.files.replies import AccessReply
 from ipexctl.option_defaults import HUB_MACHINE
 from ipexctl.remote.control_machine import is_loopback, is_this_machine
 from ipexctl.remote.node_call import call
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
     from ipexctl.hugging_face import HubRepo
-    from ipexctl.node.files.hub import ReachRequest
+    from ipexctl.node.files.hub import AccessRequest
     from ipexctl.remote.progress import Watch
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
@@ -58,7 +58,7 @@ class HubAccess:
         return self.endpoint or DEFAULT_ENDPOINT
 
     @property
-    def is_here(self) -> bool:
+    def is_of_control(self) -> bool:
         """Whether only the control machine can mean this address."""
         return is_loopback(urlsplit(self.url).hostname or "")
 
@@ -124,7 +124,7 @@ def find_downloader(
         if on not in named:
             raise UserError(f"{on!r} is none of the hosts", fix="--on control, node0, auto or the name of a host")
         host = named[on]
-        if access.is_here and host != own:
+        if access.is_of_control and host != own:
             fix = "leave --on out, or name an address of the hub that the hosts reach"
             raise UserError(f"HF_ENDPOINT {access.url} is an address of this machine, not of {host.name}", fix=fix)
     is_control = host not in hosts
@@ -153,15 +153,15 @@ def python_of(facts: Facts) -> str | None:
 def _reaching(
     repo: HubRepo, access: HubAccess, hosts: Sequence[Host], facts: Mapping[str, Facts], pool: SessionPool
 ) -> Host | None:
-    if access.is_here:
+    if access.is_of_control:
         return None
-    request: ReachRequest = {"url": f"{access.url}/api/{repo.kind}s/{repo.repo_id}"}
+    request: AccessRequest = {"url": f"{access.url}/api/{repo.kind}s/{repo.repo_id}"}
 
     def reaches(_: Host, session: Session) -> bool:
-        reply = call(session, "files.hub", "reach", request, label="ask the hub", timeout=30, cancel=pool.cancel)
-        return not reply.decode(ReachReply).reason
+        reply = call(session, "files.hub", "access", request, label="ask the hub", timeout=30, cancel=pool.cancel)
+        return not reply.decode(AccessReply).reason
 
-    asked = [host for host in hosts if host.name in facts]
-    found = {done.host.name for done in pool.each(asked, reaches) if done.result}
+    known = [host for host in hosts if host.name in facts]
+    found = {done.host.name for done in pool.each(known, reaches) if done.result}
     able = [host for host in hosts if host.name in found]
     return next((host for host in able if python_of(facts[host.name]) is not None), next(iter(able), None))
