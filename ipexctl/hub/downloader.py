@@ -21,7 +21,7 @@ from ipexctl.errors import UserError
 from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.select import LOCAL
 from ipexctl.hub.environment import PACKAGE, install_downloader
-from ipexctl.node.files.replies import AccessReply
+from ipexctl.node.network.replies import FoundHub
 from ipexctl.option_defaults import HUB_MACHINE
 from ipexctl.remote.control_machine import is_loopback, is_this_machine
 from ipexctl.remote.node_call import call
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
-    from ipexctl.hugging_face import HubRepo
-    from ipexctl.node.files.hub import AccessRequest
+    from ipexctl.node.network.hub import HubRequest
     from ipexctl.remote.progress import Watch
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
@@ -107,7 +106,6 @@ class Downloader:
 
 def find_downloader(
     on: str,
-    repos: Sequence[HubRepo],
     access: HubAccess,
     hosts: Sequence[Host],
     facts: Mapping[str, Facts],
@@ -118,7 +116,7 @@ def find_downloader(
     """Raises a HostError of the machine, and a UserError for a name that is none of the hosts."""
     own = next((host for host in hosts if is_this_machine(host)), LOCAL)
     if on == HUB_MACHINE:
-        host = _reaching(repos[0], access, hosts, facts, pool) or own
+        host = _reaching(access, home, hosts, facts, pool) or own
     else:
         named = {CONTROL: own, NODE0: hosts[0], **{host.name: host for host in hosts}}
         if on not in named:
@@ -151,15 +149,22 @@ def python_of(facts: Facts) -> str | None:
 
 
 def _reaching(
-    repo: HubRepo, access: HubAccess, hosts: Sequence[Host], facts: Mapping[str, Facts], pool: SessionPool
+    access: HubAccess, home: str, hosts: Sequence[Host], facts: Mapping[str, Facts], pool: SessionPool
 ) -> Host | None:
     if access.is_of_control:
         return None
-    request: AccessRequest = {"url": f"{access.url}/api/{repo.kind}s/{repo.repo_id}"}
+    request: HubRequest = {
+        "home": home,
+        "setup": "",
+        "variables": {"HF_ENDPOINT": access.url},
+        "repos": [],
+        "work": "",
+        "tries": True,
+    }
 
     def reaches(_: Host, session: Session) -> bool:
-        reply = call(session, "files.hub", "access", request, label="ask the hub", timeout=30, cancel=pool.cancel)
-        return not reply.decode(AccessReply).reason
+        reply = call(session, "network.hub", "look", request, label="ask the hub", timeout=30, cancel=pool.cancel)
+        return not reply.decode(FoundHub).problem
 
     known = [host for host in hosts if host.name in facts]
     found = {done.host.name for done in pool.each(known, reaches) if done.result}

@@ -101,7 +101,7 @@ def push_repos(
     }
     facts: dict[str, Facts] = {name: found.facts for name, found in results.items() if found.facts is not None}
     try:
-        downloader = find_downloader(options.on, repos, access, hosts, facts, pool, options.home, watch)
+        downloader = find_downloader(options.on, access, hosts, facts, pool, options.home, watch)
     except HostError as error:
         failed = tuple(PushResult.of_error(host, error, seconds=time.monotonic() - began) for host in hosts)
         return HubPushReport(failed, time.monotonic() - began, words, cache, 0, 0, True, options.dry_run)

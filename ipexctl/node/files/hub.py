@@ -1,6 +1,6 @@
-"""One host's cache of a hub: whether it reaches the hub, what lies in the cache, and what of it goes to other hosts.
+"""One host's cache of a hub: what lies in it, and what of it goes to other hosts.
 
-`access` asks the hub as a client without a token. `offer` makes files of the cache available to the transfer between
+`offer` makes files of the cache available to the transfer between
 hosts (`store.py`), as links in a store of its own; `withdraw` removes that store. `list` and `remove` are those of
 `ipexctl hub`. The files come by `hub_download.py` or, from another host, by `push.py`.
 
@@ -10,9 +10,7 @@ The rules: names of a request lead nowhere but to the cache; a repository is rem
 from __future__ import annotations
 
 import contextlib
-import http.client
 import os
-import urllib.error
 from typing import BinaryIO, Iterator, TypedDict
 
 from ipexctl.node.common.answer import Action, AgentError, answer
@@ -21,19 +19,11 @@ from ipexctl.node.common.files import disk_usage, home_of
 from ipexctl.node.common.guarded_directory import GuardedDirectory, check_name
 from ipexctl.node.common.home import check_home, open_home
 from ipexctl.node.common.home_entries import list_names
-from ipexctl.node.common.http import HttpClient, explain
 from ipexctl.node.common.hub_cache import HF_HOME, HUB_CACHE, is_blob_name, repo_of
 from ipexctl.node.files import push, store
-from ipexctl.node.files.replies import AccessReply, CachedRepo, CacheReply
+from ipexctl.node.files.replies import CachedRepo, CacheReply
 
-_ANSWER = 6.0
-"""Seconds for the hub to answer."""
 _ABANDONED = 7 * 86400.0
-
-
-class AccessRequest(TypedDict):
-    url: str
-    """Of a repository, in the hub's API."""
 
 
 class OfferRequest(TypedDict):
@@ -48,18 +38,6 @@ class CacheRequest(TypedDict):
 
 class CacheRemoveRequest(CacheRequest):
     folders: list[str]
-
-
-def access(request: AccessRequest, _: BinaryIO) -> AccessReply:
-    """Any answer of a hub counts, also that it does not give this repository without a token; a proxy's does not."""
-    try:
-        with HttpClient({}).open(request["url"], timeout=_ANSWER):
-            return AccessReply("")
-    except urllib.error.HTTPError as error:
-        is_of_hub = error.code in (401, 404, 429) or "X-Error-Code" in error.headers
-        return AccessReply("" if is_of_hub else explain(error))
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        return AccessReply(explain(error, _ANSWER))
 
 
 def _top(home: str) -> str:
@@ -152,7 +130,6 @@ def remove(request: CacheRemoveRequest, _: BinaryIO) -> CacheReply:
 def main(action: str) -> int:
     store.end_on_signals()
     actions: dict[str, Action] = {
-        "access": access,
         "offer": offer,
         "withdraw": withdraw,
         "list": list_cache,

@@ -46,7 +46,7 @@ _MOST_SHOWN = 300
 _LOG_IN = "with a token of an account that may read it: read -rs HF_TOKEN; export HF_TOKEN; then the same call"
 
 
-class RepoRequest(TypedDict):
+class WantedRepo(TypedDict):
     kind: str
     repo_id: str
     revision: str
@@ -54,7 +54,7 @@ class RepoRequest(TypedDict):
 
 class HubDownloadRequest(TypedDict):
     home: str
-    repos: list[RepoRequest]
+    repos: list[WantedRepo]
     include: list[str]
     """Patterns; if there are none, all files."""
     endpoint: str
@@ -161,7 +161,7 @@ class _File(NamedTuple):
 class _Repo:
     """One repository on its way."""
 
-    def __init__(self, library: _Library, cache: Path, request: RepoRequest, include: Sequence[str]) -> None:
+    def __init__(self, library: _Library, cache: Path, request: WantedRepo, include: Sequence[str]) -> None:
         self._library, self._request, self._cache = library, request, cache
         self._kind, self._id = request["kind"], request["repo_id"]
         self._patterns = list(include) or None
@@ -372,7 +372,7 @@ def download(request: HubDownloadRequest, _: BinaryIO) -> DownloadReply:
     return DownloadReply(str(library.hub.__version__), tuple(found))
 
 
-def _explain(error: Exception, library: _Library, wanted: RepoRequest) -> AgentError:
+def _explain(error: Exception, library: _Library, wanted: WantedRepo) -> AgentError:
     """The hub's own answer, with the line to type."""
     name, endpoint = wanted["repo_id"], library.endpoint
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -132,8 +132,3 @@ class CacheReply(NamedTuple):
     removed: tuple[str, ...] = ()
     """The names in the cache of those that were removed."""
     freed: int = 0
-
-
-class AccessReply(NamedTuple):
-    reason: str
-    """Why the hub is not reached from here; empty if it is."""
