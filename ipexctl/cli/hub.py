@@ -23,14 +23,13 @@ def list_command(*, targets: Targets, home: Home, output: Output) -> None:
     \b
     Example: ipexctl hub ls --hosts 'node[1-4]'
     """
-    from ipexctl.cli.hosts import call_options, check_home, choose_hosts, session_pool
-    from ipexctl.hub.cache import list_cache
+    from ipexctl.api.hosts import list_repos
+    from ipexctl.cli.hosts import open_hosts
     from ipexctl.ui.hub import as_json, show
 
-    home_dir, hosts = check_home(home), choose_hosts(targets)
-    with session_pool(targets, output, hosts=hosts, quiet=output.quiet) as (pool, interrupt):
-        report = list_cache(hosts, pool, home_dir, targets.timeout)
-    output.print_report(call_options(targets, home).in_report(report), as_json, show)
+    with open_hosts(targets, home, output) as (opened, interrupt):
+        report = list_repos(opened)
+    output.print_report(report, as_json, show)
     raise interrupt.or_exit(report.exit_code)
 
 
@@ -47,16 +46,15 @@ def remove_command(
     \b
     Example: ipexctl hub rm hf:org/model --hosts 'node[1-4]'
     """
-    from ipexctl.cli.hosts import call_options, check_home, choose_hosts, session_pool
-    from ipexctl.hub.cache import remove_from_cache
+    from ipexctl.api.hosts import remove_repos
+    from ipexctl.cli.hosts import open_hosts
     from ipexctl.hugging_face import DEFAULT_REVISION, parse_repo
     from ipexctl.ui.hub import as_json, show
 
     wanted = [parse_repo(word) for word in repos]
     if any(repo.revision != DEFAULT_REVISION for repo in wanted):
         raise UserError("a repository is removed with all its revisions", fix="leave @REV out")
-    home_dir, hosts = check_home(home), choose_hosts(targets)
-    with session_pool(targets, output, hosts=hosts, quiet=output.quiet) as (pool, interrupt):
-        report = remove_from_cache(wanted, hosts, pool, home_dir, targets.timeout)
-    output.print_report(call_options(targets, home).in_report(report), as_json, show)
+    with open_hosts(targets, home, output) as (opened, interrupt):
+        report = remove_repos(opened, wanted)
+    output.print_report(report, as_json, show)
     raise interrupt.or_exit(report.exit_code)

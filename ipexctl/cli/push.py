@@ -6,7 +6,6 @@ of the other one are refused. The work is that of `files/push.py` and `hub/push.
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -60,8 +59,9 @@ def push_command(
     """
     if is_repo_word(str(source)):
         _push_repos([str(source), *others], force, include or [], on, dry_run, targets, home, output)
-    from ipexctl.cli.hosts import call_options, check_home, choose_hosts, session_pool
-    from ipexctl.files.push_source import parse_target, read_source
+    from ipexctl.api.hosts import push
+    from ipexctl.cli.hosts import open_hosts
+    from ipexctl.files.push_source import parse_target
 
     source = expanded(source)
     if include or on != HUB_MACHINE:
@@ -73,26 +73,15 @@ def push_command(
             f"push takes SRC and PATH, not {len(others) + 1} words", fix="ipexctl push ./corpus data/corpus"
         )
     target = parse_target(others[0], source)
-    home_dir = check_home(home)
     targets = targets if target.hosts is None else _with_hosts(targets, target.hosts)
-    hosts = choose_hosts(targets)
-    with session_pool(targets, output if output.verbose > 1 else None, hosts=hosts, quiet=output.quiet) as (
-        pool,
-        interrupt,
-    ):
-        pool.warm(hosts)  # they are connected while SRC is read
-        from ipexctl.files.push import PushOptions, push
-        from ipexctl.remote.progress import BytesMoved
+    with open_hosts(targets, home, output, steps_from=2) as (opened, interrupt):
+        opened.pool.warm(opened.hosts)  # they are connected while modules are imported
         from ipexctl.ui.progress_view import ProgressView
         from ipexctl.ui.push import as_json, show
 
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
-            content = read_source(
-                source, lambda done, total: view.watch(BytesMoved("", "reading", done, total)), pool.cancel
-            )
-            options = PushOptions(target.path, home_dir, force, dry_run, home.iface, targets.timeout)
-            report = push(content, str(source), hosts, pool, options, view.watch)
-    output.print_report(call_options(targets, home).in_report(report), as_json, show)
+            report = push(opened, source, target.path, force=force, dry_run=dry_run, watch=view.watch)
+    output.print_report(report, as_json, show)
     raise interrupt.or_exit(report.exit_code)
 
 
@@ -106,34 +95,25 @@ def _push_repos(
     home: Home,
     output: Output,
 ) -> NoReturn:
-    from ipexctl.cli.hosts import call_options, check_home, choose_hosts, session_pool
+    from ipexctl.api.hosts import push_repos
+    from ipexctl.cli.hosts import open_hosts
 
     if other := next((word for word in words if not is_repo_word(word)), None):
-        raise UserError(
-            f"{other[:200]!r} is no repository of a hub", fix="name it as hf:ORG/MODEL or hf-dataset:ORG/NAME"
-        )
+        fix = "name it as hf:ORG/MODEL or hf-dataset:ORG/NAME"
+        raise UserError(f"{other[:200]!r} is no repository of a hub", fix=fix)
     if force:
         raise UserError("--force is for PATH: a file of a repository has its hash as its name", fix="leave --force out")
     repos = list(dict.fromkeys(map(parse_repo, words)))
     if len({repo.folder for repo in repos}) < len(repos):
         raise UserError("a repository is named twice, with two revisions", fix="push one revision after the other")
-    home_dir = check_home(home)
-    hosts = choose_hosts(targets)
-    with session_pool(targets, output if output.verbose > 1 else None, hosts=hosts, quiet=output.quiet) as (
-        pool,
-        interrupt,
-    ):
-        pool.warm(hosts)
-        from ipexctl.hub.downloader import hub_access
-        from ipexctl.hub.push import HubPushOptions, push_repos
+    with open_hosts(targets, home, output, steps_from=2) as (opened, interrupt):
+        opened.pool.warm(opened.hosts)
         from ipexctl.ui.progress_view import ProgressView
         from ipexctl.ui.push import as_json, show
 
-        access = hub_access(os.environ)
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
-            options = HubPushOptions(home_dir, on, tuple(include), dry_run, home.iface, targets.timeout)
-            report = push_repos(repos, access, hosts, pool, options, view.watch)
-    output.print_report(call_options(targets, home).in_report(report), as_json, show)
+            report = push_repos(opened, repos, include=include, on=on, dry_run=dry_run, watch=view.watch)
+    output.print_report(report, as_json, show)
     raise interrupt.or_exit(report.exit_code)
 
 
