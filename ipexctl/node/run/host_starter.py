@@ -94,7 +94,7 @@ class HostStarter:
         self.read_log()
         self.ends.clear()
         request = self.request
-        path = f"{request.rundir}/{job_file(command.attempt if command.job else 0)}"
+        path = f"{request.rundir}/{job_file(command.attempt)}" if command.job else request.argv[-1]
         argv = [*request.argv[:-1], path, request.local, request.address, str(request.port)]
         environ = minimal_environment()
         for rank in request.ranks if command.ranks is None else command.ranks:

@@ -87,9 +87,7 @@ class SupervisorLoop:
             start, node_starter(start), status, began, self.job.state if self.job is not None else None
         )
         self.connections = RankConnections(request.token, listeners, self, m.ranks_of_starters(self.state))
-        for rank, peer in self.state.ranks.items():
-            sinks = self.record.sinks(rank, peer.host)
-            self.connections.add(RankConnection(rank, sinks, self.record.windows(rank)))
+        self.place_ranks()
         self.connections.listener.addresses.update(start.addresses)
         self.figures = RunFigures(self.hosts_of_ranks(), read_json(os.path.join(self.rundir, "plan.json")))
         self.calls: HostCalls | None = None
