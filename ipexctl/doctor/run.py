@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ipexctl.doctor.context import HostContext
 from ipexctl.doctor.finding import DoctorReport, Finding, HostReport, merge_findings, worst
 from ipexctl.doctor.host_system import is_installed
+from ipexctl.doctor.ports import overflow_findings
 from ipexctl.doctor.recommend import recommend
 from ipexctl.doctor.rules import examine_cluster, examine_host
 from ipexctl.doctor.run_states import named_runs, run_states
@@ -78,12 +79,14 @@ def run_doctor(
     cluster = list(examine_cluster(tuple(contexts.values()), iface=request.iface))
     reached = [host for host in hosts if answers[host.name].status == "ok"]
     network_seconds = None
+    open_outside: frozenset[str] = frozenset()
     if request.network and len(reached) > 1 and internal:
         from ipexctl.doctor.network_check import check_network
 
         network = check_network(pool, reached, internal, facts=facts, home=request.home)
         cluster += network.findings
-        network_seconds = network.seconds
+        network_seconds, open_outside = network.seconds, network.open_outside
+    cluster += overflow_findings(facts, internal, open_outside)
     if request.smoke and reached:
         from ipexctl.doctor.smoke import measure
 

@@ -42,6 +42,7 @@ from ipexctl.run.start.exclusive import HostLocks, Obstacles, lock_hosts, refusa
 from ipexctl.run.start.pool import check_whole, first_hosts, spec_of_all
 from ipexctl.run.start.preflight.before_install import likely_nodes
 from ipexctl.run.start.preflight.connectivity import NoLogin, check_connectivity
+from ipexctl.run.start.preflight.hub import find_use
 from ipexctl.run.start.preflight.imports import check_script, with_environment
 from ipexctl.run.start.preflight.paths import check_data
 from ipexctl.run.start.preflight.resume import check_resumed
@@ -98,7 +99,13 @@ class _Start:
     on_step: Callable[[str], None]
     """Gets each step that the user sees."""
     on_note: Callable[[str], None]
-    """Gets advice."""
+    """Gets advice, with the options of the call in each command to type."""
+
+    @classmethod
+    def of(
+        cls, call: RunCall, pool: SessionPool, on_step: Callable[[str], None], on_note: Callable[[str], None]
+    ) -> _Start:
+        return cls(call, pool, on_step, lambda text: on_note(call.options.apply(text)))
 
 
 class _Undo(ExitStack):
@@ -124,9 +131,10 @@ def plan_run(
             query = begin_query(start_reading(spec, project, on_step), call.hosts, spec, pool, lease=None)
             if query is not None:
                 at_end.callback(wait, (query,))
-            context, plan, _ = _plan(_Start(call, pool, on_step, on_note), query, run, dry_run=True)
+            context, plan, _ = _plan(_Start.of(call, pool, on_step, on_note), query, run, dry_run=True)
             tree, _ = upload_project(query, spec, project, context, on_step)
-            plan = replace(plan, notes=(*notes_on(plan.other_runs, time.time()), *plan.notes))
+            notes = (*notes_on(plan.other_runs, time.time()), *plan.notes)
+            plan = replace(plan, notes=tuple(map(call.options.apply, notes)))
             return PlannedRun(_plan_in(tree, plan, project), context)
     except StartError as error:
         return error.failure
@@ -146,7 +154,7 @@ def start_run(
     Steps are told to `on_step`, advice to `on_note`. `reading`: the project, if `start_reading` was called before.
     `probed`: the facts, if they were gathered just before.
     """
-    start = _Start(call, pool, on_step, on_note)
+    start = _Start.of(call, pool, on_step, on_note)
     hosts, spec, project = call.hosts, call.spec, call.project
     registry, undo = RunRegistry(), _Undo()
     run = given_id(os.environ)
@@ -193,7 +201,8 @@ def start_run(
     except StartError as error:
         return error.failure
     run_in_background(lambda: prune_local(registry, retention), "prune")
-    return StartedRun(record, plan, launch, (*plan.notes, *logind_notes(context)), document)
+    notes = tuple(map(call.options.apply, (*plan.notes, *logind_notes(context))))
+    return StartedRun(record, plan, launch, notes, document)
 
 
 def _plan(
@@ -210,7 +219,10 @@ def _plan(
     call = start.call
     spec, project = call.spec, call.project
     unsynced = project.executed_path(spec)
-    context = gather(call.hosts, spec, start.pool, unsynced=unsynced, dry_run=dry_run, probed=probed)
+    hub, work = find_use(spec, project), project.work_path(spec)
+    context = gather(
+        call.hosts, spec, start.pool, unsynced=unsynced, hub=hub, work=work, dry_run=dry_run, probed=probed
+    )
     notes = list(context.notes)
     if dry_run:
         if query is not None:
@@ -362,6 +374,7 @@ def make_plan(
             earlier_memory=earlier,
             given=given,
             stated=stated,
+            hub=context.hub,
             uses_accelerate=by_accelerate,
         )
     )
