@@ -184,15 +184,15 @@ def verdict_of(text: Text) -> Diagnosis:
 _HEAD = """\
 # When a run fails
 
-`ipexctl why RUN` searches for these texts in the output of the rank that failed first and of mpirun, and of the other ranks
-if that rank only reports a lost peer, and prints the cause and the fix. *Likely* and *possible* say how certain a cause
-is. The ids are in `why --json` and do not change. In the examples rank 1 on node2 printed the text.
+`ipexctl why RUN` searches for these texts in the output of the rank that failed first and of mpirun, and of the other
+ranks if that rank only reports a lost peer, and prints the cause and the fix. *Likely* and *possible* say how certain
+a cause is. The ids are in `why --json` and do not change. In the examples rank 1 on node2 printed the text.
 
 ![ipexctl why: the kernel killed rank 2 on node3, whose memory ran out](pictures/why.svg)
 
 Warnings that healthy runs print, too, are never the cause: `The hostname of the client socket cannot be retrieved` (an
-address has no name), `Using the loopback address as fallback` (gloo could not resolve a host's own name). Neither is a loss of
-NaN, nor a [wrong loss](#wrong-values). Where no text is known, `why` names the exception or the exit code.
+address has no name), `Using the loopback address as fallback` (gloo could not resolve a host's own name). Neither is a
+loss of NaN, nor a [wrong loss](#wrong-values). Where no text is known, `why` names the exception or the exit code.
 """
 
 
@@ -203,10 +203,11 @@ No text shows these: the run ends well.
 
 ### The Trainer's loss is multiplied by the number of ranks
 
-transformers 4.54 and later (5.23 is the newest tried) multiply loss and gradients of the `Trainer` by the number of ranks
-if the model's `forward` takes `**kwargs` and ignores `num_items_in_batch`, as BERT's classifiers do. `ipexctl run` has a note
-for such a script. `--average_tokens_across_devices False` in its arguments, or `accepts_loss_kwargs = False` in the model's
-class, ends both. A causal language model is right with the default. [Measured](examples.md#trainer_bertpy).
+transformers 4.54 and later (5.23 is the newest tried) multiply loss and gradients of the `Trainer` by the number of
+ranks if the model's `forward` takes `**kwargs` and ignores `num_items_in_batch`, as BERT's classifiers do. `ipexctl
+run` has a note for such a script. `--average_tokens_across_devices False` in its arguments, or `accepts_loss_kwargs =
+False` in the model's class, ends both. A causal language model is right with the default.
+[Measured](examples.md#trainer_bertpy).
 """
 
 
