@@ -1,11 +1,23 @@
-"""The versions of transformers and accelerate in which IPEX and oneCCL ended, and faults did. Values only.
+"""Hugging Face: repositories of a hub as a call names them, and versions of transformers and accelerate. Values only.
 
-Read from the wheels on PyPI in November 2026. Messages take versions from here, so that all of them name the same ones.
+The versions are those in which IPEX and oneCCL ended, and faults did, read from the wheels on PyPI in November 2026.
+Messages take versions and the command that brings a repository from here, so that all of them name the same ones.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import shlex
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from ipexctl.errors import UserError
+from ipexctl.node.common.hub_cache import HF_HOME, folder_of, is_repo_id, is_revision
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+RepoKind = Literal["model", "dataset"]
+PREFIXES: Final[dict[str, RepoKind]] = {"hf:": "model", "hf-dataset:": "dataset"}
+DEFAULT_REVISION: Final = "main"
 
 LAST_USE_IPEX: Final = "4.56.2"
 """The last transformers with `--use_ipex`."""
@@ -25,3 +37,47 @@ OPTIMIZES_BY_TORCH: Final = "1.8"
 """The first accelerate that calls ipex.optimize only for an older torch; before, for every torch."""
 OPTIMIZED_TORCH: Final = "2.7"
 """The first torch for which accelerate 1.8 to 1.12 no longer calls ipex.optimize."""
+
+
+class HubRepo(NamedTuple):
+    """A repository of a hub, such as `hf:org/model@v1`."""
+
+    kind: RepoKind
+    repo_id: str
+    revision: str = DEFAULT_REVISION
+
+    @property
+    def word(self) -> str:
+        """As a call names it."""
+        prefix = next(prefix for prefix, kind in PREFIXES.items() if kind == self.kind)
+        return prefix + self.repo_id + (f"@{self.revision}" if self.revision != DEFAULT_REVISION else "")
+
+    @property
+    def folder(self) -> str:
+        """Its directory in a cache: `models--org--model`."""
+        return folder_of(self.kind, self.repo_id)
+
+
+def is_repo_word(text: str) -> bool:
+    """Whether a word of a call means a repository of a hub, and no file."""
+    return text.startswith(tuple(PREFIXES))
+
+
+def parse_repo(text: str) -> HubRepo:
+    """`hf:ORG/MODEL[@REV]` or `hf-dataset:ORG/NAME[@REV]`. Raises a UserError for what can be none."""
+    prefix, _, name = text.partition(":")
+    repo_id, at, revision = name.partition("@")
+    if not is_repo_id(repo_id) or (at and not is_revision(revision)):
+        fix = "name it as its page on the hub does: ipexctl push hf:org/model"
+        raise UserError(f"{text[:200]!r} can't be a repository of a hub", fix=fix)
+    return HubRepo(PREFIXES[f"{prefix}:"], repo_id, revision or DEFAULT_REVISION)
+
+
+def push_line(repos: Iterable[HubRepo]) -> str:
+    """The command that brings these repositories to the hosts."""
+    return shlex.join(["ipexctl", "push", *(repo.word for repo in repos)])
+
+
+def hf_home(home: str) -> str:
+    """The HF_HOME of the ranks on a host, below ipexctl's directory there."""
+    return f"{home}/{HF_HOME}"

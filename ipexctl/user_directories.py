@@ -36,15 +36,16 @@ def account_name() -> str:
 
 def _secured(kind: Literal["state", "cache", "data"], variable: str) -> Path:
     """The directory, closed to others: older versions made it with the umask. Those above it are left alone."""
-    import platformdirs  # 3 ms, which --help does not need, nor the other modules here, 5 ms
+    # 3 ms, which --help does not need, nor the other modules here, 5 ms. On a Mac, too: `Application Support` is one
+    # place for data, state and configuration.
+    from platformdirs.unix import Unix
 
     from ipexctl.errors import UserError
     from ipexctl.node.common.answer import AgentError
     from ipexctl.node.common.files import secure_directory
 
-    paths = {"state": platformdirs.user_state_path, "cache": platformdirs.user_cache_path}
     try:
-        directory = paths.get(kind, platformdirs.user_data_path)("ipexctl", appauthor=False)
+        directory: Path = getattr(Unix("ipexctl", appauthor=False), f"user_{kind}_path")
     except RuntimeError:
         what = f"this account (uid {os.getuid()}) has no home directory: it is not in /etc/passwd, and HOME is not set"
         raise UserError(what, fix="name a directory of this account: export HOME=DIR") from None

@@ -1,4 +1,4 @@
-"""The agent as a node runs it: from a zip, under any Python, with constants changed where a test cannot wait."""
+"""The agent as a node runs it: from a zip, under any Python, with values set before it where a test cannot wait."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,34 +43,28 @@ def all_pythons() -> list[str]:
     return [sys.executable, *other_pythons()]
 
 
-def agent_argv(
-    python: str, command: str, action: str = "", patches: Mapping[str, tuple[str, str]] | None = None
-) -> list[str]:
-    """`patches`: module (`run.supervisor`) → text as it stands there, and as it is to be."""
-    room = command.partition(".")[0]
-    place = agent_file(room, tuple(sorted((patches or {}).items())))
-    return [python, "-I", place, command, *([action] if action else [])]
+def agent_argv(python: str, command: str, action: str = "", first: str = "") -> list[str]:
+    """`first`: statements that the agent's process runs before it, such as `limits.UPLOAD_SILENCE = 1`."""
+    place = agent_file(command.partition(".")[0])
+    words = [command, *([action] if action else [])]
+    if not first:
+        return [python, "-I", place, *words]
+    code = f"import runpy, sys\nsys.path.insert(0, {place!r})\n{first}\nrunpy.run_path({place!r}, run_name='__main__')"
+    return [python, "-I", "-c", code, *words]
 
 
 @functools.cache
-def agent_file(rooms: str, patches: tuple[tuple[str, tuple[str, str]], ...] = (), *, bytecode: bool = True) -> str:
+def agent_file(rooms: str, *, bytecode: bool = True) -> str:
     """`rooms`: one or more, with spaces between them.
 
     It has bytecode as after the first run of a version: compiling takes two thirds of a rank's start. Other Pythons
     compile its source, as they do on a node.
     """
     with tempfile.NamedTemporaryFile(dir=_directory().name, suffix=".zip", delete=False) as file:
-        file.write(patched_zip(rooms, dict(patches)))
+        file.write(agent_zip(*rooms.split()))
     if bytecode:
         _add_bytecode(Path(file.name))
     return file.name
-
-
-def patched_zip(rooms: str, patches: Mapping[str, tuple[str, str]]) -> bytes:
-    packed = agent_zip(*rooms.split())
-    for module, (old, new) in patches.items():
-        packed = _patched(packed, f"ipexctl/node/{module.replace('.', '/')}.py", old, new)
-    return packed
 
 
 @functools.cache
@@ -111,18 +105,6 @@ def _directory() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="ipexctl-agent-")
 
 
-def _patched(packed: bytes, name: str, old: str, new: str) -> bytes:
-    changed = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(packed)) as source, zipfile.ZipFile(changed, "w") as target:
-        for item in source.infolist():
-            text = source.read(item)
-            if item.filename == name:
-                assert text.count(old.encode()) == 1, f"{name} has no {old!r}"
-                text = text.replace(old.encode(), new.encode())
-            target.writestr(item, text)
-    return changed.getvalue()
-
-
 def _add_bytecode(path: Path) -> None:
     with zipfile.ZipFile(path) as source:
         texts = {name: source.read(name) for name in source.namelist()}
@@ -135,7 +117,7 @@ def _add_bytecode(path: Path) -> None:
 
 @functools.cache
 def _compile(name: str, text: bytes) -> bytes:
-    """As `node/common/archive.py: save_bytecode` does; kept, as most modules of a patched agent are not patched."""
+    """As `node/common/archive.py: save_bytecode` does; kept, as rooms share modules."""
     code = compile(text, f"agent.zip/{name}", "exec", dont_inherit=True)
     unchecked_hash = (1).to_bytes(4, "little") + bytes(8)
     return importlib.util.MAGIC_NUMBER + unchecked_hash + marshal.dumps(code)

@@ -136,13 +136,13 @@ def start(
     *,
     python: str = PYTHON,
     env: dict[str, str] | None = None,
-    patches: Mapping[str, tuple[str, str]] | None = None,
+    first: str = "",
     is_fed: bool = False,
     **options: Any,
 ) -> subprocess.Popen[bytes]:
     """A command of the agent, in a session of its own, with its request on stdin; more follows there if it is fed."""
     child = subprocess.Popen(
-        agent_argv(python, command, action, patches),
+        agent_argv(python, command, action, first),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

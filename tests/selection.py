@@ -4,7 +4,7 @@
 as fit into `BUDGET`; what it leaves out is named. Pages and golden texts bring the tests of pages and of golden texts.
 
 `ci` prints the files of which a submission runs all tests, beside the core of all others: those of `changed` since the
-last landing within `CI_BUDGET`, and a third of the rest. Which third is the number of commits: three landings see
+last landing within `CI_BUDGET`, and a quarter of the rest. Which one is the number of commits: four landings see
 everything, also what is far from a change that nearly all files import. As a plugin of pytest, `--whole FILE` takes
 that list: tests that are neither core nor of a file in it are left out.
 
@@ -38,13 +38,14 @@ NEAR = 2
 """A test that reaches a changed module by more imports than this proves little of it: nearly all tests do."""
 UNKNOWN_SECONDS = 1.0
 """Of a test file without a record: it is new."""
-SHARES = 3
+IMPORTS = "^ *(from [a-z_.]+ )?import "
+SHARES = 4
 TESTS_OF = {"docs/": "tests/unit/docs", "mkdocs.yml": "tests/unit/docs", "tests/unit/golden/": "tests/unit/golden"}
 ALWAYS = ("tests/unit/test_measures.py", "tests/unit/test_language.py")
 """Rules for all files of the project."""
 REST = ("tests/process/", "tests/lab/", "tests/package/", "tests/stack/")
 """Where tests are that are not core; those of `tests/unit` all are."""
-PAUSE_MINUTES = 50
+PAUSE_MINUTES = 40
 """Between the last commit of a submission and the first one of the next: about as long as a landing takes."""
 
 
@@ -132,9 +133,11 @@ def is_core(item: pytest.Item) -> bool:
 # The checkout
 
 
-def changed_files(base: str) -> list[str]:
-    new = _git("ls-files", "--others", "--exclude-standard")
-    return sorted({*_git("diff", "--name-only", "--no-renames", base, "--"), *new})
+def changed_files(base: str, root: Path = ROOT) -> list[str]:
+    """Files that differ in more than their imports: a module that has moved is no reason to test its callers."""
+    new = _git("ls-files", "--others", "--exclude-standard", root=root)
+    counted = _git("diff", "--numstat", "-z", "--no-renames", "-I", IMPORTS, base, "--", root=root)
+    return sorted({*(entry.split("\t")[2] for line in counted for entry in line.split("\0") if entry), *new})
 
 
 def last_of_main() -> str:
@@ -159,8 +162,8 @@ def before_pause(commits: Sequence[tuple[str, int]]) -> str:
     return commits[-1][0]
 
 
-def _git(*args: str) -> list[str]:
-    return subprocess.run(["git", "-C", ROOT, *args], capture_output=True, text=True, check=False).stdout.splitlines()
+def _git(*args: str, root: Path = ROOT) -> list[str]:
+    return subprocess.run(["git", "-C", root, *args], capture_output=True, text=True, check=False).stdout.splitlines()
 
 
 def _recorded() -> dict[str, float]:

@@ -99,9 +99,7 @@ _USUAL_PORTS: Final = (32768, 60999)
 
 def open_ports(hosts: Sequence[str], internal: Mapping[str, str], facts: Mapping[str, Facts]) -> str:
     """The commands that open the ports on these hosts, for the firewall they have."""
-    ranges = [there.network.port_range or _USUAL_PORTS for name in hosts if (there := facts.get(name))]
-    low = min((first for first, _ in ranges), default=_USUAL_PORTS[0])
-    high = max((last for _, last in ranges), default=_USUAL_PORTS[1])
+    low, high = _port_range(hosts, facts)
     source, version = _network_of(hosts, internal, facts)
     kinds = {kind for name in hosts if (there := facts.get(name)) for kind in there.security.firewall}
     commands = []
@@ -119,6 +117,21 @@ def open_ports(hosts: Sequence[str], internal: Mapping[str, str], facts: Mapping
         f"open ports {low}-{high} to the nodes: {' or '.join(commands)}; in a cloud, in the security group too."
         " If only a few ports can be opened: I_MPI_PORT_RANGE=LOW:HIGH limits Intel MPI to them, but not gloo"
     )
+
+
+def close_ports(hosts: Sequence[str], internal: Mapping[str, str], facts: Mapping[str, Facts]) -> str:
+    """The command that closes the ports on these hosts to new connections from outside of their network."""
+    low, high = _port_range(hosts, facts)
+    source, version = _network_of(hosts, internal, facts)
+    tables = "ip6tables" if version == 6 else "iptables"
+    rule = f"INPUT ! -i lo -p tcp --syn ! -s {source} --dport {low}:{high} -j REJECT"
+    return f"close ports {low}-{high} to other networks: sudo {tables} -I {rule}; in a cloud, in the security group"
+
+
+def _port_range(hosts: Sequence[str], facts: Mapping[str, Facts]) -> tuple[int, int]:
+    ranges = [there.network.port_range or _USUAL_PORTS for name in hosts if (there := facts.get(name))]
+    low = min((first for first, _ in ranges), default=_USUAL_PORTS[0])
+    return low, max((last for _, last in ranges), default=_USUAL_PORTS[1])
 
 
 def _network_of(hosts: Iterable[str], internal: Mapping[str, str], facts: Mapping[str, Facts]) -> tuple[str, int]:

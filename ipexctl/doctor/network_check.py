@@ -12,6 +12,7 @@ import secrets
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.doctor import ports
@@ -28,7 +29,9 @@ from ipexctl.doctor.logins import (
     unknown_state,
 )
 from ipexctl.limits import CHECKED_CONNECTION, NETWORK_CHECK
+from ipexctl.node.network.ports import connect
 from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.control_machine import source_towards
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import script_command
 from ipexctl.remote.outcome import HostError, TimedOut
@@ -57,6 +60,8 @@ class NetworkReport(NamedTuple):
 
     findings: tuple[Finding, ...] = ()
     seconds: float = 0.0
+    open_outside: frozenset[str] = frozenset()
+    """Hosts on whose ports the control machine has connected, although it is not in their network."""
 
 
 def check_network(
@@ -105,6 +110,7 @@ class _NetworkCheck:
     lost: dict[str, HostError] = field(default_factory=dict)
     untested: dict[str, str] = field(default_factory=dict)
     results: dict[ports.Pair, ports.ConnectionResult] = field(default_factory=dict)
+    open_outside: frozenset[str] = frozenset()
 
     def at(self, share: float) -> float:
         """The time when that share of the budget is used up."""
@@ -132,7 +138,7 @@ class _NetworkCheck:
         findings += ports.port_findings(self.results, self.untested, silent, self.internal, self.facts)
         if isinstance(logins, HostError) and self.hosts[0].name not in self.lost:
             findings.append(_logins_untested(logins, self.hosts[0]))
-        return NetworkReport(tuple(findings), time.monotonic() - self.started)
+        return NetworkReport(tuple(findings), time.monotonic() - self.started, self.open_outside)
 
     def _reach_hosts(self) -> None:
         """Use the open session to each host, and probe what trust left on node0."""
@@ -222,7 +228,11 @@ class _NetworkCheck:
                 stdin=ports.listen_order(self.internal[name], tokens[name], round(self.budget) + 2),
             )
         try:
-            self._connect(dialog, self._listeners(dialog), tokens)
+            listeners = self._listeners(dialog)
+            outside = run_in_background(partial(self._connect_from_outside, listeners, tokens), "doctor-outside")
+            self._connect(dialog, listeners, tokens)
+            reached = results_until({"outside": outside}, self.at(0.9))["outside"]
+            self.open_outside = frozenset() if isinstance(reached, HostError) else reached
         finally:
             dialog.end(min(self.at(0.97), time.monotonic() + 1))
 
@@ -284,6 +294,23 @@ class _NetworkCheck:
         if not self.cancel.thrown:
             self.results.update(dict.fromkeys(waiting, ports.ConnectionResult("timeout")))
         self.results = {pair: result for pair, result in self.results.items() if not ended & set(pair)}
+
+    def _connect_from_outside(
+        self, listeners: Mapping[str, ports.PortListener], tokens: Mapping[str, str]
+    ) -> frozenset[str]:
+        """The hosts whose listener answers the control machine, if that is in none of their networks."""
+        until = self.at(0.88)
+
+        def is_open(host: Host) -> bool:
+            address, port = self.internal[host.name], listeners[host.name].port
+            source = source_towards(address)
+            if port is None or source is None or ports.is_inside(source, address, self.facts.values()):
+                return False
+            kind, _ = connect(address, port, tokens[host.name], max(0.1, until - time.monotonic()))
+            return kind == "ok"
+
+        found = on_hosts(is_open, [host for host in self.hosts if host.name in listeners], until)
+        return frozenset(name for name, result in found.items() if result is True)
 
     def _mark_untested(self, name: str, error: HostError | None) -> None:
         if error is not None and error.status == "unreachable":

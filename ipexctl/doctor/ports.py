@@ -10,20 +10,25 @@ the expected token is another machine.
 
 from __future__ import annotations
 
+import ipaddress
+import shlex
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, get_args
 
-from ipexctl.doctor.context import open_ports
+from ipexctl.doctor.context import close_ports, open_ports
 from ipexctl.doctor.finding import Finding, merge_findings
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.packages import package_command
+from ipexctl.facts.software import GLOO_MENDED, has_gloo_overflow
 from ipexctl.hosts.nodeset import fold
+from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.remote.node_call import NO_PYTHON
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from ipexctl.facts.software import Env
     from ipexctl.remote.reply import Reply
 
 Pair = tuple[str, str]
@@ -163,6 +168,45 @@ def port_findings(
     findings += _wrong_hosts(results, internal)
     findings += _untested(results, untested, facts)
     return tuple(findings)
+
+
+def is_inside(source: str, address: str, facts: Iterable[Facts]) -> bool:
+    """Whether the control machine's address `source` is in the network that a host has `address` in, or on a host."""
+    nics = [nic for there in facts for nic in there.network.nics]
+    networks = [f"{its.address}/{its.prefix}" for nic in nics for its in nic.addresses if its.address == address]
+    own = ipaddress.ip_address(source)
+    inside = any(own in ipaddress.ip_network(network, strict=False) for network in networks)
+    return inside or own.is_loopback or source == address or not networks
+
+
+def overflow_findings(
+    facts: Mapping[str, Facts], internal: Mapping[str, str], open_outside: Collection[str]
+) -> tuple[Finding, ...]:
+    """Environments whose gloo may write outside of a buffer, for hosts that train together. One host alone trains over
+    its loopback interface."""
+    if len(facts) < 2:
+        return ()
+    return merge_findings(
+        _overflow(name, env, internal, facts, is_open=name in open_outside)
+        for name, there in facts.items()
+        for env in there.software.envs
+        if env.torch and has_gloo_overflow(env.torch)
+    )
+
+
+def _overflow(
+    name: str, env: Env, internal: Mapping[str, str], facts: Mapping[str, Facts], *, is_open: bool
+) -> Finding:
+    newer = "{}.{}".format(*GLOO_MENDED)
+    message = f"gloo of torch {env.torch} ({env.name[:30]}) lets anyone who reaches a rank's port write into the rank"
+    message += ", and other networks reach these ports" if is_open else ": keep its ports closed to others"
+    option = f" --env {shlex.quote(env.name[:40])}" if env.name != DEFAULT_ENV else ""
+    fix = f"ipexctl install{option} --torch {newer}, whose gloo checks what arrives"
+    if is_open:
+        return Finding(
+            "stack.gloo_overflow", "warn", message, f"{close_ports([name], internal, facts)}; or {fix}", (name,)
+        )
+    return Finding("stack.gloo_overflow", "info", message, f"nothing to do in a network you trust; else {fix}", (name,))
 
 
 def _not_reachable(hosts: Sequence[str], internal: Mapping[str, str]) -> Finding:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ipexctl.doctor.context import HostContext
 from ipexctl.doctor.finding import DoctorReport, Finding, HostReport, merge_findings, worst
 from ipexctl.doctor.host_system import is_installed
+from ipexctl.doctor.ports import overflow_findings
 from ipexctl.doctor.recommend import recommend
 from ipexctl.doctor.rules import examine_cluster, examine_host
 from ipexctl.doctor.run_states import named_runs, run_states
@@ -79,13 +80,15 @@ def run_doctor(
     reached = [host for host in hosts if answers[host.name].status == "ok"]
     advice = recommend(facts, internal, choose_stack(StackRequest(), facts, request.rows))
     network_seconds = None
+    open_outside: frozenset[str] = frozenset()
     if request.network and len(reached) > 1 and internal:
         from ipexctl.doctor.network_check import check_network
 
         needs_logins = advice is not None and advice.backend == "ccl"
         network = check_network(pool, reached, internal, facts=facts, home=request.home, needs_logins=needs_logins)
         cluster += network.findings
-        network_seconds = network.seconds
+        network_seconds, open_outside = network.seconds, network.open_outside
+    cluster += overflow_findings(facts, internal, open_outside)
     if request.smoke and reached:
         from ipexctl.doctor.smoke import measure
 

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 FoundFlavor = Literal["intel", "openmpi", "mpich", "mvapich", "unknown"]
 
+GLOO_MENDED: Final = (2, 14)
+"""The first torch whose gloo checks offset and length of a message each by itself (pytorch/gloo#509), as its wheels
+show: 2.13.0 has the check whose sum wraps around, 2.14.0 and 2.15.0 the new one."""
+
 
 def minor_of(version: str | None) -> tuple[int, int] | None:
     """`2.8.0+cpu` → (2, 8)."""
@@ -27,6 +31,11 @@ def minor_of(version: str | None) -> tuple[int, int] | None:
     if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
         return None
     return int(parts[0]), int(parts[1])
+
+
+def has_gloo_overflow(torch: str) -> bool:
+    """Whether anyone who reaches a port of gloo can write into the process; False if the version is unreadable."""
+    return (minor_of(torch) or GLOO_MENDED) < GLOO_MENDED
 
 
 class Python(NamedTuple):

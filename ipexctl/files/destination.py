@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from ipexctl.errors import UserError
+from ipexctl.files.file_names import NameRules, find_equal, rules_of
 from ipexctl.hosts.names import quoted
 from ipexctl.named_paths import is_strangers_file, open_named_directory
 from ipexctl.node.common.answer import AgentError
@@ -37,7 +38,7 @@ from ipexctl.node.common.guarded_directory import (
 from ipexctl.remote.outcome import HostError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
 
     from ipexctl.node.files.manifest import ManifestEntry
@@ -117,6 +118,15 @@ class Destination:
         except UserError as error:
             raise HostError(str(error), error.fix) from None
         self._opened = DirectoryChain(self._top, self._open_below)
+
+    def find_equal(self, paths: Mapping[int, str]) -> dict[int, str]:
+        """The numbers of the paths that this file system would write over an earlier one, with that path."""
+        if not find_equal(paths, NameRules()):
+            return {}
+        try:
+            return find_equal(paths, rules_of(self._top))
+        except OSError as error:
+            raise self._disk(error) from None
 
     def remove_if_empty(self) -> None:
         """Remove the directory, and those above it that were created for it, as far as nothing is in them."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.files.destination import Destination, MissingPart, WriteRefused
 from ipexctl.files.requested import FileFailure, Requested, read_entry, update_entry
+from ipexctl.hosts.names import quoted
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.files.file_stream import FilePart, Wanted
 from ipexctl.remote.event_reader import EventLimits
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 LIMITS: Final = EventLimits(1 << 20, 256 << 20, "list of files", "fetch a part of it", events_only=True)
 """A line is a name and a few numbers; the list may have more than a million entries."""
 _LARGEST_PART: Final = 1 << 24
+_APART: Final = "fetch it alone into another directory"
 
 
 class Receiver:
@@ -97,8 +99,11 @@ class Receiver:
             entries = {0: entries[0]._replace(path=name)}  # the one requested file, under another name
         if since > 0:
             self.older = [entry.path for entry in entries.values() if entry.kind == "f" and entry.mtime < since]
+        equal = self.destination.find_equal({number: entry.path for number, entry in entries.items()})
         for number, entry in entries.items():
             try:
+                if number in equal:
+                    raise WriteRefused(f"it has the name of {quoted(equal[number])} on this file system; {_APART}")
                 missing = self.destination.inspect(entry)
             except WriteRefused as error:
                 self.failed.append(FileFailure(entry.path, str(error)))

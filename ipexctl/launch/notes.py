@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from ipexctl.facts.software import GLOO_MENDED, has_gloo_overflow
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch import allreduce, comm_env, memory, threads
 from ipexctl.launch.mpi import started_by
@@ -35,6 +36,12 @@ def plan_choices(context: LaunchContext, distribution: RankDistribution, launche
         choices.append(text)
     if (text := allreduce.wire_text(context)) is not None:
         choices.append(text)
+    torch = context.request.env.packages.get("torch")
+    if torch and context.backend == "gloo" and not context.alone and has_gloo_overflow(torch):
+        choices.append(
+            f"gloo of torch {torch}: anyone who reaches a rank's port can write into the rank, until torch "
+            f"{'{}.{}'.format(*GLOO_MENDED)}; ipexctl doctor shows whether the ports are open to other networks"
+        )
     taking_turns = [node.name for node in context.nodes if threads.by_turns(context, node)]
     if taking_turns:
         choices.append(

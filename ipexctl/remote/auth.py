@@ -22,6 +22,7 @@ from paramiko.agent import AgentSSH
 from paramiko.pkey import PublicBlob, UnknownKeyType
 
 from ipexctl.file_reader import KEY, read_regular
+from ipexctl.node.common.macos import add_key_command
 from ipexctl.remote.outcome import Cancelled, Unreachable
 
 if TYPE_CHECKING:
@@ -74,7 +75,9 @@ class KeyRing:
             try:
                 passphrase = prompt_on_terminal(f"Passphrase for {path}{again}: ", cancel)
             except (EOFError, OSError):
-                return LoadedKey(None, f"{path} is encrypted and there is no terminal to ask on (ssh-add {path})")
+                return LoadedKey(
+                    None, f"{path} is encrypted and there is no terminal to ask on ({add_key_command(path)})"
+                )
             if not passphrase:
                 break
             with contextlib.suppress(ValueError, paramiko.SSHException):

@@ -37,10 +37,10 @@ def _is_own_address(address: str) -> bool:
         parsed = ipaddress.ip_address(address)
     except ValueError:
         return False  # a name: the ssh config may map it to any host, so it never counts as the control machine
-    return _source_towards(str(parsed)) == str(parsed)
+    return source_towards(str(parsed)) == str(parsed)
 
 
-def _source_towards(address: str) -> str | None:
+def source_towards(address: str) -> str | None:
     """The local address used to reach that one; connecting a datagram socket sends no packet."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
@@ -72,7 +72,7 @@ def _own_address_towards(host: Host) -> str | None:
         infos = socket.getaddrinfo(host.internal or host.address, None, 0, socket.SOCK_DGRAM, 0, socket.AI_NUMERICHOST)
     except (OSError, UnicodeError):
         return None  # a name: it is resolved at connect time, within a time limit
-    return next((own for *_, address in infos if (own := _source_towards(str(address[0])))), None)
+    return next((own for *_, address in infos if (own := source_towards(str(address[0])))), None)
 
 
 def is_loopback(address: str) -> bool:

@@ -66,16 +66,19 @@ if copy:
     os.write(1, b'{{"event": "agent", "present": %s}}\\n' % (b"true" if present else b"false"))
 if present: sys.path.insert(0, copy)
 else:
-    try: fd = os.memfd_create("ipexctl")
+    named = not os.path.isdir("/proc/self/fd")
+    try:
+        if named: raise OSError
+        fd = os.memfd_create("ipexctl")
     except (AttributeError, OSError):
         import tempfile
-        file = tempfile.TemporaryFile(buffering=0)
+        file = (tempfile.NamedTemporaryFile if named else tempfile.TemporaryFile)(buffering=0)
         fd = file.fileno()
     while size:
         data = os.read(0, min(size, 1 << 20))
         if not data: sys.exit("the connection broke off before the agent had arrived")
         size -= os.write(fd, data)
-    sys.path.insert(0, "/proc/%d/fd/%d" % (os.getpid(), fd))
+    sys.path.insert(0, file.name if named else "/proc/%d/fd/%d" % (os.getpid(), fd))
 if copy:
     from ipexctl.node.common.archive import open_home
     open_home(copy, present)
@@ -89,7 +92,7 @@ answer; the zip and the request follow. A copy in use is touched once a day; `un
 
 The zip stays in memory. Its path contains the pid, so that programs started by the agent can load it too. Pythons built
 for a glibc before 2.27 (conda's, uv's) and kernels before 3.17 have no `memfd_create`: an unnamed temporary file is
-used there.
+used there. A Mac, which has no /proc, calls itself through a file with a name, which is removed at the end.
 """
 
 _RUN_SOURCE: Final = f"""\

@@ -31,15 +31,16 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from ipexctl.limits import CANCEL_CLEANUP, CANCEL_GRACE
+from ipexctl.node.common import macos
 from ipexctl.node.common.authenticated_socket import REPLY_TIME, AuthenticatingServer, read_line
 from ipexctl.node.common.encrypted_socket import encrypt
 from ipexctl.node.common.frames import HEAD, FrameError, FrameReader, decode_json, encode_json
 from ipexctl.node.common.handshake import STEP
+from ipexctl.node.common.job_words import describe_run_end
 from ipexctl.node.common.json_parser import JsonError, parse_object
 from ipexctl.node.common.munge import MungeError, seal
 from ipexctl.node.common.slurm import (
     ask,
-    describe_run_end,
     environment_of_srun,
     job_end_in,
     own_job,
@@ -75,7 +76,7 @@ _MAX_EVENTS: Final = 100
 """Events of a step that nobody has read yet: there are two for each command."""
 _CLOSE_TIME: Final = 5.0
 """Seconds for a step to end after its stdin."""
-_SILENCE: Final = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
+_SILENCE: Final = (15, 5, 3, 30)
 """A node that does not answer for 30 seconds is lost, as over ssh."""
 _READ: Final = 1 << 18
 _EXPORTED: Final = "PATH,LD_LIBRARY_PATH,HOME,USER,LOGNAME,SHELL,LANG,TMPDIR"
@@ -180,9 +181,8 @@ class _StepPort(AuthenticatingServer):
         own = socket.socket(fileno=os.dup(conn.fileno()))
         own.setblocking(True)
         own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _SILENCE.items():
-            if hasattr(socket, option):
-                own.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+        for option, value in macos.silence_options(*_SILENCE):
+            own.setsockopt(socket.IPPROTO_TCP, option, value)
         encrypted = encrypt(own, self._port.context, seconds=REPLY_TIME)
         message = read_line(encrypted, REPLY_TIME, limit=256)
         encrypted.settimeout(None)

@@ -20,6 +20,7 @@ import threading
 from typing import Any
 
 from ipexctl import limits
+from ipexctl.node.common import macos
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.outcome import Cancelled, Unreachable
 
@@ -102,12 +103,7 @@ def _connect(family: int, address: Any, deadline: Deadline) -> TunedSocket:
 def _tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (
-        (socket.TCP_KEEPIDLE, limits.DEAD_AFTER // 2),
-        (socket.TCP_KEEPINTVL, 5),
-        (socket.TCP_KEEPCNT, 3),
-        (socket.TCP_USER_TIMEOUT, limits.DEAD_AFTER * 1000),
-    ):
+    for option, value in macos.silence_options(limits.DEAD_AFTER // 2, 5, 3, limits.DEAD_AFTER):
         sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
@@ -151,8 +147,9 @@ class TunedSocket(socket.socket):
     def settimeout(self, seconds: float | None) -> None:
         """Let the kernel keep the time limit of a read or write."""
         limit = struct.pack("@ll", *divmod(round((seconds or 0) * 1_000_000), 1_000_000))
-        self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-        self.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        with contextlib.suppress(OSError):  # macOS refuses it for a connection that has ended; the next read says so
+            self.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            self.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
     def close(self) -> None:
         """End a read in another thread too."""
@@ -173,5 +170,5 @@ class TunedSocket(socket.socket):
             raise TimeoutError from None
         if count and self._left:
             self._left -= 1
-            self.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+            macos.acknowledge_at_once(self)
         return count

@@ -29,6 +29,8 @@ FILES: Final = (".gitignore", ".ipexctlignore")
 """Read in every directory; `.ipexctlignore` wins over `.gitignore`."""
 
 DEFAULT_SUFFIX: Final = ".pyc"
+DEFAULT_PREFIX: Final = "._"
+"""A file with the attributes of another one (AppleDouble), which macOS writes where a disk can't keep them."""
 DEFAULT_FILES: Final = frozenset({".DS_Store"})
 DEFAULT_PAGE: Final = re.compile(r"report-[A-Za-z0-9_]+-[0-9]{4}-[0-9]{6}-[0-9a-f]{4}\.html")
 """A page of `ipexctl report`: a new one after each run would be sent with the next."""
@@ -300,4 +302,4 @@ def is_default(name: str, *, is_directory: bool) -> bool:
     if is_directory:
         return name in DEFAULT_DIRECTORIES
     is_page = name.startswith("report-") and DEFAULT_PAGE.fullmatch(name) is not None
-    return is_page or name.endswith(DEFAULT_SUFFIX) or name in DEFAULT_FILES
+    return is_page or name.endswith(DEFAULT_SUFFIX) or name.startswith(DEFAULT_PREFIX) or name in DEFAULT_FILES

@@ -21,6 +21,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from ipexctl.files.file_names import stored_path
 from ipexctl.found_files import check_found
 from ipexctl.node.common.files import make_private_directory, open_private
 from ipexctl.option_defaults import DEFAULT_HOME
@@ -119,9 +120,12 @@ def own_directories() -> tuple[Path, ...]:
 
 
 def real_path(path: Path | str) -> Path:
-    """A path with its links resolved, or the absolute path if a link can't be read, such as `/proc/1/cwd`."""
+    """A path with its links resolved, or the absolute path if a link can't be read, such as `/proc/1/cwd`.
+
+    A project has one root, also where a file system takes it in upper and lower case.
+    """
     try:
-        return Path(os.path.realpath(path))
+        return Path(stored_path(os.path.realpath(path)))
     except OSError:
         return Path(os.path.abspath(path))
 

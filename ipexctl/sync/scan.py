@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.errors import UserError
+from ipexctl.files.file_names import composed_name
 from ipexctl.files.manifest import leads_out
 from ipexctl.node.common.files import decode_name, encode_name
 from ipexctl.sync.ignore import ENVIRONMENT_MARKS, FILES, Ignored, layer_of, outer_layers, pattern_for
@@ -143,7 +144,7 @@ def _scan_directory(
         layers = (*layers, own) if own else layers
     below: list[_Directory] = []
     for name, entry in zip(names, entries, strict=True):
-        path = prefix + name
+        path = prefix + composed_name(full, name, names)
         is_directory = entry.is_dir(follow_symlinks=False)
         reason = ignored.reason_left_out(path, layers, is_directory=is_directory, inside=directory.reason)
         if reason is not None and not (is_directory and reason != "excluded" and ignored.is_above_include(path)):

@@ -27,6 +27,7 @@ _FOUND: Final = {
     "wheels": "cached wheel",
     "agent": "agent version",
     "checkpoints": "checkpoint record",
+    "hub": "directory of a hub's cache",
     "temporary": "temporary file",
 }
 _LEFT: Final = {

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ipexctl.stack.choice import VersionsReport
 
 _HEADINGS = ("stack", "torch", "ipex", "bindings", "mpi", "python", "glibc", "cpu")
-_DERIVED = ("ipex", "oneccl", "pythons", "glibc", "isa", "backend", "bundled_mpi")
+_DERIVED = ("ipex", "oneccl", "pythons", "glibc", "isa", "backend", "bundled_mpi", "gloo_overflow")
 """Properties of a row that are in its document."""
 
 
@@ -39,6 +39,7 @@ def show_versions(report: VersionsReport, *, quiet: bool, no_color: bool, option
         rows = [_cells(row, chosen) for row in _with_twin(report.rows, chosen)]
         show_table(_HEADINGS, rows, no_color=no_color)
         print_lines(_last_with_ipex(report.rows))
+        print_lines(_with_gloo_overflow(report.rows))
         sys.stdout.write("\n")
     if isinstance(outcome, StackPlan):
         print_lines(_choice_lines(outcome, None if quiet else options))
@@ -117,6 +118,13 @@ def _last_with_ipex(rows: Sequence[StackSpec]) -> list[str]:
     if not parts:
         return []
     return _wrapped(f"last transformers / accelerate with IPEX and oneCCL: {', '.join(parts)}; later stacks: any")
+
+
+def _with_gloo_overflow(rows: Sequence[StackSpec]) -> list[str]:
+    names = [row.name for row in rows if row.gloo_overflow]
+    if not names:
+        return []
+    return _wrapped(f"{names[0]} and older: anyone who reaches a rank's port can write into it, through gloo")
 
 
 def _choice_lines(plan: StackPlan, options: str | None) -> list[str]:

@@ -18,6 +18,7 @@ import pytest
 from node_store_helpers import END, content_of, feed, file_of, first_line, frame, have, receive, run, start
 
 from agent_helpers import all_pythons, wait_until
+from ipexctl.remote import node_call
 from ipexctl.remote.node_call import agent_command, agent_zip
 
 pytest_plugins = ["run_fixtures"]
@@ -264,11 +265,11 @@ def test_file_in_place_of_a_directory_is_reported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("python", all_pythons())
-def test_agent_runs_without_memfd_create(tmp_path: Path, python: str) -> None:
+def test_agent_runs_without_memfd_create(tmp_path: Path, python: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As those of conda and uv are built: for a glibc that is older than memfd_create."""
-    line = agent_command("files.store", "receive", python=python).script
-    bare = line.replace("import os, sys, time\n", 'import os, sys, time\nos.__dict__.pop("memfd_create", None)\n')
-    assert bare != line
+    boot = f'import os\nos.__dict__.pop("memfd_create", None)\n{node_call._BOOT}'
+    monkeypatch.setattr(node_call, "_BOOT", boot)
+    bare = agent_command("files.store", "receive", python=python).script
     stdin = agent_zip("files") + first_line({"store": str(tmp_path / "store"), "files": None}) + frame(TWO) + END
     done = subprocess.run(["/bin/sh", "-c", bare], input=stdin, capture_output=True, timeout=60)
     assert json.loads(done.stdout.splitlines()[-1])["got"] == [sha(TWO)], done.stderr

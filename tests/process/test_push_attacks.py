@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 from node_store_helpers import END, file_of, frame
 
-from agent_helpers import patched_zip
 from ipexctl.node.files.push import CONTENT, PARCEL, list_name, own_directory
+from ipexctl.remote.node_call import agent_zip
 
 VICTIM, ATTACKER, TEAM = 61001, 61002, 61100
 PYTHON = "/usr/bin/python3"
@@ -48,7 +48,7 @@ class Team:
         for path in (self.home / ".ssh", self.home / ".bashrc"):
             os.chown(path, VICTIM, TEAM)
         self.agent = top / "agent.zip"
-        self.agent.write_bytes(patched_zip("files", {}))
+        self.agent.write_bytes(agent_zip("files"))
         self.agent.chmod(0o644)
 
     def call(self, command: str, action: str, request: dict[str, Any], stdin: bytes = b"") -> dict[str, Any]:

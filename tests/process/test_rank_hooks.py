@@ -187,10 +187,12 @@ def test_isolated_python_is_not_changed(shim: HookDirectory) -> None:
 
 
 @contextlib.contextmanager
-def started(shim: HookDirectory, code: str, python: str = sys.executable) -> Iterator[subprocess.Popen[str]]:
+def started(
+    shim: HookDirectory, code: str, python: str = sys.executable, *options: str
+) -> Iterator[subprocess.Popen[str]]:
     """A process in a session of its own, which is killed in the end."""
     with subprocess.Popen(
-        [python, "-c", code], env=shim.env, stdout=subprocess.PIPE, text=True, start_new_session=True
+        [python, *options, "-c", code], env=shim.env, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         try:
             yield process
@@ -243,10 +245,9 @@ def test_stack_is_dumped_while_c_code_is_running(shim: HookDirectory) -> None:
 
 
 def test_unnamed_file_is_used_without_memfd(shim: HookDirectory) -> None:
-    module = shim.place / "ipexctl_shim.py"
-    module.write_text(module.read_text().replace("os.memfd_create", "os.memfd_create_of_a_newer_glibc"))
-    code = "import time\ndef f():\n    print('here', flush=True)\n    time.sleep(60)\nf()"
-    with started(shim, code) as process:
+    code = "import os, site, time\ndel os.memfd_create\nsite.main()\n"
+    code += "def f():\n    print('here', flush=True)\n    time.sleep(60)\nf()"
+    with started(shim, code, sys.executable, "-S") as process:
         assert process.stdout is not None
         assert process.stdout.readline()
         (main,) = read_faulthandler(stacks_of(process.pid))

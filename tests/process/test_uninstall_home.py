@@ -114,6 +114,18 @@ def test_only_files_written_by_runs_are_kept(home: Path) -> None:
     assert agent("list", home)["found"] == []
 
 
+def test_the_cache_of_a_hub_goes_and_other_files_beside_it_stay(home: Path) -> None:
+    for name in ("hub/models--org--m/blobs/x", "hub/version.txt", "datasets/d/x", "modules/m/x.py", "token"):
+        (home / "hub" / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / "hub" / name).write_text("x")
+    assert kinds(agent("list", home)["found"])["hub"] == 3
+    left = agent("remove", home, results=True)["left"]
+    assert [(entry["kind"], entry["path"]) for entry in left] == [("other", f"{home}/hub/token")]
+    (home / "hub/hub/mine").mkdir(parents=True)
+    left = agent("remove", home)["left"]
+    assert {entry["path"] for entry in left} == {f"{home}/hub/hub", f"{home}/hub/token"}
+
+
 def test_removal_with_results_leaves_nothing(home: Path, tmp_path: Path) -> None:
     shutil.copytree(home, tmp_path / "other", symlinks=True)
     assert agent("remove", home, results=True)["left"] == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from import_graph import ROOT, distances, is_test, project_imports
-from selection import PAUSE_MINUTES, REST, SHARES, before_pause, choose, seconds_of, shares
+from selection import PAUSE_MINUTES, REST, SHARES, before_pause, changed_files, choose, seconds_of, shares
 
 IMPORTS = {
     "ipexctl/a.py": frozenset[str](),
@@ -104,3 +104,20 @@ def test_a_submission_begins_after_the_last_pause() -> None:
     last = work[-1][1] - (PAUSE_MINUTES + 1) * minute
     assert before_pause([*work, ("landed", last), ("older", last - 6_000 * minute)]) == "landed"
     assert before_pause(work) == "c3"
+
+
+def test_a_file_of_which_only_imports_differ_has_not_changed(tmp_path: Path) -> None:
+    def git(*args: str) -> None:
+        subprocess.run(
+            ["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a", *args], check=True, timeout=60
+        )
+
+    for name in ("imports", "code", "as it was"):
+        (tmp_path / f"{name}.py").write_text("from a.b import c\nx = 1\n")
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "first")
+    (tmp_path / "imports.py").write_text("from d import c\nx = 1\n")
+    (tmp_path / "code.py").write_text("from d import c\nx = 2\n")
+    (tmp_path / "new.py").touch()
+    assert changed_files("HEAD", tmp_path) == ["code.py", "new.py"]

@@ -26,6 +26,7 @@ from ipexctl.extras.play.renderer_env import BadTemplate, Renderer, Undefined
 from ipexctl.hosts.names import did_you_mean
 from ipexctl.limits import TEMPLATE_RENDERED
 from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.common.macos import is_linux
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -203,7 +204,11 @@ def _plain(value: Any, depth: int = 0) -> Any:
 def main() -> None:
     for resource_id, limit in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0)):
         _, hard = resource.getrlimit(resource_id)
-        resource.setrlimit(resource_id, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+        try:
+            resource.setrlimit(resource_id, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+        except ValueError:  # macOS limits no memory; a template's time and output have limits there, too
+            if is_linux():
+                raise
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and kills this process
     signal.signal(signal.SIGALRM, _time_up)
     worker = Worker()

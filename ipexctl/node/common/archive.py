@@ -6,11 +6,11 @@ import contextlib
 import os
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING, List
 
 from ipexctl.node.common import home as homes
 from ipexctl.node.common.answer import AgentError, emit_failure, explain_os_error
+from ipexctl.node.common.clock import seconds_since
 from ipexctl.node.common.files import make_private_directory, write_atomically
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _write(path: Path, data: bytes) -> None:
 def _is_unused(path: Path) -> bool:
     limit = _ABANDONED if path.name.startswith(".") else _UNUSED
     with contextlib.suppress(OSError):
-        return time.time() - path.lstat().st_mtime > limit
+        return seconds_since(path.lstat().st_mtime) > limit
     return False
 
 

@@ -32,6 +32,20 @@ class Countdown:
         self._until = min(self._until, time.monotonic() + seconds)
 
 
+class Stopwatch:
+    """The time since it was made, or restarted."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+
 def wait_until(is_true: Callable[[], object], seconds: float, pause: float) -> bool:
     """Look every `pause` seconds, for so many in all, and at least once; whether it was true."""
     countdown = Countdown(seconds)
@@ -42,6 +56,11 @@ def wait_until(is_true: Callable[[], object], seconds: float, pause: float) -> b
     return True
 
 
+def seconds_since(at: float) -> float:
+    """`at`: seconds since the epoch, as of a file or a record."""
+    return time.time() - at
+
+
 def age_of(path: str | bytes) -> float:
     """Seconds since the last write to a file; raises an OSError if there is none."""
-    return time.time() - os.stat(path).st_mtime
+    return seconds_since(os.stat(path).st_mtime)

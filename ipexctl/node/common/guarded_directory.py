@@ -293,7 +293,11 @@ class GuardedDirectory:
             os.unlink(name, dir_fd=self.number)
 
     def names(self) -> list[bytes]:
-        return [os.fsencode(name) for name in os.listdir(self.anchor)]
+        number = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.number)  # O_PATH lists nothing
+        try:
+            return [os.fsencode(name) for name in os.listdir(number)]
+        finally:
+            os.close(number)
 
     def remove_tree(self, name: bytes, *, ignore_errors: bool = False) -> None:
         """Remove a file, a link, or a directory with all that is below it; no link is followed.

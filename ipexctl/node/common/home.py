@@ -15,11 +15,12 @@ import os
 import re
 import shlex
 import stat
-import time
 from typing import Mapping
 
 from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.clock import wait_until
 from ipexctl.node.common.files import make_private_directory
+from ipexctl.node.common.hub_cache import HF_HOME
 
 MARK = ".ipexctl-home"
 MARK_TEXT = "A home of ipexctl, which removes only its own files here: ipexctl uninstall\n"
@@ -31,6 +32,7 @@ HOME_ENTRIES = frozenset(
         "checkpoints",
         "code",
         "envs",
+        HF_HOME,
         "results",
         "runs",
         "ssh",
@@ -242,12 +244,9 @@ def _check_unmarked(home: str) -> None:
             raise HomeRefused("account_home", home)
     except KeyError:  # an account without an entry
         pass
-    if not foreign_content(home):
+    if wait_until(lambda: not foreign_content(home), _SETTLE, _SETTLE):
         return
-    time.sleep(_SETTLE)
     names = foreign_content(home)
-    if not names:
-        return
     few = ", ".join(name if name.isprintable() else repr(name) for name in names[:3])
     raise HomeRefused("other_files", home, f" ({few}{', …' if len(names) > 3 else ''})")
 

@@ -19,11 +19,13 @@ from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.files import read_json
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.home import HOME_ENTRIES, IGNORED
+from ipexctl.node.common.hub_cache import HF_HOME, is_cache_name
+from ipexctl.node.common.queue_files import DIRECTORY
 
 RUN_ID = re.compile(r".+-[0-9]{4}-[0-9]{6}-[0-9a-f]{4}", re.DOTALL)
 """As `run/registry.py: new_id` makes it."""
 _RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
-_RUN_FILES = ("status.json", "job.json", "agent.zip", "rank.py", "shim", "ranks", "machine", "slurm")
+_RUN_FILES = ("status.json", "job.json", "agent.zip", "rank.py", "shim", "ranks", "machine", DIRECTORY)
 TREE = re.compile(r"(.+-[0-9a-f]{8})(?:\.gen([0-9]+))?", re.DOTALL)
 STATE_DIRECTORY = ".ipexctl"
 """Of a project's tree."""
@@ -50,6 +52,9 @@ REMOVED_RUN = re.compile(r"\.gone-[A-Za-z0-9_][A-Za-z0-9._-]*")
 _RUNS_FILES = re.compile(
     rf"\.pruned\.jsonl|\.prune\.lock(\.{_HEX12})?|\.connectivity\.json|\.\.(pruned\.jsonl|connectivity\.json)\.[0-9a-f]{{8}}\.new"
 )
+_PUSH = re.compile(r"\.ipexctl-push-[0-9a-f]{16}")
+_HF_DIRECTORIES = ("assets", "datasets", "modules", "xet")
+"""Beside the cache of repositories: what libraries make from those."""
 
 
 def is_directory(path: str) -> bool:
@@ -178,6 +183,16 @@ def is_results(path: str) -> bool:
     return is_directory(path) and RUN_ID.fullmatch(os.path.basename(path)) is not None
 
 
+def _is_in_hub(path: str) -> bool:
+    """What libraries of Hugging Face make in their HF_HOME, and a push on its way. A token is the user's."""
+    name = os.path.basename(path)
+    if not is_directory(path):
+        return False
+    if name == "hub":
+        return all(is_cache_name(entry) for entry in list_names(path))
+    return name in _HF_DIRECTORIES or _PUSH.fullmatch(name) is not None
+
+
 def _is_in_code(path: str) -> bool:
     if os.path.basename(path) == ".store":  # a token: a link that leads nowhere
         return os.path.islink(path) and re.fullmatch("[0-9a-f]{32}", os.readlink(path)) is not None
@@ -189,6 +204,7 @@ _IS_OWN: Mapping[str, Callable[[str], bool]] = {
     "checkpoints": is_checkpoint_record,
     "code": _is_in_code,
     "envs": _is_in_envs,
+    HF_HOME: _is_in_hub,
     "results": is_results,
     "runs": _is_in_runs,
     "tmp": is_temporary,

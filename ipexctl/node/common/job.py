@@ -160,7 +160,7 @@ class StartRequest(NamedTuple):
     """False for ranks that are started directly: those of node0 by the supervisor, those of another host by a starter
     there. `argv` is the line of a rank wrapper then."""
     by_slurm: bool = False
-    """Whether it starts other hosts' ranks through Slurm, and so needs the variables of the job."""
+    """Whether it starts other hosts' ranks through a batch system, and so needs the variables of the job."""
     variables: Mapping[str, str | None] = {}
     """Of mpirun."""
     setup: str | None = None

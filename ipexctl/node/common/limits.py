@@ -56,12 +56,12 @@ call that follows the run has its output, so that a long wait saves little."""
 FULL_DISK_FLUSH = 30.0
 """For output to be written once a full disk has room again, and for the last status."""
 
-SLURM_ANSWER = 5.0
-"""For Slurm's controller to answer about its configuration or a job, where a call goes on without an answer."""
+QUEUE_ANSWER = 5.0
+"""For the controller of a queue to answer about its configuration or a job, where a call goes on without an answer."""
 JOB_NOTICE = 60.0
-"""Before the end of a Slurm job, for its ranks to save what they have; of a job under four minutes, a quarter."""
+"""Before the end of a queue's job, for its ranks to save what they have; of a job under four minutes, a quarter."""
 JOB_STOP = 15.0
-"""Before the end of a Slurm job, to stop the run; of a job under four minutes, a sixteenth."""
+"""Before the end of a queue's job, to stop the run; of a job under four minutes, a sixteenth."""
 
 CALLER_SILENCE = 40.0
 """Without a sign of the call that watches a trial of `autotune`, until the trial is ended."""

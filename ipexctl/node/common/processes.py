@@ -15,6 +15,7 @@ import resource
 import signal
 from typing import Any, Callable, Collection, Iterator, NamedTuple
 
+from ipexctl.node.common import macos
 from ipexctl.node.common.clock import age_of
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -51,6 +52,7 @@ class ProcessIdentity(NamedTuple):
 
     pid: int
     start: int | None = None
+    """Of `start_of`."""
     machine: str | None = None
     """The hostname. Records of older versions have none; they are from this machine."""
     boot: str | None = None
@@ -66,10 +68,9 @@ class ProcessIdentity(NamedTuple):
         if not self.is_of_this_machine or self.boot not in (None, boot_id()):
             return False
         try:
-            stat = read_stat(self.pid)
+            return start_of(self.pid) == self.start
         except OSError:
             return False
-        return stat.is_alive and stat.start == self.start
 
     @property
     def is_gone(self) -> bool:
@@ -121,6 +122,16 @@ def read_stat(pid: int) -> ProcessStat:
         raise ProcessLookupError(0, f"process {pid} has no status") from None
 
 
+def start_of(pid: int) -> int:
+    """When a process has begun: in ticks since boot, on a Mac in seconds. Raises an OSError for one that has ended."""
+    if not macos.has_proc():
+        return macos.process_start(pid)
+    stat = read_stat(pid)
+    if not stat.is_alive:
+        raise ProcessLookupError(0, f"process {pid} has ended")
+    return stat.start
+
+
 def all_processes() -> list[ProcessStat]:
     """The processes of this machine that can be seen."""
     stats = []
@@ -154,14 +165,15 @@ def command_lines(*more: str) -> Iterator[tuple[int, bytes]]:
 def allow_many_files(most: int = 1 << 16) -> None:
     """Raise the soft limit of open files, which is often 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    target = most if hard == resource.RLIM_INFINITY else min(hard, most)
-    if soft < target:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+    for target in macos.file_limits(most, -1 if hard == resource.RLIM_INFINITY else hard):
+        if soft < target:
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+                return
 
 
 def own_identity() -> ProcessIdentity:
-    return ProcessIdentity(os.getpid(), read_stat(os.getpid()).start, os.uname().nodename, boot_id())
+    return ProcessIdentity(os.getpid(), start_of(os.getpid()), os.uname().nodename, boot_id())
 
 
 def pid_scope() -> str:
@@ -191,9 +203,10 @@ def is_partial_in_use(path: str) -> bool:
 
 def is_running(pid: int) -> bool:
     try:
-        return read_stat(pid).is_alive
+        start_of(pid)
     except OSError:
         return False
+    return True
 
 
 def boot_id() -> str | None:

@@ -11,6 +11,7 @@ import threading
 import time
 from typing import Callable, Iterator
 
+from ipexctl.node.common.clock import Stopwatch
 from ipexctl.node.common.limits import LOCK_HOLDER_SILENCE
 from ipexctl.node.common.processes import ProcessIdentity, own_identity, pid_scope
 
@@ -65,7 +66,7 @@ def store_lock(path: str, wait: Callable[[float], bool]) -> Iterator[None]:
     It goes on without the lock when `wait` returns False, and where no link can be made, as on a full disk: work under
     a lock must be safe to do twice.
     """
-    marker, began, pause = Marker(path), time.monotonic(), 0.05
+    marker, waited, pause = Marker(path), Stopwatch(), 0.05
     while True:
         try:
             marker.create()
@@ -78,7 +79,7 @@ def store_lock(path: str, wait: Callable[[float], bool]) -> Iterator[None]:
             continue
         if not is_alive(path):
             _remove_dead(path, holder)
-        elif wait(time.monotonic() - began):
+        elif wait(waited.seconds):
             time.sleep(pause)
             pause = min(1.0, pause * 1.5)
         else:

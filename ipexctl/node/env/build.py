@@ -13,11 +13,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Iterator, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json
+from ipexctl.node.common.clock import seconds_since
 from ipexctl.node.common.files import home_of, read_json
 from ipexctl.node.common.home import make_home, open_home
 from ipexctl.node.common.home_entries import BUILD_DIRECTORY, STAGED_ENVIRONMENT, is_environment, own_entries
@@ -118,7 +118,7 @@ class BuildArea:
                     remove_tree(entry)
             elif name.startswith(".link-"):  # of a killed call that named an environment
                 with contextlib.suppress(OSError):
-                    if time.time() - os.lstat(entry).st_mtime > 3600:
+                    if seconds_since(os.lstat(entry).st_mtime) > 3600:
                         remove_tree(entry)
 
     @contextlib.contextmanager

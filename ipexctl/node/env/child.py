@@ -12,11 +12,10 @@ import os
 import select
 import signal
 import subprocess
-import time
 from typing import BinaryIO, Callable, Sequence
 
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.clock import Countdown
+from ipexctl.node.common.clock import Countdown, Stopwatch
 from ipexctl.node.common.processes import end_with_parent
 from ipexctl.node.common.stop import check_stopped
 
@@ -50,7 +49,7 @@ class Child:
         stdout: BinaryIO | None = None,
         kept: tuple[int, int] = KEPT,
     ) -> None:
-        self.began = time.monotonic()
+        self.runtime = Stopwatch()
         self.output = b""
         self.report = b""
         self._head, self._tail = kept

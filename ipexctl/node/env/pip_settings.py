@@ -10,6 +10,7 @@ import os
 import sys
 from pathlib import Path
 
+from ipexctl.node.common import macos
 from ipexctl.node.common.answer import answer
 from ipexctl.node.env.replies import PipSettings
 
@@ -21,10 +22,11 @@ def files() -> list[Path]:
         return []
     system = [path for path in os.environ.get("XDG_CONFIG_DIRS", "/etc/xdg").split(os.pathsep) if path]
     paths = [Path(path) / "pip" / "pip.conf" for path in system]
-    paths.append(Path("/etc/pip.conf"))
+    of_machine, of_account = macos.pip_files(expand_home("~"))
+    paths += [Path("/etc/pip.conf"), *map(Path, of_machine)]
     if not (named and Path(named).exists()):
         own = os.environ.get("XDG_CONFIG_HOME") or expand_home("~/.config")
-        paths += [Path(expand_home("~/.pip/pip.conf")), Path(own) / "pip" / "pip.conf"]
+        paths += [Path(expand_home("~/.pip/pip.conf")), Path(own) / "pip" / "pip.conf", *map(Path, of_account)]
     paths.append(prefix() / "pip.conf")
     if named:
         paths.append(Path(expand_home(named)))

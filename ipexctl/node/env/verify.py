@@ -16,12 +16,12 @@ import os
 import re
 import shutil
 import tempfile
-import time
 from pathlib import Path
 from typing import BinaryIO, Mapping, Sequence, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.archive import agent_argv
+from ipexctl.node.common.clock import Stopwatch
 from ipexctl.node.common.environ import SetupError, set_variables, source_setup
 from ipexctl.node.common.files import write_json_atomically
 from ipexctl.node.common.json_parser import JsonError, parse_object
@@ -84,7 +84,7 @@ class Verify:
         return env
 
     def run(self) -> VerifyResult:
-        began = time.monotonic()
+        duration = Stopwatch()
         steps = self._steps()
         passed = {phase.name for phase in self.phases if phase.ok}
         if "torch" in passed and ("bindings" in passed or self.backend != "ccl"):
@@ -93,7 +93,7 @@ class Verify:
                 self.phases.pop()
                 self._allreduce()
         ok = len(self.phases) == len(steps) + 1 and all(phase.ok for phase in self.phases)
-        seconds = round(time.monotonic() - began, 3)
+        seconds = round(duration.seconds, 3)
         return VerifyResult(ok, tuple(self.phases), seconds, backend=self.backend, **self.facts)
 
     def _steps(self) -> list[str]:
@@ -147,7 +147,7 @@ class Verify:
             VerifyPhase(
                 name=name,
                 ok=ok,
-                seconds=seconds or round(time.monotonic() - child.began, 3),
+                seconds=seconds or round(child.runtime.seconds, 3),
                 rc=0 if ok else code,
                 signal=None if ok or not in_time else number,
                 timed_out=not in_time,

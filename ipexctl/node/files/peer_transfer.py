@@ -9,7 +9,6 @@ files do, unencrypted.
 from __future__ import annotations
 
 import threading
-import time
 from typing import TYPE_CHECKING, BinaryIO, Callable, Sequence, cast
 
 from ipexctl.node.common import authenticated_socket
@@ -21,6 +20,7 @@ from ipexctl.node.common.authenticated_socket import (
     read_line,
     send_line,
 )
+from ipexctl.node.common.clock import Stopwatch
 from ipexctl.node.common.handshake import FILES
 from ipexctl.node.common.limits import PEER_SILENCE
 from ipexctl.node.files import store
@@ -60,12 +60,12 @@ class FileServer(AuthenticatingServer):
         self._files = {file["sha256"]: file for file in request["files"]}
         self._lock = threading.Lock()
         self._serving = 0
-        self._last = time.monotonic()
+        self._idle = Stopwatch()
 
     def is_needed(self) -> bool:
         """Until no client has come for a while."""
         with self._lock:
-            return self._serving > 0 or time.monotonic() - self._last < self._request["idle"]
+            return self._serving > 0 or self._idle.seconds < self._request["idle"]
 
     def handle(self, conn: socket.socket) -> None:
         with self._lock:
@@ -75,7 +75,7 @@ class FileServer(AuthenticatingServer):
         finally:
             with self._lock:
                 self._serving -= 1
-                self._last = time.monotonic()
+                self._idle.restart()
 
     def _serve(self, conn: socket.socket) -> None:
         wanted = read_line(conn, PEER_SILENCE)

@@ -20,13 +20,12 @@ import signal
 import stat
 import sys
 import threading
-import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, NoReturn, Sequence, TypedDict, TypeVar, cast
 
 from ipexctl.node.common.answer import Action, AgentError, Json, answer, emit, explain_os_error
-from ipexctl.node.common.clock import age_of
+from ipexctl.node.common.clock import Countdown, age_of, seconds_since
 from ipexctl.node.common.files import (
     explain_full_disk,
     free_space,
@@ -123,16 +122,15 @@ class Progress:
 
     def __init__(self, total: int | None, report: Report = emit_or_end) -> None:
         self._total, self._report = total, report
-        self._done, self._last_report = 0, 0.0
+        self._done, self._pause = 0, Countdown(0.0)
         self._lock = threading.Lock()
 
     def add(self, count: int, name: str) -> None:
         with self._lock:
             self._done += count
-            done, now = self._done, time.monotonic()
-            if now - self._last_report < _TICK:
+            if not self._pause.is_over:
                 return
-            self._last_report = now
+            done, self._pause = self._done, Countdown(_TICK)
         self._report("progress", done=done, total=self._total, what=name)
 
 
@@ -310,7 +308,7 @@ def _left_by_ended(store: str, sha256: str = "") -> Iterator[tuple[int, Path]]:
                 status = path.stat()
                 # The process of a connection that was cut may wait for more for hours. If it writes again, the hash
                 # shows it.
-                if time.time() - status.st_mtime > SILENT_WRITER or not is_partial_in_use(str(path)):
+                if seconds_since(status.st_mtime) > SILENT_WRITER or not is_partial_in_use(str(path)):
                     yield status.st_size, path
 
 

@@ -20,6 +20,7 @@ import time
 from typing import TYPE_CHECKING, Any, Iterator, NamedTuple, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json
+from ipexctl.node.common.clock import seconds_since
 from ipexctl.node.common.files import (
     decode_name,
     encode_name,
@@ -36,6 +37,7 @@ from ipexctl.node.common.home_entries import STATE_DIRECTORY
 from ipexctl.node.common.limits import TREE_LOCK
 from ipexctl.node.common.liveness import LEASE_LIMITS, liveness_of
 from ipexctl.node.common.processes import boot_id, command_lines
+from ipexctl.node.common.queue_files import is_submitted
 from ipexctl.node.common.store_lock import store_lock
 from ipexctl.node.files.manifest import ManifestEntry, identity_of
 from ipexctl.node.files.replies import Generation, TreesReply
@@ -218,7 +220,7 @@ def has_ended(tree: ProjectTree, run: str) -> bool:
     rundir = tree.home + b"/runs/" + encode_name(run)
     has_job = os.path.exists(rundir + b"/job.json")
     is_elsewhere = lease.get("machine", os.uname().nodename) != os.uname().nodename
-    if os.path.isdir(rundir + b"/slurm"):
+    if is_submitted(decode_name(rundir)):
         from ipexctl.node.common.batch_job import is_finished  # few runs were submitted
 
         is_over = is_finished(os.fsdecode(rundir), document)
@@ -233,7 +235,7 @@ def has_ended(tree: ProjectTree, run: str) -> bool:
     names = (b"/status.json",) if document else (b"/agent.zip", b"/rank.py", b"/job.json")
     newest = next(filter(None, (lstat_or_none(rundir + name) for name in names)), None)
     if newest is None:
-        return time.time() - float(lease.get("made") or 0) > START_TIME
+        return seconds_since(float(lease.get("made") or 0)) > START_TIME
     age, status = tree.filesystem_time() - newest.st_ctime, read_status(document) if document else None
     liveness = liveness_of(status, age, LEASE_LIMITS, has_job=has_job, is_elsewhere=is_elsewhere)
     return liveness not in ("live", "starting")

@@ -40,7 +40,7 @@ class HostStarter:
         self.request = request
         identity: Json = {"starter": request.host, "instance": os.urandom(16).hex()}
         address = (request.address, request.port)
-        self.client = SupervisorClient([address], request.token, identity, self.on_welcome)
+        self.client = SupervisorClient([address], request.token, identity, self.on_welcome, time.monotonic())
         self.wrappers = RankWrappers()
         self.state = machine.HostStarterState()
         self.ends: list[Json] = []
@@ -69,12 +69,12 @@ class HostStarter:
         self.client.contact = self.client.contact.on_turn(now)
         self.client.step(now)
         self.apply(self.state.on_turn(self.client.contact, now, has_wrappers=not self.wrappers.is_empty))
-        self.client.exchange([], [])
+        self.client.exchange([], [], now)
         wait = self.state.seconds_to_turn(self.client.contact, now)
         readable, writable = ready([wake, *self.client.readers()], self.client.writers(), wait)
         if wake in readable:
             os.read(wake, 4096)
-        for message in self.client.exchange(readable, writable):
+        for message in self.client.exchange(readable, writable, time.monotonic()):
             self.apply(self.state.on_message(message))
         for rank, code in self.wrappers.take_ended().items():
             self.report_end(rank, code, self.read_log())

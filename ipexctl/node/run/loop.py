@@ -17,7 +17,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, NamedTuple
 
-from ipexctl.node.common import slurm, sockets
+from ipexctl.node.common import sockets
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.environ import SetupError
 from ipexctl.node.common.files import make_private_directory, read_json, remove_file, write_json_atomically
@@ -28,10 +28,11 @@ from ipexctl.node.common.records import Detail, RunStatus, SilentRank
 from ipexctl.node.run import machine, messages, recorder, stack_dumps
 from ipexctl.node.run import machine_state as m
 from ipexctl.node.run.figures import RunFigures
+from ipexctl.node.run.job_end import is_step_cancelled
 from ipexctl.node.run.master_port import PortError, check_master_port
 from ipexctl.node.run.mpirun import LaunchLog, node_starter, start_attempt
 from ipexctl.node.run.rank_connections import RankConnection, RankConnections
-from ipexctl.node.run.slurm_job import RunJob
+from ipexctl.node.run.run_job import RunJob
 from ipexctl.node.run.status_file import StoredStatus, read_document
 
 if TYPE_CHECKING:
@@ -386,7 +387,7 @@ class SupervisorLoop:
     def connectivity_path(self) -> str:
         return os.path.join(os.path.dirname(self.rundir), CONNECTIVITY_FILE)
 
-    # Slurm
+    # The job of a queue
 
     def ask_time_left(self, _: m.AskTimeLeft) -> None:
         if self.job is not None:
@@ -429,7 +430,7 @@ class SupervisorLoop:
             if command.asks_job:
                 self.job.begin_query()
             shown = self.job.shown()
-        self.on_event(m.Closed(shown, slurm.is_step_cancelled(log)))
+        self.on_event(m.Closed(shown, is_step_cancelled(log)))
 
     def wait_for_room(self, patience: float) -> None:
         """Wait until the output that is held in memory is written; what is left then counts as lost."""

@@ -1,11 +1,11 @@
 """Decides what a supervisor does: (state, event, time) → (state, commands). Pure; `loop.py` acts.
 
-In come the ranks' messages, lost connections, signals, the end of mpirun, Slurm's answers, and four times a second
+In come the ranks' messages, lost connections, signals, the end of mpirun, the queue's answers, and four times a second
 (once while all is well) a `Tick` with the time; out go the next state of the run, and commands: messages to ranks,
 signals to mpirun, entries of the record, the next attempt, the end. `EVENTS` and `MESSAGES` say what is handled where.
 
 `verdict.py` decides why the run ends; this module decides when it is over, and whether it starts again. A run whose
-Slurm job is put into the queue again is not over: the supervisor of the job's next start goes on with the same record.
+job is put into the queue again is not over: the supervisor of the job's next start goes on with the same record.
 The rules: no rank outlives the others; no output is dropped while its rank can send it; each wait has an end.
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Any, Callable, Mapping
 
-from ipexctl.node.common import slurm
+from ipexctl.node.common import job_words
 from ipexctl.node.common.json_records import as_json
 from ipexctl.node.common.limits import (
     DUMP_REPLIES,
@@ -117,7 +117,7 @@ def may_connect(state: SupervisorState, hello: messages.Hello) -> bool:
 
 
 def on_begin(t: Transition, _: m.Begin) -> None:
-    """An earlier start of the same Slurm job may have ended an attempt."""
+    """An earlier start of the same job may have ended an attempt."""
     status, after = t.state.status, ""
     if status.attempts:
         after = status.attempts[-1].reason
@@ -658,7 +658,7 @@ def run_end(state: SupervisorState) -> RunEnd:
 
 
 def on_closed(t: Transition, event: m.Closed) -> None:
-    """What Slurm did to the run, or does now: it stopped the run, or lets it go on in another start of the job."""
+    """What the queue did to the run, or does now: it stopped the run, or lets it go on in another start of the job."""
     job = t.state.job
     if job is None:
         finish(t)
@@ -677,7 +677,7 @@ def job_word(state: SupervisorState, job: m.JobState, closed: m.Closed) -> str:
 
 
 def begins_again(job: m.JobState, word: str) -> bool:
-    return job.may_requeue and (job.is_requeued or word in (slurm.REQUEUED, slurm.PREEMPTED))
+    return job.may_requeue and (job.is_requeued or word in (job_words.REQUEUED, job_words.PREEMPTED))
 
 
 def on_requeued(t: Transition, event: m.Requeued) -> None:

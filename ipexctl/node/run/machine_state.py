@@ -128,7 +128,7 @@ class DiskState(NamedTuple):
 
 
 class JobState(NamedTuple):
-    """The Slurm job that the supervisor runs in."""
+    """The job of a queue that the supervisor runs in."""
 
     number: str
     may_requeue: bool = False
@@ -185,11 +185,11 @@ class SupervisorState(NamedTuple):
     has_noticed: bool = False
     """A rank has handled the notice."""
     is_asked_to_stop: bool = False
-    """By a signal: of ipexctl stop, of the call, or of Slurm."""
+    """By a signal: of ipexctl stop, of the call, or of the queue."""
     is_closing: bool = False
-    """No attempt follows, unless Slurm refuses to put the job into the queue again."""
+    """No attempt follows, unless the queue refuses to take the job again."""
     closed: Closed | None = None
-    """What Slurm showed, while it is asked to put the job into the queue again."""
+    """What the queue showed, while it is asked to take the job again."""
 
     @property
     def is_signal_open(self) -> bool:
@@ -345,20 +345,20 @@ class TimeLeft(NamedTuple):
 
     asked_at: float
     is_answer: bool
-    """Slurm has answered in time."""
+    """The queue has answered in time."""
     seconds: int | None = None
     """None: the job has no limit."""
 
 
 class Closed(NamedTuple):
-    """All output is written or given up, with what Slurm shows of the job, if that was asked."""
+    """All output is written or given up, with what the queue shows of the job, if that was asked."""
 
     job_shown: str = ""
     is_step_cancelled: bool = False
 
 
 class Requeued(NamedTuple):
-    """The answer to `Requeue`: whether Slurm does it."""
+    """The answer to `Requeue`: whether the queue does it."""
 
     is_done: bool
 
@@ -478,11 +478,11 @@ class RemoveDump(NamedTuple):
 
 
 class AskTimeLeft(NamedTuple):
-    """Ask Slurm in the background how long the job may run; TimeLeft follows."""
+    """Ask the queue in the background how long the job may run; TimeLeft follows."""
 
 
 class AskJob(NamedTuple):
-    """Begin to ask Slurm how the job is, while the ranks end: it may be Slurm that ends them."""
+    """Begin to ask the queue how the job is, while the ranks end: it may be the queue that ends them."""
 
 
 class Requeue(NamedTuple):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import time
 from typing import TYPE_CHECKING, Iterator, Tuple
 
 from ipexctl.node.common.processes import read_text
@@ -108,7 +107,7 @@ def limit_of(cgroup: Cgroup) -> int | None:
 class OutOfMemoryWatch:
     """One process, observed from its start, because a counter only shows the difference to an earlier value."""
 
-    def __init__(self, pid: int, proc: str = "/proc") -> None:
+    def __init__(self, pid: int, now: float, proc: str = "/proc") -> None:
         self._pid, self._proc = pid, proc
         self._seen: dict[Cgroup, list[tuple[float, int]]] = {}
         """Per cgroup the process was in: times and numbers of kills."""
@@ -118,7 +117,7 @@ class OutOfMemoryWatch:
         """Times and numbers of kills of any process."""
         self._latest: list[Cgroup] = []
         self._before: list[Cgroup] = []
-        self.update(time.monotonic())
+        self.update(now)
 
     def update(self, now: float) -> None:
         cgroups = cgroups_of(self._pid, self._proc)
@@ -130,13 +129,13 @@ class OutOfMemoryWatch:
             _add(seen, now, kills)
         _add(self._machine, now, kills_of_machine(self._proc))
 
-    def find_kill(self) -> Json | None:
+    def find_kill(self, now: float) -> Json | None:
         """The out-of-memory report for a process that SIGKILL has ended, or None."""
         for cgroup in (*self._latest, *self._before):
             kills, seen = _kills(cgroup[0], cgroup[1]), self._seen[cgroup]
             if kills is not None and seen and kills > seen[0][1]:
                 return {"by": "cgroup", "limit": limit_of(cgroup) if self._is_limit_reached(cgroup) else None}
-        scope = find_kill_in_log(kernel_log(), self._pid) if _is_initial_pid_namespace() else None
+        scope = find_kill_in_log(kernel_log(now), self._pid) if _is_initial_pid_namespace() else None
         if scope is None:
             kills = kills_of_machine(self._proc)
             is_counted = kills is not None and bool(self._machine) and kills > self._machine[0][1]
@@ -172,16 +171,11 @@ def _is_initial_pid_namespace() -> bool:
         return False
 
 
-def kernel_log() -> bytes:
+def kernel_log(now: float) -> bytes:
     """Recent messages of the kernel, as far as this account may read them."""
     try:
         output = subprocess.run(["dmesg"], capture_output=True, timeout=LOG_TIME, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
         return b""
     lines = ((line, re.match(rb"\[ *(\d+\.\d+)\]", line)) for line in output.splitlines())
-    return b"\n".join(line for line, at in lines if at and _is_recent(float(at[1])))
-
-
-def _is_recent(at: float) -> bool:
-    """`at`: seconds since boot, as in the log."""
-    return time.monotonic() - at < RECENT * 2
+    return b"\n".join(line for line, at in lines if at and now - float(at[1]) < RECENT * 2)

@@ -13,10 +13,9 @@ import contextlib
 import os
 import subprocess
 import threading
-import time
 from typing import TYPE_CHECKING, Iterator, Sequence, Tuple
 
-from ipexctl.node.common.clock import Countdown
+from ipexctl.node.common.clock import Countdown, Stopwatch, wait_until
 from ipexctl.node.common.processes import ProcessIdentity, ProcessStat, is_caught, is_in_mask, read_stat, read_text
 from ipexctl.node.run import processes
 
@@ -216,7 +215,7 @@ class SignalDump:
     def __init__(self, entry: Json, path: str) -> None:
         self.entry, self.path = entry, path
         self.start = self.size = os.stat(path).st_size
-        self.moved_at = time.monotonic()
+        self.silence = Stopwatch()
 
     def is_complete(self) -> bool:
         """Whether its output is complete: the main thread comes last, and ends with the frame of the script."""
@@ -226,10 +225,10 @@ class SignalDump:
                 data = file.read(MAX_PROCESS_TEXT)
         except OSError:
             return True
-        now = time.monotonic()
         if len(data) != self.size - self.start:
-            self.size, self.moved_at = self.start + len(data), now
-        is_complete = data.endswith(b" in <module>\n") or (bool(data) and now - self.moved_at > SETTLE_TIME)
+            self.size = self.start + len(data)
+            self.silence.restart()
+        is_complete = data.endswith(b" in <module>\n") or (bool(data) and self.silence.seconds > SETTLE_TIME)
         if is_complete:
             self.entry.update(text=data.decode(errors="replace"), how="faulthandler", why="")
         return is_complete
@@ -255,10 +254,12 @@ def dump_with_signal(entries: list[Json]) -> None:
             except OSError as error:
                 why = error.strerror or str(error)
         entry["why"] = "; ".join(filter(None, [entry["why"], why]))
-    countdown = Countdown(REPLY_TIME)
-    while dumps and not countdown.is_over:
-        time.sleep(0.01)
-        dumps = [dump for dump in dumps if not dump.is_complete()]
+
+    def are_complete() -> bool:
+        dumps[:] = [dump for dump in dumps if not dump.is_complete()]
+        return not dumps
+
+    wait_until(are_complete, REPLY_TIME, 0.01)
     for dump in dumps:
         dump.entry["why"] = "; ".join(filter(None, [dump.entry["why"], f"it didn't answer within {REPLY_TIME:g} s"]))
 

@@ -16,7 +16,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any, Callable, Collection, Iterator
 
-from ipexctl.node.common.clock import Countdown
+from ipexctl.node.common.clock import Countdown, Stopwatch, wait_until
 from ipexctl.node.common.processes import (
     ProcessStat,
     all_processes,
@@ -220,7 +220,7 @@ class Usage:
         """The processes that were measured last."""
         self._pid = pid
         self._seconds = 0.0
-        self._at = time.monotonic()
+        self._since = Stopwatch()
 
     def now(self) -> tuple[float, int]:
         """Percent of one core since the last call, and bytes now."""
@@ -235,9 +235,9 @@ class Usage:
                 rss += stat.rss
                 with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
                     left += map(int, file.read().split())
-        at = time.monotonic()
-        cpu = 100 * max(0.0, seconds - self._seconds) / max(0.001, at - self._at)
-        self._seconds, self._at = seconds, at
+        cpu = 100 * max(0.0, seconds - self._seconds) / max(0.001, self._since.seconds)
+        self._seconds = seconds
+        self._since.restart()
         return cpu, rss
 
 
@@ -302,12 +302,13 @@ class Guard:
             session = int(received.split()[0])
             files = OpenmpFiles()
             files.update([session])
-            for _ in range(50):
+
+            def has_ended() -> bool:
                 left = [stat.pid for stat in all_processes() if stat.session == session and stat.is_alive]
                 files.update(left)
                 for pid in left:
                     with contextlib.suppress(OSError):
                         os.kill(pid, signal.SIGKILL)
-                if not left:
-                    return
-                time.sleep(0.02)
+                return not left
+
+            wait_until(has_ended, 1.0, 0.02)

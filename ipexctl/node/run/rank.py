@@ -56,7 +56,7 @@ class CommandWatch:
         self._usage = processes.Usage(pid)
         self._openmp_files = processes.OpenmpFiles()
         self._openmp_files.update(self._usage.pids)
-        self._oom = OutOfMemoryWatch(pid)
+        self._oom = OutOfMemoryWatch(pid, time.monotonic())
         self._memory = 0
         """Of the command and its processes, when they were measured last."""
 
@@ -77,7 +77,7 @@ class CommandWatch:
 
     def find_kill(self, memory: int) -> Json | None:
         """The kernel's kill for lack of memory, if there was one; `memory` is the most that the command itself had."""
-        kill = self._oom.find_kill()
+        kill = self._oom.find_kill(time.monotonic())
         return kill and {**kill, "memory": max(memory, self._memory) or None}
 
     def remove_files(self, ended: Collection[int]) -> None:
@@ -98,7 +98,9 @@ class Rank:
         self.meter = RankMeter(is_on=job.meter, metric=job.metric, host=host_plan(job, rank), is_trial=job.trial)
         process = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "instance": os.urandom(16).hex()}
         self.identity: Json = {**process, "attempt": None}
-        self.client = supervisor_client.SupervisorClient(addresses, job.token, self.identity, self.on_welcome)
+        self.client = supervisor_client.SupervisorClient(
+            addresses, job.token, self.identity, self.on_welcome, time.monotonic()
+        )
         self.welcome: Json = {}
         self.streams: list[supervisor_client.CommandStream] = []
         self.is_lowest = rank == min(job.ranks)
@@ -190,7 +192,7 @@ class Rank:
         for number in readable:
             if isinstance(number, int) and number in open_streams:
                 open_streams[number].read_output(now)
-        for message in self.client.exchange(readable, writable):
+        for message in self.client.exchange(readable, writable, now):
             self.handle_message(message)
         self.handle_signals()
         self.forward_output()
@@ -254,7 +256,7 @@ class Rank:
         is_all_sent = not any(stream.open or not stream.buffer.is_empty for stream in self.streams)
         if is_all_sent and self.client.contact.is_up:
             self.apply(self.state.on_all_sent(self.ends()))
-        self.client.exchange([], [])
+        self.client.exchange([], [], time.monotonic())
 
     def ends(self) -> Json:
         return {stream.name: stream.buffer.end for stream in self.streams}

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from ipexctl.node.common.files import last_lines, open_private, remove_file
 from ipexctl.node.common.frames import SUFFIXES, Note, last_state
+from ipexctl.node.common.job_words import REQUEUED, describe_run_end
 from ipexctl.node.common.processes import own_identity
 from ipexctl.node.common.records import Attempt, RunStatus
-from ipexctl.node.common.slurm import REQUEUED, describe_run_end
 from ipexctl.node.run.output_notes import NotesWriter, note_line
 from ipexctl.node.run.output_times import TimesWriter
 from ipexctl.node.run.unstored_output import Held, UnstoredOutput

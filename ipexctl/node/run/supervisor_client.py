@@ -37,9 +37,13 @@ class SupervisorClient:
     """An authenticated connection to the supervisor; it reconnects when it breaks. `contact` decides when."""
 
     def __init__(
-        self, addresses: Sequence[tuple[str, int]], token: str, identity: Json, resume: Callable[[Json], None]
+        self,
+        addresses: Sequence[tuple[str, int]],
+        token: str,
+        identity: Json,
+        resume: Callable[[Json], None],
+        now: float,
     ) -> None:
-        now = time.monotonic()
         self.contact = Contact(tuple(addresses), last_received=now, turned_at=now)
         self._link: Link | None = None
         self._token = token
@@ -72,12 +76,12 @@ class SupervisorClient:
         if due is Due.CONNECT:
             self._connect(now)
         elif due is Due.DROP:
-            self._drop("the supervisor doesn't answer")
+            self._drop("the supervisor doesn't answer", now)
         elif due is Due.LEAVE and self._link is not None:
             self._link.send(message("reconnecting"))
             with contextlib.suppress(ConnectionBroken):
                 self._link.flush()
-            self._drop("the supervisor is silent")
+            self._drop("the supervisor is silent", now)
 
     def _connect(self, now: float) -> None:
         code = 0
@@ -96,16 +100,16 @@ class SupervisorClient:
                 return
             if sock is not None:
                 sock.close()
-        self._drop(os.strerror(code) if code > 0 else "its address can't be resolved", code)
+        self._drop(os.strerror(code) if code > 0 else "its address can't be resolved", now, code)
 
-    def _drop(self, why: str, code: int = 0) -> None:
+    def _drop(self, why: str, now: float, code: int = 0) -> None:
         """`code`: the error number of a connection that could not be made."""
         if self._link is not None:
             self._link.close()
         self._link = self._handshake = None
-        self.contact = self.contact.on_break(why, time.monotonic(), is_refused=code == errno.ECONNREFUSED)
+        self.contact = self.contact.on_break(why, now, is_refused=code == errno.ECONNREFUSED)
 
-    def exchange(self, readable: Sequence[Pollable], writable: Sequence[Pollable]) -> list[Json]:
+    def exchange(self, readable: Sequence[Pollable], writable: Sequence[Pollable], now: float) -> list[Json]:
         """Send and receive what is possible now; returns the supervisor's messages."""
         messages: list[Json] = []
         link = self._link
@@ -115,21 +119,21 @@ class SupervisorClient:
             if self.contact.stage is Stage.CONNECTING and link in writable:
                 code = link.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                 if code:
-                    self._drop(os.strerror(code), code)
+                    self._drop(os.strerror(code), now, code)
                     return messages
                 self.contact = self.contact.on_taken()
             if link in readable:
                 for kind, payload in link.receive():
-                    self._on_message(link, decode_json(payload) if kind == b"J" else {}, messages)
+                    self._on_message(link, decode_json(payload) if kind == b"J" else {}, messages, now)
             if self.contact.stage is not Stage.CONNECTING:
                 link.flush()
         except (ConnectionBroken, FrameError) as broken:
-            self._drop(str(broken))
+            self._drop(str(broken), now)
         return messages
 
-    def _on_message(self, link: Link, received: Json, messages: list[Json]) -> None:
+    def _on_message(self, link: Link, received: Json, messages: list[Json], now: float) -> None:
         if self.contact.is_up:
-            self.contact = self.contact.on_message(time.monotonic())
+            self.contact = self.contact.on_message(now)
             messages.append(received)
             return
         try:
@@ -143,7 +147,7 @@ class SupervisorClient:
             raise ConnectionBroken(f"it is not the supervisor of this run: {error}") from None
         link.reader.max_frame = MAX_FRAME
         self._handshake = None
-        self.contact = self.contact.on_welcome(time.monotonic())
+        self.contact = self.contact.on_welcome(now)
         self._resume(received)
 
 

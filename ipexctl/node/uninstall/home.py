@@ -11,12 +11,11 @@ import contextlib
 import math
 import os
 import shutil
-import time
 from typing import BinaryIO, Iterator, Sequence, TypedDict
 
 from ipexctl.node.common.answer import Action, AgentError, answer
 from ipexctl.node.common.batch_job import is_finished
-from ipexctl.node.common.clock import age_of
+from ipexctl.node.common.clock import age_of, seconds_since
 from ipexctl.node.common.files import disk_usage, encode_name, home_of, read_json
 from ipexctl.node.common.home import HOME_ENTRIES, MARK, HomeRefused, check_home, remove_mark
 from ipexctl.node.common.home_entries import TREE, foreign_entries, is_results, is_run, is_tree, own_entries
@@ -35,9 +34,9 @@ from ipexctl.node.uninstall.replies import HomeEntry, HomeReply
 OUTPUT_DIRECTORIES = ("ranks", "spill")
 """The directories of a run with the output of its ranks."""
 WINDOW_SUFFIXES = tuple(encode_name(suffix) + part for suffix in (RANK_SUFFIX, HOST_SUFFIX) for part in (b"", b".part"))
-EMPTIED = ("agent", "checkpoints", "code", "envs", "results", "runs", "tmp", "wheels")
+EMPTIED = ("agent", "checkpoints", "code", "envs", "hub", "results", "runs", "tmp", "wheels")
 """The directories of a home from which `remove` removes."""
-KINDS = {"wheels": "wheels", "agent": "agent", "checkpoints": "checkpoints", "temporary": "tmp"}
+KINDS = {"wheels": "wheels", "agent": "agent", "checkpoints": "checkpoints", "hub": "hub", "temporary": "tmp"}
 MAX_FOREIGN = 200
 """Entries of others that are listed one by one."""
 
@@ -126,7 +125,7 @@ class RunPart(Part):
             return liveness_of(None, min(job, agent), REPORT_LIMITS, has_job=math.isfinite(job))
         except AgentError:
             return "unknown"
-        return liveness_of(stored.status, time.time() - stored.written, REPORT_LIMITS)
+        return liveness_of(stored.status, seconds_since(stored.written), REPORT_LIMITS)
 
     def results(self) -> list[bytes]:
         """The output of its ranks; windows of its meter are ipexctl's own."""

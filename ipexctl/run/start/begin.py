@@ -38,6 +38,7 @@ from ipexctl.node.common.job import (
     SupervisorRequest,
 )
 from ipexctl.node.common.json_records import as_json
+from ipexctl.node.common.queue_files import DIRECTORY
 from ipexctl.option_declaration import values_for_wrapper
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
@@ -255,11 +256,11 @@ class Launch:
         wait((self._supervisor,))
         firsts = [group[0] for group in (self._node0, *self._others)]
         rundir = shlex.quote(self._record.rundir)
-        # `slurm` is of the job that starts this run, and tells why it did not start; in a later start of the job the
-        # record of the first one is there.
-        keep = f"find {rundir} -mindepth 1 -maxdepth 1 ! -name slurm -exec rm -rf {{}} +"
-        again = f"if [ -e {rundir}/slurm/again ]; then rm -f {rundir}/job.json"
-        line = f"{again}; elif [ -d {rundir}/slurm ]; then {keep}; else rm -rf {rundir}; fi"
+        # The kept directory is of the job that starts this run, and tells why it did not start; in a later start of the
+        # job the record of the first one is there.
+        keep = f"find {rundir} -mindepth 1 -maxdepth 1 ! -name {DIRECTORY} -exec rm -rf {{}} +"
+        again = f"if [ -e {rundir}/{DIRECTORY}/again ]; then rm -f {rundir}/job.json"
+        line = f"{again}; elif [ -d {rundir}/{DIRECTORY} ]; then {keep}; else rm -rf {rundir}; fi"
         return clean_up(firsts, line, self._pool)
 
     def _call_supervisor(self) -> Reply:

@@ -14,6 +14,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from ipexctl.facts.software import has_gloo_overflow
 from ipexctl.node.common.json_parser import parse_json
 
 if TYPE_CHECKING:
@@ -154,6 +155,11 @@ class StackSpec:
     @property
     def backend(self) -> Literal["ccl", "gloo"]:
         return "ccl" if self.oneccl else "gloo"
+
+    @property
+    def gloo_overflow(self) -> bool:
+        """Whether anyone who reaches a rank's port can write into the rank."""
+        return has_gloo_overflow(self.torch)
 
     @property
     def pythons(self) -> tuple[str, ...]:

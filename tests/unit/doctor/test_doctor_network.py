@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from doctor_rules_helpers import env, healthy
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,14 +29,16 @@ from ipexctl.doctor.logins import (
     login_level,
     unknown_state,
 )
-from ipexctl.doctor.network_check import check_network
+from ipexctl.doctor.network_check import _NetworkCheck, check_network
 from ipexctl.doctor.ports import (
     ConnectionResult,
     PortDiagnosis,
     PortListener,
     connect_order,
     diagnose,
+    is_inside,
     listen_order,
+    overflow_findings,
     pairs_to_try,
     parse_listener,
     parse_result,
@@ -421,6 +424,53 @@ def test_host_that_says_nothing_is_lost_earlier_than_one_that_is_slow(
     check_with_login(0, b"")
     shares = [until - began for until in _RecordedDialog.untils[:4]]
     assert shares == pytest.approx([35, 35, 35, 60], abs=5)
+
+
+# ── ports that are open beyond the hosts' own network ────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("source", "inside"),
+    [("10.1.0.9", True), ("10.1.0.2", True), ("127.0.0.1", True), ("192.0.2.7", False), ("fd00::1", False)],
+)
+def test_control_machine_is_outside_unless_it_has_an_address_of_the_network(source: str, inside: bool) -> None:
+    assert is_inside(source, "10.1.0.2", [facts_with("10.1.0.2", 24)]) == inside
+    assert is_inside(source, "10.1.0.2", [])  # a network that is not known
+
+
+@pytest.mark.parametrize(
+    ("torch", "opened", "levels"),
+    [
+        ("2.13.0+cpu", ("b",), {"a": "info", "b": "warn", "c": "info"}),
+        ("2.13.0", (), {"a": "info", "b": "info", "c": "info"}),
+        ("2.14.0", ("b",), {}),
+        ("unknown", ("b",), {}),
+    ],
+)
+def test_gloo_before_torch_2_14_is_a_finding(torch: str, opened: tuple[str, ...], levels: dict[str, str]) -> None:
+    facts = dict.fromkeys(INTERNAL, healthy(software={"envs": (env(torch=torch),)}))
+    found = overflow_findings(facts, INTERNAL, opened)
+    assert {name: finding.level for finding in found for name in finding.hosts} == levels
+    assert {finding.id for finding in found} <= {"stack.gloo_overflow"}
+    assert overflow_findings({"a": facts["a"]}, INTERNAL, opened) == ()  # one host: its loopback interface
+
+
+@pytest.mark.parametrize("source", ["192.0.2.7", "127.0.0.1"])
+def test_control_machine_outside_connects_to_listeners(
+    probe: Callable[[str], PortProbe], monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    """The listeners are real; only the address by which the control machine reaches them is not."""
+    monkeypatch.setattr("ipexctl.doctor.network_check.source_towards", lambda _: source)
+    open_, closed, wrong = probe("127.0.0.1"), PortListener(_free_port()), probe("127.0.0.1")
+    hosts = [Host(name, name) for name in "abc"]
+    with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=1) as pool:
+        facts = {"a": facts_with("127.0.0.1", 8)}
+        internal = dict.fromkeys("abc", "127.0.0.1")
+        check = _NetworkCheck(pool, hosts, internal, facts, "~", time.monotonic(), 4, Cancel())
+        found = check._connect_from_outside(
+            {"a": open_.listener, "b": closed, "c": wrong.listener}, {"a": open_.token, "b": "b", "c": "another"}
+        )
+    assert found == ({"a"} if source == "192.0.2.7" else set())
 
 
 # ── the port probe ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from ipexctl.files import destination
 from ipexctl.files.destination import Destination, WriteRefused, _part
+from ipexctl.files.file_names import NameRules
 from ipexctl.files.receiver import LIMITS, Receiver
 from ipexctl.files.requested import Requested
 from ipexctl.hosts.names import quoted
@@ -35,6 +37,16 @@ def feed(root: Path, *lines: bytes, path: str = "./", limits: EventLimits = LIMI
 
 def entry(name: object, kind: str = "f", to: str = "") -> bytes:
     return json.dumps({"event": "entry", "row": [name, kind, 0o644, 3, to, 1]}).encode() + b"\n"
+
+
+def test_a_file_is_not_written_over_one_that_a_file_system_takes_for_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(destination, "rules_of", lambda _: NameRules(ignores_case=True, ignores_form=False))
+    listed = [entry("Data", "d"), entry("Data/x"), entry("data", "d"), entry("data/y"), LISTED]
+    receiver = feed(tmp_path, *listed)
+    assert {failure.name for failure in receiver.failed} == {"data", "data/y"}
+    assert receiver.unsent == ["Data/x"]
 
 
 @pytest.mark.parametrize("event", ["entry", "note"])

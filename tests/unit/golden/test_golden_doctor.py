@@ -11,7 +11,7 @@ from test_doctor_smoke import facts as smoke_facts
 
 from ipexctl.doctor.finding import LEVELS
 from ipexctl.doctor.logins import diagnose_login, login_findings, slow_login_finding
-from ipexctl.doctor.ports import ConnectionResult, port_findings
+from ipexctl.doctor.ports import ConnectionResult, overflow_findings, port_findings
 from ipexctl.doctor.smoke import HostSmoke, LinkSmoke, smoke_findings
 from ipexctl.remote.node_call import NO_PYTHON
 from ipexctl.remote.outcome import HostError
@@ -51,6 +51,11 @@ def network() -> list[Case]:
         *port_findings({}, {"a": NO_PYTHON}, (), INTERNAL, {}),
         *port_findings({("a", "b"): ConnectionResult("mute")}, {}, (), INTERNAL, {}),
         *port_findings({("a", "b"): ConnectionResult("error", "Too many open files")}, {}, (), INTERNAL, {}),
+        *(
+            finding
+            for opened in ((), ("b",))
+            for finding in overflow_findings(dict.fromkeys("ab", healthy()), INTERNAL, opened)
+        ),
         *(finding for level in LEVELS[1:] for finding in login_findings(FAILED_LOGINS, level)),
         *slow_login_finding({"a": HostError("REASON", "FIX")}),
     ]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.node.common.clock import Countdown, age_of, wait_until
+from ipexctl.node.common.clock import Countdown, Stopwatch, age_of, wait_until
 
 
 @pytest.fixture
@@ -33,6 +33,15 @@ def test_a_countdown_can_only_be_shortened(clock: list[float]) -> None:
     countdown.shorten(2)
     clock[0] += 2.1
     assert (countdown.left, countdown.is_over) == (0, True)
+
+
+def test_a_stopwatch_counts_from_its_restart(clock: list[float]) -> None:
+    watch = Stopwatch()
+    clock[0] += 4
+    assert watch.seconds == 4
+    watch.restart()
+    clock[0] += 1
+    assert watch.seconds == 1
 
 
 @pytest.mark.parametrize(

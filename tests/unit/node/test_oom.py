@@ -52,10 +52,10 @@ def test_cgroup_v2_oom_kill_counter_is_detected_with_the_lowest_parent_limit(tmp
     machine = machine_with_cgroup_v2(tmp_path)
     machine.put("cg/user.slice/job/memory.max", "max\n")
     machine.put("cg/user.slice/memory.max", f"{2 * GB}\n")
-    watched = oom.OutOfMemoryWatch(PID, machine.proc)
-    assert watched.find_kill() is None
+    watched = oom.OutOfMemoryWatch(PID, 0.0, machine.proc)
+    assert watched.find_kill(2000.0) is None
     machine.put("cg/user.slice/job/memory.events", "low 0\nhigh 0\nmax 9\noom 2\noom_kill 2\n")
-    assert watched.find_kill() == {"by": "cgroup", "limit": 2 * GB}
+    assert watched.find_kill(2000.0) == {"by": "cgroup", "limit": 2 * GB}
 
 
 @pytest.mark.parametrize(
@@ -73,24 +73,24 @@ def test_a_counter_of_version_1_is_found_in_a_container_too_and_no_limit_is_no_n
     machine = machine_with_cgroup_v1(tmp_path, path, root)
     inside = path[len(root.rstrip("/")) :]
     machine.put(f"cg/memory{inside}/memory.limit_in_bytes", f"{limit}\n")
-    watched = oom.OutOfMemoryWatch(PID, machine.proc)
+    watched = oom.OutOfMemoryWatch(PID, 0.0, machine.proc)
     machine.put(f"cg/memory{inside}/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n")
-    assert watched.find_kill() == {"by": "cgroup", "limit": expected}
+    assert watched.find_kill(2000.0) == {"by": "cgroup", "limit": expected}
 
 
 def test_counters_of_the_new_cgroup_are_used_after_a_move(tmp_path: Path) -> None:
     machine = machine_with_cgroup_v2(tmp_path)
-    watched = oom.OutOfMemoryWatch(PID, machine.proc)
+    watched = oom.OutOfMemoryWatch(PID, 0.0, machine.proc)
     machine.put("cg/scope/memory.events", "oom_kill 5\n")
     machine.put("cg/scope/memory.max", f"{GB}\n")
     machine.move("0::/scope\n")
     watched.update(1000.0)
-    assert watched.find_kill() is None
+    assert watched.find_kill(2000.0) is None
     machine.put("cg/scope/memory.events", "oom_kill 6\n")
     machine.put("cg/memory.events", "oom_kill 0\n")
     machine.move("0::/\n")  # the kernel shows this for a dead process
     watched.update(1001.0)
-    assert watched.find_kill() == {"by": "cgroup", "limit": GB}
+    assert watched.find_kill(2000.0) == {"by": "cgroup", "limit": GB}
 
 
 @pytest.mark.parametrize(("version", "after", "limit"), [(2, 2, GB), (2, 1, None), (1, 2, GB), (1, 1, None)])
@@ -111,36 +111,36 @@ def test_limit_is_named_only_if_it_was_reached(tmp_path: Path, version: int, aft
             machine.put(f"{place}/job/memory.stat", f"cache 0\nhierarchical_memory_limit {GB}\n")
 
     put(1, 1)
-    watched = oom.OutOfMemoryWatch(PID, machine.proc)
+    watched = oom.OutOfMemoryWatch(PID, 0.0, machine.proc)
     put(2, after)
-    assert watched.find_kill() == {"by": "cgroup", "limit": limit}
+    assert watched.find_kill(2000.0) == {"by": "cgroup", "limit": limit}
 
 
 def test_kill_is_counted_by_the_kernel_where_no_cgroup_is_visible(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "4:memory:/job\n", ["22 1 8:1 / / rw - ext4 /dev/sda rw"])
     machine.put("proc/vmstat", "pgfault 1\noom_kill 3\nx 1\n")
-    watched = oom.OutOfMemoryWatch(PID, machine.proc)
-    assert watched.find_kill() is None
+    watched = oom.OutOfMemoryWatch(PID, 0.0, machine.proc)
+    assert watched.find_kill(2000.0) is None
     machine.put("proc/vmstat", "pgfault 1\noom_kill 4\nx 1\n")
-    assert watched.find_kill() == {"by": "vmstat", "limit": None}
+    assert watched.find_kill(2000.0) == {"by": "vmstat", "limit": None}
     watched.update(1e9)
     watched.update(1e9 + 100)
-    assert watched.find_kill() is None
+    assert watched.find_kill(2000.0) is None
 
 
 def test_oom_kills_of_long_ago_are_ignored(tmp_path: Path) -> None:
     machine = machine_with_cgroup_v2(tmp_path)
-    watched = oom.OutOfMemoryWatch(PID, machine.proc)
+    watched = oom.OutOfMemoryWatch(PID, 0.0, machine.proc)
     machine.put("cg/user.slice/job/memory.events", "oom_kill 2\n")
     for at in (10_000.0, 10_030.0, 10_100.0):
         watched.update(at)
-    assert watched.find_kill() is None
+    assert watched.find_kill(2000.0) is None
 
 
 def test_verdict_is_none_without_readable_cgroups(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "0::/\n", ["22 1 8:1 / / rw - ext4 /dev/sda rw"])
-    assert oom.OutOfMemoryWatch(PID, machine.proc).find_kill() is None
-    assert oom.OutOfMemoryWatch(PID, str(tmp_path / "nowhere")).find_kill() is None
+    assert oom.OutOfMemoryWatch(PID, 0.0, machine.proc).find_kill(2000.0) is None
+    assert oom.OutOfMemoryWatch(PID, 0.0, str(tmp_path / "nowhere")).find_kill(2000.0) is None
 
 
 @pytest.mark.parametrize(

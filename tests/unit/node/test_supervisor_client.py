@@ -11,7 +11,7 @@ from ipexctl.node.run.supervisor_contact import SILENCE_LIMIT
 
 
 def test_client_announces_a_reconnect_before_it_disconnects_from_a_silent_supervisor() -> None:
-    client = SupervisorClient([("127.0.0.1", 1)], "t", {"rank": 0}, lambda _: None)
+    client = SupervisorClient([("127.0.0.1", 1)], "t", {"rank": 0}, lambda _: None, 100.0)
     own, other = socket.socketpair()
     client._link, client.contact = Link(own), client.contact.on_welcome(100.0)
     client.step(100.0 + SILENCE_LIMIT - 1)

@@ -176,6 +176,7 @@ def test_caches_repositories_and_virtual_environments_stay_behind(tmp_path: Path
         tmp_path, "train.py", ".git/config", ".hg/x", ".svn/x", "a/__pycache__/x.pyc", "x.pyc", "node_modules/x", "e/f"
     )
     tree(tmp_path, ".mypy_cache/x", ".pytest_cache/x", ".ruff_cache/x", ".ipynb_checkpoints/x", ".ipexctl/runs/x")
+    tree(tmp_path, ".DS_Store", "a/._train.py", "a/.DS_Store")
     tree(tmp_path, "venv/pyvenv.cfg", "my env/bin/python", "my env/pyvenv.cfg", "conda/conda-meta/x")
     tree(tmp_path, "report-train-1125-003715-9719.html", "report-of-mine.html", "report-a-1125-003715-9719.html/x")
     mine = {"report-of-mine.html", "report-a-1125-003715-9719.html", "report-a-1125-003715-9719.html/x"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -10,12 +9,10 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
 
 import pytest
 from sync_helpers import Place, contents, put
 
-from agent_helpers import patched_zip
 from ipexctl.node.common.processes import own_identity
 from ipexctl.node.files.tree import ProjectTree, has_ended
 from ipexctl.remote import node_call
@@ -166,7 +163,7 @@ def test_ranks_on_another_machine_with_a_shared_home_hold_the_tree(place: Place)
 def test_sync_killed_at_any_step_is_repaired_by_the_next_sync(place: Place) -> None:
     """The agent kills itself at its n-th change of the filesystem. Each sync changes, adds and removes a file.
 
-    All steps together take 20 s: six of them in each run, drawn with a seed that a failure prints.
+    Six of the steps in each run, drawn with a seed that a failure prints.
     """
     seed = int(os.environ.get("IPEXCTL_TESTS_SEED") or time.time())
     put(place.root, "a", "0")
@@ -175,13 +172,14 @@ def test_sync_killed_at_any_step_is_repaired_by_the_next_sync(place: Place) -> N
     place.sync()
     kept = put(place.tree, "ckpt.pt", "weights")
     counter = place.home.parent / "steps"
-    packed = {"files.tree_upload": ("import stat\n", f"import stat\n{KILL_AFTER_N_CHANGES.format(counter=counter)}")}
+    boot = KILL_AFTER_N_CHANGES.format(counter=counter) + node_call._BOOT
     for number, step in enumerate(random.Random(seed).sample(range(1, FEWEST_CHANGES + 1), 6), 1):
         put(place.root, "a", f"{number}")
         put(place.root, f"new-{number}/c", f"c{number}")
         shutil.rmtree(place.root / f"new-{number - 1}")
         counter.write_text(f"{step}")
-        with _patched_agent(packed):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(node_call, "_BOOT", boot)
             (done,) = place.sync().hosts
         assert done.status == "failed", f"IPEXCTL_TESTS_SEED={seed}, step {step}"
         place.synced()
@@ -210,19 +208,11 @@ def test_age_of_a_lease_is_measured_by_the_filesystem_clock(
         assert has_ended(tree, "r1")
 
 
-@contextlib.contextmanager
-def _patched_agent(patches: Mapping[str, tuple[str, str]]) -> Iterator[None]:
-    packed = patched_zip("files", patches)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node_call, "agent_zip", lambda room: packed)
-        yield
-
-
-FEWEST_CHANGES = 39
-"""A sync of this test changes the filesystem at least so often."""
+FEWEST_CHANGES = 13
+"""A sync of this test changes the filesystem at least so often before it releases its lock."""
 
 KILL_AFTER_N_CHANGES = """
-import os as _os
+import os as _os, sys as _sys
 with open("{counter}") as _file:
     _left = [int(_file.read())]
 def _counted(real):
@@ -232,6 +222,7 @@ def _counted(real):
             _os.kill(_os.getpid(), 9)
         return real(*args, **more)
     return call
-for _name in ("replace", "rename", "unlink", "rmdir", "mkdir", "chmod", "symlink"):
-    setattr(_os, _name, _counted(getattr(_os, _name)))
+if _sys.argv[3].startswith("files.tree_"):
+    for _name in ("replace", "rename", "unlink", "rmdir", "mkdir", "chmod", "symlink"):
+        setattr(_os, _name, _counted(getattr(_os, _name)))
 """

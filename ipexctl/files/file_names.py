@@ -1,0 +1,93 @@
+"""File systems on which two names lead to one file: those of a Mac, and of Windows below WSL.
+
+They take `Data` and `data` for one name, and often `é` in its two Unicode forms, one character (NFC) or two (NFD). In
+come paths of this machine, or those of a host's list; out go the names as a directory has them, as hosts should get
+them, and the entries of a list that would be written over others. The rules: what the file system does is asked of the
+file system, as a Mac may have disks of both kinds, and Linux, too; a name whose other form leads to the same file goes
+to the hosts in the form that scripts are written in, NFC, as with git.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import unicodedata
+from typing import TYPE_CHECKING, NamedTuple
+
+from ipexctl.node.common.files import encode_name
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from ipexctl.node.common.guarded_directory import GuardedDirectory
+
+
+class NameRules(NamedTuple):
+    """What a file system does not tell apart."""
+
+    ignores_case: bool = True
+    ignores_form: bool = True
+    """Of Unicode."""
+
+    def fold(self, name: str) -> str:
+        """Equal for names that lead to one file. Pure."""
+        if self.ignores_form:
+            name = name if name.isascii() else unicodedata.normalize("NFD", name)
+        return name.casefold() if self.ignores_case else name
+
+
+def find_equal(paths: Mapping[int, str], rules: NameRules) -> dict[int, str]:
+    """The numbers of the paths that would be written over an earlier one, and below such a directory; with the earlier
+    path. Pure."""
+    found: dict[int, str] = {}
+    first: dict[str, str] = {}
+    for number, path in paths.items():
+        end = 0
+        while end >= 0:
+            end = path.find("/", end + 1)
+            name = path if end < 0 else path[:end]
+            if (earlier := first.setdefault(rules.fold(name), name)) != name:
+                found[number] = earlier
+                break
+    return found
+
+
+def rules_of(directory: GuardedDirectory) -> NameRules:
+    """What the file system of this directory does not tell apart, tried with a new file that is removed again."""
+    name = f".ipexctl-é-{os.urandom(4).hex()}.new"
+    number = os.open(encode_name(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory.number)
+    try:
+        others = name.replace("ipexctl", "IPEXCTL"), unicodedata.normalize("NFD", name)
+        return NameRules(*(directory.status_of(encode_name(other)) is not None for other in others))
+    finally:
+        os.close(number)
+        directory.unlink(encode_name(name))
+
+
+def composed_name(directory: bytes, name: str, names: Collection[str]) -> str:
+    """The name in NFC if it leads to the same file; `names` are those of the directory."""
+    composed = name if name.isascii() else unicodedata.normalize("NFC", name)
+    if composed == name or composed in names:
+        return name
+    return composed if _is_same(directory, encode_name(name), encode_name(composed)) else name
+
+
+def stored_path(path: str) -> str:
+    """An absolute path without links, with each name as its directory has it: one path for each way to type it."""
+    done = "/"
+    for part in filter(None, path.split("/")):
+        other = unicodedata.normalize("NFD" if unicodedata.is_normalized("NFC", part) else "NFC", part).swapcase()
+        if other != part and _is_same(os.fsencode(done), os.fsencode(part), os.fsencode(other)):
+            with contextlib.suppress(OSError):
+                names, rules = os.listdir(done), NameRules()
+                part = part if part in names else next((n for n in names if rules.fold(n) == rules.fold(part)), part)
+        done = os.path.join(done, part)
+    return done
+
+
+def _is_same(directory: bytes, name: bytes, other: bytes) -> bool:
+    try:
+        status, of_other = (os.lstat(os.path.join(directory, entry)) for entry in (name, other))
+    except OSError:
+        return False
+    return (status.st_dev, status.st_ino) == (of_other.st_dev, of_other.st_ino)

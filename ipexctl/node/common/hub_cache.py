@@ -1,0 +1,106 @@
+"""The cache of huggingface_hub below a home, for both sides: `HOME/hub` is the HF_HOME of its ranks.
+
+In: names of repositories, files and links. Out: whether they have their place in the cache. In it a repository is a
+directory `models--ORG--NAME` with `blobs` (each file by its hash), `snapshots/COMMIT` (its names, links to blobs),
+`refs` (the commit of each branch) and `trees` (lists of files). The rule: names come from a hub, so none may lead out
+of the directory of its repository, and a link leads from a snapshot to a blob, or nowhere.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ipexctl.node.files.manifest import ManifestEntry
+
+HF_HOME = "hub"
+"""Below a home."""
+CACHE = "hub/hub"
+"""The HF_HUB_CACHE of that HF_HOME, below a home."""
+COMMIT = re.compile(r"[0-9a-f]{40}")
+_REPO_ID = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*/)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_MAX_ID = 96
+_FOLDER = re.compile(r"(models|datasets)--(.+)")
+_CACHE_NAME = re.compile(
+    r"(?:models|datasets|spaces|kernels)--.+|blobs|\.locks|\.huggingface-shared-blobs|version(?:_.+)?\.txt|CACHEDIR\.TAG"
+)
+_BLOB = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+"""The hash of git, or the sha256 of a file that git keeps elsewhere."""
+_REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]*")
+
+
+def is_repo_id(text: str) -> bool:
+    """Whether it is `NAME` or `ORG/NAME`, by the rules of huggingface_hub."""
+    is_plain = "--" not in text and ".." not in text and not text.endswith((".git", ".", "-"))
+    return is_plain and len(text) <= _MAX_ID and _REPO_ID.fullmatch(text) is not None
+
+
+def is_revision(text: str) -> bool:
+    """Whether it is a branch, a tag or a commit whose name can be that of a file in `refs`."""
+    parts = text.split("/")
+    return len(text) <= 200 and all(part.strip(".") for part in parts) and _REVISION.fullmatch(text) is not None
+
+
+def folder_of(kind: str, repo_id: str) -> str:
+    """`models--ORG--NAME`: the directory of a repository in the cache."""
+    return "--".join((f"{kind}s", *repo_id.split("/")))
+
+
+def repo_of(folder: str) -> tuple[str, str] | None:
+    """Kind and id of the repository with that directory; None for a directory of another kind."""
+    match = _FOLDER.fullmatch(folder)
+    if match is None or not is_repo_id(repo_id := match[2].replace("--", "/")):
+        return None
+    return match[1][:-1], repo_id
+
+
+def snapshot_of(home: str, folder: str, revision: str = "main") -> str | None:
+    """The directory of a snapshot that is in a home's cache; it may be one of some files only (`--include`)."""
+    repo = os.path.join(home, CACHE, folder)
+    if not COMMIT.fullmatch(revision):
+        try:
+            with open(os.path.join(repo, "refs", revision), encoding="ascii") as file:
+                revision = file.read(41).strip()
+        except (OSError, ValueError):
+            return None
+    snapshot = os.path.join(repo, "snapshots", revision)
+    return snapshot if COMMIT.fullmatch(revision) and os.path.isdir(snapshot) else None
+
+
+def is_cache_name(name: str) -> bool:
+    """Whether huggingface_hub makes an entry of that name in a cache."""
+    return _CACHE_NAME.fullmatch(name) is not None
+
+
+def is_blob_name(name: str) -> bool:
+    return _BLOB.fullmatch(name) is not None
+
+
+def misplaced(entries: list[ManifestEntry], folder: str) -> str:
+    """The path of the first entry that has no place in the cache as that of this repository; empty if all have."""
+    blobs = {entry.path for entry in entries if entry.kind == "f"}
+    return next((entry.path for entry in entries if not _is_in_place(entry, folder, blobs)), "")
+
+
+def _is_in_place(entry: ManifestEntry, folder: str, blobs: set[str]) -> bool:
+    top, _, rest = entry.path.partition("/")
+    part, _, name = rest.partition("/")
+    parts = name.split("/")
+    if top != folder or not all(step not in ("", ".", "..") and "\0" not in step for step in parts):
+        return False
+    if part == "snapshots":
+        blob = entry.content.rpartition("/")[2]
+        upward = "../" * len(parts)
+        is_link = entry.kind == "l" and entry.content == f"{upward}blobs/{blob}"
+        return (
+            is_link and len(parts) > 1 and COMMIT.fullmatch(parts[0]) is not None and f"{folder}/blobs/{blob}" in blobs
+        )
+    if entry.kind != "f":
+        return False
+    if part == "refs":
+        return is_revision(name)
+    if part == "trees":
+        return name.endswith(".json") and COMMIT.fullmatch(name[: -len(".json")]) is not None
+    return part == "blobs" and is_blob_name(name)

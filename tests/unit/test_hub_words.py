@@ -1,0 +1,102 @@
+"""Repositories of a hub: words of a call, and places in a cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ipexctl.errors import UserError
+from ipexctl.hugging_face import HubRepo, hf_home, is_repo_word, parse_repo, push_line
+from ipexctl.node.common.hub_cache import CACHE, misplaced, repo_of, snapshot_of
+from ipexctl.node.files.manifest import ManifestEntry
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize(
+    ("word", "repo", "folder"),
+    [
+        ("hf:org/model", HubRepo("model", "org/model"), "models--org--model"),
+        ("hf:gpt2@v1.0", HubRepo("model", "gpt2", "v1.0"), "models--gpt2"),
+        ("hf:o/m@refs/pr/1", HubRepo("model", "o/m", "refs/pr/1"), "models--o--m"),
+        ("hf-dataset:org/d.a_t-a", HubRepo("dataset", "org/d.a_t-a"), "datasets--org--d.a_t-a"),
+    ],
+)
+def test_words(word: str, repo: HubRepo, folder: str) -> None:
+    assert is_repo_word(word)
+    assert parse_repo(word) == repo
+    assert (repo.word, repo.folder, repo_of(folder)) == (word, folder, (repo.kind, repo.repo_id))
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "hf:",
+        "hf:a/b/c",
+        "hf:../x",
+        "hf:a/..",
+        "hf:a--b/c",
+        "hf:a/b.git",
+        "hf:-a/b",
+        "hf:a/b@",
+        "hf:a/b@../x",
+        "hf:a/b@x/./y",
+        "hf:a/b@-x",
+        f"hf:a/{'b' * 95}",
+        "hf:a/b\n",
+        "hf-dataset:a b",
+    ],
+)
+def test_words_that_are_refused(word: str) -> None:
+    with pytest.raises(UserError):
+        parse_repo(word)
+
+
+def test_line_and_places(tmp_path: Path) -> None:
+    repos = [HubRepo("model", "org/model"), HubRepo("dataset", "org/name", "v2")]
+    assert push_line(repos) == "ipexctl push hf:org/model hf-dataset:org/name@v2"
+    assert hf_home("/h") == "/h/hub"
+    assert repo_of("spaces--org--x") is None
+    folder = tmp_path / CACHE / "models--org--model"
+    (folder / "snapshots" / COMMIT).mkdir(parents=True)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text(COMMIT)
+    (folder / "refs" / "bad").write_text("../../x")
+    found = {name: snapshot_of(str(tmp_path), folder.name, name) for name in ("main", "bad", "v2", COMMIT, "f" * 40)}
+    there = str(folder / "snapshots" / COMMIT)
+    assert found == {"main": there, "bad": None, "v2": None, COMMIT: there, "f" * 40: None}
+
+
+FOLDER, BLOB = "models--org--model", "a" * 64
+
+
+def entry(path: str, content: str = "", *, folder: str = FOLDER) -> ManifestEntry:
+    return ManifestEntry(f"{folder}/{path}", "l" if content else "f", 0o644, 0, content)
+
+
+@pytest.mark.parametrize(
+    ("found", "is_fine"),
+    [
+        (entry(f"snapshots/{COMMIT}/config.json", f"../../blobs/{BLOB}"), True),
+        (entry(f"snapshots/{COMMIT}/a/b.json", f"../../../blobs/{BLOB}"), True),
+        (entry("refs/refs/pr/1"), True),
+        (entry(f"trees/{COMMIT}.json"), True),
+        (entry(f"blobs/{'b' * 40}"), True),
+        (entry(f"snapshots/{COMMIT}/config.json", f"../../blobs/{'c' * 64}"), False),
+        (entry(f"snapshots/{COMMIT}/config.json", f"../../../blobs/{BLOB}"), False),
+        (entry(f"snapshots/{COMMIT}/a/b.json", "../../../../../../etc/passwd"), False),
+        (entry(f"snapshots/{COMMIT}/config.json", "/etc/passwd"), False),
+        (entry(f"snapshots/{COMMIT}/../../x", f"../../../../blobs/{BLOB}"), False),
+        (entry("snapshots/main/config.json", f"../../blobs/{BLOB}"), False),
+        (entry(f"snapshots/{COMMIT}/config.json"), False),
+        (entry("blobs/x", f"../blobs/{BLOB}"), False),
+        (entry("blobs/../../../x"), False),
+        (entry("refs/../../x"), False),
+        (entry("trees/x.json"), False),
+        (entry("other/x"), False),
+        (entry(f"blobs/{BLOB}", folder="models--org--other"), False),
+    ],
+)
+def test_places_in_a_cache(found: ManifestEntry, is_fine: bool) -> None:
+    assert misplaced([entry(f"blobs/{BLOB}"), found], FOLDER) == ("" if is_fine else found.path)
