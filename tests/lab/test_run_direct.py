@@ -193,7 +193,7 @@ def test_with_an_mpi_the_logins_decide(cluster: Cluster, tmp_path_factory: pytes
         assert by_rank(ran.out).keys() == {0, 1, 2}
         assert missing(ran.err, "node1 log into node3 directly trust") == []
         assert ran.err.count(", hosts: ") == 1
-        refused = cluster.run("--omp", 1, "--ppn", 1, "--launcher", "mpirun", "ring.py", rc=1)
-        assert missing(refused.err, "node3 trust --launcher direct") == []
+        denied = cluster.run("--omp", 1, "--ppn", 1, "--launcher", "mpirun", "ring.py", rc=1)
+        assert missing(denied.err, "node3 trust --launcher direct") == []
     finally:
         cluster.good("trust", "--revoke", *where)

@@ -155,7 +155,7 @@ def test_all_reduce_counts_for_an_environment_of_the_same_files(machine: Machine
         os.utime(machine.site / "torch" / "__init__.py", (time.time() + 60, time.time() + 60))
     elif change == "library":
         package = "fabric"
-        write_wheel(machine.wheels, package, "1.0", data={"lib/libfabric.so.1": "new"})
+        write_wheel(machine.wheels, package, "1.0", data={"lib/libnew.so.1": "new"})
     elif change == "variable":
         record = machine.home / "envs" / before / "env.json"
         document = json.loads(record.read_text())

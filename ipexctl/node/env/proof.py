@@ -89,10 +89,10 @@ def _has_all(own: _Environment, part: _Environment, until: float) -> bool:
 def _is_same(own: Package, part: Package, path: str, until: float) -> bool:
     if path.endswith(".dist-info/RECORD"):
         return True  # of an environment with scripts, which have its path
-    ours, theirs = f"{own.site}/{path}", f"{part.site}/{path}"
-    found, other = os.stat(ours), os.stat(theirs)
+    own_path, part_path = f"{own.site}/{path}", f"{part.site}/{path}"
+    found, other = os.stat(own_path), os.stat(part_path)
     if (found.st_dev, found.st_ino) == (other.st_dev, other.st_ino):
         return found.st_mtime <= until
     if not path.startswith(_SCRIPTS) or other.st_mtime > until or other.st_size > 1 << 20:
         return False
-    return Path(ours).read_bytes() == Path(theirs).read_bytes().replace(part.env.encode(), own.env.encode())
+    return Path(own_path).read_bytes() == Path(part_path).read_bytes().replace(part.env.encode(), own.env.encode())

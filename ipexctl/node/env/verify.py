@@ -159,13 +159,13 @@ class Verify:
     def _is_proven(self) -> bool:
         """Whether the all-reduce of another environment counts, which is part of this one."""
         keep = self.request["keep"]
-        began = time.monotonic()
+        runtime = Stopwatch()
         proof = find_proof(keep, self.backend) if keep else None
         if proof is None:
             return False
         self.facts.update(allreduce_of=proof["env"], launcher=proof["launcher"])
         self.facts["allreduce_ms"] = tuple(proof.get("allreduce_ms") or ())
-        self.phases.append(VerifyPhase("allreduce", ok=True, seconds=round(time.monotonic() - began, 3), rc=0))
+        self.phases.append(VerifyPhase("allreduce", ok=True, seconds=round(runtime.seconds, 3), rc=0))
         return True
 
     def _allreduce(self) -> bool:

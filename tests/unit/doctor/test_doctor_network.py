@@ -466,7 +466,7 @@ def test_control_machine_outside_connects_to_listeners(
     with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=1) as pool:
         facts = {"a": facts_with("127.0.0.1", 8)}
         internal = dict.fromkeys("abc", "127.0.0.1")
-        check = _NetworkCheck(pool, hosts, internal, facts, "~", time.monotonic(), 4, Cancel())
+        check = _NetworkCheck(pool, hosts, internal, facts, "~", True, time.monotonic(), 4, Cancel())
         found = check._connect_from_outside(
             {"a": open_.listener, "b": closed, "c": wrong.listener}, {"a": open_.token, "b": "b", "c": "another"}
         )
