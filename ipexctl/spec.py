@@ -176,6 +176,12 @@ class RunOptions(SyncOptions):
         lost_in=("accelerate", "mpijob", "trainjob"),
         consequence="source it before",
     )
+    offline_hub: bool = declare(
+        "--offline-hub",
+        "Keep the ranks from the Hugging Face Hub (default: where a host does not reach it).",
+        False,
+        panel=_ENVIRONMENT,
+    )
     cwd: Path | None = declare("--cwd DIR", "Project directory (default: found from SCRIPT upward).", panel=_PROJECT)
     sync: bool = declare(
         "--sync/--no-sync", "Sync the project to the hosts before the launch (default: --sync).", True, panel=_PROJECT

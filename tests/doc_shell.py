@@ -51,6 +51,7 @@ class Shell:
     lab: str | None = None
     ssh_config: Path | None = None
     programs: Path | None = None
+    ipexctl: tuple[str, ...] = (sys.executable, "-m", "ipexctl")
     timeout: float = 240
     attach_seconds: float = 2.0
     differences: list[str] = field(default_factory=list)
@@ -58,7 +59,7 @@ class Shell:
     def __post_init__(self) -> None:
         program = self.place / "bin/ipexctl"
         program.parent.mkdir(parents=True)
-        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m ipexctl "$@"\n')
+        program.write_text(f'#!/bin/sh\nexec {shlex.join(self.ipexctl)} "$@"\n')
         program.chmod(0o755)
         (self.place / "home").mkdir()
         self.project = self.place / "project"

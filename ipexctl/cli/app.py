@@ -28,10 +28,8 @@ CORE: Final[Mapping[str, Mapping[str, str]]] = {
         "install": "Install a matching PyTorch stack on every host.",
         "run": "Run a script on all hosts, one process per rank.",
         "ps": "List the runs started from the control machine and their states.",
-        "attach": "Watch a run again until it ends.",
         "logs": "Print the output of a run's ranks.",
         "why": "Explain why a run ended: the likely cause and the fix.",
-        "fetch": "Fetch checkpoints, logs and other files of a run or a host.",
         "stop": "Stop a run on every node.",
     },
     "Cluster": {
@@ -44,6 +42,8 @@ CORE: Final[Mapping[str, Mapping[str, str]]] = {
         "uninstall": "Remove ipexctl from the hosts and the control machine.",
     },
     "Look back": {
+        "attach": "Watch a run again until it ends.",
+        "fetch": "Fetch checkpoints, logs and other files of a run or a host.",
         "wait": "Wait until runs are over, without touching them.",
         "dump": "Show the Python stack of every rank of a run.",
     },

@@ -31,31 +31,21 @@ def push_command(
     \b
     Example: ipexctl push ./corpus 'node[1-4]:/data/corpus'
     """
-    from ipexctl.cli.hosts import call_options, check_home, choose_hosts, session_pool
-    from ipexctl.files.push_source import parse_target, read_source
+    from ipexctl.api.hosts import push
+    from ipexctl.cli.hosts import open_hosts
+    from ipexctl.files.push_source import parse_target
 
     source = expanded(source)
     target = parse_target(path, source)
-    home_dir = check_home(home)
     targets = targets if target.hosts is None else _with_hosts(targets, target.hosts)
-    hosts = choose_hosts(targets)
-    with session_pool(targets, output if output.verbose > 1 else None, hosts=hosts, quiet=output.quiet) as (
-        pool,
-        interrupt,
-    ):
-        pool.warm(hosts)  # they are connected while SRC is read
-        from ipexctl.files.push import PushOptions, push
-        from ipexctl.remote.progress import BytesMoved
+    with open_hosts(targets, home, output, steps_from=2) as (opened, interrupt):
+        opened.pool.warm(opened.hosts)  # they are connected while modules are imported
         from ipexctl.ui.progress_view import ProgressView
         from ipexctl.ui.push import as_json, show
 
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
-            content = read_source(
-                source, lambda done, total: view.watch(BytesMoved("", "reading", done, total)), pool.cancel
-            )
-            options = PushOptions(target.path, home_dir, force, dry_run, home.iface, targets.timeout)
-            report = push(content, str(source), hosts, pool, options, view.watch)
-    output.print_report(call_options(targets, home).in_report(report), as_json, show)
+            report = push(opened, source, target.path, force=force, dry_run=dry_run, watch=view.watch)
+    output.print_report(report, as_json, show)
     raise interrupt.or_exit(report.exit_code)
 
 

@@ -58,7 +58,12 @@ def repo_of(folder: str) -> tuple[str, str] | None:
 
 def snapshot_of(home: str, folder: str, revision: str = "main") -> str | None:
     """The directory of a snapshot that is in a home's cache; it may be one of some files only (`--include`)."""
-    repo = os.path.join(home, CACHE, folder)
+    return snapshot_in(os.path.join(home, CACHE), folder, revision)
+
+
+def snapshot_in(cache: str, folder: str, revision: str) -> str | None:
+    """The same for any cache of huggingface_hub."""
+    repo = os.path.join(cache, folder)
     if not COMMIT.fullmatch(revision):
         try:
             with open(os.path.join(repo, "refs", revision), encoding="ascii") as file:

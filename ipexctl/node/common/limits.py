@@ -85,6 +85,8 @@ PRUNE_LOCK = 90.0
 """To wait for another call that removes the records of runs."""
 UPLOAD_SILENCE = 300
 """To wait for each chunk of an upload, with the tree locked: a lost connection may never end the stream."""
+HUB_ANSWER = 5.0
+"""For the hub to answer a host, before a run whose script uses it."""
 DOWNLOAD_SILENCE = 30.0
 """Without a byte of an index or a file server, until the next try."""
 PEER_SILENCE = 60.0

@@ -41,6 +41,7 @@ from ipexctl.run.start.context import RunContext, gather
 from ipexctl.run.start.exclusive import HostLocks, Obstacles, lock_hosts, refusal
 from ipexctl.run.start.preflight.before_install import likely_nodes
 from ipexctl.run.start.preflight.connectivity import NoLogin, check_connectivity
+from ipexctl.run.start.preflight.hub import find_use
 from ipexctl.run.start.preflight.imports import check_script, with_environment
 from ipexctl.run.start.preflight.paths import check_data
 from ipexctl.run.start.preflight.resume import check_resumed
@@ -97,7 +98,13 @@ class _Start:
     on_step: Callable[[str], None]
     """Gets each step that the user sees."""
     on_note: Callable[[str], None]
-    """Gets advice."""
+    """Gets advice, with the options of the call in each command to type."""
+
+    @classmethod
+    def of(
+        cls, call: RunCall, pool: SessionPool, on_step: Callable[[str], None], on_note: Callable[[str], None]
+    ) -> _Start:
+        return cls(call, pool, on_step, lambda text: on_note(call.options.apply(text)))
 
 
 class _Undo(ExitStack):
@@ -123,9 +130,10 @@ def plan_run(
             query = begin_query(start_reading(spec, project, on_step), call.hosts, spec, pool, lease=None)
             if query is not None:
                 at_end.callback(wait, (query,))
-            context, plan = _plan(_Start(call, pool, on_step, on_note), query, run, dry_run=True)
+            context, plan = _plan(_Start.of(call, pool, on_step, on_note), query, run, dry_run=True)
             tree, _ = upload_project(query, spec, project, context, on_step)
-            plan = replace(plan, notes=(*notes_on(plan.other_runs, time.time()), *plan.notes))
+            notes = (*notes_on(plan.other_runs, time.time()), *plan.notes)
+            plan = replace(plan, notes=tuple(map(call.options.apply, notes)))
             return PlannedRun(_plan_in(tree, plan, project), context)
     except StartError as error:
         return error.failure
@@ -153,13 +161,13 @@ def start_run(
             shown.add(text)
             on_note(text)
 
-    start = _Start(call, pool, on_step, note_once)
+    start = _Start.of(call, pool, on_step, note_once)
     try:
         try:
             return _start_once(start, reading, probed)
         except _UnneededLogin as error:
             reason = error.failure.reason
-            note_once(f"{reason}; its ranks need no login and are started directly. To mend it: ipexctl trust")
+            start.on_note(f"{reason}; its ranks need no login and are started directly. To mend it: ipexctl trust")
             return _start_once(start, error.reading, (), no_logins=reason)
     except StartError as error:
         return error.failure
@@ -226,7 +234,8 @@ def _start_once(
         if locks is not None:
             locks.leave(record.rundir)
     run_in_background(lambda: prune_local(registry, retention), "prune")
-    return StartedRun(record, plan, launch, (*plan.notes, *logind_notes(context)), document)
+    notes = tuple(map(call.options.apply, (*plan.notes, *logind_notes(context))))
+    return StartedRun(record, plan, launch, notes, document)
 
 
 def _plan(
@@ -244,7 +253,10 @@ def _plan(
     call = start.call
     spec, project = call.spec, call.project
     unsynced = project.executed_path(spec)
-    context = gather(call.hosts, spec, start.pool, unsynced=unsynced, dry_run=dry_run, probed=probed)
+    hub, work = find_use(spec, project), project.work_path(spec)
+    context = gather(
+        call.hosts, spec, start.pool, unsynced=unsynced, hub=hub, work=work, dry_run=dry_run, probed=probed
+    )
     notes = list(context.notes)
     if dry_run:
         if query is not None:
@@ -378,6 +390,7 @@ def make_plan(
             earlier_memory=earlier,
             given=given,
             stated=stated,
+            hub=context.hub,
             uses_accelerate=by_accelerate,
         )
     )

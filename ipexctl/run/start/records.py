@@ -135,6 +135,7 @@ def plan_document(
     install = install_command(context.env_records(plan.env), spec.env) if plan.env else ""
     packages = sorted(map(normalize, context.env.packages)) if plan.env else []
     more = {"install": install, "packages": packages, "commit": commit and commit._asdict(), "before_start": before}
+    more["hub"] = [entry.repo.word for entry in context.hub.use.repos]
     return json.dumps({**to_json(plan), **more}, indent=1)
 
 
