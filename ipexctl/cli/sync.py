@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ipexctl.cli.options import Home, Output, Targets, argument, command, flag
-from ipexctl.spec import SyncOptions
+from ipexctl.sync_options import SyncOptions
 from ipexctl.text import tilde_path
 
 
