@@ -120,6 +120,8 @@ class HomeDirectory(NamedTuple):
     """The disk it is on, or will be on."""
     store: str | None = None
     """Two hosts with the same token share this home; see `store.py`."""
+    has_hub: bool = False
+    """Whether its cache of a hub has a repository."""
 
 
 class Account(NamedTuple):
@@ -353,6 +355,7 @@ def parse_home(answers: Answers, mounts: Sequence[Mount]) -> HomeDirectory | Non
         real=real,
         disk=parse_disk(answers, base, mounts) if base else None,
         store=_store(answers, real, mounts) if real else None,
+        has_hub="home.hub" in answers,
     )
 
 
