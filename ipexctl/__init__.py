@@ -1,3 +1,3 @@
 """Turn a list of machines you can ssh to into one PyTorch training job."""
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"

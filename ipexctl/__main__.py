@@ -11,6 +11,10 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ipexctl.errors import CallError, UserError
 
 
 def main() -> None:
@@ -52,7 +56,7 @@ def _run() -> int:
     import gc
     import threading
 
-    from ipexctl.errors import Interrupted, OutputError, UserError
+    from ipexctl.errors import CallError, Interrupted, OutputError, UserError
 
     def report_in_thread(args: threading.ExceptHookArgs) -> None:
         if isinstance(args.exc_value, Exception):
@@ -77,13 +81,8 @@ def _run() -> int:
 
         guard_stdout()
         app(prog_name="ipexctl")
-    except UserError as error:
-        from ipexctl.ui.errors import print_json_error
-        from ipexctl.ui.messages import print_user_error
-
-        print_user_error(error)
-        print_json_error(error.message, fix=error.fix, error=error)
-        return 2
+    except (UserError, CallError) as error:
+        return _print_error(error)
     except Interrupted as error:
         _print_interrupted(error.code)
         return error.code
@@ -98,6 +97,20 @@ def _run() -> int:
     except SystemExit as end:  # Typer's
         return end.code if isinstance(end.code, int) else 0
     return 0
+
+
+def _print_error(error: UserError | CallError) -> int:
+    from ipexctl.errors import UserError
+    from ipexctl.ui.errors import print_json_error
+    from ipexctl.ui.messages import print_user_error, print_with_fix
+
+    if isinstance(error, UserError):
+        print_user_error(error)
+        print_json_error(error.message, fix=error.fix, error=error)
+    else:
+        print_with_fix(error.message, error.fix)
+        print_json_error(error.message, fix=error.fix, exit_code=error.exit_code)
+    return error.exit_code
 
 
 def _print_interrupted(code: int) -> None:

@@ -23,7 +23,7 @@ AnyReport = TypeVar("AnyReport")
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 _COMMAND: Final = re.compile(
-    r"(?<!\bunder )(?<!\bof )(?<!\blast )\bipexctl (doctor|envs|exec|install|run|sync|trust)\b"
+    r"(?<!\bunder )(?<!\bof )(?<!\blast )\bipexctl (doctor|envs|exec|install|push|run|sync|trust)\b"
     r"(?! (?:does|refuses|sets|starts|uses)\b)(?P<rest>(?:(?!\bipexctl )(?:'[^']*'|[^;']))*)"
 )
 """A command to type, with the rest of its clause."""

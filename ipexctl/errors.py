@@ -30,11 +30,26 @@ class Interrupted(Exception):
         self.code = code
 
 
+class CallError(Exception):
+    """The call is right, and a host, the network or a run came in its way.
+
+    `message` says what happened, on which host; `fix` is what to type next; `exit_code` is 3 if a host is unreachable.
+    """
+
+    def __init__(self, message: str, *, fix: str = "", exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fix = fix
+        self.exit_code = exit_code
+
+
 class UserError(Exception):
     """The call or one of the user's files is wrong: nothing was touched, exit code 2.
 
     `message` says what is wrong and where; `fix` is what to type or change next.
     """
+
+    exit_code: Final = 2
 
     def __init__(self, message: str, *, fix: str = "") -> None:
         super().__init__(message)

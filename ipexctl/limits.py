@@ -109,7 +109,7 @@ LAB_LOCK: Final = 30.0
 """To wait for another call that works on the lab."""
 LAB_HOST_START: Final = 60.0
 """For a host of a lab to start its sshd."""
-LAB_SLURM_START: Final = 30
-"""For the nodes of a lab's Slurm to be idle."""
+LAB_NODES_START: Final = 30
+"""For the nodes of a lab's queue to be idle."""
 LAB_DOWNLOAD: Final = 600.0
-"""For apt-get to download the packages of a lab's Slurm."""
+"""For apt-get to download the packages of a lab's queue."""

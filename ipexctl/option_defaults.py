@@ -15,9 +15,11 @@ CONNECT_SECONDS: Final = 10.0
 RECONNECT_SECONDS: Final = 300.0
 """Without a word from node0, until a call that follows a run gives up. The run itself does not depend on the call."""
 TRANSPORT: Final = "auto"
-"""The way to hosts: srun within an allocation of Slurm, else ssh."""
+"""The way to hosts: steps of the job within an allocation that has them, else ssh."""
 DEFAULT_ENV: Final = "default"
 DEFAULT_HOME: Final = "~/.ipexctl"
+HUB_MACHINE: Final = "auto"
+"""What downloads from a hub: the first host that reaches it, else the control machine."""
 SLURM_LAUNCHER: Final = "auto"
 """Of `export slurm`: srun for gloo, else mpirun."""
 LAB_HOSTS: Final = 3

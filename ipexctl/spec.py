@@ -176,6 +176,12 @@ class RunOptions(SyncOptions):
         lost_in=("accelerate", "mpijob", "trainjob"),
         consequence="source it before",
     )
+    offline_hub: bool = declare(
+        "--offline-hub",
+        "Keep the ranks from the Hugging Face Hub (default: where a host does not reach it).",
+        False,
+        panel=_ENVIRONMENT,
+    )
     cwd: Path | None = declare("--cwd DIR", "Project directory (default: found from SCRIPT upward).", panel=_PROJECT)
     sync: bool = declare(
         "--sync/--no-sync", "Sync the project to the hosts before the launch (default: --sync).", True, panel=_PROJECT
@@ -195,6 +201,33 @@ class RunOptions(SyncOptions):
         panel=_ENDING,
         lost_in=_EVERY_EXPORT,
         consequence="only files on a shared disk are on all hosts",
+    )
+    min_hosts: int | None = declare(
+        "--min-hosts N",
+        "After a loss, restart on the hosts that answer, at least N (default: on all).",
+        panel=_ENDING,
+        least=1,
+        most=_MOST_RANKS,
+        lost_in=_EVERY_EXPORT,
+        consequence="it needs all its hosts",
+    )
+    spares: int = declare(
+        "--spares N",
+        "The last N hosts wait, and replace lost ones (default: {default}).",
+        0,
+        panel=_ENDING,
+        least=0,
+        most=_MOST_RANKS,
+        lost_in=_EVERY_EXPORT,
+        consequence="no host waits",
+    )
+    rejoin: bool = declare(
+        "--rejoin",
+        "Let a lost host that answers again join as soon as a checkpoint has been written.",
+        False,
+        panel=_ENDING,
+        lost_in=_EVERY_EXPORT,
+        consequence="no host joins again",
     )
     hang_after: float = declare(
         "--hang-after S",
@@ -332,6 +365,11 @@ class RunSpec(RankOptions, StartOptions, RunOptions):
     def script(self) -> str:
         """The script, module or command; the run's id begins with its name."""
         return self.argv[0]
+
+    @property
+    def has_pool(self) -> bool:
+        """Whether an attempt may have other hosts than the one before."""
+        return self.min_hosts is not None or self.spares > 0
 
     @property
     def is_exclusive(self) -> bool:

@@ -51,6 +51,7 @@ class Shell:
     lab: str | None = None
     ssh_config: Path | None = None
     programs: Path | None = None
+    ipexctl: tuple[str, ...] = (sys.executable, "-m", "ipexctl")
     timeout: float = 240
     attach_seconds: float = 2.0
     differences: list[str] = field(default_factory=list)
@@ -58,7 +59,7 @@ class Shell:
     def __post_init__(self) -> None:
         program = self.place / "bin/ipexctl"
         program.parent.mkdir(parents=True)
-        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m ipexctl "$@"\n')
+        program.write_text(f'#!/bin/sh\nexec {shlex.join(self.ipexctl)} "$@"\n')
         program.chmod(0o755)
         (self.place / "home").mkdir()
         self.project = self.place / "project"
@@ -83,8 +84,12 @@ class Shell:
             self._type(block.place, shown)
 
     def type(self, line: str) -> str:
-        """Run a command that prepares a page."""
-        done = self._run(line)
+        """Run a command that prepares a page, or set a variable for all that follow: `export NAME=$(…)`."""
+        name, _, value = line.removeprefix("export ").partition("=")
+        is_export = line.startswith("export ")
+        done = self._run(f"printf %s {value}" if is_export else line)
+        if is_export:
+            self._env[name] = done.stdout
         assert done.returncode == 0, f"{line}\n{done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 

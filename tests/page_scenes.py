@@ -146,6 +146,20 @@ SCENES = (
         hosts=4,
         before={0: (TRAIN, RESULTS, "ipexctl run train.py")},
     ),
+    Scene(
+        "docs/hub.md",
+        CLUSTER,
+        before={
+            0: (
+                "mkdir -p hub/models/org/tiny && echo '{}' >hub/models/org/tiny/config.json",
+                "head -c 2000000 /dev/zero >hub/models/org/tiny/model.safetensors",
+                "python $PAGES/../../hub_server.py hub 127.0.0.1 127.0.0.2 0 >endpoint 2>&1 & echo $! >hub.pid",
+                "until grep -q http endpoint; do sleep 0.1; done",
+                "export HF_ENDPOINT=$(tail -n 1 endpoint)",
+            )
+        },
+        after=("kill $(cat hub.pid)",),
+    ),
     Scene("docs/guides/air-gapped.md", CLUSTER, home=True),
     Scene("docs/guides/behind-a-bastion.md", BASTION),
     Scene("docs/guides/in-the-lab.md", LAB),

@@ -136,8 +136,8 @@ def _plain(value: object) -> object:
 
 def _init(ctx: typer.Context, targets: Targets, home: Home, output: Output, *, force: bool) -> int:
     """Write the file; returns the exit code, 3 if a host was unreachable."""
-    from ipexctl.cli.doctor import examine
-    from ipexctl.cli.hosts import current_directory
+    from ipexctl.api.hosts import doctor
+    from ipexctl.cli.hosts import current_directory, open_hosts
     from ipexctl.node.common.files import write_atomically
     from ipexctl.sync.root import find_root, root_problem
     from ipexctl.ui.config import show_written
@@ -151,7 +151,9 @@ def _init(ctx: typer.Context, targets: Targets, home: Home, output: Output, *, f
         raise UserError(
             f"{tilde_path(path)} exists already", fix="look at it; to replace it: ipexctl config init --force"
         )
-    report = examine(targets, home, output)
+    with open_hosts(targets, home, output) as (opened, interrupt):
+        report = doctor(opened)
+    interrupt.check()
     given = {key: ctx.params[param.name] for key, param in _given(ctx).items() if key != CLUSTER}
     try:
         write_atomically(path, _text(given, report, root).encode(), mode=0o644, is_of_user=True)

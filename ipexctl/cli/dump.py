@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from ipexctl.cli.options import RANKS, RUN, TIMEOUT, Output, command, flag
-from ipexctl.limits import STOP_ANSWER
+from ipexctl.errors import CallError
 
 
 @command()
@@ -24,14 +24,14 @@ def dump_command(
     \b
     Example: ipexctl dump last
     """
+    from ipexctl.api.runs import dump
     from ipexctl.cli.hosts import check_seconds
-    from ipexctl.cli.run_hosts import begun, call_node0, chosen_ranks, find_run
+    from ipexctl.cli.run_hosts import begun, call_about_runs, chosen_ranks, find_run
     from ipexctl.node.common.records import RunStatus
-    from ipexctl.run.dump import dump
     from ipexctl.ui.dump import show, show_json, show_over
+    from ipexctl.ui.messages import print_with_fix
 
     check_seconds("--timeout", timeout)
-    seconds = timeout or STOP_ANSWER
     record = begun(find_run(run, output), output)
     wanted = chosen_ranks(record, ranks)
 
@@ -39,9 +39,13 @@ def dump_command(
         if output.json:
             show_json(None, record.id, reason)
 
-    stacks = call_node0(
-        record, output, lambda session, cancel: dump(session, record, wanted, cancel, timeout=seconds), show_error
-    )
+    try:
+        with call_about_runs(output) as (caller, _):
+            stacks = dump(record, caller, wanted, timeout=timeout)
+    except CallError as error:
+        show_error(error.message)
+        print_with_fix(error.message, error.fix)
+        raise typer.Exit(error.exit_code) from None
     if isinstance(stacks, RunStatus):
         show_error(f"the run has ended: {stacks.state}" if stacks.is_over else "the run waits in the queue")
         show_over(stacks, record.id)

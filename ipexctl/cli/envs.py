@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-
 from ipexctl.cli import complete
 from ipexctl.cli.options import Home, Output, Targets, command, flag, option
 from ipexctl.errors import UserError
@@ -35,41 +33,17 @@ def envs_command(
     \b
     Example: ipexctl envs --hosts 'node[1-4]' --remove default
     """
-    from ipexctl.cli.hosts import call_options, check_home, choose_hosts, session_pool
-    from ipexctl.stack.env import envs
-    from ipexctl.stack.env.record import check_env_name
+    from ipexctl.api.hosts import EnvsRequest, envs
+    from ipexctl.cli.hosts import open_hosts
     from ipexctl.ui.envs import as_json, show
 
-    if sum(map(bool, (remove, prune, verify, diff))) > 1:
-        raise UserError("--remove, --prune, --verify and --diff exclude each other", fix="use one of them at a time")
+    request = EnvsRequest(
+        remove=tuple(remove or ()), prune=prune, diff=diff, verify=verify, env=env, python=python, setup=setup
+    )
     named = {"env": env, "python": python, "setup": setup}
     if not verify and any(value and name not in targets.defaults for name, value in named.items()):
         raise UserError("--env, --python and --setup need --verify", fix="ipexctl envs --verify …")
-    if setup and not python:
-        fix = f"ipexctl envs --verify --python PATH --setup {shlex.quote(setup)}"
-        raise UserError("--setup needs --python PATH", fix=fix)
-    for name, path in (("--python", python), ("--setup", setup)):
-        if path is not None and not path.startswith("/"):
-            raise UserError(
-                f"{name} {path!r} is not an absolute path", fix="use a path on the hosts: /opt/train/bin/python"
-            )
-    for name in (*(remove or ()), *(diff or ()), *([env] if env is not None else [])):
-        check_env_name(name)
-    home_dir = check_home(home)
-    hosts = choose_hosts(targets)
-    with session_pool(targets, output, hosts=hosts, quiet=output.quiet) as (pool, interrupt):
-        if remove:
-            report = envs.remove_envs(hosts, pool, remove, home=home_dir, timeout=targets.timeout)
-        elif diff:
-            report = envs.diff_envs(hosts, pool, *diff, home=home_dir, timeout=targets.timeout)
-        elif prune:
-            report = envs.prune_envs(hosts, pool, home=home_dir, timeout=targets.timeout)
-        elif verify:
-            report = envs.verify_envs(
-                hosts, pool, env or DEFAULT_ENV, python=python, setup=setup, home=home_dir, timeout=targets.timeout
-            )
-        else:
-            report = envs.list_envs(hosts, pool, home=home_dir, timeout=targets.timeout)
-    options = call_options(targets, home)
-    output.print_report(options.in_report(report), as_json, show, options=options.hosts)
+    with open_hosts(targets, home, output) as (opened, interrupt):
+        report = envs(opened, request)
+    output.print_report(report, as_json, show, options=opened.options.hosts)
     raise interrupt.or_exit(report.exit_code)

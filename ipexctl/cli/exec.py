@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -13,6 +12,8 @@ from ipexctl.errors import OutputError, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from ipexctl.remote.execute import ExecResult
 
 
 @command(no_args_is_help=True)
@@ -31,44 +32,30 @@ def exec_command(
     \b
     Example: ipexctl exec --hosts 'node[1-4]' --gather -- uname -r
     """
-    from ipexctl.cli.hosts import call_options, check_home, choose_hosts, session_pool
+    from ipexctl.api.hosts import execute
+    from ipexctl.cli.hosts import open_hosts
     from ipexctl.remote.command import Command
-    from ipexctl.remote.execute import execute
-    from ipexctl.remote.outcome import Report
     from ipexctl.ui.exec import CollectedOutput, FailureReport, LiveOutput, show_gathered, show_json
 
     if bool(command) == bool(shell):
         raise UserError("exec needs one command", fix="ipexctl exec -- CMD ARGS…, or: ipexctl exec --shell 'LINE'")
     request = Command.shell(shell) if shell else Command.argv(*(command or ()))
-    check_home(home)  # unused here, but every command takes and checks the same host options
-    hosts = choose_hosts(targets)
-
-    started = time.monotonic()
-    problems = FailureReport(call_options(targets, home))
-    results = {}
-    with session_pool(targets, output, hosts=hosts, quiet=output.quiet) as (pool, interrupt):
+    with open_hosts(targets, home, output) as (opened, interrupt):
+        problems = FailureReport(opened.options)
         is_collected = output.json or gather
-        output_view = CollectedOutput() if is_collected else LiveOutput(pool.cancel, no_color=output.no_color)
-        for done in execute(
-            hosts,
-            request,
-            connector=pool.connector,
-            cancel=pool.cancel,
-            sink_for=output_view.sink_for,
-            forks=targets.forks,
-            timeout=targets.timeout,
-            stdin_for=_stdin_opener(stdin),
-        ):
-            output_view.finish(done.host)
+        shown = CollectedOutput() if is_collected else LiveOutput(opened.pool.cancel, no_color=output.no_color)
+
+        def on_done(done: ExecResult) -> None:
+            shown.finish(done.host)
             problems.add(done)
-            results[done.host] = done
-    if isinstance(output_view, LiveOutput):
-        output_view.close()
-        if output_view.broken:
-            raise OutputError(output_view.broken)
-    report = Report(tuple(results[host] for host in hosts), time.monotonic() - started)
-    if isinstance(output_view, CollectedOutput):
-        (show_json if output.json else show_gathered)(report, output_view)
+
+        report = execute(opened, request, shown.sink_for, on_done=on_done, stdin_for=_stdin_opener(stdin))
+    if isinstance(shown, LiveOutput):
+        shown.close()
+        if shown.broken:
+            raise OutputError(shown.broken)
+    else:
+        (show_json if output.json else show_gathered)(report, shown)
     problems.print(None if interrupt.code is None else 1.0)
     raise interrupt.or_exit(report.exit_code)
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ipexctl.api.hosts import OpenHosts, open_sessions
 from ipexctl.call_options import CallOptions, option_text
 from ipexctl.cli.interrupt import Interrupt, cancelling
 from ipexctl.errors import UserError
@@ -21,9 +22,8 @@ from ipexctl.hosts.home import home_on_nodes
 from ipexctl.hosts.select import HostRequest, Selection, overridden, select_hosts
 from ipexctl.option_defaults import TRANSPORT
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.connector import ConnectOptions, Connector, OnStep
+from ipexctl.remote.connector import ConnectOptions, OnStep
 from ipexctl.remote.control_machine import with_own_address
-from ipexctl.remote.session_pool import SessionPool
 from ipexctl.starters.choice import choose_starter
 from ipexctl.starters.mpirun import OVER_SSH
 from ipexctl.text import expanded, printable
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ipexctl.cli.options import Home, Output, Targets
     from ipexctl.hosts.host import Host
     from ipexctl.remote.command import Command
+    from ipexctl.remote.session_pool import SessionPool
     from ipexctl.spec import AccelerateConfig
     from ipexctl.starters.starter import Starter
 
@@ -182,6 +183,29 @@ def session_pool(
     return open_pool(options, targets.forks)
 
 
+@contextmanager
+def open_hosts(
+    targets: Targets,
+    home: Home,
+    output: Output,
+    *,
+    hosts: Sequence[Host] | None = None,
+    announces: bool = True,
+    steps_from: int = 1,
+) -> Iterator[tuple[OpenHosts, Interrupt]]:
+    """The hosts of this call (`hosts`, if they are chosen already), for the functions of `api/hosts.py`.
+
+    `announces`: the way to the hosts, if auto has chosen it. `steps_from`: the number of -v that shows remote steps.
+    """
+    home_dir = check_home(home)
+    chosen = choose_hosts(targets) if hosts is None else tuple(hosts)
+    options = call_options(targets, home)
+    shown = output if output.verbose >= steps_from else None
+    quiet = output.quiet or not announces
+    with session_pool(targets, shown, hosts=chosen, quiet=quiet) as (pool, interrupt):
+        yield OpenHosts(chosen, pool, home_dir, home.iface, targets.timeout, options), interrupt
+
+
 def starter_for(targets: Targets, hosts: Sequence[Host] | None, *, quiet: bool) -> Starter:
     """The way to these hosts; one that auto has chosen is announced."""
     starter = choose_starter(targets.transport, hosts, os.environ)
@@ -195,11 +219,7 @@ def open_pool(
     options: ConnectOptions, forks: int = 1, *, only_waits: bool = False
 ) -> Iterator[tuple[SessionPool, Interrupt]]:
     cancel = Cancel()
-    with (
-        cancelling(cancel, only_waits=only_waits) as interrupt,
-        Connector(options) as connector,
-        SessionPool(connector, cancel, forks=forks) as pool,
-    ):
+    with cancelling(cancel, only_waits=only_waits) as interrupt, open_sessions(options, cancel, forks=forks) as pool:
         yield pool, interrupt
 
 

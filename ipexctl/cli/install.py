@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
 from pathlib import Path
 
 from ipexctl.cli import complete
@@ -44,37 +42,26 @@ def install_command(
     \b
     Example: ipexctl install --hosts 'node[1-4]' --with transformers
     """
-    from ipexctl.cli.hosts import call_options, check_home, choose_hosts, session_pool
+    from ipexctl.api.hosts import InstallOptions, install
+    from ipexctl.cli.hosts import open_hosts
 
-    home_dir = check_home(home)
-    hosts = () if download_only is not None and not targets.names_hosts else choose_hosts(targets)
-    with session_pool(targets, output if output.verbose > 1 else None, hosts=hosts, quiet=output.quiet) as (
-        pool,
-        interrupt,
-    ):
-        pool.warm(hosts)  # they are connected while modules are imported
-        from ipexctl.stack.install import install
-        from ipexctl.stack.install_context import install_request
+    hosts = () if download_only is not None and not targets.names_hosts else None
+    with open_hosts(targets, home, output, hosts=hosts, steps_from=2) as (opened, interrupt):
+        opened.pool.warm(opened.hosts)  # they are connected while modules are imported
         from ipexctl.stack.resolve.model import Sources, StackRequest
         from ipexctl.ui.install import as_json, show
         from ipexctl.ui.progress_view import ProgressView
 
-        sources = Sources(index_url, tuple(extra_index_url or ()), tuple(find_links or ()), wheelhouse, offline)
-        request = replace(
-            install_request(StackRequest(**vars(stack)), packages or (), requirements or (), sources, env, os.environ),
-            home=home_dir,
-            iface=home.iface,
-            timeout=targets.timeout,
-            dry_run=dry_run,
-            upgrade=upgrade,
-            downgrade=downgrade,
-        )
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
-            if download_only is not None:
-                from ipexctl.stack.download import download
-
-                report = download(hosts, request, pool, download_only, view.watch)
-            else:
-                report = install(hosts, request, pool, view.watch)
-    output.print_report(call_options(targets, home).in_report(report), as_json, show)
+            report = install(
+                opened,
+                StackRequest(**vars(stack)),
+                Sources(index_url, tuple(extra_index_url or ()), tuple(find_links or ()), wheelhouse, offline),
+                env=env,
+                packages=packages or (),
+                requirements=requirements or (),
+                options=InstallOptions(upgrade, downgrade, dry_run, download_only),
+                watch=view.watch,
+            )
+    output.print_report(report, as_json, show)
     raise interrupt.or_exit(report.exit_code)

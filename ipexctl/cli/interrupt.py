@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from ipexctl.errors import Interrupted
+from ipexctl.errors import CallError, Interrupted
 from ipexctl.remote.outcome import Cancelled
 from ipexctl.ui.messages import STOPPING, write_to_terminal
 
@@ -41,6 +41,11 @@ class Interrupt:
 
     code: int | None = None
 
+    def check(self) -> None:
+        """Raise Interrupted after a signal: the report of the call is not whole."""
+        if self.code is not None:
+            raise Interrupted(self.code)
+
     def or_exit(self, code: int) -> typer.Exit:
         """The end of the call: with the signal's exit code, else with `code`."""
         return typer.Exit(code if self.code is None else self.code)
@@ -51,7 +56,7 @@ def cancelling(cancel: Cancel, *, only_waits: bool = False) -> Iterator[Interrup
     """Throw `cancel` on the first signal; on the second, end the process with that signal. With `only_waits` nothing
     runs on the hosts for this call.
 
-    A cancelled step that returns no host results raises Interrupted with the signal's exit code.
+    A cancelled step that returns no host results raises Interrupted with the signal's exit code; a CallError gets it.
     """
     interrupt = Interrupt()
 
@@ -71,6 +76,9 @@ def cancelling(cancel: Cancel, *, only_waits: bool = False) -> Iterator[Interrup
             if interrupt.code is None:
                 raise
             raise Interrupted(interrupt.code) from None
+        except CallError as error:
+            error.exit_code = interrupt.code or error.exit_code
+            raise
 
 
 @contextmanager

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import typer
 
-from ipexctl.api import Followed, FollowedRun, RunWatcher
-from ipexctl.api import run as run_call
+from ipexctl.api.run import Followed, FollowedRun, RunWatcher
+from ipexctl.api.run import run as run_call
 from ipexctl.cli.launch_options import LaunchLine, ScriptCommand, read_launch_call, refuse_plan
 from ipexctl.cli.options import PACKAGES, REQUIREMENTS, SUMMARY, Output, PlanOutput, ViewOptions, command, flag, option
 from ipexctl.cli.summary_file import check_summary, write_summary, write_summary_of_run

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ipexctl.cli.options import Home, Output, Targets, argument, command, flag
 from ipexctl.spec import SyncOptions
 from ipexctl.text import tilde_path
+
+if TYPE_CHECKING:
+    from ipexctl.sync.project import Project
 
 
 @command()
@@ -33,51 +37,22 @@ def sync_command(
     \b
     Example: ipexctl sync --hosts 'node[1-4]' --exclude '*.ckpt' ~/train
     """
-    from ipexctl.cli.hosts import call_options, check_home, current_directory, select, session_pool
+    from ipexctl.api.hosts import sync
+    from ipexctl.cli.hosts import current_directory, open_hosts, select
     from ipexctl.sync.root import find_root
 
-    home_dir = check_home(home)
     root = find_root(None, directory, current_directory())
     selection = select(targets, root)
-    with session_pool(targets, output if output.verbose > 1 else None, hosts=selection.hosts, quiet=output.quiet) as (
-        pool,
-        interrupt,
-    ):
-        pool.warm(selection.hosts)  # they are connected while modules are imported and the project is read
-        from ipexctl.hosts.host import private_keys
-        from ipexctl.run.registry import RunRegistry, abandoned_runs
-        from ipexctl.sync.node_calls import TreeCalls
-        from ipexctl.sync.project import read_project
-        from ipexctl.sync.sync import TreeQuery, query_project
+
+    def print_project(project: Project) -> None:
+        output.print_note(f"project {tilde_path(project.root)} ({project.manifest.summary}), hosts: {selection.source}")
+
+    with open_hosts(targets, home, output, hosts=selection.hosts, steps_from=2) as (opened, interrupt):
+        opened.pool.warm(selection.hosts)  # they are connected while modules are imported
         from ipexctl.ui.progress_view import ProgressView
         from ipexctl.ui.sync import as_json, show
 
-        query = None
-        if not dry_run and targets.timeout is None:  # it would include the time for reading the project
-            query = TreeQuery(selection.hosts, pool, TreeCalls(home_dir, dry_run, targets.timeout, pool.cancel))
-        project = read_project(
-            root,
-            files.exclude,
-            includes=files.include,
-            home=home_dir,
-            allow_big=files.allow_big,
-            secret_files=private_keys(selection.hosts),
-            data=[Path(path) for path in files.data],
-        )
-        output.print_note(f"project {tilde_path(project.root)} ({project.manifest.summary}), hosts: {selection.source}")
         with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
-            report = query_project(
-                project,
-                selection.hosts,
-                pool,
-                home=home_dir,
-                iface=home.iface,
-                watch=view.watch,
-                timeout=targets.timeout,
-                dry_run=dry_run,
-                ended=abandoned_runs(RunRegistry().directory),
-                may_update=True,
-                query=query,
-            ).upload()
-    output.print_report(call_options(targets, home).in_report(report), as_json, show)
+            report = sync(opened, root, files, dry_run=dry_run, on_read=print_project, watch=view.watch)
+    output.print_report(report, as_json, show)
     raise interrupt.or_exit(report.exit_code)

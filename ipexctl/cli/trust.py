@@ -24,18 +24,14 @@ def trust_command(
     \b
     Example: ipexctl trust --hosts 'node[1-4]'
     """
-    from ipexctl.cli.hosts import call_options, check_home, choose_hosts, session_pool
-    from ipexctl.trust import setup
+    from ipexctl.api.hosts import trust
+    from ipexctl.cli.hosts import open_hosts
     from ipexctl.ui.messages import print_message
     from ipexctl.ui.trust import as_json, show
 
-    home_dir = check_home(home)
-    hosts = choose_hosts(targets)
-    call = call_options(targets, home)
-    options = setup.TrustOptions(home_dir, home.iface, targets.timeout, dry_run)
-    with session_pool(targets, output, hosts=hosts, quiet=True) as (pool, interrupt):
-        report = (setup.revoke if revoke else setup.trust)(hosts, pool, options)
+    with open_hosts(targets, home, output, announces=False) as (opened, interrupt):
+        report = trust(opened, revoke=revoke, dry_run=dry_run)
     if targets.host_keys == "off" and report.by == "config":
         print_message("note: with --host-keys off, the host keys on node0 are not verified")
-    output.print_report(call.in_report(report), as_json, show, options=call.hosts)
+    output.print_report(report, as_json, show, options=opened.options.hosts)
     raise interrupt.or_exit(report.exit_code)

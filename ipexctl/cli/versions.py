@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import typer
 
 from ipexctl.cli.options import Home, Output, StackOptions, Targets, command
-from ipexctl.errors import Interrupted
 
 if TYPE_CHECKING:
     from ipexctl.stack.resolve.model import StackRequest
@@ -30,24 +28,18 @@ def versions_command(
     \b
     Example: ipexctl versions --torch 2.7
     """
-    from ipexctl.stack.catalog.user_table import known_rows
-    from ipexctl.stack.choice import VersionsReport, choose_stack, versions_for
+    from ipexctl.api.hosts import versions
+    from ipexctl.cli.hosts import open_hosts
     from ipexctl.stack.resolve.model import StackRequest
     from ipexctl.ui.versions import as_json, show_versions
 
-    rows = known_rows(os.environ)
     request = StackRequest(**vars(stack))
     if not targets.names_hosts:
-        report = VersionsReport(rows, choose_stack(request, {}, rows))
+        report = versions(request)
     else:
-        from ipexctl.cli.hosts import check_home, choose_hosts, session_pool
-
-        hosts = choose_hosts(targets)
-        home_dir = check_home(home)
-        with session_pool(targets, output, hosts=hosts, quiet=output.quiet) as (pool, interrupt):
-            report = versions_for(hosts, request, rows, pool, home=home_dir, timeout=targets.timeout)
-        if interrupt.code is not None:
-            raise Interrupted(interrupt.code)
+        with open_hosts(targets, home, output) as (opened, interrupt):
+            report = versions(request, opened)
+        interrupt.check()
     output.print_report(report, as_json, show_versions, options=_same_call(request, targets, home))
     raise typer.Exit(report.exit_code)
 

@@ -15,8 +15,8 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from ipexctl.api.runs import CallWatcher, call_error, follow_copy_instead
 from ipexctl.cli.interrupt import Interrupt, Leave, handling_signals
-from ipexctl.cli.run_hosts import connector_of, report_host_error
 from ipexctl.errors import OutputError
 from ipexctl.limits import STOP_DELIVERY, STOPPED_RUN_SILENCE
 from ipexctl.node.common.records import RunStatus
@@ -24,11 +24,11 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import Connector
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.progress import Notice
-from ipexctl.run.follow import FollowCall, Follower, RunEnded, RunUpdate, follow_copy
-from ipexctl.run.local_copy import LocalCopy, read_copy, read_final_status
+from ipexctl.run.follow import FollowCall, Follower, RunEnded, RunUpdate
+from ipexctl.run.local_copy import LocalCopy, read_final_status
 from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.text import printable
-from ipexctl.ui.messages import print_message, write_to_terminal
+from ipexctl.ui.messages import print_message, print_with_fix, write_to_terminal
 from ipexctl.ui.run.plain import PlainRun, wants_live
 from ipexctl.ui.run.summary import left_text
 
@@ -63,14 +63,16 @@ def watch_run(
     """
     if events is not None:
         events.record = record
-    with connector_of(record) as connector:
+    with CallWatcher(Cancel(), on_warning=print_message).connector(record) as connector:
         watching = _Watching(record, connector, view, ranks, output, started, plan, events, detaching)
         reason = fix = ""
         try:
             code = watching.run(interrupt)
         except HostError as error:
-            code, reason, fix = report_host_error(record, error), f"{record.node0.name}: {error.reason}", error.advice
-            code = code if watching.code is None else watching.code
+            failed = call_error(record, error)
+            reason, fix = failed.message, failed.fix
+            print_with_fix(reason, fix)
+            code = failed.exit_code if watching.code is None else watching.code
         watching.finish(code, reason, fix)
         return code
 
@@ -159,17 +161,9 @@ class _Watching:
         except Cancelled:
             return None
         except HostError as error:
-            return self._show_copy(error)
+            return follow_copy_instead(self._record, error, self._follower.status, self._on_event, self._cancel)
         finally:
             self._over.set()
-
-    def _show_copy(self, error: HostError) -> RunEnded:
-        """Show the local copy of an ended run if node0 is unreachable or has pruned the run."""
-        copy = read_copy(self._run_dir)
-        if self._follower.status is not None or copy is None or not copy.is_complete:
-            raise error
-        self._on_event(Notice(f"{self._record.node0.name}: {error.reason}; this is the copy on this machine", True))
-        return follow_copy(self._record, self._run_dir.parent, self._on_event, self._cancel)
 
     def _print_end(self, ended: RunEnded | None) -> int:
         run = self._record.id

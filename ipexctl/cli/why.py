@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import typer
 
 from ipexctl.cli.options import RUN, TIMEOUT, Output, command
-from ipexctl.limits import WHY_ANSWER
 
 
 @command()
@@ -24,21 +21,14 @@ def why_command(
     \b
     Example: ipexctl why last
     """
-    from ipexctl.cli.hosts import check_seconds, open_pool
-    from ipexctl.cli.run_hosts import find_run, run_options
-    from ipexctl.run.registry import RunRegistry, read_failed_call
-    from ipexctl.run.why.why import mention_failed_call, mention_page, why
+    from ipexctl.api.runs import why
+    from ipexctl.cli.hosts import check_seconds
+    from ipexctl.cli.run_hosts import call_about_runs, find_run
     from ipexctl.ui.why import as_json, show
 
     check_seconds("--timeout", timeout)
-    registry = RunRegistry()
-    record = find_run(run, output, registry)
-    seconds = timeout or WHY_ANSWER
-    with open_pool(run_options(record, output)) as (pool, _):
-        connect = partial(pool.connector.open, record.node0, pool.cancel)
-        report = why(record, connect, registry.directory, pool.cancel, timeout=seconds)
-    if run == "last":
-        report = mention_failed_call(report, read_failed_call(registry.directory))
-    report = mention_page(report)
+    record = find_run(run, output)
+    with call_about_runs(output) as (caller, _):
+        report = why(record, caller, timeout=timeout, is_last=run == "last")
     output.print_report(report, as_json, show)
     raise typer.Exit(report.exit_code)

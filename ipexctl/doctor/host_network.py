@@ -128,7 +128,7 @@ def default_route(host: HostContext) -> Iterator[Finding]:
             "network.no_default_route",
             "info",
             "No default route: this host can't download wheels, models or data by itself",
-            "ipexctl install brings wheels from another host; put models there beforehand, and set HF_HUB_OFFLINE=1",
+            "ipexctl install brings wheels from another host, ipexctl push hf:org/model models of the Hugging Face Hub",
         )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.doctor.context import GB, few, size
 from ipexctl.doctor.finding import Finding
 from ipexctl.doctor.run_states import UNKNOWN
-from ipexctl.facts.system import SCHEDULERS
+from ipexctl.hosts.batch_systems import SCHEDULERS
 from ipexctl.launch.other_runs import time_of
 from ipexctl.text import printable
 

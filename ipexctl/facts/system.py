@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from ipexctl.facts.answers import decimal, kilobytes, limit, natural
 from ipexctl.facts.live_runs import RUN_ID, RunsOnHost, parse_live_runs
 from ipexctl.facts.store import is_network, store_token
+from ipexctl.hosts.batch_systems import job_name
 from ipexctl.node.common.json_parser import JsonError, parse_json
 from ipexctl.text import is_variable_name
 
@@ -119,6 +120,8 @@ class HomeDirectory(NamedTuple):
     """The disk it is on, or will be on."""
     store: str | None = None
     """Two hosts with the same token share this home; see `store.py`."""
+    has_hub: bool = False
+    """Whether its cache of a hub has a repository."""
 
 
 class Account(NamedTuple):
@@ -145,15 +148,6 @@ class Security(NamedTuple):
     firewall: tuple[str, ...] = ()
     """Firewalls that are visible without root: `ufw`, `firewalld`, `nftables`, `iptables`."""
     ptrace_scope: int | None = None
-
-
-SCHEDULERS: Final = {
-    "slurm": ("Slurm", "salloc -N {hosts} --exclusive"),
-    "pbs": ("PBS", "qsub -I -l select={hosts}"),
-    "lsf": ("LSF", ""),
-    "sge": ("Grid Engine", ""),
-}
-"""Name, and the command that asks for an allocation, if it is the same everywhere."""
 
 
 class Batch(NamedTuple):
@@ -361,6 +355,7 @@ def parse_home(answers: Answers, mounts: Sequence[Mount]) -> HomeDirectory | Non
         real=real,
         disk=parse_disk(answers, base, mounts) if base else None,
         store=_store(answers, real, mounts) if real else None,
+        has_hub="home.hub" in answers,
     )
 
 
@@ -439,7 +434,7 @@ def parse_batch(answers: Answers) -> Batch:
     schedulers = [*answers.all("scheduler"), *(_SUBMITS[name] for name in programs if name in _SUBMITS)]
     return Batch(
         schedulers=tuple(dict.fromkeys(schedulers)),
-        job=variables.get("SLURM_JOB_ID") or variables.get("PBS_JOBID"),
+        job=job_name(variables) or variables.get("PBS_JOBID"),
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import FileError, UserError
+from ipexctl.hosts.batch_systems import job_name
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import WordError, check_host, quoted
@@ -30,17 +31,6 @@ _FIX_NAME_HOSTS: Final = "name the hosts yourself: --hosts SPEC, or -H FILE"
 def allocated_hosts(environ: Mapping[str, str]) -> tuple[tuple[Host, ...], str] | None:
     """The hosts of the current allocation and its name, or None outside an allocation."""
     return _slurm(environ) or _pbs(environ)
-
-
-def job_number(environ: Mapping[str, str]) -> str:
-    """The number of the Slurm job of this call; empty outside one."""
-    number = job_name(environ)
-    return number if number.isascii() and number.isdigit() else ""
-
-
-def job_name(environ: Mapping[str, str]) -> str:
-    """The Slurm job of this call as its variables name it, for messages; empty outside one."""
-    return environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""
 
 
 def node_names(environ: Mapping[str, str]) -> frozenset[str]:

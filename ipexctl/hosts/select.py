@@ -2,7 +2,7 @@
 
 In come the options, the environment and the current directory; out goes a `Selection` with the source for messages.
 The first source that is given wins: --hosts, -H, the file that an accelerate config names, $IPEXCTL_HOSTFILE, the
-allocation of Slurm or PBS, ./hostfile, the hostfile at the root of the project, and else this machine alone. Sources
+allocation of a batch system, ./hostfile, the hostfile at the root of the project, and else this machine alone. Sources
 are never mixed.
 
 Some sources are decided before, and come as --hosts or -H: `cli/defaults.py` has those of a chosen cluster and, if no
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ipexctl.errors import UserError
 from ipexctl.found_files import check_found
+from ipexctl.hosts.batch_systems import is_in_allocation
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.names import MAX_PORT, WordError, check_user
 from ipexctl.hosts.source import naming
@@ -59,7 +60,7 @@ class HostRequest(NamedTuple):
 class Selection(NamedTuple):
     hosts: tuple[Host, ...]
     source: str
-    """Their source for messages: `./hostfile`, `Slurm job 123`, `this machine alone`."""
+    """Their source for messages: `./hostfile`, `this machine alone`."""
     project_hostfile: Path | None = None
     """The hostfile that was found in the project's root and not in the current directory."""
 
@@ -118,7 +119,7 @@ def _from_named_source(
     if environ.get(ENVIRONMENT):
         path = Path(environ[ENVIRONMENT])
         return _read_hosts(path, cwd, shown=f"${ENVIRONMENT} ({path})"), f"${ENVIRONMENT} ({printable(str(path))})"
-    if any(environ.get(name) for name in ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "PBS_NODEFILE")):
+    if is_in_allocation(environ):
         from ipexctl.hosts.allocation import allocated_hosts
 
         return allocated_hosts(environ)

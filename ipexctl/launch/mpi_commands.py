@@ -2,7 +2,7 @@
 
 In: the decided launch (`LaunchContext`, `Launcher`); out: argv, the environment of mpirun, its hostfile and the ssh
 that it calls. The line starts the rank wrapper, `node/run/rank.py`, which reads everything a rank needs from the job
-file. The rules: mpirun gets a clean environment, as an old PMI_RANK or SLURM_NODELIST would mislead it; it binds
+file. The rules: mpirun gets a clean environment, as old variables of another launcher would mislead it; it binds
 nothing, unless the user has asked Intel MPI to; node0 starts every daemon itself, as only node0 can log into the other
 hosts.
 """
@@ -83,7 +83,7 @@ def _openmpi(context: LaunchContext, launcher: Launcher) -> tuple[str, ...]:
     parameters = {"plm": "rsh" if is_old else "ssh", "ras": "^slurm"}
     plm = "plm_rsh" if is_old else "plm_ssh"
     if context.request.starter.remote_shell:
-        # Not plm slurm, nor the slurm bootstrap of hydra: they number the nodes as Slurm does, and start ranks on
+        # Not the batch system's own plm, nor that of hydra: they number the nodes as it does, and start ranks on
         # other nodes than the plan where its hosts have another order, or are not all of the job.
         parameters |= {f"{plm}_agent": _ssh(context)}
     else:
@@ -99,7 +99,7 @@ def _openmpi(context: LaunchContext, launcher: Launcher) -> tuple[str, ...]:
 
 
 def launcher_env(context: LaunchContext, launcher: Launcher) -> Iterator[Setting]:
-    """The environment of mpirun, otherwise a clean one: an old PMI_RANK or SLURM_NODELIST would mislead it."""
+    """The environment of mpirun, otherwise a clean one: old variables of another launcher would mislead it."""
     if rank_starter_of(launcher.flavor) is not None:
         return
     overrides = tuple(for_launcher(context))
@@ -147,11 +147,13 @@ def hostfile(context: LaunchContext) -> str:
 
 def files(context: LaunchContext) -> tuple[LaunchFile, ...]:
     starter, shell = rank_starter_of(context.flavor), context.request.starter.remote_shell
+    reaches_others = context.request.spec.has_pool and not context.alone
     if starter is not None:
         text = starter.hostfile(context.counts)
-        return (LaunchFile("hostfile", 0o600, text),) if text else ()
+        result = [LaunchFile("hostfile", 0o600, text)] if text else []
+        return (*result, LaunchFile("ssh.sh", 0o700, shell)) if reaches_others and shell else tuple(result)
     result = [LaunchFile("hostfile", 0o600, hostfile(context))]
-    if not context.alone and (shell or context.flavor != "openmpi"):
+    if not context.alone and (shell or reaches_others or context.flavor != "openmpi"):
         script = shell or _SSH.format(command=shlex.join(_ssh_argv(context)))
         # Open MPI's daemons look for it on every node.
         result.append(LaunchFile("ssh.sh", 0o700, script, is_everywhere=context.flavor == "openmpi"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ipexctl.facts.software import GLOO_MENDED, has_gloo_overflow
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch import allreduce, comm_env, memory, threads
+from ipexctl.launch import allreduce, comm_env, hub, memory, threads
 from ipexctl.launch.mpi import started_by
 from ipexctl.launch.overrides import has_no_workers
 from ipexctl.launch.stated_backend import stated_note
@@ -68,6 +68,7 @@ def plan_notes(context: LaunchContext, distribution: RankDistribution, launcher:
         notes += _more_than_sockets(context)
     notes += allreduce.notes(context)
     notes += memory.notes(context)
+    notes += hub.notes(context)
     return (*notes, *_crowded(context), *_straddling(context), *_unequal(context), *comm_env.notes(context))
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.facts.cpu import CpuList
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch import allreduce, comm_env, mpi_commands, python_env, threads
+from ipexctl.launch import allreduce, comm_env, hub, mpi_commands, python_env, threads
 from ipexctl.launch.binding import bind
 from ipexctl.launch.context import LaunchContext, NodeLayout
 from ipexctl.launch.mpi import find_launcher
@@ -84,7 +84,7 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | Refusal:
     context = LaunchContext(
         request, nodes, backend, backend_reason, launcher.flavor, workers, wanted, by_mpi, adding, wire
     )
-    if (refusal := _check_names(context)) is not None:
+    if (refusal := _check_names(context) or hub.refusal(context)) is not None:
         return refusal
     hosts = tuple(_host_plan(context, node) for node in nodes)
     own_address = "127.0.0.1" if context.alone else nodes[0].address
@@ -181,7 +181,7 @@ def _check_names(context: LaunchContext) -> Refusal | None:
 
 
 def _settings(context: LaunchContext) -> tuple[Setting, ...]:
-    modules = (python_env, threads, comm_env, allreduce)
+    modules = (python_env, threads, comm_env, allreduce, hub)
     planned = [setting for module in modules for setting in module.settings(context)]
     request = context.request
     settings = apply_overrides(planned, request.given, request.spec.exports)

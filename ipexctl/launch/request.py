@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ipexctl.launch.hub import NO_HUB
 from ipexctl.starters.mpirun import OVER_SSH
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from ipexctl.facts.facts import Facts
     from ipexctl.facts.software import Mpi
     from ipexctl.hosts.host import Host
+    from ipexctl.launch.hub import Hub
     from ipexctl.launch.memory import EarlierMemory
     from ipexctl.launch.plan import Setting
     from ipexctl.launch.stated_backend import StatedBackend
@@ -78,6 +80,8 @@ class LaunchRequest:
     """Settings of a configuration file (accelerate's): they override planned ones, and exports override them."""
     stated: StatedBackend | None = None
     """The backend that the script's arguments or accelerate's file name; it decides under `auto`."""
+    hub: Hub = NO_HUB
+    """What the script needs of a hub, and what the hosts have of it."""
     uses_accelerate: bool = False
     """Whether the script is known to join its ranks by accelerate, as the Trainer does."""
 

@@ -36,11 +36,11 @@ from ipexctl.node.common.authenticated_socket import REPLY_TIME, AuthenticatingS
 from ipexctl.node.common.encrypted_socket import encrypt
 from ipexctl.node.common.frames import HEAD, FrameError, FrameReader, decode_json, encode_json
 from ipexctl.node.common.handshake import STEP
+from ipexctl.node.common.job_words import describe_run_end
 from ipexctl.node.common.json_parser import JsonError, parse_object
 from ipexctl.node.common.munge import MungeError, seal
 from ipexctl.node.common.slurm import (
     ask,
-    describe_run_end,
     environment_of_srun,
     job_end_in,
     own_job,

@@ -1,6 +1,6 @@
 """A call to the agent about a run: on its node0, or on this machine about the local copy.
 
-The session to node0 is the caller's: `cli/run_hosts.py` opens it for the commands that take RUN.
+The session to node0 is the caller's: `api/runs.py` opens it.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.call_options import CallOptions
 from ipexctl.errors import UserError
-from ipexctl.hosts.allocation import job_number
+from ipexctl.hosts.batch_systems import job_number
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import make_private_directory, write_atomically, write_json_atomically
 from ipexctl.node.common.json_parser import as_object, read_json_file

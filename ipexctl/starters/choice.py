@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.errors import UserError
 from ipexctl.extensions import addition
-from ipexctl.hosts.allocation import job_name, node_names
+from ipexctl.hosts.batch_systems import job_name
 from ipexctl.hosts.host import Host, ssh_options
 from ipexctl.starters.direct import DIRECT
 from ipexctl.starters.mpirun import OVER_SSH
@@ -62,10 +62,15 @@ def choose_starter(
         if wanted == "srun":
             raise UserError("--transport srun is not for this command, which uses ssh", fix="without --transport")
         return OVER_SSH
-    job, names, has_srun = job_name(environ), node_names(environ), find_program(_SRUN) is not None
+    job = job_name(environ)
+    if wanted == "auto" and not job:
+        return OVER_SSH
+    from ipexctl.hosts.allocation import node_names  # few calls are in a job
+
+    names, has_srun = node_names(environ), find_program(_SRUN) is not None
     others = [host.name for host in hosts if host.name not in names and host.address != "localhost"]
     if wanted == "auto":
-        is_over_srun = job and names and has_srun and not others and not any(map(ssh_options, hosts))
+        is_over_srun = names and has_srun and not others and not any(map(ssh_options, hosts))
         return starter_of(_SRUN) if is_over_srun else OVER_SSH
     if not (job and names):
         raise UserError("--transport srun is for an allocation of Slurm, and this call is in none", fix="salloc -N 2 …")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.hosts.allocation import job_name, job_number
+from ipexctl.hosts.batch_systems import job_name, job_number
 from ipexctl.node.common.slurm import ask, seconds_left, show_time_left
 from ipexctl.text import printable
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.node.common.slurm import describe_run_end
+from ipexctl.node.common.job_words import describe_run_end
 from ipexctl.text import counted, format_clock, printable, readable
 from ipexctl.ui.messages import fitted, print_message, print_with_fix
 from ipexctl.ui.results import host_json, value_json
@@ -113,7 +113,7 @@ def _row(run: KnownRun, now: float) -> dict[str, str]:
     ended_by = ""
     if status is not None and status.state in ("failed", "lost"):
         ended_by = printable(status.reason) or f"exit code {status.exit_code or 1}"
-        ended_by = "its supervisor is gone" if status.state == "lost" and status.slurm is None else ended_by
+        ended_by = "its supervisor is gone" if status.state == "lost" and not status.is_submitted else ended_by
     if status is not None and status.state == "queued":
         ended_by = printable(status.reason)
     if status is not None and status.state in ("stopped", "ok"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ipexctl import api
+from ipexctl.api import run as api
 from ipexctl.hosts.host import Host
 from ipexctl.run.start.call import RunCall
 from ipexctl.run.start.project import ProjectLocation

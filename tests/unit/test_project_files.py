@@ -36,6 +36,17 @@ def test_workflow_calls_the_script_that_tests_everything() -> None:
     assert (ROOT / ".ci/run").stat().st_mode & 0o111
 
 
+def test_release_is_off_until_a_person_turns_it_on_and_one_job_alone_can_publish() -> None:
+    jobs = read_yaml(".github/workflows/release.yml")["jobs"]
+    assert jobs["build"]["if"] == "vars.PUBLISH == 'pypi'"
+    assert jobs["publish"]["needs"] == "build"
+    assert {name for name, job in jobs.items() if "permissions" in job} == {"publish"}
+    assert not any("run" in step for step in jobs["publish"]["steps"]), "it publishes, and runs nothing else"
+    (lines,) = (step["run"] for step in jobs["build"]["steps"] if "run" in step)
+    for call in ("--require-hashes -r .github/release.lock", "-m build --no-isolation", "twine check --strict dist/*"):
+        assert call in lines
+
+
 @pytest.mark.parametrize("name", ["ISSUE_TEMPLATE/bug.md", "pull_request_template.md"])
 def test_templates_are_short(name: str) -> None:
     assert 5 <= len((ROOT / ".github" / name).read_text().splitlines()) <= 10

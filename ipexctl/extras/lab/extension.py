@@ -6,10 +6,10 @@ EXTRA = Extra(
     (
         CommandEntry(
             "lab",
-            "Cluster",
+            "Advanced",
             "Create and break a cluster of real SSH hosts on one machine.",
             "ipexctl.extras.lab.command",
-            before="uninstall",
+            before="config",
         ),
     ),
     adds={"left-on-control-machine": "ipexctl.extras.lab.down:labs_left"},

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import system
-from ipexctl.limits import LAB_DOWNLOAD, LAB_SLURM_START
+from ipexctl.limits import LAB_DOWNLOAD, LAB_NODES_START
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -145,11 +145,11 @@ def start(lab: Lab) -> None:
     with ThreadPoolExecutor(max_workers=16) as pool:
         for _ in pool.map(lambda host: _call(host, "controller" if host is first else "node"), lab.hosts):
             pass
-    _call(first, "wait", str(len(others)), str(LAB_SLURM_START * 10))
+    _call(first, "wait", str(len(others)), str(LAB_NODES_START * 10))
 
 
 def _call(host: LabHost, *arguments: str) -> None:
     try:
-        system.in_host(host, SCRIPT.read_text(encoding="utf-8"), arguments, timeout=2 * LAB_SLURM_START)
+        system.in_host(host, SCRIPT.read_text(encoding="utf-8"), arguments, timeout=2 * LAB_NODES_START)
     except system.CommandError as error:
         raise system.CommandError(f"Slurm does not start on {host.name}: {error}") from error

@@ -88,11 +88,11 @@ def make_report(
     record: RunRecord, registry: RunRegistry, timeout: float | None, output: Output | TextOutput
 ) -> RunReport:
     """Ask node0 for what the page shows; from the copy on the control machine if it can't be reached."""
-    from ipexctl.cli.hosts import open_pool
-    from ipexctl.cli.run_hosts import run_options
+    from ipexctl.api.runs import node0_of
+    from ipexctl.cli.run_hosts import call_about_runs
     from ipexctl.extras.report.report import report_of
 
-    with open_pool(run_options(record, output)) as (pool, _):
+    with call_about_runs(output) as (caller, _), node0_of(record, caller) as pool:
         connect = partial(pool.connector.open, record.node0, pool.cancel)
         return report_of(record, connect, registry.directory, pool.cancel, timeout=timeout or WHY_ANSWER)
 

@@ -22,8 +22,9 @@ def slow_command(
     \b
     Example: ipexctl slow last
     """
-    from ipexctl.cli.hosts import check_seconds, open_pool
-    from ipexctl.cli.run_hosts import begun, find_run, run_options
+    from ipexctl.api.runs import node0_of
+    from ipexctl.cli.hosts import check_seconds
+    from ipexctl.cli.run_hosts import begun, call_about_runs, find_run
     from ipexctl.extras.slow.slow import slow
     from ipexctl.extras.slow.view import as_json, show
     from ipexctl.run.registry import RunRegistry
@@ -31,7 +32,7 @@ def slow_command(
     check_seconds("--timeout", timeout)
     registry = RunRegistry()
     record = begun(find_run(run, output, registry), output)
-    with open_pool(run_options(record, output)) as (pool, _):
+    with call_about_runs(output) as (caller, _), node0_of(record, caller) as pool:
         result = slow(record, pool.session, registry.directory, pool.cancel, timeout=timeout or SLOW_ANSWER)
     output.print_report(result, as_json, show)
     raise typer.Exit(result.exit_code)

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.call_options import CallOptions, for_submit
 from ipexctl.node.common.batch_job import NO_HOME, NO_PROJECT, NO_PYTHON
+from ipexctl.node.common.job_words import LIMIT_NEAR, describe_job_end, describe_run_end
 from ipexctl.node.common.records import GONE
-from ipexctl.node.common.slurm import LIMIT_NEAR, describe_job_end, describe_run_end
 from ipexctl.remote.outcome import HostError
 from ipexctl.run.queue import Explained
 from ipexctl.starters.mpirun import MpirunOverSsh
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
-    from ipexctl.node.common.records import RunStatus, SlurmJob
+    from ipexctl.node.common.records import QueueJob, RunStatus
     from ipexctl.remote.reply import Reply
     from ipexctl.run.registry import RunRecord
     from ipexctl.run.why.diagnosis import Diagnosis
@@ -47,7 +47,7 @@ _NODES_DOWN: Final = "Nodes_required_for_job_are_DOWN"
 _MOST_RANKS: Final = 100_000
 
 
-def reason_of_wait(job: SlurmJob) -> str:
+def reason_of_wait(job: QueueJob) -> str:
     """`Slurm job 12: Priority`."""
     reason, why = job.reason, _REASONS.get(job.reason)
     if reason.startswith(_NODES_DOWN):
@@ -55,7 +55,7 @@ def reason_of_wait(job: SlurmJob) -> str:
     return f"Slurm job {job.id}" + (f": {printable(reason)}" if reason else "") + (f" ({why})" if why else "")
 
 
-def ended_by_slurm(job: SlurmJob) -> str:
+def ended_by_slurm(job: QueueJob) -> str:
     """Why the job ended, as far as Slurm tells; empty if it does not."""
     is_by_slurm = job.is_over and job.state not in (GONE, "COMPLETED", "FAILED")
     return printable(describe_job_end(job)) if is_by_slurm else ""
@@ -101,7 +101,7 @@ def explain(record: RunRecord, status: RunStatus) -> Explained:
     return Explained(f"it did not begin: the script of job {job.id} ended with exit code {code}")
 
 
-def _next_of_waiting(run: str, job: SlurmJob) -> str:
+def _next_of_waiting(run: str, job: QueueJob) -> str:
     if job.reason in _NEVER:
         return f"ipexctl stop {run}; then ipexctl submit with other options (-N, -t, -p, --sbatch)"
     return f"ipexctl attach {run} waits for it"

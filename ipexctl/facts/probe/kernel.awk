@@ -171,7 +171,8 @@ function variables(name, value) {
     for (name in ENVIRON)
         if (name ~ /^(OMP|KMP|GOMP|MKL|CCL|I_MPI|OMPI|FI|PMI|PMIX|GLOO|TP|ONEDNN|DNNL|ATEN|LD|PYTHON)_?[A-Z0-9_]*$/ ||
             name ~ /^(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_ADDR|MASTER_PORT|MALLOC_[A-Z_]+|GLIBC_TUNABLES|CONDA_PREFIX|VIRTUAL_ENV)$/ ||
-            name ~ /^(TMPDIR|SLURM_JOB_ID|PBS_JOBID)$/) {
+            name ~ /^(TMPDIR|SLURM_JOB_ID|PBS_JOBID|XDG_CACHE_HOME)$/ ||
+            name ~ /^(HF_HOME|HF_TOKEN_PATH|(HF|HUGGINGFACE)_HUB_CACHE|TRANSFORMERS_CACHE|(HF_HUB|HF_DATASETS|TRANSFORMERS)_OFFLINE)$/) {
             value = ENVIRON[name]
             gsub(/[\n\r]/, " ", value)
             print "variable " name "=" value

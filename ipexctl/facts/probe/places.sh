@@ -25,6 +25,10 @@ our_home() {
     if [ "$base" = "$home" ]; then
         buffer home.exists yes
         [ ! -L "$home" ] || buffer home.link yes
+        for at in "$home"/hub/hub/*s--*/snapshots; do
+            [ ! -d "$at" ] || buffer home.hub yes
+            break
+        done
     fi
     base=$PWD tmp=/tmp
     [ ! -L /tmp ] || { cd -P /tmp && tmp=$PWD; }

@@ -2,7 +2,7 @@
 job was ended from outside, and where another machine with the same home asks.
 
 In: RUNDIR/slurm, with the files of `ipexctl submit` and of the job's script, and what `scontrol show job` says of the
-job. Out: a `SlurmJob`, and a status document for a run without a record. What Slurm prints is read by its fields alone,
+job. Out: a `QueueJob`, and a status document for a run without a record. What Slurm prints is read by its fields alone,
 and counts only if the job has the name of the run: numbers of jobs are used again. Slurm forgets a job after minutes,
 so its last word is kept in `outcome.json`. The rule: what neither Slurm nor a file says is not known; a run is not
 called ended because nobody answers.
@@ -17,30 +17,27 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Sequence
 
 from ipexctl.node.common import slurm
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.clock import Countdown, wait_until
 from ipexctl.node.common.files import (
-    REQUEUE_FILE,
     last_lines,
     read_json,
     remove_file,
-    waits_in_queue,
     write_atomically,
     write_json_atomically,
 )
 from ipexctl.node.common.json_records import decode_valid
 from ipexctl.node.common.processes import read_text
-from ipexctl.node.common.records import GONE, SCHEMA, SlurmJob
+from ipexctl.node.common.queue_files import REQUEUE_FILE, directory_of, waits_in_queue
+from ipexctl.node.common.records import GONE, SCHEMA, QueueJob
 from ipexctl.node.common.slurm import read_job, show_job
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
-DIRECTORY = "slurm"
-"""Of a submitted run, in its own directory."""
 NO_HOME, NO_PROJECT, NO_PYTHON = 77, 78, 79
 """Exit codes of the script before the run begins."""
 ASKED_AGAIN = 5.0
@@ -48,15 +45,7 @@ ASKED_AGAIN = 5.0
 SILENT = 15.0
 """Seconds without a new status after which Slurm is asked whether the job goes on."""
 LINES = 30
-_asked: dict[str, tuple[Countdown, SlurmJob]] = {}
-
-
-def directory_of(rundir: str) -> str:
-    return os.path.join(rundir, DIRECTORY)
-
-
-def is_submitted(rundir: str) -> bool:
-    return os.path.isdir(directory_of(rundir))
+_asked: dict[str, tuple[Countdown, QueueJob]] = {}
 
 
 def job_id(rundir: str) -> str:
@@ -66,28 +55,46 @@ def job_id(rundir: str) -> str:
     return number if re.fullmatch(r"[0-9]{1,12}", number) else ""
 
 
-def query_job(run: str, number: str) -> SlurmJob:
+def is_own(rundir: str) -> bool:
+    """Whether this process is in the job."""
+    return slurm.own_job() == job_id(rundir)
+
+
+def signal_script(rundir: str) -> None:
+    """Signal the script alone, which stops the run."""
+    argv = ["scancel", "--batch", "--signal=USR2", job_id(rundir)]
+    slurm.call(argv, failed="Slurm has not passed it on")
+
+
+def call_agent(rundir: str, node: str, words: Sequence[str], line: bytes) -> None:
+    """Call the run's own copy of the agent by a step on a node, with a request as its line."""
+    python = str(read_json(os.path.join(directory_of(rundir), "request.json")).get("python") or "python3")
+    argv = [*slurm.step_argv(node, job_id(rundir)), python, "-IS", f"{rundir}/agent.zip", *words]
+    slurm.call(argv, line, failed=f"the run's supervisor on {node} can't be reached by srun")
+
+
+def query_job(run: str, number: str) -> QueueJob:
     """What Slurm says of the job; `GONE` for another name. Without an answer its state is empty, with a reason."""
     known = _asked.get(number)
     if known is not None and not known[0].is_over:
         return known[1]
     try:
-        job = read_job(slurm.call(show_job(number)), run) or SlurmJob(number, GONE)
+        job = read_job(slurm.call(show_job(number)), run) or QueueJob(number, GONE)
     except AgentError as error:
         is_gone = "Invalid job id" in error.reason
-        job = SlurmJob(number, GONE) if is_gone else SlurmJob(number, "", error.reason)
+        job = QueueJob(number, GONE) if is_gone else QueueJob(number, "", error.reason)
     _asked[number] = Countdown(ASKED_AGAIN), job
     return job
 
 
-def job_of(rundir: str) -> SlurmJob | None:
+def job_of(rundir: str) -> QueueJob | None:
     """The job of a submitted run; None for another run. The last word about an ended job is kept."""
     directory, run, number = directory_of(rundir), os.path.basename(rundir), job_id(rundir)
     if not number:
-        return SlurmJob("", "") if os.path.isdir(directory) else None
+        return QueueJob("", "") if os.path.isdir(directory) else None
     kept = read_json(os.path.join(directory, "outcome.json"))
     if kept:
-        job = decode_valid(SlurmJob, {**kept, "id": number})
+        job = decode_valid(QueueJob, {**kept, "id": number})
     else:
         job = query_job(run, number)
         if job.is_over and job.state != GONE:
@@ -124,7 +131,7 @@ def is_finished(rundir: str, document: Json) -> bool | None:
 
 def begins_again(rundir: str) -> bool:
     """Whether Slurm has put the job of a run that is over into the queue again, as it also does by hand."""
-    if not os.path.exists(os.path.join(rundir, REQUEUE_FILE)) or slurm.own_job() == job_id(rundir):
+    if not os.path.exists(os.path.join(rundir, REQUEUE_FILE)) or is_own(rundir):
         return False
     job = job_of(rundir)
     return job is not None and job.is_waiting
@@ -160,7 +167,7 @@ def with_job(rundir: str, document: Json) -> Json:
     number = job_id(rundir)
     if not number or document.get("slurm"):
         return document
-    job = SlurmJob(number, notice=_notice_of(rundir))
+    job = QueueJob(number, notice=_notice_of(rundir))
     return {**document, "slurm": job._asdict()}
 
 

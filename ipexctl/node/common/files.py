@@ -18,7 +18,7 @@ import stat
 from typing import IO, Any, Callable, Mapping, Pattern, TypedDict, Union
 
 from ipexctl.node.common.answer import FREE_SPACE_FIX, AgentError, Json
-from ipexctl.node.common.clock import Countdown, age_of, seconds_since
+from ipexctl.node.common.clock import Countdown, seconds_since
 from ipexctl.node.common.json_parser import JsonError, read_json_file
 from ipexctl.node.common.processes import is_running
 
@@ -26,7 +26,6 @@ AnyPath = Union[str, bytes, "os.PathLike[str]"]
 
 _ABANDONED = 60.0
 """Seconds since the last write, after which a temporary file is no longer written to."""
-_MONTH = 30 * 86400.0
 _OWN_HOME = "name a directory of this account: --home DIR"
 
 
@@ -144,26 +143,6 @@ def home_of(request: Mapping[str, Any]) -> str:
 
 def rundir_of(request: RunReference) -> str:
     return os.path.join(home_of(request), "runs", request["id"])
-
-
-REQUEUE_FILE, WAITS_FILE, SECRETS_FILE = "slurm/requeue", "slurm/waits", "slurm/env"
-"""Of a submitted run: its job may be put into the queue again; it waits for the next start; variables for the ranks."""
-
-
-def waits_in_queue(rundir: str, document: Json) -> bool:
-    """Whether the run was submitted to Slurm, and nothing says that its job is over: it may begin at any time, or begin
-    again. `document`: its status, empty without one.
-
-    Slurm is not asked. Nobody may have seen the end of a job, so after a month it counts no more.
-    """
-    if document and ("ended" not in document or document["ended"] or not os.path.exists(f"{rundir}/{REQUEUE_FILE}")):
-        return False
-    directory = os.path.join(rundir, "slurm")
-    try:
-        age = age_of(os.path.join(directory, "job"))
-    except OSError:
-        return False
-    return age < _MONTH and not any(os.path.exists(f"{directory}/{name}") for name in ("ended", "outcome.json"))
 
 
 def remove_file(path: AnyPath) -> None:

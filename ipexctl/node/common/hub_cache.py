@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 HF_HOME = "hub"
 """Below a home."""
-CACHE = "hub/hub"
-"""The HF_HUB_CACHE of that HF_HOME, below a home."""
+HUB_CACHE = "hub"
+"""Below that HF_HOME."""
+CACHE = f"{HF_HOME}/{HUB_CACHE}"
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _REPO_ID = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*/)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _MAX_ID = 96
@@ -58,7 +59,12 @@ def repo_of(folder: str) -> tuple[str, str] | None:
 
 def snapshot_of(home: str, folder: str, revision: str = "main") -> str | None:
     """The directory of a snapshot that is in a home's cache; it may be one of some files only (`--include`)."""
-    repo = os.path.join(home, CACHE, folder)
+    return snapshot_in(os.path.join(home, CACHE), folder, revision)
+
+
+def snapshot_in(cache: str, folder: str, revision: str) -> str | None:
+    """The same for any cache of huggingface_hub."""
+    repo = os.path.join(cache, folder)
     if not COMMIT.fullmatch(revision):
         try:
             with open(os.path.join(repo, "refs", revision), encoding="ascii") as file:

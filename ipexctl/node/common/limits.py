@@ -23,6 +23,16 @@ RANK_RECONNECT = 3.0
 RANK_STUCK = 10.0
 """For an interpreter to exit after an uncaught exception."""
 
+# The supervisor looks for the hosts of the next attempt, from the moment at which an attempt fails.
+HOST_ANSWER = 10.0
+"""For the hosts of a run with --min-hosts to answer: the next attempt begins without the others."""
+LOST_HOST_ANSWER = 3.0
+"""For a host that was just lost, if all others have answered."""
+HOST_JOB = 15.0
+"""For a host to take the job of the next attempt."""
+STARTER_WAIT = 3600.0
+"""For a supervisor that the starter of a host has lost: the host may join the run again."""
+
 # A rank loses its supervisor, the most patient case last. `supervisor_contact.py` chooses.
 SUPERVISOR_AT_EXIT = 3.0
 """Without a message if mpirun has sent a signal and the command has ended: mpirun is about to kill the rank."""
@@ -56,12 +66,12 @@ call that follows the run has its output, so that a long wait saves little."""
 FULL_DISK_FLUSH = 30.0
 """For output to be written once a full disk has room again, and for the last status."""
 
-SLURM_ANSWER = 5.0
-"""For Slurm's controller to answer about its configuration or a job, where a call goes on without an answer."""
+QUEUE_ANSWER = 5.0
+"""For the controller of a queue to answer about its configuration or a job, where a call goes on without an answer."""
 JOB_NOTICE = 60.0
-"""Before the end of a Slurm job, for its ranks to save what they have; of a job under four minutes, a quarter."""
+"""Before the end of a queue's job, for its ranks to save what they have; of a job under four minutes, a quarter."""
 JOB_STOP = 15.0
-"""Before the end of a Slurm job, to stop the run; of a job under four minutes, a sixteenth."""
+"""Before the end of a queue's job, to stop the run; of a job under four minutes, a sixteenth."""
 
 CALLER_SILENCE = 40.0
 """Without a sign of the call that watches a trial of `autotune`, until the trial is ended."""
@@ -85,6 +95,8 @@ PRUNE_LOCK = 90.0
 """To wait for another call that removes the records of runs."""
 UPLOAD_SILENCE = 300
 """To wait for each chunk of an upload, with the tree locked: a lost connection may never end the stream."""
+HUB_ANSWER = 5.0
+"""For the hub to answer a host, before a run whose script uses it."""
 DOWNLOAD_SILENCE = 30.0
 """Without a byte of an index or a file server, until the next try."""
 PEER_SILENCE = 60.0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
 
 State = Literal["queued", "starting", "running", "ok", "failed", "stopped", "lost", "unknown"]
-"""`queued`: a job of Slurm that has not begun."""
+"""`queued`: a job of a queue that has not begun."""
 STATES: frozenset[str] = frozenset(("queued", "starting", "running", "ok", "failed", "stopped", "lost", "unknown"))
 FINAL: frozenset[str] = frozenset(("ok", "failed", "stopped", "lost"))
 """The states of a run or a rank that has ended."""
@@ -35,7 +35,7 @@ class Detail(NamedTuple):
     """What a program of ipexctl reports, for other programs: more exact than a failure's `kind`.
 
     By the supervisor:  wrapper-killed, silent, cut-off, gave-up, unreadable (of lost ranks); not-begun {seconds};
-                        no-starter {place}; mpirun-not-started, rank-not-started {why};
+                        no-starter {place}; unreachable {place, why}; mpirun-not-started, rank-not-started {why};
                         mpirun-signalled, mpirun-ended, wrapper-signalled, wrapper-ended {how}
     By a rank wrapper:  no-directory, no-command, setup-failed {place, file, what}; no-way-back {place, why}; wrong-mpi
     By a verification:  wrong-mpi, wrong-result {what}
@@ -246,6 +246,9 @@ class Attempt(NamedTuple):
     reason: str = ""
     first_failure: Failure | None = None
     ended: float | None = None
+    hosts: tuple[str, ...] = ()
+    """Empty in records of older versions."""
+    world_size: int = 0
 
 
 class Mpirun(NamedTuple):
@@ -268,17 +271,17 @@ _WAITING = frozenset(
 )
 _ACTIVE = frozenset(("RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"))
 GONE = "GONE"
-"""In place of a state: Slurm does not know the job, or no longer."""
+"""In place of a state: the queue does not know the job, or no longer."""
 
 
-class SlurmJob(NamedTuple):
-    """The job of a run that was submitted to Slurm, as Slurm and its script tell of it (`common/batch_job.py`)."""
+class QueueJob(NamedTuple):
+    """The job of a submitted run, as the queue and the script of the job tell of it (`common/batch_job.py`)."""
 
     id: str = ""
     state: str = ""
-    """Slurm's word: PENDING, RUNNING, TIMEOUT, NODE_FAIL …; GONE if it does not know the job, empty if it is silent."""
+    """The queue's word: PENDING, RUNNING, TIMEOUT, NODE_FAIL …; GONE: it does not know the job; empty: it is silent."""
     reason: str = ""
-    """Slurm's word for the state, such as Priority or Resources."""
+    """The queue's word for the state, such as Priority or Resources."""
     exit_code: int | None = None
     node: str = ""
     """The first node, which has the script and the supervisor."""
@@ -366,11 +369,13 @@ class RunStatus(NamedTuple):
     network: NetworkCost | None = None
     """None on one host, and where it can't be known."""
     job_end: str = ""
-    """What Slurm did that stopped it, such as TIMEOUT: a word that `slurm.describe_run_end` knows."""
+    """What its queue did that stopped it, such as TIMEOUT: a word that `job_words.py` knows."""
     notes: bool = False
     """Whether `output.notes` says which lines of the output are ipexctl's; false in records of older versions."""
-    slurm: SlurmJob | None = None
+    slurm: QueueJob | None = None
     """Of a submitted run that has not begun, or whose job was ended from outside."""
+    hosts: tuple[str, ...] = ()
+    """Those of this attempt, in the order of their ranks; empty in records of older versions."""
 
     @property
     def output_lost(self) -> LostOutput | None:
@@ -383,6 +388,11 @@ class RunStatus(NamedTuple):
     def is_over(self) -> bool:
         return self.state in FINAL
 
+    @property
+    def is_submitted(self) -> bool:
+        """Of a submitted run, its job alone says how it is."""
+        return self.slurm is not None
+
     def to_json(self) -> Json:
         document: Json = {"schema": SCHEMA, **as_json(self._replace(ranks=()))}
         document["supervisor"]["host"] = document.pop("node0")
@@ -392,6 +402,11 @@ class RunStatus(NamedTuple):
         if self.slurm is None:
             del document["slurm"]
         return document
+
+
+def with_job(document: Json, job: QueueJob) -> Json:
+    """The document of a status, with what is known of the run's job."""
+    return {**document, "slurm": job._asdict()}
 
 
 def read_status(document: object) -> RunStatus:

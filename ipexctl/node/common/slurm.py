@@ -1,8 +1,8 @@
-"""Asks Slurm about a job, reads what it shows, and words what it did: for nodes, login nodes and the control machine.
+"""Asks Slurm about a job, and reads what it shows: for nodes, login nodes and the control machine.
 
-In come the number of a job, or what a command printed; out go a `SlurmJob`, the word for what Slurm did to a run, and
-its sentence. Slurm is asked here alone: by `call`, which fails without an answer, by `ask`, which does without, or by a
-command that goes on while its caller works. The rule: what Slurm prints is read by its fields.
+In come the number of a job, or what a command printed; out go a `QueueJob` and the word for what Slurm did to a run.
+Slurm is asked here alone: by `call`, which fails without an answer, by `ask`, which does without, or by a command that
+goes on while its caller works. The rule: what Slurm prints is read by its fields.
 
 A process in an allocation has variables of the job (its number, its nodes), of the step, and of its own task. Both ends
 of a session over srun, and the supervisor that starts ranks by srun, pass on the first alone.
@@ -17,8 +17,9 @@ import subprocess
 from typing import Mapping, Sequence
 
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.limits import SLURM_ANSWER
-from ipexctl.node.common.records import GONE, SlurmJob
+from ipexctl.node.common.job_words import PREEMPTED, REQUEUED, describe_run_end
+from ipexctl.node.common.limits import QUEUE_ANSWER
+from ipexctl.node.common.records import QueueJob
 
 OF_SLURM = ("SLURM_", "SLURMD_", "SRUN_", "PMI_", "PMIX_")
 """All of Slurm's, and those by which its tasks join an MPI."""
@@ -53,45 +54,11 @@ def environment_of_srun(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name not in _OPTIONS_OF_SRUN}
 
 
-PREEMPTED, STEP_CANCELLED, LIMIT_NEAR, REQUEUED = "PREEMPTED", "STEP_CANCELLED", "LIMIT_NEAR", "JOB_REQUEUED"
-_JOB_ENDS = {
-    "CANCELLED": "was cancelled",
-    "TIMEOUT": "reached its time limit",
-    "NODE_FAIL": "lost a node",
-    PREEMPTED: "was preempted",
-    "OUT_OF_MEMORY": "ran out of memory",
-    "BOOT_FAIL": "had a node that did not start",
-    "DEADLINE": "reached its deadline",
-    "FAILED": "failed",
-    "COMPLETED": "is over",
-    "COMPLETING": "was ended, as by scancel",
-    REQUEUED: "was put into the queue again",
-}
-"""Slurm's word for the state of a job that has ended, or is about to: what happened to it."""
-_ENDS = {
-    **{word: f"its Slurm job{{}} {text}" for word, text in _JOB_ENDS.items()},
-    STEP_CANCELLED: "the Slurm step of its ranks was cancelled",
-    LIMIT_NEAR: "the time limit of its Slurm job was near",
-}
 _REASONS = {"TimeLimit": "TIMEOUT", "NodeDown": "NODE_FAIL"}
 """Of a job whose processes are being ended; the reason of one that was cancelled is none."""
 _MAX_TEXT = 300
 _ANSWER = 15.0
 """Seconds for an answer without which nothing can go on: the controller may be busy, and KillWait is 30 by default."""
-
-
-def describe_run_end(word: str, job: str = "") -> str:
-    """What Slurm did that stopped a run, as the end of `as …`; empty for an unknown word. `job`: its number."""
-    return _ENDS.get(word, "").format(f" {job}" if job else "")
-
-
-def describe_job_end(job: SlurmJob) -> str:
-    """How a job has ended: `its Slurm job 12 lost a node (NodeDown)`."""
-    if job.state in ("", GONE):
-        return f"its Slurm job {job.id} has ended (why is not known)"
-    state = job.state if job.is_over else "COMPLETED"  # its script has ended, and Slurm is about to notice
-    text = describe_run_end(state, job.id) or f"its Slurm job {job.id} was ended: {state}"
-    return f"{text} ({job.reason})" if job.reason else text
 
 
 def call(argv: Sequence[str], given: bytes = b"", *, failed: str = "", seconds: float = _ANSWER) -> str:
@@ -116,7 +83,7 @@ def call(argv: Sequence[str], given: bytes = b"", *, failed: str = "", seconds: 
     return done.stdout.decode(errors="replace")
 
 
-def ask(argv: Sequence[str], *, seconds: float = SLURM_ANSWER) -> str:
+def ask(argv: Sequence[str], *, seconds: float = QUEUE_ANSWER) -> str:
     """What a command prints that asks Slurm; empty without an answer."""
     with contextlib.suppress(AgentError):
         return call(argv, seconds=seconds)
@@ -153,14 +120,14 @@ def show_job(job: str) -> list[str]:
     return ["scontrol", "show", "job", "-o", job]
 
 
-def read_job(shown: str, run: str = "") -> SlurmJob | None:
+def read_job(shown: str, run: str = "") -> QueueJob | None:
     """A job in what `show_job` prints; None if there is none, or none of the name `run`. Pure."""
     fields = _fields(shown)
     if not ("JobState" in fields and fields["JobId"].isdigit() and run in ("", fields.get("JobName"))):
         return None
     reason = fields.get("Reason", "")
     reason = "" if reason in ("None", "(null)") else reason
-    job = SlurmJob(fields["JobId"], fields["JobState"], reason, node=fields.get("BatchHost", ""))
+    job = QueueJob(fields["JobId"], fields["JobState"], reason, node=fields.get("BatchHost", ""))
     return job._replace(exit_code=_number(fields.get("ExitCode", "").partition(":")[0])) if job.is_over else job
 
 
@@ -194,20 +161,7 @@ def job_end_in(shown: str, restarts: int | None = None) -> str:
         return PREEMPTED
     if job.state == "COMPLETING":
         return _REASONS.get(job.reason, job.state)
-    return job.state if job.state in _ENDS else ""
-
-
-_STEP_CANCELLED = re.compile(r"^slurmstepd\S*: error: \*\*\* STEP [0-9.]+ ON \S+ CANCELLED AT ", re.MULTILINE)
-_TASK_EXITED = re.compile(r"^srun: error: \S+: tasks? \S+: Exited ", re.MULTILINE)
-
-
-def is_step_cancelled(log: str) -> bool:
-    """Whether srun prints that its step was cancelled, which kills all tasks at once: no task has exited by itself.
-
-    srun prints the same line if it is ended itself, after it has waited for tasks. Slurm can't be asked: it forgets a
-    step that is over. Pure.
-    """
-    return _STEP_CANCELLED.search(log) is not None and _TASK_EXITED.search(log) is None
+    return job.state if describe_run_end(job.state) else ""
 
 
 _LEFT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)")

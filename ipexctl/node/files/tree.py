@@ -37,6 +37,7 @@ from ipexctl.node.common.home_entries import STATE_DIRECTORY
 from ipexctl.node.common.limits import TREE_LOCK
 from ipexctl.node.common.liveness import LEASE_LIMITS, liveness_of
 from ipexctl.node.common.processes import boot_id, command_lines
+from ipexctl.node.common.queue_files import is_submitted
 from ipexctl.node.common.store_lock import store_lock
 from ipexctl.node.files.manifest import ManifestEntry, identity_of
 from ipexctl.node.files.replies import Generation, TreesReply
@@ -219,7 +220,7 @@ def has_ended(tree: ProjectTree, run: str) -> bool:
     rundir = tree.home + b"/runs/" + encode_name(run)
     has_job = os.path.exists(rundir + b"/job.json")
     is_elsewhere = lease.get("machine", os.uname().nodename) != os.uname().nodename
-    if os.path.isdir(rundir + b"/slurm"):
+    if is_submitted(decode_name(rundir)):
         from ipexctl.node.common.batch_job import is_finished  # few runs were submitted
 
         is_over = is_finished(os.fsdecode(rundir), document)

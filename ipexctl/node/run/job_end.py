@@ -1,7 +1,7 @@
 """Decides what a job of Slurm means for the end of a run in it: whether that stopped the run, and whether it goes on.
 
 In come the end that the supervisor has found, as a `RunEnd`, and what Slurm shows of the job; out goes a `JobVerdict`,
-which the record gets. All of it is pure; `slurm_job.py` asks Slurm and puts the job into the queue again.
+which the record gets. All of it is pure; `run_job.py` asks Slurm and puts the job into the queue again.
 
 A run that was submitted with --requeue ends as `queued` if its job begins again: after preemption, at the time limit,
 and if a node does not answer. Slurm notices such a node minutes later, when this job would be over, so the supervisor
@@ -12,10 +12,11 @@ a signal is Slurm's doing if Slurm says that it ends the job.
 
 from __future__ import annotations
 
+import re
 import signal
 from typing import TYPE_CHECKING, NamedTuple
 
-from ipexctl.node.common import slurm
+from ipexctl.node.common import job_words, slurm
 
 if TYPE_CHECKING:
     from ipexctl.node.common.records import Attempt, Failure, State
@@ -25,6 +26,19 @@ MOST_LOSSES = 3
 """Attempts in a row that lost a node, after which the run has failed."""
 _LOST_NODE = ("silent", "cut-off")
 """The details of a node that does not answer."""
+
+
+_STEP_CANCELLED = re.compile(r"^slurmstepd\S*: error: \*\*\* STEP [0-9.]+ ON \S+ CANCELLED AT ", re.MULTILINE)
+_TASK_EXITED = re.compile(r"^srun: error: \S+: tasks? \S+: Exited ", re.MULTILINE)
+
+
+def is_step_cancelled(log: str) -> bool:
+    """Whether srun prints that its step was cancelled, which kills all tasks at once: no task has exited by itself.
+
+    srun prints the same line if it is ended itself, after it has waited for tasks. Slurm can't be asked: it forgets a
+    step that is over. Pure.
+    """
+    return _STEP_CANCELLED.search(log) is not None and _TASK_EXITED.search(log) is None
 
 
 class RunEnd(NamedTuple):
@@ -71,7 +85,7 @@ class JobVerdict(NamedTuple):
     reason: str
     first: Failure | None
     word: str
-    """One that `slurm.describe_run_end` knows; empty if Slurm has done nothing."""
+    """One that `job_words.describe_run_end` knows; empty if Slurm has done nothing."""
 
 
 def _detail_of(failure: Failure | None) -> str:
@@ -81,9 +95,9 @@ def _detail_of(failure: Failure | None) -> str:
 def find_word(end: RunEnd, shown: str, restarts: int, *, is_step_cancelled: bool) -> str:
     """What Slurm did to the run. `shown`: the job, as `show_job` prints it; empty if it was not asked. Pure."""
     if end.is_by_limit:
-        return slurm.LIMIT_NEAR
+        return job_words.LIMIT_NEAR
     word = slurm.job_end_in(shown, restarts)
-    return word or (slurm.STEP_CANCELLED if end.is_by_signal and is_step_cancelled else "")
+    return word or (job_words.STEP_CANCELLED if end.is_by_signal and is_step_cancelled else "")
 
 
 def should_requeue(end: RunEnd, word: str) -> bool:
@@ -91,7 +105,7 @@ def should_requeue(end: RunEnd, word: str) -> bool:
     if end.is_silent:
         return False
     if word:
-        return word == slurm.LIMIT_NEAR
+        return word == job_words.LIMIT_NEAR
     return end.has_lost_node and _losses(end.attempts) < MOST_LOSSES - 1
 
 
@@ -113,6 +127,6 @@ def judge(end: RunEnd, word: str, *, begins_again: bool) -> JobVerdict:
     if begins_again:
         # The next start of the job goes on with this record; until then the run waits.
         why = f"{end.reason}; " if end.has_lost_node else ""
-        reason = why + slurm.describe_run_end(slurm.REQUEUED)
-        verdict = verdict._replace(state="queued", reason=reason, word=slurm.REQUEUED)
+        reason = why + job_words.describe_run_end(job_words.REQUEUED)
+        verdict = verdict._replace(state="queued", reason=reason, word=job_words.REQUEUED)
     return verdict

@@ -13,7 +13,7 @@ The kinds, with their fields:
 
     restart      attempt, restarts, reason    begins the next attempt, in all files with output
     checkpoint   text                         what an exchange of checkpoints does, in the stderr of rank 0
-    job-limit    job, seconds                 the time limit of the Slurm job is near, in the stderr of rank 0
+    job-limit    job, seconds                 the time limit of the job is near, in the stderr of rank 0
     gap          bytes, host                  output is missing: the disk of the host had no room
     not-started  host, reason                 the command could not be started, in the stderr of its rank
 """

@@ -24,7 +24,6 @@ from ipexctl.node.common.files import (
     disk_usage,
     home_of,
     read_json,
-    waits_in_queue,
     write_atomically,
 )
 from ipexctl.node.common.guarded_directory import GuardedDirectory
@@ -33,6 +32,7 @@ from ipexctl.node.common.home_entries import REMOVED_RUN, is_run, list_names, re
 from ipexctl.node.common.limits import PRUNE_LOCK
 from ipexctl.node.common.liveness import DAY, RETENTION_LIMITS, liveness_of
 from ipexctl.node.common.processes import command_lines
+from ipexctl.node.common.queue_files import waits_in_queue
 from ipexctl.node.common.records import FINAL, read_status
 from ipexctl.node.common.store_lock import store_lock
 from ipexctl.node.run.replies import PrunedRun, PruneReply

@@ -15,18 +15,18 @@ import signal
 import time
 from typing import Sequence, TypedDict
 
-from ipexctl.node.common import batch_job, slurm
+from ipexctl.node.common import batch_job
 from ipexctl.node.common.answer import AgentError, Json, answer, emit, emit_frames
 from ipexctl.node.common.clock import wait_until
 from ipexctl.node.common.files import (
     RunReference,
     home_of,
-    read_json,
     rundir_of,
     write_json_atomically,
 )
 from ipexctl.node.common.home_entries import release_trees
 from ipexctl.node.common.processes import ProcessIdentity, is_caught
+from ipexctl.node.common.queue_files import is_submitted
 from ipexctl.node.common.records import FINAL, RunStatus
 from ipexctl.node.run.stack_dumps import dump_path, encode_dump, new_dump_id
 from ipexctl.node.run.status_file import NoRecord, read_pruned, read_status_file
@@ -80,18 +80,16 @@ def stop(request: StopRequest) -> Json:
     try:
         stored = read_status_file(rundir)
     except NoRecord:
-        if not batch_job.is_submitted(rundir):
+        if not is_submitted(rundir):
             raise
         return cancel_job(rundir, request["wait"])
     state_before, supervisor = stored.status.state, stored.status.supervisor
     if state_before == "queued":
-        if slurm.own_job() == batch_job.job_id(rundir):  # the call that has started it, in a job that is being ended
+        if batch_job.is_own(rundir):  # the call that has started it, in a job that is being ended
             return {"status": stored.document, "was": state_before}
         return cancel_job(rundir, request["wait"])
     if not stored.status.is_over and is_in_a_job(rundir, supervisor):
-        # To the script alone, which stops the run.
-        argv = ["scancel", "--batch", "--signal=USR2", batch_job.job_id(rundir)]
-        slurm.call(argv, failed="Slurm has not passed it on")
+        batch_job.signal_script(rundir)
         emit("signalled")
         wait_until(lambda: read_status_file(rundir).status.is_over, request["wait"], 0.2)
     elif not stored.status.is_over:
@@ -166,11 +164,8 @@ def dump(request: DumpRequest) -> Json:
 def signal_on_node(request: RunReference, status: RunStatus, number: int) -> None:
     """Signal the supervisor by a step on its node, where the run's own copy of the agent does it."""
     rundir = rundir_of(request)
-    python = str(read_json(os.path.join(batch_job.directory_of(rundir), "request.json")).get("python") or "python3")
-    argv = [*slurm.step_argv(status.node0, batch_job.job_id(rundir)), python, "-IS", f"{rundir}/agent.zip"]
     line = json.dumps({"home": request["home"], "id": request["id"], "signal": int(number)}).encode() + b"\n"
-    failed = f"the run's supervisor on {status.node0} can't be reached by srun"
-    slurm.call([*argv, "run.runs", "signal"], line, failed=failed)
+    batch_job.call_agent(rundir, status.node0, ["run.runs", "signal"], line)
 
 
 def signal_supervisor(request: StopRequest) -> Json:

@@ -1,7 +1,7 @@
 """Reads `status.json` of a run on node0; a run whose supervisor has died is marked as lost.
 
 In comes the directory of a run; out goes a `StoredStatus`, or an AgentError. `liveness.py` decides whether a supervisor
-has died; of a run in a queue's job, Slurm is asked before, where another machine reads the file or the run waits.
+has died; of a run in a queue's job, the queue is asked before, where another machine reads the file or the run waits.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.clock import seconds_since
 from ipexctl.node.common.files import write_json_atomically
+from ipexctl.node.common.job_words import describe_job_end, describe_run_end
 from ipexctl.node.common.json_parser import JsonError, parse_object, read_json_file
 from ipexctl.node.common.liveness import REPORT_LIMITS, age_for_follower, liveness_of
-from ipexctl.node.common.records import FINAL, RunStatus, read_status
-from ipexctl.node.common.slurm import describe_job_end, describe_run_end
+from ipexctl.node.common.queue_files import is_submitted
+from ipexctl.node.common.records import FINAL, RunStatus, read_status, with_job
 
 if TYPE_CHECKING:
-    from ipexctl.node.common.records import SlurmJob
+    from ipexctl.node.common.records import QueueJob
 
 
 class NoRecord(AgentError):
@@ -81,12 +82,12 @@ def read_document(path: str) -> StoredStatus:
     return StoredStatus(read_status(document), document, written)
 
 
-def _job_of(rundir: str, status: RunStatus, silent_for: float) -> SlurmJob | None:
-    """The job of a submitted run, if Slurm or its script tells how it is; None where they can't, and for other runs.
+def _job_of(rundir: str, status: RunStatus, silent_for: float) -> QueueJob | None:
+    """The job of a submitted run, if its queue or script tells how it is; None where they cannot.
 
     It is asked only by another machine with the same home, of a run that has been silent, or that waits again.
     """
-    if not os.path.isdir(os.path.join(rundir, "slurm")):
+    if not is_submitted(rundir):
         return None
     if status.state != "queued" and status.supervisor.is_of_this_machine:
         return None
@@ -98,17 +99,17 @@ def _job_of(rundir: str, status: RunStatus, silent_for: float) -> SlurmJob | Non
     return job if job is not None and (job.state or job.script_code is not None) else None
 
 
-def _waiting_again(stored: StoredStatus, job: SlurmJob) -> StoredStatus:
-    """A run whose job Slurm has put into the queue again, as after the failure of a node, or has just begun again.
+def _waiting_again(stored: StoredStatus, job: QueueJob) -> StoredStatus:
+    """A run whose job was put into the queue again, as after the failure of a node, or has just begun again.
 
     Until a job has ended that is put into the queue again, which takes minutes on a lost node, its state is COMPLETING.
     """
     waits = job.is_waiting or (stored.status.state == "queued" and job.state == "COMPLETING")
-    document = {**stored.document, "state": "queued" if waits else "starting", "slurm": job._asdict()}
+    document = with_job({**stored.document, "state": "queued" if waits else "starting"}, job)
     return stored._replace(status=read_status(document), document=document)
 
 
-def as_lost(document: Json, at: float, job: SlurmJob | None = None) -> Json:
+def as_lost(document: Json, at: float, job: QueueJob | None = None) -> Json:
     ranks = [
         {**entry, "state": entry.get("state") if entry.get("state") in FINAL else "lost"}
         for entry in document["ranks"]
@@ -117,7 +118,7 @@ def as_lost(document: Json, at: float, job: SlurmJob | None = None) -> Json:
     lost = {**document, "state": "lost", "reason": "its supervisor on node0 has died", "ended": at, "ranks": ranks}
     if job is None:
         return lost
-    lost.update(reason=describe_job_end(job), slurm=job._asdict())
+    lost = with_job({**lost, "reason": describe_job_end(job)}, job)
     if document.get("state") == "queued":  # its supervisor had ended it in order
         is_stopped, nodes = job.notice == "stop", ", ".join(job.without_home)
         is_cancelled, word = job.state == "CANCELLED" or is_stopped, "" if is_stopped else job.state

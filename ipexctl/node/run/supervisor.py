@@ -19,7 +19,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from ipexctl.node.common import slurm, sockets
+from ipexctl.node.common import sockets
 from ipexctl.node.common.answer import emit
 from ipexctl.node.common.files import write_atomically
 from ipexctl.node.common.job import StartRequest, SupervisorRequest
@@ -28,6 +28,7 @@ from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.run.daemonize import daemonize
 from ipexctl.node.run.loop import SupervisorLoop
+from ipexctl.node.run.run_job import is_in_job
 
 if TYPE_CHECKING:
     from io import BufferedReader
@@ -42,7 +43,7 @@ def reply_and_follow(reply: str, stdin: BufferedReader) -> int:
     if stdin.peek(1):
         from ipexctl.node.run import follow  # imported while mpirun starts
 
-        if slurm.own_job():  # it signals all processes of a job; this one tells how the run ends
+        if is_in_job():  # it signals all processes of a job; this one tells how the run ends
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
         return follow.main("follow", stdin)

@@ -18,12 +18,16 @@ from ipexctl.facts.internal import addresses_among
 from ipexctl.facts.packages import running_pythons, ways_to_python
 from ipexctl.hosts.home import check_same_home
 from ipexctl.hosts.nodeset import fold
+from ipexctl.hugging_face import hf_home
+from ipexctl.launch.hub import NO_HUB, Hub
+from ipexctl.launch.hub_use import NO_USE, HubUse
 from ipexctl.launch.request import RankEnv
 from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import HostError
 from ipexctl.run.start.preflight.connectivity import Node0Files, read_node0
+from ipexctl.run.start.preflight.hub import ask_hosts
 from ipexctl.run.start.preflight.paths import check_paths
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.stack.env.record import records_of
@@ -65,6 +69,8 @@ class RunContext:
     node0: Node0Files = field(default_factory=Node0Files)
     starter: Starter = OVER_SSH
     """The way to the hosts, and from node0 to the others."""
+    hub: Hub = NO_HUB
+    """What the script needs of a hub, and what the hosts have of it."""
     job: str = ""
     """The number of the scheduler's job of which the hosts are nodes, as far as is known; empty outside one."""
     job_seconds: int | None = None
@@ -92,11 +98,15 @@ def gather(
     pool: SessionPool,
     *,
     unsynced: str = "",
+    hub: HubUse = NO_USE,
+    work: str = "",
     dry_run: bool = False,
     before_install: bool = False,
     probed: Sequence[HostFacts] = (),
 ) -> RunContext:
     """Ask all hosts at once. `unsynced` is a path that every host must have, because it is not synced.
+
+    `hub` is what the script needs of a hub, `work` the directory of the ranks, below their tree if it is relative.
 
     `probed` are the hosts' facts, if they were gathered before and nothing was installed since.
     With `dry_run`, an environment that no host has is planned as `ipexctl install` would make it. With
@@ -107,12 +117,14 @@ def gather(
     job = starter.job(os.environ)
     time_left = run_in_background(lambda: starter.seconds_left(job) if job else None, "job")
     paths = run_in_background(lambda: check_paths(hosts, spec, pool, unsynced), "paths")
+    of_hub = run_in_background(lambda: ask_hosts(hosts, spec, hub, work, pool), "hub")
     node0_files = run_in_background(
         lambda: read_node0(pool.session(node0), spec.home, pool.cancel) if others else Node0Files(), "node0"
     )
     # All answers are read before a failure is raised: an abandoned gather cancels the pool, and so a whole playbook.
     probed = probed or tuple(gather_facts(hosts, pool, home=spec.home, timeout=spec.timeout))
     wait((paths,))
+    wait((of_hub,))
     wait((node0_files,))
     facts = complete_facts(hosts, probed)
     home = next(host_facts.home.path for host_facts in facts.values() if host_facts.home)
@@ -151,6 +163,7 @@ def gather(
         (*checked.notes, *notes),
         files,
         starter,
+        replace(of_hub.result(), home=hf_home(home)),
         job,
         time_left.result(),
     )

@@ -39,8 +39,10 @@ from ipexctl.run.start.begin import Launch, clean_up, job_of
 from ipexctl.run.start.commit import find_commit
 from ipexctl.run.start.context import RunContext, gather
 from ipexctl.run.start.exclusive import HostLocks, Obstacles, lock_hosts, refusal
+from ipexctl.run.start.pool import check_whole, first_hosts, spec_of_all
 from ipexctl.run.start.preflight.before_install import likely_nodes
 from ipexctl.run.start.preflight.connectivity import NoLogin, check_connectivity
+from ipexctl.run.start.preflight.hub import find_use
 from ipexctl.run.start.preflight.imports import check_script, with_environment
 from ipexctl.run.start.preflight.paths import check_data
 from ipexctl.run.start.preflight.resume import check_resumed
@@ -97,7 +99,13 @@ class _Start:
     on_step: Callable[[str], None]
     """Gets each step that the user sees."""
     on_note: Callable[[str], None]
-    """Gets advice."""
+    """Gets advice, with the options of the call in each command to type."""
+
+    @classmethod
+    def of(
+        cls, call: RunCall, pool: SessionPool, on_step: Callable[[str], None], on_note: Callable[[str], None]
+    ) -> _Start:
+        return cls(call, pool, on_step, lambda text: on_note(call.options.apply(text)))
 
 
 class _Undo(ExitStack):
@@ -123,9 +131,10 @@ def plan_run(
             query = begin_query(start_reading(spec, project, on_step), call.hosts, spec, pool, lease=None)
             if query is not None:
                 at_end.callback(wait, (query,))
-            context, plan = _plan(_Start(call, pool, on_step, on_note), query, run, dry_run=True)
+            context, plan, _ = _plan(_Start.of(call, pool, on_step, on_note), query, run, dry_run=True)
             tree, _ = upload_project(query, spec, project, context, on_step)
-            plan = replace(plan, notes=(*notes_on(plan.other_runs, time.time()), *plan.notes))
+            notes = (*notes_on(plan.other_runs, time.time()), *plan.notes)
+            plan = replace(plan, notes=tuple(map(call.options.apply, notes)))
             return PlannedRun(_plan_in(tree, plan, project), context)
     except StartError as error:
         return error.failure
@@ -145,7 +154,7 @@ def start_run(
     Steps are told to `on_step`, advice to `on_note`. `reading`: the project, if `start_reading` was called before.
     `probed`: the facts, if they were gathered just before.
     """
-    start = _Start(call, pool, on_step, on_note)
+    start = _Start.of(call, pool, on_step, on_note)
     hosts, spec, project = call.hosts, call.spec, call.project
     registry, undo = RunRegistry(), _Undo()
     run = given_id(os.environ)
@@ -163,26 +172,26 @@ def start_run(
             query = begin_query(reading, hosts, spec, pool, lease=run)
             if query is not None:
                 undo.on_hosts(partial(release_tree, query, hosts, spec, pool, lease=run))
-            context, plan = _plan(start, query, run, locks=locks, probed=probed)
+            context, plan, whole = _plan(start, query, run, locks=locks, probed=probed)
 
             _refuse_bad_project(reading, wait_for_it=False)  # then the hosts need no check
-            preflight = _begin_preflight(start, context, plan, undo)
+            preflight = _begin_preflight(start, context, whole, undo)
             _refuse_bad_project(reading)  # while no host has a file of the run
-            record = run_record(run, context, plan, call, pool.connector.options)
-            launch = _begin_launch(start, record, context, plan, retention, registry, undo)
+            record = run_record(run, context, plan, whole, call, pool.connector.options)
+            launch = _begin_launch(start, record, context, whole, retention, registry, undo)
 
             tree, upload_seconds = upload_project(query, spec, project, context, on_step, preflight)
             check_data(hosts, spec, project.root, tree, pool)
             if spec.sync and (text := files_in_other_generations(tree, project.subdirectory, registry.all())):
                 on_note(text)
-            plan = _plan_in(tree, plan, project)
-            if text := check_resumed(nodes_of(context, plan), spec, plan, pool):
+            plan, whole = _plan_in(tree, plan, project), _plan_in(tree, whole, project)
+            if text := check_resumed(nodes_of(context, whole), spec, plan, pool):
                 on_note(text)
             record = replace(record, cwd=plan.cwd)
             registry.save(record)
             before = {"checks": time.monotonic() - began - upload_seconds, "sync": upload_seconds}
             document = plan_document(context, plan, spec, find_commit(project.root), before)
-            launch.upload_jobs(partial(job_of, plan, _secrets(spec)), document)
+            launch.upload_jobs(partial(job_of, whole, _secrets(spec)), document)
 
             connectivity = preflight.result()
             clear_pending(registry.directory, run)  # from here on, node0 knows whether the run lives
@@ -192,7 +201,8 @@ def start_run(
     except StartError as error:
         return error.failure
     run_in_background(lambda: prune_local(registry, retention), "prune")
-    return StartedRun(record, plan, launch, (*plan.notes, *logind_notes(context)), document)
+    notes = tuple(map(call.options.apply, (*plan.notes, *logind_notes(context))))
+    return StartedRun(record, plan, launch, notes, document)
 
 
 def _plan(
@@ -203,13 +213,16 @@ def _plan(
     locks: HostLocks | None = None,
     probed: Sequence[HostFacts] = (),
     dry_run: bool = False,
-) -> tuple[RunContext, LaunchPlan]:
-    """Gather what the plan needs, and make it; notes go out. Raises a StartError, and a UserError for ranks to show
-    that do not exist."""
+) -> tuple[RunContext, LaunchPlan, LaunchPlan]:
+    """Gather what the plan needs, and make it, with the plan of all hosts that the run may use; notes go out. Raises a
+    StartError, and a UserError for ranks to show that do not exist."""
     call = start.call
     spec, project = call.spec, call.project
     unsynced = project.executed_path(spec)
-    context = gather(call.hosts, spec, start.pool, unsynced=unsynced, dry_run=dry_run, probed=probed)
+    hub, work = find_use(spec, project), project.work_path(spec)
+    context = gather(
+        call.hosts, spec, start.pool, unsynced=unsynced, hub=hub, work=work, dry_run=dry_run, probed=probed
+    )
     notes = list(context.notes)
     if dry_run:
         if query is not None:
@@ -227,12 +240,35 @@ def _plan(
         notes += (*job_notes(context, is_followed=spec.is_followed), *restart_notes(context, plan, spec))
     for text in (*notes, *script_notes(context, plan, spec, project)):
         start.on_note(text)
+    whole = _plan_of_all(context, spec, project, run, earlier, plan)
     if spec.trial:
-        return context, plan
+        return context, plan, whole
     text, note = notes_on_measurement(plan, context, spec, project)
     if note:  # what `autotune` has measured is no longer what runs
         start.on_note(note)
-    return context, replace(plan, choices=(*plan.choices, text)) if text else plan
+    return context, replace(plan, choices=(*plan.choices, text)) if text else plan, whole
+
+
+def _plan_of_all(
+    context: RunContext,
+    spec: RunSpec,
+    project: ProjectLocation,
+    run: str,
+    earlier: EarlierMemory | None,
+    plan: LaunchPlan,
+) -> LaunchPlan:
+    """The plan of all hosts that the run may use, of which some may wait. Pure. Raises a StartError."""
+    if not spec.has_pool:
+        return plan
+    whole = plan
+    if spec.spares:
+        of_all = spec_of_all(spec, plan)
+        if isinstance(of_all, Refusal):
+            raise StartError(StartFailure.of_refusal(of_all))
+        whole = make_plan(context, of_all, project, run, earlier)
+    if (refusal := check_whole(context, spec, whole)) is not None:
+        raise StartError(StartFailure.of_refusal(refusal))
+    return whole
 
 
 def needs_login_check(context: RunContext, plan: LaunchPlan, spec: RunSpec) -> bool:
@@ -323,7 +359,7 @@ def make_plan(
     plan = plan_launch(
         LaunchRequest(
             spec=spec,
-            hosts=context.hosts,
+            hosts=first_hosts(context.hosts, spec),
             facts=context.facts,
             internal=context.addresses,
             env=context.env,
@@ -338,6 +374,7 @@ def make_plan(
             earlier_memory=earlier,
             given=given,
             stated=stated,
+            hub=context.hub,
             uses_accelerate=by_accelerate,
         )
     )
@@ -406,14 +443,14 @@ def _begin_launch(
     start: _Start,
     record: RunRecord,
     context: RunContext,
-    plan: LaunchPlan,
+    whole: LaunchPlan,
     retention: RetentionLimits,
     registry: RunRegistry,
     undo: _Undo,
 ) -> Launch:
     """Let the supervisor start on node0, where it waits for its job and the mpirun line."""
     undo.callback(registry.remove, record.id)
-    launch = Launch(record.nodes, launch_records(record, context, plan, start.call.spec, retention), start.pool)
+    launch = Launch(record.nodes, launch_records(record, context, whole, start.call.spec, retention), start.pool)
     launch.start_supervisor()
     undo.on_hosts(launch.abandon)
     return launch
@@ -440,7 +477,8 @@ def _secrets(spec: RunSpec) -> dict[str, str]:
 def remove_job_files(hosts: Sequence[Host], record: RunRecord, pool: SessionPool) -> None:
     """Remove token and secrets from the nodes of a run that failed or was stopped before all ranks had read them."""
     names = hosts_with_job_files(record, read_final_status(RunRegistry().directory / record.id))
-    clean_up([host for host in hosts if host.name in names], f"rm -f {shlex.quote(record.rundir)}/job.json", pool)
+    rundir = shlex.quote(record.rundir)
+    clean_up([host for host in hosts if host.name in names], f"rm -f {rundir}/job.json {rundir}/job.*.json", pool)
 
 
 def hosts_with_job_files(record: RunRecord, ended: RunStatus | None) -> frozenset[str]:

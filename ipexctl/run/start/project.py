@@ -57,6 +57,10 @@ class ProjectLocation:
         cwd = self.root / self.subdirectory
         return os.path.normpath(cwd / self.command[0] if spec.kind == "script" else cwd)
 
+    def work_path(self, spec: RunSpec) -> str:
+        """The directory of the ranks: below their tree, or the one of this machine if the project is not synced."""
+        return self.subdirectory if spec.sync else os.path.normpath(self.root / self.subdirectory)
+
 
 def locate_project(spec: RunSpec, cwd: Path, before: str = "") -> ProjectLocation:
     """Refuses a script that does not exist or is not Python.

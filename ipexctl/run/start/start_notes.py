@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.facts.system import SCHEDULERS
+from ipexctl.hosts.batch_systems import SCHEDULERS
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hosts.select import LOCAL
 from ipexctl.run.start.preflight.resume import find_resume_flag, trainer_resume_note

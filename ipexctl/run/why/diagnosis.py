@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.known_errors.match import Cause, RankOutput, bare, cause_of, shortened
 from ipexctl.known_errors.table import known_errors
+from ipexctl.node.common.job_words import describe_run_end
 from ipexctl.node.common.records import Failure, LostOutput, RankStatus, SilentRank, Throughput
-from ipexctl.node.common.slurm import describe_run_end
 from ipexctl.node.run.verdict import describe_exit, signal_name
 from ipexctl.run.dump import RankStacks, name_ranks, place_lines
 from ipexctl.run.ranks import describe_ranks
@@ -101,7 +101,7 @@ def _failed(snapshot: RunSnapshot) -> Diagnosis:
     failed = f"run {run} failed{_after(snapshot)}"
     has_hung = first is not None and first.kind == "hang"
     if has_hung or _is_over_time(first):
-        command = "run" if snapshot.status.slurm is None else "submit"
+        command = "run" if not snapshot.status.is_submitted else "submit"
         more = f"more time: ipexctl {command} --time-limit S …; a script continues from its own checkpoint"
         if has_hung:
             more = "--on-hang stop has ended it; a run that prints less often needs: ipexctl run --hang-after S …"
@@ -163,8 +163,8 @@ def _lost(snapshot: RunSnapshot) -> Diagnosis:
 
 
 def _stopped(snapshot: RunSnapshot) -> Diagnosis:
-    # The script of a Slurm job passes each stop on as SIGTERM.
-    by_stop = "by ipexctl stop, or SIGTERM" if snapshot.status.slurm is None else "by ipexctl stop, or Ctrl-C"
+    # The script of a job passes each stop on as SIGTERM.
+    by_stop = "by ipexctl stop, or SIGTERM" if not snapshot.status.is_submitted else "by ipexctl stop, or Ctrl-C"
     by = {130: "by Ctrl-C", 143: by_stop, 129: "as its call was gone"}.get(
         snapshot.status.exit_code or 0, "by a signal"
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.node.common.slurm import LIMIT_NEAR, describe_run_end
+from ipexctl.node.common.job_words import LIMIT_NEAR, describe_run_end
 from ipexctl.node.run.network_watch import ADVISED
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.text import counted, printable
@@ -40,7 +40,7 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
         attempts = f" in {counted(status.attempt + 1, 'attempt')}" if status.attempt else ""
         near = f"; {describe_run_end(LIMIT_NEAR)}" if status.job_end == LIMIT_NEAR else ""
         return [f"{subject} ended well{took}{attempts}: {size}{near}"]
-    if status.slurm is not None and not status.world_size:
+    if status.is_submitted and not status.world_size:
         return [
             f"{subject} was stopped before it began" if status.state == "stopped" else f"{subject}: {status.reason}"
         ]
@@ -49,7 +49,7 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
         by = f", as {of_job}" if of_job else ""
         return [f"{subject} was stopped{took}{by}: {size}"]
     if status.state == "lost":
-        why = printable(status.reason) if status.slurm is not None else "its supervisor on node0 died"
+        why = printable(status.reason) if status.is_submitted else "its supervisor on node0 died"
         return [
             f"{subject} is lost{took}: {why} before it recorded the end",
             f"  output until then: ipexctl logs {printable(status.id)}",

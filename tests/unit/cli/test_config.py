@@ -52,10 +52,11 @@ HARMLESS = frozenset(
         "connect_timeout",
     }
     | {"cpu", "data", "detach", "diff", "dry_run", "env", "everything", "exclude", "exclusive", "follow", "forks"}
-    | {"gather", "meter", "metric"}
+    | {"gather", "meter", "metric", "offline_hub"}
     | {"account", "nodes", "partition", "qos", "requeue", "time"}
     | {"hang_after", "host", "hostfile", "hosts", "identity", "iface", "image", "install", "internal", "ipex", "lab"}
     | {"launcher", "limit", "list_tasks", "live", "master_port", "max_restarts", "mpirun_hostfile", "n", "names"}
+    | {"min_hosts", "rejoin", "spares"}
     | {"network", "no_color", "offline", "omp", "oneccl", "plain", "port", "ppn", "quiet", "rank", "ranks", "require"}
     | {
         "require_oneccl",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from ipexctl.cli import fetch as fetch_module
 from ipexctl.cli.fetch import fetch_command
 from ipexctl.cli.wait import wait_command
 from ipexctl.files.requested import FetchResult
@@ -37,19 +37,21 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FetchRequest]]:
     """The requests of fetches, of which that from n1 is interrupted."""
     requests: list[FetchRequest] = []
 
-    def fetch_one(request: FetchRequest, *_: Any) -> tuple[FetchResult, int, PathOnHosts]:
+    def fetch_one(request: FetchRequest, *_: Any, **__: Any) -> tuple[FetchResult, PathOnHosts]:
         requests.append(request)
         is_interrupted = request.host.name == "n1"
+        if is_interrupted:
+            signal.raise_signal(signal.SIGTERM)
         result = FetchResult(request.host, "failed" if is_interrupted else "changed", dest=request.dest)
-        return result, 130 if is_interrupted else 0, PathOnHosts()
+        return result, PathOnHosts()
 
-    monkeypatch.setattr(fetch_module, "_fetch_one", fetch_one)
+    monkeypatch.setattr("ipexctl.api.fetch.fetch_files", fetch_one)
     yield requests
 
 
 def test_interrupted_fetch_from_all_hosts_still_prints_its_document(fetched: list[FetchRequest]) -> None:
     done = CliRunner().invoke(fetch_command, ["r-1:ck/", "out", "--all-hosts", "--json"])
-    assert done.exit_code == 130
+    assert done.exit_code == 143
     assert [host["status"] for host in json.loads(done.stdout)["hosts"]] == ["changed", "failed"]
     assert [request.dest for request in fetched] == ["out/n0/", "out/n1/"]
 

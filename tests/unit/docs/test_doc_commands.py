@@ -25,6 +25,7 @@ FOREIGN_OPTIONS = frozenset(
         *("cpus", "memory", "ipc"),  # docker
         *("use_ipex", "ddp_backend", "no_cuda", "use_cpu", "per_device_train_batch_size"),  # the HF Trainer
         *("resume", "resume_from_checkpoint"),  # the HF Trainer and many scripts
+        *("model_name_or_path", "model", "tokenizer_name", "dataset_name"),
     )
 )
 """Options of other programs on the pages."""

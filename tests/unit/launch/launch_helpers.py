@@ -12,6 +12,7 @@ from ipexctl.facts.network import Address, Network, Nic
 from ipexctl.facts.software import Software
 from ipexctl.facts.system import Batch, Environment
 from ipexctl.hosts.host import Host
+from ipexctl.launch.hub import NO_HUB, Hub
 from ipexctl.launch.plan import LaunchPlan, RankPlan, Setting
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchRequest, RankEnv
@@ -116,6 +117,7 @@ def request(
     given: tuple[Setting, ...] = (),
     stated: StatedBackend | None = None,
     uses_accelerate: bool = False,
+    hub: Hub = NO_HUB,
     **options: Any,
 ) -> LaunchRequest:
     """A launch request for node1, node2 … with these facts."""
@@ -134,6 +136,7 @@ def request(
         given=given,
         stated=stated,
         uses_accelerate=uses_accelerate,
+        hub=hub,
         hosts=hosts,
         facts={host.name: facts for host, facts in zip(hosts, machines, strict=True)},
         internal=addresses if internal is None else internal,

@@ -11,8 +11,8 @@ import pytest
 from slurm_shown import RUN, shown
 
 from ipexctl.node.common import batch_job
-from ipexctl.node.common.files import waits_in_queue
-from ipexctl.node.common.records import RunStatus, SlurmJob, read_status
+from ipexctl.node.common.queue_files import waits_in_queue
+from ipexctl.node.common.records import QueueJob, RunStatus, read_status
 from ipexctl.node.run.status_file import read_status_file
 from message_data import missing
 
@@ -142,7 +142,7 @@ def test_a_silent_run_is_lost_at_once_if_its_job_has_ended(rundir: Path, scontro
 
 def test_a_run_that_slurm_has_not_taken_is_not_known(rundir: Path) -> None:
     (rundir / "slurm" / "job").unlink()
-    assert SlurmJob().run_state == "unknown"
+    assert QueueJob().run_state == "unknown"
     assert status_of(rundir).state == "unknown"
 
 

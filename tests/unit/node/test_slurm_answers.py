@@ -10,7 +10,7 @@ from slurm_shown import shown
 
 from agent_helpers import wait_until
 from ipexctl.node.run.machine_state import TimeLeft
-from ipexctl.node.run.slurm_job import ANSWER, RunJob
+from ipexctl.node.run.run_job import ANSWER, RunJob
 
 
 @pytest.mark.parametrize(

@@ -6,29 +6,31 @@ import pytest
 from slurm_shown import RUN, shown
 
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.records import GONE, SlurmJob
-from ipexctl.node.common.slurm import (
+from ipexctl.node.common.job_words import (
     LIMIT_NEAR,
     PREEMPTED,
     REQUEUED,
     STEP_CANCELLED,
-    ask,
-    call,
     describe_job_end,
     describe_run_end,
+)
+from ipexctl.node.common.records import GONE, QueueJob
+from ipexctl.node.common.slurm import (
+    ask,
+    call,
     environment_of_srun,
-    is_step_cancelled,
     job_end_in,
     read_job,
     seconds_left,
     variables_of_job,
 )
+from ipexctl.node.run.job_end import is_step_cancelled
 
 
 def test_a_job_is_read_by_its_fields() -> None:
     reason = "Nodes_required_for_job_are_DOWN,_DRAINED"
-    assert read_job(shown("PENDING", reason)) == SlurmJob("12", "PENDING", reason, node="node2")
-    assert read_job(shown("FAILED", code="77:0"), RUN) == SlurmJob("12", "FAILED", exit_code=77, node="node2")
+    assert read_job(shown("PENDING", reason)) == QueueJob("12", "PENDING", reason, node="node2")
+    assert read_job(shown("FAILED", code="77:0"), RUN) == QueueJob("12", "FAILED", exit_code=77, node="node2")
     assert read_job(shown("RUNNING"), "another-job") is None
     assert [read_job(text) for text in ("", "garbage", "JobId= JobState=RUNNING", "JobId=12")] == [None] * 4
 
@@ -83,14 +85,14 @@ def test_step_was_cancelled_if_srun_says_so_and_no_task_has_exited() -> None:
 @pytest.mark.parametrize(
     ("job", "text"),
     [
-        (SlurmJob("12", "NODE_FAIL", "NodeDown"), "its Slurm job 12 lost a node (NodeDown)"),
-        (SlurmJob("12", "SOMETHING_NEW"), "its Slurm job 12 was ended: SOMETHING_NEW"),
-        (SlurmJob("12", "COMPLETING", script_code=1), "its Slurm job 12 is over"),
-        (SlurmJob("12", GONE), "its Slurm job 12 has ended (why is not known)"),
-        (SlurmJob("12", "", "no answer", script_code=1), "its Slurm job 12 has ended (why is not known)"),
+        (QueueJob("12", "NODE_FAIL", "NodeDown"), "its Slurm job 12 lost a node (NodeDown)"),
+        (QueueJob("12", "SOMETHING_NEW"), "its Slurm job 12 was ended: SOMETHING_NEW"),
+        (QueueJob("12", "COMPLETING", script_code=1), "its Slurm job 12 is over"),
+        (QueueJob("12", GONE), "its Slurm job 12 has ended (why is not known)"),
+        (QueueJob("12", "", "no answer", script_code=1), "its Slurm job 12 has ended (why is not known)"),
     ],
 )
-def test_the_end_of_a_job_in_words(job: SlurmJob, text: str) -> None:
+def test_the_end_of_a_job_in_words(job: QueueJob, text: str) -> None:
     assert describe_job_end(job) == text
     assert describe_run_end("SOMETHING_NEW") == ""
     assert all("Slurm" in describe_run_end(word) for word in (PREEMPTED, REQUEUED, STEP_CANCELLED, LIMIT_NEAR))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.api import hosts as api
 from ipexctl.extras.play.options import local_path
 from ipexctl.extras.play.result import Call, Result, failed_host, host_result
 from ipexctl.remote.progress import Notice
+from ipexctl.spec import SyncOptions
+from ipexctl.sync.root import find_root
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,25 +18,15 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
 
 
+def _opened(context: PlayContext, call: Call, hosts: Sequence[Host]) -> api.OpenHosts:
+    options = context.options
+    return api.OpenHosts(tuple(hosts), context.pool, options.home, options.iface, call.timeout)
+
+
 def _doctor(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
-
-    from ipexctl.doctor.run import DoctorRequest, run_doctor
-    from ipexctl.facts.gather import gather_facts
-    from ipexctl.run.registry import RunRegistry
-    from ipexctl.stack.catalog.user_table import known_rows
-
-    args, options = call.args, context.options
-    request = DoctorRequest(
-        home=options.home,
-        iface=options.iface,
-        require=args["require"],
-        network=args["network"],
-        smoke=args["smoke"],
-        rows=known_rows(os.environ),
-        node0_of=RunRegistry().node0_of,
-    )
-    probed = gather_facts(hosts, context.pool, home=options.home, timeout=call.timeout)
-    report = run_doctor(hosts, probed, request, context.pool)
+    args = call.args
+    opened = _opened(context, call, hosts)
+    report = api.doctor(opened, require=args["require"], network=args["network"], smoke=args["smoke"])
     failing_levels = ("fail", "warn") if args["warnings"] == "fail" else ("fail",)
     ignored = {*(args["ignore"] or ()), *(context.fixed if call.check else ())}
     results: dict[str, Result] = {}
@@ -58,12 +50,7 @@ def _doctor(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[
 
 
 def _trust(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
-    from ipexctl.trust import setup
-
-    options = context.options
-    change = setup.revoke if call.args["state"] == "absent" else setup.trust
-    trust_options = setup.TrustOptions(options.home, options.iface, call.timeout, call.check)
-    report = change(hosts, context.pool, trust_options)
+    report = api.trust(_opened(context, call, hosts), revoke=call.args["state"] == "absent", dry_run=call.check)
     for note in report.notes:
         context.watch(Notice(f"note: {note}"))
     if any(done.status == "changed" for done in report.hosts):
@@ -72,34 +59,11 @@ def _trust(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[s
 
 
 def _sync(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
-    from ipexctl.hosts.host import private_keys
-    from ipexctl.sync.project import read_project
-    from ipexctl.sync.root import find_root
-    from ipexctl.sync.sync import query_project
-
-    args, options, base = call.args, context.options, call.task.base
-    src = args["src"]
+    args, base, src = call.args, call.task.base, call.args["src"]
     root = find_root(None, None if src is None else local_path(base, src), base)
-    includes = tuple(args["include"] or ())
-    project = read_project(
-        root,
-        args["exclude"] or (),
-        includes=includes,
-        home=options.home,
-        allow_big=args["allow_big"],
-        secret_files=private_keys(hosts),
-        data=[root / entry for entry in args["data"] or ()],
-    )
-    report = query_project(
-        project,
-        hosts,
-        context.pool,
-        home=options.home,
-        iface=options.iface,
-        timeout=call.timeout,
-        dry_run=call.check,
-        may_update=True,
-    ).upload()
+    given = {name: tuple(args[name] or ()) for name in ("exclude", "include", "data")}
+    files = SyncOptions(**given, allow_big=args["allow_big"])
+    report = api.sync(_opened(context, call, hosts), root, files, dry_run=call.check, asks_early=False)
     for note in report.notes:
         context.watch(Notice(f"note: {note}"))
     results = {}

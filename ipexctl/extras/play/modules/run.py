@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ipexctl import api
-from ipexctl.api import Followed, RunWatcher
+from ipexctl.api import run as api
+from ipexctl.api.run import Followed, RunWatcher
 from ipexctl.extras.play.masks import masked
 from ipexctl.extras.play.modules.host_script import run_sh
 from ipexctl.extras.play.options import local_path, script_argv

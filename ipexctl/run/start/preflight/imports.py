@@ -21,6 +21,7 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import SCRIPT, NotRegularError, read_regular
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
+from ipexctl.launch.hub_use import NO_USE, HubUse, hub_use_of
 from ipexctl.limits import IMPORTS_CHECK
 from ipexctl.node.env.check import normalize
 from ipexctl.option_defaults import DEFAULT_ENV
@@ -118,6 +119,8 @@ class ScriptFile:
     """Whether it uses the Trainer of transformers without a setting for several ranks."""
     uses_accelerate: bool = False
     """Whether its ranks meet by accelerate."""
+    hub: HubUse = NO_USE
+    """The models and data of a hub that it names."""
     requirements: OwnRequirements | None = None
     """The project's file that names its packages; its path is one to type."""
     call_from_above: str = ""
@@ -242,6 +245,7 @@ def read_script(name: str, data: bytes) -> ScriptFile:
         has_trainer=has_trainer(tree),
         uses_trainer=uses_trainer(tree),
         uses_accelerate=uses_accelerate(tree),
+        hub=hub_use_of(tree, name),
     )
 
 

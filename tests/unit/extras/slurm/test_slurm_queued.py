@@ -17,7 +17,7 @@ from ipexctl.extras.slurm import shipment
 from ipexctl.extras.slurm.queued import diagnosis_of, explain, with_end_of_job, with_place
 from ipexctl.hosts.host import Host
 from ipexctl.known_errors.match import Cause
-from ipexctl.node.common.records import Failure, RunStatus, SlurmJob
+from ipexctl.node.common.records import Failure, QueueJob, RunStatus
 from ipexctl.remote.reply import Reply
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.why.diagnosis import Diagnosis
@@ -30,7 +30,7 @@ RECORD = RunRecord(
 
 
 def status(run_state: Any, /, **job: Any) -> RunStatus:
-    return RunStatus(RECORD.id, run_state, slurm=SlurmJob("12", **job))
+    return RunStatus(RECORD.id, run_state, slurm=QueueJob("12", **job))
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def status(run_state: Any, /, **job: Any) -> RunStatus:
         (status("failed", state="NEW_STATE\x1b[31m"), "NEW_STATE 12"),
         (status("lost", state="GONE"), "not known sacct 12"),
         (status("unknown", reason="Unable to contact"), "Unable contact later"),
-        (RunStatus(RECORD.id, "unknown", slurm=SlurmJob()), "no job stop"),
+        (RunStatus(RECORD.id, "unknown", slurm=QueueJob()), "no job stop"),
     ],
 )
 def test_why_a_run_has_not_begun(found: RunStatus, words: str) -> None:
@@ -72,11 +72,11 @@ CAUSE = Cause("x", "why", "fix", "likely")
 @pytest.mark.parametrize(
     ("job", "words"),
     [
-        (SlurmJob("12", state="TIMEOUT"), "12 limit"),
-        (SlurmJob("12", notice="cancelled"), "12 cancelled"),
+        (QueueJob("12", state="TIMEOUT"), "12 limit"),
+        (QueueJob("12", notice="cancelled"), "12 cancelled"),
     ],
 )
-def test_what_slurm_did_stands_before_other_causes(job: SlurmJob, words: str) -> None:
+def test_what_slurm_did_stands_before_other_causes(job: QueueJob, words: str) -> None:
     found = with_end_of_job(Diagnosis("r", "failed", "h", cause=CAUSE), RunStatus("r", "failed", slurm=job))
     assert found.cause is None
     assert missing(found.notes[0], words) == []
@@ -93,7 +93,7 @@ def test_what_slurm_did_stands_before_other_causes(job: SlurmJob, words: str) ->
 def test_a_fix_for_runs_over_ssh_becomes_one_for_a_job(fix: str, words: str) -> None:
     assert missing(for_submit(fix), words) == []
     cause = replace(CAUSE, fix=fix)
-    found = with_end_of_job(Diagnosis("r", "failed", "h", cause=cause), RunStatus("r", "failed", slurm=SlurmJob("12")))
+    found = with_end_of_job(Diagnosis("r", "failed", "h", cause=cause), RunStatus("r", "failed", slurm=QueueJob("12")))
     assert found.cause is not None
     assert found.cause.fix == for_submit(fix)
 
@@ -101,14 +101,14 @@ def test_a_fix_for_runs_over_ssh_becomes_one_for_a_job(fix: str, words: str) -> 
 @pytest.mark.parametrize("had_notice", [True, False])
 def test_a_rank_that_fails_after_the_notice_is_told_how_to_end(had_notice: bool) -> None:
     first = Failure(0, "node2", exit_code=3, kind="exit")
-    failed = RunStatus("r", "failed", slurm=SlurmJob("12"), first_failure=first)
+    failed = RunStatus("r", "failed", slurm=QueueJob("12"), first_failure=first)
     found = with_end_of_job(Diagnosis("r", "failed", "h", cause=CAUSE), failed, had_notice=had_notice)
     assert ("notice of the time limit" in " ".join(found.notes)) == had_notice
     assert found.cause is not None
 
 
 def test_a_run_lost_with_its_node_says_so_first() -> None:
-    job = SlurmJob("12", state="NODE_FAIL")
+    job = QueueJob("12", state="NODE_FAIL")
     found = with_end_of_job(Diagnosis("r", "lost", "h", notes=("dmesg",)), RunStatus("r", "lost", slurm=job))
     assert missing(found.headline, "r lost a node 12") == []
     assert found.notes == ()
@@ -116,14 +116,14 @@ def test_a_run_lost_with_its_node_says_so_first() -> None:
 
 @pytest.mark.parametrize(("word", "notes"), [("LIMIT_NEAR", "submit -t"), ("CANCELLED", "")])
 def test_a_run_that_knows_what_slurm_did_says_what_to_type(word: str, notes: str) -> None:
-    status = RunStatus("r", "stopped", job_end=word, slurm=SlurmJob("12", notice="cancelled"))
+    status = RunStatus("r", "stopped", job_end=word, slurm=QueueJob("12", notice="cancelled"))
     found = with_end_of_job(Diagnosis("r", "stopped", "h"), status)
     assert missing(" ".join(found.notes), notes) == []
     assert len(found.notes) == bool(notes)
 
 
-@pytest.mark.parametrize("job", [None, SlurmJob("12", state="FAILED"), SlurmJob("12", notice="stop")])
-def test_a_run_that_failed_by_itself_keeps_its_cause(job: SlurmJob | None) -> None:
+@pytest.mark.parametrize("job", [None, QueueJob("12", state="FAILED"), QueueJob("12", notice="stop")])
+def test_a_run_that_failed_by_itself_keeps_its_cause(job: QueueJob | None) -> None:
     before = Diagnosis("r", "failed", "h", cause=CAUSE)
     assert with_end_of_job(before, RunStatus("r", "failed", slurm=job)) == before
 

@@ -11,7 +11,8 @@ import os
 from typing import TYPE_CHECKING
 
 from ipexctl.node.common import slurm
-from ipexctl.node.common.files import REQUEUE_FILE, SECRETS_FILE, WAITS_FILE, remove_file, write_atomically
+from ipexctl.node.common.files import remove_file, write_atomically
+from ipexctl.node.common.queue_files import REQUEUE_FILE, SECRETS_FILE, WAITS_FILE
 from ipexctl.node.run.machine_state import JobState, TimeLeft
 
 if TYPE_CHECKING:
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 
 ANSWER = 10.0
 """Seconds for an answer, while the run goes on."""
+
+
+def is_in_job() -> bool:
+    """Whether this process is in a job."""
+    return bool(slurm.own_job())
 
 
 class RunJob:

@@ -1,6 +1,4 @@
-"""The typed functions that commands and tasks of playbooks call. Nothing here prints: events go to a watcher.
-
-`run` has the steps of a run in their order, for `ipexctl run` and the playbook's `run`:
+"""The steps of a run in their order, for `ipexctl run`, the playbook's `run`, and Python programs:
 
     install, if asked for ──► plan ──► submit ──► follow ──► --notify ──► remove secrets
                                └─ a dry run ends here       └─ a detached run goes on without this call

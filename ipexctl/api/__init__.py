@@ -1,0 +1,1 @@
+"""The typed functions that commands, playbooks and Python programs call; nothing here prints."""

@@ -1,0 +1,228 @@
+"""A hub of models and data, for the ranks of a plan: which cache they read, and whether they may ask the hub. Pure.
+
+In: what the script names (`hub_use.py`), what each host has of it and whether it reaches the hub, the call. Out:
+`HF_HOME` and `HF_HUB_OFFLINE` with reasons, a note for each repository that a host lacks, or a refusal.
+
+The rules. The user's own choice stays: a variable of `-x`, of a login or of a setup file. Else ranks read the cache of
+the home if a push has filled it, unless all that the script names is in the account's cache alone: setting `HF_HOME`
+hides that one. A token stays where `hf auth login` put it. A host that does not reach the hub is told so: the libraries
+try a request six times within 23 s, and a tokenizer is two requests. If all hosts have all that is named, none asks:
+otherwise one that reaches the hub may take a newer revision than the others. A run is refused only if no host can get
+what it certainly needs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.hosts.nodeset import fold
+from ipexctl.hugging_face import HubRepo, push_line
+from ipexctl.launch.hub_use import NO_USE, HubUse, NamedRepo
+from ipexctl.refusal import Refusal
+from ipexctl.text import join_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ipexctl.launch.context import Choice, LaunchContext, NodeLayout
+    from ipexctl.launch.plan import Setting
+    from ipexctl.launch.request import LaunchRequest
+
+CACHES: Final = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE")
+OFFLINE: Final = "HF_HUB_OFFLINE"
+_BROTHERS: Final = {
+    "TRANSFORMERS_OFFLINE": "transformers before 4.42 reads this name",
+    "HF_DATASETS_OFFLINE": "datasets before 2.21 reads this name alone, and newer ones before HF_HUB_OFFLINE",
+}
+_TRUE: Final = ("1", "ON", "YES", "TRUE")
+OFFLINE_NAMES: Final = (OFFLINE, *_BROTHERS)
+
+
+@dataclass(frozen=True, slots=True)
+class HostHub:
+    """What one host has of what the script names, and whether it reaches the hub."""
+
+    problem: str = ""
+    """Why the hub does not answer it; empty if it does, or was not tried."""
+    has_own_cache: bool = False
+    """Whether a variable of the account or of the setup file names a cache."""
+    in_home: frozenset[HubRepo] = frozenset()
+    """The repositories in the home's cache."""
+    in_own: frozenset[HubRepo] = frozenset()
+    """Those in the account's."""
+    others: int = 0
+    """The repositories of the account's cache that the home's lacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """The hub of a run."""
+
+    use: HubUse = NO_USE
+    hosts: Mapping[str, HostHub] = field(default_factory=dict, hash=False)
+    """Empty if the script is not known to use a hub: then no host was asked."""
+    home: str = ""
+    """The HF_HOME that `ipexctl push` fills."""
+
+
+NO_HUB: Final = Hub()
+
+
+def settings(context: LaunchContext) -> Iterator[Setting]:
+    request = context.request
+    if _reads_home(request):
+        own = frozenset(CACHES)
+
+        def choose(node: NodeLayout) -> Choice | None:
+            if _names(request, node.name, own):
+                return None
+            return request.hub.home, "models and data of ipexctl push are there; -x HF_HOME=DIR names another cache"
+
+        yield from context.per_node("HF_HOME", choose)
+        yield from context.per_node("HF_TOKEN_PATH", lambda node: choose(node) and _token(request, node.name))
+    if _decided(request) is not None:
+        return
+    reasons = _offline(request, [node.name for node in context.nodes])
+    for name in OFFLINE_NAMES:
+        yield from context.per_node(
+            name,
+            lambda node, name=name: _offline_choice(request, node.name, name, reasons.get(node.name)),  # type: ignore[misc]
+        )
+
+
+def _token(request: LaunchRequest, host: str) -> Choice | None:
+    variables = request.facts[host].environment.variables
+    if "HF_TOKEN_PATH" in variables:
+        return None
+    cache = variables.get("XDG_CACHE_HOME") or "~/.cache"
+    return f"{cache}/huggingface/token", "HF_HOME would move it: a token of `hf auth login` stays where it is"
+
+
+def _names(request: LaunchRequest, host: str, names: frozenset[str]) -> bool:
+    """Whether the call, a login or the setup file sets one of these variables on the host."""
+    found = request.hub.hosts.get(host)
+    is_set_up = found is not None and found.has_own_cache and names.issuperset(CACHES)
+    exported = {export.name for export in request.spec.exports}
+    return is_set_up or not names.isdisjoint({*exported, *request.facts[host].environment.variables})
+
+
+def _reads_home(request: LaunchRequest) -> bool:
+    """Whether the ranks read the home's cache, where nothing else chooses one."""
+    if not any(facts.home is not None and facts.home.has_hub for facts in request.facts.values()):
+        return False
+    named = frozenset(entry.repo for entry in request.hub.use.repos)
+    hosts = request.hub.hosts.values()
+    is_in_own = bool(named) and all(named <= found.in_own for found in hosts)
+    return not (hosts and is_in_own and any(not named <= found.in_home for found in hosts))
+
+
+def _has(request: LaunchRequest, host: str) -> frozenset[HubRepo]:
+    """The named repositories in the cache that the ranks of the host read."""
+    found = request.hub.hosts.get(host, HostHub())
+    in_home = _reads_home(request) and not _names(request, host, frozenset(CACHES))
+    return found.in_home if in_home else found.in_own
+
+
+def _offline(request: LaunchRequest, hosts: Sequence[str]) -> dict[str, str]:
+    """Host → why its ranks do not ask the hub."""
+    if request.spec.offline_hub:
+        return dict.fromkeys(hosts, "--offline-hub")
+    problems = {host: found.problem for host in hosts if (found := request.hub.hosts.get(host)) and found.problem}
+    reasons = {host: f"it does not reach the hub: {problem}" for host, problem in problems.items()}
+    named = frozenset(entry.repo for entry in request.hub.use.repos)
+    if problems and named and all(named <= _has(request, host) for host in hosts):
+        reason = f"all hosts have what the script names, and {fold(problems)} cannot look for a newer revision"
+        return {**dict.fromkeys(hosts, reason), **reasons}
+    return reasons
+
+
+def _offline_choice(request: LaunchRequest, host: str, name: str, reason: str | None) -> Choice | None:
+    if reason is None or _names(request, host, frozenset({name, OFFLINE})):
+        return None
+    return "1", reason if name == OFFLINE else _BROTHERS[name]
+
+
+# What the user should know
+
+
+def notes(context: LaunchContext) -> Iterator[str]:
+    request, hosts = context.request, [node.name for node in context.nodes]
+    yield from _lacking_notes(request, hosts)
+    others = max((request.hub.hosts[host].others for host in hosts if host in request.hub.hosts), default=0)
+    if others and not request.hub.use.repos and _reads_home(request) and not request.hub.hosts[hosts[0]].has_own_cache:
+        yield (
+            f"HF_HOME is the cache of ipexctl push, which lacks {others} of the models and data in "
+            "~/.cache/huggingface; to read that one: -x HF_HOME=~/.cache/huggingface"
+        )
+
+
+def refusal(context: LaunchContext) -> Refusal | None:
+    """Why the ranks would certainly fail: they need what no host has, and none can get it."""
+    request, hosts = context.request, [node.name for node in context.nodes]
+    cut_off = _cut_off(request, hosts)
+    lost = [
+        entry
+        for entry, lacking in _lacking(request, hosts)
+        if entry.is_certain and len(lacking) == len(hosts) == len(cut_off)
+    ]
+    if not lost:
+        return None
+    it = "it" if len(lost) == 1 else "them"
+    push = push_line(entry.repo for entry in lost)
+    if request.spec.offline_hub or _decided(request):
+        option = "--offline-hub" if request.spec.offline_hub else f"{OFFLINE}=1"
+        return Refusal(
+            f"{_named(lost)}: no host has {it}, and {option} keeps the ranks from the hub", push, tuple(hosts)
+        )
+    problem = request.hub.hosts[hosts[0]].problem
+    reason = f"{_named(lost)}: no host has {it}, and none reaches the hub ({problem})"
+    return Refusal(reason, f"{push}; to start all the same: -x {OFFLINE}=0", tuple(hosts))
+
+
+def _decided(request: LaunchRequest) -> bool | None:
+    """Whether the call's own variable keeps the ranks from the hub; None without one."""
+    values = [export.value for export in request.spec.exports if export.name == OFFLINE]
+    return values[-1].strip().upper() in _TRUE if values else None
+
+
+def _lacking(request: LaunchRequest, hosts: Sequence[str]) -> list[tuple[NamedRepo, list[str]]]:
+    """The named repositories with the hosts that lack them."""
+    if not all(host in request.hub.hosts for host in hosts):
+        return []
+    has = {host: _has(request, host) for host in hosts}
+    found = [(entry, [host for host in hosts if entry.repo not in has[host]]) for entry in request.hub.use.repos]
+    return [(entry, lacking) for entry, lacking in found if lacking]
+
+
+def _cut_off(request: LaunchRequest, hosts: Sequence[str]) -> list[str]:
+    """The hosts that are told not to ask the hub, unless the user decides that."""
+    decided = _decided(request)
+    if decided is not None:
+        return list(hosts) if decided else []
+    return list(_offline(request, hosts))
+
+
+def _lacking_notes(request: LaunchRequest, hosts: Sequence[str]) -> Iterator[str]:
+    lacking = _lacking(request, hosts)
+    cut_off = frozenset(_cut_off(request, hosts))
+    for on_hosts in dict.fromkeys(tuple(names) for _, names in lacking):
+        entries = [entry for entry, names in lacking if tuple(names) == on_hosts]
+        where = "no host has" if len(on_hosts) == len(hosts) else f"{fold(on_hosts)} {_verb(on_hosts)}"
+        failing = [name for name in on_hosts if name in cut_off]
+        if failing:
+            then = "its ranks fail there" if len(failing) == 1 else "their ranks fail"
+            then = f"{fold(failing)} cannot get {'it' if len(entries) == 1 else 'them'} from the hub, so that {then}"
+        else:
+            then = "every rank of it downloads" if len(on_hosts) == 1 else "every rank downloads"
+            then = f"{then} {'it' if len(entries) == 1 else 'them'} at once"
+        push = push_line(entry.repo for entry in entries)
+        yield f"{where} {_named(entries)}; {then}; to bring it once to all: {push}"
+
+
+def _verb(hosts: Sequence[str]) -> str:
+    return "lacks" if len(hosts) == 1 else "lack"
+
+
+def _named(entries: Sequence[NamedRepo]) -> str:
+    return join_words([f"{entry.repo.repo_id} ({entry.place})" for entry in entries])

@@ -1,0 +1,139 @@
+"""Looks for repositories of a hub on this node, and tries whether it reaches the hub. Nothing is written.
+
+    → {"problem": "", "has_own_cache": false, "in_home": ["hf:org/model"], "in_own": [], …}, a `FoundHub`
+
+In: the repositories, the variables that the call gives its ranks, and their setup file, since a proxy, a cache or
+another hub may come from any of them. Out: where each repository is, in the cache of the home or in that of the
+account, and why the hub does not answer. The rule: one try with a short limit, of which the answer counts and not what
+it says, as a private hub refuses a request without a token; a name server that is silent must not delay a run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import threading
+import urllib.error
+from http.client import HTTPException
+from typing import BinaryIO, Mapping, Sequence, TypedDict
+
+from ipexctl.node.common.answer import AgentError, Json, answer
+from ipexctl.node.common.environ import SetupError, account_variables, source_setup
+from ipexctl.node.common.http import HttpClient, RefusedAddress, explain
+from ipexctl.node.common.hub_cache import CACHE, repo_of, snapshot_in
+from ipexctl.node.common.limits import HUB_ANSWER
+from ipexctl.node.network.replies import FoundHub
+
+CACHE_VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE", "HF_HOME")
+"""By which an account chooses a cache; HF_HOME has it in `hub`."""
+OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+"""By which an account decides itself whether the hub is asked."""
+_TRUE = ("1", "ON", "YES", "TRUE")
+HUB = "https://huggingface.co"
+_REFUSED_BY_PROXY = (403, 407)
+
+
+class RepoRequest(TypedDict):
+    word: str
+    """`hf:org/model@v1`, for the answer."""
+    repo_id: str
+    folder: str
+    revision: str
+
+
+class HubRequest(TypedDict):
+    home: str
+    setup: str
+    variables: Mapping[str, str]
+    repos: Sequence[RepoRequest]
+    work: str
+    """Where ranks work: a directory, or, below a project's tree, a relative one."""
+    tries: bool
+    """Whether to try to reach the hub."""
+
+
+def own_cache(environ: Mapping[str, str]) -> tuple[str, bool]:
+    """The account's cache, and whether a variable names it."""
+    for name in CACHE_VARIABLES:
+        if environ.get(name):
+            path = os.path.expanduser(os.path.expandvars(environ[name]))
+            return (os.path.join(path, "hub") if name == "HF_HOME" else path), True
+    base = environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return os.path.join(os.path.expanduser(base), "huggingface", "hub"), False
+
+
+def has_repo(cache: str, repo: RepoRequest) -> bool:
+    """Whether the cache has that revision; of a dataset also where `datasets` keeps what it made of it."""
+    if snapshot_in(cache, repo["folder"], repo["revision"]) is not None:
+        return True
+    prepared = os.path.join(os.path.dirname(cache), "datasets", repo["repo_id"].replace("/", "___"))
+    return repo["folder"].startswith("datasets--") and os.path.isdir(prepared)
+
+
+def repositories(cache: str) -> set[str]:
+    names = os.listdir(cache) if os.path.isdir(cache) else []
+    return {name for name in names if repo_of(name) and os.path.isdir(os.path.join(cache, name, "snapshots"))}
+
+
+def is_directory(request: HubRequest, repo_id: str) -> bool:
+    home, work = os.path.expanduser(request["home"]), request["work"]
+    if os.path.isabs(work):
+        return os.path.isdir(os.path.join(work, repo_id))
+    trees = glob.glob(os.path.join(glob.escape(home), "code", "*"))
+    return any(os.path.isdir(os.path.join(tree, work, repo_id)) for tree in trees)
+
+
+def try_hub(endpoint: str) -> str:
+    """Why the hub does not answer; empty if it does."""
+    problems: list[str] = []
+
+    def request() -> None:
+        try:
+            with HttpClient({}).open(endpoint, timeout=HUB_ANSWER, method="HEAD"):
+                problems.append("")
+        except urllib.error.HTTPError as error:
+            is_of_hub = error.code < 500 and error.code not in _REFUSED_BY_PROXY
+            problems.append("" if is_of_hub else explain(error))
+        except RefusedAddress:  # a redirect, which is an answer
+            problems.append("")
+        except (OSError, HTTPException, ValueError) as error:
+            problems.append(explain(error))
+        except AgentError as error:
+            problems.append(error.reason)
+
+    thread = threading.Thread(target=request, daemon=True)  # a name server may take longer than the limit
+    thread.start()
+    thread.join(HUB_ANSWER)
+    return problems[0] if problems else f"no answer in {HUB_ANSWER:g} s"
+
+
+def look(request: HubRequest, _: BinaryIO) -> Json:
+    environ = {**os.environ, **account_variables()}
+    if request["setup"]:
+        with contextlib.suppress(SetupError):  # the check of its path and the ranks report it
+            environ = source_setup(request["setup"], environ).environ
+    environ.update(request["variables"])
+    os.environ.clear()
+    os.environ.update(environ)  # the client reads proxies and certificates there
+    cache, is_named = own_cache(environ)
+    of_home = os.path.join(os.path.expanduser(request["home"]), CACHE)
+    repos = request["repos"]
+    decided = [name for name in OFFLINE_VARIABLES if environ.get(name)]
+    problem = ""
+    if decided:
+        problem = f"{decided[0]} is set there" if environ[decided[0]].upper() in _TRUE else ""
+    elif request["tries"]:
+        problem = try_hub(environ.get("HF_ENDPOINT") or HUB)
+    return FoundHub(
+        problem=problem,
+        has_own_cache=is_named,
+        in_home=tuple(repo["word"] for repo in repos if has_repo(of_home, repo)),
+        in_own=tuple(repo["word"] for repo in repos if has_repo(cache, repo)),
+        directories=tuple(repo["word"] for repo in repos if is_directory(request, repo["repo_id"])),
+        others=len(repositories(cache) - repositories(of_home)),
+    )._asdict()
+
+
+def main(action: str) -> int:
+    return answer({"look": look}[action])

@@ -1,0 +1,90 @@
+"""Asks the hosts what they have of the hub's repositories that a script names, and whether they reach the hub.
+
+In: the spec and what the script names. Out: a `Hub` for the plan, after one round trip beside the others of a gather.
+The rules: a run that uses no hub asks nothing, and one whose user has decided about the hub does not try it. A host
+that cannot answer gives no reason against the run: nothing is known of it then.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ipexctl.launch.hub import CACHES, OFFLINE_NAMES, HostHub, Hub
+from ipexctl.launch.hub_use import HubUse, with_arguments
+from ipexctl.limits import PATHS_CHECK
+from ipexctl.node.network.replies import FoundHub
+from ipexctl.remote.node_call import call
+from ipexctl.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.node.network.hub import HubRequest
+    from ipexctl.remote.session import Session
+    from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.run.start.project import ProjectLocation
+    from ipexctl.spec import RunSpec
+
+_READ: frozenset[str] = frozenset(
+    {*CACHES, "HF_ENDPOINT", "XDG_CACHE_HOME", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"}
+)
+"""Variables of the call by which ranks find a cache or a hub, beside those of proxies."""
+_LONGEST = 120
+"""Characters of a host's text that are shown."""
+
+
+def find_use(spec: RunSpec, project: ProjectLocation) -> HubUse:
+    """What the script and its arguments name, without directories of the project."""
+    use = project.script.hub if project.script is not None else HubUse()
+    use = with_arguments(use, spec.argv[1:])
+    work = project.root / project.subdirectory
+    return use.without(frozenset(entry.repo for entry in use.repos if _is_directory(work, entry.repo.repo_id)))
+
+
+def _is_directory(work: Path, name: str) -> bool:
+    return (work / name).is_dir()
+
+
+def ask_hosts(hosts: Sequence[Host], spec: RunSpec, use: HubUse, work: str, pool: SessionPool) -> Hub:
+    """One round trip, or none for a script that uses no hub. `work`: the directory of the ranks, below their tree."""
+    if not use.is_any:
+        return Hub(use)
+    given = {export.name: export.value for export in spec.exports}
+    is_decided = spec.offline_hub or not given.keys().isdisjoint(OFFLINE_NAMES)
+    words = {entry.repo.word: entry.repo for entry in use.repos}
+    request: HubRequest = {
+        "home": spec.home,
+        "setup": spec.setup or "",
+        "variables": {name: value for name, value in given.items() if name in _READ or name.lower().endswith("_proxy")},
+        "repos": [
+            {"word": word, "repo_id": repo.repo_id, "folder": repo.folder, "revision": repo.revision}
+            for word, repo in words.items()
+        ],
+        "work": work,
+        "tries": not is_decided,
+    }
+
+    def look(host: Host, session: Session) -> FoundHub:
+        del host
+        label = "look for models and data of the hub"
+        return call(
+            session, "network.hub", "look", request, label=label, timeout=PATHS_CHECK, cancel=pool.cancel
+        ).decode(FoundHub)
+
+    found = {done.host.name: done.result for done in pool.each(hosts, look) if done.result is not None}
+    directories = frozenset(words[word] for host in found.values() for word in host.directories if word in words)
+    return Hub(
+        use.without(directories),
+        {
+            name: HostHub(
+                printable(host.problem)[:_LONGEST],
+                host.has_own_cache,
+                frozenset(words[word] for word in host.in_home if word in words),
+                frozenset(words[word] for word in host.in_own if word in words),
+                host.others,
+            )
+            for name, host in found.items()
+        },
+    )
