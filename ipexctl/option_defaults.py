@@ -18,6 +18,8 @@ TRANSPORT: Final = "auto"
 """The way to hosts: steps of the job within an allocation that has them, else ssh."""
 DEFAULT_ENV: Final = "default"
 DEFAULT_HOME: Final = "~/.ipexctl"
+HUB_MACHINE: Final = "auto"
+"""What downloads from a hub: the first host that reaches it, else the control machine."""
 SLURM_LAUNCHER: Final = "auto"
 """Of `export slurm`: srun for gloo, else mpirun."""
 LAB_HOSTS: Final = 3

@@ -204,6 +204,33 @@ class RunOptions(SyncOptions):
         lost_in=_EVERY_EXPORT,
         consequence="only files on a shared disk are on all hosts",
     )
+    min_hosts: int | None = declare(
+        "--min-hosts N",
+        "After a loss, restart on the hosts that answer, at least N (default: on all).",
+        panel=_ENDING,
+        least=1,
+        most=_MOST_RANKS,
+        lost_in=_EVERY_EXPORT,
+        consequence="it needs all its hosts",
+    )
+    spares: int = declare(
+        "--spares N",
+        "The last N hosts wait, and replace lost ones (default: {default}).",
+        0,
+        panel=_ENDING,
+        least=0,
+        most=_MOST_RANKS,
+        lost_in=_EVERY_EXPORT,
+        consequence="no host waits",
+    )
+    rejoin: bool = declare(
+        "--rejoin",
+        "Let a lost host that answers again join as soon as a checkpoint has been written.",
+        False,
+        panel=_ENDING,
+        lost_in=_EVERY_EXPORT,
+        consequence="no host joins again",
+    )
     hang_after: float = declare(
         "--hang-after S",
         "Report a hang after S seconds without output, 0 for never (default: {default}).",
@@ -280,6 +307,9 @@ if TYPE_CHECKING:
         offline_hub: bool
         cwd: str | Path | None
         sync: bool
+        min_hosts: int | None
+        spares: int
+        rejoin: bool
         max_restarts: int
         checkpoint: str | None
         hang_after: float
@@ -378,6 +408,11 @@ class RunSpec(RankOptions, StartOptions, RunOptions):
     def script(self) -> str:
         """The script, module or command; the run's id begins with its name."""
         return self.argv[0]
+
+    @property
+    def has_pool(self) -> bool:
+        """Whether an attempt may have other hosts than the one before."""
+        return self.min_hosts is not None or self.spares > 0
 
     @property
     def is_exclusive(self) -> bool:

@@ -84,8 +84,12 @@ class Shell:
             self._type(block.place, shown)
 
     def type(self, line: str) -> str:
-        """Run a command that prepares a page."""
-        done = self._run(line)
+        """Run a command that prepares a page, or set a variable for all that follow: `export NAME=$(…)`."""
+        name, _, value = line.removeprefix("export ").partition("=")
+        is_export = line.startswith("export ")
+        done = self._run(f"printf %s {value}" if is_export else line)
+        if is_export:
+            self._env[name] = done.stdout
         assert done.returncode == 0, f"{line}\n{done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 

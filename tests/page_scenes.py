@@ -109,7 +109,7 @@ LACKS = "ipexctl exec --shell 'cd .ipexctl/envs/default/lib/python3.*/site-packa
 
 # Playbooks last: they install on two of the four hosts.
 SCENES = (
-    Scene("README.md", CLUSTER, frozenset({2}), before={2: (TRAIN,)}),
+    Scene("README.md", CLUSTER, frozenset({1}), before={1: (TRAIN,)}),
     Scene("CONTRIBUTING.md", PACKAGE),
     Scene("docs/accelerate.md", CLUSTER, before={0: PREPARED}),
     Scene("docs/allreduce.md", CLUSTER, frozenset({0}), before={0: (TRAIN,)}),
@@ -145,6 +145,20 @@ SCENES = (
         CLUSTER,
         hosts=4,
         before={0: (TRAIN, RESULTS, "ipexctl run train.py")},
+    ),
+    Scene(
+        "docs/hub.md",
+        CLUSTER,
+        before={
+            0: (
+                "mkdir -p hub/models/org/tiny && echo '{}' >hub/models/org/tiny/config.json",
+                "head -c 2000000 /dev/zero >hub/models/org/tiny/model.safetensors",
+                "python $PAGES/../../hub_server.py hub 127.0.0.1 127.0.0.2 0 >endpoint 2>&1 & echo $! >hub.pid",
+                "until grep -q http endpoint; do sleep 0.1; done",
+                "export HF_ENDPOINT=$(tail -n 1 endpoint)",
+            )
+        },
+        after=("kill $(cat hub.pid)",),
     ),
     Scene("docs/guides/air-gapped.md", CLUSTER, home=True),
     Scene("docs/guides/behind-a-bastion.md", BASTION),

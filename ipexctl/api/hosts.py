@@ -1,5 +1,5 @@
-"""The steps of each command about hosts, in their order: doctor, trust, install, sync, push, exec, envs, versions,
-uninstall.
+"""The steps of each command about hosts, in their order: doctor, trust, install, sync, push, hub, exec, envs,
+versions, uninstall.
 
 In come `OpenHosts` (the hosts, with sessions that open when a step first needs them) and the options of the call as
 values; out goes the report that `--json` prints. Progress goes to a callback, and throwing the cancellation of the pool
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import private_keys
-from ipexctl.option_defaults import DEFAULT_ENV
+from ipexctl.option_defaults import DEFAULT_ENV, HUB_MACHINE
 from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.execute import ExecResult
 from ipexctl.remote.execute import execute as execute_on_hosts
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from ipexctl.doctor.finding import DoctorReport
     from ipexctl.files.push import PushReport
     from ipexctl.hosts.host import Host
+    from ipexctl.hub.cache import CacheReport
+    from ipexctl.hub.push import HubPushReport
+    from ipexctl.hugging_face import HubRepo
     from ipexctl.node.common.frames import StreamName
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.command import Command
@@ -229,6 +232,39 @@ def push(
     content = read_source(source, lambda done, total: watch(BytesMoved("", "reading", done, total)), pool.cancel)
     options = PushOptions(path, opened.home, force, dry_run, opened.iface, opened.timeout)
     return opened.options.in_report(push(content, str(source), hosts, pool, options, watch))
+
+
+def push_repos(
+    opened: OpenHosts,
+    repos: Sequence[HubRepo],
+    *,
+    include: Sequence[str] = (),
+    on: str = HUB_MACHINE,
+    dry_run: bool = False,
+    watch: Watch = ignore_event,
+) -> HubPushReport:
+    """Bring repositories of a hub to the cache of every host. HF_ENDPOINT and HF_TOKEN of this process count."""
+    opened.pool.warm(opened.hosts)
+    from ipexctl.hub.downloader import hub_access
+    from ipexctl.hub.push import HubPushOptions, push_repos
+
+    options = HubPushOptions(opened.home, on, tuple(include), dry_run, opened.iface, opened.timeout)
+    report = push_repos(repos, hub_access(os.environ), opened.hosts, opened.pool, options, watch)
+    return opened.options.in_report(report)
+
+
+def list_repos(opened: OpenHosts) -> CacheReport:
+    """The models and datasets in the hub cache of every host."""
+    from ipexctl.hub.cache import list_cache
+
+    return opened.options.in_report(list_cache(opened.hosts, opened.pool, opened.home, opened.timeout))
+
+
+def remove_repos(opened: OpenHosts, repos: Sequence[HubRepo]) -> CacheReport:
+    """Remove models and datasets, with all their revisions, from the hub cache of every host."""
+    from ipexctl.hub.cache import remove_from_cache
+
+    return opened.options.in_report(remove_from_cache(repos, opened.hosts, opened.pool, opened.home, opened.timeout))
 
 
 def execute(

@@ -38,7 +38,8 @@ CORE: Final[Mapping[str, Mapping[str, str]]] = {
         "envs": "List, remove or verify the environments on every host.",
         "exec": "Run one command on every host and show its output live.",
         "sync": "Sync a project directory to the same path on every host.",
-        "push": "Copy data to the same path on every host.",
+        "push": "Copy data, or models and datasets of a hub, to every host.",
+        "hub": "List or remove models and datasets in the hub cache of every host.",
         "uninstall": "Remove ipexctl from the hosts and the control machine.",
     },
     "Look back": {

@@ -108,7 +108,7 @@ REFUSED: Final[Mapping[str, tuple[str, str]]] = {
     **dict.fromkeys(("mpi", "python"), (".*/.*", RUNS_PROGRAMS)),
     **dict.fromkeys(("index_url", "extra_index_url", "find_links", "wheelhouse", "requirements"), (_ANY, _SOURCES)),
     "packages": (".*[@/].*", _SOURCES),
-    **dict.fromkeys(("cwd", "env_file", "include", "stdin"), (_ANY, _SENDS)),
+    **dict.fromkeys(("cwd", "env_file", "include", "on", "stdin"), (_ANY, _SENDS)),
     "export": ("[^=]*", _SENDS),
     "checkpoint": (r"[/~].*|(.*/)?\.\.(/.*)?", _SENDS),
     **dict.fromkeys(("summary", "report", "page_file", "download_only", "homes", "users"), (_ANY, _WRITES)),

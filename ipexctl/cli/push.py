@@ -1,42 +1,78 @@
-"""`ipexctl push`: data to a path of the user's choice on every host."""
+"""`ipexctl push`: data to a path of the user's choice on every host, or repositories of a hub to its cache there.
+
+In come the words of the call: a first word with the prefix of a hub (`hf:`) says which of the two is meant, and options
+of the other one are refused. The work is that of `files/push.py` and `hub/push.py`; out come a report and an exit code.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
-from ipexctl.cli.options import Home, Output, Targets, argument, command, flag
+from ipexctl.cli.options import Home, Output, Targets, argument, command, flag, option
 from ipexctl.errors import UserError
+from ipexctl.hugging_face import is_repo_word, parse_repo
+from ipexctl.option_defaults import HUB_MACHINE
 from ipexctl.text import expanded
 
 
 @command(no_args_is_help=True)
 def push_command(
     *,
-    source: Path = argument("SRC", "File or directory of the control machine.", readable=False),
-    path: str = argument("[HOSTS:]PATH", "Path on the hosts, absolute or below the home; DIR/ for a copy in DIR."),
+    source: Path = argument(
+        "SRC|REPO",
+        "File or directory of the control machine; or hf:ORG/MODEL[@REV], hf-dataset:ORG/NAME[@REV] of a hub.",
+        readable=False,
+    ),
+    others: list[str] = argument(
+        "[HOSTS:]PATH|[REPO…]",
+        "Path on the hosts, absolute or below the home; DIR/ for a copy in DIR. Or more repositories.",
+        [],
+    ),
     force: bool = flag("--force", "Replace files there that have other content."),
+    include: list[str] | None = option(
+        "--include GLOB", "Take only these files of a repository, such as '*.safetensors'; repeatable."
+    ),
+    on: str = option(
+        "--on WHERE", "Machine that downloads: control, node0, a host, or auto (default: {default}).", HUB_MACHINE
+    ),
     dry_run: bool = flag("--dry-run", "Print what would be sent; change nothing."),
     targets: Targets,
     home: Home,
     output: Output,
 ) -> None:
-    """Copy data to the same path on every host.
+    """Copy data, or models and datasets of a hub, to every host.
 
     All of SRC is sent, each byte once over the link of the control machine,
     and from host to host. Files that are there are compared by their hash:
     equal ones are skipped, others refused without --force. Nothing is
     deleted. An interrupted push is continued by the same command.
 
+    A REPO is downloaded from the hub by one machine, and sent from there to the
+    hub cache of every host, which `ipexctl run` gives to scripts. HF_TOKEN and
+    HF_ENDPOINT of this call count.
+
     \b
     Example: ipexctl push ./corpus 'node[1-4]:/data/corpus'
+    Example: ipexctl push hf:org/model --hosts 'node[1-4]'
     """
+    if is_repo_word(str(source)):
+        _push_repos([str(source), *others], force, include or [], on, dry_run, targets, home, output)
     from ipexctl.api.hosts import push
     from ipexctl.cli.hosts import open_hosts
     from ipexctl.files.push_source import parse_target
 
     source = expanded(source)
-    target = parse_target(path, source)
+    if include or on != HUB_MACHINE:
+        raise UserError(
+            "--include and --on are for repositories of a hub", fix="ipexctl push hf:ORG/MODEL --include GLOB"
+        )
+    if len(others) != 1:
+        raise UserError(
+            f"push takes SRC and PATH, not {len(others) + 1} words", fix="ipexctl push ./corpus data/corpus"
+        )
+    target = parse_target(others[0], source)
     targets = targets if target.hosts is None else _with_hosts(targets, target.hosts)
     with open_hosts(targets, home, output, steps_from=2) as (opened, interrupt):
         opened.pool.warm(opened.hosts)  # they are connected while modules are imported
@@ -49,13 +85,45 @@ def push_command(
     raise interrupt.or_exit(report.exit_code)
 
 
+def _push_repos(
+    words: list[str],
+    force: bool,
+    include: list[str],
+    on: str,
+    dry_run: bool,
+    targets: Targets,
+    home: Home,
+    output: Output,
+) -> NoReturn:
+    from ipexctl.api.hosts import push_repos
+    from ipexctl.cli.hosts import open_hosts
+
+    if other := next((word for word in words if not is_repo_word(word)), None):
+        fix = "name it as hf:ORG/MODEL or hf-dataset:ORG/NAME"
+        raise UserError(f"{other[:200]!r} is no repository of a hub", fix=fix)
+    if force:
+        raise UserError("--force is for PATH: a file of a repository has its hash as its name", fix="leave --force out")
+    repos = list(dict.fromkeys(map(parse_repo, words)))
+    if len({repo.folder for repo in repos}) < len(repos):
+        raise UserError("a repository is named twice, with two revisions", fix="push one revision after the other")
+    with open_hosts(targets, home, output, steps_from=2) as (opened, interrupt):
+        opened.pool.warm(opened.hosts)
+        from ipexctl.ui.progress_view import ProgressView
+        from ipexctl.ui.push import as_json, show
+
+        with ProgressView(quiet=output.quiet, verbose=output.verbose > 0, no_color=output.no_color) as view:
+            report = push_repos(opened, repos, include=include, on=on, dry_run=dry_run, watch=view.watch)
+    output.print_report(report, as_json, show)
+    raise interrupt.or_exit(report.exit_code)
+
+
 def _with_hosts(targets: Targets, hosts: str) -> Targets:
     """HOSTS of the word limit the hosts of the call; without a named hostfile, others are hosts of their own."""
     from ipexctl.cli.hosts import choose_hosts
 
-    for option, name, value in (("--hosts", "hosts", targets.hosts), ("-l", "limit", targets.limit)):
+    for named, name, value in (("--hosts", "hosts", targets.hosts), ("-l", "limit", targets.limit)):
         if value is not None and name not in targets.defaults:
-            raise UserError(f"HOSTS:PATH and {option} both name hosts", fix=f"{option} '{value}' with PATH alone")
+            raise UserError(f"HOSTS:PATH and {named} both name hosts", fix=f"{named} '{value}' with PATH alone")
     limited = replace(targets, limit=hosts)
     if targets.hostfile is not None and "hostfile" not in targets.defaults:
         return limited

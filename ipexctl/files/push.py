@@ -1,10 +1,11 @@
 """`ipexctl push`: a file or a directory to the same path of every host, also of hosts that ipexctl has nothing on.
 
 In: a `PushSource`, a path, hosts and a pool. Out: a `PushReport`. Each host compares first (`node/files/push.py`); one
-where files differ is refused, and gets nothing, without `force`. What the others lack travels as that of a large sync
-(`upload.py`): once over the uplink, to the first of them, and from host to host; it stays on its way if the call is cut
-off, and the next one continues. When a host has all, its files get their names. Of hosts that see the same directory,
-the first writes.
+where files differ is refused, and gets nothing, without `force`. What the others lack is brought by a `Carrier`: files
+of the control machine travel as those of a large sync (`upload.py`), once over the uplink, to the first of them, and
+from host to host; files of a hub are on a host (`hub/push.py`). They stay on their way if the call is cut off, and the
+next one continues. When a host has all, its files get their names. Of hosts that see the same directory, the first
+writes.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from __future__ import annotations
 import io
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ipexctl.files.store_client import StoreLocation
 from ipexctl.files.upload import Uploader, UploadOptions, addresses_for_transfer
@@ -26,8 +28,9 @@ from ipexctl.remote.reply import MalformedReply
 from ipexctl.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from ipexctl.facts.facts import Facts
     from ipexctl.files.push_source import PushSource
     from ipexctl.files.store_client import StoredFile
     from ipexctl.hosts.host import Host
@@ -82,6 +85,29 @@ class PushOptions:
     dry_run: bool = False
     iface: str | None = None
     timeout: float | None = None
+    is_hub: bool = False
+    """The path is that of a hub's cache, below the home."""
+
+
+class Carrier(Protocol):
+    """Brings contents to the stores of hosts."""
+
+    sent: dict[str, int]
+    """Host → bytes sent to it from this machine."""
+
+    def __enter__(self) -> Carrier: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def bring(self, host: Host, session: Session) -> object: ...
+
+    def blobs_of(self, host: Host) -> Sequence[StoredFile]: ...
+
+    def failure_on(self, host: Host, error: HostError) -> HostError: ...
+
+
+MakeCarrier = Callable[["Mapping[str, StoreLocation]", "Mapping[str, frozenset[str]]"], Carrier]
+"""From the store of each host and what it needs."""
 
 
 def push(
@@ -91,9 +117,12 @@ def push(
     pool: SessionPool,
     options: PushOptions,
     watch: Watch = ignore_event,
+    *,
+    facts: dict[str, Facts] | None = None,
+    make_carrier: MakeCarrier | None = None,
 ) -> PushReport:
-    """`name`: SRC, for the report."""
-    return _Push(source, name, hosts, pool, options, watch).run()
+    """`name`: SRC, for the report. `facts`: what is known of hosts. `make_carrier`: for a SRC that is not here."""
+    return _Push(source, name, hosts, pool, options, watch, facts or {}, make_carrier).run()
 
 
 class _Push:
@@ -105,7 +134,10 @@ class _Push:
         pool: SessionPool,
         options: PushOptions,
         watch: Watch,
+        facts: dict[str, Facts],
+        make_carrier: MakeCarrier | None,
     ) -> None:
+        self._facts, self._make_carrier = facts, make_carrier or self._uploader
         self._source, self._name, self._hosts, self._pool = source, name, tuple(hosts), pool
         self._options, self._watch = options, watch
         self._found: dict[str, InspectReply] = {}
@@ -148,6 +180,7 @@ class _Push:
             "home": self._options.home,
             "manifest": len(packed),
             "is_file": self._source.is_file,
+            "is_hub": self._options.is_hub,
             "force": self._options.force,
             "dry_run": self._options.dry_run,
             "quick": quick,
@@ -201,39 +234,35 @@ class _Push:
 
     def _send(self, hosts: Sequence[Host]) -> None:
         needs = {host.name: frozenset(self._found[host.name].need) for host in hosts}
-        contents = [self._source.entry_of(sha256) for sha256 in sorted(frozenset().union(*needs.values()))]
         ordered = sorted(
             hosts, key=lambda host: -len(needs[host.name])
         )  # the first one sends the others what they need
-        if not contents:
+        if not any(needs.values()):
             self._place_on(hosts, None)
             return
-        uploader = Uploader(
-            self._source.root,
-            contents,
-            self._locations(ordered),
-            self._pool,
-            self._watch,
-            self._options.timeout,
-            needs=needs,
-        )
+        carrier = self._make_carrier(self._locations(ordered), needs)
         try:
-            with uploader:
+            with carrier:
                 arrived = []
-                for done in self._pool.each(ordered, uploader.bring):
+                for done in self._pool.each(ordered, carrier.bring):
                     if done.error is not None:
                         self._fail(done.host, done.error)
                     else:
                         arrived.append(done.host)
-                self._place_on(arrived, uploader)
+                self._place_on(arrived, carrier)
         except HostError as error:
             for host in hosts:
-                self._fail(host, uploader.failure_on(host, error))
+                self._fail(host, carrier.failure_on(host, error))
+
+    def _uploader(self, locations: Mapping[str, StoreLocation], needs: Mapping[str, frozenset[str]]) -> Carrier:
+        contents = [self._source.entry_of(sha256) for sha256 in sorted(frozenset().union(*needs.values()))]
+        timeout = self._options.timeout
+        return Uploader(self._source.root, contents, locations, self._pool, self._watch, timeout, needs=needs)
 
     def _locations(self, hosts: Sequence[Host]) -> dict[str, StoreLocation]:
         options, found = self._options, self._found
         wanted = UploadOptions(options.home, options.iface, options.timeout)
-        addresses = addresses_for_transfer(hosts, self._pool, {}, wanted, self._watch) if len(hosts) > 1 else {}
+        addresses = self._addresses(hosts, wanted)
         return {
             host.name: StoreLocation(
                 host,
@@ -246,10 +275,15 @@ class _Push:
             for host in hosts
         }
 
-    def _place_on(self, hosts: Sequence[Host], uploader: Uploader | None) -> None:
+    def _addresses(self, hosts: Sequence[Host], wanted: UploadOptions) -> Mapping[str, str]:
+        if len(hosts) == 1:
+            return {}
+        return addresses_for_transfer(hosts, self._pool, self._facts, wanted, self._watch)
+
+    def _place_on(self, hosts: Sequence[Host], carrier: Carrier | None) -> None:
         def place(host: Host, session: Session) -> PushResult:
             found = self._found[host.name]
-            blobs: Sequence[StoredFile] = uploader.blobs_of(host) if uploader is not None else ()
+            blobs: Sequence[StoredFile] = carrier.blobs_of(host) if carrier is not None else ()
             request: PlaceRequest = {
                 "path": found.path,
                 "listed": found.listed,
@@ -272,7 +306,7 @@ class _Push:
                 seconds=self._seconds,
                 path=found.path,
                 files_sent=reply.decode(PlaceReply).placed,
-                sent_bytes=uploader.sent.get(host.name, 0) if uploader is not None else 0,
+                sent_bytes=carrier.sent.get(host.name, 0) if carrier is not None else 0,
                 same=found.same,
                 differing=found.differing,
                 replaced=found.differing_count,

@@ -147,11 +147,13 @@ def hostfile(context: LaunchContext) -> str:
 
 def files(context: LaunchContext) -> tuple[LaunchFile, ...]:
     starter, shell = rank_starter_of(context.flavor), context.request.starter.remote_shell
+    reaches_others = context.request.spec.has_pool and not context.alone
     if starter is not None:
         text = starter.hostfile(context.counts)
-        return (LaunchFile("hostfile", 0o600, text),) if text else ()
+        result = [LaunchFile("hostfile", 0o600, text)] if text else []
+        return (*result, LaunchFile("ssh.sh", 0o700, shell)) if reaches_others and shell else tuple(result)
     result = [LaunchFile("hostfile", 0o600, hostfile(context))]
-    if not context.alone and (shell or context.flavor != "openmpi"):
+    if not context.alone and (shell or reaches_others or context.flavor != "openmpi"):
         script = shell or _SSH.format(command=shlex.join(_ssh_argv(context)))
         # Open MPI's daemons look for it on every node.
         result.append(LaunchFile("ssh.sh", 0o700, script, is_everywhere=context.flavor == "openmpi"))

@@ -54,6 +54,25 @@ def check_options(spec: RunSpec) -> Refusal | None:
             f"--wire {spec.wire} is not possible with --allreduce backend, which leaves gradients to the backend",
             "leave one of them out",
         )
+    return _check_restarts(spec)
+
+
+def _check_restarts(spec: RunSpec) -> Refusal | None:
+    """Options about other hosts after a loss."""
+    if spec.rejoin and not (spec.has_pool and spec.checkpoint):
+        return Refusal(
+            "--rejoin is for a run that goes on without a lost host, and for its checkpoint",
+            "--rejoin --min-hosts N --max-restarts R --checkpoint PATH",
+        )
+    if not spec.has_pool:
+        return None
+    option = "--spares" if spec.min_hosts is None else "--min-hosts"
+    if not spec.max_restarts:
+        return Refusal(
+            f"{option} needs --max-restarts: without it, a loss ends the run", f"{option} N --max-restarts 3"
+        )
+    if spec.backend == "none":
+        return Refusal(f"{option} is not for independent copies (--backend none)", f"leave {option} out")
     return None
 
 

@@ -126,8 +126,8 @@ BREAKS: Final = (
     Break(
         "a restart too many",
         "run/verdict.py",
-        "state.status.attempt >= state.plan.restarts",
-        "state.status.attempt > state.plan.restarts",
+        "state.restarts_left <= 0",
+        "state.restarts_left < 0",
         r"'not-begun'|restarted \d+ times|ended with 0",
         ("ranks fail and it restarts",) * 4,
     ),

@@ -187,5 +187,13 @@ def test_with_an_mpi_the_logins_decide(cluster: Cluster, tmp_path_factory: pytes
     try:
         assert launcher()["mode"] == "mpirun"
         assert launcher("--launcher", "direct")["mode"] == "direct"
+        # A key that another program takes away: the ranks need no login, so that the run goes on without.
+        cluster.on(2, "sed -i '/from=/d' ~/.ssh/authorized_keys")
+        ran = cluster.run("--omp", 1, "--ppn", 1, "ring.py")
+        assert by_rank(ran.out).keys() == {0, 1, 2}
+        assert missing(ran.err, "node1 log into node3 directly trust") == []
+        assert ran.err.count(", hosts: ") == 1
+        denied = cluster.run("--omp", 1, "--ppn", 1, "--launcher", "mpirun", "ring.py", rc=1)
+        assert missing(denied.err, "node3 trust --launcher direct") == []
     finally:
         cluster.good("trust", "--revoke", *where)

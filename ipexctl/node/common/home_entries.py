@@ -19,7 +19,7 @@ from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.files import read_json
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.home import HOME_ENTRIES, IGNORED
-from ipexctl.node.common.hub_cache import HF_HOME, is_cache_name
+from ipexctl.node.common.hub_cache import HF_HOME, HUB_CACHE, is_cache_name
 from ipexctl.node.common.queue_files import DIRECTORY
 
 RUN_ID = re.compile(r".+-[0-9]{4}-[0-9]{6}-[0-9a-f]{4}", re.DOTALL)
@@ -188,8 +188,8 @@ def _is_in_hub(path: str) -> bool:
     name = os.path.basename(path)
     if not is_directory(path):
         return False
-    if name == "hub":
-        return all(is_cache_name(entry) for entry in list_names(path))
+    if name == HUB_CACHE:
+        return all(is_cache_name(entry) or _PUSH.fullmatch(entry) for entry in list_names(path))
     return name in _HF_DIRECTORIES or _PUSH.fullmatch(name) is not None
 
 

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 HF_HOME = "hub"
 """Below a home."""
-CACHE = "hub/hub"
-"""The HF_HUB_CACHE of that HF_HOME, below a home."""
+HUB_CACHE = "hub"
+"""Below that HF_HOME."""
+CACHE = f"{HF_HOME}/{HUB_CACHE}"
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _REPO_ID = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*/)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _MAX_ID = 96

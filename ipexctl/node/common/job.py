@@ -81,6 +81,12 @@ class JobRecord(NamedTuple):
     """Whether the steps are measured for `autotune`."""
     metric: str = ""
     """A regular expression, whose first group is samples a second in a line of output; empty for none."""
+    hosts: tuple[str, ...] = ()
+    """Those with ranks, in the order of the ranks."""
+    first_world_size: int = 0
+    """That of the first attempt: one with fewer hosts has fewer ranks."""
+    attempt: int | None = None
+    """The attempt that the job is for; None: it is for all, which have the same ranks."""
 
     def __repr__(self) -> str:
         return f"JobRecord({self.id!r})"  # no secrets in logs
@@ -108,6 +114,36 @@ class RankPlacement(NamedTuple):
     host: str
     store: str
     """Hosts with the same store share a job file."""
+
+
+class PoolHost(NamedTuple):
+    """A host that a run may use, in the plan of all of them."""
+
+    host: str
+    store: str
+    ranks: int
+    word: str = ""
+    """Its name for the shell of the pool."""
+    line: str = ""
+    """Its lines in the hostfile of what starts the ranks; empty if that has none."""
+
+
+class HostPool(NamedTuple):
+    """The hosts of a run that goes on with those that answer (`run --min-hosts`); the first one is node0."""
+
+    hosts: tuple[PoolHost, ...]
+    wanted: int
+    """Hosts of an attempt, if as many answer; the others are spares."""
+    least: int
+    job: str
+    """The text of a job of all ranks on all hosts, which each attempt's jobs are made of."""
+    shell: tuple[str, ...] = ()
+    """Words before a host and a line for its sh, by which node0 reaches the host; empty: by the host's starter."""
+    rejoins: bool = False
+    """Whether a host that answers again joins once a checkpoint has been written, and not only after a failure."""
+
+    def __repr__(self) -> str:
+        return f"HostPool({len(self.hosts)} hosts)"  # no secrets in logs
 
 
 class ConnectivityRecord(NamedTuple):
@@ -180,6 +216,8 @@ class StartRequest(NamedTuple):
     """The text of node0's job.json, which the supervisor writes; empty if no rank has its store."""
     plan: str = ""
     """The text of plan.json."""
+    pool: HostPool | None = None
+    """None: each attempt has the same hosts."""
 
     def __repr__(self) -> str:
         return f"StartRequest({self.world_size} ranks)"  # no secrets in logs
@@ -199,9 +237,16 @@ class HostStarterRequest(NamedTuple):
     address: str
     """Of the supervisor, for the starter and its ranks; `local` is for ranks on node0."""
     port: int
+    rejoins: bool = False
+    """Whether it waits for a supervisor that it has lost: the host may join the run again."""
 
     def __repr__(self) -> str:
         return f"HostStarterRequest({self.host})"  # no secrets in logs
+
+
+def job_file(attempt: int) -> str:
+    """The name of a host's job in the run's directory. A late rank wrapper of an attempt removes that one's alone."""
+    return f"job.{attempt}.json" if attempt else "job.json"
 
 
 def read_job(document: object) -> JobRecord:

@@ -23,6 +23,16 @@ RANK_RECONNECT = 3.0
 RANK_STUCK = 10.0
 """For an interpreter to exit after an uncaught exception."""
 
+# The supervisor looks for the hosts of the next attempt, from the moment at which an attempt fails.
+HOST_ANSWER = 10.0
+"""For the hosts of a run with --min-hosts to answer: the next attempt begins without the others."""
+LOST_HOST_ANSWER = 3.0
+"""For a host that was just lost, if all others have answered."""
+HOST_JOB = 15.0
+"""For a host to take the job of the next attempt."""
+STARTER_WAIT = 3600.0
+"""For a supervisor that the starter of a host has lost: the host may join the run again."""
+
 # A rank loses its supervisor, the most patient case last. `supervisor_contact.py` chooses.
 SUPERVISOR_AT_EXIT = 3.0
 """Without a message if mpirun has sent a signal and the command has ended: mpirun is about to kill the rank."""

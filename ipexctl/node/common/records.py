@@ -35,7 +35,7 @@ class Detail(NamedTuple):
     """What a program of ipexctl reports, for other programs: more exact than a failure's `kind`.
 
     By the supervisor:  wrapper-killed, silent, cut-off, gave-up, unreadable (of lost ranks); not-begun {seconds};
-                        no-starter {place}; mpirun-not-started, rank-not-started {why};
+                        no-starter {place}; unreachable {place, why}; mpirun-not-started, rank-not-started {why};
                         mpirun-signalled, mpirun-ended, wrapper-signalled, wrapper-ended {how}
     By a rank wrapper:  no-directory, no-command, setup-failed {place, file, what}; no-way-back {place, why}; wrong-mpi
     By a verification:  wrong-mpi, wrong-result {what}
@@ -246,6 +246,9 @@ class Attempt(NamedTuple):
     reason: str = ""
     first_failure: Failure | None = None
     ended: float | None = None
+    hosts: tuple[str, ...] = ()
+    """Empty in records of older versions."""
+    world_size: int = 0
 
 
 class Mpirun(NamedTuple):
@@ -371,6 +374,8 @@ class RunStatus(NamedTuple):
     """Whether `output.notes` says which lines of the output are ipexctl's; false in records of older versions."""
     slurm: QueueJob | None = None
     """Of a submitted run that has not begun, or whose job was ended from outside."""
+    hosts: tuple[str, ...] = ()
+    """Those of this attempt, in the order of their ranks; empty in records of older versions."""
 
     @property
     def output_lost(self) -> LostOutput | None:

@@ -26,7 +26,7 @@ import sys
 from typing import TYPE_CHECKING, BinaryIO, Iterator, TypedDict
 
 from ipexctl.node.common.answer import Action, AgentError, answer
-from ipexctl.node.common.files import encode_name, explain_full_disk, free_space, sha256_of_open
+from ipexctl.node.common.files import encode_name, explain_full_disk, free_space, home_of, sha256_of_open
 from ipexctl.node.common.guarded_directory import (
     DirectoryChain,
     GuardedDirectory,
@@ -35,7 +35,9 @@ from ipexctl.node.common.guarded_directory import (
     is_of_stranger,
     open_file,
 )
+from ipexctl.node.common.home import check_home, make_home
 from ipexctl.node.common.home_entries import is_stored
+from ipexctl.node.common.hub_cache import HF_HOME
 from ipexctl.node.common.processes import is_partial_in_use
 from ipexctl.node.files import store
 from ipexctl.node.files.checkpoint_path import OWN_DATA, resolve_path
@@ -67,6 +69,8 @@ class InspectRequest(TypedDict):
     """SRC is a file; else a directory."""
     force: bool
     dry_run: bool
+    is_hub: bool
+    """The list is of the cache of a hub, whose place below the home is the path."""
     quick: bool
     """Sizes are compared and no bytes: another host with this directory has just written it."""
 
@@ -101,6 +105,14 @@ def check_path(text: str, home: str, *, is_file: bool) -> str:
     if not is_file and os.path.lexists(path) and not os.path.isdir(path):
         raise AgentError(f"{path} is a file", "name another path")
     return path
+
+
+def _path_of(request: InspectRequest) -> str:
+    if not request["is_hub"]:
+        return check_path(request["path"], request["home"], is_file=request["is_file"])
+    home = home_of(request)
+    check_home(home) if request["dry_run"] else make_home(home)
+    return os.path.realpath(os.path.join(home, HF_HOME))
 
 
 @contextlib.contextmanager
@@ -176,7 +188,7 @@ def place_of(path: str, name: str) -> bytes:
 def inspect(request: InspectRequest, stream: BinaryIO, report: Report = store.emit_or_end) -> InspectReply:
     packed = b"".join(read_body(stream, request["manifest"], "the list"))
     rows = unpack_entries(packed)
-    path = check_path(request["path"], request["home"], is_file=request["is_file"])
+    path = _path_of(request)
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), _open_top(path, is_file=request["is_file"]) as top:
         if request["is_file"]:
             _check_account(path, top.status_of(os.fsencode(os.path.basename(path))), top.status())

@@ -1,4 +1,8 @@
-"""The answers about a project's trees and about `push`, for both sides."""
+"""The answers about a project's trees, about `push` and about the cache of a hub, for both sides.
+
+They are values only: the agent makes them on a host, and the control machine decodes them by their types, so a host
+that answers anything else has failed.
+"""
 
 from __future__ import annotations
 
@@ -88,3 +92,43 @@ class InspectReply(NamedTuple):
 
 class PlaceReply(NamedTuple):
     placed: int
+
+
+class SnapshotReply(NamedTuple):
+    """A snapshot of a repository in the cache of a hub."""
+
+    folder: str
+    commit: str
+    entries: str
+    """The list of its files and links, below the cache, as JSON."""
+    files: int
+    downloaded: int
+    """Bytes that were not there before; with dry_run, that would come."""
+
+
+class DownloadReply(NamedTuple):
+    version: str
+    """Of huggingface_hub."""
+    snapshots: tuple[SnapshotReply, ...]
+
+
+class CachedRepo(NamedTuple):
+    """A repository in the cache of a hub on a host."""
+
+    kind: str
+    repo_id: str
+    revisions: tuple[str, ...]
+    """The names of its branches and tags that are there, else commits."""
+    files: int
+    size: int
+    """Bytes on disk."""
+    used: float
+    """When a file of it was last read, as far as the filesystem keeps that; else written."""
+
+
+class CacheReply(NamedTuple):
+    path: str
+    repos: tuple[CachedRepo, ...]
+    removed: tuple[str, ...] = ()
+    """The names in the cache of those that were removed."""
+    freed: int = 0

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Mapping
 from ipexctl.node.common.limits import LAST_MESSAGES, RANK_RECONNECT, RANK_SILENCE
 from ipexctl.node.common.records import Detail, split_details
 from ipexctl.node.run import machine_state as m
-from ipexctl.node.run import verdict
+from ipexctl.node.run import next_hosts, verdict
 
 if TYPE_CHECKING:
     from ipexctl.node.run.machine_state import MpirunState, RankState, SupervisorState, Transition
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 def on_starter_connected(t: Transition, event: m.StarterConnected) -> None:
     set_starter(t, event.host, m.StarterState(is_connected=True))
     t.log("starter", host=event.host)
+    next_hosts.on_host_answered(t, m.HostAnswered(event.host))
 
 
 def on_starter_lost(t: Transition, event: m.StarterLost) -> None:

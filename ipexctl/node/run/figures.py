@@ -41,18 +41,16 @@ class RunFigures:
 
     def __init__(self, hosts: Mapping[int, str], plan: Json) -> None:
         """`hosts`: rank → host; `plan`: the document of plan.json."""
-        fields = plan_fields(plan)
-        waiting = waiting_of(fields["backend"], fields["allreduce"], len(set(hosts.values())))
-        is_shared = fields["allreduce"] == "shared"
-        self._hosts = hosts
-        self._slow = SlowWatch(hosts, waiting)
-        self._network = NetworkWatch(hosts, waiting, is_wire_possible=is_wire_possible(plan), shared=is_shared)
-        self._ranks = {rank: RankFigures() for rank in hosts}
+        self._plan, self._is_wire_possible = plan_fields(plan), is_wire_possible(plan)
+        self.begin_attempt(hosts)
 
-    def begin_attempt(self) -> None:
-        self._ranks = {rank: RankFigures() for rank in self._hosts}
-        self._slow.begin_attempt()
-        self._network.begin_attempt()
+    def begin_attempt(self, hosts: Mapping[int, str]) -> None:
+        self._hosts = hosts
+        waiting = waiting_of(self._plan["backend"], self._plan["allreduce"], len(set(hosts.values())))
+        is_shared = self._plan["allreduce"] == "shared"
+        self._slow = SlowWatch(hosts, waiting)
+        self._network = NetworkWatch(hosts, waiting, is_wire_possible=self._is_wire_possible, shared=is_shared)
+        self._ranks = {rank: RankFigures() for rank in hosts}
 
     def of(self, rank: int) -> RankFigures:
         return self._ranks[rank]

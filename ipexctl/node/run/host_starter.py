@@ -19,7 +19,8 @@ import time
 from typing import Any, Callable, Mapping
 
 from ipexctl.node.common.answer import Json, emit
-from ipexctl.node.common.job import HostStarterRequest
+from ipexctl.node.common.files import write_atomically
+from ipexctl.node.common.job import HostStarterRequest, job_file
 from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.json_records import decode
 from ipexctl.node.common.link import ready, wake_on_signal
@@ -42,7 +43,7 @@ class HostStarter:
         address = (request.address, request.port)
         self.client = SupervisorClient([address], request.token, identity, self.on_welcome, time.monotonic())
         self.wrappers = RankWrappers()
-        self.state = machine.HostStarterState()
+        self.state = machine.HostStarterState(rejoins=request.rejoins)
         self.ends: list[Json] = []
         """The messages about wrappers of this attempt that have ended."""
         self.log, self._log_end = os.pipe()
@@ -52,6 +53,7 @@ class HostStarter:
         self.actions: Mapping[type, Callable[[Any], None]] = {
             machine.StartWrappers: self.start_wrappers,
             machine.SignalWrappers: lambda command: self.wrappers.signal(command.number),
+            machine.KillWrappers: lambda _: self.wrappers.kill(),
             machine.SendBeat: lambda _: self.client.send_message("beat"),
             machine.RepeatEnds: self.repeat_ends,
         }
@@ -87,15 +89,18 @@ class HostStarter:
     def on_welcome(self, welcome: Json) -> None:
         self.apply(self.state.on_welcome(welcome))
 
-    def start_wrappers(self, _: machine.StartWrappers) -> None:
+    def start_wrappers(self, command: machine.StartWrappers) -> None:
         self.wrappers.kill()
         self.read_log()
         self.ends.clear()
         request = self.request
-        argv = [*request.argv, request.local, request.address, str(request.port)]
+        path = f"{request.rundir}/{job_file(command.attempt)}" if command.job else request.argv[-1]
+        argv = [*request.argv[:-1], path, request.local, request.address, str(request.port)]
         environ = minimal_environment()
-        for rank in request.ranks:
+        for rank in request.ranks if command.ranks is None else command.ranks:
             try:
+                if command.job:
+                    write_atomically(path, command.job.encode(), durable=False)
                 self.wrappers.start([rank], argv, environ=environ, log=self._log_end, cwd=request.rundir)
             except OSError as error:
                 why = f"{error.filename or request.argv[0]}: {error.strerror or error}"

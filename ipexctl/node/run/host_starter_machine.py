@@ -12,7 +12,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, NamedTuple, Tuple, Union
 
-from ipexctl.node.common.limits import OUTPUT_DRAIN, TERM_GRACE
+from ipexctl.node.common.limits import OUTPUT_DRAIN, STARTER_WAIT, TERM_GRACE
 from ipexctl.node.run.supervisor_contact import BEAT_INTERVAL
 
 if TYPE_CHECKING:
@@ -28,10 +28,18 @@ class StartWrappers(NamedTuple):
     """Kill what is left of the attempt before, and start the wrappers of this one."""
 
     attempt: int
+    ranks: tuple[int, ...] | None = None
+    """None: those of the first attempt, whose job is there."""
+    job: str = ""
+    """Its text, where each attempt has its own."""
 
 
 class SignalWrappers(NamedTuple):
     number: int
+
+
+class KillWrappers(NamedTuple):
+    """Kill what is left of the attempt; the starter stays."""
 
 
 class SendBeat(NamedTuple):
@@ -42,7 +50,7 @@ class RepeatEnds(NamedTuple):
     """Tell the supervisor which wrappers of the attempt have ended: a connection may have broken before it knew."""
 
 
-Command = Union[StartWrappers, SignalWrappers, SendBeat, RepeatEnds]
+Command = Union[StartWrappers, SignalWrappers, KillWrappers, SendBeat, RepeatEnds]
 Step = Tuple["HostStarterState", Tuple[Command, ...]]
 
 
@@ -55,22 +63,22 @@ class HostStarterState(NamedTuple):
     """The supervisor does not answer any more: the wrappers are told to end."""
     is_over: bool = False
     """What is left of the wrappers is killed, and the starter exits."""
+    rejoins: bool = False
+    """A supervisor that is lost is waited for: the host may join the run again."""
+    wait_until: float = NEVER
     beat_at: float = 0.0
     kill_at: float = NEVER
 
     def on_welcome(self, welcome: Json) -> Step:
         """Connected, for the first time or again; an attempt may have begun meanwhile."""
-        state, commands = self._replace(has_met=True, beat_at=0.0), (RepeatEnds(),)
-        attempt = welcome.get("start")
-        if isinstance(attempt, int):
-            state, start = state._start(attempt)
-            return state, (*commands, *start)
-        return state, commands
+        state, commands = self._replace(has_met=True, is_lost=False, beat_at=0.0), (RepeatEnds(),)
+        state, start = state._start({**welcome, "attempt": welcome.get("start")})
+        return state, (*commands, *start)
 
     def on_message(self, message: Json) -> Step:
         kind = message.get("t")
-        if kind == "start" and isinstance(message.get("attempt"), int):
-            return self._start(message["attempt"])
+        if kind == "start":
+            return self._start(message)
         if kind == "signal" and isinstance(message.get("number"), int):
             return self, (SignalWrappers(message["number"]),)
         if kind == "dismiss":
@@ -80,10 +88,10 @@ class HostStarterState(NamedTuple):
     def on_turn(self, contact: Contact, now: float, *, has_wrappers: bool) -> Step:
         """What is due."""
         if self.is_lost:
-            return self._replace(is_over=not has_wrappers or now >= self.kill_at), ()
+            return self._wait(contact, now, has_wrappers=has_wrappers)
         is_lost = contact.is_lost(now, at_exit=False) or (contact.is_refused and not self.has_met)
         if is_lost:
-            state = self._replace(is_lost=True, kill_at=now + TERM_GRACE + OUTPUT_DRAIN)
+            state = self._replace(is_lost=True, kill_at=now + TERM_GRACE + OUTPUT_DRAIN, wait_until=now + STARTER_WAIT)
             return state, (SignalWrappers(signal.SIGTERM),) if has_wrappers else ()
         if contact.is_up and now >= self.beat_at:
             return self._replace(beat_at=now + BEAT_INTERVAL), (SendBeat(),)
@@ -95,7 +103,16 @@ class HostStarterState(NamedTuple):
             return BUSY_TURN
         return max(0.0, self.beat_at - now)
 
-    def _start(self, attempt: int) -> Step:
-        if self.is_lost or (self.attempt is not None and attempt <= self.attempt):
+    def _wait(self, contact: Contact, now: float, *, has_wrappers: bool) -> Step:
+        """Without a supervisor: it may be back, unless its port is closed."""
+        may_be_back = self.rejoins and self.has_met and not contact.is_refused and now < self.wait_until
+        if has_wrappers and now < self.kill_at:
             return self, ()
-        return self._replace(attempt=attempt), (StartWrappers(attempt),)
+        return self._replace(is_over=not may_be_back), (KillWrappers(),) if has_wrappers else ()
+
+    def _start(self, order: Json) -> Step:
+        attempt, ranks, job = order.get("attempt"), order.get("ranks"), order.get("job")
+        if not isinstance(attempt, int) or self.is_lost or (self.attempt is not None and attempt <= self.attempt):
+            return self, ()
+        numbers = None if ranks is None else tuple(rank for rank in ranks if isinstance(rank, int))
+        return self._replace(attempt=attempt), (StartWrappers(attempt, numbers, job if isinstance(job, str) else ""),)

@@ -10,6 +10,7 @@ decision; this module alone reads the clock; SIGTERM to the supervisor stops the
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shlex
 import signal
@@ -20,17 +21,33 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, NamedTuple
 from ipexctl.node.common import sockets
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.environ import SetupError
-from ipexctl.node.common.files import make_private_directory, read_json, remove_file, write_json_atomically
-from ipexctl.node.common.job import CALLER_FILE, CONNECTIVITY_FILE, StartRequest, SupervisorRequest
+from ipexctl.node.common.files import (
+    make_private_directory,
+    read_json,
+    remove_file,
+    write_atomically,
+    write_json_atomically,
+)
+from ipexctl.node.common.job import (
+    CALLER_FILE,
+    CONNECTIVITY_FILE,
+    StartRequest,
+    SupervisorRequest,
+    job_file,
+    read_job,
+)
+from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.limits import FULL_DISK_FLUSH
 from ipexctl.node.common.link import ready, wake_on_signal
 from ipexctl.node.common.records import Detail, RunStatus, SilentRank
 from ipexctl.node.run import machine, messages, recorder, stack_dumps
 from ipexctl.node.run import machine_state as m
 from ipexctl.node.run.figures import RunFigures
+from ipexctl.node.run.host_calls import HostCalls
+from ipexctl.node.run.host_pool import hostfile_of, jobs_with
 from ipexctl.node.run.job_end import is_step_cancelled
 from ipexctl.node.run.master_port import PortError, check_master_port
-from ipexctl.node.run.mpirun import LaunchLog, node_starter, start_attempt
+from ipexctl.node.run.mpirun import LaunchLog, node_starter, shell_environment, start_attempt
 from ipexctl.node.run.rank_connections import RankConnection, RankConnections
 from ipexctl.node.run.run_job import RunJob
 from ipexctl.node.run.status_file import StoredStatus, read_document
@@ -43,6 +60,10 @@ if TYPE_CHECKING:
 
 MINIMUM_TURN = 0.01
 """Minimum seconds of one loop iteration while output arrives, so that many small chunks are handled together."""
+
+
+STARTER_HEARD = 6.0
+"""Seconds since the last message of a starter on a host that answers: it sends one every four."""
 
 
 def now() -> m.Moment:
@@ -67,12 +88,13 @@ class SupervisorLoop:
             start, node_starter(start), status, began, self.job.state if self.job is not None else None
         )
         self.connections = RankConnections(request.token, listeners, self, m.ranks_of_starters(self.state))
-        for placement in start.ranks:
-            sinks = self.record.sinks(placement.rank, placement.host)
-            self.connections.add(RankConnection(placement, sinks, self.record.windows(placement.rank)))
+        self.place_ranks()
         self.connections.listener.addresses.update(start.addresses)
-        hosts = {placement.rank: placement.host for placement in start.ranks}
-        self.figures = RunFigures(hosts, read_json(os.path.join(self.rundir, "plan.json")))
+        self.figures = RunFigures(self.hosts_of_ranks(), read_json(os.path.join(self.rundir, "plan.json")))
+        self.calls: HostCalls | None = None
+        """To other hosts, whose answers are events."""
+        self.jobs: Mapping[str, str] = {}
+        """Store → the text of its job in this attempt, of a run with a pool of hosts."""
         self.process: AttemptProcesses | None = None
         """Of the last attempt."""
         self.exchange: CheckpointExchange | None = None
@@ -84,6 +106,8 @@ class SupervisorLoop:
         """The first one is being handled."""
         self.actions: Mapping[type, Callable[[Any], None]] = {
             m.StartAttempt: self.start_attempt,
+            m.FindHosts: self.find_hosts,
+            m.PrepareHosts: self.prepare_hosts,
             m.Send: lambda send: self.send(send.rank, send.kind, send.fields),
             m.Drop: lambda drop: self.connections.drop(self.peer(drop.rank)),
             m.DropStarter: lambda drop: self.connections.starters.drop(drop.host),
@@ -205,6 +229,7 @@ class SupervisorLoop:
         """Check everything, with what can only be seen by looking."""
         self.connections.listener.drop_late(clock)
         self.look_at_exchange()
+        self.take_answers()
         if self.job is not None and (left := self.job.time_left(clock)) is not None:
             self.on_event(left)
         if self.record.holds_output and self.record.has_room():
@@ -256,8 +281,13 @@ class SupervisorLoop:
             "checkpoint_port": self.exchange.port if self.exchange is not None else None,
         }
 
-    def welcome_starter(self) -> Json:
-        return {"start": machine.attempt_to_start(self.state)}
+    def welcome_starter(self, host: str) -> Json:
+        order = self.starter_orders().get(host)
+        return (
+            {"start": None}
+            if order is None or machine.attempt_to_start(self.state) is None
+            else {**order, "start": order["attempt"]}
+        )
 
     def log_of_wrappers(self, text: str) -> None:
         with contextlib.suppress(OSError):
@@ -335,6 +365,7 @@ class SupervisorLoop:
         if self.process is not None:
             self.process.kill_leftovers()
             self.connections.drop_all()
+            self.place_ranks()
         if command.after:
             status = self.state.status
             note = {"attempt": status.attempt, "restarts": status.restarts, "reason": command.after}
@@ -343,7 +374,7 @@ class SupervisorLoop:
                     sink.note("restart", note)
         for peer in self.connections.all.values():
             peer.reset()
-        self.figures.begin_attempt()
+        self.figures.begin_attempt(self.hosts_of_ranks())
         self.record.times.write_all(time.time())  # a setup file may take long to source
         try:
             self.on_event(self.start_mpirun())
@@ -362,7 +393,9 @@ class SupervisorLoop:
         if plan.checkpoint:
             self.exchange = self.begin_exchange(plan)
         remove_file(self.connectivity_path)
-        self.process = start_attempt(plan, self.rundir, self.state.status.attempt, self.connections.starters)
+        self.process = start_attempt(
+            plan, self.rundir, self.state.status.attempt, self.connections.starters, self.starter_orders()
+        )
         return m.AttemptStarted(self.process.pid, master, is_exchanging=self.exchange is not None)
 
     def begin_exchange(self, plan: StartRequest) -> CheckpointExchange:
@@ -386,6 +419,84 @@ class SupervisorLoop:
     @property
     def connectivity_path(self) -> str:
         return os.path.join(os.path.dirname(self.rundir), CONNECTIVITY_FILE)
+
+    # The hosts of an attempt
+
+    def hosts_of_ranks(self) -> dict[int, str]:
+        return {peer.rank: peer.host for peer in self.state.ranks.values()}
+
+    def place_ranks(self) -> None:
+        """Each rank of the attempt has its host."""
+        for rank, host in self.hosts_of_ranks().items():
+            if rank not in self.connections.all:
+                self.connections.add(RankConnection(rank, self.record.sinks(rank, host), self.record.windows(rank)))
+            self.peer(rank).place(host)
+        self.connections.starters.set_ranks(m.ranks_of_starters(self.state))
+
+    def starter_orders(self) -> dict[str, Json]:
+        """The message by which the starter of each host starts its ranks."""
+        orders: dict[str, Json] = {}
+        stores = {placement.host: placement.store for placement in self.state.plan.ranks}
+        for host, ranks in m.ranks_of_starters(self.state).items():
+            if not ranks:
+                continue
+            orders[host] = {"attempt": self.state.status.attempt}
+            if self.jobs:
+                orders[host].update(ranks=sorted(ranks), job=self.jobs[stores[host]])
+        return orders
+
+    def find_hosts(self, command: m.FindHosts) -> None:
+        pool = self.state.plan.pool
+        assert pool is not None
+        if not pool.shell:
+            last = self.connections.starters.received()
+            for host in command.hosts:
+                if time.monotonic() - last.get(host, float("-inf")) < STARTER_HEARD:
+                    self.on_event(m.HostAnswered(host))
+            return
+        self.calls = HostCalls(pool.shell, shell_environment(self.state.plan))
+        words = {host.host: host.word for host in pool.hosts}
+        for host in command.hosts:
+            self.calls.find(host, words[host], self.rundir)
+
+    def prepare_hosts(self, _: m.PrepareHosts) -> None:
+        """Node0 gets its job here, and the hostfile; the starter of another host writes that of its own."""
+        plan, attempt = self.state.plan, self.state.status.attempt
+        pool = plan.pool
+        assert pool is not None
+        jobs = jobs_with(read_job(parse_json(pool.job)), plan, attempt)
+        self.jobs = {store: json.dumps(job.to_json()) for store, job in jobs.items()}
+        own, path = pool.hosts[0], self.record.path(job_file(attempt))
+        try:
+            write_atomically(path, self.jobs[own.store].encode(), durable=False)
+            if hostfile := hostfile_of(pool, {placement.host for placement in plan.ranks}):
+                write_atomically(self.record.path("hostfile"), hostfile.encode(), durable=False)
+        except OSError as error:
+            self.on_event(m.HostsPrepared({own.host: f"{error.filename or path}: {error.strerror or error}"}))
+            return
+        self.calls = HostCalls(pool.shell, shell_environment(plan))
+        firsts = {placement.store: placement.host for placement in reversed(plan.ranks)}
+        words = {host.host: host.word for host in pool.hosts}
+        for store, host in firsts.items() if pool.shell else ():
+            if store != own.store:
+                self.calls.give_job(host, words[host], path, self.jobs[store])
+        self.refused: dict[str, str] = {}
+        self.take_answers()
+
+    def take_answers(self) -> None:
+        """The answers of other hosts, of either question."""
+        calls = self.calls
+        if calls is None:
+            return
+        for answer in calls.take():
+            if not self.state.is_preparing:
+                self.on_event(m.HostAnswered(answer.host, answer.problem))
+            elif answer.problem:
+                self.refused[answer.host] = answer.problem
+        if calls.is_over:
+            self.calls = None
+            if self.state.is_preparing:
+                self.on_event(m.HostsPrepared(self.refused))
 
     # The job of a queue
 
@@ -419,7 +530,8 @@ class SupervisorLoop:
             self.process.kill_leftovers()
             log = self.process.read_log() if self.job is not None else ""
         self.connections.dismiss()
-        remove_file(self.record.path("job.json"))
+        for attempt in range(self.state.status.attempt + 1):
+            remove_file(self.record.path(job_file(attempt)))
         connectivity = self.state.plan.connectivity
         if command.keeps_connectivity and connectivity is not None:
             with contextlib.suppress(OSError):

@@ -29,7 +29,7 @@ from ipexctl.node.common.limits import (
     TERM_GRACE,
 )
 from ipexctl.node.common.records import FINAL, Detail, Mpirun, Silence, split_details
-from ipexctl.node.run import direct_start, job_end, messages, verdict
+from ipexctl.node.run import direct_start, job_end, messages, next_hosts, verdict
 from ipexctl.node.run import machine_state as m
 from ipexctl.node.run.job_end import RunEnd
 
@@ -107,9 +107,11 @@ def attempt_to_start(state: SupervisorState) -> int | None:
 
 def may_connect(state: SupervisorState, hello: messages.Hello) -> bool:
     """Whether a wrapper gets its rank: it may replace its own broken connection, but not that of another one."""
-    peer = state.ranks[hello.rank]
-    if hello.attempt not in (None, state.status.attempt):
+    peer = state.ranks.get(hello.rank)
+    if peer is None or hello.attempt not in (None, state.status.attempt):
         return False
+    if hello.attempt is None and state.plan.pool is not None and state.status.attempt != state.first_attempt:
+        return False  # it was started for other hosts
     return peer.instance in (None, hello.instance) or not (peer.is_connected or peer.is_done)
 
 
@@ -173,7 +175,7 @@ def on_connected(t: Transition, peer: RankState, message: messages.Connected) ->
     )
     event = "connected" if is_new else "reconnected"
     t.log(event, rank=peer.rank, host=peer.host, node=message.node, wrapper=message.wrapper)
-    if not t.state.restarts_left and verdict.is_job_file_read(t.state, peer.store):
+    if not t.state.keeps_jobs and verdict.is_job_file_read(t.state, peer.store):
         t.send(peer.rank, "remove-job")
     if t.state.ending is not None:
         verdict.stop_rank(t, peer)
@@ -284,6 +286,7 @@ def on_tick(t: Transition, tick: m.Tick) -> None:
     if t.state.starter.is_direct:
         direct_start.drop_silent_starters(t, tick.starters)
         direct_start.check_beginning(t, mpirun, tick.mpirun_log)
+    next_hosts.begin_search(t)
 
 
 def on_wrapper_ended(t: Transition, event: m.WrapperExited) -> None:
@@ -601,11 +604,21 @@ def end_attempt(t: Transition) -> None:
     """Start the next attempt, if one is allowed; the script continues from its checkpoint."""
     verdict.on_all_ended(t)
     job = t.state.job
-    if not verdict.may_restart(t.state):
+    hosts: tuple[str, ...] = ()
+    if t.state.plan.pool is not None and verdict.may_restart(t.state):
+        next_hosts.begin_search(t)
+        if not next_hosts.is_known(t.state, t.now.clock):
+            return
+        hosts = next_hosts.choose(t)
+    if hosts:
+        next_hosts.restart(t, hosts)
+    elif not verdict.may_restart(t.state):
         close(t)
     elif job is not None and job.may_requeue and asks_for_other_nodes(run_end(t.state)):
         t.set(is_closing=True)
         t.do(m.Requeue())
+    elif t.state.plan.pool is not None:
+        close(t)
     else:
         restart(t)
 
@@ -688,7 +701,7 @@ def on_requeued(t: Transition, event: m.Requeued) -> None:
     t.set(job=job)
     if closed is not None:
         judge_job(t, job, job_word(t.state, job, closed))
-    elif event.is_done:
+    elif event.is_done or t.state.plan.pool is not None:
         close(t)
     else:
         t.set(is_closing=False)
@@ -724,6 +737,8 @@ EVENTS: Mapping[type, Callable[[Transition, Any], None]] = {
     m.WrapperExited: on_wrapper_ended,
     m.StarterConnected: direct_start.on_starter_connected,
     m.StarterLost: direct_start.on_starter_lost,
+    m.HostAnswered: next_hosts.on_host_answered,
+    m.HostsPrepared: next_hosts.on_hosts_prepared,
     m.StopAsked: on_stop_asked,
     m.ExchangeOver: on_exchange_over,
     m.OutputRefused: on_output_refused,

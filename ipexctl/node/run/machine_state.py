@@ -117,6 +117,17 @@ class StarterState(NamedTuple):
     away_since: float = 0.0
 
 
+class HostSearch(NamedTuple):
+    """Which hosts of the pool can be in the next attempt, while that is found out."""
+
+    began_at: float
+    waiting: frozenset[str]
+    """Those that have not answered yet."""
+    present: frozenset[str] = frozenset()
+    absent: Mapping[str, str] = {}
+    """Those that can't be reached → why."""
+
+
 class DiskState(NamedTuple):
     """The disk of the record: ranks keep output that it has no room for."""
 
@@ -153,6 +164,7 @@ class SupervisorState(NamedTuple):
     """A run, from before the start of mpirun to the end of the last process."""
 
     plan: StartRequest
+    """With the ranks of this attempt."""
     starter: NodeStarter
     status: RunStatus
     """Without its ranks, and without figures."""
@@ -172,6 +184,12 @@ class SupervisorState(NamedTuple):
     """The first signal to a wrapper that the supervisor did not send."""
     is_exchanging: bool = False
     """Checkpoints are exchanged, before the commands of the attempt start."""
+    first_attempt: int = 0
+    """Of this supervisor: a job that begins again has earlier ones."""
+    search: HostSearch | None = None
+    """Between two attempts of a run with a pool of hosts."""
+    is_preparing: bool = False
+    """The hosts of the attempt get their jobs, before mpirun starts."""
     disk: DiskState = DiskState()
     dumps: tuple[PendingDump, ...] = ()
     stall_dump: str = ""
@@ -201,6 +219,11 @@ class SupervisorState(NamedTuple):
         return self.plan.restarts - self.status.attempt
 
     @property
+    def keeps_jobs(self) -> bool:
+        """Whether the job files stay for another attempt; with a pool of hosts, each attempt has its own."""
+        return self.restarts_left > 0 and self.plan.pool is None
+
+    @property
     def setup_time(self) -> float:
         """Like RANK_SILENCE, before the command has started: while a rank sources a setup file it sends nothing."""
         return RANKS_BEGIN if self.plan.setup else RANK_SILENCE
@@ -209,12 +232,18 @@ class SupervisorState(NamedTuple):
 def first_state(
     plan: StartRequest, starter: NodeStarter, status: RunStatus, now: Moment, job: JobState | None = None
 ) -> SupervisorState:
-    ranks = {rank: RankState(rank, host, store, first_rank_status(rank, host)) for rank, host, store in plan.ranks}
     limit = JobLimit() if job is not None and job.number else None
-    others = {placement.host for placement in plan.ranks} - {status.node0} if starter.is_direct else ()
+    hosts = plan.ranks if plan.pool is None else plan.pool.hosts
+    others = {placement.host for placement in hosts} - {status.node0} if starter.is_direct else ()
     starters = {host: StarterState(away_since=now.clock) for host in others}
-    state = SupervisorState(plan, starter, status, ranks, now.clock, now.clock, now.clock, starters=starters)
-    return state._replace(job=job, limit=limit)
+    state = SupervisorState(
+        plan, starter, status, first_ranks(plan), now.clock, now.clock, now.clock, starters=starters
+    )
+    return state._replace(job=job, limit=limit, first_attempt=status.attempt)
+
+
+def first_ranks(plan: StartRequest) -> dict[int, RankState]:
+    return {rank: RankState(rank, host, store, first_rank_status(rank, host)) for rank, host, store in plan.ranks}
 
 
 def ranks_of_starters(state: SupervisorState) -> dict[str, frozenset[int]]:
@@ -303,6 +332,19 @@ class StarterLost(NamedTuple):
     host: str
 
 
+class HostAnswered(NamedTuple):
+    """An answer to `FindHosts`: the host can be reached, or why not."""
+
+    host: str
+    problem: str = ""
+
+
+class HostsPrepared(NamedTuple):
+    """The answer to `PrepareHosts`: all hosts have their jobs, or which refused it, and why."""
+
+    failed: Mapping[str, str] = {}
+
+
 class StopAsked(NamedTuple):
     """By a signal to the supervisor."""
 
@@ -374,6 +416,8 @@ Event = Union[
     WrapperExited,
     StarterConnected,
     StarterLost,
+    HostAnswered,
+    HostsPrepared,
     StopAsked,
     ExchangeOver,
     OutputRefused,
@@ -393,6 +437,16 @@ class StartAttempt(NamedTuple):
 
     after: str = ""
     """Why the attempt before has ended."""
+
+
+class FindHosts(NamedTuple):
+    """Find out in the background which of these hosts can be reached; HostAnswered follows for each, or nothing."""
+
+    hosts: tuple[str, ...]
+
+
+class PrepareHosts(NamedTuple):
+    """Write the jobs of the planned attempt on its hosts, in the background; HostsPrepared follows."""
 
 
 class Send(NamedTuple):
@@ -515,6 +569,8 @@ class Finish(NamedTuple):
 
 Action = Union[
     StartAttempt,
+    FindHosts,
+    PrepareHosts,
     Send,
     Drop,
     DropStarter,

@@ -13,7 +13,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Mapping, NamedTuple, Protocol
 
 from ipexctl.node.common.environ import account_variables, set_variables, source_setup
 from ipexctl.node.common.processes import end_with_parent, kill_sessions
@@ -22,6 +22,7 @@ from ipexctl.node.run.machine_state import MpirunEnded, WrapperExited
 from ipexctl.node.run.rank_wrappers import RankWrappers, minimal_environment
 
 if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
     from ipexctl.node.common.job import StartRequest
     from ipexctl.node.run.machine_state import Event
     from ipexctl.node.run.starter_connections import StarterConnections
@@ -78,11 +79,13 @@ class AttemptProcesses(Protocol):
         """Kill what is left of it."""
 
 
-def start_attempt(start: StartRequest, rundir: str, attempt: int, starters: StarterConnections) -> AttemptProcesses:
-    """Raises an OSError when nothing can be started."""
+def start_attempt(
+    start: StartRequest, rundir: str, attempt: int, starters: StarterConnections, orders: Mapping[str, Json]
+) -> AttemptProcesses:
+    """`orders`: the message to the starter of each host. Raises an OSError when nothing can be started."""
     if start.by_mpirun:
         return MpirunProcess(start, rundir)
-    return DirectProcesses(start, rundir, attempt, starters)
+    return DirectProcesses(start, rundir, attempt, starters, orders)
 
 
 class MpirunProcess:
@@ -90,7 +93,7 @@ class MpirunProcess:
 
     def __init__(self, start: StartRequest, rundir: str) -> None:
         """Raises an OSError when it can't be started."""
-        environ = _environment(start)
+        environ = environment_of(start)
         self._log = LaunchLog(rundir)
         log = self._log.open()
         try:
@@ -128,12 +131,14 @@ class MpirunProcess:
 class DirectProcesses:
     """The rank wrappers of an attempt: node0's are children of the supervisor, and end with it."""
 
-    def __init__(self, start: StartRequest, rundir: str, attempt: int, starters: StarterConnections) -> None:
+    def __init__(
+        self, start: StartRequest, rundir: str, attempt: int, starters: StarterConnections, orders: Mapping[str, Json]
+    ) -> None:
         """Raises an OSError when one of node0's can't be started. A starter that connects later learns it then."""
         self._attempt, self._starters, self._log = attempt, starters, LaunchLog(rundir)
         own = [placement.rank for placement in start.ranks if not starters.has(placement.host)]
         self._wrappers = RankWrappers()
-        environ, log = _environment(start), self._log.open()
+        environ, log = environment_of(start), self._log.open()
         try:
             self._wrappers.start(
                 own, start.argv, environ=environ, log=log, cwd=rundir, prepare=end_with_parent(signal.SIGTERM)
@@ -144,7 +149,8 @@ class DirectProcesses:
         finally:
             os.close(log)
         self.pid = next(iter(self._wrappers.pids), os.getpid())
-        starters.send_to_all("start", attempt=attempt)
+        for host, order in orders.items():
+            starters.send(host, "start", **order)
 
     def read_log(self) -> str:
         return self._log.read()
@@ -190,11 +196,17 @@ class LaunchLog:
             return ""
 
 
-def _environment(start: StartRequest) -> dict[str, str]:
-    """A minimal environment, because hydra passes all of it on to every rank."""
+def shell_environment(start: StartRequest) -> dict[str, str]:
+    """For what node0 calls on other hosts."""
     environ = minimal_environment()
     if node_starter(start).in_job:
         environ = {**environ, **environment_of_srun(variables_of_job(os.environ)), **account_variables()}
+    return environ
+
+
+def environment_of(start: StartRequest) -> dict[str, str]:
+    """A minimal environment, because hydra passes all of it on to every rank."""
+    environ = shell_environment(start)
     if start.setup:
         environ = source_setup(start.setup, environ).environ
     set_variables(environ, start.variables, ())

@@ -97,7 +97,7 @@ class Rank:
         self.stacks = process_stacks.ProcessStacks(job.rundir, job.command)
         self.meter = RankMeter(is_on=job.meter, metric=job.metric, host=host_plan(job, rank), is_trial=job.trial)
         process = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "instance": os.urandom(16).hex()}
-        self.identity: Json = {**process, "attempt": None}
+        self.identity: Json = {**process, "attempt": job.attempt}
         self.client = supervisor_client.SupervisorClient(
             addresses, job.token, self.identity, self.on_welcome, time.monotonic()
         )

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from ipexctl.node.common.answer import Json
     from ipexctl.node.common.handshake import ServerHandshake
-    from ipexctl.node.common.job import RankPlacement
     from ipexctl.node.run.recorder import OutputFile, WindowFiles
 
 ACKNOWLEDGE_SIZE = 1 << 18
@@ -37,10 +36,16 @@ CLOSED_BY_PEER = ("the other side closed the connection", os.strerror(errno.ECON
 class RankConnection:
     """One rank: its connection and its output files."""
 
-    def __init__(self, placement: RankPlacement, sinks: dict[str, OutputFile], windows: WindowFiles) -> None:
-        self.rank, self.host, self.store = placement
+    def __init__(self, rank: int, sinks: dict[str, OutputFile], windows: WindowFiles) -> None:
+        self.rank, self.host = rank, ""
         self.sinks, self.windows = sinks, windows
         self.reset()
+
+    def place(self, host: str) -> None:
+        """The rank is on this host in the attempt that begins."""
+        self.host = host
+        for sink in self.sinks.values():
+            sink.host = host
 
     def reset(self) -> None:
         """Reset for an attempt."""

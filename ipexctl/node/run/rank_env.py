@@ -93,7 +93,13 @@ def environment(job: JobRecord, rank: int, master: Master, attempt: int) -> Setu
         environ = {k: v for k, v in setup.environ.items() if k not in unset}
     set_variables(environ, job.variables, job.prepended)
     set_variables(environ, plan.variables, job.prepended)
-    environ.update(RESTART_COUNT=str(attempt), IPEXCTL_RUN=job.id, IPEXCTL_RUN_DIR=results_directory(job))
+    environ.update(
+        RESTART_COUNT=str(attempt),
+        IPEXCTL_RUN=job.id,
+        IPEXCTL_RUN_DIR=results_directory(job),
+        IPEXCTL_HOSTS=",".join(job.hosts),
+        IPEXCTL_FIRST_WORLD_SIZE=str(job.first_world_size or job.world_size),
+    )
     if not job.has_rendezvous:
         environ = {name: value for name, value in environ.items() if not name.startswith(MPI_PREFIXES)}
         return setup._replace(environ=environ)

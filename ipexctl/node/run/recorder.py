@@ -53,6 +53,7 @@ def first_status(request: SupervisorRequest, start: StartRequest, now: float) ->
         world_size=start.world_size,
         started=now,
         restarts=start.restarts,
+        hosts=tuple(dict.fromkeys(placement.host for placement in start.ranks)),
         supervisor=own_identity(),
         node0=request.host,
         master=start.master,
@@ -65,7 +66,7 @@ def continued_status(before: RunStatus, status: RunStatus, *, ended: float) -> R
     `ended`: when the earlier status was written last.
     """
     reason = before.reason or describe_run_end(REQUEUED)
-    last = Attempt(before.attempt, reason, before.first_failure, before.ended or ended)
+    last = Attempt(before.attempt, reason, before.first_failure, before.ended or ended, before.hosts, before.world_size)
     return status._replace(
         started=before.started,
         attempt=before.attempt + 1,
@@ -108,7 +109,8 @@ class OutputFile:
         """With what is held."""
         self._ends_line = True
         """Whether what is written or held ends with a whole line."""
-        self._host = host
+        self.host = host
+        """Of the rank, in this attempt."""
         self._on_grown = on_grown
         self._hold = hold
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -158,7 +160,7 @@ class OutputFile:
     def _write_gap(self, offset: int) -> bool:
         """What is missing before that offset is lost. False if there is no room to note it."""
         size = offset - self.have
-        if not self.note("gap", {"bytes": size, "host": self._host}, is_first=True):
+        if not self.note("gap", {"bytes": size, "host": self.host}, is_first=True):
             return False
         self.lost += size
         self.have = offset

@@ -25,8 +25,8 @@ class StarterOwner(Protocol):
 
     def on_event(self, event: m.Event) -> None: ...
 
-    def welcome_starter(self) -> Json:
-        """What a starter has to know of the run."""
+    def welcome_starter(self, host: str) -> Json:
+        """What the starter of that host has to know of the run."""
         ...
 
     def log_of_wrappers(self, text: str) -> None:
@@ -38,8 +38,10 @@ class StarterConnections:
     """One for each host that has a starter."""
 
     def __init__(self, ranks: Mapping[str, frozenset[int]], owner: StarterOwner) -> None:
-        """`ranks`: host → its ranks."""
+        """`ranks`: the hosts with a starter → their ranks, which `set_ranks` changes."""
         self._ranks, self._owner = ranks, owner
+        self._had = dict(ranks)
+        """With those of earlier attempts, whose ends a starter repeats after a reconnect."""
         self._links: dict[str, Link] = {}
         self._hosts: dict[Link, str] = {}
         self._instances: dict[str, str] = {}
@@ -49,6 +51,11 @@ class StarterConnections:
 
     def has(self, host: str) -> bool:
         return host in self._ranks
+
+    def set_ranks(self, ranks: Mapping[str, frozenset[int]]) -> None:
+        """For the next attempt."""
+        self._ranks = ranks
+        self._had = {host: self._had[host] | numbers for host, numbers in ranks.items()}
 
     def readers(self) -> list[Pollable]:
         return list(self._hosts)
@@ -72,7 +79,7 @@ class StarterConnections:
             del self._hosts[before]
             before.close()
         self._links[host], self._hosts[link], self._instances[host] = link, host, hello.instance
-        link.send(encode_json(handshake.welcome(**self._owner.welcome_starter())))
+        link.send(encode_json(handshake.welcome(**self._owner.welcome_starter(host))))
         self._owner.on_event(m.StarterConnected(host))
 
     def handle_ready(self, readable: list[Link]) -> None:
@@ -90,6 +97,10 @@ class StarterConnections:
 
     def send_to_all(self, t: str, **fields: Any) -> None:
         for link in self._links.values():
+            link.send(message(t, **fields))
+
+    def send(self, host: str, t: str, **fields: Any) -> None:
+        if (link := self._links.get(host)) is not None:
             link.send(message(t, **fields))
 
     def drop(self, host: str) -> None:
@@ -113,11 +124,12 @@ class StarterConnections:
             link.send(message("ack"))
 
     def _on_ended(self, host: str, ended: messages.WrapperEnded) -> None:
-        if ended.rank not in self._ranks[host]:
+        if ended.rank not in self._had[host]:
             raise FrameError("it has no such rank")
         if ended.text:
             self._owner.log_of_wrappers(ended.text)
-        self._owner.on_event(m.WrapperExited(ended.rank, ended.code, ended.attempt))
+        if ended.rank in self._ranks[host]:
+            self._owner.on_event(m.WrapperExited(ended.rank, ended.code, ended.attempt))
 
     def _lose(self, link: Link) -> None:
         host = self._close(link)

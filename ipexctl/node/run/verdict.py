@@ -40,7 +40,7 @@ from ipexctl.node.run.machine_state import (
     RankState,
     SupervisorState,
     Transition,
-    first_rank_status,
+    first_ranks,
 )
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ SILENCE_TOLERANCE = 7.0
 AT_ONCE = 1.0
 RESTARTABLE = ("exit", "signal", "oom", "lost", "stuck", "mpirun", "hang")
 """Kinds of failure after which a run may be restarted."""
+ON_OTHER_HOSTS = ("lost", "mpirun", "not-begun", "checkpoint")
+"""Kinds after which a run that may take other hosts may be restarted before its ranks have begun."""
 NOTICE_SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
 """By which ranks hear that the job of the run is about to end, and by which some end themselves then."""
 _SIGNALS = {
@@ -267,17 +269,18 @@ def fail_with_program(t: Transition, left: list[RankState], code: int | None, by
 
 
 def may_restart(state: SupervisorState) -> bool:
-    """Whether a rank failed after its command started, and a restart is left."""
+    """Whether a rank failed after its command started, or other hosts may change what failed, and a restart is left."""
     ending, first = state.ending, state.status.first_failure
-    if ending is None or ending.state != "failed" or state.status.attempt >= state.plan.restarts:
+    if ending is None or ending.state != "failed" or first is None or state.restarts_left <= 0:
         return False
-    ranks = state.ranks.values()
-    return first is not None and first.kind in RESTARTABLE and any(peer.status.pid is not None for peer in ranks)
+    if state.plan.pool is not None and first.kind in ON_OTHER_HOSTS:
+        return True
+    return first.kind in RESTARTABLE and any(peer.status.pid is not None for peer in state.ranks.values())
 
 
 def begin_next_attempt(t: Transition) -> None:
     before = t.state.status
-    ended = Attempt(before.attempt, before.reason, before.first_failure, t.now.epoch)
+    ended = Attempt(before.attempt, before.reason, before.first_failure, t.now.epoch, before.hosts, before.world_size)
     t.set_status(
         attempt=before.attempt + 1,
         attempts=(*before.attempts, ended),
@@ -287,11 +290,7 @@ def begin_next_attempt(t: Transition) -> None:
         silent=None,
     )
     t.log("restart", attempt=before.attempt + 1, after=before.reason)
-    ranks = {
-        peer.rank: RankState(peer.rank, peer.host, peer.store, first_rank_status(peer.rank, peer.host))
-        for peer in t.ranks
-    }
-    t.set(ranks=ranks, mpirun=None, ending=None, signalled_at=None)
+    t.set(ranks=first_ranks(t.state.plan), mpirun=None, ending=None, signalled_at=None)
 
 
 # The ranks are stopped, and exit
@@ -312,7 +311,7 @@ def on_output_ended(t: Transition, rank: int) -> None:
     """A rank has sent all its output; it may exit unless others would suffer from that."""
     peer = t.set_rank(rank, is_over=True)
     is_going_on = t.state.ending is None and not t.state.is_signal_open and not t.state.has_left_at_notice
-    if is_going_on and not t.state.restarts_left:
+    if is_going_on and not t.state.keeps_jobs:
         release(t, peer)
     else:
         release_ended(t)
@@ -334,7 +333,8 @@ def release_ended(t: Transition) -> None:
 def release(t: Transition, peer: RankState) -> None:
     t.set_rank(peer.rank, is_released=True)
     is_ending = t.state.ending is not None
-    if not may_restart(t.state) if is_ending else is_job_file_read(t.state, peer.store):
+    is_left = is_ending and t.state.keeps_jobs and may_restart(t.state)
+    if not is_left if is_ending else is_job_file_read(t.state, peer.store):
         t.send(peer.rank, "remove-job")
     t.send(peer.rank, "release")
 

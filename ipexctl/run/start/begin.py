@@ -22,6 +22,7 @@ import tarfile
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,6 +40,7 @@ from ipexctl.node.common.job import (
 )
 from ipexctl.node.common.json_records import as_json
 from ipexctl.node.common.queue_files import DIRECTORY
+from ipexctl.node.run.host_pool import jobs_with
 from ipexctl.option_declaration import values_for_wrapper
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
@@ -129,7 +131,8 @@ class LaunchRecords:
         """Host → its ranks, of those that get a starter."""
         if not self.has_starters:
             return {}
-        hosts = dict.fromkeys(placement.host for placement in self.start.ranks)
+        placements = self.start.ranks if self.start.pool is None else self.start.pool.hosts
+        hosts = dict.fromkeys(placement.host for placement in placements)
         hosts.pop(self.record.node0.name, None)
         return {host: tuple(each.rank for each in self.start.ranks if each.host == host) for host in hosts}
 
@@ -186,13 +189,14 @@ class Launch:
 
         `make_job`: `job_of` for the plan, with the secrets. `plan`: the text of plan.json.
         """
-        self._start = self._start._replace(job=self._job_text(self._node0, make_job), plan=plan)
-        groups = {group[0]: group for group in self._others}
+        common = self._records.job._replace(token=self._token, bytecode=self._records.bytecode)
+        jobs = self._jobs(partial(make_job, common))
+        self._start = self._start._replace(job=jobs.get(self._node0[0], ""), plan=plan)
         command = Command(self._records.unpack(), f"make {self._record.rundir}")
 
         def upload(host: Host, session: Session) -> None:
-            job = File("job.json", self._job_text(groups[host], make_job).encode())
-            files = io.BytesIO(packed([*self._agent, job]))
+            job = [File("job.json", jobs[host].encode())] if host in jobs else []
+            files = io.BytesIO(packed([*self._agent, *job]))
             result = capture(session, command, stdin=files, timeout=JOB_UPLOAD, cancel=self._pool.cancel)
             if not result.ended.ok:
                 lines = result.stderr.decode(errors="replace").strip().splitlines()
@@ -201,7 +205,7 @@ class Launch:
                 reason, fix = explain_stderr(result.stderr)
                 raise HostError(f"could not {command.label}: {reason or result.ended}", fix)
 
-        _raise_first(self._pool.each(list(groups), upload))
+        _raise_first(self._pool.each([group[0] for group in self._others], upload))
         self._start_starters(self._wait_for(self._listening))
 
     def _start_starters(self, listening: Mapping[str, Any]) -> None:
@@ -219,6 +223,7 @@ class Launch:
                 local=str(listening.get("local") or ""),
                 address=records.bind,
                 port=int(listening.get("port") or 0),
+                rejoins=records.start.pool is not None,
             )
             line = _program(records, "run.host_starter", host.name)
             command = Command(line, "begin the starter of ranks")
@@ -284,15 +289,17 @@ class Launch:
             if event.get("event") == name and not future.done():
                 future.set_result(event)
 
-    def _job_text(
-        self, group: Sequence[Host], make_job: Callable[[JobRecord, Collection[str]], JobRecord | None]
-    ) -> str:
-        """The text of job.json for these hosts, which have one store; empty for node0's without ranks."""
-        records = self._records
-        job = make_job(
-            records.job._replace(token=self._token, bytecode=records.bytecode), [host.name for host in group]
-        )
-        return "" if job is None else json.dumps(job.to_json())
+    def _jobs(self, make_job: Callable[[Collection[str]], JobRecord | None]) -> dict[Host, str]:
+        """The text of job.json for the hosts with one store, by the first of them; none where no rank is planned."""
+        groups = {group[0]: [host.name for host in group] for group in (self._node0, *self._others)}
+        jobs = {first: make_job(names) for first, names in groups.items()}
+        if self._start.pool is not None:
+            whole = make_job([name for names in groups.values() for name in names])
+            assert whole is not None
+            of_stores = jobs_with(whole, self._start, None)
+            jobs = {first: of_stores.get(self._records.stores[first.name]) for first in groups}
+            self._start = self._start._replace(pool=self._start.pool._replace(job=json.dumps(whole.to_json())))
+        return {first: json.dumps(job.to_json()) for first, job in jobs.items() if job is not None}
 
     def _wait_for(self, future: Future[Mapping[str, Any]]) -> Mapping[str, Any]:
         """Wait for this event or the end of the supervisor's call, which is then the failure."""
@@ -415,6 +422,7 @@ def common_job(plan: LaunchPlan, spec: RunSpec) -> JobRecord:
         meter=spec.meter,
         trial=spec.trial,
         metric=spec.metric or "",
+        hosts=tuple(host.name for host in plan.hosts),
     )
 
 

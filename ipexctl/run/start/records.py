@@ -15,8 +15,11 @@ from ipexctl.launch.plan import LaunchPlan, to_json
 from ipexctl.node.common.job import Master, Notification, RankPlacement, StartRequest
 from ipexctl.node.common.limits import CALLER_SILENCE, NOTIFY, NOTIFY_CLAIM
 from ipexctl.node.env.check import normalize
+from ipexctl.node.run.host_pool import start_with
+from ipexctl.node.run.rank_wrappers import ADDRESSES
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.begin import File, LaunchRecords, common_job
+from ipexctl.run.start.pool import host_pool
 from ipexctl.run.start.preflight.imports import install_command
 
 if TYPE_CHECKING:
@@ -41,10 +44,12 @@ def run_record(
     run: str,
     context: RunContext,
     plan: LaunchPlan,
+    whole: LaunchPlan,
     call: RunCall,
     connect: ConnectOptions,
 ) -> RunRecord:
-    nodes = nodes_of(context, plan)
+    """`whole`: the plan of all hosts that the run may use, which is that of its first attempt unless some wait."""
+    nodes = nodes_of(context, whole)
     leaders = find_leaders([host.name for host in nodes], context.stores.__getitem__)
     return RunRecord(
         id=run,
@@ -74,11 +79,12 @@ def run_record(
 def launch_records(
     record: RunRecord,
     context: RunContext,
-    plan: LaunchPlan,
+    whole: LaunchPlan,
     spec: RunSpec,
     retention: RetentionLimits,
 ) -> LaunchRecords:
-    stores = context.stores
+    """`whole`: the plan of all hosts that the run may use."""
+    plan, stores, pool = whole, context.stores, host_pool(context, spec, whole, record.rundir)
     files = [[File(f.name, f.text.encode(), f.mode) for f in plan.files if f.is_everywhere == e] for e in (False, True)]
     start = StartRequest(
         argv=tuple(plan.argv),
@@ -101,9 +107,19 @@ def launch_records(
         on_hang=spec.on_hang,
         notify=_notification(record, spec) if spec.notify else None,
         caller_silence=CALLER_SILENCE if spec.trial else 0.0,
+        pool=pool,
     )
+    if pool is not None:
+        first = [host.host for host in pool.hosts[: pool.wanted]]
+        addresses = ("",) * ADDRESSES  # the supervisor appends its own
+        start = start_with(start._replace(argv=(*start.argv, *addresses)), first, 0)
+        start = start._replace(argv=start.argv[:-ADDRESSES])
     job = common_job(plan, spec)._replace(
-        setup=start.setup, id=record.id, rundir=record.rundir, checkpoint=start.checkpoint
+        setup=start.setup,
+        id=record.id,
+        rundir=record.rundir,
+        checkpoint=start.checkpoint,
+        first_world_size=start.world_size,
     )
     return LaunchRecords(
         record=record,

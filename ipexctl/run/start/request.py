@@ -24,6 +24,7 @@ from ipexctl.option_declaration import declared
 from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import HostError, exit_code
 from ipexctl.run.ranks import EVERY_RANK, RankSet
+from ipexctl.run.start.pool import check_pool, first_hosts
 from ipexctl.spec import CommandKind, Export, RunSpec
 from ipexctl.stack.env.record import check_env_name
 from ipexctl.sync.ignore import OWN
@@ -150,6 +151,9 @@ def _is_path_of_checkpoint(path: str) -> bool:
 
 def check_ranks(spec: RunSpec, hosts: Sequence[Host], shown: RankSet = EVERY_RANK) -> None:
     """Refuse numbers of ranks that do not fit the hosts, as far as that is known before they are contacted."""
+    if (refusal := check_pool(spec, hosts)) is not None:
+        raise UserError(refusal.reason, fix=refusal.fix)
+    hosts = first_hosts(hosts, spec)
     share = distribute_ranks(hosts, spec.n, spec.ppn, 1)
     if isinstance(share, Refusal):
         raise UserError(share.reason, fix=share.fix)

@@ -97,6 +97,11 @@ def lock_stack(context: InstallContext, *, node0_may: bool = True) -> LockedStac
     return _Locking(context, projects).lock(node0_may=node0_may)
 
 
+def lock_plan(context: InstallContext, plan: StackPlan, projects: tuple[str, ...]) -> LockedStack | Refusal:
+    """Lock a plan that is made already. An index that has the first of the projects is one that is reached."""
+    return _Locking(context, projects, plan).lock(node0_may=True)
+
+
 def query_here(context: InstallContext, projects: tuple[str, ...]) -> IndexAnswer:
     """The answer of the control machine's indexes."""
     return _Locking(context, projects).query_here()
@@ -108,6 +113,12 @@ class _Locking:
 
     context: InstallContext
     projects: tuple[str, ...]
+    given: StackPlan | None = None
+    """A plan that does not depend on the answer."""
+
+    @property
+    def _main(self) -> str:
+        return TORCH if self.given is None else self.projects[0]
 
     def lock(self, *, node0_may: bool) -> LockedStack | Refusal:
         context, sources = self.context, self.context.request.sources
@@ -164,6 +175,8 @@ class _Locking:
     def _plan(self, index_answer: IndexAnswer) -> StackPlan | Refusal:
         """The stack of the environment that is extended, else by the answer of the indexes."""
         context, rows = self.context, self.context.request.rows
+        if self.given is not None:
+            return self.given
         if context.extended is not None:
             plan = installed_plan(context.extended, context.facts, rows)
             return replace(plan, reason=because(recorded, text=context.extended.why))
@@ -182,7 +195,7 @@ class _Locking:
         labels = {source.url.rstrip("/"): source for source in STACK_SOURCES}
         besides = [
             labels.get(index.url.rstrip("/"), Source(index.kind, index.url, without_login(index.url)))
-            for index in resolver.indexes(request.env.stack, request.rows)
+            for index in (resolver.indexes(request.env.stack, request.rows) if self.given is None else ())
             if index.url.rstrip("/") != PYPI
         ]
         wanted = sources_for(request.sources, settings, here=here, besides=besides)
@@ -206,7 +219,7 @@ class _Locking:
         except HostError as error:
             own = error
         from_node0 = querying.result()
-        if context.request.dry_run and not isinstance(own, HostError) and own.availability.of(TORCH):
+        if context.request.dry_run and not isinstance(own, HostError) and own.availability.of(self._main):
             return own, False  # a lock made on node0 would leave uv there
         if isinstance(own, HostError):
             if from_node0 is None:
@@ -214,7 +227,7 @@ class _Locking:
             return from_node0, True
         if (
             from_node0 is not None
-            and from_node0.availability.of(TORCH)
+            and from_node0.availability.of(self._main)
             and (not self._unanswered(from_node0) or self._unanswered(own))
         ):
             return from_node0, True

@@ -49,7 +49,7 @@ def test_each_mismatch_counts_once_and_their_number_is_bounded(recorder: Recorde
         figures.add(0, Mismatch(f"core {number} differs"), files, NOW)
     assert len(figures.of(0).mismatch) == MAX_MISMATCHES
     assert not figures.add(0, Exit(0, True), files, NOW), "it is no figure"
-    figures.begin_attempt()
+    figures.begin_attempt({0: "node1"})
     assert figures.of(0).mismatch == ()
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from ipexctl.node.common.frames import Note
-from ipexctl.node.common.job import RankPlacement
 from ipexctl.node.common.records import Attempt, RunStatus
 from ipexctl.node.run.rank_connections import RankConnection
 from ipexctl.node.run.recorder import OutputFile, Recorder, continued_status
@@ -66,7 +65,7 @@ def test_status_of_the_next_start_has_the_first_as_an_attempt() -> None:
 
 def test_what_a_filesystem_loses_at_close_is_named_and_all_files_are_closed(tmp_path: Path) -> None:
     recorder = Recorder(str(tmp_path), RunStatus("r", "running"))
-    peer = RankConnection(RankPlacement(3, "node2", "s"), recorder.sinks(3, "node2"), recorder.windows(3))
+    peer = RankConnection(3, recorder.sinks(3, "node2"), recorder.windows(3))
     os.close(peer.sinks["out"]._number)  # as on NFS, where the quota was used up
     assert peer.close_files() == {"out": "Bad file descriptor"}
     with pytest.raises(OSError, match="descriptor"):

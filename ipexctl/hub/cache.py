@@ -1,0 +1,83 @@
+"""`ipexctl hub ls` and `rm`: the repositories in the hub cache of each host, and their removal. Nothing else removes
+them but `uninstall`: no retention knows when a model is no longer needed.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ipexctl.node.files.replies import CachedRepo, CacheReply
+from ipexctl.remote.node_call import call
+from ipexctl.remote.outcome import HostResult, Report
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.hugging_face import HubRepo
+    from ipexctl.node.files.hub import CacheRemoveRequest, CacheRequest
+    from ipexctl.remote.session import Session
+    from ipexctl.remote.session_pool import SessionPool
+
+
+@dataclass(frozen=True, slots=True)
+class CacheResult(HostResult):
+    """One host: what lies in its cache, or what was removed from it."""
+
+    path: str | None = None
+    repos: tuple[CachedRepo, ...] = ()
+    removed: tuple[str, ...] = ()
+    """As a call names them."""
+    freed_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CacheReport(Report[CacheResult]):
+    is_list: bool = True
+
+
+def list_cache(hosts: Sequence[Host], pool: SessionPool, home: str, timeout: float | None) -> CacheReport:
+    def list_one(host: Host, session: Session) -> CacheResult:
+        request: CacheRequest = {"home": home}
+        reply = call(session, "files.hub", "list", request, timeout=timeout, cancel=pool.cancel).decode(CacheReply)
+        return CacheResult(host, "ok", path=reply.path, repos=_in_order(reply))
+
+    began = time.monotonic()
+    done = {
+        ended.host: replace(ended.result_or(CacheResult.of_error), seconds=time.monotonic() - began)
+        for ended in pool.each(hosts, list_one)
+    }
+    return CacheReport(tuple(done[host] for host in hosts if host in done), time.monotonic() - began)
+
+
+def remove_from_cache(
+    repos: Sequence[HubRepo], hosts: Sequence[Host], pool: SessionPool, home: str, timeout: float | None
+) -> CacheReport:
+    """A repository that a host does not have is no failure."""
+    words = {repo.folder: repo.word for repo in repos}
+
+    def remove_one(host: Host, session: Session) -> CacheResult:
+        request: CacheRemoveRequest = {"home": home, "folders": list(words)}
+        reply = call(session, "files.hub", "remove", request, timeout=timeout, cancel=pool.cancel).decode(CacheReply)
+        removed = tuple(words[folder] for folder in reply.removed if folder in words)
+        return CacheResult(
+            host,
+            "changed" if removed else "ok",
+            path=reply.path,
+            repos=_in_order(reply),
+            removed=removed,
+            freed_bytes=reply.freed,
+        )
+
+    began = time.monotonic()
+    done = {
+        ended.host: replace(ended.result_or(CacheResult.of_error), seconds=time.monotonic() - began)
+        for ended in pool.each(hosts, remove_one)
+    }
+    return CacheReport(tuple(done[host] for host in hosts if host in done), time.monotonic() - began, is_list=False)
+
+
+def _in_order(reply: CacheReply) -> tuple[CachedRepo, ...]:
+    return tuple(sorted(reply.repos, key=lambda repo: (repo.kind, repo.repo_id)))

@@ -1,0 +1,301 @@
+"""`ipexctl push hf:ORG/MODEL`: repositories of a hub to the cache of every host.
+
+In: repositories, hosts, a pool. Out: a `HubPushReport`. One machine downloads (`downloader.py` chooses it,
+`node/files/hub_download.py` works there); the list of what it has then is a push like any other (`files/push.py`): each
+host compares by hashes, and what it lacks comes from host to host, so the uplink carries each byte once. A file that
+differs is damaged, as its name is its hash, and is replaced alone.
+
+The rules: the token goes to that machine alone, on stdin; a list from a host is checked before it is used
+(`node/common/hub_cache.py: misplaced`).
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ipexctl.facts.gather import gather_facts
+from ipexctl.files.distribute import Distributor
+from ipexctl.files.manifest import Manifest
+from ipexctl.files.push import PushOptions, PushReport, PushResult, push
+from ipexctl.files.push_source import PushSource
+from ipexctl.files.store_client import StoredFile, StoreLocation
+from ipexctl.files.upload import UploadOptions, addresses_for_transfer
+from ipexctl.hub.downloader import Downloader, find_downloader
+from ipexctl.hugging_face import hf_home
+from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.hub_cache import HUB_CACHE, misplaced
+from ipexctl.node.common.json_parser import JsonError
+from ipexctl.node.files.manifest import read_entries
+from ipexctl.node.files.push import CONTENT
+from ipexctl.node.files.replies import DownloadReply, SnapshotReply
+from ipexctl.remote.node_call import call
+from ipexctl.remote.outcome import HostError
+from ipexctl.remote.progress import BytesMoved, Notice, ignore_event
+from ipexctl.remote.reply import MalformedReply
+from ipexctl.text import readable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ipexctl.facts.facts import Facts
+    from ipexctl.hosts.host import Host
+    from ipexctl.hub.downloader import HubAccess
+    from ipexctl.hugging_face import HubRepo
+    from ipexctl.node.files.hub import OfferRequest, WithdrawRequest
+    from ipexctl.node.files.hub_download import HubDownloadRequest
+    from ipexctl.node.files.manifest import ManifestEntry
+    from ipexctl.remote.progress import Watch
+    from ipexctl.remote.reply import Reply
+    from ipexctl.remote.session import Session
+    from ipexctl.remote.session_pool import SessionPool
+
+
+@dataclass(frozen=True, slots=True)
+class PushedRepo:
+    """A repository as it was pushed."""
+
+    word: str
+    commit: str
+    files: int
+    bytes: int
+    downloaded_bytes: int
+    """From the hub; with --dry-run, that would come."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubPushReport(PushReport):
+    on: str = ""
+    """The machine that downloaded."""
+    repos: tuple[PushedRepo, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HubPushOptions:
+    home: str
+    on: str
+    include: tuple[str, ...] = ()
+    dry_run: bool = False
+    iface: str | None = None
+    timeout: float | None = None
+
+
+def push_repos(
+    repos: Sequence[HubRepo],
+    access: HubAccess,
+    hosts: Sequence[Host],
+    pool: SessionPool,
+    options: HubPushOptions,
+    watch: Watch = ignore_event,
+) -> HubPushReport:
+    """Raises a UserError for a machine that is none of the hosts."""
+    began = time.monotonic()
+    words = " ".join(repo.word for repo in repos)
+    cache = hf_home(options.home)
+    results = {
+        answer.host.name: answer for answer in gather_facts(hosts, pool, home=options.home, timeout=options.timeout)
+    }
+    facts: dict[str, Facts] = {name: found.facts for name, found in results.items() if found.facts is not None}
+    try:
+        downloader = find_downloader(options.on, access, hosts, facts, pool, options.home, watch)
+    except HostError as error:
+        failed = tuple(PushResult.of_error(host, error, seconds=time.monotonic() - began) for host in hosts)
+        return HubPushReport(failed, time.monotonic() - began, words, cache, 0, 0, True, options.dry_run)
+    try:
+        entries, snapshots = _download(repos, access, downloader, pool, options, watch)
+    except HostError as error:
+        reason = HostError(f"{downloader.name}: {error.reason}", error.fix)
+        failed = tuple(PushResult.of_error(host, reason, seconds=time.monotonic() - began) for host in hosts)
+        return HubPushReport(
+            failed, time.monotonic() - began, words, cache, 0, 0, True, options.dry_run, on=downloader.name
+        )
+    manifest = Manifest.of([entry._replace(path=f"{HUB_CACHE}/{entry.path}") for entry in entries])
+    source = PushSource(Path(hf_home(options.home)).expanduser(), False, manifest)
+    others = [host for host in hosts if host != downloader.host]
+    report = push(
+        source,
+        words,
+        others,
+        pool,
+        PushOptions(cache, options.home, True, options.dry_run, options.iface, options.timeout, is_hub=True),
+        watch,
+        facts=facts,
+        make_carrier=None
+        if downloader.is_control
+        else partial(_HubCarrier, downloader, manifest, hosts, facts, pool, options, watch),
+    )
+    pushed = tuple(
+        PushedRepo(repo.word, found.commit, found.files, _size_of(found, entries), found.downloaded)
+        for repo, found in zip(repos, snapshots, strict=True)
+    )
+    done = {result.host.name: result for result in report.hosts}
+    if not downloader.is_control:
+        done[downloader.host.name] = _own_result(downloader.host, pushed, cache, time.monotonic() - began)
+    return HubPushReport(
+        tuple(done[host.name] for host in hosts if host.name in done),
+        time.monotonic() - began,
+        words,
+        cache,
+        sum(repo.files for repo in pushed),
+        manifest.size,
+        True,
+        options.dry_run,
+        downloader.name,
+        pushed,
+    )
+
+
+def _own_result(host: Host, pushed: Sequence[PushedRepo], path: str, seconds: float) -> PushResult:
+    downloaded = sum(repo.downloaded_bytes for repo in pushed)
+    files = sum(repo.files for repo in pushed)
+    if not downloaded:
+        return PushResult(host, "ok", seconds=seconds, path=path, same=files)
+    return PushResult(host, "changed", f"{readable(downloaded)} from the hub", seconds=seconds, path=path)
+
+
+def _size_of(snapshot: SnapshotReply, entries: Sequence[ManifestEntry]) -> int:
+    return sum(
+        entry.size for entry in entries if entry.kind == "f" and entry.path.startswith(f"{snapshot.folder}/blobs/")
+    )
+
+
+def _download(
+    repos: Sequence[HubRepo],
+    access: HubAccess,
+    downloader: Downloader,
+    pool: SessionPool,
+    options: HubPushOptions,
+    watch: Watch,
+) -> tuple[list[ManifestEntry], tuple[SnapshotReply, ...]]:
+    """What the cache of that machine has of the repositories then."""
+    request: HubDownloadRequest = {
+        "home": options.home,
+        "repos": [{"kind": repo.kind, "repo_id": repo.repo_id, "revision": repo.revision} for repo in repos],
+        "include": list(options.include),
+        "endpoint": access.endpoint,
+        "token": access.token,
+        "dry_run": options.dry_run,
+    }
+    verb = "asks for" if options.dry_run else "downloads"
+    watch(Notice(f"{downloader.name} {verb} {', '.join(repo.word for repo in repos)} from {access.url}"))
+
+    def on_event(event: Reply) -> None:
+        if event.get("event") == "progress" and event.integer("total"):
+            name = "" if downloader.is_control else downloader.host.name
+            watch(BytesMoved(name, "downloading", event.integer("done"), event.integer("total")))
+
+    reply = call(
+        pool.session(downloader.host),
+        "files.hub_download",
+        "download",
+        request,
+        python=downloader.python,
+        label="download from the hub",
+        on_event=on_event,
+        timeout=options.timeout,
+        cancel=pool.cancel,
+    )
+    snapshots = reply.decode(DownloadReply).snapshots
+    if [found.folder for found in snapshots] != [repo.folder for repo in repos]:
+        raise MalformedReply("it has other repositories", str(dict(reply))[:200])
+    entries: list[ManifestEntry] = []
+    for found in snapshots:
+        try:
+            own = read_entries(found.entries.encode())
+        except (AgentError, JsonError, TypeError, ValueError) as error:
+            raise MalformedReply(str(error), found.entries[:200]) from None
+        if wrong := misplaced(own, found.folder):
+            raise MalformedReply("a file has no place in the cache of a hub", wrong)
+        entries += own
+    return entries, snapshots
+
+
+class _HubCarrier:
+    """Files of the downloading host's cache for the stores of the others."""
+
+    def __init__(
+        self,
+        downloader: Downloader,
+        manifest: Manifest,
+        hosts: Sequence[Host],
+        facts: dict[str, Facts],
+        pool: SessionPool,
+        options: HubPushOptions,
+        watch: Watch,
+        locations: Mapping[str, StoreLocation],
+        needs: Mapping[str, frozenset[str]],
+    ) -> None:
+        self.sent: dict[str, int] = {}
+        self._downloader, self._manifest, self._hosts, self._facts = downloader, manifest, hosts, facts
+        self._pool, self._options, self._watch = pool, options, watch
+        self._locations, self._needs = locations, needs
+        needed = sorted(frozenset().union(*needs.values()))
+        self._files = [StoredFile(sha256, CONTENT, manifest.files[sha256].size) for sha256 in needed]
+        self._exit_stack = ExitStack()
+
+    def __enter__(self) -> _HubCarrier:
+        host, wanted = (
+            self._downloader.host,
+            UploadOptions(self._options.home, self._options.iface, self._options.timeout),
+        )
+        addresses = addresses_for_transfer(self._hosts, self._pool, self._facts, wanted, self._watch)
+        self._locations = {
+            name: replace(location, address=addresses.get(name)) for name, location in self._locations.items()
+        }
+        under = f"{HUB_CACHE}/"
+        request: OfferRequest = {
+            "home": self._options.home,
+            "files": [
+                [file.sha256, self._manifest.files[file.sha256].path.removeprefix(under)] for file in self._files
+            ],
+        }
+        offered = self._call("offer", request)
+        self._exit_stack.callback(self._withdraw, offered.text("key"))
+        source = StoreLocation(
+            host, self._downloader.python, offered.text("store"), addresses.get(host.name), is_guarded=True
+        )
+
+        def moved(target: Host, done: int, total: int | None) -> None:
+            self._watch(BytesMoved(target.name, "receiving", done, total))
+
+        try:
+            self._distributor = self._exit_stack.enter_context(
+                Distributor(self._pool, source, self._files, on_progress=moved)
+            )
+        except BaseException:
+            self._exit_stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._exit_stack.close()
+
+    def bring(self, host: Host, session: Session) -> object:
+        blobs = self.blobs_of(host)
+        route = self._distributor.bring(self._locations[host.name], session, timeout=self._options.timeout, files=blobs)
+        if route == "here":
+            self.sent[host.name] = sum(blob.size or 0 for blob in blobs)
+        return route
+
+    def blobs_of(self, host: Host) -> Sequence[StoredFile]:
+        return [file for file in self._files if file.sha256 in self._needs[host.name]]
+
+    def failure_on(self, host: Host, error: HostError) -> HostError:
+        del host
+        return HostError(f"{self._downloader.name}, which sends the files on, failed: {error.reason}", error.fix)
+
+    def _call(self, action: str, request: Mapping[str, Any]) -> Reply:
+        session = self._pool.session(self._downloader.host)
+        return call(session, "files.hub", action, request, timeout=self._options.timeout, cancel=self._pool.cancel)
+
+    def _withdraw(self, key: str) -> None:
+        """What stays after a call that was cut off is removed by a later one."""
+        request: WithdrawRequest = {"home": self._options.home, "key": key}
+        try:
+            self._call("withdraw", request)
+        except HostError as error:
+            self._watch(Notice(f"{self._downloader.name} keeps links of this transfer: {error.reason}"))

@@ -1,0 +1,138 @@
+"""One host's cache of a hub: what lies in it, and what of it goes to other hosts.
+
+`offer` makes files of the cache available to the transfer between
+hosts (`store.py`), as links in a store of its own; `withdraw` removes that store. `list` and `remove` are those of
+`ipexctl hub`. The files come by `hub_download.py` or, from another host, by `push.py`.
+
+The rules: names of a request lead nowhere but to the cache; a repository is removed whole, first its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import BinaryIO, Iterator, TypedDict
+
+from ipexctl.node.common.answer import Action, AgentError, answer
+from ipexctl.node.common.clock import age_of
+from ipexctl.node.common.files import disk_usage, home_of
+from ipexctl.node.common.guarded_directory import GuardedDirectory, check_name
+from ipexctl.node.common.home import check_home, open_home
+from ipexctl.node.common.home_entries import list_names
+from ipexctl.node.common.hub_cache import HF_HOME, HUB_CACHE, is_blob_name, repo_of
+from ipexctl.node.files import push, store
+from ipexctl.node.files.replies import CachedRepo, CacheReply
+
+_ABANDONED = 7 * 86400.0
+
+
+class OfferRequest(TypedDict):
+    home: str
+    files: list[list[str]]
+    """The sha256 and the path below the cache of each."""
+
+
+class CacheRequest(TypedDict):
+    home: str
+
+
+class CacheRemoveRequest(CacheRequest):
+    folders: list[str]
+
+
+def _top(home: str) -> str:
+    return os.path.realpath(os.path.join(home, HF_HOME))
+
+
+def offer(request: OfferRequest, _: BinaryIO) -> dict[str, str]:
+    """Links in the store of a directory that this call alone uses."""
+    home = home_of(request)
+    open_home(home)
+    top = _top(home)
+    key = f"{top}/{os.urandom(8).hex()}"
+    with GuardedDirectory.open(top) as above:
+        _remove_abandoned(above)
+        os.mkdir(push.own_directory(key), 0o700, dir_fd=above.number)
+        with push.enter_own(above, key) as own:
+            for sha256, path in request["files"]:
+                check_name(path)
+                if not store.is_sha256(sha256):
+                    raise AgentError(f"{sha256[:80]!r} is no sha256")
+                with own.enter(f"{push.STORE}/{sha256}".encode(), make=True, mode=0o700) as place:
+                    place.link_to(os.fsencode(os.path.join(top, HUB_CACHE, path)), push.CONTENT.encode())
+            return {"key": key, "store": f"{own.path}/{push.STORE}"}
+
+
+def _remove_abandoned(top: GuardedDirectory) -> None:
+    """Stores of calls that were killed: those of `offer`, and of pushes that nobody has continued."""
+    for name in top.names():
+        with contextlib.suppress(OSError):
+            if name.startswith(push.PREFIX.encode()) and age_of(f"{top.anchor}/{os.fsdecode(name)}") > _ABANDONED:
+                top.remove_tree(name, ignore_errors=True)
+
+
+class WithdrawRequest(CacheRequest):
+    key: str
+
+
+def withdraw(request: WithdrawRequest, _: BinaryIO) -> dict[str, str]:
+    top = _top(home_of(request))
+    key = request["key"]
+    with contextlib.suppress(FileNotFoundError), GuardedDirectory.open(top) as above, push.enter_own(above, key) as own:
+        push.clean_up(above, own, key)
+    return {}
+
+
+def _repos(cache: str) -> Iterator[tuple[str, CachedRepo]]:
+    for folder in list_names(cache):
+        known, path = repo_of(folder), os.path.join(cache, folder)
+        if known is None or not os.path.isdir(path) or os.path.islink(path):
+            continue
+        refs = [
+            os.path.relpath(os.path.join(above, name), f"{path}/refs")
+            for above, _, names in os.walk(f"{path}/refs")
+            for name in names
+        ]
+        blobs = [name for name in list_names(f"{path}/blobs") if is_blob_name(name)]
+        used = 0.0
+        for name in blobs:
+            with contextlib.suppress(OSError):
+                status = os.stat(f"{path}/blobs/{name}")
+                used = max(used, status.st_atime, status.st_mtime)
+        revisions = sorted(refs) or list_names(f"{path}/snapshots")
+        yield folder, CachedRepo(*known, tuple(revisions), len(blobs), disk_usage(path), used)
+
+
+def list_cache(request: CacheRequest, _: BinaryIO) -> CacheReply:
+    home = home_of(request)
+    check_home(home)
+    cache = os.path.join(_top(home), HUB_CACHE)
+    return CacheReply(cache, tuple(repo for _, repo in _repos(cache)))
+
+
+def remove(request: CacheRemoveRequest, _: BinaryIO) -> CacheReply:
+    home = home_of(request)
+    cache = os.path.join(_top(home), HUB_CACHE)
+    removed, freed = [], 0
+    if open_home(home):
+        found = dict(_repos(cache))
+        with contextlib.suppress(FileNotFoundError), GuardedDirectory.open(cache) as opened:
+            for folder in request["folders"]:
+                if folder in found:
+                    name = f"{push.PREFIX}{os.urandom(8).hex()}".encode()
+                    os.rename(folder, name, src_dir_fd=opened.number, dst_dir_fd=opened.number)
+                    opened.remove_tree(name)
+                    removed.append(folder)
+                    freed += found[folder].size
+    return CacheReply(cache, tuple(repo for _, repo in _repos(cache)), tuple(removed), freed)
+
+
+def main(action: str) -> int:
+    store.end_on_signals()
+    actions: dict[str, Action] = {
+        "offer": offer,
+        "withdraw": withdraw,
+        "list": list_cache,
+        "remove": remove,
+    }
+    return answer(actions[action])

@@ -1,0 +1,419 @@
+"""The download of `ipexctl push hf:…`, on the one machine that reaches the hub, by its own huggingface_hub.
+
+In comes a request with repositories, the endpoint and the token; out goes for each the list of its snapshot in the
+cache of the home (`common/hub_cache.py`): paths, sizes, sha256. It runs with the Python of an environment that has
+huggingface_hub, which knows the hub's protocol and the layout. Two things are done here: since 2026 huggingface_hub
+begins a file anew in each process, so a large file is written to `blobs/HASH.incomplete`, by huggingface_hub's own
+function, and continued by the next call; and huggingface_hub compares no hash, so each file is hashed and compared with
+its name in `blobs`, which is the hash in the hub's list. A file that differs is removed and downloaded once more.
+
+The rules: names from a hub lead nowhere but below the directory of the repository; the token is in memory alone. If the
+control machine is gone, this process ends, since nobody reads its progress.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import importlib
+import os
+import site
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, BinaryIO, Iterator, NamedTuple, Sequence, TypedDict
+from urllib.parse import urlsplit
+
+from ipexctl.node.common.answer import Action, AgentError, answer, explain_os_error
+from ipexctl.node.common.files import explain_full_disk, free_space, home_of, write_atomically
+from ipexctl.node.common.guarded_directory import check_name
+from ipexctl.node.common.home import make_home
+from ipexctl.node.common.hub_cache import CACHE, COMMIT, folder_of, is_blob_name
+from ipexctl.node.files import store
+from ipexctl.node.files.manifest import ManifestEntry, to_json
+from ipexctl.node.files.replies import DownloadReply, SnapshotReply
+
+RESUMED_SIZE = 4 << 20
+"""A file of this size is continued by a later call; a smaller one is begun anew."""
+MOST_OVER_HTTP = 50 * 10**9
+"""Bytes of a file that a hub gives only by Xet."""
+_WORKERS = 8
+_TRIES = 2
+_TICK = 0.5
+_MOST_SHOWN = 300
+_LOG_IN = "with a token of an account that may read it: read -rs HF_TOKEN; export HF_TOKEN; then the same call"
+
+
+class WantedRepo(TypedDict):
+    kind: str
+    repo_id: str
+    revision: str
+
+
+class HubDownloadRequest(TypedDict):
+    home: str
+    repos: list[WantedRepo]
+    include: list[str]
+    """Patterns; if there are none, all files."""
+    endpoint: str
+    """Empty: huggingface_hub's own."""
+    token: str
+    """Empty: that of this account, if it has one."""
+    dry_run: bool
+
+
+class _Library:
+    """huggingface_hub, imported with the settings of a request."""
+
+    def __init__(self, request: HubDownloadRequest) -> None:
+        os.environ.update(HF_HUB_OFFLINE="0", HF_HUB_DISABLE_PROGRESS_BARS="1", HF_HUB_DISABLE_TELEMETRY="1")
+        if request["endpoint"]:
+            os.environ.update(HF_ENDPOINT=request["endpoint"], HF_HUB_DISABLE_XET="1")
+        site.main()  # the agent starts without it
+        try:
+            self.hub: Any = importlib.import_module("huggingface_hub")
+            self.files: Any = importlib.import_module("huggingface_hub.file_download")
+            self.utils: Any = importlib.import_module("huggingface_hub.utils")
+        except ImportError as error:
+            raise AgentError(f"huggingface_hub can't be imported there: {error}", "ipexctl install") from None
+        self.network_errors: tuple[type[Exception], ...] = (OSError, *_network_errors())
+        self.endpoint = request["endpoint"] or "https://huggingface.co"
+        self.token: str | None = request["token"] or None
+        self.api: Any = self.hub.HfApi(endpoint=request["endpoint"] or None, token=self.token)
+
+
+def _network_errors() -> Iterator[type[Exception]]:
+    """Those of the HTTP client that this version of huggingface_hub uses."""
+    for module, name in (("httpx2", "HTTPError"), ("httpx", "HTTPError"), ("requests", "RequestException")):
+        with contextlib.suppress(ImportError):
+            yield getattr(importlib.import_module(module), name)
+
+
+class _Progress:
+    """Bytes of large files, reported also while nothing arrives: a hub may let a client wait for minutes."""
+
+    def __init__(self) -> None:
+        self._done = self.total = 0
+        self._lock = threading.Lock()
+        threading.Thread(target=self._report, daemon=True).start()
+
+    def add(self, size: int) -> None:
+        with self._lock:
+            self._done += size
+
+    def _report(self) -> None:
+        """It ends this process if the control machine is gone."""
+        wait = threading.Event()
+        while not wait.wait(_TICK):
+            store.emit_or_end("progress", done=self._done, total=self.total)
+
+
+class _PartialBlob:
+    """A large file on its way, as the file that huggingface_hub writes to; what it has is hashed once."""
+
+    def __init__(self, file: BinaryIO, progress: _Progress) -> None:
+        self._file, self._progress = file, progress
+        self._hash = hashlib.sha256()
+        file.seek(0)
+        for block in iter(lambda: file.read(1 << 20), b""):
+            self._hash.update(block)
+            progress.add(len(block))
+
+    @property
+    def sha256(self) -> str:
+        return self._hash.hexdigest()
+
+    def write(self, data: bytes) -> int:
+        left = memoryview(data)
+        while left:
+            left = left[self._file.write(left) :]
+        self._hash.update(data)
+        self._progress.add(len(data))
+        return len(data)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def seek(self, position: int) -> int:
+        """To the beginning, by a client whose server does not continue a file."""
+        if position != self._file.tell():
+            self._progress.add(position - self._file.tell())
+            self._hash = hashlib.sha256()
+        return self._file.seek(position)
+
+    def truncate(self) -> int:
+        return self._file.truncate()
+
+    def flush(self) -> None:
+        """Nothing is buffered."""
+
+
+class _File(NamedTuple):
+    """A file of a snapshot, as the hub lists it."""
+
+    path: str
+    size: int
+    blob: str
+
+
+class _Repo:
+    """One repository on its way."""
+
+    def __init__(self, library: _Library, cache: Path, request: WantedRepo, include: Sequence[str]) -> None:
+        self._library, self._request, self._cache = library, request, cache
+        self._kind, self._id = request["kind"], request["repo_id"]
+        self._patterns = list(include) or None
+        self._folder = cache / folder_of(self._kind, self._id)
+        self._verified: dict[str, str] = {}
+        """Blob → sha256 of those whose bytes were hashed as they came."""
+        self.downloaded = 0
+        self.commit = ""
+
+    def find(self) -> list[_File]:
+        api, kind = self._library.api, self._kind
+        self.commit = str(api.repo_info(self._id, repo_type=kind, revision=self._request["revision"]).sha)
+        if not COMMIT.fullmatch(self.commit):
+            raise AgentError(f"the hub names no commit of {self._id}: {self.commit[:80]!r}")
+        listed = api.list_repo_tree(self._id, recursive=True, revision=self.commit, repo_type=kind)
+        found = {entry.path: entry for entry in listed if hasattr(entry, "blob_id")}
+        files = []
+        for path in self._library.utils.filter_repo_objects(found, allow_patterns=self._patterns):
+            entry, lfs = found[path], found[path].lfs
+            check_name(path)
+            files.append(_File(path, int(entry.size), lfs.sha256 if lfs else entry.blob_id))
+            if not is_blob_name(files[-1].blob):
+                raise AgentError(f"the hub names {path} of {self._id} by no hash: {files[-1].blob[:80]!r}")
+        if not files:
+            what = f" that matches {', '.join(self._patterns)}" if self._patterns else ""
+            raise AgentError(
+                f"{self._id} has no file{what}", "look at its files on the hub, then name others: --include GLOB"
+            )
+        return files
+
+    def lacking(self, files: Sequence[_File]) -> list[_File]:
+        """One file for each blob that is not there."""
+        return list({file.blob: file for file in files if not (self._folder / "blobs" / file.blob).exists()}.values())
+
+    def download(self, files: Sequence[_File], progress: _Progress) -> list[ManifestEntry]:
+        """Raises an AgentError if a file is damaged twice."""
+        damaged: list[str] = []
+        for _ in range(_TRIES):
+            try:
+                self._download(files, progress)
+            except _WrongBytes as error:
+                damaged = [str(error)]
+                continue
+            entries, damaged = self._entries(files)
+            if not damaged:
+                return entries
+            for blob in damaged:
+                (self._folder / "blobs" / blob).unlink()
+        raise AgentError(
+            f"{damaged[0]} of {self._id}: the hub sends other bytes than its list has the hash of",
+            "run it again later; if it stays, tell those who keep the hub",
+        )
+
+    def _download(self, files: Sequence[_File], progress: _Progress) -> None:
+        lacking = self.lacking(files)
+        partial = sum(_size_of(self._folder / "blobs" / f"{file.blob}.incomplete") for file in lacking)
+        needed = sum(file.size for file in lacking) - partial
+        if needed > free_space(str(self._cache)):
+            raise explain_full_disk(str(self._cache), needed)
+        self.downloaded += needed
+        large = [file for file in lacking if RESUMED_SIZE <= file.size <= MOST_OVER_HTTP]
+        progress.total += sum(file.size for file in large)
+        with ThreadPoolExecutor(_WORKERS) as pool:
+            for _ in pool.map(lambda file: self._download_large(file, progress), large):
+                pass
+        self._library.hub.snapshot_download(
+            self._id,
+            repo_type=self._kind,
+            revision=self.commit,
+            cache_dir=str(self._cache),
+            allow_patterns=self._patterns,
+            endpoint=self._library.endpoint,
+            token=self._library.token,
+            max_workers=_WORKERS,
+        )
+        ref = self._folder / "refs" / self._request["revision"]
+        if self._request["revision"] != self.commit:
+            ref.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(ref, self.commit.encode())
+
+    def _download_large(self, file: _File, progress: _Progress) -> None:
+        library, blob = self._library, self._folder / "blobs" / file.blob
+        blob.parent.mkdir(parents=True, exist_ok=True)
+        url = library.hub.hf_hub_url(
+            self._id, file.path, repo_type=self._kind, revision=self.commit, endpoint=library.endpoint
+        )
+        partial = blob.with_name(f"{blob.name}.incomplete")
+        with partial.open("ab+", buffering=0) as opened:
+            fcntl.flock(opened, fcntl.LOCK_EX)  # another call may download it, too
+            if blob.exists():
+                return
+            if os.fstat(opened.fileno()).st_size > file.size:
+                opened.truncate(0)
+            metadata = library.files.get_hf_file_metadata(url, token=library.token)
+            headers = library.utils.build_hf_headers(token=library.token)
+            if urlsplit(metadata.location).netloc != urlsplit(url).netloc:
+                headers.pop("authorization", None)  # a file elsewhere has its permission in its URL
+            receiver = _PartialBlob(opened, progress)
+            have = opened.tell()
+            if have < file.size:
+                library.files.http_get(
+                    metadata.location, receiver, resume_size=have, headers=headers, expected_size=file.size
+                )
+            if len(file.blob) == 64:
+                if receiver.sha256 != file.blob:
+                    opened.truncate(0)
+                    raise _WrongBytes(file.path)
+                self._verified[file.blob] = file.blob
+            partial.replace(blob)
+
+    def _entries(self, files: Sequence[_File]) -> tuple[list[ManifestEntry], list[str]]:
+        """What of the cache belongs to the snapshot, and the blobs whose hash is not their name."""
+        entries, damaged = [], []
+        snapshot = self._folder / "snapshots" / self.commit
+        blobs: set[str] = set()
+        for file in files:
+            pointer = snapshot / file.path
+            if not pointer.is_symlink():
+                raise AgentError(
+                    f"{self._cache} is on a filesystem without symbolic links",
+                    "name a directory on another: --home DIR",
+                )
+            target = os.readlink(pointer)
+            blob = Path(target).name
+            entries.append(self._entry(f"snapshots/{self.commit}/{file.path}", "l", 0, target))
+            if blob != file.blob:
+                raise AgentError(f"the hub names {file.path} of {self._id} by two hashes: {blob[:80]!r}, {file.blob}")
+            if blob in blobs:
+                continue
+            blobs.add(blob)
+            sha256 = self._verified.get(blob) or _verified_sha256(self._folder / "blobs" / blob, self._cache)
+            if sha256 is None:
+                damaged.append(blob)
+            else:
+                entries.append(self._entry(f"blobs/{blob}", "f", _size_of(self._folder / "blobs" / blob), sha256))
+        if not damaged:
+            for name in (f"refs/{self._request['revision']}", f"trees/{self.commit}.json"):
+                if (self._folder / name).is_file():
+                    data = (self._folder / name).read_bytes()
+                    entries.append(self._entry(name, "f", len(data), hashlib.sha256(data).hexdigest()))
+        return entries, damaged
+
+    def planned(self, files: Sequence[_File]) -> list[ManifestEntry]:
+        """The list as far as the hub gives it: a small file has no sha256 there."""
+        entries = [
+            self._entry(
+                f"snapshots/{self.commit}/{file.path}",
+                "l",
+                0,
+                "../" * (file.path.count("/") + 2) + f"blobs/{file.blob}",
+            )
+            for file in files
+        ]
+        for blob, file in {file.blob: file for file in files}.items():
+            entries.append(self._entry(f"blobs/{blob}", "f", file.size, blob if len(blob) == 64 else ""))
+        return entries
+
+    def _entry(self, path: str, kind: str, size: int, content: str) -> ManifestEntry:
+        mode = 0o777 if kind == "l" else 0o644
+        return ManifestEntry(f"{self._folder.name}/{path}", kind, mode, size, content)  # type: ignore[arg-type]
+
+
+class _WrongBytes(Exception):
+    """A large file whose bytes have another hash than the hub's list."""
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _verified_sha256(blob: Path, cache: Path) -> str | None:
+    """Of a blob whose hash is its name; None for any other. Xet may have linked it to one of the whole cache."""
+    real = blob.resolve()
+    if cache not in real.parents:
+        raise AgentError(f"{blob} leads out of the cache", "look at it, then move it away")
+    digests = [hashlib.sha256()]
+    if len(blob.name) == 40:
+        digests.append(hashlib.sha1(b"blob %d\0" % real.stat().st_size))  # noqa: S324 - git's name of a file
+    with real.open("rb", buffering=0) as file:
+        for block in iter(lambda: file.read(1 << 20), b""):
+            for digest in digests:
+                digest.update(block)
+    return digests[0].hexdigest() if digests[-1].hexdigest() == blob.name else None
+
+
+def download(request: HubDownloadRequest, _: BinaryIO) -> DownloadReply:
+    home = home_of(request)
+    make_home(home)
+    library = _Library(request)
+    cache = Path(home).resolve() / CACHE
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    progress = _Progress()
+    found = []
+    for wanted in request["repos"]:
+        repo = _Repo(library, cache, wanted, request["include"])
+        try:
+            files = repo.find()
+            entries = repo.planned(files) if request["dry_run"] else repo.download(files, progress)
+        except (library.utils.HfHubHTTPError, *library.network_errors, ValueError) as error:
+            raise _explain(error, library, wanted) from None
+        lacking = repo.lacking(files) if request["dry_run"] else []
+        downloaded = sum(file.size for file in lacking) if request["dry_run"] else repo.downloaded
+        folder = folder_of(wanted["kind"], wanted["repo_id"])
+        found.append(SnapshotReply(folder, repo.commit, to_json(entries).decode(), len(files), downloaded))
+    return DownloadReply(str(library.hub.__version__), tuple(found))
+
+
+def _explain(error: Exception, library: _Library, wanted: WantedRepo) -> AgentError:
+    """The hub's own answer, with the line to type."""
+    name, endpoint = wanted["repo_id"], library.endpoint
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return explain_os_error(error)
+    answered = next((cause for cause in _causes(error) if isinstance(cause, library.utils.HfHubHTTPError)), None)
+    response = getattr(answered, "response", None)
+    if response is None:
+        text = " ".join(str(error).split())[:_MOST_SHOWN] or type(error).__name__
+        return AgentError(
+            f"{name} can't be downloaded from {endpoint}: {text}", "what has arrived is kept: run it again"
+        )
+    code, kind = response.status_code, response.headers.get("X-Error-Code", "")
+    message = (
+        getattr(answered, "server_message", None) or response.headers.get("X-Error-Message") or response.reason_phrase
+    )
+    reason = f"{endpoint} refuses {name} ({code}): {' '.join(str(message).split())[:_MOST_SHOWN]}"
+    page = f"{endpoint}/{'datasets/' if wanted['kind'] == 'dataset' else ''}{name}"
+    if kind == "GatedRepo":
+        return AgentError(reason, f"ask for access on {page}; {_LOG_IN}")
+    if kind == "RevisionNotFound":
+        return AgentError(f"{reason} (revision {wanted['revision']})", f"see the branches and tags on {page}")
+    if code in (401, 403) or kind == "RepoNotFound":
+        return AgentError(reason, f"is the name right: {page}? if it is private, {_LOG_IN}")
+    if code == 429:
+        return AgentError(
+            reason, f"wait {_seconds(response.headers.get('Retry-After'))}, then run it again: what has arrived is kept"
+        )
+    return AgentError(reason, "what has arrived is kept: run it again later")
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _seconds(text: str | None) -> str:
+    return f"{text} s" if text is not None and text.isdecimal() else "some minutes"
+
+
+def main(action: str) -> int:
+    store.end_on_signals()
+    actions: dict[str, Action] = {"download": download}
+    return answer(actions[action])

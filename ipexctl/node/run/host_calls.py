@@ -1,0 +1,92 @@
+"""Lines of sh on other hosts of a run, all at once in the background, by the shell of its pool. It decides nothing.
+
+In come hosts with a line and its stdin; out goes for each host, once, that its line has ended well, or why not. The
+supervisor takes the answers at its next look. The rule: each call has its time, after which it is killed with all that
+it has started, so that a host that is gone keeps nothing here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import shlex
+import signal
+import subprocess
+import threading
+from typing import Mapping, NamedTuple, Sequence
+
+from ipexctl.node.common.limits import HOST_ANSWER, HOST_JOB
+from ipexctl.node.common.processes import end_with_parent
+
+_MAX_REASON = 300
+
+
+class HostAnswer(NamedTuple):
+    host: str
+    problem: str
+    """Empty: its line has ended well."""
+
+
+class HostCalls:
+    """The calls of one question to several hosts."""
+
+    def __init__(self, shell: Sequence[str], environ: Mapping[str, str]) -> None:
+        self._shell, self._environ = tuple(shell), dict(environ)
+        self._answers: queue.SimpleQueue[HostAnswer] = queue.SimpleQueue()
+        self._open = 0
+
+    @property
+    def is_over(self) -> bool:
+        """All answers are taken."""
+        return not self._open
+
+    def begin(self, host: str, word: str, line: str, stdin: bytes, seconds: float) -> None:
+        """`word`: the host's name for the shell."""
+        self._open += 1
+        argv = [*self._shell, word, line]
+        threading.Thread(target=self._call, args=(host, argv, stdin, seconds), daemon=True).start()
+
+    def find(self, host: str, word: str, rundir: str) -> None:
+        """Whether a host can be reached, and has the files of the run."""
+        agent = shlex.quote(f"{rundir}/agent.zip")
+        self.begin(host, word, f"test -r {agent} || {{ echo {agent} is not there >&2; exit 1; }}", b"", HOST_ANSWER)
+
+    def give_job(self, host: str, word: str, path: str, job: str) -> None:
+        target, part = shlex.quote(path), shlex.quote(f"{path}.part")
+        self.begin(host, word, f"umask 077 && cat >{part} && mv -f {part} {target}", job.encode(), HOST_JOB)
+
+    def take(self) -> list[HostAnswer]:
+        """The answers that have come since the last call."""
+        answers = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                answers.append(self._answers.get_nowait())
+        self._open -= len(answers)
+        return answers
+
+    def _call(self, host: str, argv: Sequence[str], stdin: bytes, seconds: float) -> None:
+        try:
+            process = subprocess.Popen(
+                argv,
+                env=self._environ,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                preexec_fn=end_with_parent(signal.SIGKILL),
+            )
+        except OSError as error:
+            self._answers.put(HostAnswer(host, f"{argv[0]}: {error.strerror or error}"))
+            return
+        with process:
+            try:
+                _, stderr = process.communicate(stdin, timeout=seconds)
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(OSError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                self._answers.put(HostAnswer(host, f"no answer within {seconds:g} s"))
+                return
+        lines = [line for line in stderr.decode(errors="replace").splitlines() if line.strip()]
+        why = lines[-1][:_MAX_REASON] if lines else f"its shell ended with exit code {process.returncode}"
+        self._answers.put(HostAnswer(host, why if process.returncode else ""))

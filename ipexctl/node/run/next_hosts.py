@@ -1,0 +1,172 @@
+"""Decides on which hosts a run goes on after a loss: which of its pool answer, and whether they are enough. Pure.
+
+In come the answers of hosts, which are asked as soon as an attempt fails, and the time; out go the hosts of the next
+attempt and the commands that make them ready, or the end of the run with the reason. `host_pool.py` plans for them. The
+rules: node0 needs no answer; a host that is lost is not waited for if all others have answered; one whose ranks did not
+begin, or that refused its job, is left out of the next attempt and asked again after it; a failure that other hosts
+would not change (a checkpoint that can't be brought, ranks that begin nowhere) ends the run.
+
+    it fails ─► FindHosts ─► HostAnswered … ─► it is over ─► PrepareHosts ─► HostsPrepared ─► StartAttempt
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Collection, Sequence
+
+from ipexctl.node.common.limits import HOST_ANSWER, LOST_HOST_ANSWER
+from ipexctl.node.common.records import Detail, Failure
+from ipexctl.node.run import machine_state as m
+from ipexctl.node.run import verdict
+from ipexctl.node.run.host_pool import choose_hosts, start_with
+
+if TYPE_CHECKING:
+    from ipexctl.node.run.machine_state import HostSearch, SupervisorState, Transition
+
+_FOLLOWS_FROM_LOSS = ("exit", "stuck", "mpirun", "not-begun", "checkpoint")
+"""Kinds of failure that are found first where a host is gone."""
+_SAME_ON_SAME_HOSTS = ("not-begun", "checkpoint")
+"""Kinds that another attempt on the same hosts would not change."""
+
+
+def hosts_of(state: SupervisorState) -> tuple[str, ...]:
+    """Those of this attempt."""
+    return tuple(dict.fromkeys(peer.host for peer in state.ranks.values()))
+
+
+# Which hosts answer
+
+
+def begin_search(t: Transition) -> None:
+    """Ask the hosts as soon as it is known that another attempt may follow."""
+    pool = t.state.plan.pool
+    if pool is None or t.state.search is not None or not verdict.may_restart(t.state):
+        return
+    hosts = tuple(host.host for host in pool.hosts[1:])
+    t.set(search=m.HostSearch(t.now.clock, frozenset(hosts)))
+    t.do(m.FindHosts(hosts))
+
+
+def on_host_answered(t: Transition, event: m.HostAnswered) -> None:
+    search = t.state.search
+    if search is None or event.host in search.present:
+        return
+    waiting, absent = search.waiting - {event.host}, dict(search.absent)
+    if event.problem:
+        absent[event.host] = event.problem
+        t.set(search=search._replace(waiting=waiting, absent=absent))
+    else:  # it may have refused a moment before
+        absent.pop(event.host, None)
+        t.set(search=search._replace(waiting=waiting, absent=absent, present=search.present | {event.host}))
+
+
+def is_known(state: SupervisorState, now: float) -> bool:
+    """Whether the next attempt need not wait for more answers."""
+    search = state.search
+    if search is None:
+        return False
+    seconds = now - search.began_at
+    if not search.waiting or seconds > HOST_ANSWER:
+        return True
+    return seconds > LOST_HOST_ANSWER and search.waiting <= lost_hosts(state)
+
+
+def lost_hosts(state: SupervisorState) -> frozenset[str]:
+    """Those of which every rank was lost."""
+    ranks = state.ranks.values()
+    return frozenset(hosts_of(state)) - {peer.host for peer in ranks if peer.exit is not None or not peer.is_over}
+
+
+# The next attempt
+
+
+def choose(t: Transition) -> tuple[str, ...]:
+    """The hosts of the next attempt; none if it can't be, and then the reason of the run says why."""
+    search, pool = t.state.search, t.state.plan.pool
+    assert search is not None
+    assert pool is not None
+    blame_absent(t, search)
+    last = hosts_of(t.state)
+    hosts = choose_hosts(pool, search.present - refusing_hosts(t.state), last)
+    if len(hosts) < pool.least:
+        end_for_lack(t, hosts)
+        return ()
+    first = t.state.status.first_failure
+    needs_others = first is not None and first.kind in _SAME_ON_SAME_HOSTS
+    return () if needs_others and hosts == last else hosts
+
+
+def blame_absent(t: Transition, search: HostSearch) -> None:
+    """A host of the attempt that does not answer is the cause of what was found first."""
+    first, ending = t.state.status.first_failure, t.state.ending
+    if first is None or ending is None or first.kind not in _FOLLOWS_FROM_LOSS:
+        return
+    absent = {**dict.fromkeys(search.waiting, "no answer"), **search.absent}
+    gone = [peer for peer in t.ranks if peer.host in absent and peer.exit is None]
+    if not gone:
+        return
+    host = gone[0].host
+    gone = [t.set_rank_status(peer.rank, state="lost") for peer in gone if peer.host == host]
+    reason = f"{host} can't be reached ({verdict.format_ranks(gone)}): {absent[host]}"
+    detail = Detail("unreachable", {"place": host, "why": absent[host]})
+    ranks = tuple(peer.rank for peer in gone)
+    loss = Failure(gone[0].rank, host, at=first.at, kind="lost", ranks=ranks, detail=detail)
+    verdict.replace_verdict(t, ending._replace(code=1), reason, loss)
+
+
+def refusing_hosts(state: SupervisorState) -> frozenset[str]:
+    """Hosts that answer, and whose ranks do not begin. If that is so on node0, it is no fault of a host."""
+    first = state.status.first_failure
+    if first is None or first.kind not in _SAME_ON_SAME_HOSTS:
+        return frozenset()
+    hosts = frozenset(peer.host for peer in state.ranks.values() if peer.rank in first.ranks)
+    return frozenset() if state.status.node0 in hosts else hosts
+
+
+def end_for_lack(t: Transition, hosts: Sequence[str]) -> None:
+    pool = t.state.plan.pool
+    assert pool is not None
+    answer = "1 host answers" if len(hosts) == 1 else f"{len(hosts)} hosts answer"
+    reason = f"{t.state.status.reason}; {answer}, fewer than --min-hosts {pool.least}"
+    t.set_status(reason=reason)
+    t.log("hosts-lacking", hosts=list(hosts), least=pool.least)
+
+
+def restart(t: Transition, hosts: Collection[str]) -> None:
+    """Begin the next attempt with these hosts; its ranks start once the hosts have their jobs."""
+    verdict.begin_next_attempt(t)
+    plan_attempt(t, hosts)
+
+
+def plan_attempt(t: Transition, hosts: Collection[str]) -> None:
+    plan = start_with(t.state.plan, hosts, t.state.status.attempt)
+    t.set(plan=plan, ranks=m.first_ranks(plan), is_preparing=True)
+    t.set_status(hosts=hosts_of(t.state), nodes=plan.nodes, world_size=plan.world_size)
+    search = t.state.search
+    absent = {} if search is None else {**dict.fromkeys(search.waiting, "no answer"), **search.absent}
+    t.log("hosts", attempt=t.state.status.attempt, hosts=list(hosts_of(t.state)), absent=absent)
+    t.do(m.PrepareHosts())
+
+
+def on_hosts_prepared(t: Transition, event: m.HostsPrepared) -> None:
+    """A host that refuses its job is left out."""
+    if not t.state.is_preparing or t.state.ending is not None:
+        return
+    pool, search = t.state.plan.pool, t.state.search
+    assert pool is not None
+    t.set(is_preparing=False)
+    if not event.failed:
+        t.set(search=None)
+        t.do(m.StartAttempt(t.state.status.attempts[-1].reason))
+        return
+    assert search is not None
+    t.set(search=search._replace(present=search.present - set(event.failed), absent={**search.absent, **event.failed}))
+    hosts = choose_hosts(pool, search.present - set(event.failed), hosts_of(t.state))
+    if len(hosts) >= pool.least and t.state.status.node0 not in event.failed:
+        plan_attempt(t, hosts)
+        return
+    gone = [peer for peer in t.ranks if peer.host in event.failed]
+    host, why = next(iter(event.failed.items()))
+    reason = f"{verdict.ranks_on_hosts(gone)} can't be started: {why}"
+    verdict.fail(t, "not-begun", reason, peers=gone, detail=Detail("unreachable", {"place": host, "why": why}))
+    if t.state.status.node0 not in event.failed:
+        end_for_lack(t, hosts)

@@ -1,0 +1,104 @@
+"""The hosts that a run may use beside those of its first attempt, and what node0 needs to plan for fewer of them. Pure.
+
+In: the context, the spec, the plan of the first attempt. Out: the plan of all hosts, from which every attempt is made,
+and the `HostPool` for the supervisor; or a Refusal with what to type. `node/run/host_pool.py` makes of it an attempt
+on the hosts that are there. The rules: node0 has ranks, as the supervisor is there; where hosts wait as spares, all
+have the same number of ranks, so that each can replace each; hosts without a shared home need --checkpoint, as a lost
+one may have the only copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ipexctl.node.common.job import HostPool, PoolHost
+from ipexctl.refusal import Refusal
+from ipexctl.text import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.launch.plan import LaunchPlan
+    from ipexctl.run.start.context import RunContext
+    from ipexctl.spec import RunSpec
+
+
+def first_hosts(hosts: Sequence[Host], spec: RunSpec) -> tuple[Host, ...]:
+    """Those of the first attempt; the others wait."""
+    return tuple(hosts[: len(hosts) - spec.spares])
+
+
+def check_pool(spec: RunSpec, hosts: Sequence[Host]) -> Refusal | None:
+    """Why the options can't be met on these hosts, before one is contacted."""
+    if not spec.has_pool:
+        return None
+    wanted = len(hosts) - spec.spares
+    if spec.spares and wanted < 2:
+        return Refusal(
+            f"--spares {spec.spares} leaves {counted(max(wanted, 0), 'host')} of {len(hosts)} for the ranks, and node0 "
+            "can't be replaced",
+            f"--spares {len(hosts) - 2}" if len(hosts) > 2 else "name more hosts: two for the ranks, and the spares",
+        )
+    if spec.min_hosts is not None and spec.min_hosts > wanted:
+        beside = f" beside {counted(spec.spares, 'spare')}" if spec.spares else ""
+        return Refusal(
+            f"--min-hosts {spec.min_hosts} is more than the {counted(wanted, 'host')} of the run{beside}",
+            f"--min-hosts {max(1, wanted - 1)}, or name more hosts",
+        )
+    return None
+
+
+def spec_of_all(spec: RunSpec, plan: LaunchPlan) -> RunSpec | Refusal:
+    """The spec by which all hosts are planned as those of the first attempt are."""
+    counts = {host.name: len(host.ranks) for host in plan.hosts}
+    if len(set(counts.values())) > 1:
+        return Refusal(
+            f"--spares needs the same number of ranks on every host, and {min(counts.values())} to "
+            f"{max(counts.values())} are planned",
+            "--ppn N with --spares",
+        )
+    ranks = next(iter(counts.values()))
+    return replace(spec, n=None, ppn=ranks, spares=0, backend=plan.backend, launcher=plan.launcher.mode)
+
+
+def check_whole(context: RunContext, spec: RunSpec, whole: LaunchPlan) -> Refusal | None:
+    """Why no attempt with fewer hosts is possible."""
+    node0 = context.hosts[0].name
+    if whole.hosts[0].name != node0:
+        return Refusal(f"--min-hosts and --spares need ranks on {node0}, whose supervisor plans each attempt", "-n N")
+    least, hosts = spec.min_hosts or 1, len(whole.hosts) - spec.spares
+    if least > hosts:
+        return Refusal(f"--min-hosts {least} is more than the {counted(hosts, 'host')} with ranks", "fewer --min-hosts")
+    stores = {context.stores[host.name] for host in whole.hosts}
+    if len(stores) > 1 and not spec.checkpoint:
+        return Refusal(
+            "--min-hosts and --spares need --checkpoint on hosts without a shared home: a lost one may have the only "
+            "copy of what the others continue from",
+            "--checkpoint PATH, the file or directory that the script resumes from",
+        )
+    return None
+
+
+def host_pool(context: RunContext, spec: RunSpec, whole: LaunchPlan, rundir: str) -> HostPool | None:
+    """For the supervisor; None if each attempt has the same hosts."""
+    if not spec.has_pool or len(whole.hosts) == 1:
+        return None
+    files = {file.name: file.text for file in whole.files}
+    lines = files.get("hostfile", "").splitlines(keepends=True)
+    has_line_of_rank = len(lines) == whole.world_size  # one rank a line
+    hosts: list[PoolHost] = []
+    for host in whole.hosts:
+        count = len(host.ranks) if has_line_of_rank else 1
+        own, lines = lines[:count], lines[count:]
+        hosts.append(PoolHost(host.name, context.stores[host.name], len(host.ranks), host.word, "".join(own)))
+    wanted = len(hosts) - spec.spares
+    return HostPool(
+        hosts=tuple(hosts),
+        wanted=wanted,
+        least=spec.min_hosts or wanted,
+        job="",
+        shell=() if whole.has_starters else (f"{rundir}/ssh.sh",),
+        rejoins=spec.rejoin,
+    )

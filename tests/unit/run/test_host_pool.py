@@ -1,0 +1,198 @@
+"""What node0 plans for fewer hosts is what the planner plans for them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from launch_helpers import IPEX, STOCK, cpu, eth, machine, request
+
+from ipexctl.hosts.host import Host
+from ipexctl.launch.plan import LaunchPlan
+from ipexctl.launch.planner import plan_launch
+from ipexctl.launch.request import LaunchRequest
+from ipexctl.node.common.job import HostPool, JobRecord, PoolHost, StartRequest
+from ipexctl.node.run import host_pool
+from ipexctl.node.run.host_pool import choose_hosts
+from ipexctl.node.run.rank_wrappers import ADDRESSES
+from ipexctl.refusal import Refusal
+from ipexctl.run.start.begin import LaunchRecords, job_of
+from ipexctl.run.start.pool import check_pool, check_whole, spec_of_all
+from ipexctl.run.start.records import launch_records
+from ipexctl.spec import Export, RunSpec
+
+SPEC = RunSpec("script", ("train.py",))
+
+
+def records(asked: LaunchRequest, planned: LaunchPlan, spec: RunSpec) -> LaunchRecords:
+    context: Any = SimpleNamespace(
+        stores={host.name: f"store of {host.name}" for host in asked.hosts},
+        setup=None,
+        env=SimpleNamespace(version=""),
+        facts={"n": SimpleNamespace(logind=None)},
+        job="",
+    )
+    node0 = Host("n", "n")
+    record: Any = SimpleNamespace(id="r", rundir=asked.rundir, script="train.py", env="e", node0=node0, nodes=[node0])
+    limits: Any = None
+    return launch_records(record, context, planned, spec, limits)
+
+
+def shape(found: LaunchRecords, jobs: dict[str, JobRecord], start: StartRequest) -> dict[str, Any]:
+    """All that ranks and what starts them get, with the variables of each rank as its command sees them."""
+    return {
+        "argv": start.argv,
+        "ranks": start.ranks,
+        "size": (start.world_size, start.nodes, {job.world_size for job in jobs.values()}),
+        "master": (start.master, {job.master for job in jobs.values()}),
+        "shared": [(job.command, sorted(job.prepended), job.options) for job in jobs.values()],
+        "of ranks": {
+            rank: plan._replace(variables={**job.variables, **plan.variables})
+            for job in jobs.values()
+            for rank, plan in job.ranks.items()
+        },
+        "rundir": {job.rundir for job in jobs.values()},
+        "mpirun": {name: value for name, value in start.variables.items() if name != "I_MPI_HYDRA_BRANCH_COUNT"},
+    }  # the number of daemons that node0 starts itself is a bound
+
+
+def planned_for(asked: LaunchRequest) -> LaunchPlan:
+    planned = plan_launch(asked)
+    assert isinstance(planned, LaunchPlan), planned
+    return planned
+
+
+@given(st.data())
+def test_an_attempt_on_fewer_hosts_is_planned_as_the_planner_does(data: st.DataObject) -> None:
+    draw = data.draw
+    count = draw(st.integers(3, 6))
+    env = draw(st.sampled_from([STOCK, IPEX]))
+    options: dict[str, Any] = {
+        "launcher": draw(st.sampled_from(["mpirun", "direct", "auto"])) if env is STOCK else "auto",
+        "bind": draw(st.sampled_from(["auto", "none", "cores"])),
+        "omp": draw(st.sampled_from([None, 2])),
+        "allreduce": draw(st.sampled_from(["auto", "backend"])),
+        "exports": draw(st.sampled_from([(), (Export("LR", "0.1"), Export("TOKEN", "", secret=True))])),
+        "transport": draw(st.sampled_from(["ssh", "srun"])),
+    }
+    slots = draw(st.lists(st.integers(1, 3), min_size=count, max_size=count))
+    if draw(st.booleans()):
+        slots = [slots[0]] * count
+    machines = [
+        machine(
+            cpu(draw(st.sampled_from([2, 4, 8]))),
+            number,
+            nics=[eth(draw(st.sampled_from(["eth0"])), f"10.1.0.{number}")],
+        )
+        for number in range(1, count + 1)
+    ]
+    asked = request(*machines, env=env, slots=slots, max_restarts=3, min_hosts=2, checkpoint="checkpoints", **options)
+    whole = planned_for(asked)
+    kept = sorted(draw(st.sets(st.integers(1, count - 1), min_size=1)))
+    names = [f"node{at + 1}" for at in (0, *kept)]
+
+    # By node0: from what came with the run.
+    found = records(asked, whole, asked.spec)
+    secrets = {"TOKEN": "s"}
+    common = found.job._replace(token="t", id="r")
+    job = job_of(whole, secrets, common, [host.name for host in whole.hosts])
+    assert job is not None
+    addresses = ("l", "a", "1")
+    start = host_pool.start_with(found.start._replace(argv=(*found.start.argv, *addresses)), names, 2)
+    jobs = host_pool.jobs_with(job, start, 2)
+    assert start.pool is not None
+    own_hostfile = host_pool.hostfile_of(start.pool, names)
+    assert start.argv[-ADDRESSES - 1].endswith("/job.2.json") or not start.by_mpirun
+    argv = [word.replace("/job.2.json", "/job.json") for word in start.argv[:-ADDRESSES]]
+
+    # By the planner, with what was decided for all hosts.
+    again = replace(
+        asked,
+        hosts=tuple(host for host in asked.hosts if host.name in names),
+        spec=replace(asked.spec, backend=whole.backend, launcher=whole.launcher.mode, allreduce=whole.allreduce.mode),
+    )
+    other = planned_for(again)
+    wanted = records(again, other, replace(again.spec, min_hosts=None))
+    wanted_jobs = {
+        store: made
+        for name in names
+        if (made := job_of(other, secrets, wanted.job, [name])) is not None
+        for store in [f"store of {name}"]
+    }
+    ours = shape(found, dict(jobs), start._replace(argv=tuple(argv)))
+    theirs = shape(wanted, wanted_jobs, wanted.start)
+    for side in (ours, theirs):  # "auto" for a mode that was chosen, "shared" for one that is asked for
+        for plan in side["of ranks"].values():
+            plan.variables.pop("IPEXCTL_ALLREDUCE", None)
+    assert ours == theirs
+    assert own_hostfile == "".join(file.text for file in other.files if file.name == "hostfile")
+    assert {job.hosts for job in jobs.values()} == {tuple(names)}
+    assert {job.attempt for job in jobs.values()} == {2}
+    assert json.loads(json.dumps(job.to_json()))
+
+
+def pool(*names: str, wanted: int = 0, least: int = 1) -> HostPool:
+    return HostPool(tuple(PoolHost(name, name, 1) for name in names), wanted or len(names), least, "")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "present", "last", "chosen"),
+    [
+        (4, "bcd", "abcd", "abcd"),
+        (4, "bd", "abcd", "abd"),
+        (4, "", "abcd", "a"),
+        (4, "bcd", "ab", "abcd"),  # they are back
+        (2, "bcd", "ab", "ab"),  # spares wait
+        (2, "cd", "ab", "ac"),  # the first spare replaces it
+        (2, "bcd", "ac", "ac"),  # one that is back is a spare now
+        (2, "bd", "ac", "ab"),
+        (3, "bd", "abc", "abd"),
+    ],
+)
+def test_hosts_of_the_next_attempt(wanted: int, present: str, last: str, chosen: str) -> None:
+    assert "".join(choose_hosts(pool(*"abcd", wanted=wanted), set(present), tuple(last))) == chosen
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"min_hosts": 4}, "--min-hosts 4 3 hosts"),
+        ({"spares": 2}, "--spares 2 1 host of 3 node0"),
+        ({"spares": 3}, "--spares 3 0 hosts of 3"),
+        ({"spares": 1, "min_hosts": 3}, "--min-hosts 3 2 hosts 1 spare"),
+        ({"spares": 1, "min_hosts": 2}, ""),
+        ({"min_hosts": 1}, ""),
+        ({}, ""),
+    ],
+)
+def test_options_that_do_not_fit_the_hosts_are_refused(options: dict[str, Any], words: str) -> None:
+    hosts = [Host(name, name) for name in ("node1", "node2", "node3")]
+    refused = check_pool(replace(SPEC, **options), hosts)
+    assert (refused is None) == (not words)
+    if refused is not None:
+        assert [word for word in words.split() if word not in refused.reason] == []
+        assert refused.fix
+
+
+def test_hosts_of_a_plan_that_cannot_replace_one_another_are_refused() -> None:
+    machines = [machine(cpu(4), number) for number in (1, 2, 3)]
+    uneven = planned_for(request(*machines, slots=(1, 2, 1)))
+    assert isinstance(spec_of_all(replace(SPEC, spares=1), uneven), Refusal)
+    even = planned_for(request(*machines, ppn=2))
+    of_all = spec_of_all(replace(SPEC, spares=1, n=4), even)
+    assert isinstance(of_all, RunSpec)
+    assert (of_all.n, of_all.ppn, of_all.spares) == (None, 2, 0)
+    context: Any = SimpleNamespace(hosts=[Host("node1", "node1")], stores={"node1": "a", "node2": "b", "node3": "c"})
+    lacking = check_whole(context, replace(SPEC, min_hosts=2), even)
+    assert lacking is not None
+    assert "--checkpoint" in lacking.fix
+    assert check_whole(context, replace(SPEC, min_hosts=2, checkpoint="c"), even) is None
+    context.stores = dict.fromkeys(context.stores, "a")
+    assert check_whole(context, replace(SPEC, min_hosts=2), even) is None, "they share a home"
+    context.hosts = [Host("node0", "node0")]
+    assert check_whole(context, replace(SPEC, min_hosts=2), even) is not None, "node0 has no ranks"
