@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import _thread
 import asyncio
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -59,7 +59,8 @@ def test_calls_within_a_running_event_loop_see_all_events(hosts: ipexctl.Cluster
 @pytest.mark.parametrize(("on_interrupt", "is_over"), [("detach", False), ("stop", True)])
 def test_ctrl_c_in_a_wait_leaves_the_run_or_stops_it(hosts: ipexctl.Cluster, on_interrupt: Any, is_over: bool) -> None:
     run = hosts.run("wait.py", **OPTIONS)
-    threading.Timer(2.0, _thread.interrupt_main).start()
+    main = threading.main_thread().ident or 0
+    threading.Timer(2.0, signal.pthread_kill, (main, signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         run.wait(on_interrupt=on_interrupt)
     assert run.wait(timeout=1).is_over == is_over

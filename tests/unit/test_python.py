@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import _thread
 import ast
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -104,7 +104,7 @@ def test_ctrl_c_cancels_the_work_and_waits_for_its_end() -> None:
     ended: list[str] = []
 
     def work(cancel: Cancel) -> None:
-        threading.Timer(0.1, _thread.interrupt_main).start()
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         try:
             cancel.sleep(20)
         finally:
