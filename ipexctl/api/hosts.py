@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.command import Command
     from ipexctl.run.uninstall import UninstallReport
-    from ipexctl.spec import SyncOptions
     from ipexctl.stack.choice import VersionsReport
     from ipexctl.stack.env.envs import EnvsReport
     from ipexctl.stack.install_context import InstallReport
     from ipexctl.stack.resolve.model import Sources, StackRequest
     from ipexctl.sync.project import Project
     from ipexctl.sync.report import SyncReport
+    from ipexctl.sync_options import SyncOptions
     from ipexctl.trust.setup import TrustReport
 
 _LONGEST: Final = 10_000_000

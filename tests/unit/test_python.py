@@ -104,7 +104,8 @@ def test_ctrl_c_cancels_the_work_and_waits_for_its_end() -> None:
     ended: list[str] = []
 
     def work(cancel: Cancel) -> None:
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        main = threading.main_thread().ident or 0
+        threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT)).start()
         try:
             cancel.sleep(20)
         finally:
