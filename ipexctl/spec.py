@@ -293,6 +293,10 @@ if TYPE_CHECKING:
         on_hang: Literal["report", "dump", "stop"]
         meter: bool
         metric: str | None
+        exclude: Sequence[str]
+        include: Sequence[str]
+        data: Sequence[str]
+        allow_big: bool
 
 
 @dataclass(frozen=True, slots=True)

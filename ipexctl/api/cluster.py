@@ -34,8 +34,9 @@ from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions
 from ipexctl.remote.control_machine import with_own_address
 from ipexctl.remote.progress import Notice, ProgressEvent, Stepped, ignore_event
-from ipexctl.spec import RankOptions, RunOptions, StartOptions, SyncOptions
+from ipexctl.spec import RankOptions, RunOptions, StartOptions
 from ipexctl.starters.choice import Transport, choose_starter
+from ipexctl.sync_options import SyncOptions
 from ipexctl.text import expanded
 
 if TYPE_CHECKING:
