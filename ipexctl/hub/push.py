@@ -187,6 +187,8 @@ def _download(
         if event.get("event") == "progress" and event.integer("total"):
             name = "" if downloader.is_control else downloader.host.name
             watch(BytesMoved(name, "downloading", event.integer("done"), event.integer("total")))
+        elif event.get("event") == "waiting":
+            watch(Notice(f"the hub has had too many requests: going on in {event.number('seconds'):g} s"))
 
     reply = call(
         pool.session(downloader.host),
