@@ -151,7 +151,7 @@ def _measure(given: argparse.Namespace) -> None:
             stamp = f"medians of {report.medians_of}, {begun}"
             print(plain(f"{name}: {stamp}", report), flush=True)
             if given.markdown:
-                text = f"{markdown(report)}\n\n{stamp[0].upper()}{stamp[1:]}.\n\n{about}."
+                text = f"{markdown(report)}\n\n{stamp[0].upper()}{stamp[1:]}; {about}."
                 put_between_markers(given.markdown, name, text)
 
 

@@ -158,7 +158,7 @@ def _report(runs: int, costs: Costs) -> Report:
             slope = slope if digits else f"{line.slope:.2f} {unit}"
             cells = (f"{values[count]:.{digits}f}" if count in values else "" for count in counts)
             rows.append((f"{name}: {unit}", *cells, slope, f"{line.at(MANY):.0f}"))
-    return Report(runs, header, tuple(rows), _goals(costs), (_outlook(costs), _first_limit(costs)))
+    return Report(runs, header, tuple(rows), _goals(costs), (_first_limit(costs),))
 
 
 def _goals(costs: Costs) -> tuple[Goal, ...]:
@@ -183,14 +183,6 @@ def _goals(costs: Costs) -> tuple[Goal, ...]:
 
 def _line(costs: Costs, name: str, kind: str) -> Line:
     return fit_line(_values(costs, name, kind))
-
-
-def _outlook(costs: Costs) -> str:
-    parts = []
-    for name in (EXEC, DOCTOR, NETWORK, TRUST, SYNC, RUN):
-        wall, cpu, size = (_line(costs, name, kind).at(MANY) for kind in ("wall", "cpu", "size"))
-        parts.append(f"`{name}` {wall:.0f} s, {cpu:.0f} s of CPU on the control machine and {size:.0f} MB")
-    return f"By these slopes {MANY:,} hosts would cost: {'; '.join(parts)}."
 
 
 def _first_limit(costs: Costs) -> str:

@@ -53,8 +53,8 @@ def markdown(report: Report) -> str:
     rule = ("---", *("---:" for _ in report.header[1:]))
     lines = [f"| {' | '.join(line)} |" for line in (report.header, rule, *report.rows)]
     if report.goals:
-        lines += ["", "| goal | reached | |", "| --- | ---: | --- |"]
-        lines += [f"| {goal.aim} | {goal.reached} | {_verdict(goal)} |" for goal in report.goals]
+        left = [f"{goal.aim}: {goal.reached}, {_verdict(goal)}" for goal in report.goals if not goal.met]
+        lines += ["", f"Goals not met: {'; '.join(left)}." if left else "Every goal was met."]
     for note in report.notes:
         lines += ["", note]
     return "\n".join(lines)

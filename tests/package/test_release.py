@@ -183,7 +183,7 @@ def test_wheel_alone_takes_a_new_user_through_the_readme(venv: Path, tmp_path: P
     own = {"PYTHONPATH": "", "PIP_INDEX_URL": "", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
     shell = Shell(tmp_path / "user", {**own, "PIP_CONFIG_FILE": os.devnull}, ipexctl=(f"{venv}/bin/ipexctl",))
     shell.type(TRAIN)
-    shell.follow(with_commands("README.md")[2])
+    shell.follow(with_commands("README.md")[1])
     shell.type("ipexctl report last -o page.html && test -s page.html")
     shell.type("ipexctl uninstall --with-results --yes")
     assert shell.differences == []

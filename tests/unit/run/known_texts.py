@@ -184,21 +184,15 @@ def verdict_of(text: Text) -> Diagnosis:
 _HEAD = """\
 # When a run fails
 
-`ipexctl why RUN` names the rank that failed first, how it ended and its last lines. It searches for the texts below in
-the output of that rank and of mpirun, and in the output of the other ranks if that rank only reports a lost peer. Each
-section has the text, its meaning, and what to do. *Likely* and *possible* say how certain the meaning is:
-`why` prints `likely cause` or `possible cause`. The ids are in `why --json` and do not change. In the examples rank 1
-on node2 printed the text, and the hosts are node[1-3].
+`ipexctl why RUN` searches for these texts in the output of the rank that failed first and of mpirun, and of the other
+ranks if that rank only reports a lost peer, and prints the cause and the fix. *Likely* and *possible* say how certain
+a cause is. The ids are in `why --json` and do not change. In the examples rank 1 on node2 printed the text.
 
 ![ipexctl why: the kernel killed rank 2 on node3, whose memory ran out](pictures/why.svg)
 
-For a run that hangs, `why` shows where its ranks wait, and which rank does not arrive; [run](run.md) has how that works
-and `--on-hang`. Warnings that healthy runs print, too, are never its cause: with `The hostname of the client socket
-cannot be retrieved` torch says that a node's address has no name, and with `Using the loopback address as fallback`
-that gloo could not resolve a host's own name. `ipexctl doctor` checks the names.
-
-A loss of NaN is not a failure: such a run ends normally. A [wrong loss](#wrong-values) is none, either. If a failed run
-printed no known text, `why` names the exception or the exit code. It always shows the last 30 lines of the rank.
+Warnings that healthy runs print, too, are never the cause: `The hostname of the client socket cannot be retrieved` (an
+address has no name), `Using the loopback address as fallback` (gloo could not resolve a host's own name). Neither is a
+loss of NaN, nor a [wrong loss](#wrong-values). Where no text is known, `why` names the exception or the exit code.
 """
 
 
@@ -209,37 +203,31 @@ No text shows these: the run ends well.
 
 ### The Trainer's loss is multiplied by the number of ranks
 
-transformers 4.54 and later (5.23 is the newest that was tried) multiply the loss and the gradients of the `Trainer` by
-the number of ranks if the model's `forward` takes `**kwargs` and ignores `num_items_in_batch`, as BERT's classifiers
-do: `TrainingArguments` have `average_tokens_across_devices=True` since then. `ipexctl run` prints a note if the script
-uses the Trainer, there are several ranks and the environment has such a version.
-
-To do: `TrainingArguments(average_tokens_across_devices=False)`, as an argument of the script
-`--average_tokens_across_devices False`, or `accepts_loss_kwargs = False` in the model's class; each of them also ends
-the note. A causal language model divides by `num_items_in_batch` and is right with the default.
-[examples.md](examples.md#trainer_bertpy) has measured values.
+transformers 4.54 and later (5.23 is the newest tried) multiply loss and gradients of the `Trainer` by the number of
+ranks if the model's `forward` takes `**kwargs` and ignores `num_items_in_batch`, as BERT's classifiers do. `ipexctl
+run` has a note for such a script. `--average_tokens_across_devices False` in its arguments, or `accepts_loss_kwargs =
+False` in the model's class, ends both. A causal language model is right with the default.
+[Measured](examples.md#trainer_bertpy).
 """
 
 
 def page() -> str:
-    parts = [_HEAD]
+    parts, fixes = [_HEAD], dict[str, str]()
     for heading, texts in SECTIONS.items():
         parts.append(f"## {heading}\n")
-        seen: dict[str, list[tuple[str, str]]] = {}
+        by_id: dict[str, dict[str, list[tuple[str, str]]]] = {}
         for text in texts:
             cause = verdict_of(text).cause
             assert cause is not None, text
-            seen.setdefault(text.id, []).append(
-                (_printed(text), f"Means ({cause.confidence}): {cause.sentence}.\n\n{cause.fix}")
-            )
-        for id_, examples in seen.items():
+            meaning = f"{cause.confidence.capitalize()}: {cause.sentence}."
+            by_id.setdefault(text.id, {}).setdefault(cause.fix, []).append((_printed(text), meaning))
+        for id_, by_fix in by_id.items():
             parts.append(f"### {id_}\n")
-            for at, (printed, means) in enumerate(examples):
-                if printed:
-                    parts.append(f"```text\n{printed}\n```\n")
-                if at + 1 == len(examples) or examples[at + 1][1] != means:
-                    sentence, _, fix = means.partition("\n\n")
-                    parts += [f"{sentence}\n", f"To do: {fix}\n"]
+            for fix, examples in by_fix.items():
+                printed = "\n".join(dict.fromkeys(example for example, _ in examples))
+                known = f"as for {fixes[fix]}" if fix in fixes else fix
+                parts += [f"```text\n{printed}\n```\n", f"{examples[0][1]}\n", f"To do: {known}\n"]
+                fixes.setdefault(fix, id_)
     return "\n".join([*parts, _TAIL])
 
 
