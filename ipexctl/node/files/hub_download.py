@@ -21,13 +21,13 @@ import importlib
 import os
 import site
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO, Iterator, NamedTuple, Sequence, TypedDict
 from urllib.parse import urlsplit
 
 from ipexctl.node.common.answer import Action, AgentError, answer, explain_os_error
+from ipexctl.node.common.clock import wait_until
 from ipexctl.node.common.files import explain_full_disk, free_space, home_of, write_atomically
 from ipexctl.node.common.guarded_directory import check_name
 from ipexctl.node.common.home import make_home
@@ -233,6 +233,11 @@ class _Repo:
         self.downloaded += needed
         large = [file for file in lacking if RESUMED_SIZE <= file.size <= MOST_OVER_HTTP]
         progress.total += sum(file.size for file in large)
+        coming = [
+            [file.blob, f"{self._folder.name}/blobs/{file.blob}", file.size] for file in large if _is_sha256(file)
+        ]
+        if coming:
+            store.emit_or_end("coming", files=coming)
         with ThreadPoolExecutor(_WORKERS) as pool:
             for _ in pool.map(lambda file: self._download_large(file, progress), large):
                 pass
@@ -274,7 +279,7 @@ class _Repo:
                 library.files.http_get(
                     metadata.location, receiver, resume_size=have, headers=headers, expected_size=file.size
                 )
-            if len(file.blob) == 64:
+            if _is_sha256(file):
                 if receiver.sha256 != file.blob:
                     opened.truncate(0)
                     raise _WrongBytes(file.path)
@@ -331,6 +336,10 @@ class _Repo:
     def _entry(self, path: str, kind: str, size: int, content: str) -> ManifestEntry:
         mode = 0o777 if kind == "l" else 0o644
         return ManifestEntry(f"{self._folder.name}/{path}", kind, mode, size, content)  # type: ignore[arg-type]
+
+
+def _is_sha256(file: _File) -> bool:
+    return store.is_sha256(file.blob)
 
 
 class _WrongBytes(Exception):
@@ -392,7 +401,7 @@ def _patiently(
             if not seconds or waited > _LONGEST_WAIT:
                 raise _explain(error, library, wanted) from None
             store.emit_or_end("waiting", seconds=seconds)
-            time.sleep(seconds)
+            wait_until(lambda: False, seconds, _TICK)
 
 
 def _asked_wait(error: Exception, library: _Library) -> float:
