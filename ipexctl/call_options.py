@@ -66,11 +66,11 @@ class CallOptions:
         return _COMMAND.sub(self._command, text) if self else text
 
     def in_report(self, report: AnyReport) -> AnyReport:
-        """The report, with these options in the fix of each host and of each finding."""
+        """The report, with these options in the next step, and in the fix of each host and of each finding."""
         if not self:
             return report
         changes: dict[str, Any] = {}
-        for name in ("fix", "hosts", "cluster", "findings"):
+        for name in ("fix", "next_step", "hosts", "cluster", "findings"):
             value = getattr(report, name, None)
             if isinstance(value, str):
                 changes[name] = self.apply(value)

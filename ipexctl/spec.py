@@ -6,7 +6,7 @@ no record between them has an option again. Values only: the checks are in `laun
 
 The options that playbooks and ipexctl.toml have, too, are declared in its bases; `option_declaration.py` says what
 follows from a declaration. `RankOptions` are those of the ranks and their connections, `StartOptions` of what starts
-them, `SyncOptions` of the files that a sync sends, `RunOptions` of all else.
+them, `SyncOptions` of the files that a sync sends (`sync_options.py`), `RunOptions` of all else.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.option_declaration import declare
 from ipexctl.option_defaults import DEFAULT_ENV, DEFAULT_HOME
+from ipexctl.sync_options import PROJECT, SyncOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +30,7 @@ _MOST_RANKS: Final = 100_000
 CCL_WORKERS: Final = 1
 """Of a rank over ccl, unless the call, an accelerate config or a variable says otherwise."""
 _RANKS, _COMMUNICATION, _ENVIRONMENT = "Ranks and cores", "Communication", "Environment"
-_PROJECT, _WATCHING, _ENDING = "Project files", "Watching", "Ending"
+_WATCHING, _ENDING = "Watching", "Ending"
 _EVERY_EXPORT = ("accelerate", "mpijob", "shell", "slurm", "trainjob")
 
 
@@ -137,28 +138,6 @@ class StartOptions:
 
 # Without eq and repr, which the spec has: it is made at each start.
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class SyncOptions:
-    """Options for the files that a sync sends."""
-
-    exclude: tuple[str, ...] = declare(
-        "--exclude PAT", "Exclude this .gitignore pattern from the sync; repeatable.", (), panel=_PROJECT
-    )
-    include: tuple[str, ...] = declare(
-        "--include PAT",
-        "Sync files that are excluded otherwise, such as credentials; repeatable.",
-        (),
-        panel=_PROJECT,
-        lost_in=("shell",),
-        consequence="it leaves credentials out",
-    )
-    data: tuple[str, ...] = declare(
-        "--data DIR", "Directory that every host has already; it is not synced. Repeatable.", (), panel=_PROJECT
-    )
-    allow_big: bool = declare("--allow-big", "Sync a project of more than 1 GB or 20,000 files.", False, panel=_PROJECT)
-
-
-# Without eq and repr, which the spec has: it is made at each start.
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RunOptions(SyncOptions):
     """Options of a run beside those of its ranks: environment, project, restarts, hangs."""
 
@@ -182,9 +161,9 @@ class RunOptions(SyncOptions):
         False,
         panel=_ENVIRONMENT,
     )
-    cwd: Path | None = declare("--cwd DIR", "Project directory (default: found from SCRIPT upward).", panel=_PROJECT)
+    cwd: Path | None = declare("--cwd DIR", "Project directory (default: found from SCRIPT upward).", panel=PROJECT)
     sync: bool = declare(
-        "--sync/--no-sync", "Sync the project to the hosts before the launch (default: --sync).", True, panel=_PROJECT
+        "--sync/--no-sync", "Sync the project to the hosts before the launch (default: --sync).", True, panel=PROJECT
     )
     max_restarts: int = declare(
         "--max-restarts N",

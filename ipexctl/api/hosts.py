@@ -42,13 +42,13 @@ if TYPE_CHECKING:
     from ipexctl.remote.command import Command
     from ipexctl.remote.execute import ExecResult
     from ipexctl.run.uninstall import UninstallReport
-    from ipexctl.spec import SyncOptions
     from ipexctl.stack.choice import VersionsReport
     from ipexctl.stack.env.envs import EnvsReport
     from ipexctl.stack.install_context import InstallReport
     from ipexctl.stack.resolve.model import Sources, StackRequest
     from ipexctl.sync.project import Project
     from ipexctl.sync.report import SyncReport
+    from ipexctl.sync_options import SyncOptions
     from ipexctl.trust.setup import TrustReport
 
 InstructionSet = Literal["avx2", "avx512", "avx512_bf16", "amx"]

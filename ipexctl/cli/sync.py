@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ipexctl.cli.options import Home, Output, Targets, argument, command, flag
-from ipexctl.spec import SyncOptions
+from ipexctl.sync_options import SyncOptions
 from ipexctl.text import tilde_path
 
 if TYPE_CHECKING:

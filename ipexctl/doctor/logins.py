@@ -1,9 +1,10 @@
 """Logins from node0 to the nodes, as mpirun makes them, and findings about those that fail.
 
 In come node0's session, the names of the nodes and the config of `trust`; out come `LoginAttempt`s and their findings,
-one for all nodes with a reason each. node0 alone starts an ssh for every node, so the time grows with their number. A
-login that was ended at this check's limit is "slow" and no failure: mpirun waits longer. `trust/login_errors.py`
-explains the others.
+one for all nodes with a reason each. A login that fails is a failure only where the backend of these hosts needs an
+mpirun; ranks over gloo are started without. node0 alone starts an ssh for every node, so the time grows with their
+number. A login that was ended at this check's limit is "slow" and no failure: mpirun waits longer.
+`trust/login_errors.py` explains the others.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ipexctl.trust.login_errors import LoginAttempt
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ipexctl.doctor.finding import Level
     from ipexctl.hosts.host import Host
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
@@ -73,7 +75,15 @@ def diagnose_login(name: str, login: LoginAttempt, node0: HostState | None, node
     return None
 
 
-def login_findings(failed: Mapping[str, HostError]) -> tuple[Finding, ...]:
+def login_level(*, is_needed: bool, is_expected: bool) -> Level:
+    """`is_needed`: ranks are started by an mpirun. `is_expected`: `trust` has set the logins up, or the network is
+    silent, so that something is wrong besides."""
+    if is_needed:
+        return "fail"
+    return "warn" if is_expected else "info"
+
+
+def login_findings(failed: Mapping[str, HostError], level: Level) -> tuple[Finding, ...]:
     """One finding for all nodes, with their reasons."""
     if not failed:
         return ()
@@ -84,9 +94,13 @@ def login_findings(failed: Mapping[str, HostError]) -> tuple[Finding, ...]:
         f"{fold(names)}: {reason}" if len(grouped) > 1 else reason for reason, names in list(grouped.items())[:6]
     )
     more = f"; and {len(grouped) - 6} other reasons" if len(grouped) > 6 else ""
-    message = f"mpirun, as oneCCL needs it, can't start ranks on this host: node0's login there fails: {reasons}{more}"
+    login = f"node0's login there fails: {reasons}{more}"
+    if level == "fail":
+        message = f"mpirun, as oneCCL needs it, can't start ranks on this host: {login}"
+    else:
+        message = f"Ranks over gloo are started without it; those over ccl and mpi, and --mpi, need it: {login}"
     fixes = "; ".join(dict.fromkeys(why.fix for why in failed.values() if why.fix))
-    return (Finding("network.login", "fail", message, fixes or _TRUST, tuple(failed)),)
+    return (Finding("network.login", level, message, fixes or _TRUST, tuple(failed)),)
 
 
 def slow_login_finding(slow: Mapping[str, HostError]) -> tuple[Finding, ...]:

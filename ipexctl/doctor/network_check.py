@@ -24,6 +24,7 @@ from ipexctl.doctor.logins import (
     is_slow,
     log_in,
     login_findings,
+    login_level,
     slow_login_finding,
     unknown_state,
 )
@@ -70,10 +71,12 @@ def check_network(
     *,
     facts: Mapping[str, Facts],
     home: str,
+    needs_logins: bool = True,
     budget: float | None = None,
 ) -> NetworkReport:
     """Log in from node0 to every node, and try a high port between every two hosts, both at once.
 
+    `needs_logins`: an mpirun is to start the ranks, so that a login which fails is a failure.
     It ends within `budget` seconds; what has no result by then is reported as not tested.
     """
     started = time.monotonic()
@@ -82,7 +85,7 @@ def check_network(
     cancel = Cancel()
     try:
         with pool.cancel.waking(cancel.throw):
-            return _NetworkCheck(pool, hosts, internal, facts, home, started, budget, cancel).report()
+            return _NetworkCheck(pool, hosts, internal, facts, home, needs_logins, started, budget, cancel).report()
     finally:
         # Threads that nobody waits for end what still runs on a host.
         cancel.throw()
@@ -97,6 +100,7 @@ class _NetworkCheck:
     internal: Mapping[str, str]
     facts: Mapping[str, Facts]
     home: str
+    needs_logins: bool
     started: float
     budget: float
     cancel: Cancel
@@ -127,7 +131,9 @@ class _NetworkCheck:
             slow_logins = {name: failed_logins.pop(name) for name in logins if is_slow(logins[name])}
         findings = [*_lost_hosts(self.lost)]
         # a lost host has its own finding, and no second one about its login
-        findings += login_findings({name: why for name, why in failed_logins.items() if name not in self.lost})
+        is_set_up = self.node0_state is not None and bool(self.node0_state.config)
+        level = login_level(is_needed=self.needs_logins, is_expected=is_set_up or bool(silent))
+        findings += login_findings({name: why for name, why in failed_logins.items() if name not in self.lost}, level)
         findings += slow_login_finding({name: why for name, why in slow_logins.items() if name not in self.lost})
         findings += ports.port_findings(self.results, self.untested, silent, self.internal, self.facts)
         if isinstance(logins, HostError) and self.hosts[0].name not in self.lost:

@@ -78,12 +78,14 @@ def run_doctor(
             )
     cluster = list(examine_cluster(tuple(contexts.values()), iface=request.iface))
     reached = [host for host in hosts if answers[host.name].status == "ok"]
+    advice = recommend(facts, internal, choose_stack(StackRequest(), facts, request.rows))
     network_seconds = None
     open_outside: frozenset[str] = frozenset()
     if request.network and len(reached) > 1 and internal:
         from ipexctl.doctor.network_check import check_network
 
-        network = check_network(pool, reached, internal, facts=facts, home=request.home)
+        needs_logins = advice is not None and advice.backend == "ccl"
+        network = check_network(pool, reached, internal, facts=facts, home=request.home, needs_logins=needs_logins)
         cluster += network.findings
         network_seconds, open_outside = network.seconds, network.open_outside
     cluster += overflow_findings(facts, internal, open_outside)
@@ -98,7 +100,7 @@ def run_doctor(
             for host in hosts
         ),
         cluster=merge_findings(cluster),
-        recommendation=recommend(facts, internal, choose_stack(StackRequest(), facts, request.rows)),
+        recommendation=advice,
         seconds=time.monotonic() - started,
         network_seconds=network_seconds,
     )

@@ -11,13 +11,27 @@ from __future__ import annotations
 import re
 import shlex
 import signal
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.errors import UserError
 from ipexctl.hosts.nodeset import fold
-from ipexctl.hugging_face import INDEXED_CPU, LAST_ACCELERATE, LAST_USE_IPEX, RESUMES_ON_CPU
+from ipexctl.hugging_face import (
+    DEFAULT_REVISION,
+    INDEXED_CPU,
+    LAST_ACCELERATE,
+    LAST_USE_IPEX,
+    PREFIXES,
+    RESUMES_ON_CPU,
+    HubRepo,
+    is_repo_word,
+    parse_repo,
+    push_line,
+)
 from ipexctl.known_errors.match import KnownError, PatternMatch
+from ipexctl.node.common.records import as_list
 from ipexctl.text import join_words
 
 if TYPE_CHECKING:
@@ -177,6 +191,51 @@ def _argument(found: PatternMatch) -> tuple[str, str]:
     return cause, "; ".join(parts)
 
 
+_PREFIX: Final = {kind: prefix for prefix, kind in PREFIXES.items()}
+_HUB_ADDRESS: Final = re.compile(
+    r"(?:https?://[^/\s'\"]+|with url: )/(?:api/)?(?P<kind>models/|datasets/)?(?P<repo>[\w.-]+/[\w.-]+)"
+    r"(?:/(?:resolve|raw|tree|revision)/(?P<revision>[\w.-]+)|: offline mode)"
+)
+_HUB_CALL: Final = re.compile(
+    r"\b(?P<call>from_pretrained|load_dataset|snapshot_download|hf_hub_download)\(\s*['\"](?P<repo>[\w.-]+/[\w.-]+)['\"]"
+)
+
+
+def _hub_repos(found: PatternMatch) -> list[HubRepo]:
+    """What was asked for: by the text, an address, the line of the script, or the plan, which knows the script."""
+    text = found.output.text
+    by_text = [f"{_PREFIX[kind]}{name}" for kind, name in found.groups.items() if kind in _PREFIX]
+    by_address = [
+        f"{_PREFIX['dataset' if kind == 'datasets/' else 'model']}{repo}@{revision or DEFAULT_REVISION}"
+        for kind, repo, revision in (match.group("kind", "repo", "revision") for match in _HUB_ADDRESS.finditer(text))
+    ]
+    by_call = [
+        f"{_PREFIX['dataset' if match['call'] == 'load_dataset' else 'model']}{match['repo']}"
+        for match in _HUB_CALL.finditer(text)
+    ]
+    by_plan = [str(word) for word in as_list(found.context.plan.get("hub")) if is_repo_word(str(word))]
+    repos: dict[HubRepo, None] = {}
+    for word in by_text or by_address or by_call or by_plan:
+        with suppress(UserError):
+            repos[parse_repo(word)] = None
+    return list(repos)
+
+
+def _hub(found: PatternMatch) -> tuple[str, str]:
+    repos = _hub_repos(found)
+    what = join_words([repo.repo_id for repo in repos]) or "the model or data"
+    line = push_line(repos) if repos else "ipexctl push hf:ORG/MODEL"
+    hosts = fold(found.hosts)
+    if "model" in found.groups:
+        return f"the cache of {hosts} lacks a file of {what} that the script needs", line
+    if "dataset" in found.groups and repos:
+        call = f"load_dataset(snapshot_download('{repos[0].repo_id}', repo_type='dataset'))"
+        cause = f"datasets cannot reach the hub from {hosts}, and has not prepared {what} there before"
+        return cause, f"{line}; then, in the script: {call}"
+    cause = f"{hosts} cannot reach the hub, or is told not to ask it, and the cache of its ranks lacks {what}"
+    return cause, f"{line}; if a proxy leads to the hub: -x HTTPS_PROXY"
+
+
 def _timed_out(found: PatternMatch) -> tuple[str, str] | None:
     place, port, context = found.groups["place"], found.groups["port"], found.context
     own_address = "don't set MASTER_ADDR, in the script or with -x: ipexctl run sets node0's address for every rank"
@@ -225,6 +284,7 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "aborted": _aborted,
     "argument": _argument,
     "cpu_location": _cpu_location,
+    "hub": _hub,
     "illegal_instruction": _illegal_instruction,
     "ipex_of_other_torch": _ipex_of_other_torch,
     "no_module": _no_module,

@@ -161,6 +161,8 @@ class InstallReport(Report[InstallResult]):
     """Bytes of wheels downloaded from indexes, on any machine."""
     changes: tuple[PackageChange, ...] = ()
     """Of the environment that the name stands for; none if there was none."""
+    next_step: str = ""
+    """The commands from an environment to a run."""
 
     @property
     def exit_code(self) -> int:
@@ -276,7 +278,17 @@ class InstallContext:
             uplink=self.uplink,
             downloaded=self.downloaded,
             changes=self.changes,
+            next_step=self._next_step(stack),
         )
+
+    def _next_step(self, stack: StackSummary | None) -> str:
+        """trust is a step only where an mpirun starts the ranks."""
+        run = "ipexctl run train.py"
+        if stack is None or stack.backend == "gloo" or len(self.hosts) < 2:
+            return run
+        if self.pool.connector.options.starter.no_logins:
+            return run
+        return f"ipexctl trust; it lets {self.hosts[0].name} start ranks over {stack.backend}. Then: {run}"
 
 
 def inspect_hosts(context: InstallContext, probed: Sequence[HostFacts] = ()) -> None:

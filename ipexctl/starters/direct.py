@@ -8,7 +8,6 @@ number of a rank from an mpirun.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
@@ -19,17 +18,16 @@ RankFlavor = Literal["srun", "none"]
 """What starts ranks without an MPI. `srun`: Slurm does. `none`: ipexctl itself."""
 
 
-@dataclass(frozen=True, slots=True)
 class DirectStart:
     """Its words are those of the rank wrapper."""
 
-    flavor: RankFlavor = "none"
-    title: str = "ipexctl itself"
-    started: str = "started directly"
-    why: str = "a single rank needs no mpirun; --mpi takes one"
-    is_preferred: bool = False
-    no_logins: str = "ranks that are started directly need no logins between nodes"
-    has_starters: bool = True
+    flavor: Final[RankFlavor] = "none"
+    title: Final = "ipexctl itself"
+    started: Final = "started directly"
+    why: Final = "a single rank needs no mpirun; --mpi takes one"
+    is_preferred: Final = False
+    no_logins: Final = "ranks that are started directly need no logins between nodes"
+    has_starters: Final = True
 
     def may_start(self, counts: Mapping[str, int], node0: str, backend: str) -> bool:
         return backend != "mpi" if self.is_single(counts, node0) else backend in ("gloo", "none")

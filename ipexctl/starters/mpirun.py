@@ -5,7 +5,6 @@ It is the way that is taken unless something speaks for another. Ranks that need
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.starters.direct import DIRECT
@@ -16,15 +15,14 @@ if TYPE_CHECKING:
     from ipexctl.starters.starter import RankStarter
 
 
-@dataclass(frozen=True, slots=True)
 class MpirunOverSsh:
     """The nodes of a hostfile."""
 
     name: str = "ssh"
-    uses_ssh: bool = True
-    no_logins: str = ""
-    remote_shell: str = ""
-    ranks: RankStarter = DIRECT
+    uses_ssh: Final = True
+    no_logins: Final = ""
+    remote_shell: Final = ""
+    ranks: Final[RankStarter] = DIRECT
     waits: bool = False
 
     def job(self, environ: Mapping[str, str]) -> str:

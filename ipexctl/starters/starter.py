@@ -1,8 +1,8 @@
 """The two protocols: what a call asks of its way to the nodes, and what a plan asks of something that starts ranks.
 
 Values in, values and text out, so that `launch` may ask while it plans, and `trust` and `remote` may ask below it; only
-`seconds_left` calls a program. An implementation is frozen, and there is one value of it. A new question is a member
-here, answered by each of them; the rule is that a caller never compares names.
+`seconds_left` calls a program. There is one value of an implementation, and it never changes. A new question is a
+member here, answered by each of them; the rule is that a caller never compares names.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def as_json(report: InstallReport) -> dict[str, Any]:
     return report_json(
         "install",
         report,
-        without=("refusal", "lock", "uplink", "downloaded", "changes"),
+        without=("refusal", "lock", "uplink", "downloaded", "changes", "next_step"),
         changes=[{"name": change.name, "from": change.before, "to": change.after} for change in report.changes],
         refused=report.refusal and value_json(report.refusal, without=("exit_code",)),
         wheels=[wheel.to_json() for wheel in lock.wheels] if lock else [],
@@ -109,3 +109,5 @@ def _print_next_step(report: InstallReport) -> None:
         print_message(how_to_continue(report.hosts, "install"))
     elif report.path is not None and report.hosts and report.refusal is None:
         print_message(f"on each host: {printable(report.path)}/bin/python")
+        if report.next_step:
+            print_message(f"next: {printable(report.next_step)}")

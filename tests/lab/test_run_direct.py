@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -169,6 +170,37 @@ def test_hosts_with_one_home_or_behind_a_bastion_get_their_starters(
     assert cluster.wait_until_gone(10, "agent.zip")
 
 
+def test_64_ranks_on_8_hosts_start_and_restart(make_lab: Callable[[LabSpec], Lab], tmp_path: Path) -> None:
+    cluster = new_cluster(make_lab(LabSpec(hosts=8)), tmp_path)
+    cluster.write("ring.py", RING)
+    lines = by_rank(cluster.run(*PYTHON, "--ppn", 8, "--max-restarts", 1, "ring.py", "fail").out)
+    assert {rank: [line.split()[:3] for line in printed] for rank, printed in lines.items()} == {
+        rank: [["sum", "2016", "0"], ["sum", "2016", "1"]] for rank in range(64)
+    }
+    assert cluster.wait_until_gone(10, "agent.zip")
+
+
+@pytest.mark.parametrize("has_mpi", [True, False])
+def test_fresh_account_trains_with_the_one_command(
+    cluster: Cluster, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, has_mpi: bool
+) -> None:
+    """No environment, no logins between the nodes; once with an MPI among the wheels, once without."""
+    _, house, *_ = small_stack(session_dir(tmp_path_factory))
+    for wheel in Path(str(house)).glob("*.whl"):
+        if has_mpi or not wheel.name.startswith("impi"):
+            (tmp_path / wheel.name).hardlink_to(wheel)
+    env = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
+    cluster.write("ring.py", "import torch\n" + RING)
+    assert cluster.on(0, "ls ~/.ssh") == "authorized_keys\n"
+    home = ("--home", f"/home/ipex/fresh-{has_mpi}", "--omp", 1, "--ppn", 1)
+    ran = cluster.run(*home, "--install", "--stack", "torch", "ring.py", env=env, timeout=200)
+    assert [line for lines in by_rank(ran.out).values() for line in lines if line.startswith("sum 3 0")] != []
+    assert by_rank(ran.out).keys() == {0, 1, 2}
+    assert cluster.on(0, "ls ~/.ssh") == "authorized_keys\n"
+    again = cluster.run(*home, "--install", "--stack", "torch", "ring.py", env=env)
+    assert by_rank(again.out).keys() == {0, 1, 2}
+
+
 def test_with_an_mpi_the_logins_decide(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> None:
     where = ("-H", cluster.lab.hostfile)
     cluster.good("install", *where, *small_stack(session_dir(tmp_path_factory)), timeout=240)
@@ -187,5 +219,13 @@ def test_with_an_mpi_the_logins_decide(cluster: Cluster, tmp_path_factory: pytes
     try:
         assert launcher()["mode"] == "mpirun"
         assert launcher("--launcher", "direct")["mode"] == "direct"
+        # A key that another program takes away: the ranks need no login, so that the run goes on without.
+        cluster.on(2, "sed -i '/from=/d' ~/.ssh/authorized_keys")
+        ran = cluster.run("--omp", 1, "--ppn", 1, "ring.py")
+        assert by_rank(ran.out).keys() == {0, 1, 2}
+        assert missing(ran.err, "node1 log into node3 directly trust") == []
+        assert ran.err.count(", hosts: ") == 1
+        denied = cluster.run("--omp", 1, "--ppn", 1, "--launcher", "mpirun", "ring.py", rc=1)
+        assert missing(denied.err, "node3 trust --launcher direct") == []
     finally:
         cluster.good("trust", "--revoke", *where)

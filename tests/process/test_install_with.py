@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,35 @@ def test_environment_with_another_name_shares_what_is_unpacked(machine: Machine)
     (pad,) = (machine.home / "envs" / "other").glob("lib/python3*/site-packages/torch_pad*")
     assert pad.stat().st_ino == next(machine.site.glob("torch_pad*")).stat().st_ino
     assert not list((machine.home / "wheels").glob("*/torch-2.13*"))
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("change", ["nothing", "file", "library", "variable"])
+def test_all_reduce_counts_for_an_environment_of_the_same_files(machine: Machine, change: str) -> None:
+    """It is made again if a file was changed since, or where an added package could change what it uses."""
+    (before,) = machine.envs
+    package = "tqdm"
+    if change == "file":
+        os.utime(machine.site / "torch" / "__init__.py", (time.time() + 60, time.time() + 60))
+    elif change == "library":
+        package = "fabric"
+        write_wheel(machine.wheels, package, "1.0", data={"lib/libnew.so.1": "new"})
+    elif change == "variable":
+        record = machine.home / "envs" / before / "env.json"
+        document = json.loads(record.read_text())
+        document["variables"]["FI_PROVIDER"] = "tcp"
+        record.write_text(json.dumps(document))
+    results: list[set[str]] = []
+    while not results or not set.intersection(*results):  # a lab that goes up or down changes the machine's interfaces
+        assert len(results) < 10
+        machine.call("envs", "--remove", "other")
+        host = machine.install("--env", "other", "--stack", "torch", "--with", package)["hosts"][0]
+        results = [{path.name for path in machine.home.glob(f"envs/{env}/verified/*")} for env in (before, host["env"])]
+    verify = host["verify"]
+    assert verify["allreduce_of"] == (before if change == "nothing" else None)
+    assert verify["allreduce_ms"]
+    assert [phase["name"] for phase in verify["phases"]] == ["torch", "allreduce"]
+    assert before not in (verify["launcher"] or "")
 
 
 @pytest.mark.rest

@@ -166,6 +166,7 @@ def single_process_losses(training: Training) -> dict[tuple[int, int], float]:
     [
         pytest.param("Intel MPI", 2, marks=pytest.mark.core),
         ("Intel MPI", 3),
+        ("directly", 3),
         *((named, hosts) for named in MPIS for hosts in (2, 3)),
     ],
 )
@@ -174,10 +175,11 @@ def test_losses_with_every_mpi_equal_one_process_and_output_is_complete(
 ) -> None:
     """The hostfile is the Trainer guide's, comments and all; `-n` takes as many of its lines as it needs."""
     mpi = ("--mpi", f"{training.mpis[named]}/bin/mpirun") if named in training.mpis else ()
-    ran = training.call("run", "-v", *mpi, "-n", 2 * hosts, "--ppn", "2", "talk.py", "--fresh", *SHORT)
+    launcher = ("--launcher", "direct") if named == "directly" else mpi
+    ran = training.call("run", "-v", *launcher, "-n", 2 * hosts, "--ppn", "2", "talk.py", "--fresh", *SHORT)
     assert ran.rc == 0, ran.err + ran.out
     print(f"{named}, {hosts} hosts: {ran.seconds:.1f} s", file=sys.stderr)
-    assert f"started by {named}" in ran.err
+    assert (f"started {named}" if named == "directly" else f"started by {named}") in ran.err
     assert f"{2 * hosts} ranks on {hosts} hosts, over gloo" in ran.err
     shown = by_rank(ran.out)
     assert sorted(shown) == list(range(2 * hosts))

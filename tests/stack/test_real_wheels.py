@@ -40,6 +40,7 @@ from real_helpers import (
 from cli_helpers import CommandResult, ipexctl
 from doc_shell import Shell
 from ipexctl.extras.lab.labs import Lab
+from ipexctl.facts.software import has_gloo_overflow
 from lab_helpers import ask, on_host
 from lab_run_helpers import by_rank
 from message_data import missing
@@ -237,6 +238,11 @@ def test_maintained_stack_is_stock_pytorch_with_gloo(plain_lab: Lab) -> None:
         assert host["verify"]["allreduce_ms"], host
         assert host["packages"]["torch"].startswith("2.13.")
     assert crossed_once(stock), stock
+    gloo = "~/.ipexctl/envs/stock/lib/python3*/site-packages/torch/lib/libtorch_cpu.so"
+    sums = on_host(plain_lab.hosts[0], f"grep -c 'roffset + op.preamble.length <=' {gloo} || true").strip()
+    assert (sums != "0") == has_gloo_overflow(stock.report["stack"]["torch"]), (
+        "the check that wraps around, in the wheel"
+    )
     kept = [on_host(host, "find ~/.ipexctl/wheels -name '*.whl' 2>/dev/null | wc -l") for host in plain_lab.hosts]
     assert int(kept[0]) >= len(stock.report["wheels"])
     assert int(kept[1]) == 0

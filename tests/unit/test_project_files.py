@@ -58,5 +58,6 @@ def test_changelog_has_one_line_for_each_entry_in_the_sections_of_keepachangelog
     assert sections <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
     first = next(at for at, line in enumerate(lines) if line.startswith("### "))
     for line in lines[first:]:
+        assert not line.startswith(("<<<<<<<", "=======", ">>>>>>>")), "left by a merge"
         assert not line.startswith("  "), f"an entry goes on in a second line: {line}"
         assert len(line) <= 200, line

@@ -8,7 +8,7 @@ reached by ssh.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.call_options import CallOptions, for_submit
@@ -169,7 +169,6 @@ def with_place(record: RunRecord, placed: Reply, job: str) -> RunRecord:
     return replace(record, world_size=size, hosts=hosts, ranks=ranks, nodes=nodes, job=job or record.job)
 
 
-@dataclass(frozen=True, slots=True)
 class SlurmQueue(MpirunOverSsh):
     """Runs that `ipexctl submit` has put into the queue."""
 

@@ -9,9 +9,11 @@ used, which `tests/unit/test_control_machine.py` holds. Each function returns wh
 from __future__ import annotations
 
 import os
-import socket
 import sys
-from typing import Iterator
+from typing import TYPE_CHECKING, Iterator
+
+if TYPE_CHECKING:
+    import socket
 
 _CONNECTION_DROP_TIME = 0x80
 """TCP_RXT_CONNDROPTIME of macOS's netinet/tcp.h, in seconds, for which Python has no name."""
@@ -60,6 +62,8 @@ def silence_options(idle: int, interval: int, count: int, unanswered: int) -> It
 
     After `idle` seconds of silence it asks `count` times at an interval; data may be unanswered so many seconds.
     """
+    import socket
+
     values = {"KEEPIDLE": idle, "KEEPALIVE": idle, "KEEPINTVL": interval, "KEEPCNT": count}
     for name, value in {**values, "USER_TIMEOUT": unanswered * 1000}.items():
         number = getattr(socket, f"TCP_{name}", None)
@@ -71,6 +75,8 @@ def silence_options(idle: int, interval: int, count: int, unanswered: int) -> It
 
 def acknowledge_at_once(sock: socket.socket) -> None:
     """Until the kernel resets it. macOS delays no acknowledgement of small messages that come one by one."""
+    import socket  # 3 ms, which a caller has spent that has a connection; most calls of the agent have none
+
     number = getattr(socket, "TCP_QUICKACK", None)
     if number is not None:
         sock.setsockopt(socket.IPPROTO_TCP, number, 1)

@@ -292,15 +292,17 @@ class Fill:
                 shutil.copymode(str(path), str(fresh))
                 fresh.replace(path)
                 changed.add(os.path.relpath(str(path), str(site)))
+        linked = {package.info for package in self.unpacked}  # their sizes were compared to find them
         for record in site.glob("*.dist-info/RECORD"):
-            self._update_record_file(site, record, changed)
+            self._update_record_file(site, record, changed, sizes=record.parent.name not in linked)
 
-    def _update_record_file(self, site: Path, record: Path, changed: set[str]) -> None:
+    def _update_record_file(self, site: Path, record: Path, changed: set[str], *, sizes: bool) -> None:
         """Update the RECORD of a package: some packages are published with wrong sizes."""
         entries, updated = list(csv.reader(record.read_text().splitlines())), []
         for entry in entries:
-            path = site / entry[0]
-            if len(entry) == 3 and entry[2].isdigit() and not entry[0].endswith(".pyc"):
+            is_compared = sizes or not changed.isdisjoint(entry[:1])
+            if is_compared and len(entry) == 3 and entry[2].isdigit() and not entry[0].endswith(".pyc"):
+                path = site / entry[0]
                 if not path.exists():
                     continue
                 if entry[0] in changed or path.stat().st_size != int(entry[2]):

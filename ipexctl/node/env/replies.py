@@ -162,6 +162,8 @@ class VerifyResult(NamedTuple):
     """The best of three, for 4 KB and for 4 MB."""
     amx: bool | None = None
     """Whether torch finds AMX in the CPU; None if it can't tell."""
+    allreduce_of: str | None = None
+    """The environment whose all-reduce counts, as all its files are in this one; None: the ranks were those of this."""
 
     @property
     def failed(self) -> VerifyPhase | None:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import glob
-import hashlib
 import os
 import shlex
 import stat
@@ -296,6 +295,8 @@ def send_file(path: bytes, wanted: Wanted) -> None:
 
 def checksums(file: int, size: int) -> tuple[int, str]:
     """CRC and hash of the first bytes of a file. The hash identifies them; the CRC only detects transfer errors."""
+    import hashlib  # it loads OpenSSL (3 to 15 ms), which a fetch of files that are not there yet does not need
+
     digest, crc, left = hashlib.blake2b(digest_size=32), 0, size
     while left:
         data = os.read(file, min(SEND_CHUNK, left))

@@ -12,7 +12,6 @@ first; the whole is checked before it gets its name.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import TYPE_CHECKING, Any, BinaryIO, Iterator, Mapping, NamedTuple, Protocol
 
@@ -89,6 +88,8 @@ class ArrivingFile:
 
     def content(self, otherwise: str) -> bytes:
         """All of a small file. Raises an AgentError with that reason if it has not the hash of its header."""
+        import hashlib  # it loads OpenSSL (3 to 15 ms), which senders of files do not need
+
         data = b"".join(self.chunks(self.sha256))
         if hashlib.sha256(data).hexdigest() != self.sha256:
             raise AgentError(otherwise, "run it again")

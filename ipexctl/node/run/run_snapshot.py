@@ -45,7 +45,7 @@ MAX_LINE = 2000
 MAX_EVENTS = 400
 PLAN_FIELDS = (
     *("backend", "flavor", "python", "command", "cwd", "env", "dtype_hint", "install", "packages", "master_port"),
-    *("stack", "commit", "before_start"),
+    *("stack", "commit", "before_start", "hub"),
     *("allreduce", "wire"),
 )
 MAX_SETTINGS = 2000

@@ -152,9 +152,41 @@ def start_run(
     """Start a run. It is in the registry before its first rank lives, and a run that does not start leaves nothing.
 
     Steps are told to `on_step`, advice to `on_note`. `reading`: the project, if `start_reading` was called before.
-    `probed`: the facts, if they were gathered just before.
+    `probed`: the facts, if they were gathered just before. Where the logins that trust has set up fail, and the ranks
+    need none, it starts once more, without them.
     """
-    start = _Start.of(call, pool, on_step, on_note)
+    shown = set[str]()
+
+    def note_once(text: str) -> None:
+        if text not in shown:
+            shown.add(text)
+            on_note(text)
+
+    start = _Start.of(call, pool, on_step, note_once)
+    try:
+        try:
+            return _start_once(start, reading, probed)
+        except _UnneededLogin as error:
+            reason = error.failure.reason
+            start.on_note(f"{reason}; its ranks need no login and are started directly. To mend it: ipexctl trust")
+            return _start_once(start, error.reading, (), no_logins=reason)
+    except StartError as error:
+        return error.failure
+
+
+class _UnneededLogin(NoLogin):
+    """A login that `trust` has set up fails, and the ranks can be started directly."""
+
+    def __init__(self, failure: StartFailure, reading: Future[Project] | None) -> None:
+        super().__init__(failure)
+        self.reading = reading
+
+
+def _start_once(
+    start: _Start, reading: Future[Project] | None, probed: Sequence[HostFacts], *, no_logins: str = ""
+) -> StartedRun:
+    """Raises a StartError; nothing of the run is left then. `no_logins`: why node0 cannot log in to the others."""
+    call, pool, on_step = start.call, start.pool, start.on_step
     hosts, spec, project = call.hosts, call.spec, call.project
     registry, undo = RunRegistry(), _Undo()
     run = given_id(os.environ)
@@ -162,31 +194,31 @@ def start_run(
         run = new_id(spec.script, time.time())
     retention = read_limits(os.environ)
     note_secret_files(spec)
-    try:
-        locks = _lock_hosts(start, run, undo)
-        if locks is not None and locks.has_waited:
-            reading, probed = None, ()  # the project and the hosts may have changed since
-        with mark_pending(registry.directory, run, undo.unreached), undo:
-            began = time.monotonic()
-            reading = reading or start_reading(spec, project, on_step)
-            query = begin_query(reading, hosts, spec, pool, lease=run)
-            if query is not None:
-                undo.on_hosts(partial(release_tree, query, hosts, spec, pool, lease=run))
-            context, plan, whole = _plan(start, query, run, locks=locks, probed=probed)
+    locks = _lock_hosts(start, run, undo)
+    if locks is not None and locks.has_waited:
+        reading, probed = None, ()  # the project and the hosts may have changed since
+    with mark_pending(registry.directory, run, undo.unreached), undo:
+        began = time.monotonic()
+        reading = reading or start_reading(spec, project, on_step)
+        query = begin_query(reading, hosts, spec, pool, lease=run)
+        if query is not None:
+            undo.on_hosts(partial(release_tree, query, hosts, spec, pool, lease=run))
+        context, plan, whole = _plan(start, query, run, locks=locks, probed=probed, no_logins=no_logins)
 
-            _refuse_bad_project(reading, wait_for_it=False)  # then the hosts need no check
-            preflight = _begin_preflight(start, context, whole, undo)
-            _refuse_bad_project(reading)  # while no host has a file of the run
-            record = run_record(run, context, plan, whole, call, pool.connector.options)
-            launch = _begin_launch(start, record, context, whole, retention, registry, undo)
+        _refuse_bad_project(reading, wait_for_it=False)  # then the hosts need no check
+        preflight = _begin_preflight(start, context, whole, undo)
+        _refuse_bad_project(reading)  # while no host has a file of the run
+        record = run_record(run, context, plan, whole, call, pool.connector.options)
+        launch = _begin_launch(start, record, context, whole, retention, registry, undo)
 
+        try:
             tree, upload_seconds = upload_project(query, spec, project, context, on_step, preflight)
             check_data(hosts, spec, project.root, tree, pool)
             if spec.sync and (text := files_in_other_generations(tree, project.subdirectory, registry.all())):
-                on_note(text)
+                start.on_note(text)
             plan, whole = _plan_in(tree, plan, project), _plan_in(tree, whole, project)
             if text := check_resumed(nodes_of(context, whole), spec, plan, pool):
-                on_note(text)
+                start.on_note(text)
             record = replace(record, cwd=plan.cwd)
             registry.save(record)
             before = {"checks": time.monotonic() - began - upload_seconds, "sync": upload_seconds}
@@ -194,12 +226,14 @@ def start_run(
             launch.upload_jobs(partial(job_of, whole, _secrets(spec)), document)
 
             connectivity = preflight.result()
-            clear_pending(registry.directory, run)  # from here on, node0 knows whether the run lives
-            _start_mpirun(launch, connectivity, undo)
-            if locks is not None:
-                locks.leave(record.rundir)
-    except StartError as error:
-        return error.failure
+        except NoLogin as error:
+            if may_start_directly(context, whole, spec):
+                raise _UnneededLogin(error.failure, reading) from None
+            raise
+        clear_pending(registry.directory, run)  # from here on, node0 knows whether the run lives
+        _start_mpirun(launch, connectivity, undo)
+        if locks is not None:
+            locks.leave(record.rundir)
     run_in_background(lambda: prune_local(registry, retention), "prune")
     notes = tuple(map(call.options.apply, (*plan.notes, *logind_notes(context))))
     return StartedRun(record, plan, launch, notes, document)
@@ -212,6 +246,7 @@ def _plan(
     *,
     locks: HostLocks | None = None,
     probed: Sequence[HostFacts] = (),
+    no_logins: str = "",
     dry_run: bool = False,
 ) -> tuple[RunContext, LaunchPlan, LaunchPlan]:
     """Gather what the plan needs, and make it, with the plan of all hosts that the run may use; notes go out. Raises a
@@ -230,17 +265,17 @@ def _plan(
         while notes:  # also of a run that is refused
             start.on_note(notes.pop(0))
     earlier = earlier_memory(project.root, spec.script)
-    plan = make_plan(context, spec, project, run, earlier)
+    plan = make_plan(context, spec, project, run, earlier, no_logins=no_logins)
     if needs_login_check(context, plan, spec):
-        context, reason = _check_logins(start, context, plan, dry_run=dry_run)
-        plan = make_plan(context, spec, project, run, earlier, no_logins=reason) if reason else plan
+        context, no_logins = _check_logins(start, context, plan, dry_run=dry_run)
+        plan = make_plan(context, spec, project, run, earlier, no_logins=no_logins) if no_logins else plan
     call.ranks.within(plan.world_size)
     if not dry_run:
         _check_other_runs(start, plan, locks)
         notes += (*job_notes(context, is_followed=spec.is_followed), *restart_notes(context, plan, spec))
     for text in (*notes, *script_notes(context, plan, spec, project)):
         start.on_note(text)
-    whole = _plan_of_all(context, spec, project, run, earlier, plan)
+    whole = _plan_of_all(context, spec, project, run, earlier, plan, no_logins=no_logins)
     if spec.trial:
         return context, plan, whole
     text, note = notes_on_measurement(plan, context, spec, project)
@@ -256,6 +291,8 @@ def _plan_of_all(
     run: str,
     earlier: EarlierMemory | None,
     plan: LaunchPlan,
+    *,
+    no_logins: str,
 ) -> LaunchPlan:
     """The plan of all hosts that the run may use, of which some may wait. Pure. Raises a StartError."""
     if not spec.has_pool:
@@ -265,7 +302,7 @@ def _plan_of_all(
         of_all = spec_of_all(spec, plan)
         if isinstance(of_all, Refusal):
             raise StartError(StartFailure.of_refusal(of_all))
-        whole = make_plan(context, of_all, project, run, earlier)
+        whole = make_plan(context, of_all, project, run, earlier, no_logins=no_logins)
     if (refusal := check_whole(context, spec, whole)) is not None:
         raise StartError(StartFailure.of_refusal(refusal))
     return whole
@@ -274,9 +311,14 @@ def _plan_of_all(
 def needs_login_check(context: RunContext, plan: LaunchPlan, spec: RunSpec) -> bool:
     """Whether the plan is for an mpirun that is taken only if node0 can log in to the others. Pure.
 
-    After `trust` it can; a login that fails then is a fault to mend.
+    After `trust` it most likely can, so that the check goes on beside the start, which begins again if it fails.
     """
-    if spec.launcher != "auto" or spec.mpi != "auto" or not logs_in(context, plan) or context.ssh_config is not None:
+    return context.ssh_config is None and may_start_directly(context, plan, spec)
+
+
+def may_start_directly(context: RunContext, plan: LaunchPlan, spec: RunSpec) -> bool:
+    """Whether the ranks of a plan for an mpirun can be started without logins, and nobody asked for an mpirun. Pure."""
+    if spec.launcher != "auto" or spec.mpi != "auto" or not logs_in(context, plan):
         return False
     counts = {host.name: len(host.ranks) for host in plan.hosts}
     node0 = context.hosts[0].name

@@ -38,6 +38,13 @@ def test_links_have_existing_targets(page: Path) -> None:
     assert not broken
 
 
+def test_one_page_leads_to_each_other() -> None:
+    """Those of the project's own site: docs/what-to-do.md."""
+    page = ROOT / "docs/what-to-do.md"
+    linked = {(page.parent / link.partition("#")[0]).resolve() for link in _LINK.findall(prose(page))}
+    assert linked | {page, ROOT / "docs/index.md"} == set((ROOT / "docs").rglob("*.md"))
+
+
 def test_mkdocs_nav_lists_every_page() -> None:
     text = (ROOT / "mkdocs.yml").read_text()
     listed = set(re.findall(r"([\w/-]+\.md)", text.partition("\nnav:")[2]))

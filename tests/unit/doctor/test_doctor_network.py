@@ -26,6 +26,7 @@ from ipexctl.doctor.logins import (
     got_no_answer,
     log_in,
     login_findings,
+    login_level,
     unknown_state,
 )
 from ipexctl.doctor.network_check import _NetworkCheck, check_network
@@ -59,6 +60,7 @@ from ipexctl.remote.session import Ended
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.trust.host_steps import read_logins
 from ipexctl.trust.login_errors import LoginAttempt
+from message_data import missing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -243,12 +245,26 @@ def test_untested_ports_are_reported_as_info() -> None:
 
 
 def test_failed_logins_make_one_finding() -> None:
-    assert login_findings({}) == ()
-    (one,) = login_findings({"a": HostError("no key", "ipexctl trust"), "b": HostError("no key", "ipexctl trust")})
+    assert login_findings({}, "fail") == ()
+    why = HostError("no key", "ipexctl trust")
+    (one,) = login_findings({"a": why, "b": why}, "fail")
     assert (one.id, one.level, one.hosts, one.fix) == ("network.login", "fail", ("a", "b"), "ipexctl trust")
-    (two,) = login_findings({f"n{i}": HostError("no key" if i % 2 else "no route", f"fix {i % 2}") for i in range(4)})
+    (two,) = login_findings(
+        {f"n{i}": HostError("no key" if i % 2 else "no route", f"fix {i % 2}") for i in range(4)}, "fail"
+    )
     assert re.findall(r"n\[[0-9,]+\]|no route|no key", two.message) == ["n[0,2]", "no route", "n[1,3]", "no key"]
     assert two.fix == "fix 0; fix 1"
+
+
+@pytest.mark.parametrize(
+    ("is_needed", "is_expected", "level"), [(True, False, "fail"), (False, True, "warn"), (False, False, "info")]
+)
+def test_failed_login_counts_by_what_needs_it(is_needed: bool, is_expected: bool, level: str) -> None:
+    found = login_level(is_needed=is_needed, is_expected=is_expected)
+    (finding,) = login_findings({"a": HostError("no key", "ipexctl trust")}, found)
+    assert (finding.level, finding.fix) == (level, "ipexctl trust")
+    assert ("gloo" in finding.message) is not is_needed
+    assert missing(finding.message, "ccl --mpi" if not is_needed else "oneCCL") == []
 
 
 def make_state(**changes: object) -> HostState:
@@ -450,7 +466,7 @@ def test_control_machine_outside_connects_to_listeners(
     with Connector(ConnectOptions()) as connector, SessionPool(connector, Cancel(), forks=1) as pool:
         facts = {"a": facts_with("127.0.0.1", 8)}
         internal = dict.fromkeys("abc", "127.0.0.1")
-        check = _NetworkCheck(pool, hosts, internal, facts, "~", time.monotonic(), 4, Cancel())
+        check = _NetworkCheck(pool, hosts, internal, facts, "~", True, time.monotonic(), 4, Cancel())
         found = check._connect_from_outside(
             {"a": open_.listener, "b": closed, "c": wrong.listener}, {"a": open_.token, "b": "b", "c": "another"}
         )

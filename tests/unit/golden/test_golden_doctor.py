@@ -9,12 +9,15 @@ from test_doctor_network import INTERNAL, facts_with, make_state, outcome
 from test_doctor_smoke import cluster
 from test_doctor_smoke import facts as smoke_facts
 
+from ipexctl.doctor.finding import LEVELS
 from ipexctl.doctor.logins import diagnose_login, login_findings, slow_login_finding
 from ipexctl.doctor.ports import ConnectionResult, overflow_findings, port_findings
 from ipexctl.doctor.smoke import HostSmoke, LinkSmoke, smoke_findings
 from ipexctl.remote.node_call import NO_PYTHON
 from ipexctl.remote.outcome import HostError
 from ipexctl.trust.login_errors import LoginAttempt
+
+FAILED_LOGINS = {f"n{i}": HostError(f"REASON {i % 2}", f"FIX {i % 2}") for i in range(4)}
 
 
 def rules() -> list[Case]:
@@ -53,7 +56,7 @@ def network() -> list[Case]:
             for opened in ((), ("b",))
             for finding in overflow_findings(dict.fromkeys("ab", healthy()), INTERNAL, opened)
         ),
-        *login_findings({f"n{i}": HostError(f"REASON {i % 2}", f"FIX {i % 2}") for i in range(4)}),
+        *(finding for level in LEVELS[1:] for finding in login_findings(FAILED_LOGINS, level)),
         *slow_login_finding({"a": HostError("REASON", "FIX")}),
     ]
     return finding_cases(found)

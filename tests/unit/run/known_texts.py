@@ -226,7 +226,7 @@ def page() -> str:
             for fix, examples in by_fix.items():
                 printed = "\n".join(dict.fromkeys(example for example, _ in examples))
                 known = f"as for {fixes[fix]}" if fix in fixes else fix
-                parts += [f"```text\n{printed}\n```\n", f"{examples[0][1]}\n", f"To do: {known}\n"]
+                parts += [f"```text\n{printed}\n```\n", f"{examples[0][1]} Fix: {known}\n"]
                 fixes.setdefault(fix, id_)
     return "\n".join([*parts, _TAIL])
 

@@ -340,7 +340,7 @@ def test_a_start_that_fails_waits_for_its_checks(monkeypatch: pytest.MonkeyPatch
     fakes: dict[str, Callable[..., object]] = {
         "start_reading": lambda *_: None,
         "gather": Mock(return_value=Mock(job_seconds=None, facts={}, notes=())),
-        "make_plan": lambda *_: Mock(other_runs=()),
+        "make_plan": lambda *_, **__: Mock(other_runs=()),
         "_preflight": check,
         "run_record": fail,
     }

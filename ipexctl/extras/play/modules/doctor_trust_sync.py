@@ -8,8 +8,8 @@ from ipexctl.api import hosts as api
 from ipexctl.extras.play.options import local_path
 from ipexctl.extras.play.result import Call, Result, failed_host, host_result
 from ipexctl.remote.progress import Notice
-from ipexctl.spec import SyncOptions
 from ipexctl.sync.root import find_root
+from ipexctl.sync_options import SyncOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -17,7 +17,8 @@ from ipexctl.errors import UserError
 from ipexctl.extras.play.options import Option, Spec
 from ipexctl.option_declaration import declared
 from ipexctl.option_defaults import DEFAULT_ENV, RECONNECT_SECONDS
-from ipexctl.spec import RankOptions, RunOptions, StartOptions, SyncOptions
+from ipexctl.spec import RankOptions, RunOptions, StartOptions
+from ipexctl.sync_options import SyncOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

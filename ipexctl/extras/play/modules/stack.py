@@ -43,7 +43,13 @@ def _install(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping
     stack = report.stack
     stack_data: dict[str, object] = {"path": report.path}
     if stack is not None:
-        stack_data |= {"stack": stack.name, "torch": stack.torch, "ipex": stack.ipex, "mpi": stack.mpi}
+        stack_data |= {
+            "stack": stack.name,
+            "torch": stack.torch,
+            "ipex": stack.ipex,
+            "mpi": stack.mpi,
+            "backend": stack.backend,
+        }
     results = {
         done.host.name: Result(
             done.status,
