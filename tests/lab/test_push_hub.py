@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import random
 import re
-import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.uplink import capped, crossed
-from cli_helpers import CommandResult, begin, ipexctl
-from hub_hosts import hub_on_uplink, install_downloader
+from benchmarks.uplink import crossed
+from cli_helpers import CommandResult, ipexctl
 from hub_server import Hub
 from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, mend_host
 from lab_helpers import on_host
@@ -137,30 +134,3 @@ def test_what_one_host_lacks_is_mended_there_and_a_full_disk_is_its_own_failure(
     assert len(whole) == 1
     assert {host["status"] for host in site.push("hf:org/tiny")["hosts"]} == {"ok", "changed"}
     assert {on_host(host, TREE) for host in site.hosts.hosts} == whole
-
-
-def test_a_host_that_reaches_the_hub_downloads_alone_and_a_killed_call_goes_on(hosts: Lab, tmp_path: Path) -> None:
-    with hub_on_uplink(hosts, tmp_path / "hub") as hub:
-        hub.add("model", "org/tiny", {"config.json": b"{}", "model.safetensors": random.Random(3).randbytes(24 * MB)})
-        hub.repos[("model", "org/tiny")].token = TOKEN
-        install_downloader(hosts.hosts[0])
-        site = Site(hosts, hub, tmp_path)
-        words = ("push", "hf:org/tiny", "-H", hosts.hostfile)
-        before = crossed(hosts)
-        with capped(hosts, 8):
-            for seconds in (2.5, 3.5):
-                pushing = begin(*words, env={**site.env, "HF_TOKEN": TOKEN})
-                with suppress(subprocess.TimeoutExpired):
-                    pushing.wait(seconds)
-                pushing.kill()
-                pushing.communicate()
-            found = site.push("hf:org/tiny", token=TOKEN)
-        assert found["on"] == "node1"
-        assert statuses(found) == {"changed"}
-        assert crossed(hosts) - before < 1.2 * 24 * MB
-        assert len({on_host(host, TREE) for host in hosts.hosts}) == 1
-        assert {login for _, path, login in hub.requests if "/resolve/" in path} == {f"Bearer {TOKEN}"}
-        kept = [on_host(host, f"grep -rl {TOKEN} ~ || true") for host in hosts.hosts]
-        assert [*kept, *site.account.rglob("*secret*")] == [""] * 4
-        logs = subprocess.run(["grep", "-r", TOKEN, site.account], capture_output=True, check=False)
-        assert logs.returncode == 1

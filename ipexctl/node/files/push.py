@@ -17,6 +17,7 @@ hash; names are checked and contents hashed again when they are used.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import pwd
@@ -253,10 +254,15 @@ def prepare(path: str, lacking: list[ManifestEntry], *, is_file: bool) -> tuple[
     with contextlib.ExitStack() as held:
         with _umask_of_account():
             above = held.enter_context(_open_top(path, is_file=is_file, make=True))
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(own_directory(path), 0o700, dir_fd=above.number)
+        needed = sum({row.content: row.size for row in lacking if row.kind == "f"}.values())
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(own_directory(path), 0o700, dir_fd=above.number)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise explain_full_disk(above.path, needed) from None
         with enter_own(above, path) as directory:
-            needed = sum({row.content: row.size for row in lacking if row.kind == "f"}.values())
             arrived = sum(status.st_size for status in _stored(directory))
             if needed - arrived > free_space(directory.anchor):
                 raise explain_full_disk(above.path, needed - arrived)
