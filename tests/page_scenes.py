@@ -176,6 +176,7 @@ SCENES = (
         before={0: ("rm -r examples", uses("with_ipex.txt", as_name="train.py")), 2: (TRAIN,)},
     ),
     Scene("docs/oneccl.md", REAL_CCL, before={0: ("mkdir ~/wheels && cp $BINDINGS/*.whl ~/wheels/", SHORT)}),
+    Scene("docs/python.md", CLUSTER, take={"sweep.py": ("python", 0)}, before={0: (TRAIN,)}),
     Scene(
         "docs/report.md",
         CLUSTER,

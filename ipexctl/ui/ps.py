@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.node.common.job_words import describe_run_end
+from ipexctl.node.run.summary import attempts_of
 from ipexctl.text import counted, format_clock, printable, readable
 from ipexctl.ui.messages import fitted, print_message, print_with_fix
 from ipexctl.ui.results import host_json, value_json
@@ -66,6 +67,7 @@ def _run(run: KnownRun) -> dict[str, Any]:
         "ended": status.ended if status else None,
         "exit_code": status.exit_code if status else None,
         "attempt": status.attempt if status else 0,
+        "attempts": attempts_of(status),
         "throughput": status and status.throughput and status.throughput._asdict(),
         "slow": status.slow._asdict() if status and status.slow and status.state == "running" else None,
         "ended_by": printable(status.reason) if status else "",

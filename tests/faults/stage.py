@@ -150,7 +150,7 @@ class FaultLab:
 
     def new_job_files(self) -> dict[str, list[Path]]:
         """Host → the job files of runs there that no earlier round has left."""
-        found = {host: [*self.file(host, "/home/ipex/.ipexctl/runs").glob("*/job.json")] for host in self.roots}
+        found = {host: [*self.file(host, "/home/ipex/.ipexctl/runs").glob("*/job*.json")] for host in self.roots}
         found = {host: [path for path in paths if path not in self.known_job_files] for host, paths in found.items()}
         return {host: paths for host, paths in found.items() if paths}
 

@@ -18,7 +18,7 @@ from ipexctl.extras.report.phases import before_start, find_phases
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.records import as_dict, as_list
 from ipexctl.run.ranks import describe_ranks
-from ipexctl.text import counted, format_clock
+from ipexctl.text import counted, format_clock, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -207,6 +207,10 @@ def _facts(record: RunRecord, snapshot: RunSnapshot, plan: Mapping[str, Any]) ->
         yield Fact("Commit", f"{name[:12]} ({branch})" if isinstance(branch, str) and branch else name[:12])
     if status.attempt:
         yield Fact("Restarts", f"{status.attempt} of at most {status.restarts}")
+    if status.has_moved:
+        for attempt in status.all_attempts:
+            hosts = fold(map(printable, attempt.hosts))
+            yield Fact(f"Attempt {attempt.attempt}", f"{counted(attempt.world_size, 'rank')} on {hosts}")
 
 
 def throughput_of(grid: RankGrid, *, is_metric: bool = False) -> TimeCurve | None:

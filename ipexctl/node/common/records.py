@@ -378,6 +378,17 @@ class RunStatus(NamedTuple):
     """Those of this attempt, in the order of their ranks; empty in records of older versions."""
 
     @property
+    def all_attempts(self) -> tuple[Attempt, ...]:
+        """With the last one."""
+        last = Attempt(self.attempt, self.reason, self.first_failure, self.ended, self.hosts, self.world_size)
+        return (*self.attempts, last)
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether not all attempts had the same hosts."""
+        return len({attempt.hosts for attempt in self.all_attempts if attempt.hosts}) > 1
+
+    @property
     def output_lost(self) -> LostOutput | None:
         gaps = [rank for rank in self.ranks if rank.lost]
         if not gaps:

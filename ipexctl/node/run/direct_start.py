@@ -86,12 +86,15 @@ def check_beginning(t: Transition, mpirun: MpirunState, mpirun_log: tuple[str, .
         t.set_status(mpirun=t.state.status.mpirun._replace(tail=tail))
         verdict.fail_with_program(t, ended, code, by)
         return
+    # A starter that had connected has been silent before it counts as away.
+    is_again = t.state.plan.pool is not None and t.state.status.attempt > t.state.first_attempt
+    limit = RANK_RECONNECT if is_again else RANK_SILENCE
     away = [
         peer
         for peer in waiting
         if (starter := t.state.starters.get(peer.host)) is not None
         and not starter.is_connected
-        and now - max(mpirun.started_at, starter.away_since) > RANK_SILENCE
+        and now - max(mpirun.started_at, starter.away_since) > limit
     ]
     if away:
         hosts = ", ".join(dict.fromkeys(peer.host for peer in away))

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     import socket
 
     from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
+    from ipexctl.node.run.checkpoint_watch import CheckpointWatch
     from ipexctl.node.run.mpirun import AttemptProcesses
 
 MINIMUM_TURN = 0.01
@@ -93,6 +94,8 @@ class SupervisorLoop:
         self.figures = RunFigures(self.hosts_of_ranks(), read_json(os.path.join(self.rundir, "plan.json")))
         self.calls: HostCalls | None = None
         """To other hosts, whose answers are events."""
+        self.watch: CheckpointWatch | None = None
+        """While hosts wait for a checkpoint to join."""
         self.jobs: Mapping[str, str] = {}
         """Store → the text of its job in this attempt, of a run with a pool of hosts."""
         self.process: AttemptProcesses | None = None
@@ -242,6 +245,7 @@ class SupervisorLoop:
                 self.connections.written_at,
                 self.caller_changed(),
                 self.record.refused_at,
+                self.is_checkpoint_new(),
                 tuple(tail),
                 self.connections.starters.received(),
             )
@@ -259,6 +263,20 @@ class SupervisorLoop:
             self.add_note(m.AddNote(next(iter(self.connections.all)), "checkpoint", fields))
         if is_over:
             self.on_event(m.ExchangeOver(exchange.failure, exchange.failed_host))
+
+    def is_checkpoint_new(self) -> bool:
+        """Whether a checkpoint has been written since a host could join."""
+        pool = self.state.plan.pool
+        if pool is None or not self.state.returned or self.state.ending is not None:
+            self.watch = None
+            return False
+        from ipexctl.node.run.checkpoint_watch import CheckpointWatch  # few runs need it
+
+        if self.watch is None:
+            job = read_job(parse_json(pool.job))
+            self.watch = CheckpointWatch(os.path.join(job.cwd, pool.checkpoint))
+            return False
+        return self.watch.look()
 
     def caller_changed(self) -> int:
         if not self.state.plan.caller_silence:
@@ -362,10 +380,7 @@ class SupervisorLoop:
 
     def start_attempt(self, command: m.StartAttempt) -> None:
         """Start mpirun, behind what is left of the attempt before."""
-        if self.process is not None:
-            self.process.kill_leftovers()
-            self.connections.drop_all()
-            self.place_ranks()
+        self.leave_attempt()
         if command.after:
             status = self.state.status
             note = {"attempt": status.attempt, "restarts": status.restarts, "reason": command.after}
@@ -425,6 +440,14 @@ class SupervisorLoop:
     def hosts_of_ranks(self) -> dict[int, str]:
         return {peer.rank: peer.host for peer in self.state.ranks.values()}
 
+    def leave_attempt(self) -> None:
+        """The ranks are those of the next attempt from here on, and nothing of the last one counts for them."""
+        if self.process is not None:
+            self.process.kill_leftovers()
+            self.connections.drop_all()
+            self.place_ranks()
+            self.figures.begin_attempt(self.hosts_of_ranks())
+
     def place_ranks(self) -> None:
         """Each rank of the attempt has its host."""
         for rank, host in self.hosts_of_ranks().items():
@@ -461,6 +484,7 @@ class SupervisorLoop:
 
     def prepare_hosts(self, _: m.PrepareHosts) -> None:
         """Node0 gets its job here, and the hostfile; the starter of another host writes that of its own."""
+        self.leave_attempt()
         plan, attempt = self.state.plan, self.state.status.attempt
         pool = plan.pool
         assert pool is not None

@@ -6,6 +6,9 @@ rules: node0 needs no answer; a host that is lost is not waited for if all other
 begin, or that refused its job, is left out of the next attempt and asked again after it; a failure that other hosts
 would not change (a checkpoint that can't be brought, ranks that begin nowhere) ends the run.
 
+A host that is missing and answers again joins at the next restart; with `--rejoin`, an attempt ends for it as soon as a
+checkpoint has been written, which counts as no restart.
+
     it fails ─► FindHosts ─► HostAnswered … ─► it is over ─► PrepareHosts ─► HostsPrepared ─► StartAttempt
 """
 
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 _FOLLOWS_FROM_LOSS = ("exit", "stuck", "mpirun", "not-begun", "checkpoint")
 """Kinds of failure that are found first where a host is gone."""
+RETURN_INTERVAL = 15.0
+"""Seconds between two questions to hosts that could join."""
 _SAME_ON_SAME_HOSTS = ("not-begun", "checkpoint")
 """Kinds that another attempt on the same hosts would not change."""
 
@@ -48,7 +53,11 @@ def begin_search(t: Transition) -> None:
 
 def on_host_answered(t: Transition, event: m.HostAnswered) -> None:
     search = t.state.search
-    if search is None or event.host in search.present:
+    if search is None:
+        if not event.problem and may_join(t.state) and event.host in absent_hosts(t.state):
+            t.set(returned=t.state.returned | {event.host})
+        return
+    if event.host in search.present:
         return
     waiting, absent = search.waiting - {event.host}, dict(search.absent)
     if event.problem:
@@ -74,6 +83,41 @@ def lost_hosts(state: SupervisorState) -> frozenset[str]:
     """Those of which every rank was lost."""
     ranks = state.ranks.values()
     return frozenset(hosts_of(state)) - {peer.host for peer in ranks if peer.exit is not None or not peer.is_over}
+
+
+# A host that answers again
+
+
+def absent_hosts(state: SupervisorState) -> tuple[str, ...]:
+    """Those of the pool that are not in this attempt, if it has fewer hosts than are wanted."""
+    pool, present = state.plan.pool, hosts_of(state)
+    if pool is None or len(present) >= pool.wanted:
+        return ()
+    return tuple(host.host for host in pool.hosts if host.host not in present)
+
+
+def may_join(state: SupervisorState) -> bool:
+    """Whether a host that answers again joins this attempt's run at its next checkpoint: while all its ranks run."""
+    pool = state.plan.pool
+    if pool is None or not pool.rejoins or state.ending is not None or not absent_hosts(state):
+        return False
+    return all(peer.status.state == "running" for peer in state.ranks.values())
+
+
+def check_returned(t: Transition, tick: m.Tick) -> None:
+    """Ask hosts that could join; once one answers and a checkpoint has been written, begin the next attempt."""
+    if not may_join(t.state):
+        return
+    now, returned = t.now.clock, t.state.returned
+    if not returned and now - t.state.asked_at > RETURN_INTERVAL:
+        t.set(asked_at=now)
+        t.do(m.FindHosts(absent_hosts(t.state)))
+    elif returned and tick.is_checkpoint_new:
+        names = ", ".join(host for host in absent_hosts(t.state) if host in returned)
+        restarts = t.state.plan.restarts + 1  # nothing has failed
+        t.set(plan=t.state.plan._replace(restarts=restarts), is_joining=True)
+        t.set_status(restarts=restarts)
+        verdict.end(t, "stopped", 0, f"{names} can be used again, and joins")
 
 
 # The next attempt
@@ -128,6 +172,8 @@ def end_for_lack(t: Transition, hosts: Sequence[str]) -> None:
     answer = "1 host answers" if len(hosts) == 1 else f"{len(hosts)} hosts answer"
     reason = f"{t.state.status.reason}; {answer}, fewer than --min-hosts {pool.least}"
     t.set_status(reason=reason)
+    if t.state.ending is not None and t.state.ending.state == "stopped":  # for a host that was to join
+        t.set(ending=t.state.ending._replace(state="failed", code=1), is_joining=False)
     t.log("hosts-lacking", hosts=list(hosts), least=pool.least)
 
 
@@ -139,7 +185,7 @@ def restart(t: Transition, hosts: Collection[str]) -> None:
 
 def plan_attempt(t: Transition, hosts: Collection[str]) -> None:
     plan = start_with(t.state.plan, hosts, t.state.status.attempt)
-    t.set(plan=plan, ranks=m.first_ranks(plan), is_preparing=True)
+    t.set(plan=plan, ranks=m.first_ranks(plan), is_preparing=True, returned=frozenset(), asked_at=t.now.clock)
     t.set_status(hosts=hosts_of(t.state), nodes=plan.nodes, world_size=plan.world_size)
     search = t.state.search
     absent = {} if search is None else {**dict.fromkeys(search.waiting, "no answer"), **search.absent}

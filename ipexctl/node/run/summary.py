@@ -30,7 +30,22 @@ def summary_fields(
         "output_lost": lost and lost._asdict(),
         "throughput": status and status.throughput and status.throughput._asdict(),
         "network": status and status.network and as_json(status.network),
+        "attempts": attempts_of(status),
     }
+
+
+def attempts_of(status: RunStatus | None) -> list[Json]:
+    """The attempts with their hosts, the last one too."""
+    return [
+        {
+            "attempt": attempt.attempt,
+            "hosts": list(attempt.hosts),
+            "world_size": attempt.world_size,
+            "reason": attempt.reason,
+            "ended": attempt.ended,
+        }
+        for attempt in (status.all_attempts if status is not None else ())
+    ]
 
 
 def summary_text(fields: Json) -> str:

@@ -394,7 +394,7 @@ def in_rank_files() -> list[File]:
 
 
 def _agent_folders(start: StartRequest) -> tuple[str, ...]:
-    return ("run", "files") if start.checkpoint else ("run",)
+    return ("run", "files") if start.checkpoint or start.pool is not None else ("run",)
 
 
 def packed(files: Sequence[File]) -> bytes:

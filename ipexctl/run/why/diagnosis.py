@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
+from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.match import Cause, RankOutput, bare, cause_of, shortened
 from ipexctl.known_errors.table import known_errors
 from ipexctl.node.common.job_words import describe_run_end
@@ -22,7 +23,7 @@ from ipexctl.run.dump import RankStacks, name_ranks, place_lines
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.run.stall_report import describe_silent
 from ipexctl.run.why.cause import choose_cause, choose_hang_cause, describe_full_disk, find_first_failure, find_hang
-from ipexctl.text import counted, format_clock, rough_duration
+from ipexctl.text import counted, format_clock, printable, rough_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -317,6 +318,12 @@ def _notes(snapshot: RunSnapshot, cause: Cause | None = None) -> tuple[str, ...]
         times = "once" if len(snapshot.restarts) == 1 else f"{len(snapshot.restarts)} times"
         reasons = "; ".join(dict.fromkeys(snapshot.restarts))
         notes.append(f"it had been started again {times} before, after: {shortened(reasons, 300)}")
+    if snapshot.status.has_moved:
+        attempts = (
+            f"{counted(attempt.world_size, 'rank')} on {fold(map(printable, attempt.hosts))}"
+            for attempt in snapshot.status.all_attempts
+        )
+        notes.append(f"its attempts had different hosts: {shortened('; '.join(attempts), 300)}")
     if (lost := snapshot.status.output_lost) is not None:
         notes.append(
             f"{lost.bytes:,} bytes of the output of {describe_ranks(lost.ranks)} are not in the record: the disk of "

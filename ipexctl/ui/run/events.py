@@ -241,6 +241,7 @@ class EventsView:
         fields = {
             "state": status.state,
             "attempt": status.attempt,
+            "hosts": list(status.hosts),
             "ranks": ranks,
             "loss": self._figures.loss,
             "step": step,
@@ -267,6 +268,8 @@ class EventsView:
             self._print("failure", failure_fields(failure, reason, first=first, attempt=attempt), at)
 
     def _host(self, rank: int) -> str:
+        if self._shown is not None and self._shown.has_moved:
+            return next((row.host for row in self._shown.ranks if row.rank == rank), "")
         hosts: Sequence[str] = self.record.ranks if self.record is not None else ()
         return hosts[rank] if rank < len(hosts) else ""
 

@@ -28,7 +28,7 @@ from ipexctl.text import counted, printable, readable
 from ipexctl.ui.run.figures import sparkline
 from ipexctl.ui.run.keys import HELP
 from ipexctl.ui.run.state import LogLine, Row, RunState, newest, shown_rows
-from ipexctl.ui.run.summary import duration, slow_text, state_counts, throughput_forms
+from ipexctl.ui.run.summary import duration, moved_text, slow_text, state_counts, throughput_forms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -128,7 +128,7 @@ def _header_lines(state: RunState, width: int, now: float, run: str, *, has_room
     name, style = ("stopping", "bold yellow") if state.controls.stopping else (status.state, _STATE_STYLE[status.state])
     text = Text.assemble((name, style), f"  {duration(state.elapsed(now))}")
     if status.attempt:
-        text.append(f"  restart {status.attempt} of {status.restarts}", "yellow")
+        text.append(f"  restart {status.attempt} of {status.restarts}{moved_text(status)}", "yellow")
     if (silent := state.silent(now)) > _SILENT:
         text.append(f"  no answer from node0 for {duration(silent)}", "bold yellow")
     if run:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.job_words import LIMIT_NEAR, describe_run_end
 from ipexctl.node.run.network_watch import ADVISED
 from ipexctl.run.ranks import describe_ranks
@@ -35,6 +36,9 @@ def end_lines(status: RunStatus, exit_code: int) -> list[str]:
 def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
     subject = f"run {printable(status.id)}"
     size = f"{counted(status.world_size, 'rank')} on {counted(status.nodes, 'node')}"
+    if status.has_moved:
+        begun = status.all_attempts[0]
+        size += f" at last, {begun.world_size} on {len(begun.hosts)} at first"
     took = f" after {duration(status.ended - status.started)}" if status.started and status.ended else ""
     if status.state == "ok":
         attempts = f" in {counted(status.attempt + 1, 'attempt')}" if status.attempt else ""
@@ -64,6 +68,15 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
     if first is not None and first.exit_code in _CODES_OF_IPEXCTL and exit_code == first.exit_code:
         lines.insert(1, f"  {exit_code} is the exit code of the rank, not of ipexctl (--summary FILE tells them apart)")
     return lines
+
+
+def moved_text(status: RunStatus) -> str:
+    """` on node[1-2,4], without node3`, if the attempts had different hosts."""
+    if not status.has_moved:
+        return ""
+    gone = [host for attempt in status.attempts for host in attempt.hosts if host not in status.hosts]
+    missing = f", without {fold(dict.fromkeys(map(printable, gone)))}" if gone else ""
+    return f" on {fold(map(printable, status.hosts))}{missing}"
 
 
 def throughput_text(throughput: Throughput | None) -> str:

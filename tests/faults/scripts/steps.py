@@ -1,7 +1,7 @@
-"""A training that outlives hosts: `steps.py STEPS PACE EVERY NOTES`, with checkpoints as a Trainer writes them.
+"""A training that outlives hosts: `steps.py STEPS PACE EVERY NOTES TOP`, with checkpoints as a Trainer writes them.
 
 Each step, all ranks meet at rank 0, as in an all-reduce, which sends the sum of what they send to all. Every EVERY
-steps rank 0 writes `checkpoints/checkpoint-N`, the other ranks their own files in it, and rank 0 removes all but two.
+steps rank 0 writes `TOP/checkpoint-N`, the other ranks their own files in it, and rank 0 removes all but two.
 A rank begins with the newest checkpoint that it has; ranks that begin with different ones end with exit code 9. Each
 rank notes in the directory NOTES what it has done: a line `EVENT STEP WORLD_SIZE TIME`.
 """
@@ -17,7 +17,7 @@ steps, pace, every, notes = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3
 rank, size, attempt = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "RESTART_COUNT"))
 assert len(os.environ["IPEXCTL_HOSTS"].split(",")) * int(os.environ["LOCAL_WORLD_SIZE"]) == size
 first_size = int(os.environ["IPEXCTL_FIRST_WORLD_SIZE"])
-top = "checkpoints"
+top = sys.argv[5]
 os.makedirs(top, exist_ok=True)
 os.makedirs(notes, exist_ok=True)
 log = open(f"{notes}/{rank}.{attempt}", "a", buffering=1)  # noqa: SIM115
