@@ -156,6 +156,7 @@ SCENES = (
                 "python $PAGES/../../hub_server.py hub 127.0.0.1 127.0.0.2 0 >endpoint 2>&1 & echo $! >hub.pid",
                 "until grep -q http endpoint; do sleep 0.1; done",
                 "export HF_ENDPOINT=$(tail -n 1 endpoint)",
+                TRAIN,
             )
         },
         after=("kill $(cat hub.pid)",),
