@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ipexctl.errors import CallError, UserError
+    from ipexctl.errors import IpexctlError
 
 
 def main() -> None:
@@ -56,7 +56,7 @@ def _run() -> int:
     import gc
     import threading
 
-    from ipexctl.errors import CallError, Interrupted, OutputError, UserError
+    from ipexctl.errors import Interrupted, IpexctlError, OutputError
 
     def report_in_thread(args: threading.ExceptHookArgs) -> None:
         if isinstance(args.exc_value, Exception):
@@ -81,7 +81,7 @@ def _run() -> int:
 
         guard_stdout()
         app(prog_name="ipexctl")
-    except (UserError, CallError) as error:
+    except IpexctlError as error:
         return _print_error(error)
     except Interrupted as error:
         _print_interrupted(error.code)
@@ -99,7 +99,7 @@ def _run() -> int:
     return 0
 
 
-def _print_error(error: UserError | CallError) -> int:
+def _print_error(error: IpexctlError) -> int:
     from ipexctl.errors import UserError
     from ipexctl.ui.errors import print_json_error
     from ipexctl.ui.messages import print_user_error, print_with_fix

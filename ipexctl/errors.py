@@ -30,31 +30,34 @@ class Interrupted(Exception):
         self.code = code
 
 
-class CallError(Exception):
-    """The call is right, and a host, the network or a run came in its way.
+class IpexctlError(Exception):
+    """A call ends without its result: `message` says what happened and where, `fix` what to type or change next."""
 
-    `message` says what happened, on which host; `fix` is what to type next; `exit_code` is 3 if a host is unreachable.
-    """
-
-    def __init__(self, message: str, *, fix: str = "", exit_code: int = 1) -> None:
-        super().__init__(message)
-        self.message = message
-        self.fix = fix
-        self.exit_code = exit_code
-
-
-class UserError(Exception):
-    """The call or one of the user's files is wrong: nothing was touched, exit code 2.
-
-    `message` says what is wrong and where; `fix` is what to type or change next.
-    """
-
-    exit_code: Final = 2
+    exit_code = 1
 
     def __init__(self, message: str, *, fix: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.fix = fix
+
+    @property
+    def __notes__(self) -> list[str]:
+        """What Python shows below the message in the traceback of a user's program."""
+        return [self.fix] if self.fix else []
+
+
+class CallError(IpexctlError):
+    """The call is right, and a host, the network or a run came in its way; exit code 3 if a host is unreachable."""
+
+    def __init__(self, message: str, *, fix: str = "", exit_code: int = 1) -> None:
+        super().__init__(message, fix=fix)
+        self.exit_code = exit_code
+
+
+class UserError(IpexctlError):
+    """The call or one of the user's files is wrong: nothing was touched."""
+
+    exit_code = 2
 
 
 class FileError(UserError):

@@ -20,7 +20,9 @@ from ipexctl.option_defaults import DEFAULT_ENV, DEFAULT_HOME
 from ipexctl.sync_options import PROJECT, SyncOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from typing_extensions import TypedDict
 
 CommandKind = Literal["script", "module", "command"]
 Bind = Literal["auto", "socket", "numa", "cores", "none"]
@@ -254,6 +256,47 @@ class RunOptions(SyncOptions):
         lost_in=_EVERY_EXPORT,
         consequence="nothing reads it from the output",
     )
+
+
+if TYPE_CHECKING:
+
+    class RunKeywords(TypedDict, total=False):
+        """The options above as keywords of `Cluster.run`, for type checkers; a test compares them."""
+
+        n: int | None
+        ppn: int | None
+        bind: Bind
+        omp: int | None
+        ccl_workers: int | None
+        nice: int
+        backend: Literal["auto", "ccl", "gloo", "mpi", "none"]
+        allreduce: Literal["auto", "shared", "backend"]
+        wire: Literal["fp32", "bf16", "int8"]
+        mpi: str
+        master_port: int | None
+        time_limit: float | None
+        launcher: Literal["auto", "mpirun", "direct"]
+        env: str
+        python: str | None
+        setup: str | None
+        offline_hub: bool
+        cwd: str | Path | None
+        sync: bool
+        max_restarts: int
+        checkpoint: str | None
+        min_hosts: int | None
+        spares: int
+        rejoin: bool
+        hang_after: float
+        exclusive: bool
+        wait: float | None
+        on_hang: Literal["report", "dump", "stop"]
+        meter: bool
+        metric: str | None
+        exclude: Sequence[str]
+        include: Sequence[str]
+        data: Sequence[str]
+        allow_big: bool
 
 
 @dataclass(frozen=True, slots=True)

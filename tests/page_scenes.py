@@ -156,6 +156,7 @@ SCENES = (
                 "python $PAGES/../../hub_server.py hub 127.0.0.1 127.0.0.2 0 >endpoint 2>&1 & echo $! >hub.pid",
                 "until grep -q http endpoint; do sleep 0.1; done",
                 "export HF_ENDPOINT=$(tail -n 1 endpoint)",
+                TRAIN,
             )
         },
         after=("kill $(cat hub.pid)",),
@@ -175,6 +176,7 @@ SCENES = (
         before={0: ("rm -r examples", uses("with_ipex.txt", as_name="train.py")), 2: (TRAIN,)},
     ),
     Scene("docs/oneccl.md", REAL_CCL, before={0: ("mkdir ~/wheels && cp $BINDINGS/*.whl ~/wheels/", SHORT)}),
+    Scene("docs/python.md", CLUSTER, take={"sweep.py": ("python", 0)}, before={0: (TRAIN,)}),
     Scene(
         "docs/report.md",
         CLUSTER,

@@ -15,13 +15,15 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import private_keys
 from ipexctl.option_defaults import DEFAULT_ENV, HUB_MACHINE
 from ipexctl.remote.connector import ConnectOptions, Connector
+from ipexctl.remote.execute import ExecResult
+from ipexctl.remote.execute import execute as execute_on_hosts
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import Report
 from ipexctl.remote.progress import BytesMoved, Watch, ignore_event
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
     from ipexctl.node.common.frames import StreamName
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.command import Command
-    from ipexctl.remote.execute import ExecResult
     from ipexctl.run.uninstall import UninstallReport
     from ipexctl.stack.choice import VersionsReport
     from ipexctl.stack.env.envs import EnvsReport
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from ipexctl.sync_options import SyncOptions
     from ipexctl.trust.setup import TrustReport
 
+_LONGEST: Final = 10_000_000
+"""Seconds, about four months: a longer timeout is a mistake, and more than the system's clocks take."""
 InstructionSet = Literal["avx2", "avx512", "avx512_bf16", "amx"]
 
 
@@ -65,6 +68,12 @@ class OpenHosts:
     timeout: float | None = None
     options: CallOptions = NO_OPTIONS
     """The command line options that reach the same hosts, for suggested commands."""
+
+
+def check_seconds(option: str, seconds: float | None) -> None:
+    """Raise a UserError for a timeout that can be none."""
+    if seconds is not None and not 0 < seconds <= _LONGEST:
+        raise UserError(f"{option} must be a number of seconds up to {_LONGEST:,}, not {seconds}")
 
 
 @contextmanager
@@ -267,10 +276,8 @@ def execute(
     stdin_for: Callable[[], BinaryIO] | None = None,
 ) -> Report[ExecResult]:
     """Run one command on every host. The output of a host goes to its sink, which many threads call."""
-    from ipexctl.remote.execute import execute
-
-    began, results, pool = time.monotonic(), dict[str, "ExecResult"](), opened.pool
-    for done in execute(
+    began, results, pool = time.monotonic(), dict[str, ExecResult](), opened.pool
+    for done in execute_on_hosts(
         opened.hosts,
         command,
         connector=pool.connector,
@@ -283,6 +290,27 @@ def execute(
         results[done.host.name] = done
         on_done(done)
     return Report(tuple(results[host.name] for host in opened.hosts), time.monotonic() - began)
+
+
+@dataclass(frozen=True, slots=True)
+class HostOutput(ExecResult):
+    """The result of a command on one host, with all that it printed."""
+
+    stdout: str = ""
+    stderr: str = ""
+
+
+def execute_quietly(opened: OpenHosts, command: Command) -> Report[HostOutput]:
+    """Run one command on every host, and keep what it prints in memory."""
+    printed: dict[str, dict[StreamName, bytearray]] = {
+        host.name: {"stdout": bytearray(), "stderr": bytearray()} for host in opened.hosts
+    }
+    report = execute(opened, command, lambda host: lambda stream, data: printed[host.name][stream].extend(data))
+    hosts = []
+    for done in report.hosts:
+        stdout, stderr = (bytes(data).decode(errors="replace") for data in printed[done.host.name].values())
+        hosts.append(HostOutput(done.host, done.status, done.reason, done.fix, done.seconds, done.rc, stdout, stderr))
+    return opened.options.in_report(Report(tuple(hosts), report.seconds))
 
 
 def versions(stack: StackRequest, opened: OpenHosts | None = None) -> VersionsReport:

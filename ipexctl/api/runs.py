@@ -288,6 +288,28 @@ def follow_copy_instead(
     return follow_copy(record, runs, watch, cancel)
 
 
+def follow(
+    record: RunRecord, caller: CallWatcher, watch: OnRunUpdate, *, reconnect: float = RECONNECT_SECONDS
+) -> RunEnded:
+    """Pass on what happens until the run is over, and keep a copy on this machine. Raises Cancelled."""
+    from ipexctl.run.follow import Follower
+    from ipexctl.run.local_copy import LocalCopy
+
+    copy = LocalCopy(RunRegistry().directory / record.id)
+    with caller.connector(record) as connector:
+        connect = partial(connector.open, record.node0)
+        follower = Follower(record, connect, watch, caller.cancel, copy=copy, reconnect=reconnect)
+        try:
+            return follower.follow()
+        except Cancelled:
+            raise
+        except HostError as error:
+            try:
+                return follow_copy_instead(record, error, follower.status, watch, caller.cancel)
+            except HostError as same:
+                raise call_error(record, same) from None
+
+
 @dataclass(frozen=True, slots=True)
 class RunList:
     """The runs started from this machine, with their states."""

@@ -24,8 +24,8 @@ def dump_command(
     \b
     Example: ipexctl dump last
     """
+    from ipexctl.api.hosts import check_seconds
     from ipexctl.api.runs import dump
-    from ipexctl.cli.hosts import check_seconds
     from ipexctl.cli.run_hosts import begun, call_about_runs, chosen_ranks, find_run
     from ipexctl.node.common.records import RunStatus
     from ipexctl.ui.dump import show, show_json, show_over

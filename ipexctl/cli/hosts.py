@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ipexctl.api.hosts import OpenHosts, open_sessions
+from ipexctl.api.hosts import OpenHosts, check_seconds, open_sessions
 from ipexctl.call_options import CallOptions, option_text
 from ipexctl.cli.interrupt import Interrupt, cancelling
 from ipexctl.errors import UserError
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from ipexctl.starters.starter import Starter
 
 
-LONGEST = 10_000_000
-"""Seconds, about four months: a longer timeout is a mistake, and more than the system's clocks take."""
 _MOST_SHOWN = 300
 """Characters of a command that -vv prints; a whole script is longer."""
 
@@ -131,11 +129,6 @@ def _request(targets: Targets, accelerate: AccelerateConfig | None = None) -> Ho
         known_hosts=targets.known_hosts,
         ssh_config=targets.ssh_config,
     )
-
-
-def check_seconds(option: str, seconds: float | None) -> None:
-    if seconds is not None and not 0 < seconds <= LONGEST:
-        raise UserError(f"{option} must be a number of seconds up to {LONGEST:,}, not {seconds}")
 
 
 def current_directory() -> Path:

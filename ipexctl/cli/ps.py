@@ -29,9 +29,9 @@ def ps_command(
     \b
     Example: ipexctl ps
     """
+    from ipexctl.api.hosts import check_seconds
     from ipexctl.api.runs import prune as prune_runs
     from ipexctl.api.runs import ps
-    from ipexctl.cli.hosts import check_seconds
     from ipexctl.cli.run_hosts import call_about_runs
     from ipexctl.remote.outcome import exit_code
     from ipexctl.ui.messages import print_user_error

@@ -109,8 +109,9 @@ def run_command(
         requirements=tuple(requirements or ()),
         takes_own_requirements=not no_requirements,
     )
-    if spec.python is not None and (spec.packages or spec.requirements):
-        raise UserError("--with and -r change an environment, and --python is never changed", fix="remove --python")
+    from ipexctl.run.start.request import check_packages
+
+    check_packages(spec)
     call = replace(call, spec=spec)
     outcome.begin_events(view, call.ranks, quiet=output.quiet)
     for note in call.notes:

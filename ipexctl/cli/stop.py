@@ -20,8 +20,8 @@ def stop_command(
     \b
     Example: ipexctl stop last
     """
+    from ipexctl.api.hosts import check_seconds
     from ipexctl.api.runs import stop
-    from ipexctl.cli.hosts import check_seconds
     from ipexctl.cli.run_hosts import call_about_runs
     from ipexctl.run.registry import RunRegistry
     from ipexctl.ui.ps import show_stopped

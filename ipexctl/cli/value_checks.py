@@ -58,7 +58,7 @@ def _check_text(param: Param, value: Any) -> None:
 
         InterfaceChoice(value)
     elif param.name in ("timeout", "connect_timeout"):
-        from ipexctl.cli.hosts import check_seconds
+        from ipexctl.api.hosts import check_seconds
 
         check_seconds(param.opts[0], value)
     elif param.name == "grep":

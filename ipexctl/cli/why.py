@@ -21,8 +21,8 @@ def why_command(
     \b
     Example: ipexctl why last
     """
+    from ipexctl.api.hosts import check_seconds
     from ipexctl.api.runs import why
-    from ipexctl.cli.hosts import check_seconds
     from ipexctl.cli.run_hosts import call_about_runs, find_run
     from ipexctl.ui.why import as_json, show
 

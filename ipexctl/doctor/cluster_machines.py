@@ -1,6 +1,6 @@
 """Rules over several hosts: one machine under two names, and different hardware or accounts. Pure.
 
-In comes a `Cluster`; out come findings, each with the hosts that differ from most others. Each step of training ends
+In comes the cluster; out come findings, each with the hosts that differ from most others. Each step of training ends
 with the slowest host, so different hardware is told by what it costs: `gain_without_slow` says how much more the hosts
 would do without the slowest, and less than 5 % is within the noise of most clusters. Two hosts with one hostname
 matter to MPI and oneCCL, which take their ranks for ranks that share memory.
@@ -18,7 +18,7 @@ from ipexctl.launch.topology import dtype, numa_nodes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ipexctl.doctor.context import Cluster, ClusterRule
+    from ipexctl.doctor.context import ClusterContext, ClusterRule
 
 _LEAVE_OUT: Final = "train without them (--limit '!NAME,!NAME'), or accept it"
 _WORTH_SAYING: Final = 1.05
@@ -36,7 +36,7 @@ def gain_without_slow(speeds: Mapping[str, float]) -> tuple[float, tuple[str, ..
     return gain, tuple(name for name, speed in speeds.items() if speed < ordered[best])
 
 
-def same_machine(cluster: Cluster) -> Iterator[Finding]:
+def same_machine(cluster: ClusterContext) -> Iterator[Finding]:
     """Without known interfaces, containers on one kernel can't be told apart."""
     found = groups(cluster.nodes, lambda node: node.facts.machine if node.facts.has_finished("network") else None)
     for names in found.values():
@@ -51,7 +51,7 @@ def same_machine(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-def same_hostname(cluster: Cluster) -> Iterator[Finding]:
+def same_hostname(cluster: ClusterContext) -> Iterator[Finding]:
     """MPI and oneCCL take ranks on hosts with one name as ranks that share memory."""
     found = groups(cluster.nodes, lambda node: node.facts.network.hostname)
     machines = {node.name: node.facts.machine for node in cluster.nodes}
@@ -69,7 +69,7 @@ def same_hostname(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-def arch(cluster: Cluster) -> Iterator[Finding]:
+def arch(cluster: ClusterContext) -> Iterator[Finding]:
     found = groups(cluster.nodes, lambda node: node.facts.cpu.arch)
     if len({"x86_64" if kind in X86 else kind for kind in found}) > 1:
         usual, others, names = odd_ones(found)
@@ -83,7 +83,7 @@ def arch(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-def tiers(cluster: Cluster) -> Iterator[Finding]:
+def tiers(cluster: ClusterContext) -> Iterator[Finding]:
     """A host without any tier has a finding of its own."""
     found = groups(cluster.runnable, lambda node: node.facts.cpu.tier)
     found.pop("unsupported", None)
@@ -103,7 +103,7 @@ def tiers(cluster: Cluster) -> Iterator[Finding]:
     )
 
 
-def cores(cluster: Cluster) -> Iterator[Finding]:
+def cores(cluster: ClusterContext) -> Iterator[Finding]:
     have = {node.name: count for node in cluster.runnable if (count := usable_cores(node.facts.cpu)) is not None}
     if len(set(have.values())) < 2:
         return
@@ -122,7 +122,7 @@ def cores(cluster: Cluster) -> Iterator[Finding]:
     )
 
 
-def numa(cluster: Cluster) -> Iterator[Finding]:
+def numa(cluster: ClusterContext) -> Iterator[Finding]:
     found = groups(cluster.runnable, lambda node: numa_nodes(node.facts.cpu) if node.facts.cpu.numa else None)
     if len(found) < 2:
         return
@@ -137,7 +137,7 @@ def numa(cluster: Cluster) -> Iterator[Finding]:
     )
 
 
-def memory(cluster: Cluster) -> Iterator[Finding]:
+def memory(cluster: ClusterContext) -> Iterator[Finding]:
     have = {m.name: usable for m in cluster.runnable if (usable := m.facts.memory.usable) is not None}
     most = max(have.values(), default=0)
     small = tuple(name for name, usable in have.items() if usable < 0.75 * most)
@@ -153,7 +153,7 @@ def memory(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-def kernels(cluster: Cluster) -> Iterator[Finding]:
+def kernels(cluster: ClusterContext) -> Iterator[Finding]:
     found = groups(cluster.runnable, lambda node: node.facts.system.kernel)
     if len(found) > 1:
         usual, others, names = odd_ones(found)
@@ -167,7 +167,7 @@ def kernels(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-def jobs(cluster: Cluster) -> Iterator[Finding]:
+def jobs(cluster: ClusterContext) -> Iterator[Finding]:
     found = groups(
         cluster.runnable,
         lambda node: node.facts.batch.job or ("" if node.facts.has_finished("kernel") else None),
@@ -189,7 +189,7 @@ def jobs(cluster: Cluster) -> Iterator[Finding]:
     )
 
 
-def users(cluster: Cluster) -> Iterator[Finding]:
+def users(cluster: ClusterContext) -> Iterator[Finding]:
     found = groups(cluster.nodes, lambda node: node.facts.account.user)
     if len(found) > 1:
         usual, others, names = odd_ones(found)

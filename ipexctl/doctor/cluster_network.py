@@ -1,6 +1,6 @@
 """Rules over several hosts: their common network, names and clocks. Pure.
 
-In comes a `Cluster` with the addresses that `hosts/internal.py` has chosen, or with its refusal; out come findings
+In comes the cluster with the addresses that `hosts/internal.py` has chosen, or with its refusal; out come findings
 about a missing or second network, equal addresses, MTU, speed, names of interfaces, RDMA, name look-ups and clocks.
 Each host has resolved the names of all others, and what differs is one finding for all hosts and names. A clock is
 compared with the median of the hosts, as that of the control machine may be the wrong one.
@@ -19,13 +19,13 @@ from ipexctl.hosts.internal import common_networks
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
-    from ipexctl.doctor.context import Cluster, ClusterRule, HostContext
+    from ipexctl.doctor.context import ClusterContext, ClusterRule, HostContext
     from ipexctl.hosts.internal import Network
 
 _NAMES: Final = "as root, the same /etc/hosts on all hosts; ipexctl run does not need names"
 
 
-def no_network(cluster: Cluster) -> Iterator[Finding]:
+def no_network(cluster: ClusterContext) -> Iterator[Finding]:
     if cluster.refusal is not None:
         reason = cluster.refusal.reason
         yield Finding(
@@ -37,7 +37,7 @@ def no_network(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-def several_networks(cluster: Cluster) -> Iterator[Finding]:
+def several_networks(cluster: ClusterContext) -> Iterator[Finding]:
     """Only if the user named none; IPv6 beside IPv4 is no second network."""
     if cluster.refusal or cluster.iface or any(node.host.internal for node in cluster.nodes):
         return
@@ -71,7 +71,7 @@ def _speed_on(node: HostContext, network: Network, *, training: bool = False) ->
     return None
 
 
-def same_address(cluster: Cluster) -> Iterator[Finding]:
+def same_address(cluster: ClusterContext) -> Iterator[Finding]:
     found: defaultdict[str, list[HostContext]] = defaultdict(list)
     for node in cluster.nodes:
         if node.internal:
@@ -89,7 +89,7 @@ def same_address(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-def iface_names(cluster: Cluster) -> Iterator[Finding]:
+def iface_names(cluster: ClusterContext) -> Iterator[Finding]:
     found = groups(cluster.nodes, lambda node: node.nic.name if node.nic else None)
     if len(found) > 1 and not cluster.refusal:
         usual, others, names = odd_ones(found)
@@ -103,7 +103,7 @@ def iface_names(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-def mtu(cluster: Cluster) -> Iterator[Finding]:
+def mtu(cluster: ClusterContext) -> Iterator[Finding]:
     found = groups(cluster.nodes, lambda node: node.nic.mtu if node.nic else None)
     if len(found) > 1 and not cluster.refusal:
         usual, others, names = odd_ones(found)
@@ -117,13 +117,13 @@ def mtu(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-def _common_nic(cluster: Cluster, names: Collection[str]) -> str:
+def _common_nic(cluster: ClusterContext, names: Collection[str]) -> str:
     """The interface of these hosts for a command, if it has one name on all of them."""
     nics = {node.nic.name for node in cluster.nodes if node.name in names and node.nic}
     return nics.pop() if len(nics) == 1 else "IFACE"
 
 
-def speed(cluster: Cluster) -> Iterator[Finding]:
+def speed(cluster: ClusterContext) -> Iterator[Finding]:
     found = groups(cluster.nodes, lambda node: node.nic.speed if node.nic else None)
     if len(found) > 1 and not cluster.refusal:
         fastest, slowest = max(found), min(found)
@@ -139,7 +139,7 @@ def speed(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-def rdma(cluster: Cluster) -> Iterator[Finding]:
+def rdma(cluster: ClusterContext) -> Iterator[Finding]:
     active = {
         node.name: any(device.state == "active" for device in node.facts.network.rdma) for node in cluster.runnable
     }
@@ -154,7 +154,7 @@ def rdma(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-def names(cluster: Cluster) -> Iterator[Finding]:
+def names(cluster: ClusterContext) -> Iterator[Finding]:
     """How the hosts resolve each other's names; a host's own name has a rule of its own."""
     answers: dict[str, defaultdict[tuple[str, ...], list[str]]] = {m.name: defaultdict(list) for m in cluster.nodes}
     lost: defaultdict[str, list[str]] = defaultdict(list)
@@ -231,7 +231,7 @@ def _unresolved(lost: Mapping[str, list[str]]) -> Iterator[Finding]:
         )
 
 
-def clocks(cluster: Cluster) -> Iterator[Finding]:
+def clocks(cluster: ClusterContext) -> Iterator[Finding]:
     """Compared with the median, so that the clock of the control machine doesn't matter."""
     known = [(node.name, node.skew, node.uncertainty or 0.0) for node in cluster.nodes if node.skew is not None]
     if len(known) < 2:

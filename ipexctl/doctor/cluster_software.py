@@ -1,6 +1,6 @@
 """Rules over several hosts: homes, Pythons, libraries and environments that differ. Pure.
 
-In comes a `Cluster`; out come findings. A home must have one path on all hosts, as MPI starts ranks by one path, and an
+In comes the cluster; out come findings. A home must have one path on all hosts, as MPI starts ranks by one path, and an
 environment of one name the same versions, which are a fail where they differ. Other differences (distribution, libc,
 Pythons) are told by what they mean for the one stack of all hosts: usually nothing, and then the finding says so.
 """
@@ -20,11 +20,11 @@ from ipexctl.option_defaults import DEFAULT_ENV
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ipexctl.doctor.context import Cluster, ClusterRule, HostContext
+    from ipexctl.doctor.context import ClusterContext, ClusterRule, HostContext
     from ipexctl.facts.software import Env
 
 
-def homes(cluster: Cluster) -> Iterator[Finding]:
+def homes(cluster: ClusterContext) -> Iterator[Finding]:
     found = groups(cluster.runnable, lambda node: node.facts.home.path if node.facts.home else None)
     if len(found) > 1:
         usual, others, names = odd_ones(found)
@@ -38,7 +38,7 @@ def homes(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-def shared_homes(cluster: Cluster) -> Iterator[Finding]:
+def shared_homes(cluster: ClusterContext) -> Iterator[Finding]:
     found = groups(cluster.runnable, lambda node: node.facts.home.store if node.facts.home else None)
     for names in found.values():
         if len(names) > 1:
@@ -52,7 +52,7 @@ def shared_homes(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-def pythons(cluster: Cluster) -> Iterator[Finding]:
+def pythons(cluster: ClusterContext) -> Iterator[Finding]:
     """Hosts without a usable Python have a finding of their own."""
     minors = {
         node.name: frozenset(python.minor for python in usable(node.facts) if python.minor) for node in cluster.runnable
@@ -89,7 +89,7 @@ def _dotted(minor: tuple[int, int]) -> str:
     return f"{minor[0]}.{minor[1]}"
 
 
-def libc(cluster: Cluster) -> Iterator[Finding]:
+def libc(cluster: ClusterContext) -> Iterator[Finding]:
     found = groups(
         cluster.runnable,
         lambda node: minor_of(node.facts.system.libc_version) if node.facts.system.libc == "glibc" else None,
@@ -120,7 +120,7 @@ def libc(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-def distros(cluster: Cluster) -> Iterator[Finding]:
+def distros(cluster: ClusterContext) -> Iterator[Finding]:
     found = groups(cluster.runnable, lambda node: node.facts.system.distro)
     if len(found) > 1:
         usual, others, names = odd_ones(found)
@@ -144,7 +144,7 @@ _NAMES: Final = {
 }
 
 
-def _envs(cluster: Cluster) -> dict[str, dict[str, Env]]:
+def _envs(cluster: ClusterContext) -> dict[str, dict[str, Env]]:
     """Name of the environment → host → environment."""
     found: dict[str, dict[str, Env]] = {}
     for node in cluster.runnable:
@@ -153,7 +153,7 @@ def _envs(cluster: Cluster) -> dict[str, dict[str, Env]]:
     return found
 
 
-def stacks(cluster: Cluster) -> Iterator[Finding]:
+def stacks(cluster: ClusterContext) -> Iterator[Finding]:
     envs = _envs(cluster)
     for name, by_host in envs.items():
         having = tuple(node for node in cluster.runnable if node.name in by_host)
@@ -177,7 +177,7 @@ def stacks(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-def missing_envs(cluster: Cluster) -> Iterator[Finding]:
+def missing_envs(cluster: ClusterContext) -> Iterator[Finding]:
     known = tuple(node for node in cluster.runnable if node.facts.has_finished("home"))
     for name, by_host in _envs(cluster).items():
         without = tuple(node.name for node in known if node.name not in by_host)
@@ -197,7 +197,7 @@ def _first_mpi(node: HostContext) -> tuple[str, str] | None:
     return (first.flavor, first.version or "") if first else None
 
 
-def mpis(cluster: Cluster) -> Iterator[Finding]:
+def mpis(cluster: ClusterContext) -> Iterator[Finding]:
     found = groups(cluster.runnable, _first_mpi)
     if len(found) > 1:
         usual, others, names = odd_ones(found)

@@ -1,6 +1,6 @@
 """The input of doctor's rules (a host, the cluster), and the wording that they share. Pure.
 
-A rule is a generator: a `HostContext` or a `Cluster` in, findings out; `RULES` of each `host_*.py` and `cluster_*.py`
+A rule is a generator: a host or the cluster in, findings out; `RULES` of each `host_*.py` and `cluster_*.py`
 has its rules in the order of their findings, `rules.py` runs them. A fact that is missing is no finding against a
 host. Here is also what several rules say in the same way: sizes, commands of a distribution's package manager, the
 commands that open ports. Equal findings of many hosts are merged, so a message has a host's name only where it must.
@@ -153,7 +153,7 @@ def usable_cores(cpu: Cpu) -> int | None:
     return cpu.allowed
 
 
-class Cluster(NamedTuple):
+class ClusterContext(NamedTuple):
     """The hosts that answered, in the order of the hostfile, and their addresses."""
 
     nodes: tuple[HostContext, ...]
@@ -170,7 +170,7 @@ class Cluster(NamedTuple):
 
 
 HostRule = Callable[[HostContext], Iterator[Finding]]
-ClusterRule = Callable[[Cluster], Iterator[Finding]]
+ClusterRule = Callable[[ClusterContext], Iterator[Finding]]
 
 
 def groups(nodes: tuple[HostContext, ...], key: Callable[[HostContext], Key | None]) -> dict[Key, list[str]]:

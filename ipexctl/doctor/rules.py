@@ -15,7 +15,7 @@ from ipexctl.doctor import (
     host_software,
     host_system,
 )
-from ipexctl.doctor.context import Cluster
+from ipexctl.doctor.context import ClusterContext
 from ipexctl.doctor.finding import LEVELS
 from ipexctl.facts.internal import addresses_of
 from ipexctl.hosts.internal import internal_addresses
@@ -56,7 +56,7 @@ def _worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(findings, key=lambda finding: -LEVELS.index(finding.level)))
 
 
-def _cluster(hosts: Sequence[HostContext], iface: str | None) -> Cluster:
+def _cluster(hosts: Sequence[HostContext], iface: str | None) -> ClusterContext:
     # a host without known interfaces does not mean that there is no common network
     known = [node for node in hosts if node.facts.network.nics or node.host.internal]
     addresses = {node.name: addresses_of(node.facts, node.host.address) for node in known}
@@ -64,6 +64,6 @@ def _cluster(hosts: Sequence[HostContext], iface: str | None) -> Cluster:
     if len(known) > 1 and not all(node.internal for node in known):
         chosen = internal_addresses(addresses, [node.host for node in known], iface)
     if isinstance(chosen, Refusal):
-        return Cluster(tuple(hosts), addresses, iface, chosen)
+        return ClusterContext(tuple(hosts), addresses, iface, chosen)
     nodes = tuple(node._replace(internal=node.internal or chosen.get(node.name)) for node in hosts)
-    return Cluster(nodes, addresses, iface)
+    return ClusterContext(nodes, addresses, iface)

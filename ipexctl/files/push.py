@@ -87,6 +87,8 @@ class PushOptions:
     timeout: float | None = None
     is_hub: bool = False
     """The path is that of a hub's cache, below the home."""
+    only_brings: bool = False
+    """Contents get no names: a later push finds them on the host."""
 
 
 class Carrier(Protocol):
@@ -156,6 +158,8 @@ class _Push:
             leaders = find_leaders(waiting, lambda host: self._found[host.name].token)
             self._send([host for host in waiting if leaders[host] is host])
             followers = [host for host in waiting if leaders[host] is not host]
+            if self._options.only_brings:
+                followers = []
             for looked in self._pool.each(followers, self._look_again):
                 self._end_follower(looked.host, leaders[looked.host], looked.error)
         manifest = self._source.manifest
@@ -237,7 +241,7 @@ class _Push:
         ordered = sorted(
             hosts, key=lambda host: -len(needs[host.name])
         )  # the first one sends the others what they need
-        if not any(needs.values()):
+        if not any(needs.values()) and not self._options.only_brings:
             self._place_on(hosts, None)
             return
         carrier = self._make_carrier(self._locations(ordered), needs)
@@ -249,7 +253,8 @@ class _Push:
                         self._fail(done.host, done.error)
                     else:
                         arrived.append(done.host)
-                self._place_on(arrived, carrier)
+                if not self._options.only_brings:
+                    self._place_on(arrived, carrier)
         except HostError as error:
             for host in hosts:
                 self._fail(host, carrier.failure_on(host, error))
@@ -288,6 +293,7 @@ class _Push:
                 "path": found.path,
                 "listed": found.listed,
                 "force": self._options.force,
+                "is_hub": self._options.is_hub,
                 "blobs": [[blob.sha256, blob.name] for blob in blobs],
             }
             reply = call(

@@ -12,6 +12,7 @@ The rules: the token goes to that machine alone, on stdin; a list from a host is
 from __future__ import annotations
 
 import time
+from concurrent import futures
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,18 +22,20 @@ from typing import TYPE_CHECKING, Any
 from ipexctl.facts.gather import gather_facts
 from ipexctl.files.distribute import Distributor
 from ipexctl.files.manifest import Manifest
-from ipexctl.files.push import PushOptions, PushReport, PushResult, push
+from ipexctl.files.peer_servers import Servers
+from ipexctl.files.push import Carrier, PushOptions, PushReport, PushResult, push
 from ipexctl.files.push_source import PushSource
-from ipexctl.files.store_client import StoredFile, StoreLocation
+from ipexctl.files.store_client import Delivery, StoredFile, StoreLocation
 from ipexctl.files.upload import UploadOptions, addresses_for_transfer
 from ipexctl.hub.downloader import Downloader, find_downloader
 from ipexctl.hugging_face import hf_home
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.hub_cache import HUB_CACHE, misplaced
 from ipexctl.node.common.json_parser import JsonError
-from ipexctl.node.files.manifest import read_entries
+from ipexctl.node.files.manifest import ManifestEntry, read_entries
 from ipexctl.node.files.push import CONTENT
 from ipexctl.node.files.replies import DownloadReply, SnapshotReply
+from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import BytesMoved, Notice, ignore_event
@@ -41,6 +44,7 @@ from ipexctl.text import readable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from concurrent.futures import Future
 
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
@@ -48,7 +52,6 @@ if TYPE_CHECKING:
     from ipexctl.hugging_face import HubRepo
     from ipexctl.node.files.hub import OfferRequest, WithdrawRequest
     from ipexctl.node.files.hub_download import HubDownloadRequest
-    from ipexctl.node.files.manifest import ManifestEntry
     from ipexctl.remote.progress import Watch
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
@@ -106,7 +109,7 @@ def push_repos(
         failed = tuple(PushResult.of_error(host, error, seconds=time.monotonic() - began) for host in hosts)
         return HubPushReport(failed, time.monotonic() - began, words, cache, 0, 0, True, options.dry_run)
     try:
-        entries, snapshots = _download(repos, access, downloader, pool, options, watch)
+        entries, snapshots = _download(repos, access, downloader, hosts, facts, pool, options, watch)
     except HostError as error:
         reason = HostError(f"{downloader.name}: {error.reason}", error.fix)
         failed = tuple(PushResult.of_error(host, reason, seconds=time.monotonic() - began) for host in hosts)
@@ -167,11 +170,14 @@ def _download(
     repos: Sequence[HubRepo],
     access: HubAccess,
     downloader: Downloader,
+    hosts: Sequence[Host],
+    facts: dict[str, Facts],
     pool: SessionPool,
     options: HubPushOptions,
     watch: Watch,
 ) -> tuple[list[ManifestEntry], tuple[SnapshotReply, ...]]:
     """What the cache of that machine has of the repositories then."""
+    early = _EarlyTransfer(downloader, hosts, facts, pool, options, watch)
     request: HubDownloadRequest = {
         "home": options.home,
         "repos": [{"kind": repo.kind, "repo_id": repo.repo_id, "revision": repo.revision} for repo in repos],
@@ -187,18 +193,23 @@ def _download(
         if event.get("event") == "progress" and event.integer("total"):
             name = "" if downloader.is_control else downloader.host.name
             watch(BytesMoved(name, "downloading", event.integer("done"), event.integer("total")))
+        elif event.get("event") == "coming":
+            early.begin(event)
+        elif event.get("event") == "waiting":
+            watch(Notice(f"the hub has had too many requests: going on in {event.number('seconds'):g} s"))
 
-    reply = call(
-        pool.session(downloader.host),
-        "files.hub_download",
-        "download",
-        request,
-        python=downloader.python,
-        label="download from the hub",
-        on_event=on_event,
-        timeout=options.timeout,
-        cancel=pool.cancel,
-    )
+    with early:
+        reply = call(
+            pool.session(downloader.host),
+            "files.hub_download",
+            "download",
+            request,
+            python=downloader.python,
+            label="download from the hub",
+            on_event=on_event,
+            timeout=options.timeout,
+            cancel=pool.cancel,
+        )
     snapshots = reply.decode(DownloadReply).snapshots
     if [found.folder for found in snapshots] != [repo.folder for repo in repos]:
         raise MalformedReply("it has other repositories", str(dict(reply))[:200])
@@ -238,10 +249,20 @@ class _HubCarrier:
         self._exit_stack = ExitStack()
 
     def __enter__(self) -> _HubCarrier:
-        host, wanted = (
-            self._downloader.host,
-            UploadOptions(self._options.home, self._options.iface, self._options.timeout),
-        )
+        source = self._offer()
+        try:
+            self._distributor = self._exit_stack.enter_context(
+                Distributor(self._pool, source, self._files, on_progress=self._moved)
+            )
+        except BaseException:
+            self._exit_stack.close()
+            raise
+        return self
+
+    def _offer(self) -> StoreLocation:
+        """The store of the downloading host with these files."""
+        host, options = self._downloader.host, self._options
+        wanted = UploadOptions(options.home, options.iface, options.timeout)
         addresses = addresses_for_transfer(self._hosts, self._pool, self._facts, wanted, self._watch)
         self._locations = {
             name: replace(location, address=addresses.get(name)) for name, location in self._locations.items()
@@ -255,21 +276,12 @@ class _HubCarrier:
         }
         offered = self._call("offer", request)
         self._exit_stack.callback(self._withdraw, offered.text("key"))
-        source = StoreLocation(
+        return StoreLocation(
             host, self._downloader.python, offered.text("store"), addresses.get(host.name), is_guarded=True
         )
 
-        def moved(target: Host, done: int, total: int | None) -> None:
-            self._watch(BytesMoved(target.name, "receiving", done, total))
-
-        try:
-            self._distributor = self._exit_stack.enter_context(
-                Distributor(self._pool, source, self._files, on_progress=moved)
-            )
-        except BaseException:
-            self._exit_stack.close()
-            raise
-        return self
+    def _moved(self, target: Host, done: int, total: int | None) -> None:
+        self._watch(BytesMoved(target.name, "receiving", done, total))
 
     def __exit__(self, *_: object) -> None:
         self._exit_stack.close()
@@ -299,3 +311,87 @@ class _HubCarrier:
             self._call("withdraw", request)
         except HostError as error:
             self._watch(Notice(f"{self._downloader.name} keeps links of this transfer: {error.reason}"))
+
+
+class _GrowingCarrier(_HubCarrier):
+    """Files that the downloading host still writes, for hosts that it reaches; there is no other route."""
+
+    def __enter__(self) -> _GrowingCarrier:
+        source = self._offer()
+        if source.address is None:
+            self._exit_stack.close()
+            raise HostError("hosts reach one another through the control machine alone")
+        self._servers = self._exit_stack.enter_context(Servers(self._files, self._pool.cancel))
+        self._servers.add(source, self._pool.session(source.host), growing=True)
+        return self
+
+    def bring(self, host: Host, session: Session) -> object:
+        blobs = self.blobs_of(host)
+        timeout, cancel = self._options.timeout, self._pool.cancel
+        self._servers.send(Delivery(self._locations[host.name], session, blobs, timeout, cancel, self._moved))
+        return None
+
+
+class _EarlyTransfer:
+    """Large files on their way to the other hosts while the first one downloads them.
+
+    Nothing depends on it: what a host lacks at the end of the download comes then. A download that fails ends it.
+    """
+
+    def __init__(
+        self,
+        downloader: Downloader,
+        hosts: Sequence[Host],
+        facts: dict[str, Facts],
+        pool: SessionPool,
+        options: HubPushOptions,
+        watch: Watch,
+    ) -> None:
+        self._downloader, self._hosts, self._facts = downloader, hosts, facts
+        self._pool, self._options, self._watch = pool, options, watch
+        self._begun: set[str] = set()
+        self._running: list[Future[None]] = []
+        self._carriers: list[_GrowingCarrier] = []
+
+    def __enter__(self) -> _EarlyTransfer:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            for carrier in self._carriers:
+                carrier.__exit__()
+        futures.wait(self._running)
+
+    def begin(self, event: Reply) -> None:
+        """The event names files by hash, path and size."""
+        files = event["files"] if isinstance(event["files"], list) else []
+        rows = [ManifestEntry(f"{HUB_CACHE}/{path}", "f", 0o644, size, sha256) for sha256, path, size in files]
+        rows = [row for row in rows if row.content not in self._begun]
+        if self._downloader.is_control or not rows or len(self._hosts) == 1:
+            return
+        self._begun.update(row.content for row in rows)
+        self._running.append(run_in_background(partial(self._transfer, rows), "early"))
+
+    def _transfer(self, rows: Sequence[ManifestEntry]) -> None:
+        manifest = Manifest.of(rows)
+        options = self._options
+
+        def make_carrier(locations: Mapping[str, StoreLocation], needs: Mapping[str, frozenset[str]]) -> Carrier:
+            carrier = _GrowingCarrier(
+                self._downloader, manifest, self._hosts, self._facts, self._pool, options, self._watch, locations, needs
+            )
+            self._carriers.append(carrier)
+            return carrier
+
+        push(
+            PushSource(Path(), False, manifest),
+            "",
+            [host for host in self._hosts if host != self._downloader.host],
+            self._pool,
+            PushOptions(
+                hf_home(options.home), options.home, True, False, options.iface, options.timeout, True, only_brings=True
+            ),
+            self._watch,
+            facts=self._facts,
+            make_carrier=make_carrier,
+        )

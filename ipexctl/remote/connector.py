@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from ipexctl.errors import UserError
 from ipexctl.node.common.macos import is_linux
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.option_defaults import CONNECT_SECONDS
@@ -68,12 +67,12 @@ class ConnectOptions(NamedTuple):
     """A directory of that job's nodes. This machine serves in their place, if it has it, too, once the job is over."""
 
 
-def _check_own_kernel(host: Host) -> None:
+def _check_own_kernel() -> None:
     """Refuse this machine as a host where it is no Linux."""
     if not is_linux():
-        raise UserError(
-            f"{host.name} is this machine, which can't be a host: hosts run Linux",
-            fix="name Linux hosts that ssh reaches: --hosts NAME,… or --hostfile FILE",
+        raise Unreachable(
+            "it is this machine, which can't be a host: hosts run Linux",
+            "name Linux hosts that ssh reaches: --hosts NAME,… or --hostfile FILE",
         )
 
 
@@ -120,7 +119,7 @@ class Connector:
         started = time.monotonic()
         session: Session
         if is_this_machine(host):
-            _check_own_kernel(host)
+            _check_own_kernel()
             from ipexctl.remote.local import LocalSession
 
             session = LocalSession(host)

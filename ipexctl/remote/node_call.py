@@ -66,19 +66,32 @@ if copy:
     os.write(1, b'{{"event": "agent", "present": %s}}\\n' % (b"true" if present else b"false"))
 if present: sys.path.insert(0, copy)
 else:
-    named = not os.path.isdir("/proc/self/fd")
-    try:
-        if named: raise OSError
-        fd = os.memfd_create("ipexctl")
-    except (AttributeError, OSError):
-        import tempfile
-        file = (tempfile.NamedTemporaryFile if named else tempfile.TemporaryFile)(buffering=0)
-        fd = file.fileno()
-    while size:
-        data = os.read(0, min(size, 1 << 20))
-        if not data: sys.exit("the connection broke off before the agent had arrived")
-        size -= os.write(fd, data)
-    sys.path.insert(0, file.name if named else "/proc/%d/fd/%d" % (os.getpid(), fd))
+    data = b""
+    while len(data) < size:
+        data += os.read(0, size - len(data)) or sys.exit("the connection broke off before the agent had arrived")
+    if os.path.isdir("/proc/self/fd"):
+        try: fd = os.memfd_create("ipexctl")
+        except (AttributeError, OSError):
+            import tempfile
+            file = tempfile.TemporaryFile(buffering=0)
+            fd = file.fileno()
+        while data: data = data[os.write(fd, data):]
+        sys.path.insert(0, "/proc/%d/fd/%d" % (os.getpid(), fd))
+    else:
+        import io, zipfile
+        from importlib.util import spec_from_loader
+        class Agent:
+            archive = zipfile.ZipFile(io.BytesIO(data))
+            def find_spec(self, name, path=None, target=None):
+                for end in ("/__init__.py", ".py"):
+                    file = name.replace(".", "/") + end
+                    if file in self.archive.NameToInfo:
+                        return spec_from_loader(name, self, origin=file, is_package=end != ".py")
+            def create_module(self, spec): pass
+            def exec_module(self, module):
+                file = module.__spec__.origin
+                exec(compile(self.archive.read(file), file, "exec"), module.__dict__)
+        sys.meta_path.insert(0, Agent())
 if copy:
     from ipexctl.node.common.archive import open_home
     open_home(copy, present)
@@ -92,7 +105,7 @@ answer; the zip and the request follow. A copy in use is touched once a day; `un
 
 The zip stays in memory. Its path contains the pid, so that programs started by the agent can load it too. Pythons built
 for a glibc before 2.27 (conda's, uv's) and kernels before 3.17 have no `memfd_create`: an unnamed temporary file is
-used there. A Mac, which has no /proc, calls itself through a file with a name, which is removed at the end.
+used there. A machine without /proc, as a Mac that calls itself, imports it from memory, for itself alone.
 """
 
 _RUN_SOURCE: Final = f"""\

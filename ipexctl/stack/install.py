@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.lock.pipeline import LockedStack
+    from ipexctl.stack.resolve.model import Sources
 
 
 def install(
@@ -345,7 +346,9 @@ def _reuse(context: InstallContext, known: Existing) -> InstallReport | None:
     installer.link_where_missing([host for host in intact if host not in unverified])
     if rest:  # hashing the control machine's uv takes time
         unpacked = find_unpacked(context, rest, spec.lock, spec.interpreters)
-        installer.spec = replace(spec, installer=_recorded_installer(record), unpacked=unpacked)
+        installer.spec = replace(
+            spec, installer=_recorded_installer(record, context.request.sources), unpacked=unpacked
+        )
         installer.build_everywhere(rest)
     return context.report(stack=summary, lock=spec.lock, path=path)
 
@@ -374,11 +377,11 @@ def _inspect_existing(context: InstallContext, known: Existing) -> tuple[EnvSpec
     return EnvSpec(record.name, lock, None, record._replace(retired=row.retired), interpreters), found
 
 
-def _recorded_installer(record: EnvRecord) -> Wheel:
-    """The uv that built the environment if its URL is known, else the control machine's."""
+def _recorded_installer(record: EnvRecord, sources: Sources) -> Wheel:
+    """The uv that built the environment if its URL is known, else one of the control machine."""
     from ipexctl.stack.lock.make_lock import uv_for_node
 
     with contextlib.suppress(MalformedReply):
         if record.installer and record.installer.get("url"):
             return Wheel.from_json(record.installer)
-    return uv_for_node(None, "2.17")
+    return uv_for_node(None, "2.17", sources)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from ipexctl.starters.starter import RankStarter, Starter
 
+Transport = Literal["auto", "ssh", "srun"]
 _SRUN: Final = "srun"
 """Its module is imported by calls within a job, which are few."""
 
@@ -48,7 +49,7 @@ def rank_starter_of(flavor: str) -> RankStarter | None:
 
 
 def choose_starter(
-    wanted: Literal["auto", "ssh", "srun"],
+    wanted: Transport,
     hosts: Sequence[Host] | None,
     environ: Mapping[str, str],
     *,

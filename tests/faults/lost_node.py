@@ -65,6 +65,8 @@ class LossRound(RunRound):
         cluster.write(SCRIPT, (SCRIPTS / SCRIPT).read_bytes())
         launcher = self.case.by or self.chance.choice(("direct", "mpirun"))
         self.every = self.chance.choice((10, 25))
+        if "--rejoin" in self.case.options:  # the supervisor looks once a second, and two are kept
+            self.every = 100
         self.directory = f"/dev/shm/steps-{self.number}-{int(time.time())}"
         self.notes += [launcher, f"every {self.every}"]
         options = (*(OPTIONS if launcher == "direct" else ()), *self.case.options, "--ppn", "1", "--plain")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ import pytest
 from benchmarks.uplink import crossed
 from cli_helpers import CommandResult, ipexctl
 from hub_server import Hub
-from ipexctl.extras.lab.labs import Lab, LabSpec
+from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, mend_host
 from lab_helpers import on_host
 
 LAB = LabSpec(hosts=4)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 MB = 1_000_000
+TOKEN = "hf_secret_of_the_test"
 CACHE = ".ipexctl/hub/hub"
 TREE = (
     f"cd {CACHE}/models--org--tiny && find . -type f -exec sha256sum {{}} + | sort -k 2; "
@@ -102,3 +104,33 @@ def test_a_model_crosses_the_uplink_once_and_lies_as_huggingface_hub_makes_it(si
     assert "nothing to do: every host has the same 5 files" in again.err
     assert {method for method, path, _ in site.hub.requests if "resolve" in path} == set()
     assert own.is_dir()
+
+
+def test_what_one_host_lacks_is_mended_there_and_a_full_disk_is_its_own_failure(site: Site) -> None:
+    assert statuses(site.push("hf:org/tiny")) == {"changed"}
+    second, third = site.hosts.hosts[1:3]
+    blob = f"{CACHE}/models--org--tiny/blobs/{site.hub.repos[('model', 'org/tiny')].blob('model-2.safetensors')}"
+    on_host(second, f"printf damaged | dd of={blob} bs=1 seek=1000 conv=notrunc status=none; sha256sum {blob}")
+    before = crossed(site.hosts)
+    found = site.push("hf:org/tiny")
+    assert {host["name"]: host["status"] for host in found["hosts"]} == {
+        "node1": "ok", "node2": "changed", "node3": "ok", "node4": "ok"
+    }  # fmt: skip
+    assert [host["replaced"] for host in found["hosts"]] == [0, 1, 0, 0]
+    assert crossed(site.hosts) - before < 1.3 * 6 * MB
+    assert len({on_host(host, TREE) for host in site.hosts.hosts}) == 1
+
+    site.call("hub", "rm", "hf:org/tiny")
+    assert on_host(second, f"ls {CACHE}") == ""
+    break_host(third, "full-disk")
+    try:
+        found = site.push("hf:org/tiny", rc=1)
+    finally:
+        mend_host(third)
+    failed = [host for host in found["hosts"] if host["status"] != "changed"]
+    assert [host["name"] for host in failed] == ["node3"]
+    assert re.search(r"disk is full: 18\.\d MB more are needed, .* left", failed[0]["reason"]), failed[0]
+    whole = {on_host(host, TREE) for host in site.hosts.hosts if host is not third}
+    assert len(whole) == 1
+    assert {host["status"] for host in site.push("hf:org/tiny")["hosts"]} == {"ok", "changed"}
+    assert {on_host(host, TREE) for host in site.hosts.hosts} == whole

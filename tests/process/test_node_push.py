@@ -33,7 +33,14 @@ class Target:
     def inspect(self, rows: Rows, path: str = "data", **more: Any) -> Said:
         packed = gzip.compress(json.dumps(rows).encode())
         request = {"path": path, "home": "~/.ipexctl", "manifest": len(packed), "is_file": rows[0][0] == ""}
-        request |= {"is_file": rows[0][1] == "f", "force": False, "dry_run": False, "quick": False, **more}
+        request |= {
+            "is_file": rows[0][1] == "f",
+            "force": False,
+            "dry_run": False,
+            "quick": False,
+            "is_hub": False,
+            **more,
+        }
         return self.call("inspect", request, packed)
 
     def store(self, directory: str, *files: tuple[bytes, str]) -> list[list[str]]:
@@ -43,7 +50,13 @@ class Target:
         return [[str(file_of(content)["sha256"]), name] for content, name in files]
 
     def place(self, found: Said, blobs: list[list[str]], *, force: bool = False) -> Said:
-        request = {"path": found.last["path"], "listed": found.last["listed"], "force": force, "blobs": blobs}
+        request = {
+            "path": found.last["path"],
+            "listed": found.last["listed"],
+            "force": force,
+            "is_hub": False,
+            "blobs": blobs,
+        }
         return self.call("place", request)
 
     def all(self) -> dict[str, Any]:

@@ -34,6 +34,7 @@ ALLOWED = {
     "ipexctl/files/destination.py": PRESENT,
     "ipexctl/found_files.py": "no access control lists but those of Linux are read",
     "ipexctl/named_paths.py": "recognises /dev/stdout, which leads to /proc on Linux alone",
+    "ipexctl/node/common/environ.py": OF_HOSTS,
     "ipexctl/node/common/guarded_directory.py": "`anchor` is for programs of hosts, or where there is an O_PATH",
     "ipexctl/node/common/macos.py": "the module that knows the differences",
     "ipexctl/node/common/processes.py": "`start_of` asks macos.py; all that walks /proc is for hosts",

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from linux_tests import left_out
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -34,6 +36,15 @@ def test_workflow_calls_the_script_that_tests_everything() -> None:
     assert len(steps) == 1
     assert steps[0].split()[-1] == ".ci/run"
     assert (ROOT / ".ci/run").stat().st_mode & 0o111
+
+
+def test_workflow_on_a_mac_runs_the_unit_tests_but_those_that_the_reasons_name() -> None:
+    (job,) = read_yaml(".github/workflows/macos.yml")["jobs"].values()
+    assert job["runs-on"] == "macos-latest"
+    assert [step["run"] for step in job["steps"] if "run" in step] == ["sh tests/run.sh tests/unit"]
+    unit = ROOT / "tests/unit"
+    assert unit / "node/test_macos.py" not in left_out()
+    assert len(left_out()) < 0.5 * len(list(unit.rglob("test_*.py")))
 
 
 def test_release_is_off_until_a_person_turns_it_on_and_one_job_alone_can_publish() -> None:

@@ -33,7 +33,7 @@ def report_command(
     \b
     Example: ipexctl report last --compare train-1120-132512-9f3a
     """
-    from ipexctl.cli.hosts import check_seconds
+    from ipexctl.api.hosts import check_seconds
     from ipexctl.cli.run_hosts import begun, find_run
     from ipexctl.extras.report.html import page_html
     from ipexctl.extras.report.page_file import check_file, make_report, write_page

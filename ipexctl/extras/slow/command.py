@@ -22,8 +22,8 @@ def slow_command(
     \b
     Example: ipexctl slow last
     """
+    from ipexctl.api.hosts import check_seconds
     from ipexctl.api.runs import node0_of
-    from ipexctl.cli.hosts import check_seconds
     from ipexctl.cli.run_hosts import begun, call_about_runs, find_run
     from ipexctl.extras.slow.slow import slow
     from ipexctl.extras.slow.view import as_json, show

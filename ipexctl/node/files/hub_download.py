@@ -27,6 +27,7 @@ from typing import Any, BinaryIO, Iterator, NamedTuple, Sequence, TypedDict
 from urllib.parse import urlsplit
 
 from ipexctl.node.common.answer import Action, AgentError, answer, explain_os_error
+from ipexctl.node.common.clock import wait_until
 from ipexctl.node.common.files import explain_full_disk, free_space, home_of, write_atomically
 from ipexctl.node.common.guarded_directory import check_name
 from ipexctl.node.common.home import make_home
@@ -42,6 +43,13 @@ MOST_OVER_HTTP = 50 * 10**9
 _WORKERS = 8
 _TRIES = 2
 _TICK = 0.5
+_LONGEST_WAIT = 300.0
+"""Seconds that a hub may let a call wait in all."""
+_UNKNOWN_WAIT = 30.0
+"""Seconds to wait for a hub that does not say how long."""
+_TOO_MANY = 429
+_CHUNK = 1 << 20
+"""Bytes that are written at once: what a connection that breaks off loses."""
 _MOST_SHOWN = 300
 _LOG_IN = "with a token of an account that may read it: read -rs HF_TOKEN; export HF_TOKEN; then the same call"
 
@@ -76,6 +84,7 @@ class _Library:
             self.hub: Any = importlib.import_module("huggingface_hub")
             self.files: Any = importlib.import_module("huggingface_hub.file_download")
             self.utils: Any = importlib.import_module("huggingface_hub.utils")
+            self.hub.constants.DOWNLOAD_CHUNK_SIZE = _CHUNK
         except ImportError as error:
             raise AgentError(f"huggingface_hub can't be imported there: {error}", "ipexctl install") from None
         self.network_errors: tuple[type[Exception], ...] = (OSError, *_network_errors())
@@ -224,6 +233,11 @@ class _Repo:
         self.downloaded += needed
         large = [file for file in lacking if RESUMED_SIZE <= file.size <= MOST_OVER_HTTP]
         progress.total += sum(file.size for file in large)
+        coming = [
+            [file.blob, f"{self._folder.name}/blobs/{file.blob}", file.size] for file in large if _is_sha256(file)
+        ]
+        if coming:
+            store.emit_or_end("coming", files=coming)
         with ThreadPoolExecutor(_WORKERS) as pool:
             for _ in pool.map(lambda file: self._download_large(file, progress), large):
                 pass
@@ -265,7 +279,7 @@ class _Repo:
                 library.files.http_get(
                     metadata.location, receiver, resume_size=have, headers=headers, expected_size=file.size
                 )
-            if len(file.blob) == 64:
+            if _is_sha256(file):
                 if receiver.sha256 != file.blob:
                     opened.truncate(0)
                     raise _WrongBytes(file.path)
@@ -324,6 +338,10 @@ class _Repo:
         return ManifestEntry(f"{self._folder.name}/{path}", kind, mode, size, content)  # type: ignore[arg-type]
 
 
+def _is_sha256(file: _File) -> bool:
+    return store.is_sha256(file.blob)
+
+
 class _WrongBytes(Exception):
     """A large file whose bytes have another hash than the hub's list."""
 
@@ -360,11 +378,7 @@ def download(request: HubDownloadRequest, _: BinaryIO) -> DownloadReply:
     found = []
     for wanted in request["repos"]:
         repo = _Repo(library, cache, wanted, request["include"])
-        try:
-            files = repo.find()
-            entries = repo.planned(files) if request["dry_run"] else repo.download(files, progress)
-        except (library.utils.HfHubHTTPError, *library.network_errors, ValueError) as error:
-            raise _explain(error, library, wanted) from None
+        files, entries = _patiently(repo, library, wanted, progress, dry_run=request["dry_run"])
         lacking = repo.lacking(files) if request["dry_run"] else []
         downloaded = sum(file.size for file in lacking) if request["dry_run"] else repo.downloaded
         folder = folder_of(wanted["kind"], wanted["repo_id"])
@@ -372,18 +386,52 @@ def download(request: HubDownloadRequest, _: BinaryIO) -> DownloadReply:
     return DownloadReply(str(library.hub.__version__), tuple(found))
 
 
+def _patiently(
+    repo: _Repo, library: _Library, wanted: WantedRepo, progress: _Progress, *, dry_run: bool
+) -> tuple[list[_File], list[ManifestEntry]]:
+    """A hub that has had too many requests says how long to wait."""
+    waited = 0.0
+    while True:
+        try:
+            files = repo.find()
+            return files, repo.planned(files) if dry_run else repo.download(files, progress)
+        except (library.utils.HfHubHTTPError, *library.network_errors, ValueError) as error:
+            seconds = _asked_wait(error, library)
+            waited += seconds
+            if not seconds or waited > _LONGEST_WAIT:
+                raise _explain(error, library, wanted) from None
+            store.emit_or_end("waiting", seconds=seconds)
+            wait_until(lambda: False, seconds, _TICK)
+
+
+def _asked_wait(error: Exception, library: _Library) -> float:
+    """The seconds after which the hub takes requests again; 0 for any other error."""
+    answered = _answer_of(error, library)
+    if answered is None or answered.response.status_code != _TOO_MANY:
+        return 0
+    text = answered.response.headers.get("Retry-After") or ""
+    return float(text) + 1 if text.isdecimal() else _UNKNOWN_WAIT
+
+
+def _answer_of(error: Exception, library: _Library) -> Any:
+    """The answer of the hub that an error is about; None if there was none."""
+    kind = library.utils.HfHubHTTPError
+    found = next((cause for cause in _causes(error) if isinstance(cause, kind)), None)
+    return None if getattr(found, "response", None) is None else found
+
+
 def _explain(error: Exception, library: _Library, wanted: WantedRepo) -> AgentError:
     """The hub's own answer, with the line to type."""
     name, endpoint = wanted["repo_id"], library.endpoint
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return explain_os_error(error)
-    answered = next((cause for cause in _causes(error) if isinstance(cause, library.utils.HfHubHTTPError)), None)
-    response = getattr(answered, "response", None)
-    if response is None:
+    answered = _answer_of(error, library)
+    if answered is None:
         text = " ".join(str(error).split())[:_MOST_SHOWN] or type(error).__name__
         return AgentError(
             f"{name} can't be downloaded from {endpoint}: {text}", "what has arrived is kept: run it again"
         )
+    response = answered.response
     code, kind = response.status_code, response.headers.get("X-Error-Code", "")
     message = (
         getattr(answered, "server_message", None) or response.headers.get("X-Error-Message") or response.reason_phrase
@@ -396,7 +444,7 @@ def _explain(error: Exception, library: _Library, wanted: WantedRepo) -> AgentEr
         return AgentError(f"{reason} (revision {wanted['revision']})", f"see the branches and tags on {page}")
     if code in (401, 403) or kind == "RepoNotFound":
         return AgentError(reason, f"is the name right: {page}? if it is private, {_LOG_IN}")
-    if code == 429:
+    if code == _TOO_MANY:
         return AgentError(
             reason, f"wait {_seconds(response.headers.get('Retry-After'))}, then run it again: what has arrived is kept"
         )

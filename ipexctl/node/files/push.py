@@ -17,6 +17,7 @@ hash; names are checked and contents hashed again when they are used.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import pwd
@@ -80,6 +81,8 @@ class PlaceRequest(TypedDict):
     listed: str
     """The hash of the list that `inspect` has left there."""
     force: bool
+    is_hub: bool
+    """In a home, where nobody else writes: what has arrived is not hashed again."""
     blobs: list[list[str]]
     """Hash and name of each file in the store."""
 
@@ -251,10 +254,15 @@ def prepare(path: str, lacking: list[ManifestEntry], *, is_file: bool) -> tuple[
     with contextlib.ExitStack() as held:
         with _umask_of_account():
             above = held.enter_context(_open_top(path, is_file=is_file, make=True))
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(own_directory(path), 0o700, dir_fd=above.number)
+        needed = sum({row.content: row.size for row in lacking if row.kind == "f"}.values())
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(own_directory(path), 0o700, dir_fd=above.number)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise explain_full_disk(above.path, needed) from None
         with enter_own(above, path) as directory:
-            needed = sum({row.content: row.size for row in lacking if row.kind == "f"}.values())
             arrived = sum(status.st_size for status in _stored(directory))
             if needed - arrived > free_space(directory.anchor):
                 raise explain_full_disk(above.path, needed - arrived)
@@ -285,8 +293,11 @@ def _umask_of_account() -> Iterator[None]:
 class Placement:
     """Puts what has arrived at its names."""
 
-    def __init__(self, top: GuardedDirectory, own: GuardedDirectory, name: str, *, force: bool) -> None:
-        """`name`: of SRC in `top` if it is a file, else empty."""
+    def __init__(
+        self, top: GuardedDirectory, own: GuardedDirectory, name: str, *, force: bool, is_private: bool
+    ) -> None:
+        """`name`: of SRC in `top` if it is a file, else empty. `is_private`: nobody else can write there."""
+        self._is_private = is_private
         self._own, self._name, self._force = own, name, force
         self._directories = DirectoryChain(top, lambda above, names: above.enter(names[-1], make=True))
         self.uses: dict[str, list[ManifestEntry]] = {}
@@ -300,7 +311,7 @@ class Placement:
             return
         with self._arrived(sha256) as directory:
             with open(directory.open_to_read(os.fsencode(CONTENT)), "rb", buffering=0) as file:
-                if sha256_of_open(file) != sha256:
+                if not self._is_private and sha256_of_open(file) != sha256:
                     raise AgentError(f"{rows[0].path or self._name}: what has arrived was changed", "run it again")
                 for row in rows[1:]:
                     file.seek(0)
@@ -386,7 +397,7 @@ def place(request: PlaceRequest) -> PlaceReply:
         rows = read_entries(listed)
         if is_file != any(row.path == _TOP and row.kind != "d" for row in rows):
             raise AgentError(f"{path} was replaced meanwhile", "run it again")
-        placement = Placement(top, own, name, force=request["force"])
+        placement = Placement(top, own, name, force=request["force"], is_private=request["is_hub"])
         for row in rows:
             if row.kind == "d" and row.path != _TOP:
                 placement.make_directory(row)

@@ -380,10 +380,7 @@ class SupervisorLoop:
 
     def start_attempt(self, command: m.StartAttempt) -> None:
         """Start mpirun, behind what is left of the attempt before."""
-        if self.process is not None:
-            self.process.kill_leftovers()
-            self.connections.drop_all()
-            self.place_ranks()
+        self.leave_attempt()
         if command.after:
             status = self.state.status
             note = {"attempt": status.attempt, "restarts": status.restarts, "reason": command.after}
@@ -443,6 +440,14 @@ class SupervisorLoop:
     def hosts_of_ranks(self) -> dict[int, str]:
         return {peer.rank: peer.host for peer in self.state.ranks.values()}
 
+    def leave_attempt(self) -> None:
+        """The ranks are those of the next attempt from here on, and nothing of the last one counts for them."""
+        if self.process is not None:
+            self.process.kill_leftovers()
+            self.connections.drop_all()
+            self.place_ranks()
+            self.figures.begin_attempt(self.hosts_of_ranks())
+
     def place_ranks(self) -> None:
         """Each rank of the attempt has its host."""
         for rank, host in self.hosts_of_ranks().items():
@@ -479,6 +484,7 @@ class SupervisorLoop:
 
     def prepare_hosts(self, _: m.PrepareHosts) -> None:
         """Node0 gets its job here, and the hostfile; the starter of another host writes that of its own."""
+        self.leave_attempt()
         plan, attempt = self.state.plan, self.state.status.attempt
         pool = plan.pool
         assert pool is not None

@@ -69,7 +69,7 @@ class PruneRunsRequest(TypedDict):
     dry_run: bool
 
 
-class Run:
+class StoredRun:
     """One directory of `runs`."""
 
     def __init__(self, runs_directory: str, name: str) -> None:
@@ -116,7 +116,9 @@ def runs_with_processes(runs_directory: str) -> set[str]:
     return {os.fsdecode(run) for runs in found for run in runs}
 
 
-def choose_runs(runs: list[Run], request: PruneRunsRequest, active: set[str], now: float) -> list[tuple[Run, str]]:
+def choose_runs(
+    runs: list[StoredRun], request: PruneRunsRequest, active: set[str], now: float
+) -> list[tuple[StoredRun, str]]:
     """The runs to remove, with reasons: the newest stay, and the oldest go first. No run in progress is among them."""
     days, max_bytes = request["days"], request["gb"] * 1e9
     ordered = sorted(runs, key=lambda run: run.at, reverse=True)
@@ -126,7 +128,7 @@ def choose_runs(runs: list[Run], request: PruneRunsRequest, active: set[str], no
         if run.name != request["mine"] and not run.may_be_in_progress(now, active)
     ]
     total = sum(run.bytes for run in runs)
-    removed: list[tuple[Run, str]] = []
+    removed: list[tuple[StoredRun, str]] = []
     for run in reversed(removable):
         if now - run.at > days * DAY:
             removed.append((run, f"older than {days:g} days"))
@@ -138,7 +140,7 @@ def choose_runs(runs: list[Run], request: PruneRunsRequest, active: set[str], no
     return removed
 
 
-def remove(runs_directory: GuardedDirectory, run: Run, why: str, now: float) -> bool:
+def remove(runs_directory: GuardedDirectory, run: StoredRun, why: str, now: float) -> bool:
     """Rename the run away first, then delete its files. On a full disk its summary is written after that."""
     name, removed, line = os.fsencode(run.name), os.fsencode(f".gone-{run.name}"), ""
     if run.document:
@@ -189,7 +191,7 @@ def clean_up(runs_directory: GuardedDirectory) -> None:
             write_atomically(path, b"".join(lines[-REMEMBERED:]), durable=False)
 
 
-def remove_job_files(runs_directory: GuardedDirectory, runs: list[Run], active: set[str], now: float) -> None:
+def remove_job_files(runs_directory: GuardedDirectory, runs: list[StoredRun], active: set[str], now: float) -> None:
     """Remove token and secrets of runs that are over: of a killed call, or where all processes were killed."""
     for run in runs:
         if os.path.lexists(run.path + "/job.json") and not run.may_be_in_progress(now, active):
@@ -205,7 +207,7 @@ def prune(request: PruneRunsRequest) -> PruneReply:
         return PruneReply((), 0, 0)
     with store_lock(runs_directory + "/.prune.lock", lambda seconds: seconds < PRUNE_LOCK):
         names = list_names(runs_directory)
-        runs = [Run(runs_directory, name) for name in names if is_run(f"{runs_directory}/{name}")]
+        runs = [StoredRun(runs_directory, name) for name in names if is_run(f"{runs_directory}/{name}")]
         active = runs_with_processes(runs_directory)
         to_remove = choose_runs(runs, request, active, now)
         if not request["dry_run"]:

@@ -124,6 +124,12 @@ def check_request(spec: RunSpec) -> None:
         )
 
 
+def check_packages(spec: RunSpec) -> None:
+    """Refuse packages to install where the call has its own Python."""
+    if spec.python is not None and (spec.packages or spec.requirements):
+        raise UserError("--with and -r change an environment, and --python is never changed", fix="remove --python")
+
+
 def metric_problem(pattern: str) -> str:
     """Why a pattern can't find a number in the output; empty if it can."""
     try:

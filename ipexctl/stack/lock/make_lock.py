@@ -25,14 +25,14 @@ from ipexctl.errors import UserError
 from ipexctl.limits import INDEX_ANSWER, LOCK_SOLVE
 from ipexctl.node.common.files import sha256_of
 from ipexctl.node.common.http import without_login
-from ipexctl.node.env.replies import CompileReply
+from ipexctl.node.env.replies import AvailableWheel, CompileReply
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
-from ipexctl.stack.lock.indexes import IndexAnswer, lock_sources
+from ipexctl.stack.lock.indexes import IndexAnswer, directory_of, lock_sources
 from ipexctl.stack.lock.lock import Lock, Wheel
-from ipexctl.stack.lock.wheels import NOT_QUERIED, OLDEST_GLIBC, Target, glibc_minor, tag_ranks
+from ipexctl.stack.lock.wheels import NOT_QUERIED, OLDEST_GLIBC, Availability, Target, glibc_minor, tag_ranks
 from ipexctl.user_config import parse_toml
 
 if TYPE_CHECKING:
@@ -45,8 +45,7 @@ if TYPE_CHECKING:
     from ipexctl.node.env.replies import LocalWheel
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.session import Session
-    from ipexctl.stack.lock.wheels import Availability
-    from ipexctl.stack.resolve.model import StackPlan
+    from ipexctl.stack.resolve.model import Sources, StackPlan
 
 _OLDEST_UV: Final = Version("0.13")
 """Older versions leave out hashes that an index does not give."""
@@ -94,8 +93,9 @@ def uv_here() -> str | None:
         return None
 
 
-def uv_for_node(availability: Availability | None, glibc: str) -> Wheel:
-    """uv for a node: the newest of its indexes, else that of the control machine. Raises a HostError without one."""
+def uv_for_node(availability: Availability | None, glibc: str, sources: Sources) -> Wheel:
+    """uv for a node: the newest of its indexes, else that of the control machine if it runs there, else the newest of
+    the directories that the call names. Raises a HostError without one."""
     # Its wheels fit every Python, so only the platform is compared.
     found = [
         (version, candidate)
@@ -109,11 +109,28 @@ def uv_for_node(availability: Availability | None, glibc: str) -> Wheel:
         return Wheel("uv", newest.version, newest.filename, newest.sha256 or "", newest.size, newest.url)
     binary = uv_here() if (sys.platform, platform.machine()) == ("linux", "x86_64") else None
     if binary is None:
+        if (named := _uv_in_directories(sources, glibc)) is not None:
+            return named
         raise HostError(
             "no index has uv for the hosts, and that of this machine does not run there",
             "add its wheel for Linux on x86-64: --find-links DIR",
         )
     return Wheel("uv", "", "uv", sha256_of(binary), Path(binary).stat().st_size, path=binary)
+
+
+def _uv_in_directories(sources: Sources, glibc: str) -> Wheel | None:
+    places = [directory_of(option) for option in (sources.wheelhouse, *sources.find_links) if option]
+    paths = {path.name: path for place in places if place for path in sorted(Path(place).glob("uv-*.whl"))}
+    available = tuple(AvailableWheel("uv", "", name, "") for name in paths)
+    found = [
+        (version, paths[candidate.filename])
+        for candidate, version in Availability({"uv": available}).runnable("uv", Target("3.8", glibc))
+        if version >= _OLDEST_UV
+    ]
+    if not found:
+        return None
+    version, path = max(found)
+    return Wheel("uv", str(version), path.name, sha256_of(path), path.stat().st_size, path=str(path))
 
 
 def make_lock(

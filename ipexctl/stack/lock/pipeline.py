@@ -261,7 +261,7 @@ class _Locking:
             raise error
         if problem := lacks_oneccl(plan, request.env.extras, index_answer.availability):
             raise HostError(*problem)
-        uv = uv_for_node(index_answer.availability, plan.glibc)
+        uv = uv_for_node(index_answer.availability, plan.glibc, context.request.sources)
         maker = self._maker(uv, index_answer, by_node0=by_node0)
         make = partial(make_lock, maker, plan, index_answer, extras=request.env.extras, origins=request.origins)
         context.watch(Notice(f"{plan.row.name} for Python {plan.python}: making the lock"))

@@ -118,6 +118,8 @@ class _Pyproject:
         self.path, self.text = path, text
         self.project, self.extras, self.groups = _tables(path, text)
         self.sources = _table(_table(_table(parse_toml(text), "tool"), "uv"), "sources")
+        self._read: set[str] = set()
+        """Extras and groups whose requirements are listed: included twice, they are not listed again."""
 
     def lines(self, names: Sequence[str]) -> Iterator[FileLine]:
         dynamic = self.project.get("dynamic")
@@ -142,7 +144,9 @@ class _Pyproject:
                         raise UserError(f"{self.path}: {quoted(key)} includes itself", fix="remove one of the includes")
                     if len(above) >= _DEPTH:
                         raise UserError(f"{self.path}: {quoted(above[0])} includes more than {_DEPTH} groups in a row")
-                    yield from self._list(entries, (*above, key))
+                    if key not in self._read:
+                        yield from self._list(entries, (*above, key))
+                        self._read.add(key)
                     return
         known = [*self.extras, *self.groups]
         has = f"it has {', '.join(known)}" if known else "it has none"
@@ -172,8 +176,9 @@ class _Pyproject:
                 yield from self._named(extra, above)
             return
         source: Any = next((value for key, value in self.sources.items() if canonicalize_name(key) == name), None)
+        sources = source if isinstance(source, list) else [source]  # a list has one for each platform
         for kind in _NO_SOURCES:
-            if isinstance(source, dict) and kind in source:
+            if any(isinstance(entry, dict) and kind in entry for entry in sources):
                 raise line.error(
                     f"{requirement.name} comes from a {kind} ([tool.uv.sources]), which hosts do not have",
                     text,

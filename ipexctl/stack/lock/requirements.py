@@ -96,8 +96,8 @@ _EXAMPLE: Final = "write a name, and versions if needed: 'transformers>=4.50,<5'
 
 def contradiction(plan: StackPlan, lines: Iterable[str], origins: Mapping[str, str]) -> UserError | None:
     """The error for a requirement that excludes torch, IPEX or the bindings of the plan; None if there is none."""
-    # The other markers are those of the control machine, which is also CPython on Linux.
-    target = {"python_version": plan.python, "python_full_version": f"{plan.python}.0", "platform_machine": "x86_64"}
+    # The other markers are those of the control machine, which is also CPython.
+    target = {**_TARGET, "python_version": plan.python, "python_full_version": f"{plan.python}.0"}
     held = {"torch": plan.torch, IPEX: plan.ipex, "oneccl-bind-pt": plan.oneccl}
     for line in lines:
         requirement = Requirement(line)

@@ -39,6 +39,12 @@ def test_version_help_and_unknown_commands_import_no_heavy_modules(args: list[st
     assert "importlib.metadata" not in imported
 
 
+def test_import_of_the_package_imports_none_of_its_modules() -> None:
+    assert {name for name in modules_of("import ipexctl") if name.startswith("ipexctl")} == {"ipexctl"}
+    imported = imported_by("import ipexctl; ipexctl.Cluster(['node1'])")
+    assert not imported & {"paramiko", "fabric", "rich", "typer"}
+
+
 def test_completion_of_a_command_name_imports_no_command_module() -> None:
     environ = {"_IPEXCTL_COMPLETE": "complete_bash", "COMP_WORDS": "ipexctl ex", "COMP_CWORD": "1"}
     imported = modules_of(call(), environ)

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.node.common import macos
 from ipexctl.node.common.processes import ProcessIdentity, allow_many_files, is_running, own_identity
 from ipexctl.node.env import pip_settings
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.connector import ConnectOptions, Connector
+from ipexctl.remote.outcome import Unreachable
 
 
 @pytest.fixture
@@ -90,9 +90,9 @@ def test_a_silent_peer_is_noticed_with_the_options_of_each_kernel(monkeypatch: p
 
 @pytest.mark.usefixtures("mac")
 def test_this_machine_is_no_host() -> None:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(Unreachable) as caught:
         Connector(ConnectOptions()).open(Host("localhost", "localhost"), Cancel())
-    assert "--hosts" in caught.value.fix
+    assert "--hosts" in caught.value.advice
 
 
 @pytest.mark.usefixtures("mac")

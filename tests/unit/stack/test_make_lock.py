@@ -312,7 +312,7 @@ def test_pytorch_index_supplies_torch_and_no_other_package(
 
 @pytest.mark.parametrize("kind", ["binary", "wheel"])
 def test_uv_from_the_store_makes_a_lock(found: IndexAnswer, tmp_path: Path, kind: str) -> None:
-    uv = uv_for_node(None, "2.31")
+    uv = uv_for_node(None, "2.31", Sources())
     assert uv.path is not None
     if kind == "wheel":
         made = write_wheel(tmp_path, "uv", "9.9", scripts={"uv": ""})
@@ -351,7 +351,7 @@ def test_the_newest_usable_uv_of_the_indexes_is_taken() -> None:
             )
         }
     )
-    assert uv_for_node(have, "2.17") == Wheel(
+    assert uv_for_node(have, "2.17", Sources()) == Wheel(
         "uv", "0.14.0", f"uv-0.14.0-{manylinux}", "ab", None, f"https://x/uv-0.14.0-{manylinux}"
     )
 
@@ -359,7 +359,21 @@ def test_the_newest_usable_uv_of_the_indexes_is_taken() -> None:
 def test_control_machine_of_another_architecture_needs_uv_from_an_index(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     with pytest.raises(HostError, match="no index has uv"):
-        uv_for_node(None, "2.17")
+        uv_for_node(None, "2.17", Sources())
+
+
+@pytest.mark.parametrize("machine", [("linux", "aarch64"), ("darwin", "arm64"), ("darwin", "x86_64")])
+def test_control_machine_of_another_kind_takes_uv_for_the_hosts_from_a_named_directory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, machine: tuple[str, str]
+) -> None:
+    monkeypatch.setattr("sys.platform", machine[0])
+    monkeypatch.setattr("platform.machine", lambda: machine[1])
+    for version, tag in (("0.14.0", "x86_64"), ("0.15.0", "x86_64"), ("0.16.0", "aarch64"), ("0.9.0", "x86_64")):
+        write_wheel(tmp_path, "uv", version, tag=f"py3-none-manylinux_2_17_{tag}")
+    for sources in (Sources(wheelhouse=str(tmp_path)), Sources(find_links=(f"file://{tmp_path}",))):
+        uv = uv_for_node(None, "2.17", sources)
+        assert (uv.version, uv.path) == ("0.15.0", str(tmp_path / uv.filename))
+        assert uv.sha256 == hashlib.sha256((tmp_path / uv.filename).read_bytes()).hexdigest()
 
 
 def test_lock_without_any_source_reports_each_failure(tmp_path: Path) -> None:

@@ -75,10 +75,16 @@ def test_a_pyproject_that_cannot_be_installed_is_refused_by_its_reason(project: 
     chain = "".join(f'g{number} = [{{include-group = "g{number + 1}"}}]\n' for number in range(1000))
     assert "in a row" in str(refusal(f"[dependency-groups]\n{chain}", "[g0]"))
     assert "style" in str(refusal(PYPROJECT.replace('["ruff"]', '[{include-group = "style"}]'), "[style]"))
-    of_git = f'{PYPROJECT}[tool.uv.sources]\npeft = {{git = "https://host/peft"}}\n'
-    found = refusal(of_git)
-    assert missing(str(found), "pyproject.toml:5 peft git") == []
-    assert "--find-links" in found.fix
+    for source in ('{git = "https://host/peft"}', '[{index = "own"}, {git = "https://host/peft", marker = "x"}]'):
+        found = refusal(f"{PYPROJECT}[tool.uv.sources]\npeft = {source}\n")
+        assert missing(str(found), "pyproject.toml:5 peft git") == []
+        assert "--find-links" in found.fix
+
+
+def test_a_group_that_is_included_again_and_again_is_read_once(tmp_path: Path) -> None:
+    twice = "".join(f'g{at} = [{{include-group = "g{at + 1}"}}, {{include-group = "g{at + 1}"}}]\n' for at in range(30))
+    (tmp_path / "pyproject.toml").write_text(f'[dependency-groups]\n{twice}g30 = ["ruff"]\n')
+    assert names(f"{tmp_path}/pyproject.toml[g0]") == ["ruff"]
 
 
 @pytest.mark.parametrize("value", ["true", "5", "{}"])

@@ -137,7 +137,9 @@ def test_requirement_of_another_torch_conflicts_with_the_plan() -> None:
     assert contradiction(plan(), ["intel_extension_for_pytorch<2.8"], {}) is not None
 
 
-def test_requirement_for_another_platform_does_not_conflict() -> None:
+@pytest.mark.parametrize("machine", ["linux", "darwin"])
+def test_requirement_for_another_platform_does_not_conflict(monkeypatch: pytest.MonkeyPatch, machine: str) -> None:
+    monkeypatch.setattr("sys.platform", machine)
     assert contradiction(plan(), ["torch==2.2; sys_platform == 'darwin'"], {}) is None
 
 

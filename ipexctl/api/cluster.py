@@ -1,0 +1,457 @@
+"""The Python interface to hosts: a `Cluster` has the hosts and how they are reached; its methods are the commands.
+
+In come the options of the command line by their long names, with `_` for `-` (`with_`, as Python keeps `with` for
+itself); out come the frozen values that `--json` prints. A wrong call raises a `UserError`. A report says for each host
+what came in its way, and `run`, which has no report, raises a `CallError`. The rules: nothing is printed, and no file
+of defaults and no $IPEXCTL_HOSTFILE is read; progress goes to `on_line`, as plain lines from any thread; every call
+opens and closes its own sessions, so several threads may use one `Cluster`. Each call works in a thread of its own
+(`interruptible.py`), so Ctrl-C ends it as it ends a command.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
+
+from ipexctl.api import hosts as steps
+from ipexctl.api.hosts import EnvsRequest, InstallOptions, InstructionSet, OpenHosts, check_seconds, open_sessions
+from ipexctl.api.interruptible import check_types, interruptible
+from ipexctl.api.run import Followed, FollowedRun, RunWatcher
+from ipexctl.api.run import run as start_run
+from ipexctl.api.runs import CallWatcher, stop
+from ipexctl.call_options import CallOptions, option_text
+from ipexctl.errors import CallError, UserError
+from ipexctl.hosts.home import home_on_nodes
+from ipexctl.hosts.host import private_keys
+from ipexctl.hosts.internal import InterfaceChoice
+from ipexctl.hosts.select import LOCAL, HostRequest, Selection, select_hosts
+from ipexctl.option_defaults import CONNECT_SECONDS, DEFAULT_ENV, FORKS, TRANSPORT
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.command import Command
+from ipexctl.remote.connector import ConnectOptions
+from ipexctl.remote.control_machine import with_own_address
+from ipexctl.remote.progress import Notice, ProgressEvent, Stepped, ignore_event
+from ipexctl.spec import RankOptions, RunOptions, StartOptions
+from ipexctl.starters.choice import Transport, choose_starter
+from ipexctl.sync_options import SyncOptions
+from ipexctl.text import expanded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from typing_extensions import TypedDict, Unpack
+
+    from ipexctl.api.hosts import HostOutput
+    from ipexctl.api.run_handle import Run
+    from ipexctl.doctor.finding import DoctorReport
+    from ipexctl.files.push import PushReport
+    from ipexctl.files.requested import FetchResult
+    from ipexctl.hosts.host import Host
+    from ipexctl.remote.outcome import Report
+    from ipexctl.remote.progress import Watch
+    from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.run.registry import RunRecord
+    from ipexctl.run.start.call import RunCall
+    from ipexctl.run.start.pipeline import StartedRun
+    from ipexctl.run.uninstall import UninstallReport
+    from ipexctl.spec import CommandKind, RunKeywords
+    from ipexctl.stack.choice import VersionsReport
+    from ipexctl.stack.env.envs import EnvsReport
+    from ipexctl.stack.install_context import InstallReport
+    from ipexctl.sync.report import SyncReport
+    from ipexctl.trust.setup import TrustReport
+
+    class HostKeywords(TypedDict, total=False):
+        """The keywords of `Cluster` that say how its hosts are reached."""
+
+        limit: str | None
+        forks: int
+        user: str | None
+        port: int | None
+        identity: str | Path | None
+        ssh_config: str | Path | None
+        known_hosts: str | Path | None
+        host_keys: HostKeyPolicy | None
+        transport: Transport
+        connect_timeout: float
+        timeout: float | None
+        home: str | Path | None
+        iface: str | None
+        on_line: Callable[[str], object]
+
+    class StackKeywords(TypedDict, total=False):
+        """The keywords of `install` and `versions` that choose a stack."""
+
+        torch: str | None
+        stack: str | None
+        ipex: str | None
+        oneccl: str | None
+        python: str | None
+        require_oneccl: bool
+
+
+T = TypeVar("T")
+HostKeyPolicy = Literal["strict", "accept-new", "off"]
+_TYPES_OF_HOSTS = {"host_keys": HostKeyPolicy | None, "transport": Transport, "forks": int}
+
+
+def _path(given: str | Path | None) -> Path | None:
+    return None if given is None else Path(given)
+
+
+class Cluster:
+    """Hosts and how they are reached; without hosts and without a hostfile, this machine alone."""
+
+    def __init__(
+        self,
+        hosts: Sequence[str] = (),
+        *,
+        hostfile: str | Path | None = None,
+        limit: str | None = None,
+        forks: int = FORKS,
+        user: str | None = None,
+        port: int | None = None,
+        identity: str | Path | None = None,
+        ssh_config: str | Path | None = None,
+        known_hosts: str | Path | None = None,
+        host_keys: HostKeyPolicy | None = None,
+        transport: Transport = TRANSPORT,
+        connect_timeout: float = CONNECT_SECONDS,
+        timeout: float | None = None,
+        home: str | Path | None = None,
+        iface: str | None = None,
+        on_line: Callable[[str], object] = ignore_event,
+    ) -> None:
+        """`hosts`: as on the command line, such as `["node[1-4]", "me@10.0.0.9", "localhost"]`."""
+        check_types(_TYPES_OF_HOSTS, {"host_keys": host_keys, "transport": transport, "forks": forks})
+        check_seconds("connect_timeout", connect_timeout)
+        check_seconds("timeout", timeout)
+        if forks < 1:
+            raise UserError(f"forks={forks} is not possible", fix="forks: 1, or more")
+        if iface is not None:
+            InterfaceChoice(iface)
+        named = ",".join(hosts) or (LOCAL.name if hostfile is None else None)
+        request = HostRequest(
+            hosts=named,
+            hostfile=_path(hostfile),
+            limit=limit,
+            user=user,
+            port=port,
+            identity=_path(identity),
+            ssh_config=_path(ssh_config),
+            known_hosts=_path(known_hosts),
+        )
+        if named is not None and hostfile is not None:
+            raise UserError("hosts and hostfile each say which hosts there are", fix="use one of them")
+        found: Selection = select_hosts(request, environ={}, cwd=Path.cwd())
+        self.hosts: tuple[Host, ...] = with_own_address(found.hosts)
+        self._source = found.source
+        self._home = home_on_nodes(_path(home), os.environ)
+        self._iface, self._timeout, self._forks, self._on_line = iface, timeout, forks, on_line
+        self._connection = ConnectOptions(
+            starter=choose_starter(transport, self.hosts, os.environ),
+            connect_timeout=connect_timeout,
+            host_keys=host_keys,
+            on_warning=self._tell,
+        )
+        values = {
+            "-H": hostfile, "--hosts": named, "-l": limit, "--user": user, "--port": port, "--identity": identity,
+            "--ssh-config": ssh_config, "--known-hosts": known_hosts, "--host-keys": host_keys,
+            "--transport": None if transport == TRANSPORT else transport, "--home": home, "--iface": iface,
+        }  # fmt: skip
+        self._options = CallOptions(option_text(values.items()))
+
+    @classmethod
+    def from_hostfile(cls, path: str | Path, **options: Unpack[HostKeywords]) -> Cluster:
+        """The hosts of a hostfile, or of an Ansible inventory."""
+        return cls(hostfile=path, **options)
+
+    def __repr__(self) -> str:
+        return f"Cluster({[host.name for host in self.hosts]!r})"
+
+    # On the hosts
+
+    def doctor(
+        self, *, require: InstructionSet | None = None, network: bool = True, smoke: bool = False
+    ) -> DoctorReport:
+        """Check whether the hosts can train together."""
+        return self._call(partial(steps.doctor, require=require, network=network, smoke=smoke))
+
+    def trust(self, *, revoke: bool = False, dry_run: bool = False) -> TrustReport:
+        """Let node0 log in to every node by ssh, as mpirun needs."""
+        return self._call(partial(steps.trust, revoke=revoke, dry_run=dry_run))
+
+    def install(
+        self,
+        *,
+        env: str = DEFAULT_ENV,
+        with_: Sequence[str] = (),
+        requirement: Sequence[str | Path] = (),
+        index_url: str | None = None,
+        extra_index_url: Sequence[str] = (),
+        find_links: Sequence[str] = (),
+        wheelhouse: str | None = None,
+        offline: bool = False,
+        upgrade: bool = False,
+        downgrade: bool = False,
+        dry_run: bool = False,
+        **stack: Unpack[StackKeywords],
+    ) -> InstallReport:
+        """Install one matching PyTorch stack on every host."""
+        from ipexctl.stack.resolve.model import Sources, StackRequest
+
+        check_types(get_type_hints(StackRequest), stack)
+        sources = Sources(index_url, tuple(extra_index_url), tuple(find_links), wheelhouse, offline)
+        return self._call(
+            partial(
+                steps.install,
+                stack=StackRequest(**stack),
+                sources=sources,
+                env=env,
+                packages=with_,
+                requirements=[Path(file) for file in requirement],
+                options=InstallOptions(upgrade, downgrade, dry_run),
+                watch=self._watch,
+            )
+        )
+
+    def versions(self, **stack: Unpack[StackKeywords]) -> VersionsReport:
+        """The table of stacks, and the one that an install on these hosts would choose."""
+        from ipexctl.stack.resolve.model import StackRequest
+
+        check_types(get_type_hints(StackRequest), stack)
+        return self._call(partial(steps.versions, StackRequest(**stack)))
+
+    def envs(
+        self,
+        *,
+        remove: Sequence[str] = (),
+        prune: bool = False,
+        diff: tuple[str, str] | None = None,
+        verify: bool = False,
+        env: str | None = None,
+        python: str | None = None,
+        setup: str | None = None,
+    ) -> EnvsReport:
+        """List the environments of every host, compare two, remove some, or verify one."""
+        request = EnvsRequest(
+            remove=tuple(remove), prune=prune, diff=diff, verify=verify, env=env, python=python, setup=setup
+        )
+        return self._call(partial(steps.envs, request=request))
+
+    def sync(
+        self,
+        directory: str | Path | None = None,
+        *,
+        exclude: Sequence[str] = (),
+        include: Sequence[str] = (),
+        data: Sequence[str] = (),
+        allow_big: bool = False,
+        dry_run: bool = False,
+    ) -> SyncReport:
+        """Sync a project directory to the same path on every host."""
+        from ipexctl.sync.root import find_root
+
+        root = find_root(None, _path(directory), Path.cwd())
+        files = SyncOptions(exclude=tuple(exclude), include=tuple(include), data=tuple(data), allow_big=allow_big)
+        return self._call(partial(steps.sync, root=root, files=files, dry_run=dry_run, watch=self._watch))
+
+    def push(self, source: str | Path, path: str, *, force: bool = False, dry_run: bool = False) -> PushReport:
+        """Copy data to the same path on every host."""
+        from ipexctl.files.push_source import parse_target
+
+        source = expanded(source)
+        target = parse_target(path, source)
+        if target.hosts is not None:
+            raise UserError(f"{path!r} names hosts, which a Cluster has", fix="limit='…' of Cluster chooses some")
+        return self._call(
+            partial(steps.push, source=source, path=target.path, force=force, dry_run=dry_run, watch=self._watch)
+        )
+
+    def exec(self, command: Sequence[str] | str) -> Report[HostOutput]:
+        """Run a program with its arguments, or a line for sh, on every host."""
+        request = Command.shell(command) if isinstance(command, str) else Command.argv(*command)
+        return self._call(partial(steps.execute_quietly, command=request))
+
+    def fetch(self, source: str, dest: str | Path) -> FetchResult:
+        """Fetch files of a host: `source` is HOST:PATH. Those of a run: `Run.fetch`."""
+        from ipexctl.api.fetch import fetch_files
+        from ipexctl.files.requested import parse_source
+        from ipexctl.run.fetch import order_of_host
+
+        request = order_of_host(parse_source(source), os.fspath(dest), self.hosts, self._home)
+        return interruptible(lambda cancel: fetch_files(request, self._connection, cancel, timeout=self._timeout)[0])
+
+    def uninstall(self, *, with_results: bool = False, dry_run: bool = False) -> UninstallReport:
+        """Remove everything that ipexctl put on the hosts and on this machine; a dry run lists it."""
+        return self._call(partial(steps.uninstall, with_results=with_results, dry_run=dry_run))
+
+    # Runs
+
+    def run(
+        self,
+        script: str | Path | None = None,
+        args: Sequence[object] = (),
+        *,
+        module: str | None = None,
+        command: Sequence[str] = (),
+        export: Mapping[str, object] | Sequence[str] = (),
+        env_file: Sequence[str | Path] = (),
+        install: bool = False,
+        with_: Sequence[str] = (),
+        requirement: Sequence[str | Path] = (),
+        no_requirements: bool = False,
+        stack: str | None = None,
+        torch: str | None = None,
+        notify: str = "",
+        **options: Unpack[RunKeywords],
+    ) -> Run:
+        """Start a script, a module or a command on all hosts, one process per rank, and return once it runs.
+
+        The run goes on by itself, whatever becomes of this program; `Run.stop` ends it.
+        """
+        from ipexctl.api.run_handle import Run
+
+        words = tuple(map(str, args))
+        if sum(map(bool, (script, module, command))) != 1:
+            raise UserError(
+                "run needs one of script, module and command", fix='cluster.run("train.py", ["--lr", "0.1"])'
+            )
+        kind: CommandKind = "script" if script else "module" if module else "command"
+        argv = (*map(str, filter(None, (script, module))), *command, *words)
+        call = self._checked(
+            kind,
+            argv,
+            options,
+            export=[f"{name}={value}" for name, value in export.items()] if hasattr(export, "items") else export,
+            env_file=list(map(expanded, env_file)),
+            stack=stack,
+            torch=torch,
+            install=install or bool(with_ or requirement),
+            packages=tuple(with_),
+            requirements=tuple(map(expanded, requirement)),
+            takes_own_requirements=not no_requirements,
+            notify=notify,
+        )
+        return Run(interruptible(partial(self._start, call)), on_line=self._on_line)
+
+    def _checked(
+        self,
+        kind: CommandKind,
+        argv: tuple[str, ...],
+        options: RunKeywords,
+        *,
+        export: Sequence[str],
+        env_file: Sequence[Path],
+        **others: Any,
+    ) -> RunCall:
+        """The call, checked as one of the command line is."""
+        from ipexctl.run.notify import check_notify
+        from ipexctl.run.start.call import RunCall
+        from ipexctl.run.start.project import locate_project
+        from ipexctl.run.start.request import check_packages, check_ranks, check_request, read_exports, run_spec
+
+        check_types(get_type_hints(RankOptions) | get_type_hints(StartOptions) | get_type_hints(RunOptions), options)
+        check_notify(others["notify"])
+        given: dict[str, Any] = dict(options)
+        if given.get("cwd") is not None:
+            given["cwd"] = Path(given["cwd"])
+        spec = run_spec(
+            kind,
+            argv,
+            given,
+            read_exports(export, env_file, os.environ),
+            home=self._home,
+            iface=self._iface,
+            timeout=self._timeout,
+            secret_files=(*env_file, *private_keys(self.hosts)),
+            hosts_from=self._source,
+            is_followed=False,
+            **others,
+        )
+        check_request(spec)
+        check_packages(spec)
+        check_ranks(spec, self.hosts)
+        return RunCall(self.hosts, spec, locate_project(spec, Path.cwd()), options=self._options)
+
+    def _start(self, call: RunCall, cancel: Cancel) -> RunRecord:
+        from ipexctl.run.start.pipeline import StartedRun
+        from ipexctl.run.start.request import StartFailure
+        from ipexctl.stack.install_context import InstallReport
+
+        result = start_run(call, _WatchedStart(self, cancel))
+        if isinstance(result, StartFailure):
+            failure = result.with_call_options(self._options)
+            raise CallError(failure.reason, fix=failure.fix, exit_code=failure.exit_code)
+        if isinstance(result, FollowedRun):
+            return result.run.record
+        if isinstance(result, StartedRun):
+            return result.record
+        assert isinstance(result, InstallReport)
+        failed = next(host for host in result.hosts if host.status in ("failed", "unreachable"))
+        raise CallError(
+            f"the install failed: {failed.host.name}: {failed.reason}",
+            fix=self._options.apply(failed.fix),
+            exit_code=result.exit_code,
+        )
+
+    def _call(self, step: Callable[[OpenHosts], T]) -> T:
+        def work(cancel: Cancel) -> T:
+            with self._sessions(cancel) as pool:
+                return step(OpenHosts(self.hosts, pool, self._home, self._iface, self._timeout, self._options))
+
+        return interruptible(work)
+
+    def _sessions(self, cancel: Cancel) -> AbstractContextManager[SessionPool]:
+        node0s = frozenset(host.name for host in self.hosts[:1])  # its supervisor outlives the call
+        return open_sessions(self._connection._replace(stays_on=node0s), cancel, forks=self._forks)
+
+    def _tell(self, text: str) -> None:
+        self._on_line(text)
+
+    def _watch(self, event: ProgressEvent) -> None:
+        """A line for each event that has no numbers which change all the time."""
+        if isinstance(event, Notice):
+            self._on_line(f"warning: {event.text}" if event.warning else event.text)
+        elif isinstance(event, Stepped):
+            self._on_line(f"{event.host or 'this machine'}: {event.what}")
+
+
+class _WatchedStart(RunWatcher):
+    """Tells the lines of a start, and stops a run that began while the call was interrupted."""
+
+    def __init__(self, cluster: Cluster, cancel: Cancel) -> None:
+        self._cluster, self._cancel = cluster, cancel
+
+    @contextmanager
+    def sessions(self) -> Iterator[SessionPool]:
+        cancel = Cancel() if self._cancel.thrown else self._cancel  # once more, to remove secrets
+        with self._cluster._sessions(cancel) as pool:
+            pool.warm(self._cluster.hosts)
+            yield pool
+
+    def on_step(self, text: str) -> None:
+        self._cluster._tell(text)
+
+    def on_note(self, text: str) -> None:
+        self._cluster._tell(f"note: {text}")
+
+    def on_warning(self, text: str) -> None:
+        self._cluster._tell(text)
+
+    @contextmanager
+    def installing(self) -> Iterator[Watch]:
+        yield self._cluster._watch
+
+    def on_started(self, run: StartedRun) -> None:
+        run.launch.leave()
+        self._cluster._tell(f"{run.record.id}: {run.plan.size}, {run.plan.connection}")
+
+    def follow(self, run: StartedRun) -> Followed:
+        """Called only if the call was interrupted."""
+        stop(run.record, CallWatcher(Cancel()))
+        return Followed(1, may_leave_secrets=True)

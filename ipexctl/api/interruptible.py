@@ -1,0 +1,74 @@
+"""Calls of a Python program: each in a thread of its own, and with options whose types nothing else has checked."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin
+
+from ipexctl.errors import IpexctlError, UserError
+from ipexctl.hosts.names import did_you_mean
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.fanout import run_in_background
+from ipexctl.remote.outcome import HostError
+from ipexctl.remote.progress import ignore_event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+T = TypeVar("T")
+
+
+def interruptible(work: Callable[[Cancel], T], after: Callable[[], object] = ignore_event) -> T:
+    """Do the work in a thread and return its result.
+
+    Ctrl-C cancels it, and is raised once it has ended on the hosts and `after` was called; a second one at once.
+    """
+    cancel = Cancel()
+    future = run_in_background(lambda: work(cancel), "call")
+    try:
+        return future.result()
+    except KeyboardInterrupt:
+        cancel.throw()
+        with suppress(HostError, IpexctlError):
+            future.result()
+        after()
+        raise
+
+
+def check_types(known: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Raise a UserError for an unknown option, or a value of a type that its option does not have.
+
+    `known`: the type of each option. Which values of its type an option can have is checked by its command's own code.
+    """
+    for name, value in given.items():
+        if name not in known:
+            raise UserError(
+                f"there is no option {name!r}", fix=did_you_mean(name, known, "its long name, with _ for -")
+            )
+        if not _is_of(value, known[name]):
+            raise UserError(f"{name}={value!r} is not possible", fix=f"{name}: {_described(known[name])}")
+
+
+def _is_of(value: object, kind: Any) -> bool:
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if get_origin(kind) in (Union, UnionType):
+        return any(_is_of(value, part) for part in get_args(kind))
+    if get_origin(kind) is tuple:
+        return isinstance(value, (list, tuple)) and all(isinstance(part, str) for part in value)
+    if kind in (int, float):
+        return isinstance(value, (int, kind)) and not isinstance(value, bool)
+    return isinstance(value, (str, Path) if kind is Path else kind)
+
+
+def _described(kind: Any) -> str:
+    """Such as `'a' or 'b'`, `int or None`."""
+    if get_origin(kind) is Literal:
+        return " or ".join(map(repr, get_args(kind)))
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(map(_described, get_args(kind)))
+    if get_origin(kind) is tuple:
+        return "a list of str"
+    return "None" if kind is type(None) else str(kind.__name__)

@@ -1,0 +1,218 @@
+"""The Python interface to runs: a `Run` was started by `Cluster.run` or by a command, and is known by its record.
+
+In come the options of `attach`, `wait`, `stop`, `why`, `dump`, `logs` and `fetch` by their long names; out come the
+frozen values of `--json`, or a `CallError` that names node0. The rules: a run goes on by itself, so what leaves a call
+leaves the run as it is. Ctrl-C within `events` and `wait` does so, too, unless `on_interrupt="stop"`. Lines of a user,
+such as that node0 is away, go to `on_line`, from any thread.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+from functools import partial
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+
+from ipexctl.api import runs as steps
+from ipexctl.api.hosts import check_seconds
+from ipexctl.api.interruptible import interruptible
+from ipexctl.api.runs import CallWatcher
+from ipexctl.errors import CallError
+from ipexctl.node.common.frames import Chunk
+from ipexctl.option_defaults import RECONNECT_SECONDS
+from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.fanout import run_in_background
+from ipexctl.remote.outcome import Cancelled
+from ipexctl.remote.progress import Notice, ignore_event
+from ipexctl.run.node0 import options_of
+from ipexctl.run.registry import RunRecord, RunRegistry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
+
+    from ipexctl.files.requested import FetchResult
+    from ipexctl.node.common.frames import StreamName
+    from ipexctl.node.common.records import RunStatus
+    from ipexctl.run.dump import Dump
+    from ipexctl.run.follow import RunUpdate
+    from ipexctl.run.stop import StopResult
+    from ipexctl.run.wait import WaitResult
+    from ipexctl.run.why.why import WhyResult
+
+T = TypeVar("T")
+OnInterrupt = Literal["detach", "stop"]
+_MOST_UPDATES = 1000
+"""Updates that wait for the program; then the follower waits, and never the run."""
+
+
+class OutputLine(NamedTuple):
+    """A line of a rank's output."""
+
+    rank: int
+    stream: StreamName
+    text: str
+    at: float | None
+    """When node0 received it, in seconds since the epoch."""
+
+
+class Run:
+    """A run that was started from this machine."""
+
+    def __init__(self, record: RunRecord, *, on_line: Callable[[str], object] = ignore_event) -> None:
+        self.record = record
+        self._on_line = on_line
+
+    @classmethod
+    def find(cls, run: str = "last", *, on_line: Callable[[str], object] = ignore_event) -> Run:
+        """The run of an id, of a unique prefix of one, or the last one."""
+        return cls(RunRegistry().find(run), on_line=on_line)
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+    def __repr__(self) -> str:
+        return f"Run({self.id!r})"
+
+    def events(
+        self, *, reconnect: float = RECONNECT_SECONDS, on_interrupt: OnInterrupt = "detach"
+    ) -> Iterator[RunUpdate]:
+        """What happens, from the first line to the end: `Chunk`, `Note`, `Notice`, `RunStatus`, at last `RunEnded`.
+
+        Leaving the loop leaves the run as it is.
+        """
+        cancel = Cancel()
+        updates: queue.Queue[RunUpdate | None] = queue.Queue(_MOST_UPDATES)
+
+        def put(update: RunUpdate | None) -> None:
+            while not cancel.thrown:
+                try:
+                    return updates.put(update, timeout=0.2)
+                except queue.Full:
+                    continue
+            raise Cancelled("the program has left the loop")
+
+        def follow() -> None:
+            try:
+                record = steps.begun(self.record, self._watcher(cancel), waits=True)
+                steps.follow(record, self._watcher(cancel), put, reconnect=reconnect)
+            finally:
+                put(None)
+
+        future: Future[None] = run_in_background(follow, "follow")
+        try:
+            while (update := updates.get()) is not None:
+                yield update
+            future.result()
+        except KeyboardInterrupt:
+            self._after_interrupt(on_interrupt)
+            raise
+        finally:
+            cancel.throw()
+
+    def wait(self, timeout: float | None = None, *, on_interrupt: OnInterrupt = "detach") -> WaitResult:
+        """Wait until the run is over, without touching it; if `timeout` passes before, the result is not `is_over`."""
+        check_seconds("timeout", timeout)
+        (result,) = self._call(
+            lambda watcher: steps.wait([self.record], watcher, timeout=timeout),
+            after=lambda: self._after_interrupt(on_interrupt),
+        )
+        return result
+
+    def stop(self, *, timeout: float | None = None) -> StopResult:
+        """Stop the run on every node."""
+        return self._call(partial(steps.stop, self.record, timeout=timeout))
+
+    def why(self, *, timeout: float | None = None) -> WhyResult:
+        """Why the run ended: the first failure, its last lines, the likely cause and the fix."""
+        return self._call(partial(steps.why, self.record, timeout=timeout))
+
+    def dump(self, ranks: Sequence[int] | None = None, *, timeout: float | None = None) -> Dump | RunStatus:
+        """The Python stacks of all ranks, or of these; the status of a run that does not run."""
+        return self._call(lambda watcher: steps.dump(self._begun(watcher), watcher, ranks, timeout=timeout))
+
+    def logs(
+        self, rank: int | None = None, *, stderr: bool = False, tail: int | None = None, grep: str = ""
+    ) -> list[OutputLine]:
+        """The output so far of one rank or of all, in order of time; `stderr`: that alone."""
+        from ipexctl.run.follow import LineChoice, check_pattern
+        from ipexctl.run.ranks import parse_ranks
+
+        check_pattern(grep)
+        lines, open_lines = list[OutputLine](), dict[tuple[int, "StreamName"], bytes]()
+
+        def add(update: RunUpdate) -> None:
+            if isinstance(update, Notice):
+                self._on_line(update.text)
+            elif isinstance(update, Chunk):
+                key = update.rank, update.stream
+                *complete, open_lines[key] = (open_lines.get(key, b"") + update.data).split(b"\n")
+                lines.extend(OutputLine(*key, line.decode(errors="replace"), update.at) for line in complete)
+
+        def read(watcher: CallWatcher) -> steps.LogsResult:
+            record = self._begun(watcher)
+            ranks = None if rank is None else [rank]
+            parse_ranks("all" if rank is None else str(rank)).within(record.world_size)
+            streams: tuple[StreamName, ...] = ("stderr",) if stderr else ("stdout", "stderr")
+            return steps.logs(record, watcher, LineChoice(ranks, streams, tail, grep, exact=True), add)
+
+        result = self._call(read)
+        if result.error is not None:
+            raise result.error
+        rest = [
+            OutputLine(*key, line.decode(errors="replace"), None) for key, line in sorted(open_lines.items()) if line
+        ]
+        return lines + rest
+
+    def fetch(
+        self,
+        path: str | None = None,
+        dest: str | os.PathLike[str] = ".",
+        *,
+        rank: int | None = None,
+        from_: str | None = None,
+    ) -> FetchResult:
+        """Fetch files of the run, from node0 or from the host of a rank; without a path, its record and output."""
+        from ipexctl.api.fetch import fetch_files
+        from ipexctl.run.fetch import order_of_run
+
+        def fetch(watcher: CallWatcher) -> FetchResult:
+            record = self._begun(watcher)
+            request = order_of_run(record, path, os.fspath(dest), rank=rank, host=from_, others=())
+            return fetch_files(request, options_of(record), watcher.cancel)[0]
+
+        return self._call(fetch)
+
+    def fetch_from_all(
+        self, path: str | None = None, dest: str | os.PathLike[str] = ".", *, results: bool = False
+    ) -> list[FetchResult]:
+        """Fetch from every host of the run, each to DEST/HOST; `results`: what ranks wrote to IPEXCTL_RUN_DIR."""
+        from ipexctl.api.fetch import fetch_from_all
+        from ipexctl.run.fetch import orders_of_all_hosts
+
+        def fetch(watcher: CallWatcher) -> list[FetchResult]:
+            record = self._begun(watcher)
+            requests = orders_of_all_hosts(record, path, os.fspath(dest), results=results)
+            return fetch_from_all(requests, options_of(record), watcher.cancel)
+
+        return self._call(fetch)
+
+    def _call(self, step: Callable[[CallWatcher], T], after: Callable[[], object] = ignore_event) -> T:
+        return interruptible(lambda cancel: step(self._watcher(cancel)), after)
+
+    def _watcher(self, cancel: Cancel) -> CallWatcher:
+        def tell(text: str) -> None:
+            self._on_line(text)
+
+        return CallWatcher(cancel, tell, tell)
+
+    def _begun(self, watcher: CallWatcher) -> RunRecord:
+        return steps.begun(self.record, watcher)
+
+    def _after_interrupt(self, choice: OnInterrupt) -> None:
+        if choice == "stop":
+            try:
+                steps.stop(self.record, self._watcher(Cancel()))
+            except CallError as error:
+                self._on_line(f"run {self.id} could not be stopped: {error.message}; ipexctl stop {self.id}")

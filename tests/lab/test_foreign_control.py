@@ -1,0 +1,161 @@
+"""Each command once on real hosts, from a control machine that is no Linux; `foreign_control.py` makes it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import unicodedata
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import uv
+
+from agent_helpers import wait_until
+from cli_helpers import processes_with
+from foreign_control import ForeignMachine, foreign_machine
+from install_helpers import PYTHON
+from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, mend_host
+from lab_helpers import on_host
+from tiny_wheels import write_stack, write_wheel
+
+LAB = LabSpec(hosts=2)
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
+RUN = ("--launcher", "direct", "--omp", 1, "--ppn", 1)
+SCRIPT = """\
+import os, pathlib, sys, time
+print("rank", os.environ["RANK"], "of", os.uname().sysname, flush=True)
+out = pathlib.Path(os.environ["IPEXCTL_RUN_DIR"])
+for name in ("Model", "model", "log"):
+    (out / name).write_text(name)
+if "wait" in sys.argv:
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def mac(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForeignMachine]:
+    if not os.path.exists("/dev/fuse"):
+        pytest.skip("this machine's kernel has no file systems in user space (/dev/fuse)")
+    with foreign_machine(tmp_path_factory.mktemp("mac")) as machine:
+        project = machine.disk / "My Project"
+        project.mkdir()
+        (project / "train.py").write_text(SCRIPT)
+        (project / unicodedata.normalize("NFD", "café.txt")).touch()
+        for name in ("._train.py", ".DS_Store"):
+            (project / name).touch()
+        wheels = machine.root / "My Wheels"
+        write_stack(wheels, torch="2.13.0", ipex=None, impi=None, python=PYTHON)
+        _write_uv(wheels)
+        yield machine
+
+
+def _write_uv(wheels: Path) -> None:
+    """The wheel for Linux, as an index has it."""
+    made = write_wheel(wheels, "uv", "99.0", tag="py3-none-manylinux_2_17_x86_64", scripts={"uv": ""})
+    made.unlink()
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.write(uv.find_uv_bin(), "uv-99.0.data/scripts/uv")
+
+
+@pytest.fixture
+def hosts(lab: Lab) -> tuple[str, object]:
+    return "-H", lab.hostfile
+
+
+def test_it_is_no_linux(mac: ForeignMachine) -> None:
+    """Else the others would show nothing."""
+    code = (
+        "import os, platform, resource, socket, sys; print(sys.platform, platform.system(), platform.machine(),"
+        " os.listdir('/proc'), hasattr(os, 'memfd_create'), hasattr(socket, 'TCP_KEEPIDLE'),"
+        " resource.getrlimit(resource.RLIMIT_NOFILE)[0], os.path.exists('MY project'))"
+    )
+    argv = mac.argv()
+    at = argv.index("-m")
+    for options in ((), ("-I", "-S")):
+        shown = subprocess.run([*argv[:at], *options, "-c", code], capture_output=True, text=True, check=True).stdout
+        assert shown.split() == ["darwin", "Darwin", "arm64", "[]", "False", "False", "256", "True"]
+
+
+def test_doctor_trust_and_install(mac: ForeignMachine, lab: Lab, hosts: tuple[str, object]) -> None:
+    found = json.loads(mac.call("doctor", *hosts, "--json", rc=None).out)
+    assert all(host["facts"]["cpu"]["arch"] == "x86_64" for host in found["hosts"]), found["hosts"]
+    trusted = json.loads(mac.call("trust", *hosts, "--json").out)
+    assert {host["status"] for host in trusted["hosts"]} == {"changed"}
+    report = json.loads(
+        mac.call(
+            "install", *hosts, "--wheelhouse", mac.root / "My Wheels", "--offline", "--stack", "torch", "--json"
+        ).out
+    )
+    assert {host["status"] for host in report["hosts"]} == {"changed"}
+    assert not any((mac.root / "private/var/T").iterdir()), "the agent's file is removed"
+
+
+def test_sync_sends_what_linux_would(mac: ForeignMachine, lab: Lab, hosts: tuple[str, object]) -> None:
+    assert "2 files uploaded" in mac.call("sync", *hosts, mac.disk / "My Project").out
+    assert "node[1-2]: ok" in mac.call("sync", *hosts, mac.disk / "MY PROJECT").out, "one project, however it is typed"
+    names = on_host(lab.hosts[0], "ls -A .ipexctl/code/*/").split()
+    assert {"train.py", unicodedata.normalize("NFC", "café.txt")} <= set(names)
+    assert not {"._train.py", ".DS_Store"} & set(names)
+
+
+def test_run_attach_logs_why_and_fetch(mac: ForeignMachine, lab: Lab, hosts: tuple[str, object]) -> None:
+    project = mac.disk / "My Project"
+    ran = mac.call("run", *hosts, *RUN, "train.py", cwd=project)
+    assert {f"[{rank}] rank {rank} of Linux" in ran.out for rank in (0, 1)} == {True}
+    assert "rank 1 of Linux" in mac.call("attach", "last", cwd=project).out
+    fetched = mac.call("fetch", "last", project / "out", "--results", "--json", rc=1)
+    failed = {failure["name"] for host in json.loads(fetched.out)["hosts"] for failure in host["failed"]}
+    assert failed == {"model"}
+    assert {path.read_text() for path in (project / "out").rglob("Model")} == {"Model"}
+    assert len([*(project / "OUT").rglob("log")]) == 2
+    break_host(lab.hosts[0], "sshd-dead")
+    try:
+        assert "rank 1 of Linux" in mac.call("logs", "last", rc=None).out
+        assert "copy on the control machine" in mac.call("why", "last", rc=None).out
+    finally:
+        mend_host(lab.hosts[0])
+
+
+@pytest.mark.signals
+def test_ctrl_c_stops_a_run(mac: ForeignMachine, lab: Lab, hosts: tuple[str, object], tmp_path: Path) -> None:
+    with (tmp_path / "out").open("wb") as out:
+        call = mac.begin("run", *hosts, *RUN, "--cwd", ".", "My Project/train.py", "wait", stdout=out, stderr=out)
+    said = tmp_path / "out"
+    wait_until(lambda: said.read_text().count("of Linux") == 2, 30, said.read_text)
+    os.killpg(call.pid, signal.SIGINT)
+    assert call.wait(30) == 130
+    wait_until(lambda: not processes_with(lab, "train.py"), 20, lambda: processes_with(lab, "train.py"))
+
+
+def test_push_and_play(mac: ForeignMachine, lab: Lab, hosts: tuple[str, object]) -> None:
+    data = mac.disk / "data"
+    (data / "Sub dir").mkdir(parents=True)
+    (data / "Sub dir/x").write_bytes(os.urandom(1 << 20))
+    mac.call("push", data, "/home/ipex/data", *hosts)
+    (mac.disk / "site.yml").write_text(
+        "- hosts: all\n  tasks:\n"
+        "    - copy: {content: 'of {{ inventory_hostname }}', dest: '~/played'}\n"
+        "    - shell: cat ~/played\n      register: shown\n"
+        "    - debug: {msg: '{{ shown.stdout | upper }}'}\n"
+    )
+    assert "OF NODE2" in mac.call("play", "site.yml", *hosts).out
+    for host in lab.hosts:
+        assert on_host(host, "cat played; ls data/*") == f"of {host.name}x\n"
+
+
+@pytest.mark.parametrize(
+    ("call", "rc"),
+    [(("run", "--hosts", "localhost", "x.py"), 3), (("doctor",), 3), (("exec", "id"), 3), (("lab", "up"), 2)],
+)
+def test_what_needs_linux_is_refused_in_one_line_with_what_to_do(
+    mac: ForeignMachine, call: tuple[str, ...], rc: int
+) -> None:
+    (mac.disk / "x.py").touch()
+    refused = mac.call(*call, rc=rc)
+    shown = (refused.out + refused.err).splitlines()
+    assert len([line for line in shown if "Linux" in line]) == 2, shown
+    assert "hosts run Linux" in str(shown) or "a lab needs Linux" in str(shown)

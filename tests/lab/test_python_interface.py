@@ -1,0 +1,68 @@
+"""`import ipexctl` on real hosts: in a thread, within a running event loop, and with Ctrl-C in a wait."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import ipexctl
+from ipexctl.extras.lab.labs import LabSpec
+from lab_run_helpers import WAIT_SCRIPT, Cluster
+
+LAB = LabSpec(hosts=2)
+OPTIONS: dict[str, Any] = {"python": "/usr/bin/python3", "omp": 1, "ppn": 1, "launcher": "direct"}
+SCRIPT = "import os, sys; print('rank', os.environ['RANK'], *sys.argv[1:])"
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(240)]
+
+
+@pytest.fixture
+def hosts(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> ipexctl.Cluster:
+    """The hosts of the lab, seen from the project's directory."""
+    monkeypatch.chdir(cluster.project)
+    for name, value in cluster.env.items():
+        monkeypatch.setenv(name, value)
+    cluster.write("train.py", SCRIPT)
+    cluster.write("wait.py", WAIT_SCRIPT)
+    return ipexctl.Cluster.from_hostfile(cluster.lab.hostfile, home=None)
+
+
+@pytest.mark.core
+def test_several_threads_start_runs_that_wait_for_each_other(hosts: ipexctl.Cluster) -> None:
+    def train(rate: str) -> tuple[int, list[str]]:
+        run = hosts.run("train.py", [rate], exclusive=True, wait=100, **OPTIONS)
+        return run.wait().exit_code, [line.text for line in run.logs(0)]
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(train, ("a", "b"))) == [(0, ["rank 0 a"]), (0, ["rank 0 b"])]
+
+
+def test_calls_within_a_running_event_loop_see_all_events(hosts: ipexctl.Cluster) -> None:
+    async def cell() -> list[Any]:
+        printed = hosts.exec(["hostname"])
+        assert [host.stdout.strip() for host in printed.hosts] == ["node1", "node2"]
+        run = await asyncio.to_thread(hosts.run, "train.py", **OPTIONS)
+        return list(run.events())
+
+    events = asyncio.run(cell())
+    chunks = [event.data for event in events if isinstance(event, ipexctl.Chunk)]
+    assert sorted(b"".join(chunks).splitlines()) == [b"rank 0", b"rank 1"]
+    assert isinstance(events[-1], ipexctl.RunEnded)
+    assert events[-1].exit_code == 0
+
+
+@pytest.mark.signals
+@pytest.mark.parametrize(("on_interrupt", "is_over"), [("detach", False), ("stop", True)])
+def test_ctrl_c_in_a_wait_leaves_the_run_or_stops_it(hosts: ipexctl.Cluster, on_interrupt: Any, is_over: bool) -> None:
+    run = hosts.run("wait.py", **OPTIONS)
+    main = threading.main_thread().ident or 0
+    threading.Timer(2.0, signal.pthread_kill, (main, signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        run.wait(on_interrupt=on_interrupt)
+    assert run.wait(timeout=1).is_over == is_over
+    assert run.stop().status.is_over
+    assert ipexctl.Run.find("last").why().record.id == run.id

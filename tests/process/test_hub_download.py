@@ -1,0 +1,183 @@
+"""The download from a hub, by the real huggingface_hub, and what a hub may do to it: refuse, cut, send wrong bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from env_helpers import start
+from hub_server import Hub, Repo
+from ipexctl.node.common.hub_cache import CACHE, misplaced
+from ipexctl.node.files.manifest import read_entries
+
+SIZE = 9_000_000
+TOKEN = "hf_of_the_test"
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    with Hub(tmp_path / "hub") as hub:
+        large = random.Random(1).randbytes(SIZE)
+        hub.add("model", "org/tiny", {"config.json": b"{}", "a/vocab.txt": b"a b\n", "model.safetensors": large})
+        hub.add("model", "org/private", {"config.json": b"{}", "model.safetensors": large}, token=TOKEN)
+        hub.add("model", "org/gated", {"config.json": b"{}"}, token=TOKEN, gated=True)
+        hub.add("dataset", "org/text", {f"part-{number:03}.txt": b"%d" % number for number in range(120)})
+        yield hub
+
+
+def request_of(hub: Hub, home: Path, name: str, **more: Any) -> dict[str, Any]:
+    kind = more.pop("kind", "model")
+    repos = [{"kind": kind, "repo_id": name, "revision": more.pop("revision", "main")}]
+    base = {"home": str(home), "repos": repos, "include": [], "endpoint": hub.endpoint, "token": "", "dry_run": False}
+    return {**base, **more}
+
+
+def begin(request: dict[str, Any]) -> subprocess.Popen[bytes]:
+    return start("files.hub_download", "download", request, python=sys.executable)
+
+
+def download(hub: Hub, home: Path, name: str, **more: Any) -> dict[str, Any]:
+    """The last event of the agent."""
+    out, err = begin(request_of(hub, home, name, **more)).communicate(timeout=60)
+    assert out.strip(), err
+    last: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return last
+
+
+def check(reply: dict[str, Any], repo: Repo, home: Path) -> None:
+    """What the answer lists is there, and it is what the hub has."""
+    assert reply["event"] == "done", reply
+    (found,) = reply["snapshots"]
+    entries = read_entries(found["entries"].encode())
+    assert misplaced(entries, found["folder"]) == ""
+    snapshot = home / CACHE / found["folder"] / "snapshots" / repo.commit
+    assert {name: (snapshot / name).read_bytes() for name in repo.files()} == {
+        name: (repo.path / name).read_bytes() for name in repo.files()
+    }
+    assert {entry.path for entry in entries if entry.kind == "l"} == {
+        f"{found['folder']}/snapshots/{repo.commit}/{name}" for name in repo.files()
+    }
+
+
+def test_a_second_download_asks_once_and_moves_nothing(hub: Hub, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    for kind, name in (("model", "org/tiny"), ("dataset", "org/text")):
+        check(download(hub, home, name, kind=kind), hub.repos[(kind, name)], home)
+        hub.requests.clear()
+        hub.storage_requests.clear()
+        again = download(hub, home, name, kind=kind)
+        check(again, hub.repos[(kind, name)], home)
+        assert again["snapshots"][0]["downloaded"] == 0
+        assert [path for _, path, _ in hub.requests if "/resolve/" in path] == []
+        assert hub.storage_requests == []
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "words"),
+    [
+        ("org/none", {}, ("401", "Repository not found", "HF_TOKEN", "/org/none")),
+        ("org/private", {}, ("401", "Repository not found", "HF_TOKEN")),
+        ("org/private", {"token": "hf_wrong"}, ("401", "Invalid credentials", "HF_TOKEN")),
+        ("org/gated", {}, ("401", "restricted", "ask for access on", "/org/gated", "HF_TOKEN")),
+        ("org/tiny", {"revision": "v9"}, ("404", "Invalid rev id", "v9", "branches and tags")),
+        ("org/tiny", {"include": ["*.bin"]}, ("no file that matches *.bin", "--include")),
+        ("org/tiny", {"endpoint": "http://127.0.0.1:9"}, ("127.0.0.1:9", "run it again")),
+    ],
+)
+def test_a_refusal_has_the_hubs_words_and_the_line_to_type(
+    hub: Hub, tmp_path: Path, name: str, more: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    reply = download(hub, tmp_path / "home", name, **more)
+    assert reply["event"] == "failed"
+    text = f"{reply['reason']} {reply['fix']}"
+    assert [word for word in words if word not in text] == [], text
+    assert "hf_wrong" not in text
+
+
+def test_a_token_reads_what_is_private_and_goes_to_no_storage(hub: Hub, tmp_path: Path) -> None:
+    for name in ("org/private", "org/gated"):
+        reply = download(hub, tmp_path / "home", name, token=TOKEN)
+        check(reply, hub.repos[("model", name)], tmp_path / "home")
+        assert TOKEN not in json.dumps(reply)
+    assert {login for _, _, login in hub.requests} == {f"Bearer {TOKEN}"}
+    kept = subprocess.run(["grep", "-r", TOKEN, str(tmp_path / "home")], capture_output=True, check=False)
+    assert kept.returncode == 1
+
+
+def set_cuts(hub: Hub) -> None:
+    hub.faults.cut_after, hub.faults.cuts = 3_000_000, 2
+
+
+def set_too_many(hub: Hub) -> None:
+    hub.faults.too_many, hub.faults.retry_after = 2, 1
+
+
+def set_wrong_bytes(hub: Hub) -> None:
+    hub.faults.wrong_bytes = 1
+
+
+@pytest.mark.parametrize("fault", [set_cuts, set_too_many, set_wrong_bytes])
+def test_a_fault_of_the_hub_that_passes_is_survived(hub: Hub, tmp_path: Path, fault: Callable[[Hub], None]) -> None:
+    fault(hub)
+    check(download(hub, tmp_path / "home", "org/tiny"), hub.repos[("model", "org/tiny")], tmp_path / "home")
+    ranges = [wanted for _, wanted in hub.storage_requests if wanted]
+    assert ranges == ([f"bytes={2 << 20}-", f"bytes={4 << 20}-"] if fault is set_cuts else [])
+
+
+def test_bytes_that_are_always_wrong_are_refused_and_nothing_is_named(hub: Hub, tmp_path: Path) -> None:
+    hub.faults.wrong_bytes = 9
+    reply = download(hub, tmp_path / "home", "org/tiny")
+    assert reply["event"] == "failed"
+    assert "model.safetensors" in reply["reason"]
+    assert list((tmp_path / "home" / CACHE).glob("models--org--tiny/snapshots/*/model.safetensors")) == []
+
+
+def test_a_damaged_blob_is_downloaded_again_alone(hub: Hub, tmp_path: Path) -> None:
+    home, repo = tmp_path / "home", hub.repos[("model", "org/tiny")]
+    check(download(hub, home, "org/tiny"), repo, home)
+    for name in ("config.json", "model.safetensors"):
+        blob = home / CACHE / "models--org--tiny" / "blobs" / repo.blob(name)
+        blob.write_bytes(blob.read_bytes()[:-1] + b"?")
+    hub.requests.clear()
+    check(download(hub, home, "org/tiny"), repo, home)
+    files = {path.rpartition("/")[2] for method, path, _ in hub.requests if "/resolve/" in path}
+    assert files == {"config.json", "model.safetensors"}
+
+
+@pytest.mark.parametrize(
+    ("names", "links"),
+    [(["../../../../evil"], {}), (["/etc/evil"], {}), (["a/../../evil"], {}), ([], {"config.json": "../../../evil"})],
+)
+def test_names_of_a_hub_lead_nowhere(hub: Hub, tmp_path: Path, names: list[str], links: dict[str, str]) -> None:
+    hub.faults.names, hub.faults.links = names, links
+    reply = download(hub, tmp_path / "home", "org/tiny")
+    assert reply["event"] == "failed", reply
+    assert "evil" in reply["reason"]
+    assert list(tmp_path.rglob("*evil*")) == []
+
+
+def test_a_download_that_was_killed_goes_on_at_its_last_byte(hub: Hub, tmp_path: Path) -> None:
+    home, repo = tmp_path / "home", hub.repos[("model", "org/tiny")]
+    partial = home / CACHE / "models--org--tiny" / "blobs" / f"{repo.blob('model.safetensors')}.incomplete"
+    hub.faults.cut_after, hub.faults.cuts = 4 << 20, 1
+    process = begin(request_of(hub, home, "org/tiny"))
+    deadline = time.monotonic() + 30
+    while not (partial.exists() and partial.stat().st_size >= 4 << 20) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    have = partial.stat().st_size
+    assert 4 << 20 <= have < SIZE
+    hub.storage_requests.clear()
+    check(download(hub, home, "org/tiny"), repo, home)
+    assert hub.storage_requests == [("/model/org/tiny/model.safetensors", f"bytes={have}-")]

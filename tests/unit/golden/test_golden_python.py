@@ -1,0 +1,58 @@
+"""The names of `import ipexctl` with their signatures: a promise to programs."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+
+from golden_file import Case, golden_diff
+
+import ipexctl
+from ipexctl.remote.progress import ignore_event
+from measures import ROOT
+
+HANDLES = ("Cluster", "Run")
+
+
+def _cases() -> Iterator[Case]:
+    for name in HANDLES:
+        value = getattr(ipexctl, name)
+        members = {"": value.__init__} | {member: of for member, of in vars(value).items() if member[0] != "_"}
+        for member, of_class in members.items():
+            yield Case(f"{name}.{member}".rstrip("."), _signature(of_class))
+    for name in sorted(set(ipexctl.__all__) - {*HANDLES, "__version__"}):
+        value = getattr(ipexctl, name)
+        yield Case(name, " ".join(getattr(value, "__annotations__", ())) or str(inspect.signature(value.__init__)))
+
+
+def _signature(member: object) -> str:
+    if isinstance(member, property):
+        return "a property"
+    function = member.__func__ if isinstance(member, classmethod) else member
+    assert callable(function)
+    text = str(inspect.signature(function)).replace(repr(ignore_event), "ignored").replace("'", "")
+    return text.replace(", ", ",\n")
+
+
+def _fields(path: str, *names: str) -> dict[str, str]:
+    """The fields of classes, as their source has them, by name."""
+    tree = ast.parse((ROOT / path).read_text())
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name in names]
+    fields = [field for node in classes for field in node.body if isinstance(field, ast.AnnAssign)]
+    return {ast.unparse(field.target): ast.unparse(field.annotation) for field in fields}
+
+
+def test_signatures_are_those_that_were_promised() -> None:
+    path = "ipexctl/api/cluster.py"
+    keywords = [
+        Case(name, "\n".join(map(": ".join, _fields(path, name).items()))) for name in ("HostKeywords", "StackKeywords")
+    ]
+    assert golden_diff("python", [*_cases(), *keywords]) == ""
+
+
+def test_keywords_of_a_run_are_the_options_of_the_spec() -> None:
+    declared = _fields("ipexctl/spec.py", "RankOptions", "StartOptions", "RunOptions")
+    declared |= _fields("ipexctl/sync_options.py", "SyncOptions")
+    expected = {name: kind.replace("tuple[str, ...]", "Sequence[str]") for name, kind in declared.items()}
+    assert _fields("ipexctl/spec.py", "RunKeywords") == expected | {"cwd": "str | Path | None"}

@@ -1,0 +1,122 @@
+"""`import ipexctl`: what a call refuses before a host is touched, Ctrl-C, and what an import costs."""
+
+from __future__ import annotations
+
+import ast
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ipexctl
+from ipexctl.api.interruptible import interruptible
+from ipexctl.remote.cancel import Cancel
+from measures import ROOT, modules
+
+_TOUCHING = (
+    "ipexctl.doctor.run",
+    "ipexctl.facts.gather",
+    "ipexctl.files.push",
+    "ipexctl.remote.execute",
+    "ipexctl.remote.session_pool",
+    "ipexctl.run.dump",
+    "ipexctl.run.stop",
+    "ipexctl.run.uninstall",
+    "ipexctl.run.why.why",
+    "ipexctl.stack.download",
+    "ipexctl.stack.env.envs",
+    "ipexctl.stack.install",
+    "ipexctl.sync.sync",
+    "ipexctl.trust.setup",
+)
+"""Modules that touch hosts."""
+_FOLLOWING = {("ipexctl/cli/watch.py", "ipexctl.run.stop"), ("ipexctl/cli/watch.py", "ipexctl.run.why.why")}
+"""`watch.py` decides what a signal means for a run: it stops it, and reads the cause from the copy."""
+
+
+def test_commands_reach_hosts_through_api_alone() -> None:
+    found = set()
+    for path, tree in modules().items():
+        if path.startswith("ipexctl/cli/"):
+            of_types = {id(part) for node in ast.walk(tree) if isinstance(node, ast.If)
+                        and ast.unparse(node.test) == "TYPE_CHECKING" for part in ast.walk(node)}  # fmt: skip
+            imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and id(node) not in of_types)
+            found |= {(path, str(node.module)) for node in imports if node.module in _TOUCHING}
+    assert found == _FOLLOWING
+    assert all((ROOT / module.replace(".", "/")).with_suffix(".py").is_file() for module in _TOUCHING)
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "train.py").write_text("print(1)\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "fix"),
+    [
+        ({"wire": "bf17"}, "wire='bf17'", "'fp32' or 'bf16' or 'int8'"),
+        ({"ppn": 0}, "--ppn 0", "--ppn 1"),
+        ({"ppn": True}, "ppn=True", "int or None"),
+        ({"pnn": 1}, "'pnn'", "'ppn'"),
+        ({"exclude": "*.pt"}, "exclude='*.pt'", "a list of str"),
+        ({"export": ["1=2"]}, "-x '1=2'", "-x NAME=VALUE"),
+        ({"python": "/usr/bin/python3", "with_": ["peft"]}, "--with", "--python"),
+        ({"module": "train"}, "one of script", "train.py"),
+        ({"cwd": "nowhere"}, "nowhere", ""),
+    ],
+)
+def test_a_wrong_run_is_refused_before_a_host_is_touched(project: Path, options: Any, text: str, fix: str) -> None:
+    with pytest.raises(ipexctl.UserError) as caught:
+        ipexctl.Cluster(["nowhere.invalid"]).run("train.py", **options)
+    error = caught.value
+    assert (text in error.message, fix in error.fix, error.exit_code) == (True, True, 2)
+    assert error.__notes__ == ([error.fix] if error.fix else [])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"forks": 0}, {"host_keys": "never"}, {"transport": "rsh"}, {"timeout": 0}, {"port": 0}, {"hostfile": "hosts"}],
+)
+def test_impossible_hosts_are_refused(project: Path, options: Any) -> None:
+    with pytest.raises(ipexctl.UserError):
+        ipexctl.Cluster(["node1"], **options)
+
+
+def test_a_program_reads_no_hosts_of_the_command_line(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "hostfile").write_text("node1\nnode2\n")
+    monkeypatch.setenv("IPEXCTL_HOSTFILE", str(project / "hostfile"))
+    assert [host.name for host in ipexctl.Cluster().hosts] == ["localhost"]
+    assert [host.name for host in ipexctl.Cluster.from_hostfile("hostfile", limit="node2").hosts] == ["node2"]
+
+
+def test_output_of_each_host_is_in_the_report() -> None:
+    (host,) = ipexctl.Cluster().exec("echo out; echo err >&2; exit 3").hosts
+    assert (host.stdout, host.stderr, host.rc, host.status) == ("out\n", "err\n", 3, "failed")
+
+
+@pytest.mark.signals
+def test_ctrl_c_cancels_the_work_and_waits_for_its_end() -> None:
+    ended: list[str] = []
+
+    def work(cancel: Cancel) -> None:
+        main = threading.main_thread().ident or 0
+        threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT)).start()
+        try:
+            cancel.sleep(20)
+        finally:
+            ended.append("work")
+
+    with pytest.raises(KeyboardInterrupt):
+        interruptible(work, lambda: ended.append("after"))
+    assert ended == ["work", "after"]
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Clutser'"):
+        getattr(ipexctl, "Clutser")  # noqa: B009  # a type checker would refuse it
+    assert set(ipexctl.__all__) <= set(dir(ipexctl))
