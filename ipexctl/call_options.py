@@ -24,7 +24,7 @@ Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 _COMMAND: Final = re.compile(
     r"(?<!\bunder )(?<!\bof )(?<!\blast )\bipexctl (doctor|envs|exec|install|push|run|sync|trust)\b"
-    r"(?! (?:does|refuses|sets|starts|uses)\b)(?P<rest>(?:(?!\bipexctl )(?:'[^']*'|[^;']))*)"
+    r"(?! (?:--resume|does|refuses|sets|starts|uses)\b)(?P<rest>(?:(?!\bipexctl )(?:'[^']*'|[^;']))*)"
 )
 """A command to type, with the rest of its clause."""
 _LIMIT: Final = re.compile(r"(?:--limit|-l) ('[^']*'|\S+)")
@@ -86,6 +86,12 @@ class CallOptions:
             ),
             self.run,
         )
+
+    def without(self, hosts: Sequence[str]) -> CallOptions:
+        """The same without these hosts."""
+        pairs = dict(_pairs(self.hosts))
+        limit = ",".join((*filter(None, (pairs.pop("-l", ""),)), *(f"!{host}" for host in hosts)))
+        return CallOptions(_text((*pairs.items(), *((("-l", limit),) if limit else ()))), self.run)
 
     def _command(self, match: re.Match[str]) -> str:
         verb, rest = match[1], match["rest"]

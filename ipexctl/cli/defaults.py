@@ -72,7 +72,7 @@ _VARIABLES: Final = (
 )
 """Environment variables that the commands read, and the option that each stands for, in order of precedence."""
 
-_ALTERNATIVES: Final = (
+ALTERNATIVES: Final = (
     {"hosts", "hostfile"},
     {"hosts", "hostfile", "inventory"},
     {"torch", "stack"},
@@ -89,6 +89,7 @@ _NO_DEFAULTS: Final = {
     "json": "type --json in the calls that need it",
     "events": "type --events in the calls that need it",
     "inventory": "use hostfile",
+    "resume_run": "type --resume RUN in the calls that need it",
     "config": "type --config FILE in the calls that need it",
     CLUSTER: "choose a cluster by -c NAME or $IPEXCTL_CLUSTER; hosts at the top of the file need none",
 }
@@ -313,7 +314,7 @@ def effective(
             layers.insert(0, {name: setting._replace(is_chosen=True) for name, setting in chosen.items()})
         else:
             layers.insert(0, {**chosen, CLUSTER: ConfiguredValue(named, f"${CLUSTER_VARIABLE}")})
-    return _first_of([*layers, *of_files], set(given), [group for group in _ALTERNATIVES if group <= names])
+    return _first_of([*layers, *of_files], set(given), [group for group in ALTERNATIVES if group <= names])
 
 
 def _first_of(

@@ -13,6 +13,7 @@ import contextlib
 import os
 import shlex
 from dataclasses import dataclass, fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 
 _OTHER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "What to run": ("words", "module", "dry_run"),
+    "What to run": ("words", "module", "resume_run", "dry_run"),
     "Where": ("hostfile", "hosts", "cluster", "config", "limit", "home", "accelerate_config"),
     "Slurm": ("slurm", "partition", "nodes", "time", "account", "qos", "requeue", "sbatch"),
     "Environment": ("install", "stack", "torch", "packages", "requirements", "no_requirements", "export", "env_file"),
@@ -90,22 +91,27 @@ class ScriptCommand(ConfiguredCommand):
                     formatter.write_dl(rows)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        options, words = self.split(args)
+        ctx.obj = {"dashes": words[:1] == ["--"]}
+        return super().parse_args(ctx, [*chain.from_iterable(options), *words])
+
+    def split(self, args: list[str]) -> tuple[list[tuple[str, ...]], list[str]]:
+        """The options before the script, each with its value, and what is the script's."""
         with_value = {
             option
             for param in self.params
             if not getattr(param, "is_flag", True) and not getattr(param, "count", False)
             for option in param.opts
         }
-        index = 0
+        options, index = list[tuple[str, ...]](), 0
         while index < len(args) and args[index] != "--" and args[index].startswith("-") and args[index] != "-":
             args = [*args[:index], *_own_option(args[index]), *args[index + 1 :]]
             has_value = args[index] in with_value
-            index += 2 if has_value else 1
-            if has_value and args[index - 2] in ("-m", "--module"):
-                args = [*args[:index], "--", *args[index:]]
-                break
-        ctx.obj = {"dashes": index < len(args) and args[index] == "--"}
-        return super().parse_args(ctx, args)
+            options.append(tuple(args[index : index + 1 + has_value]))
+            index += 1 + has_value
+            if has_value and options[-1][0] in ("-m", "--module"):
+                return options, ["--", *args[index:]]
+        return options, args[index:]
 
 
 def _own_option(argument: str) -> list[str]:

@@ -23,8 +23,9 @@ import typer
 
 from ipexctl.api.run import Followed, FollowedRun, RunWatcher
 from ipexctl.api.run import run as run_call
-from ipexctl.cli.launch_options import LaunchLine, ScriptCommand, read_launch_call, refuse_plan
+from ipexctl.cli.launch_options import LaunchLine, read_launch_call, refuse_plan
 from ipexctl.cli.options import PACKAGES, REQUIREMENTS, SUMMARY, Output, PlanOutput, ViewOptions, command, flag, option
+from ipexctl.cli.resume import RESUME, ResumingCommand, on_hosts_left
 from ipexctl.cli.summary_file import check_summary, write_summary, write_summary_of_run
 from ipexctl.errors import UserError
 from ipexctl.extensions import addition
@@ -61,10 +62,11 @@ class RunLine(LaunchLine):
     output: PlanOutput
 
 
-@command(cls=ScriptCommand, no_args_is_help=True, context_settings={"allow_interspersed_args": False})
+@command(cls=ResumingCommand, no_args_is_help=True, context_settings={"allow_interspersed_args": False})
 def run_command(
     *,
     ctx: typer.Context,
+    resume_run: str | None = RESUME,
     install: bool = flag("--install", "Install the environment on hosts that lack it."),
     packages: list[str] | None = PACKAGES,
     requirements: list[Path] | None = REQUIREMENTS,
@@ -112,7 +114,9 @@ def run_command(
     from ipexctl.run.start.request import check_packages
 
     check_packages(spec)
-    call = replace(call, spec=spec)
+    call = replace(call, spec=spec, typed=ctx.obj["typed"])
+    if resume_run is not None:
+        call = on_hosts_left(call, ctx.obj["resumed"], line, ctx.obj["given"], output)
     outcome.begin_events(view, call.ranks, quiet=output.quiet)
     for note in call.notes:
         output.print_note(f"note: {note}")

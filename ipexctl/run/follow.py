@@ -213,11 +213,12 @@ class Follower:
         self._is_away = True
         now = time.monotonic()
         step = self._absence.on_loss(now)
-        name, run = self._record.node0.name, self._record.id
+        name, run, again = self._record.node0.name, self._record.id, self._record.resume_command
         if step == "over":
             raise NotReachedAgain(
                 self._absence.end_reason(run, error.reason),
-                f"when {name} answers again: ipexctl attach {run}, or, if the run has ended: ipexctl why {run}",
+                f"when {name} answers again: ipexctl attach {run}, or, if the run has ended: ipexctl why {run}"
+                + (f"; without it, on the hosts that are left: {again}" if again else ""),
                 error,
             )
         if text := self._absence.notice(step, name, error.reason, now):

@@ -81,6 +81,14 @@ class RunRecord:
     """The project's directory on the control machine."""
     is_trial: bool = False
     """One of `autotune`, which removes it; `last` never means it while another run is known."""
+    typed_options: tuple[str, ...] = ()
+    """The words of its `ipexctl run` up to the script, for --resume."""
+    typed_words: tuple[str, ...] = ()
+    """Those after them: the script and its arguments."""
+    typed_in: str = ""
+    """The directory of that call; empty: no call of `ipexctl run` began it, or one of an older version did."""
+    first_world_size: int = 0
+    """The ranks of the first run, if it has begun another one anew; else 0."""
 
     @property
     def call_options(self) -> CallOptions:
@@ -94,6 +102,11 @@ class RunRecord:
     @property
     def rundir(self) -> str:
         return f"{self.home}/runs/{self.id}"
+
+    @property
+    def resume_command(self) -> str:
+        """The command that begins it anew on the hosts that are left; empty if none does."""
+        return f"ipexctl run --resume {self.id}" if self.typed_in and not self.job and len(self.hosts) > 1 else ""
 
 
 def stem_of(script: str) -> str:

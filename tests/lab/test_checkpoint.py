@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.extras.lab.labs import LabSpec
+from ipexctl.extras.lab.labs import LabSpec, break_host
 from lab_run_helpers import Cluster, by_rank
 from message_data import missing
 
@@ -167,3 +167,48 @@ def test_links_of_the_user_and_absolute_paths_in_the_call_are_followed(cluster: 
     assert {lines[-1] for lines in by_rank(named.out).values()} == {"has weights"}
     cluster.write("ipexctl.toml", f'[run]\ncheckpoint = "{path}"\n')
     assert missing(cluster.run("--ppn", "1", "placed.py", path, rc=2).err, "ipexctl.toml:2 checkpoint") == []
+
+
+ON_EACH_HOST = """\
+import os, time, zipfile
+
+rank, step = int(os.environ["RANK"]), 0
+if os.path.exists("kept/last.pt"):
+    step = int(zipfile.ZipFile("kept/last.pt").read("step"))
+print("from", step, os.environ["WORLD_SIZE"], "of", os.environ["IPEXCTL_FIRST_WORLD_SIZE"], flush=True)
+last = 20 if step < 20 else step + 1
+os.makedirs("kept", exist_ok=True)
+while step < last:
+    step += 1
+    with zipfile.ZipFile("kept/new", "w") as archive:
+        archive.writestr("step", str(step))
+    os.replace("kept/new", "kept/last.pt")
+print("at", step, flush=True)
+if last == 20:
+    time.sleep(600)
+"""
+
+
+def test_run_that_lost_node0_is_resumed_on_the_hosts_that_are_left(cluster: Cluster) -> None:
+    cluster.write("each.py", ON_EACH_HOST)
+    options = ("-n", "3", "--min-hosts", "2", "--max-restarts", "3", "--checkpoint", "kept", "--reconnect", "5")
+    began = cluster.begin(*options, "--connect-timeout", "3", "each.py", cluster.marker)
+    began.wait_for("at 20", times=3)
+    run = began.id
+    alive = cluster.call("run", "--resume", "last")
+    assert missing(alive.err, f"{run} is alive on node[1-3] ipexctl stop {run}") == []
+    break_host(cluster.lab.hosts[0], "link-down")
+    cut = cluster.call("run", "--resume", "last")
+    assert missing(cut.err, f"{run} still has processes node[2-3] within a minute ipexctl run --resume {run}") == []
+    assert began.end(timeout=90) == 3
+    assert f"on the hosts that are left: ipexctl run --resume {run}" in began.said()
+    cluster.wait_until_gone(75, cluster.marker)
+    assert f"ipexctl run --resume {run}" in cluster.call("why", "last").out
+    refused = cluster.call("run", "--resume", "last", "--min-hosts", "3")
+    assert (refused.rc, missing(refused.err, "2 hosts of 3 answer --min-hosts 3; node1 --min-hosts 2")) == (3, [])
+    resumed = cluster.call("run", "--resume", "last")
+    assert resumed.rc == 0, resumed.err
+    assert by_rank(resumed.out) == {rank: ["from 20 2 of 3", "at 21"] for rank in range(2)}
+    assert missing(resumed.err, f"node1 is left out run {run} begins anew on node[2-3]") == []
+    again = cluster.call("run", "--resume", "last", "-l", "node3", "--min-hosts", "1", "-n", "1")
+    assert by_rank(again.out) == {0: ["from 21 1 of 3", "at 22"]}, again.err

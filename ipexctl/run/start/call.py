@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.run.ranks import EVERY_RANK, RankSet
@@ -12,6 +12,18 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.run.start.project import ProjectLocation
     from ipexctl.spec import RunSpec
+
+
+class TypedCall(NamedTuple):
+    """The words of a call of `ipexctl run`, for `ipexctl run --resume`."""
+
+    options: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    """Those after them: the script and its arguments."""
+    directory: str = ""
+
+
+NOT_TYPED: Final = TypedCall()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +39,6 @@ class RunCall:
     """The command line options that choose the same hosts and environment, for suggested commands."""
     notes: tuple[str, ...] = ()
     """What the user should know about the call."""
+    typed: TypedCall = NOT_TYPED
+    first_world_size: int = 0
+    """The ranks of the first run, if this call begins another one anew."""

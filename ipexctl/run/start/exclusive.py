@@ -29,12 +29,13 @@ from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.text import rough_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from concurrent.futures import Future
 
     from ipexctl.hosts.host import Host
     from ipexctl.node.common.frames import StreamName
     from ipexctl.remote.cancel import Cancel
+    from ipexctl.remote.fanout import Outcome
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
 
@@ -94,7 +95,7 @@ class HostLocks:
     def _look(self) -> tuple[dict[str, Look], Obstacles]:
         looks: dict[str, Look] = {}
         away: dict[str, HostError] = {}
-        for outcome in self._pool.each(self._hosts, lambda _, session: _look_at(session, self._pool.cancel)):
+        for outcome in look_at_runs(self._hosts, self._pool):
             if outcome.result is not None:
                 looks[outcome.host.name] = outcome.result
             elif outcome.error is not None:
@@ -140,6 +141,11 @@ class HostLocks:
         for stdin, _ in self._processes:
             stdin.end()
         wait([held for _, held in self._processes], _END_SECONDS)
+
+
+def look_at_runs(hosts: Sequence[Host], pool: SessionPool) -> Iterator[Outcome[Host, Look]]:
+    """The runs that are alive on each host."""
+    return pool.each(hosts, lambda _, session: _look_at(session, pool.cancel))
 
 
 def _look_at(session: Session, cancel: Cancel) -> Look:

@@ -73,6 +73,10 @@ def run_record(
         job=context.job,
         project=str(call.project.root),
         is_trial=call.spec.trial,
+        typed_options=call.typed.options,
+        typed_words=call.typed.words,
+        typed_in=call.typed.directory,
+        first_world_size=call.first_world_size,
     )
 
 
@@ -119,7 +123,7 @@ def launch_records(
         id=record.id,
         rundir=record.rundir,
         checkpoint=start.checkpoint,
-        first_world_size=start.world_size,
+        first_world_size=record.first_world_size or start.world_size,
     )
     return LaunchRecords(
         record=record,

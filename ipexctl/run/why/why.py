@@ -166,6 +166,8 @@ def _with_call_options(answer: WhyResult) -> WhyResult:
     diagnosis, options = answer.diagnosis, answer.record.call_options
     cause = diagnosis.cause and replace(diagnosis.cause, fix=options.apply(diagnosis.cause.fix))
     after = tuple(map(options.apply, diagnosis.next))
+    if diagnosis.state in ("lost", "unknown"):
+        after += tuple(filter(None, (answer.record.resume_command,)))
     return replace(answer, diagnosis=replace(diagnosis, cause=cause, next=after))
 
 

@@ -13,6 +13,7 @@ from typer.main import get_command
 from doc_blocks import PAGES, ROOT, blocks, our_words, spans
 from ipexctl.cli.app import app as root
 from ipexctl.cli.app import commands, load_command
+from ipexctl.errors import UserError
 from ipexctl.launch.launchers.table import LAUNCHERS
 
 FOREIGN_OPTIONS = frozenset(
@@ -71,6 +72,8 @@ def call_error(words: list[str], *, whole: bool) -> str | None:
         if type(error).__name__ in ("Exit", "NoArgsIsHelpError"):
             return None
         if not whole and type(error).__name__ in ("MissingParameter", "BadOptionUsage"):
+            return None
+        if isinstance(error, UserError) and "--resume" in words:  # its RUN is looked up before all else is parsed
             return None
         message = error.format_message() if hasattr(error, "format_message") else repr(error)
         placeholder = type(error).__name__ == "BadParameter" and _PLACEHOLDER.search(message)

@@ -21,6 +21,7 @@ from ipexctl.node.run import host_pool
 from ipexctl.node.run.host_pool import choose_hosts
 from ipexctl.node.run.rank_wrappers import ADDRESSES
 from ipexctl.refusal import Refusal
+from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.begin import LaunchRecords, job_of
 from ipexctl.run.start.pool import check_pool, check_whole, spec_of_all
 from ipexctl.run.start.records import launch_records
@@ -38,7 +39,7 @@ def records(asked: LaunchRequest, planned: LaunchPlan, spec: RunSpec) -> LaunchR
         job="",
     )
     node0 = Host("n", "n")
-    record: Any = SimpleNamespace(id="r", rundir=asked.rundir, script="train.py", env="e", node0=node0, nodes=[node0])
+    record = RunRecord("r", node0, asked.rundir.removesuffix("/runs/r"), "python3", "train.py", "e", nodes=(node0,))
     limits: Any = None
     return launch_records(record, context, planned, spec, limits)
 

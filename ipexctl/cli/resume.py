@@ -1,0 +1,138 @@
+"""`ipexctl run --resume RUN`: puts the words of a run's call in the place of those that are not typed.
+
+In: the options beside --resume, and the run's record, which keeps the words of its call. Out: the words that are parsed
+as if all were typed, and later the `RunCall` for the hosts that answer (`run/start/resume.py` decides). The rules: an
+option that is typed wins, also over its alternatives in the record (`--hosts` over `-H` and `-l`); files, variables and
+the hostfile are read anew, so the call is made in the directory of the first one; no host is contacted before the words
+are checked.
+"""
+
+from __future__ import annotations
+
+import shlex
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from ipexctl.cli import complete
+from ipexctl.cli.defaults import ALTERNATIVES, CLUSTER
+from ipexctl.cli.launch_options import ScriptCommand
+from ipexctl.cli.options import option
+from ipexctl.errors import CallError, UserError
+from ipexctl.hosts.nodeset import fold
+from ipexctl.refusal import Refusal
+from ipexctl.remote.outcome import HostError
+from ipexctl.run.start.call import TypedCall
+from ipexctl.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence, Set
+
+    from ipexctl.cli.launch_options import LaunchLine
+    from ipexctl.cli.options import Output
+    from ipexctl.run.registry import RunRecord
+    from ipexctl.run.start.call import RunCall
+
+RESUME: Final = option(
+    "--resume RUN",
+    "Begin a run anew, with its options and its script, on those of its hosts that answer.",
+    autocompletion=complete.runs,
+)
+_HOSTS: Final = frozenset(("hosts", "hostfile", CLUSTER))
+_MODULE: Final = ("-m", "--module")
+Words: TypeAlias = "tuple[str, ...]"
+
+
+class ResumingCommand(ScriptCommand):
+    """`run`, which keeps its words for --resume, and takes those of a run with it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        options, words = self.split(args)
+        names = {
+            name: param.name for param in self.params for name in (*param.opts, *param.secondary_opts) if param.name
+        }
+        named = [(_name_of(option, names), option) for option in options]
+        given = frozenset(name for name, _ in named)
+        record = None
+        if "resume_run" in given and "help" not in given and not ctx.resilient_parsing:
+            from ipexctl.run.registry import RunRegistry  # few calls need it
+
+            run = next(option[-1] for name, option in reversed(named) if name == "resume_run")
+            record = RunRegistry().find(run.removeprefix("--resume="))
+            refuse_typed(record, _directory(), "module" in given or bool(words), given)
+            recorded, words = self.split([*record.typed_options, *record.typed_words])
+            options = merged([(_name_of(option, names), option) for option in recorded], named)
+        is_module = bool(options) and options[-1][0] in _MODULE and len(options[-1]) > 1
+        args = super().parse_args(ctx, [*chain.from_iterable(options), *words])
+        own = [option for option in options if _name_of(option, names) != "resume_run"]
+        call = TypedCall(tuple(chain.from_iterable(own)), tuple(words[is_module:]), _directory())
+        ctx.obj |= {"dashes": words[:1] == ["--"], "typed": call, "resumed": record, "given": given}
+        return args
+
+
+def _name_of(option: Words, names: Mapping[str, str]) -> str:
+    """The parameter of an option as it was typed: `--ppn=2`, `--ppn 2`, `-n2`."""
+    word = option[0].partition("=")[0]
+    return names.get(word) or names.get(word[:2], word)
+
+
+def _directory() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:  # the call is refused later
+        return ""
+
+
+def refuse_typed(record: RunRecord, directory: str, has_script: bool, given: Set[str]) -> None:
+    """Raise a UserError for a run that cannot be begun anew, or a call that does not fit it. Pure."""
+    run, away = record.id, "" if given & _HOSTS else f" -l '!{record.node0.name}'"
+    if has_script:
+        raise UserError("--resume has the script of its run", fix=f"leave the script out: ipexctl run --resume {run}")
+    if record.job:
+        raise UserError(
+            f"run {run} was in job {record.job} of the scheduler, which begins a job anew itself",
+            fix="ipexctl submit --requeue; or type its call again in a new job",
+        )
+    if not record.typed_in:
+        raise UserError(
+            f"the record of run {run} lacks the words of its call: it is of a playbook, Python, `submit` or "
+            "ipexctl 0.3",
+            fix=f"type the call again, on the hosts that are left: ipexctl run{away} {printable(record.script)}",
+        )
+    if directory != record.typed_in:
+        raise UserError(
+            f"run {run} was begun in {printable(record.typed_in)}, from which its words are read",
+            fix=f"cd {shlex.quote(record.typed_in)} && ipexctl run --resume {run}",
+        )
+
+
+def merged(recorded: Sequence[tuple[str, Words]], typed: Sequence[tuple[str, Words]]) -> list[Words]:
+    """The recorded options that no typed one sets aside, then the typed ones, and a module last. Pure."""
+    given = {name for name, _ in typed}
+    replaced = set().union(*(group - given for group in ALTERNATIVES if group & given))
+    replaced |= {*_HOSTS, "limit"} if given & _HOSTS else set()
+    options = [*(option for name, option in recorded if name not in replaced), *(option for _, option in typed)]
+    return sorted(options, key=lambda option: option[0] in _MODULE)
+
+
+def on_hosts_left(
+    call: RunCall, record: RunRecord, line: LaunchLine, typed: Collection[str], output: Output
+) -> RunCall:
+    """The call for those of its hosts that answer. Raises a CallError if there are none, or the run is alive."""
+    from ipexctl.cli.hosts import session_pool
+    from ipexctl.run.start.exclusive import look_at_runs
+    from ipexctl.run.start.resume import resumed_call
+
+    known = {host.name for host in call.hosts}
+    hosts = (*call.hosts, *(host for host in (record.node0,) if host.name not in known))
+    with session_pool(line.targets, hosts=hosts, quiet=True) as (pool, interrupt):
+        looks = {outcome.host.name: outcome.error or outcome.result for outcome in look_at_runs(hosts, pool)}
+    interrupt.check()
+    found = resumed_call(call, record, looks, typed)
+    if isinstance(found, Refusal):
+        raise CallError(found.reason, fix=call.options.apply(found.fix), exit_code=found.exit_code)
+    for host in call.hosts:
+        if isinstance(error := looks[host.name], HostError) and host not in found.hosts:
+            output.print_note(f"{host.name} is left out: {error.reason}")
+    output.print_note(f"run {record.id} begins anew on {fold(host.name for host in found.hosts)}")
+    return found

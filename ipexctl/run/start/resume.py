@@ -1,0 +1,83 @@
+"""`run --resume`: what begins a run anew on the hosts that are left. Pure.
+
+In: the call with all hosts of the run, its record, and what a look at each host has shown: the runs that are alive
+there, or an error. Out: the call for the hosts that answer, or a Refusal with what to type. The rules: a run of which
+any host shows a process is alive, and is not begun a second time; a host that cannot be reached is left out, and any
+other error is left to the checks of the start, which name it; the ranks of a host stay as many as they were, a spare
+takes the place of a lost host, and scripts get the world size of the very first run, whose global batch they keep.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.facts.live_runs import Look
+from ipexctl.hosts.nodeset import fold
+from ipexctl.refusal import Refusal
+from ipexctl.remote.outcome import TimedOut, Unreachable
+from ipexctl.run.start.request import check_ranks
+from ipexctl.text import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from ipexctl.hosts.host import Host
+    from ipexctl.remote.outcome import HostError
+    from ipexctl.run.registry import RunRecord
+    from ipexctl.run.start.call import RunCall
+    from ipexctl.spec import RunSpec
+
+NO_ANSWER: Final = (Unreachable, TimedOut)
+
+
+def resumed_call(
+    call: RunCall, record: RunRecord, looks: Mapping[str, Look | HostError | None], typed: Collection[str]
+) -> RunCall | Refusal:
+    """`looks`: by the name of the host, also of the run's node0 if the call leaves that out. `typed`: the options
+    beside --resume. Raises a UserError for options that do not fit the hosts."""
+    node0 = record.node0.name
+    alive = [name for name, look in looks.items() if isinstance(look, Look) and _has_run(look, record.id)]
+    if alive and isinstance(looks[node0], NO_ANSWER):
+        return Refusal(
+            f"run {record.id} still has processes on {fold(alive)}, and its node0 ({node0}) cannot be reached",
+            f"they end within a minute after they have lost {node0}; then: ipexctl run --resume {record.id}",
+            tuple(alive),
+        )
+    if alive:
+        return Refusal(f"run {record.id} is alive on {fold(alive)}", f"ipexctl stop {record.id}", tuple(alive))
+    left = tuple(host for host in call.hosts if not isinstance(looks[host.name], NO_ANSWER))
+    away = tuple(host.name for host in call.hosts if host not in left)
+    if len(left) < (call.spec.min_hosts or 1):
+        least = f", fewer than --min-hosts {call.spec.min_hosts}" if call.spec.min_hosts else ""
+        reason = next(look.reason for look in looks.values() if isinstance(look, NO_ANSWER))
+        return Refusal(
+            f"{counted(len(left), 'host')} of {len(call.hosts)} answer{'s' * (len(left) == 1)}{least}; "
+            f"{fold(away)}: {reason}",
+            f"when more answer: ipexctl run --resume {record.id}"
+            + (f"; or with fewer: ipexctl run --resume {record.id} --min-hosts {len(left)}" if left else ""),
+            away,
+            3,
+        )
+    spec = spec_for(call.spec, call.hosts, left, typed)
+    check_ranks(spec, left, call.ranks)
+    return replace(
+        call,
+        hosts=left,
+        spec=spec,
+        options=call.options.without(away),
+        first_world_size=record.first_world_size or record.world_size,
+    )
+
+
+def spec_for(spec: RunSpec, hosts: Sequence[Host], left: Sequence[Host], typed: Collection[str]) -> RunSpec:
+    """The spec for the hosts that are left of those of the call."""
+    lost = len(hosts) - len(left)
+    spares = spec.spares if "spares" in typed else max(0, spec.spares - lost)
+    before, after = len(hosts) - spec.spares, len(left) - spares
+    n = spec.n if spec.n is None or "n" in typed else max(1, spec.n * after // before)
+    return replace(spec, spares=spares, n=n)
+
+
+def _has_run(look: Look, run: str) -> bool:
+    return any(live.run == run for live in look.runs.runs)

@@ -1,0 +1,153 @@
+"""`run --resume`: the words of the new call, the runs it refuses, and the hosts and ranks that are left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from ipexctl.call_options import CallOptions
+from ipexctl.cli.app import app
+from ipexctl.cli.resume import merged, refuse_typed
+from ipexctl.errors import UserError
+from ipexctl.facts.live_runs import Look, RunOnHost, RunsOnHost
+from ipexctl.hosts.host import Host
+from ipexctl.refusal import Refusal
+from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
+from ipexctl.run.registry import RunRecord, RunRegistry
+from ipexctl.run.start.call import RunCall
+from ipexctl.run.start.project import ProjectLocation
+from ipexctl.run.start.resume import resumed_call
+from ipexctl.spec import RunSpec
+from message_data import missing
+
+HOSTS = tuple(Host(f"n{number}", f"n{number}") for number in (1, 2, 3))
+RECORD = RunRecord(
+    "train-1", HOSTS[0], "/h", "python3", "train.py", world_size=6, hosts=("n1", "n2", "n3"), typed_in="/project"
+)
+CALL = RunCall(
+    HOSTS,
+    RunSpec("script", ("train.py",)),
+    ProjectLocation(Path("/project"), "", ("train.py",)),
+    options=CallOptions(" -H hosts -l gpu"),
+)
+FREE = Look(RunsOnHost(), "m")
+BUSY = Look(RunsOnHost((RunOnHost("train-1", 1000),)), "m")
+GONE = Unreachable("no route")
+
+
+@pytest.mark.parametrize(
+    ("looks", "spec", "typed", "hosts", "left"),
+    [
+        ((FREE, FREE, FREE), {"n": 6}, (), "n1 n2 n3", {"n": 6}),
+        ((GONE, FREE, FREE), {"n": 6}, (), "n2 n3", {"n": 4}),
+        ((GONE, FREE, FREE), {"n": 6}, ("n",), "n2 n3", {"n": 6}),
+        ((GONE, FREE, FREE), {"ppn": 2, "min_hosts": 2}, (), "n2 n3", {"ppn": 2, "n": None}),
+        ((GONE, FREE, FREE), {"n": 4, "spares": 1}, (), "n2 n3", {"n": 4, "spares": 0}),
+        ((FREE, TimedOut("asleep"), GONE), {"n": 1}, (), "n1", {"n": 1}),
+        ((FREE, HostError("no awk"), FREE), {}, (), "n1 n2 n3", {}),
+    ],
+)
+def test_hosts_that_answer_have_as_many_ranks_as_before(
+    looks: tuple[Any, ...], spec: dict[str, Any], typed: tuple[str, ...], hosts: str, left: dict[str, Any]
+) -> None:
+    call = replace(CALL, spec=replace(CALL.spec, **spec))
+    found = resumed_call(call, RECORD, dict(zip(("n1", "n2", "n3"), looks, strict=True)), typed)
+    assert isinstance(found, RunCall)
+    assert " ".join(host.name for host in found.hosts) == hosts
+    assert {name: getattr(found.spec, name) for name in left} == left
+    assert found.first_world_size == 6
+    assert resumed_call(call, replace(RECORD, first_world_size=9), dict.fromkeys(("n1", "n2", "n3"), FREE), ()) == (
+        replace(call, first_world_size=9)
+    )
+
+
+def test_commands_to_type_leave_out_the_lost_hosts() -> None:
+    found = resumed_call(CALL, RECORD, {"n1": GONE, "n2": FREE, "n3": FREE}, ())
+    assert isinstance(found, RunCall)
+    assert found.options.apply("ipexctl doctor") == "ipexctl doctor -H hosts -l 'gpu,!n1'"
+    assert found.options.apply(RECORD.resume_command) == "ipexctl run --resume train-1"
+
+
+@pytest.mark.parametrize(
+    ("looks", "least", "words"),
+    [
+        ((BUSY, FREE, BUSY), None, "alive on n[1,3] ipexctl stop train-1"),
+        ((GONE, BUSY, FREE), None, "processes on n2 n1 cannot be reached within a minute --resume train-1"),
+        ((GONE, FREE, FREE), 3, "2 hosts of 3 answer fewer than --min-hosts 3 n1 no route --min-hosts 2"),
+        ((GONE, GONE, GONE), None, "0 hosts of 3 n[1-3] no route"),
+    ],
+)
+def test_refused_runs(looks: tuple[Any, ...], least: int | None, words: str) -> None:
+    call = replace(CALL, spec=replace(CALL.spec, min_hosts=least))
+    found = resumed_call(call, RECORD, dict(zip(("n1", "n2", "n3"), looks, strict=True)), ())
+    assert isinstance(found, Refusal)
+    assert missing(f"{found.reason} {found.fix}", words) == []
+    assert found.exit_code == (1 if BUSY in looks else 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "directory", "has_script", "words"),
+    [
+        ({}, "/project", True, "script ipexctl run --resume train-1"),
+        ({"job": "12"}, "/project", False, "job 12 --requeue"),
+        ({"typed_in": ""}, "/project", False, "0.3 ipexctl run -l '!n1' train.py"),
+        ({"typed_in": "/a b"}, "/project", False, "cd '/a b' && ipexctl run --resume train-1"),
+    ],
+)
+def test_calls_that_cannot_be_begun_anew(changes: dict[str, Any], directory: str, has_script: bool, words: str) -> None:
+    refuse_typed(RECORD, "/project", False, frozenset())
+    with pytest.raises(UserError) as refused:
+        refuse_typed(replace(RECORD, **changes), directory, has_script, frozenset())
+    assert missing(f"{refused.value.message} {refused.value.fix}", words) == []
+
+
+RECORDED = [("hostfile", ("-H", "old")), ("limit", ("-l", "a")), ("ppn", ("--ppn=2",)), ("module", ("-m", "train"))]
+
+
+@pytest.mark.parametrize(
+    ("typed", "options"),
+    [
+        ([], "-H old -l a --ppn=2 -m train"),
+        ([("limit", ("-l", "b"))], "-H old -l a --ppn=2 -l b -m train"),
+        ([("hosts", ("--hosts", "c"))], "--ppn=2 --hosts c -m train"),
+        ([("ppn", ("--ppn", "1")), ("quiet", ("-q",))], "-H old -l a --ppn=2 --ppn 1 -q -m train"),
+    ],
+)
+def test_typed_options_come_last_and_set_aside_their_alternatives(
+    typed: list[tuple[str, tuple[str, ...]]], options: str
+) -> None:
+    assert " ".join(word for option in merged(RECORDED, typed) for word in option) == options
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--ppn 2 train.py --resume x --lr=1",
+        "-q -n2 -m package.train -- --lr 1",
+        "-m train",
+        "--no-sync -- mpirun -n 4 python train.py",
+    ],
+)
+def test_words_of_a_call_are_read_as_they_were_typed_also_from_a_run_that_was_resumed(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    commands: Any = get_command(app)
+    above = commands.make_context("ipexctl", ["run", "train.py"])
+    run = commands.get_command(above, "run")
+    first = run.make_context("run", line.split(), parent=above)
+    found = first
+    for _ in range(2):
+        typed = found.obj["typed"]
+        words = {"typed_options": typed.options, "typed_words": typed.words, "typed_in": typed.directory}
+        RunRegistry().save(replace(RECORD, **words))
+        found = run.make_context("run", ["--resume", "last", "--time-limit", "9"], parent=above)
+        assert found.obj["dashes"] == first.obj["dashes"]
+        assert found.obj["given"] == {"resume_run", "time_limit"}
+        assert found.params == {**first.params, "resume_run": "last", "time_limit": 9.0}
