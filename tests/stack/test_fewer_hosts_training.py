@@ -58,7 +58,8 @@ def picture(undisturbed: dict[int, list[float]], out: str) -> str:
         color = ("#1f77b4", "#d95f02", "#1b9e77")[number % 3]
         parts.append(line(points, color, 1.4))
         parts.append(f'<path class="start" d="M{left:.1f} 20V{20 + HEIGHT}"/>')
-        parts.append(f'<text x="{left + 4:.1f}" y="16" fill="{color}">{start[1]} hosts, from step {start[2]}</text>')
+        text = f"{start[1]} hosts, from step {start[2]}"
+        parts.append(f'<text x="{left + 4:.1f}" y="{34 + 15 * number}" fill="{color}">{text}</text>')
     style = (
         "text{font:12px sans-serif}polyline{fill:none}.axes{fill:none;stroke:#999}"
         ".start{stroke:#999;stroke-dasharray:3}svg{background:#fff}"

@@ -13,6 +13,7 @@ from launch_helpers import cpu, machine, plan
 
 from ipexctl.hosts.host import Host
 from ipexctl.launch.plan import LaunchPlan
+from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.begin import LaunchRecords
 from ipexctl.run.start.project import ProjectLocation
 from ipexctl.run.start.records import launch_records
@@ -150,6 +151,6 @@ def spec_of(planned: LaunchPlan, request: RunSpec, stores: tuple[str, ...]) -> L
     context: Any = SimpleNamespace(
         stores=of_host, setup=None, env=SimpleNamespace(version="3.11"), facts={"n": nothing}, job=""
     )
-    record: Any = SimpleNamespace(id="r", rundir="/h/runs/r", script="train.py", env="e", node0=Host("n", "n"))
+    record = RunRecord("r", Host("n", "n"), "/h", "python3", "train.py", "e", nodes=(Host("n", "n"),))
     limits: Any = None
     return launch_records(record, context, planned, request, limits)
