@@ -175,7 +175,8 @@ def test_combined_loop_result_has_the_worst_status() -> None:
 
 
 def test_run_module_has_the_options_of_the_run_command() -> None:
-    """Others are of `play` itself, or of the tasks install and fetch, and notify is a keyword of tasks."""
+    """Others are of `play` itself, or of the tasks install and fetch; notify is a keyword of tasks, and --resume
+    takes the words of a command line."""
     command: Any = load_command("run")
     params = {param.name: param for param in command.params}
     of_call = {*PANELS["Where"], *PANELS["Watching"], *PANELS["Connection"], "dry_run", "iface"} - {
@@ -185,7 +186,7 @@ def test_run_module_has_the_options_of_the_run_command() -> None:
         "metric",
     }
     other = {"words", "install", "stack", "torch", "packages", "requirements", "no_requirements", "export"}
-    other |= {"env_file", "accelerate_config", "notify"}
+    other |= {"env_file", "accelerate_config", "notify", "resume_run"}
     options = MODULES["run"].options
     assert params.keys() - of_call - other == (options.keys() & params.keys()) - {"home"}
     for name in options.keys() & params.keys():
