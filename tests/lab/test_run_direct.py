@@ -80,7 +80,9 @@ def begin(cluster: Cluster) -> Callable[..., tuple[Any, str]]:
 
 @pytest.mark.core
 def test_hosts_without_an_mpi_and_without_logins_run_ranks_and_restart_them(cluster: Cluster) -> None:
-    assert "Permission denied" in cluster.on(0, "ssh -o BatchMode=yes -o StrictHostKeyChecking=no node2 true 2>&1 || :")
+    assert "Permission denied" in cluster.on(
+        0, "ssh -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null node2 true 2>&1 || :"
+    )
     cluster.write("ring.py", RING)
     ran = cluster.run(*PYTHON, "--max-restarts", 2, "ring.py", "fail")
     lines = by_rank(ran.out)
