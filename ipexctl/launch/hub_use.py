@@ -83,7 +83,7 @@ NO_USE: Final = HubUse()
 
 def hub_use_of(tree: ast.Module, name: str) -> HubUse:
     """That of a script's code."""
-    imports = any(module in LIBRARIES for node in ast.walk(tree) for module in _modules(node))
+    imports = any(module in LIBRARIES for node in ast.walk(tree) for module in imported_modules(node))
     found = _Finder(name, _assigned(tree), imports=imports)
     found.visit_all(tree)
     texts = frozenset(
@@ -133,7 +133,8 @@ def _certain(entry: NamedRepo, imports: bool, texts: frozenset[str]) -> NamedRep
     return replace(entry, is_certain=entry.is_certain and imports and first not in texts and first not in _WRITTEN)
 
 
-def _modules(node: ast.AST) -> Iterator[str]:
+def imported_modules(node: ast.AST) -> Iterator[str]:
+    """The top level of each module that an import names."""
     if isinstance(node, ast.Import):
         yield from (alias.name.partition(".")[0] for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and not node.level and node.module:

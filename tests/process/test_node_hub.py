@@ -1,4 +1,4 @@
-"""What a node finds of a hub: repositories in its caches, and whether the hub answers."""
+"""A node looks for a hub: repositories in its caches, and whether the hub answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What macOS does in another way than Linux, also where this machine can show it: `ps` has the same options there."""
+"""Differences of macOS from Linux, also where this machine can show it: `ps` has the same options there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What node0 plans for fewer hosts is what the planner plans for them."""
+"""The plan of node0 for fewer hosts is the one that the planner makes for them."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import SCRIPT, NotRegularError, read_regular
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.hub_use import NO_USE, HubUse, hub_use_of
+from ipexctl.launch.hub_use import NO_USE, HubUse, hub_use_of, imported_modules
 from ipexctl.limits import IMPORTS_CHECK
 from ipexctl.node.env.check import normalize
 from ipexctl.option_defaults import DEFAULT_ENV
@@ -260,19 +260,12 @@ def _not_python(name: str, problem: str, interpreter: str = "") -> UserError:
 def _imports(tree: ast.Module) -> Iterator[Import]:
     """Unconditional imports. A module that is also imported in an `if` or a `try` is optional."""
     guards = [node for node in tree.body if isinstance(node, (ast.If, ast.Try, ast.With))]
-    seen = {name for guard in guards for node in ast.walk(guard) for name in _modules(node)}
+    seen = {name for guard in guards for node in ast.walk(guard) for name in imported_modules(node)}
     for node in tree.body:
-        for name in _modules(node):
+        for name in imported_modules(node):
             if name not in seen:
                 seen.add(name)
                 yield Import(name, getattr(node, "lineno", 0))
-
-
-def _modules(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Import):
-        yield from (alias.name.partition(".")[0] for alias in node.names)
-    elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-        yield node.module.partition(".")[0]
 
 
 def _doubt(tree: ast.Module) -> str:
