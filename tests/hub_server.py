@@ -82,6 +82,8 @@ class Faults:
     """Further names in the list of each repository."""
     links: dict[str, str] = field(default_factory=dict)
     """Hashes that the list has in place of the right ones, by name."""
+    etags: dict[str, str] = field(default_factory=dict)
+    """The same in the answer about a file alone."""
 
 
 class Hub:
@@ -291,7 +293,7 @@ class _HubHandler(_Handler):
             self.refuse(429, "", "Too many requests", Retry_After=str(self.hub.faults.retry_after))
         else:
             path, blob = repo.path / name, repo.blob(name)
-            blob = self.hub.faults.links.get(name, blob)
+            blob = self.hub.faults.etags.get(name) or self.hub.faults.links.get(name, blob)
             if path.stat().st_size < LARGE:
                 self.send_file(path, ETag=f'"{blob}"', X_Repo_Commit=repo.commit)
                 return

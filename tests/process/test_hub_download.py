@@ -166,6 +166,17 @@ def test_names_of_a_hub_lead_nowhere(hub: Hub, tmp_path: Path, names: list[str],
     assert list(tmp_path.rglob("*evil*")) == []
 
 
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+@pytest.mark.parametrize("etag", ["../../../../evil", "{outside}/evil"])
+def test_an_answer_about_a_file_leads_nowhere(hub: Hub, tmp_path: Path, name: str, etag: str) -> None:
+    """Its list is right."""
+    hub.faults.etags = {name: etag.format(outside=tmp_path)}
+    reply = download(hub, tmp_path / "home", "org/tiny")
+    assert reply["event"] == "failed", reply
+    assert "no hash" in reply["reason"]
+    assert list(tmp_path.rglob("*evil*")) == []
+
+
 def test_a_download_that_was_killed_goes_on_at_its_last_byte(hub: Hub, tmp_path: Path) -> None:
     home, repo = tmp_path / "home", hub.repos[("model", "org/tiny")]
     partial = home / CACHE / "models--org--tiny" / "blobs" / f"{repo.blob('model.safetensors')}.incomplete"

@@ -23,7 +23,7 @@ import site
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO, Iterator, NamedTuple, Sequence, TypedDict
+from typing import Any, BinaryIO, Callable, Iterator, NamedTuple, Sequence, TypedDict
 from urllib.parse import urlsplit
 
 from ipexctl.node.common.answer import Action, AgentError, answer, explain_os_error
@@ -85,12 +85,27 @@ class _Library:
             self.files: Any = importlib.import_module("huggingface_hub.file_download")
             self.utils: Any = importlib.import_module("huggingface_hub.utils")
             self.hub.constants.DOWNLOAD_CHUNK_SIZE = _CHUNK
+            self.files.get_hf_file_metadata = _with_checked_names(self.files.get_hf_file_metadata)
         except ImportError as error:
             raise AgentError(f"huggingface_hub can't be imported there: {error}", "ipexctl install") from None
         self.network_errors: tuple[type[Exception], ...] = (OSError, *_network_errors())
         self.endpoint = request["endpoint"] or "https://huggingface.co"
         self.token: str | None = request["token"] or None
         self.api: Any = self.hub.HfApi(endpoint=request["endpoint"] or None, token=self.token)
+
+
+def _with_checked_names(get_metadata: Callable[..., Any]) -> Callable[..., Any]:
+    """huggingface_hub writes to a path made of the names in a hub's answer about a file, as they come."""
+
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        found = get_metadata(*args, **kwargs)
+        if found.etag is not None and not is_blob_name(found.etag):
+            raise AgentError(f"the hub names a file by no hash: {found.etag[:80]!r}")
+        if found.commit_hash is not None and not COMMIT.fullmatch(found.commit_hash):
+            raise AgentError(f"the hub names no commit of a file: {found.commit_hash[:80]!r}")
+        return found
+
+    return checked
 
 
 def _network_errors() -> Iterator[type[Exception]]:
@@ -271,7 +286,7 @@ class _Repo:
                 opened.truncate(0)
             metadata = library.files.get_hf_file_metadata(url, token=library.token)
             headers = library.utils.build_hf_headers(token=library.token)
-            if urlsplit(metadata.location).netloc != urlsplit(url).netloc:
+            if urlsplit(metadata.location)[:2] != urlsplit(url)[:2]:
                 headers.pop("authorization", None)  # a file elsewhere has its permission in its URL
             receiver = _PartialBlob(opened, progress)
             have = opened.tell()
