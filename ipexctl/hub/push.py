@@ -186,6 +186,7 @@ def _download(
         "token": access.token,
         "dry_run": options.dry_run,
     }
+    folders = [repo.folder for repo in repos]
     verb = "asks for" if options.dry_run else "downloads"
     watch(Notice(f"{downloader.name} {verb} {', '.join(repo.word for repo in repos)} from {access.url}"))
 
@@ -194,7 +195,9 @@ def _download(
             name = "" if downloader.is_control else downloader.host.name
             watch(BytesMoved(name, "downloading", event.integer("done"), event.integer("total")))
         elif event.get("event") == "coming":
-            early.begin(event)
+            if event.text("folder") not in folders:
+                raise event.error("it has other repositories")
+            early.begin(_read_entries(event.text("folder"), event.text("entries")))
         elif event.get("event") == "waiting":
             watch(Notice(f"the hub has had too many requests: going on in {event.number('seconds'):g} s"))
 
@@ -211,18 +214,20 @@ def _download(
             cancel=pool.cancel,
         )
     snapshots = reply.decode(DownloadReply).snapshots
-    if [found.folder for found in snapshots] != [repo.folder for repo in repos]:
+    if [found.folder for found in snapshots] != folders:
         raise MalformedReply("it has other repositories", str(dict(reply))[:200])
-    entries: list[ManifestEntry] = []
-    for found in snapshots:
-        try:
-            own = read_entries(found.entries.encode())
-        except (AgentError, JsonError, TypeError, ValueError) as error:
-            raise MalformedReply(str(error), found.entries[:200]) from None
-        if wrong := misplaced(own, found.folder):
-            raise MalformedReply("a file has no place in the cache of a hub", wrong)
-        entries += own
-    return entries, snapshots
+    return [entry for found in snapshots for entry in _read_entries(found.folder, found.entries)], snapshots
+
+
+def _read_entries(folder: str, text: str) -> list[ManifestEntry]:
+    """Those of a repository, from the host that downloads it."""
+    try:
+        entries = read_entries(text.encode())
+    except (AgentError, JsonError, TypeError, ValueError) as error:
+        raise MalformedReply(str(error), text[:200]) from None
+    if wrong := misplaced(entries, folder):
+        raise MalformedReply("a file has no place in the cache of a hub", wrong)
+    return entries
 
 
 class _HubCarrier:
@@ -362,11 +367,10 @@ class _EarlyTransfer:
                 carrier.__exit__()
         futures.wait(self._running)
 
-    def begin(self, event: Reply) -> None:
-        """The event names files by hash, path and size."""
-        files = event["files"] if isinstance(event["files"], list) else []
-        rows = [ManifestEntry(f"{HUB_CACHE}/{path}", "f", 0o644, size, sha256) for sha256, path, size in files]
-        rows = [row for row in rows if row.content not in self._begun]
+    def begin(self, entries: Sequence[ManifestEntry]) -> None:
+        rows = [
+            entry._replace(path=f"{HUB_CACHE}/{entry.path}") for entry in entries if entry.content not in self._begun
+        ]
         if self._downloader.is_control or not rows or len(self._hosts) == 1:
             return
         self._begun.update(row.content for row in rows)

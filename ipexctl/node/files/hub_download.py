@@ -23,7 +23,7 @@ import site
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO, Callable, Iterator, NamedTuple, Sequence, TypedDict
+from typing import Any, BinaryIO, Iterator, NamedTuple, Sequence, TypedDict
 from urllib.parse import urlsplit
 
 from ipexctl.node.common.answer import Action, AgentError, answer, explain_os_error
@@ -85,7 +85,7 @@ class _Library:
             self.files: Any = importlib.import_module("huggingface_hub.file_download")
             self.utils: Any = importlib.import_module("huggingface_hub.utils")
             self.hub.constants.DOWNLOAD_CHUNK_SIZE = _CHUNK
-            self.files.get_hf_file_metadata = _with_checked_names(self.files.get_hf_file_metadata)
+            _check_names(self.files)
         except ImportError as error:
             raise AgentError(f"huggingface_hub can't be imported there: {error}", "ipexctl install") from None
         self.network_errors: tuple[type[Exception], ...] = (OSError, *_network_errors())
@@ -94,8 +94,10 @@ class _Library:
         self.api: Any = self.hub.HfApi(endpoint=request["endpoint"] or None, token=self.token)
 
 
-def _with_checked_names(get_metadata: Callable[..., Any]) -> Callable[..., Any]:
+def _check_names(file_download: Any) -> None:
     """huggingface_hub writes to a path made of the names in a hub's answer about a file, as they come."""
+
+    get_metadata = file_download.get_hf_file_metadata
 
     def checked(*args: Any, **kwargs: Any) -> Any:
         found = get_metadata(*args, **kwargs)
@@ -105,7 +107,7 @@ def _with_checked_names(get_metadata: Callable[..., Any]) -> Callable[..., Any]:
             raise AgentError(f"the hub names no commit of a file: {found.commit_hash[:80]!r}")
         return found
 
-    return checked
+    file_download.get_hf_file_metadata = checked
 
 
 def _network_errors() -> Iterator[type[Exception]]:
@@ -248,11 +250,9 @@ class _Repo:
         self.downloaded += needed
         large = [file for file in lacking if RESUMED_SIZE <= file.size <= MOST_OVER_HTTP]
         progress.total += sum(file.size for file in large)
-        coming = [
-            [file.blob, f"{self._folder.name}/blobs/{file.blob}", file.size] for file in large if _is_sha256(file)
-        ]
+        coming = [self._entry(f"blobs/{file.blob}", "f", file.size, file.blob) for file in large if _is_sha256(file)]
         if coming:
-            store.emit_or_end("coming", files=coming)
+            store.emit_or_end("coming", folder=self._folder.name, entries=to_json(coming).decode())
         with ThreadPoolExecutor(_WORKERS) as pool:
             for _ in pool.map(lambda file: self._download_large(file, progress), large):
                 pass
