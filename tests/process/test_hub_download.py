@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from env_helpers import start
+from env_helpers import said, start
 from hub_server import Hub, Repo
 from ipexctl.node.common.hub_cache import CACHE, misplaced
 from ipexctl.node.files.manifest import read_entries
@@ -175,6 +175,18 @@ def test_an_answer_about_a_file_leads_nowhere(hub: Hub, tmp_path: Path, name: st
     assert reply["event"] == "failed", reply
     assert "no hash" in reply["reason"]
     assert list(tmp_path.rglob("*evil*")) == []
+
+
+def test_a_cache_in_a_place_that_others_can_exchange_is_refused(hub: Hub, tmp_path: Path) -> None:
+    home, shared = tmp_path / "home", tmp_path / "shared"
+    check(download(hub, home, "org/tiny"), hub.repos[("model", "org/tiny")], home)
+    (home / "hub").rename(shared)
+    (home / "hub").symlink_to(shared)
+    for mode, event in ((0o755, "done"), (0o777, "failed")):
+        shared.chmod(mode)
+        reply = download(hub, home, "org/tiny")
+        assert reply["event"] == event, reply
+        assert said(start("files.hub", "list", {"home": str(home)}))["event"] == event
 
 
 def test_a_download_that_was_killed_goes_on_at_its_last_byte(hub: Hub, tmp_path: Path) -> None:

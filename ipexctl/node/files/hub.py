@@ -17,9 +17,9 @@ from ipexctl.node.common.answer import Action, AgentError, answer
 from ipexctl.node.common.clock import age_of
 from ipexctl.node.common.files import disk_usage, home_of
 from ipexctl.node.common.guarded_directory import GuardedDirectory, check_name
-from ipexctl.node.common.home import check_home, open_home
+from ipexctl.node.common.home import check_above, check_home, open_home
 from ipexctl.node.common.home_entries import list_names
-from ipexctl.node.common.hub_cache import HF_HOME, HUB_CACHE, is_blob_name, repo_of
+from ipexctl.node.common.hub_cache import CACHE, HF_HOME, HUB_CACHE, is_blob_name, repo_of
 from ipexctl.node.files import push, store
 from ipexctl.node.files.replies import CachedRepo, CacheReply
 
@@ -41,6 +41,8 @@ class CacheRemoveRequest(CacheRequest):
 
 
 def _top(home: str) -> str:
+    """Where the cache lies: it may be a link of the user to a larger disk, where no other account can exchange it."""
+    check_above(os.path.join(home, CACHE))
     return os.path.realpath(os.path.join(home, HF_HOME))
 
 

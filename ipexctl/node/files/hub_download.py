@@ -30,7 +30,7 @@ from ipexctl.node.common.answer import Action, AgentError, answer, explain_os_er
 from ipexctl.node.common.clock import wait_until
 from ipexctl.node.common.files import explain_full_disk, free_space, home_of, write_atomically
 from ipexctl.node.common.guarded_directory import check_name
-from ipexctl.node.common.home import make_home
+from ipexctl.node.common.home import check_above, make_home
 from ipexctl.node.common.hub_cache import CACHE, COMMIT, folder_of, is_blob_name
 from ipexctl.node.files import store
 from ipexctl.node.files.manifest import ManifestEntry, to_json
@@ -388,7 +388,9 @@ def download(request: HubDownloadRequest, _: BinaryIO) -> DownloadReply:
     make_home(home)
     library = _Library(request)
     cache = Path(home).resolve() / CACHE
+    check_above(str(cache / "any"))
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    cache = cache.resolve()  # `hub` may be the user's link to a larger disk
     progress = _Progress()
     found = []
     for wanted in request["repos"]:
