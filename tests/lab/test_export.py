@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(200)]
 
 RUN_ONLY_VARIABLES = (
     *("IPEXCTL_RUN", "IPEXCTL_RUN_DIR", "IPEXCTL_NOTES", "IPEXCTL_METER", "IPEXCTL_ALLREDUCE"),
-    *("RESTART_COUNT", "PYTHONPATH"),
+    *("IPEXCTL_HOSTS", "IPEXCTL_FIRST_WORLD_SIZE", "RESTART_COUNT", "PYTHONPATH"),
 )
 """Only ranks of `run` have these."""
 CALL_VARIABLES = ("MASTER_PORT", "PWD", "OLDPWD", "SHLVL", "_", "SSH_CLIENT", "SSH_CONNECTION", "LANG", "LC_CTYPE")
