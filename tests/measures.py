@@ -508,8 +508,7 @@ def known_modules() -> frozenset[str]:
 
 @row("imports inside functions", wanted=390)
 def imports_inside_functions() -> list[str]:
-    """Their reasons: a call waits for no module that it does not need, or loads it while hosts answer; each rank and call
-    on a host starts a program of `node/`; a Python or a host may lack tomllib, torch, numpy, pwd, which has an answer."""
+    """A call waits for no module that it does not need, or loads it while hosts answer; a host may lack one."""
     lines = {f"{path}:{line}": None for path in modules() for _, line, inside in imports(path) if inside}
     return list(lines)
 
