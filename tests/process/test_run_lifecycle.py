@@ -144,13 +144,14 @@ def test_record_has_why_a_command_could_not_be_started(
 
 @pytest.mark.parametrize(("code", "is_kept"), [(0, True), (3, False)])
 def test_connectivity_record_is_kept_only_after_success(make: Callable[..., Run], code: int, is_kept: bool) -> None:
-    run = make(f"import sys; sys.exit({code})", go={"connectivity": {"key": "k", "checked": 1.5}})
+    connectivity = {"key": "k", "checked": 1.5, "no_logins": "denied", "logins_tried": 1.0}
+    run = make(f"import sys; sys.exit({code})", go={"connectivity": connectivity})
     record = run.home / "runs" / ".connectivity.json"
     record.parent.mkdir()
     record.write_text('{"key": "of an earlier run", "checked": 1.0}')
     run.start().wait()
     assert [json.loads(path.read_text()) for path in run.home.glob("runs/.connectivity.json")] == (
-        [{"key": "k", "checked": 1.5}] if is_kept else []
+        [connectivity] if is_kept else []
     )
 
 
