@@ -17,15 +17,19 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from ipexctl.errors import UserError
+from ipexctl.errors import CallError, UserError
+from ipexctl.hosts.nodeset import fold
+from ipexctl.refusal import Refusal
+from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Watch, ignore_event
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Sequence
     from concurrent.futures import Future
 
     from ipexctl.facts.gather import HostFacts
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.run.registry import RunRecord
     from ipexctl.run.start.call import RunCall
     from ipexctl.run.start.pipeline import PlannedRun, StartedRun
     from ipexctl.run.start.request import StartFailure
@@ -124,6 +128,29 @@ def run(
     return FollowedRun(started, followed.exit_code)
 
 
+def on_hosts_left(
+    call: RunCall, record: RunRecord, pool: SessionPool, on_note: Callable[[str], None], *, typed: Collection[str] = ()
+) -> RunCall:
+    """The call that begins the run of the record anew, for those of its hosts that answer.
+
+    `typed`: options that are of this call, and not of the run. Raises a CallError if no host answers, or the run is
+    alive.
+    """
+    from ipexctl.run.start.exclusive import look_at_runs
+    from ipexctl.run.start.resume import hosts_to_look_at, resumed_call
+
+    outcomes = look_at_runs(hosts_to_look_at(call, record), pool)
+    looks = {outcome.host.name: outcome.error or outcome.result for outcome in outcomes}
+    found = resumed_call(call, record, looks, typed)
+    if isinstance(found, Refusal):
+        raise CallError(found.reason, fix=call.options.apply(found.fix), exit_code=found.exit_code)
+    for host in call.hosts:
+        if isinstance(error := looks[host.name], HostError) and host not in found.hosts:
+            on_note(f"{host.name} is left out: {error.reason}")
+    on_note(f"run {record.id} begins anew on {fold(host.name for host in found.hosts)}")
+    return found
+
+
 def _request_of_project(call: RunCall, stack: StackRequest, watcher: RunWatcher) -> InstallRequest | None:
     """The request for the packages of the project's own file, which was found and not named; None if none is taken.
 
@@ -163,10 +190,11 @@ def _install_first(
     hosts get the environment that other hosts have.
     """
     from ipexctl.facts.gather import gather_facts
+    from ipexctl.remote.fanout import run_in_background
     from ipexctl.run.start.context import is_everywhere
     from ipexctl.run.start.preflight.before_install import check_before_install
     from ipexctl.run.start.request import StartFailure
-    from ipexctl.stack.install import install
+    from ipexctl.stack.install import find_unchanged, install
     from ipexctl.stack.install_context import install_request
     from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
 
@@ -177,10 +205,13 @@ def _install_first(
     wanted = _request_of_project(call, stack, watcher) or install_request(
         stack, spec.packages, spec.requirements, Sources(), spec.env, os.environ
     )
+    wanted = replace(wanted, home=spec.home, iface=spec.iface, timeout=spec.timeout)
+    is_any = wanted.env == EnvRequest(StackRequest())
+    unchanged = run_in_background(lambda: None if is_any else find_unchanged(hosts, wanted, pool), "environment")
     # All answers are read: an abandoned gather cancels the pool.
     probed = tuple(gather_facts(hosts, pool, home=spec.home, timeout=spec.timeout))
     is_there = is_everywhere(probed, spec.env)
-    if is_there and wanted.env == EnvRequest(StackRequest()):
+    if (is_there and is_any) or unchanged.result() is not None:
         return probed
     if not is_there:
         adds_packages = bool(wanted.env.extras)
@@ -189,8 +220,7 @@ def _install_first(
             return checked
         if checked:
             watcher.on_step(f"note: {checked}")
-    wanted = replace(wanted, home=spec.home, iface=spec.iface, timeout=spec.timeout)
     with watcher.installing() as watch:
-        report = install(hosts, wanted, pool, watch, probed=() if is_there else probed)
+        report = install(hosts, wanted, pool, watch, probed=probed)
     watcher.on_installed(report)
     return report if report.exit_code else ()
