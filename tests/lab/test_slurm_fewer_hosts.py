@@ -94,7 +94,11 @@ def test_a_job_without_node0_begins_again(laptop: Laptop) -> None:
     in_host(node(laptop, "node2"), CRASH)
     in_host(login, "scontrol update nodename=node2 state=down reason=test")
     assert f"{job} RUNNING" in ask(login, "squeue -h -o '%i %T'").out, "Slurm leaves it to its other nodes"
-    wait_until(lambda: ask(login, "squeue -h -t PD -o %i").out.split() == [job], 40)
+    wait_until(
+        lambda: ask(login, "squeue -h -t PD -o %i").out.split() == [job],
+        40,
+        lambda: ask(login, "scontrol show job").out,
+    )
     assert laptop.state(run)["state"] == "queued"
     in_host(node(laptop, "node2"), SLURMD)
     ask(login, f"scontrol update job={job} StartTime=now")
