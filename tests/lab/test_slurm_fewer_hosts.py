@@ -99,7 +99,7 @@ def test_a_job_without_node0_begins_again(laptop: Laptop) -> None:
         40,
         lambda: ask(login, "scontrol show job").out,
     )
-    assert laptop.state(run)["state"] == "queued"
+    laptop.wait_for(run, "queued")
     in_host(node(laptop, "node2"), SLURMD)
     ask(login, f"scontrol update job={job} StartTime=now")
     wait_until(lambda: len(attempts(laptop, run)) == 2, 40, lambda: str(laptop.state(run)))
