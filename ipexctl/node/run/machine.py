@@ -286,6 +286,7 @@ def on_tick(t: Transition, tick: m.Tick) -> None:
     if t.state.starter.is_direct:
         direct_start.drop_silent_starters(t, tick.starters)
         direct_start.check_beginning(t, mpirun, tick.mpirun_log)
+    next_hosts.check_missing(t)
     next_hosts.check_returned(t, tick)
     next_hosts.begin_search(t)
 
