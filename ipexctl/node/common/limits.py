@@ -28,6 +28,8 @@ HOST_ANSWER = 10.0
 """For the hosts of a run with --min-hosts to answer: the next attempt begins without the others."""
 LOST_HOST_ANSWER = 3.0
 """For a host that was just lost, if all others have answered."""
+STARTER_CALL = 5.0
+"""For node0 to begin a starter that is gone by a login; then it tries once more, while ranks wait for it."""
 HOST_JOB = 15.0
 """For a host to take the job of the next attempt."""
 STARTER_WAIT = 3600.0
