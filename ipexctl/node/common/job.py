@@ -114,6 +114,8 @@ class RankPlacement(NamedTuple):
     host: str
     store: str
     """Hosts with the same store share a job file."""
+    word: str = ""
+    """Its host's name for mpirun."""
 
 
 class PoolHost(NamedTuple):
