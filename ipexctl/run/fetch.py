@@ -25,7 +25,7 @@ from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import Cancelled, TimedOut, Unreachable
 from ipexctl.remote.progress import BytesMoved, Notice, Watch
 from ipexctl.remote.session import Session, StdinQueue
-from ipexctl.sync.fetched import note_fetched
+from ipexctl.sync.path_notes import note_fetched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
