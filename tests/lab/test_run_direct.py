@@ -151,16 +151,17 @@ def test_rebooted_host_ends_the_run_with_the_way_out(cluster: Cluster, begin: Ca
     assert cluster.wait_until_gone(30, "agent.zip")
 
 
+@pytest.mark.parametrize("pool", [(), ("--min-hosts", 2, "--checkpoint", "checkpoints")], ids=["all", "min-hosts"])
 def test_rebooted_host_gets_its_starter_again_by_the_login_of_trust(
-    cluster: Cluster, begin: Callable[..., tuple[Any, str]]
+    cluster: Cluster, begin: Callable[..., tuple[Any, str]], pool: tuple[object, ...]
 ) -> None:
     where = ("-H", cluster.lab.hostfile)
     cluster.good("trust", *where)
     try:
-        call, run = begin("--max-restarts", 2)
+        call, run = begin("--max-restarts", 2, *pool)
         for index in (2, 1):
             reboot(cluster, index)
-            call.wait_for("here", times=12 if index == 2 else 18)
+            call.wait_for("here", times=12 if index == 2 else 18)  # six ranks in each attempt
             assert sorted(host for host, _ in starters(cluster)) == ["node2", "node3"]
         cluster.good("stop", run)
         assert call.process.wait(30) == 143

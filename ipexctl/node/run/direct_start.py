@@ -1,9 +1,9 @@
 """Decides about ranks that are started directly: when their wrappers have ended, what a lost starter means. Pure.
 
 Node0's wrappers are children of the supervisor, those of another host of its starter. In come their ends, and starters
-that connect or are lost; out go the code with which all of them have ended, as mpirun's would be, and failures of ranks
-that cannot begin. The rule: a starter that is lost costs no rank that runs, since ranks report and end by themselves;
-the wrappers of its host count as ended once their ranks are done.
+that connect or are lost; out go the code with which all of them have ended, as mpirun's would be, calls of starters
+that are gone, and failures of ranks that cannot begin. The rule: a starter that is lost costs no rank that runs, since
+ranks report and end by themselves; the wrappers of its host count as ended once their ranks are done.
 """
 
 from __future__ import annotations
