@@ -358,7 +358,7 @@ def test_an_environment_may_be_named_by_its_directory() -> None:
 @pytest.mark.parametrize(
     ("arguments", "paths"),
     [
-        ("--data /data/a --epochs 3", ["/data/a"]),
+        ("--data /data/a --epochs 3", ["/data/a", "3"]),
         ("--data=/data/a /data/b/ /data/a", ["/data/a", "/data/b"]),
         ("--output_dir /data/a --save-path=/data/b --log /data/c --logging_dir /d", []),
         ("--catalog /data/a --outer /data/b", ["/data/a", "/data/b"]),
