@@ -424,7 +424,7 @@ def choose_transfer(entry: ManifestEntry, there: _LocalFile | None, part: int, *
     return "resume" if 0 < part <= entry.size else "whole"
 
 
-_ABOVE: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_ABOVE: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 _READING: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 

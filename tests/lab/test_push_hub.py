@@ -105,6 +105,7 @@ def test_a_model_crosses_the_uplink_once_and_lies_as_huggingface_hub_makes_it(si
     assert "nothing to do: every host has the same 5 files" in again.err
     assert {method for method, path, _ in site.hub.requests if "resolve" in path} == set()
     assert own.is_dir()
+    assert statuses(site.push("hf:org/tiny", "hf-dataset:org/text", "--dry-run")) == {"ok"}
 
 
 def test_what_one_host_lacks_is_mended_there_and_a_full_disk_is_its_own_failure(site: Site) -> None:
