@@ -186,7 +186,7 @@ class Comparison:
             )
         if not stat.S_ISREG(status.st_mode) or status.st_size != row.size:
             return "differing"
-        if self._quick or not row.content:  # a dry run has no sha256 of a hub's small files, whose names are hashes
+        if self._quick:
             return "same"
         if not row.content:  # a hub lists no sha256 of a small file, which has git's hash as its name
             with open(open_file(os.fsdecode(at)), "rb", buffering=0) as file:
