@@ -44,7 +44,7 @@ from ipexctl.run.start.preflight.before_install import likely_nodes
 from ipexctl.run.start.preflight.connectivity import NoLogin, check_connectivity, remember_failure
 from ipexctl.run.start.preflight.hub import find_use
 from ipexctl.run.start.preflight.imports import check_script, with_environment
-from ipexctl.run.start.preflight.paths import check_data
+from ipexctl.run.start.preflight.paths import check_data, unsynced_arguments
 from ipexctl.run.start.preflight.resume import check_resumed
 from ipexctl.run.start.project import ProjectLocation, files_in_other_generations
 from ipexctl.run.start.records import launch_records, logind_notes, nodes_of, plan_document, run_record
@@ -214,7 +214,9 @@ def _start_once(
 
         try:
             tree, upload_seconds = upload_project(query, spec, project, context, on_step, preflight)
-            check_data(hosts, spec, project.root, tree, pool)
+            arguments = {} if reading is None else unsynced_arguments(spec, project, reading.result().manifest, tree)
+            for text in check_data(hosts, spec, project.root, tree, pool, arguments):
+                start.on_note(text)
             if spec.sync and (text := files_in_other_generations(tree, project.subdirectory, registry.all())):
                 start.on_note(text)
             plan, whole = _plan_in(tree, plan, project), _plan_in(tree, whole, project)
