@@ -35,7 +35,7 @@ _REQUIREMENT: Final = f"{PACKAGE}>=0.30"
 _OLDEST_GLIBC: Final = "2.28"
 
 
-def explain_refused_lock(refusal: Refusal) -> HostError:
+def explain_refused_lock(refusal: Refusal | HostError) -> HostError:
     """Its own fix has options of `install`, which `push` has not."""
     return HostError(
         f"{PACKAGE} can't be installed for the download: {refusal.reason}",
@@ -70,7 +70,10 @@ def install_downloader(host: Host, facts: Facts, pool: SessionPool, home: str, w
         glibc=glibc,
         reason=because(recorded, text="downloads from a hub"),
     )
-    locked = lock_plan(context, plan, ("huggingface-hub", "uv"))
+    try:
+        locked = lock_plan(context, plan, ("huggingface-hub", "uv"))
+    except HostError as error:
+        raise explain_refused_lock(error) from None
     if isinstance(locked, Refusal):
         raise explain_refused_lock(locked)
     lock = locked.lock
