@@ -183,10 +183,10 @@ def test_release_is_installed_from_an_index(release: Release, calls: tuple[str, 
 
 
 @contextmanager
-def lines_of_hosts(number: int) -> Iterator[str]:
-    """The hostfile of a lab; for no hosts, there is none."""
+def hosts_of_ssh(number: int) -> Iterator[Path | None]:
+    """The settings of ssh by which it knows the hosts of a lab, from node1; none for no hosts."""
     if not number:
-        yield ""
+        yield None
         return
     try:
         system.require()
@@ -195,7 +195,7 @@ def lines_of_hosts(number: int) -> Iterator[str]:
     remove_abandoned()
     lab = up(LabSpec(hosts=number, name=f"test-{os.getpid()}-readme", temporary=True))
     try:
-        yield lab.hostfile.read_text().replace("=key", f"={lab.key}").replace("=known", f"={lab.dir}/known")
+        yield lab.dir / "ssh_config"
     finally:
         down(lab.name)
 
@@ -206,16 +206,17 @@ def test_wheel_alone_takes_a_new_user_through_the_readme(venv: Path, tmp_path: P
     of a stack."""
     wheels = stack_with(tmp_path, tmp_path / "wheels")
     own = {"PYTHONPATH": "", "PIP_INDEX_URL": "", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
-    shell = Shell(tmp_path / "user", {**own, "PIP_CONFIG_FILE": os.devnull}, ipexctl=(f"{venv}/bin/ipexctl",))
-    with lines_of_hosts(hosts) as hostfile:
-        if hostfile:
-            shell.write("hostfile", hostfile)
+    own["PIP_CONFIG_FILE"] = os.devnull
+    with hosts_of_ssh(hosts) as ssh_config:
+        shell = Shell(tmp_path / "user", own, ssh_config=ssh_config, ipexctl=(f"{venv}/bin/ipexctl",))
+        if hosts:
+            shell.write("hostfile", "".join(f"node{number + 1}\n" for number in range(hosts)))
         shell.type(TRAIN)
         shell.follow(with_commands("README.md")[1])
+        assert shell.differences == []
         runs = json.loads(shell.type("ipexctl ps --json"))["runs"]
         assert [(run["state"], len(run["hosts"])) for run in runs] == [("ok", hosts or 1)] * 2
         shell.type("ipexctl report last -o page.html && test -s page.html")
         shell.type("ipexctl uninstall --with-results --yes")
         homes = shell.type("ipexctl exec --shell 'ls -d ~/.ipexctl || :'")
-    assert shell.differences == []
     assert "/.ipexctl\n" not in homes
