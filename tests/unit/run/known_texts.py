@@ -225,9 +225,12 @@ def page() -> str:
             by_id.setdefault(text.id, {}).setdefault(cause.fix, (_printed(text), meaning))
         for id_, by_fix in by_id.items():
             parts.append(f"### {id_}\n")
+            before = None
             for fix, (printed, meaning) in [*by_fix.items()][:SHOWN]:
                 known = f"as for {fixes[fix]}" if fix in fixes else fix
-                parts += [f"```text\n{printed}\n```\n", f"{meaning} Fix: {known}\n"]
+                parts += [f"```text\n{printed}\n```\n"] if printed != before else []
+                parts.append(f"{meaning} Fix: {known}\n")
+                before = printed
                 fixes.setdefault(fix, id_)
     return "\n".join([*parts, _TAIL])
 
