@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 from ipexctl.api import hosts as steps
 from ipexctl.api.hosts import EnvsRequest, InstallOptions, InstructionSet, OpenHosts, check_seconds, open_sessions
 from ipexctl.api.interruptible import check_types, interruptible
-from ipexctl.api.run import Followed, FollowedRun, RunWatcher
+from ipexctl.api.run import Followed, FollowedRun, RunWatcher, on_hosts_left
 from ipexctl.api.run import run as start_run
 from ipexctl.api.runs import CallWatcher, stop
 from ipexctl.api.runs import ps as list_runs
@@ -34,6 +34,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.connector import ConnectOptions
 from ipexctl.remote.control_machine import with_own_address
+from ipexctl.remote.outcome import Cancelled
 from ipexctl.remote.progress import Notice, ProgressEvent, Stepped, ignore_event
 from ipexctl.spec import RankOptions, RunOptions, StartOptions
 from ipexctl.starters.choice import Transport, choose_starter
@@ -319,11 +320,13 @@ class Cluster:
         stack: str | None = None,
         torch: str | None = None,
         notify: str = "",
+        resume: Run | str | None = None,
         **options: Unpack[RunKeywords],
     ) -> Run:
         """Start a script, a module or a command on all hosts, one process per rank, and return once it runs.
 
-        The run goes on by itself, whatever becomes of this program; `Run.stop` ends it.
+        The run goes on by itself, whatever becomes of this program; `Run.stop` ends it. `resume`: the run, or its id,
+        that this same call has started before and now begins anew, on those of its hosts that answer.
         """
         from ipexctl.api.run_handle import Run
 
@@ -343,7 +346,13 @@ class Cluster:
             takes_own_requirements=not no_requirements,
             notify=notify,
         )
-        return Run(interruptible(partial(self._start, call)), on_line=self._on_line)
+        resumed = None
+        if resume is not None:
+            from ipexctl.run.start.resume import refuse_job
+
+            resumed = (resume if isinstance(resume, Run) else Run.find(resume)).record
+            refuse_job(resumed)
+        return Run(interruptible(partial(self._start, call, resumed)), on_line=self._on_line)
 
     def plan(
         self, script: str | Path | None = None, args: Sequence[object] = (), **options: Unpack[PlanKeywords]
@@ -354,10 +363,10 @@ class Cluster:
         given: dict[str, Any] = dict(options)
         command = {name: given.pop(name) for name in ("module", "command", "export", "env_file") if name in given}
         call = self._checked(script, args, given, **command)
-        result = interruptible(lambda cancel: start_run(call, _WatchedStart(self, cancel), dry_run=True))
+        result = interruptible(lambda cancel: start_run(call, _WatchedStart(self, call.hosts, cancel), dry_run=True))
         if isinstance(result, PlannedRun):
             return result.plan
-        raise self._call_error(result)
+        raise _call_error(call, result)
 
     def ps(self, *, running: bool = False, newest: int | None = None) -> RunList:
         """List the runs that were started from this machine, on any hosts, with their states."""
@@ -418,41 +427,30 @@ class Cluster:
         check_ranks(spec, self.hosts)
         return RunCall(self.hosts, spec, locate_project(spec, Path.cwd()), options=self._options)
 
-    def _start(self, call: RunCall, cancel: Cancel) -> RunRecord:
+    def _start(self, call: RunCall, resumed: RunRecord | None, cancel: Cancel) -> RunRecord:
         from ipexctl.run.start.pipeline import StartedRun
 
-        result = start_run(call, _WatchedStart(self, cancel))
+        if resumed is not None:
+            with self._sessions(cancel, call.hosts) as pool:
+                call = on_hosts_left(call, resumed, pool, self._tell)
+            if cancel.thrown:
+                raise Cancelled("the program was interrupted before the run was started")
+        result = start_run(call, _WatchedStart(self, call.hosts, cancel))
         if isinstance(result, FollowedRun):
             return result.run.record
         if isinstance(result, StartedRun):
             return result.record
-        raise self._call_error(result)
-
-    def _call_error(self, result: object) -> CallError:
-        """Why nothing was started."""
-        from ipexctl.run.start.request import StartFailure
-        from ipexctl.stack.install_context import InstallReport
-
-        if isinstance(result, StartFailure):
-            failure = result.with_call_options(self._options)
-            return CallError(failure.reason, fix=failure.fix, exit_code=failure.exit_code)
-        assert isinstance(result, InstallReport)
-        failed = next(host for host in result.hosts if host.status in ("failed", "unreachable"))
-        return CallError(
-            f"the install failed: {failed.host.name}: {failed.reason}",
-            fix=self._options.apply(failed.fix),
-            exit_code=result.exit_code,
-        )
+        raise _call_error(call, result)
 
     def _call(self, step: Callable[[OpenHosts], T]) -> T:
         def work(cancel: Cancel) -> T:
-            with self._sessions(cancel) as pool:
+            with self._sessions(cancel, self.hosts) as pool:
                 return step(OpenHosts(self.hosts, pool, self._home, self._iface, self._timeout, self._options))
 
         return interruptible(work)
 
-    def _sessions(self, cancel: Cancel) -> AbstractContextManager[SessionPool]:
-        node0s = frozenset(host.name for host in self.hosts[:1])  # its supervisor outlives the call
+    def _sessions(self, cancel: Cancel, hosts: Sequence[Host]) -> AbstractContextManager[SessionPool]:
+        node0s = frozenset(host.name for host in hosts[:1])  # its supervisor outlives the call
         return open_sessions(self._connection._replace(stays_on=node0s), cancel, forks=self._forks)
 
     def _tell(self, text: str) -> None:
@@ -466,17 +464,34 @@ class Cluster:
             self._on_line(f"{event.host or 'this machine'}: {event.what}")
 
 
+def _call_error(call: RunCall, result: object) -> CallError:
+    """Why nothing was started."""
+    from ipexctl.run.start.request import StartFailure
+    from ipexctl.stack.install_context import InstallReport
+
+    if isinstance(result, StartFailure):
+        failure = result.with_call_options(call.options)
+        return CallError(failure.reason, fix=failure.fix, exit_code=failure.exit_code)
+    assert isinstance(result, InstallReport)
+    failed = next(host for host in result.hosts if host.status in ("failed", "unreachable"))
+    return CallError(
+        f"the install failed: {failed.host.name}: {failed.reason}",
+        fix=call.options.apply(failed.fix),
+        exit_code=result.exit_code,
+    )
+
+
 class _WatchedStart(RunWatcher):
     """Tells the lines of a start, and stops a run that began while the call was interrupted."""
 
-    def __init__(self, cluster: Cluster, cancel: Cancel) -> None:
-        self._cluster, self._cancel = cluster, cancel
+    def __init__(self, cluster: Cluster, hosts: Sequence[Host], cancel: Cancel) -> None:
+        self._cluster, self._hosts, self._cancel = cluster, hosts, cancel
 
     @contextmanager
     def sessions(self) -> Iterator[SessionPool]:
         cancel = Cancel() if self._cancel.thrown else self._cancel  # once more, to remove secrets
-        with self._cluster._sessions(cancel) as pool:
-            pool.warm(self._cluster.hosts)
+        with self._cluster._sessions(cancel, self._hosts) as pool:
+            pool.warm(self._hosts)
             yield pool
 
     def on_step(self, text: str) -> None:

@@ -17,15 +17,19 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from ipexctl.errors import UserError
+from ipexctl.errors import CallError, UserError
+from ipexctl.hosts.nodeset import fold
+from ipexctl.refusal import Refusal
+from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import Watch, ignore_event
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Sequence
     from concurrent.futures import Future
 
     from ipexctl.facts.gather import HostFacts
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.run.registry import RunRecord
     from ipexctl.run.start.call import RunCall
     from ipexctl.run.start.pipeline import PlannedRun, StartedRun
     from ipexctl.run.start.request import StartFailure
@@ -122,6 +126,29 @@ def run(
         with watcher.sessions() as pool:
             pipeline.remove_job_files(call.hosts, started.record, pool)
     return FollowedRun(started, followed.exit_code)
+
+
+def on_hosts_left(
+    call: RunCall, record: RunRecord, pool: SessionPool, on_note: Callable[[str], None], *, typed: Collection[str] = ()
+) -> RunCall:
+    """The call that begins the run of the record anew, for those of its hosts that answer.
+
+    `typed`: options that are of this call, and not of the run. Raises a CallError if no host answers, or the run is
+    alive.
+    """
+    from ipexctl.run.start.exclusive import look_at_runs
+    from ipexctl.run.start.resume import hosts_to_look_at, resumed_call
+
+    outcomes = look_at_runs(hosts_to_look_at(call, record), pool)
+    looks = {outcome.host.name: outcome.error or outcome.result for outcome in outcomes}
+    found = resumed_call(call, record, looks, typed)
+    if isinstance(found, Refusal):
+        raise CallError(found.reason, fix=call.options.apply(found.fix), exit_code=found.exit_code)
+    for host in call.hosts:
+        if isinstance(error := looks[host.name], HostError) and host not in found.hosts:
+            on_note(f"{host.name} is left out: {error.reason}")
+    on_note(f"run {record.id} begins anew on {fold(host.name for host in found.hosts)}")
+    return found
 
 
 def _request_of_project(call: RunCall, stack: StackRequest, watcher: RunWatcher) -> InstallRequest | None:

@@ -18,10 +18,7 @@ from ipexctl.cli import complete
 from ipexctl.cli.defaults import ALTERNATIVES, CLUSTER
 from ipexctl.cli.launch_options import ScriptCommand
 from ipexctl.cli.options import option
-from ipexctl.errors import CallError, UserError
-from ipexctl.hosts.nodeset import fold
-from ipexctl.refusal import Refusal
-from ipexctl.remote.outcome import HostError
+from ipexctl.errors import UserError
 from ipexctl.run.start.call import TypedCall
 from ipexctl.text import printable
 
@@ -85,14 +82,12 @@ def _directory() -> str:
 
 def refuse_typed(record: RunRecord, directory: str, has_script: bool, given: Set[str]) -> None:
     """Raise a UserError for a run that cannot be begun anew, or a call that does not fit it. Pure."""
+    from ipexctl.run.start.resume import refuse_job  # few calls need it
+
     run, away = record.id, "" if given & _HOSTS else f" -l '!{record.node0.name}'"
     if has_script:
         raise UserError("--resume has the script of its run", fix=f"leave the script out: ipexctl run --resume {run}")
-    if record.job:
-        raise UserError(
-            f"run {run} was in job {record.job} of the scheduler, which begins a job anew itself",
-            fix="ipexctl submit --requeue; or type its call again in a new job",
-        )
+    refuse_job(record)
     if not record.typed_in:
         raise UserError(
             f"the record of run {run} lacks the words of its call: it is of a playbook, Python, `submit` or "
@@ -119,20 +114,11 @@ def on_hosts_left(
     call: RunCall, record: RunRecord, line: LaunchLine, typed: Collection[str], output: Output
 ) -> RunCall:
     """The call for those of its hosts that answer. Raises a CallError if there are none, or the run is alive."""
+    from ipexctl.api.run import on_hosts_left as find
     from ipexctl.cli.hosts import session_pool
-    from ipexctl.run.start.exclusive import look_at_runs
-    from ipexctl.run.start.resume import resumed_call
+    from ipexctl.run.start.resume import hosts_to_look_at
 
-    known = {host.name for host in call.hosts}
-    hosts = (*call.hosts, *(host for host in (record.node0,) if host.name not in known))
-    with session_pool(line.targets, hosts=hosts, quiet=True) as (pool, interrupt):
-        looks = {outcome.host.name: outcome.error or outcome.result for outcome in look_at_runs(hosts, pool)}
+    with session_pool(line.targets, hosts=hosts_to_look_at(call, record), quiet=True) as (pool, interrupt):
+        found = find(call, record, pool, output.print_note, typed=typed)
     interrupt.check()
-    found = resumed_call(call, record, looks, typed)
-    if isinstance(found, Refusal):
-        raise CallError(found.reason, fix=call.options.apply(found.fix), exit_code=found.exit_code)
-    for host in call.hosts:
-        if isinstance(error := looks[host.name], HostError) and host not in found.hosts:
-            output.print_note(f"{host.name} is left out: {error.reason}")
-    output.print_note(f"run {record.id} begins anew on {fold(host.name for host in found.hosts)}")
     return found

@@ -93,8 +93,10 @@ NOT_OPTIONS: Final = {
     "executable": "a list: [bash, -c, LINE]",
     "warn": "take it out: nothing is warned of",
     "content_encoding": "take it out",
+    "resume": "fewer: true, and play it again: the script continues from its checkpoint on the hosts that answer",
 }
-"""Options of Ansible's modules that the modules of the same name here do not have."""
+"""Options of Ansible's modules that the modules of the same name here do not have, and one of `ipexctl run`, which
+takes the words of a command line."""
 
 NOT_MODULES: Final = {
     "pip": "install: {with: [PACKAGE]} puts it into the environment of all hosts",

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.errors import UserError
 from ipexctl.facts.live_runs import Look
 from ipexctl.hosts.nodeset import fold
 from ipexctl.refusal import Refusal
@@ -31,11 +32,28 @@ if TYPE_CHECKING:
 NO_ANSWER: Final = (Unreachable, TimedOut)
 
 
+def refuse_job(record: RunRecord) -> None:
+    """Raise a UserError for a run that was in a job of a scheduler."""
+    if record.job:
+        raise UserError(
+            f"run {record.id} was in job {record.job} of the scheduler, which begins a job anew itself",
+            fix="ipexctl submit --requeue; or type its call again in a new job",
+        )
+
+
+def hosts_to_look_at(call: RunCall, record: RunRecord) -> tuple[Host, ...]:
+    """Those of the call, and the run's node0 if the call leaves that out."""
+    known = {host.name for host in call.hosts}
+    return (*call.hosts, *(host for host in (record.node0,) if host.name not in known))
+
+
 def resumed_call(
     call: RunCall, record: RunRecord, looks: Mapping[str, Look | HostError | None], typed: Collection[str]
 ) -> RunCall | Refusal:
-    """`looks`: by the name of the host, also of the run's node0 if the call leaves that out. `typed`: the options
-    beside --resume. Raises a UserError for options that do not fit the hosts."""
+    """`looks`: by the name of each of `hosts_to_look_at`. `typed`: the options beside --resume.
+
+    Raises a UserError for options that do not fit the hosts.
+    """
     node0 = record.node0.name
     alive = [name for name, look in looks.items() if isinstance(look, Look) and _has_run(look, record.id)]
     if alive and isinstance(looks[node0], NO_ANSWER):

@@ -81,6 +81,7 @@ def test_a_silent_peer_is_noticed_with_the_options_of_each_kernel(monkeypatch: p
     monkeypatch.setattr(sys, "platform", "linux")
     for name, number in of_linux.items():
         monkeypatch.setattr(socket, name, number, raising=False)
+    monkeypatch.delattr(socket, "TCP_KEEPALIVE", raising=False)
     given = dict(macos.silence_options(15, 5, 3, 30))
     assert (given[4], given[18], len(given)) == (15, 30_000, 4)
     for name in of_linux:

@@ -93,12 +93,13 @@ def test_creates_as_an_argument_of_the_command_is_accepted(tmp_path: Path) -> No
         ("copy: {src: site.yml, dest: x, owner: root}", "chown NAME FILE"),
         ("template: {src: site.yml, dest: x, group: root}", "chown :NAME FILE"),
         ("copy: {src: site.yml, dest: x, remote_src: yes}", "command: cp FROM TO"),
+        ("run: {script: train.py, resume: last}", "fewer: true"),
     ],
 )
 def test_unsupported_ansible_options_are_refused_with_an_alternative(tmp_path: Path, task: str, fix: str) -> None:
     error = refusal(tmp_path, play_of(f"- {task}\n"))
     assert fix in error.fix
-    assert at(error)[1].startswith(("owner", "group", "remote_src"))
+    assert at(error)[1].startswith(("owner", "group", "remote_src", "resume"))
 
 
 @pytest.mark.parametrize(
