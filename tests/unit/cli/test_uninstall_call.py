@@ -146,7 +146,8 @@ def test_records_of_runs_on_other_hosts_are_kept(account: dict[str, str]) -> Non
     assert left["count"] == 2
     assert left["fix"].endswith(": ipexctl uninstall -H /lab/hosts; ipexctl uninstall --hosts node7")
     assert {record.id for record in registry(account).all()} == {"there", "far"}
-    (left,) = (g for g in document(account, "--dry-run", "-l", "localhost")["control"]["left"] if g["kind"] == "records")
+    limited = document(account, "--dry-run", "-l", "localhost")["control"]["left"]
+    (left,) = (group for group in limited if group["kind"] == "records")
     assert left["fix"].endswith(": ipexctl uninstall --hosts localhost")
 
 
