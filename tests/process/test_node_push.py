@@ -288,6 +288,20 @@ def test_a_blob_of_a_hub_that_was_placed_is_read_again_once_it_has_changed(targe
     assert target.inspect(OF_HUB, is_hub=True, is_file=False).last["is_complete"]  # it was not read
 
 
+@pytest.mark.parametrize(("content", "is_same"), [(b"a", True), (b"b", False)])
+def test_a_small_file_of_a_hub_whose_list_has_no_sha256_is_compared_by_its_name(
+    target: Target, content: bytes, is_same: bool
+) -> None:
+    name = f"hub/models--org--m/blobs/{hashlib.sha1(b'blob 1' + bytes(1) + b'a').hexdigest()}"
+    place = target.account / ".ipexctl" / "hub" / name
+    target.inspect(OF_HUB, is_hub=True, is_file=False)
+    place.parent.mkdir(parents=True)
+    place.write_bytes(content)
+    rows = [[name, "f", 0o644, 1, ""]]
+    found = target.inspect(rows, is_hub=True, is_file=False, dry_run=True, force=True).last
+    assert (found["is_complete"], found["differing"]) == (is_same, [] if is_same else [name])
+
+
 def test_what_killed_calls_have_left_beside_a_hubs_cache_goes_after_a_week(target: Target) -> None:
     place = target.account / ".ipexctl" / "hub"
     names = {f"{above}{PREFIX}{number * 16}": days for above in ("", "hub/") for number, days in (("0", 8), ("1", 6))}
