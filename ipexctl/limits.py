@@ -71,6 +71,8 @@ LOCK_VALID: Final = 3600.0
 """For which a call that is starting has the locks of its hosts: sshd may keep a lost connection for hours."""
 CONNECTIVITY_VALID: Final = 600.0
 """For which connections that a run used are not checked again."""
+LOGINS_REMEMBERED: Final = 7200.0
+"""For which logins between nodes that failed are not tried again, where the ranks need none."""
 NETWORK_CHECK: Final = 8.0
 """For all connections that doctor tries between the hosts; more for many hosts."""
 CHECKED_CONNECTION: Final = 3.0

@@ -190,10 +190,11 @@ def _install_first(
     hosts get the environment that other hosts have.
     """
     from ipexctl.facts.gather import gather_facts
+    from ipexctl.remote.fanout import run_in_background
     from ipexctl.run.start.context import is_everywhere
     from ipexctl.run.start.preflight.before_install import check_before_install
     from ipexctl.run.start.request import StartFailure
-    from ipexctl.stack.install import install
+    from ipexctl.stack.install import find_unchanged, install
     from ipexctl.stack.install_context import install_request
     from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
 
@@ -204,10 +205,13 @@ def _install_first(
     wanted = _request_of_project(call, stack, watcher) or install_request(
         stack, spec.packages, spec.requirements, Sources(), spec.env, os.environ
     )
+    wanted = replace(wanted, home=spec.home, iface=spec.iface, timeout=spec.timeout)
+    is_any = wanted.env == EnvRequest(StackRequest())
+    unchanged = run_in_background(lambda: None if is_any else find_unchanged(hosts, wanted, pool), "environment")
     # All answers are read: an abandoned gather cancels the pool.
     probed = tuple(gather_facts(hosts, pool, home=spec.home, timeout=spec.timeout))
     is_there = is_everywhere(probed, spec.env)
-    if is_there and wanted.env == EnvRequest(StackRequest()):
+    if (is_there and is_any) or unchanged.result() is not None:
         return probed
     if not is_there:
         adds_packages = bool(wanted.env.extras)
@@ -216,8 +220,7 @@ def _install_first(
             return checked
         if checked:
             watcher.on_step(f"note: {checked}")
-    wanted = replace(wanted, home=spec.home, iface=spec.iface, timeout=spec.timeout)
     with watcher.installing() as watch:
-        report = install(hosts, wanted, pool, watch, probed=() if is_there else probed)
+        report = install(hosts, wanted, pool, watch, probed=probed)
     watcher.on_installed(report)
     return report if report.exit_code else ()

@@ -12,7 +12,6 @@ rest. With --dry-run only plans are made.
 from __future__ import annotations
 
 import contextlib
-from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -77,13 +76,13 @@ def install(
 ) -> InstallReport:
     """Install one stack on every host. Hosts fail independently; a second call completes the rest.
 
-    `probed` are the hosts' facts, if they were gathered just before and a host lacks the environment.
+    `probed` are the hosts' facts, if they were gathered just before and there is more to do than `find_unchanged` sees.
     """
-    context = InstallContext(hosts, request, pool, watch)
     if not (request.upgrade or request.dry_run or probed):
-        report = _find_unchanged(copy(context))  # its few facts do not count if there is more to do
+        report = find_unchanged(hosts, request, pool, watch)
         if report is not None:
             return report
+    context = InstallContext(hosts, request, pool, watch)
     inspect_hosts(context, probed)
     if not context.pending:
         return context.report()
@@ -151,11 +150,15 @@ def _has_torch(record: EnvRecord, requested: str) -> bool:
     return version == requested or version.startswith(f"{requested}.")
 
 
-def _find_unchanged(context: InstallContext) -> InstallReport | None:
+def find_unchanged(
+    hosts: Sequence[Host], request: InstallRequest, pool: SessionPool, watch: Watch = ignore_event
+) -> InstallReport | None:
     """The report if every host has the environment, intact, named and verified; None if there may be more to do.
 
-    The verification is that of this boot of the host, so its processor and its libraries are those that passed it.
+    One round trip. The verification is that of this boot of the host, so its processor and its libraries are those that
+    passed it.
     """
+    context = InstallContext(hosts, request, pool, watch)
     found = find_intact(context)
     if found is None:
         return None

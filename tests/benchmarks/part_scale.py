@@ -144,21 +144,24 @@ def _report(runs: int, costs: Costs) -> Report:
     header = ("hosts", *(str(count) for count in counts), "each more", f"{MANY:,} by that slope")
     rows = []
     for name in costs:
-        for kind, unit, digits in (
-            ("wall", "s", 2),
-            ("cpu", "CPU s", 2),
-            ("size", "MB", 0),
-            ("files", "open files", 0),
-        ):
+        for kind, unit in (("wall", "s"), ("cpu", "CPU s")):
             values = _values(costs, name, kind)
             if not values or (name == SUPERVISOR and kind == "wall"):
                 continue
             line = fit_line(values)
-            slope = f"{1000 * line.slope:.1f} m{unit}" if unit == "s" else f"{1000 * line.slope:.1f} CPU ms"
-            slope = slope if digits else f"{line.slope:.2f} {unit}"
-            cells = (f"{values[count]:.{digits}f}" if count in values else "" for count in counts)
-            rows.append((f"{name}: {unit}", *cells, slope, f"{line.at(MANY):.0f}"))
-    return Report(runs, header, tuple(rows), _goals(costs), (_first_limit(costs),))
+            cells = (f"{values[count]:.2f}" if count in values else "" for count in counts)
+            rows.append((f"{name}: {unit}", *cells, f"{1000 * line.slope:.1f} ms", f"{line.at(MANY):.0f}"))
+    return Report(runs, header, tuple(rows), _goals(costs), (_largest(costs), _first_limit(costs)))
+
+
+def _largest(costs: Costs) -> str:
+    """The most memory and open files of one program."""
+    parts = []
+    for kind, unit in (("size", "MB"), ("files", "open files")):
+        found = [(value, count, name) for name in costs for count, value in _values(costs, name, kind).items()]
+        value, count, name = max(found)
+        parts.append(f"{value:.0f} {unit} (`{name}`, {count} hosts)")
+    return f"At most {' and '.join(parts)}."
 
 
 def _goals(costs: Costs) -> tuple[Goal, ...]:

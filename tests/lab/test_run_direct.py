@@ -235,7 +235,13 @@ def test_with_an_mpi_the_logins_decide(cluster: Cluster, tmp_path_factory: pytes
 
     assert launcher()["mode"] == "direct"
     assert missing(launcher()["reason"], "node1 log into node[2-3]") == []
-    assert by_rank(cluster.run("--omp", 1, "--ppn", 1, "ring.py").out).keys() == {0, 1, 2}
+
+    def tried() -> float:
+        assert by_rank(cluster.run("--omp", 1, "--ppn", 1, "ring.py").out).keys() == {0, 1, 2}
+        return float(json.loads(cluster.on(0, "cat ~/.ipexctl/runs/.connectivity.json"))["logins_tried"])
+
+    assert tried() == tried() > 0  # the second run remembers
+    assert missing(launcher()["reason"], "node1 log into node[2-3]") == []
     cluster.good("trust", *where)
     try:
         assert launcher()["mode"] == "mpirun"

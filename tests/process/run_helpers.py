@@ -101,17 +101,28 @@ class Run:
         self.local = str(listening.get("local"))  # supervisors of older versions have none
 
     def write_job(self) -> None:
+        path = self.rundir / "job.json"
+        path.write_text(json.dumps(self.job_of(["here"] * self.size)))
+        path.chmod(0o600)
+
+    def job_of(self, hosts: list[str]) -> dict[str, Any]:
+        """The job of a rank on each of these hosts, which are this machine."""
         command = [sys.executable, "-u", "-c", self.command] if isinstance(self.command, str) else self.command
         ranks = {
-            str(rank): {"host": "here", "local_rank": rank, "local_size": self.size, **self.plans.get(str(rank), {})}
-            for rank in range(self.size)
+            str(rank): {
+                "host": host,
+                "local_rank": hosts[:rank].count(host),
+                "local_size": hosts.count(host),
+                **self.plans.get(str(rank), {}),
+            }
+            for rank, host in enumerate(hosts)
         }
-        job = {
+        return {
             "id": self.id,
             "token": self.token,
             "home": str(self.home),
             "rundir": str(self.rundir),
-            "world_size": self.size,
+            "world_size": len(hosts),
             "master": {"addr": "127.0.0.1", "port": None},
             "command": command,
             "cwd": str(self.home),
@@ -122,9 +133,6 @@ class Run:
             "ranks": ranks,
             **self.job,
         }
-        path = self.rundir / "job.json"
-        path.write_text(json.dumps(job))
-        path.chmod(0o600)
 
     def send_go(self, *, leave: bool = True) -> None:
         by_mpirun = self.go.get("by_mpirun", True)

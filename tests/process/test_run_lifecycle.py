@@ -54,6 +54,27 @@ def test_each_attempt_has_its_own_port_and_a_separator_line(make: Callable[..., 
     assert run.left() == []
 
 
+REFUSES_LATE = 'case "$2" in test*) ;; *) sleep 2.5; echo no room >&2; exit 1;; esac'
+"""The shell of a pool, on a host that answers and can't take its job."""
+
+
+def test_supervisor_keeps_its_record_while_a_host_joins(make: Callable[..., Run]) -> None:
+    run = make("import os, sys\nsys.exit(3 if os.environ['RESTART_COUNT'] == '0' else 0)", 1)
+    hosts = ["here", "there"]
+    run.launch = [sys.executable, str(STAND_INS / "mpirun.py"), "-n", "1"]
+    run.go = {"restarts": 1, "pool": {"wanted": 2, "least": 1, "shell": ["sh", "-c", REFUSES_LATE, "sh"]}}
+    run.go["pool"]["hosts"] = [{"host": host, "store": host, "ranks": 1, "word": host} for host in hosts]
+    run.go["pool"]["job"] = json.dumps(run.job_of(hosts))
+    run.start()
+    run.wait_until(lambda: run.status["hosts"] == hosts)
+    assert [(row["host"], row["state"]) for row in run.status["ranks"]] == [(host, "starting") for host in hosts]
+    status = run.wait()
+    assert (status["state"], status["exit_code"], status["attempt"], status["hosts"]) == ("ok", 0, 1, ["here"])
+    planned = [(event["hosts"], event["absent"]) for event in run.events("hosts")]
+    assert planned == [(hosts, {}), (["here"], {"there": "no room"})]
+    assert run.left() == []
+
+
 @pytest.mark.rest
 def test_silent_run_is_reported_with_last_lines_and_not_ended(make: Callable[..., Run]) -> None:
     code = "import os, time\nprint('step', os.environ['RANK'], flush=True)\nwhile not os.path.exists('speak'):\n"
@@ -123,13 +144,14 @@ def test_record_has_why_a_command_could_not_be_started(
 
 @pytest.mark.parametrize(("code", "is_kept"), [(0, True), (3, False)])
 def test_connectivity_record_is_kept_only_after_success(make: Callable[..., Run], code: int, is_kept: bool) -> None:
-    run = make(f"import sys; sys.exit({code})", go={"connectivity": {"key": "k", "checked": 1.5}})
+    connectivity = {"key": "k", "checked": 1.5, "no_logins": "denied", "logins_tried": 1.0}
+    run = make(f"import sys; sys.exit({code})", go={"connectivity": connectivity})
     record = run.home / "runs" / ".connectivity.json"
     record.parent.mkdir()
     record.write_text('{"key": "of an earlier run", "checked": 1.0}')
     run.start().wait()
     assert [json.loads(path.read_text()) for path in run.home.glob("runs/.connectivity.json")] == (
-        [{"key": "k", "checked": 1.5}] if is_kept else []
+        [connectivity] if is_kept else []
     )
 
 

@@ -1,4 +1,4 @@
-"""Stands in for mpiexec.hydra on one host: `mpirun.py N PROGRAM WORD…` starts N of it, each told its number.
+"""Stands in for mpiexec.hydra on one host: `mpirun.py [-n] N PROGRAM WORD…` starts N of it, each told its number.
 
 Like hydra it doesn't mind a rank that fails, ends all on TERM, and ends with some rank's code.
 """
@@ -13,7 +13,8 @@ from typing import NoReturn
 
 
 def main() -> NoReturn:
-    size = int(sys.argv[1])
+    words = [word for word in sys.argv[1:2] if word != "-n"] + sys.argv[2:]
+    size, command = int(words[0]), words[1:]
     ranks = []
     for rank in range(size):
         told = {
@@ -22,7 +23,7 @@ def main() -> NoReturn:
             "MPI_LOCALRANKID": str(rank),
             "MPI_LOCALNRANKS": str(size),
         }
-        ranks.append(subprocess.Popen(sys.argv[2:], env={**os.environ, **told}, stdin=subprocess.DEVNULL))
+        ranks.append(subprocess.Popen(command, env={**os.environ, **told}, stdin=subprocess.DEVNULL))
 
     def end(*_: object) -> None:
         for rank in ranks:

@@ -114,6 +114,8 @@ class RankPlacement(NamedTuple):
     host: str
     store: str
     """Hosts with the same store share a job file."""
+    word: str = ""
+    """Its host's name for mpirun."""
 
 
 class PoolHost(NamedTuple):
@@ -155,6 +157,10 @@ class ConnectivityRecord(NamedTuple):
     """A digest of what was checked."""
     checked: float
     """In seconds since the boot of node0."""
+    no_logins: str = ""
+    """Why node0 could not log in to the others, so that the ranks were started without logins."""
+    logins_tried: float = 0.0
+    """When that was found, also since the boot."""
 
 
 class Notification(NamedTuple):

@@ -183,26 +183,32 @@ def describe_exchange(path: str, reports: Mapping[str, HostCopies], plan: Exchan
 
 
 def _describe_left_out(path: str, reports: Mapping[str, HostCopies], plan: ExchangePlan) -> Iterator[str]:
-    """Lines about files that are not exchanged, or set aside: one for each directory that is decided as a whole."""
+    """Lines about files that are not exchanged, or set aside: one for all directories with the same reason and hosts,
+    as those that a Trainer has rotated away have."""
     above = path.rpartition("/")[0]
     reasons = {
         **{name: f"{main}, which wrote it, has deleted it" for name, main in plan.deleted.items()},
-        **dict.fromkeys(plan.parts, "no host has the rest of it"),
+        **dict.fromkeys(plan.parts, "no host has the rest"),
         **{
             name: f"its last save on {host} did not end, and all hosts have it as it was before"
             for name, host in plan.unfinished.items()
         },
     }
     removals = {host: set(names) for host, names in plan.removals.items()}
+    alike: dict[tuple[str, str], dict[str, int]] = {}
     for directory, why in reasons.items():
         found = {host: {name for name in names if name.startswith(f"{directory}/")} for host, names in removals.items()}
         hosts = [host for host, names in found.items() if names]
         for host, names in found.items():
             removals[host] -= names
         if hosts:
-            count = sum(map(len, found.values()))
-            files = f"{count} file{'s' * (count > 1)} set aside on {', '.join(hosts)}"
-            yield f"checkpoint {_shown(above, directory)}: {why}; {files}"
+            alike.setdefault((why, ", ".join(hosts)), {})[directory] = sum(map(len, found.values()))
+    for (why, on), counts in alike.items():
+        first, *others = sorted(counts, key=lambda name: (len(name), name))
+        what, count = _shown(above, first), sum(counts.values())
+        if others:
+            what += f" to {_shown('', others[-1].rpartition('/')[2])} ({len(counts)} directories)"
+        yield f"checkpoint {what}: {why}; {count} file{'s' * (count > 1)} set aside on {on}"
     for rest in dict.fromkeys(frozenset(names) for names in removals.values() if names):
         hosts = [host for host, names in removals.items() if names == rest]
         what = _shown(above, min(rest)) if len(rest) == 1 else f"{path} ({len(rest)} files)"

@@ -37,7 +37,7 @@ def start_with(start: StartRequest, hosts: Collection[str], attempt: int) -> Sta
     assert start.pool is not None
     chosen = [host for host in start.pool.hosts if host.host in hosts]
     of_ranks = [host for host in chosen for _ in range(host.ranks)]
-    placements = tuple(RankPlacement(rank, host.host, host.store) for rank, host in enumerate(of_ranks))
+    placements = tuple(RankPlacement(rank, host.host, host.store, host.word) for rank, host in enumerate(of_ranks))
     argv = _with_numbers(start.argv, len(chosen), len(placements)) if start.by_mpirun else list(start.argv)
     at = len(argv) - ADDRESSES - 1
     argv[at] = f"{argv[at].rpartition('/')[0]}/{job_file(attempt)}"

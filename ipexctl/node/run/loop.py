@@ -237,7 +237,9 @@ class SupervisorLoop:
             self.on_event(left)
         if self.record.holds_output and self.record.has_room():
             self.record.store_held()
-        tail = self.record.tail("mpirun.log") if machine.needs_mpirun_log(self.state) else ()
+        tail: Iterable[str] = ()
+        if self.process is not None and machine.needs_mpirun_log(self.state):
+            tail = self.record.tail("mpirun.log", begin=self.process.log_begin)
         self.on_event(
             m.Tick(
                 self.connections.received(),
@@ -418,7 +420,8 @@ class SupervisorLoop:
         from ipexctl.node.run.checkpoint_exchange import CheckpointExchange  # few runs need it, and its imports
 
         first_of_store = {placement.store: placement for placement in reversed(plan.ranks)}
-        hosts = {rank: host for rank, host, store in plan.ranks if first_of_store[store].rank == rank}
+        firsts = [placement for placement in plan.ranks if first_of_store[placement.store] is placement]
+        hosts = {placement.rank: placement.host for placement in firsts}
         addresses = self.connections.listener.addresses
         return CheckpointExchange(plan.checkpoint, hosts, self.request.bind, self.request.token, addresses)
 

@@ -249,7 +249,7 @@ def first_state(
 
 
 def first_ranks(plan: StartRequest) -> dict[int, RankState]:
-    return {rank: RankState(rank, host, store, first_rank_status(rank, host)) for rank, host, store in plan.ranks}
+    return {at.rank: RankState(at.rank, at.host, at.store, first_rank_status(at.rank, at.host)) for at in plan.ranks}
 
 
 def ranks_of_starters(state: SupervisorState) -> dict[str, frozenset[int]]:

@@ -65,6 +65,8 @@ class AttemptProcesses(Protocol):
     """What starts the ranks of an attempt."""
 
     pid: int
+    log_begin: int
+    """Where its part of the log begins."""
 
     def read_log(self) -> str:
         """What it has printed; an earlier attempt has printed into the same file."""
@@ -109,7 +111,7 @@ class MpirunProcess:
             )
         finally:
             os.close(log)
-        self.pid = self._process.pid
+        self.pid, self.log_begin = self._process.pid, self._log.begin
 
     def read_log(self) -> str:
         return self._log.read()
@@ -148,7 +150,7 @@ class DirectProcesses:
             raise
         finally:
             os.close(log)
-        self.pid = next(iter(self._wrappers.pids), os.getpid())
+        self.pid, self.log_begin = next(iter(self._wrappers.pids), os.getpid()), self._log.begin
         for host, order in orders.items():
             starters.send(host, "start", **order)
 
@@ -172,11 +174,11 @@ class LaunchLog:
 
     def __init__(self, rundir: str) -> None:
         self.path = os.path.join(rundir, "mpirun.log")
-        self._start = 0
+        self.begin = 0
 
     def open(self) -> int:
         log = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._start = os.fstat(log).st_size
+        self.begin = os.fstat(log).st_size
         return log
 
     def append(self, text: str) -> None:
@@ -190,7 +192,7 @@ class LaunchLog:
     def read(self) -> str:
         try:
             with open(self.path, "rb") as file:
-                file.seek(self._start)
+                file.seek(self.begin)
                 return file.read(MAX_LOG).decode(errors="replace")
         except OSError:
             return ""

@@ -117,7 +117,7 @@ def check_returned(t: Transition, tick: m.Tick) -> None:
         restarts = t.state.plan.restarts + 1  # nothing has failed
         t.set(plan=t.state.plan._replace(restarts=restarts), is_joining=True)
         t.set_status(restarts=restarts)
-        verdict.end(t, "stopped", 0, f"{names} can be used again, and joins")
+        verdict.end(t, "stopped", 0, f"{names} can be used again, and joins (one more restart is allowed for that)")
 
 
 # The next attempt

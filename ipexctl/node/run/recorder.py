@@ -360,7 +360,7 @@ class Recorder:
             remove_file(path)
         return True
 
-    def tail(self, name: str, lines: int = 20) -> list[str]:
-        """The last lines of a file of the run, as a terminal would show them."""
-        found = last_lines(self.path(name), 16384, lines)
+    def tail(self, name: str, lines: int = 20, begin: int = 0) -> list[str]:
+        """The last lines of a file of the run from `begin` on, as a terminal would show them."""
+        found = last_lines(self.path(name), 16384, lines, begin)
         return [last_state(line).decode(errors="replace").rstrip() for line in found]

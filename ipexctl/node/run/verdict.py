@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import re
 import signal
-from typing import TYPE_CHECKING, Literal, Mapping, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Collection, Literal, Mapping, NamedTuple, Sequence
 
 from ipexctl.node.common.limits import RANKS_BEGIN
 from ipexctl.node.common.records import Attempt, Detail, Failure, OutOfMemory, State
@@ -44,9 +44,11 @@ from ipexctl.node.run.machine_state import (
 )
 
 if TYPE_CHECKING:
+    from ipexctl.node.common.job import RankPlacement
     from ipexctl.node.run.messages import Exit
 
 _KILLED_RANK = re.compile(r"\bRANK (\d+) PID \d+ RUNNING AT ")
+_LOST_HOST = re.compile(r"\bDownstream from host (\S+) exited abnormally")
 SETTLE_TIME = 2.0
 """Seconds in which a rank that died of a signal replaces an exit code of another rank as the first failure."""
 SIGNAL_TIME = 1.0
@@ -198,7 +200,8 @@ def on_lost(t: Transition, lost: Sequence[int], silence: Mapping[int, float], mp
     without_exit = [rank for rank in lost if t.state.ranks[rank].exit is None]
     was_ending = t.state.ending is not None
     if without_exit and not was_ending:
-        loss = describe_loss(without_exit, t.state, silence, killed_rank(mpirun_log))
+        killed = killed_ranks(mpirun_log, t.state.plan.ranks)
+        loss = describe_loss(without_exit, t.state, silence, killed)
         peers = [t.set_rank_status(peer.rank, state="lost") for peer in loss.peers]
         cause = () if loss.kind == "cut-off" else peers
         fail(t, "lost", loss.reason, peers=cause, ranks=[peer.rank for peer in peers], detail=Detail(loss.kind))
@@ -359,14 +362,17 @@ class Loss(NamedTuple):
     reason: str
 
 
-def killed_rank(lines: Sequence[str]) -> int | None:
-    """The rank whose wrapper was killed first, in the words of hydra at the end of mpirun's output."""
-    found = next(filter(None, map(_KILLED_RANK.search, lines)), None)
-    return int(found[1]) if found else None
+def killed_ranks(lines: Sequence[str], ranks: Sequence[RankPlacement]) -> tuple[int, ...]:
+    """The rank whose wrapper was killed first, in the words of hydra at the end of mpirun's output, or all of a host
+    that hydra lost first: a host that reboots closes hydra's connections before or after those of its ranks."""
+    if found := next(filter(None, map(_KILLED_RANK.search, lines)), None):
+        return (int(found[1]),)
+    found = next(filter(None, map(_LOST_HOST.search, lines)), None)
+    return tuple(rank.rank for rank in ranks if rank.word == found[1]) if found else ()
 
 
 def describe_loss(
-    lost: Sequence[int], state: SupervisorState, silence: Mapping[int, float], killed: int | None
+    lost: Sequence[int], state: SupervisorState, silence: Mapping[int, float], killed: Collection[int]
 ) -> Loss:
     """All ranks lost together with these.
 
@@ -376,10 +382,11 @@ def describe_loss(
     peers = list(state.ranks.values())
     first = min((state.ranks[rank] for rank in lost), key=lambda peer: (peer.lost_at, peer.rank))
     lost_at = first.lost_at
-    for peer in peers if first.closed_by_peer else ():
+    for peer in reversed(peers) if first.closed_by_peer else ():
         at = peer.disconnected_at
-        if peer.rank == killed and peer.closed_by_peer and at is not None and abs(at - lost_at) < AT_ONCE:
-            first, lost_at = peer, at
+        if peer.rank in killed and peer.closed_by_peer and at is not None and abs(at - lost_at) < AT_ONCE:
+            first = peer
+    lost_at = first.disconnected_at or lost_at
     alive = [peer for peer in peers if peer.has_begun and peer.exit is None]
     if first.closed_by_peer:
         gone = [

@@ -41,7 +41,7 @@ from ipexctl.run.start.context import RunContext, gather
 from ipexctl.run.start.exclusive import HostLocks, Obstacles, lock_hosts, refusal
 from ipexctl.run.start.pool import check_whole, first_hosts, spec_of_all
 from ipexctl.run.start.preflight.before_install import likely_nodes
-from ipexctl.run.start.preflight.connectivity import NoLogin, check_connectivity
+from ipexctl.run.start.preflight.connectivity import NoLogin, check_connectivity, remember_failure
 from ipexctl.run.start.preflight.hub import find_use
 from ipexctl.run.start.preflight.imports import check_script, with_environment
 from ipexctl.run.start.preflight.paths import check_data
@@ -265,17 +265,19 @@ def _plan(
         while notes:  # also of a run that is refused
             start.on_note(notes.pop(0))
     earlier = earlier_memory(project.root, spec.script)
-    plan = make_plan(context, spec, project, run, earlier, no_logins=no_logins)
+    if no_logins:
+        context = replace(context, node0=replace(context.node0, no_logins=no_logins))
+    plan = make_plan(context, spec, project, run, earlier)
     if needs_login_check(context, plan, spec):
-        context, no_logins = _check_logins(start, context, plan, dry_run=dry_run)
-        plan = make_plan(context, spec, project, run, earlier, no_logins=no_logins) if no_logins else plan
+        context = _check_logins(start, context, plan, dry_run=dry_run)
+        plan = make_plan(context, spec, project, run, earlier) if context.node0.no_logins else plan
     call.ranks.within(plan.world_size)
     if not dry_run:
         _check_other_runs(start, plan, locks)
         notes += (*job_notes(context, is_followed=spec.is_followed), *restart_notes(context, plan, spec))
     for text in (*notes, *script_notes(context, plan, spec, project)):
         start.on_note(text)
-    whole = _plan_of_all(context, spec, project, run, earlier, plan, no_logins=no_logins)
+    whole = _plan_of_all(context, spec, project, run, earlier, plan)
     if spec.trial:
         return context, plan, whole
     text, note = notes_on_measurement(plan, context, spec, project)
@@ -291,8 +293,6 @@ def _plan_of_all(
     run: str,
     earlier: EarlierMemory | None,
     plan: LaunchPlan,
-    *,
-    no_logins: str,
 ) -> LaunchPlan:
     """The plan of all hosts that the run may use, of which some may wait. Pure. Raises a StartError."""
     if not spec.has_pool:
@@ -302,7 +302,7 @@ def _plan_of_all(
         of_all = spec_of_all(spec, plan)
         if isinstance(of_all, Refusal):
             raise StartError(StartFailure.of_refusal(of_all))
-        whole = make_plan(context, of_all, project, run, earlier, no_logins=no_logins)
+        whole = make_plan(context, of_all, project, run, earlier)
     if (refusal := check_whole(context, spec, whole)) is not None:
         raise StartError(StartFailure.of_refusal(refusal))
     return whole
@@ -330,16 +330,21 @@ def logs_in(context: RunContext, plan: LaunchPlan) -> bool:
     return not context.starter.no_logins and (plan.starter is None or not plan.starter.no_logins)
 
 
-def _check_logins(start: _Start, context: RunContext, plan: LaunchPlan, *, dry_run: bool) -> tuple[RunContext, str]:
-    """Check the connections before the plan is final; returns why node0 cannot log in, or the context with the check.
+def _check_logins(start: _Start, context: RunContext, plan: LaunchPlan, *, dry_run: bool) -> RunContext:
+    """Check the connections before the plan is final; returns the context with the check, or with why node0 cannot log
+    in, which is not tried again where that is known.
 
     Raises a StartError for what no other start of ranks avoids.
     """
-    try:
-        record = check_connectivity(nodes_of(context, plan), context, start.pool, keeps_record=dry_run)
-    except NoLogin as error:
-        return context, error.failure.reason
-    return replace(context, node0=replace(context.node0, connectivity=record)), ""
+    nodes = nodes_of(context, plan)
+    node0 = remember_failure(nodes, context)
+    if not node0.no_logins:
+        try:
+            record = check_connectivity(nodes, context, start.pool, keeps_record=dry_run)
+            node0 = replace(node0, connectivity=record)
+        except NoLogin as error:
+            node0 = replace(node0, no_logins=error.failure.reason, logins_tried=node0.uptime)
+    return replace(context, node0=node0)
 
 
 # Other runs
@@ -385,8 +390,6 @@ def make_plan(
     project: ProjectLocation,
     run: str,
     earlier: EarlierMemory | None = None,
-    *,
-    no_logins: str = "",
 ) -> LaunchPlan:
     """The plan of a run; its working directory is known later, when the hosts have answered which tree they have. Pure.
 
@@ -412,7 +415,7 @@ def make_plan(
             ssh_config=context.ssh_config,
             mpi_seen=context.mpi,
             starter=context.starter,
-            no_logins=no_logins,
+            no_logins=context.node0.no_logins,
             earlier_memory=earlier,
             given=given,
             stated=stated,

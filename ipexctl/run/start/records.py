@@ -90,11 +90,12 @@ def launch_records(
     """`whole`: the plan of all hosts that the run may use."""
     plan, stores, pool = whole, context.stores, host_pool(context, spec, whole, record.rundir)
     files = [[File(f.name, f.text.encode(), f.mode) for f in plan.files if f.is_everywhere == e] for e in (False, True)]
+    words = {host.name: host.word for host in plan.hosts}
     start = StartRequest(
         argv=tuple(plan.argv),
         by_mpirun=not plan.has_starters,
         by_slurm=bool(context.job),
-        ranks=tuple(RankPlacement(rank.rank, rank.host, stores[rank.host]) for rank in plan.ranks),
+        ranks=tuple(RankPlacement(rank.rank, rank.host, stores[rank.host], words[rank.host]) for rank in plan.ranks),
         world_size=plan.world_size,
         nodes=len(plan.hosts),
         master=Master(plan.master_addr, plan.master_port),

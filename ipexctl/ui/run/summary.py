@@ -37,8 +37,11 @@ def _end_sentences(status: RunStatus, exit_code: int) -> list[str]:
     subject = f"run {printable(status.id)}"
     size = f"{counted(status.world_size, 'rank')} on {counted(status.nodes, 'node')}"
     if status.has_moved:
-        begun = status.all_attempts[0]
-        size += f" at last, {begun.world_size} on {len(begun.hosts)} at first"
+        sizes = [f"{attempt.world_size} on {len(attempt.hosts)}" for attempt in status.all_attempts if attempt.hosts]
+        if sizes[0] != sizes[-1]:
+            size += f" at last, {sizes[0]} at first"
+        elif others := [each for each in dict.fromkeys(sizes) if each != sizes[0]]:
+            size += f", {' and '.join(others)} in between"
     took = f" after {duration(status.ended - status.started)}" if status.started and status.ended else ""
     if status.state == "ok":
         attempts = f" in {counted(status.attempt + 1, 'attempt')}" if status.attempt else ""

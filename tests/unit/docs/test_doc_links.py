@@ -1,4 +1,4 @@
-"""Every link between the pages has an existing page and heading; the site lists every page."""
+"""Every link between the pages has an existing page and heading; the site lists every page; their words are limited."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ import pytest
 import yaml
 
 from doc_blocks import PAGES, ROOT, prose
+
+SITE = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+WORDS = 60_000
+"""As `wc -w` counts those of the site, code and tables included: a page says what no other page and no command says."""
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ +(.+?) *$", re.M)
@@ -50,3 +54,9 @@ def test_mkdocs_nav_lists_every_page() -> None:
     listed = set(re.findall(r"([\w/-]+\.md)", text.partition("\nnav:")[2]))
     assert listed == {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
     assert yaml.safe_load(text)["strict"] is True
+
+
+def test_the_pages_together_stay_short() -> None:
+    words = {str(page.relative_to(ROOT)): len(page.read_text().split()) for page in SITE}
+    longest = sorted(words, key=words.__getitem__, reverse=True)[:5]
+    assert sum(words.values()) < WORDS, f"of these, the longest: {longest}"

@@ -21,7 +21,7 @@ class Supervised:
     """`ranks` ranks, two on each of node1, node2 …; the supervisor is on node1. The clock begins at 0."""
 
     def __init__(self, ranks: int = 2, *, job: m.JobState | None = None, per_host: int = 2, **plan: Any) -> None:
-        placements = [RankPlacement(rank, host := f"node{rank // per_host + 1}", host) for rank in range(ranks)]
+        placements = [RankPlacement(rank, host := f"node{rank // per_host + 1}", host, host) for rank in range(ranks)]
         request = StartRequest(
             **{
                 "argv": ("/opt/mpirun",), "ranks": tuple(placements), "world_size": ranks, "nodes": 1,

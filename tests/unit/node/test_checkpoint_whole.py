@@ -286,6 +286,17 @@ def test_lines_name_the_reason_for_what_is_set_aside() -> None:
     }
 
 
+def test_directories_with_the_same_reason_and_hosts_have_one_line() -> None:
+    rotated = " ".join(f"+{number}/R1" for number in (60, 80, 100))
+    reports = {"node1": host("+120/M +120/S"), "node2": host(rotated), "node3": host("+40/R2")}
+    lines = [line for line in describe_exchange("out/ck", reports, plan_exchange(reports)) if "set aside" in line]
+    found = {tuple(re.findall(r"checkpoint-\d+|\d directories|\d files?|node\d", line)) for line in lines}
+    assert found == {
+        ("checkpoint-60", "checkpoint-100", "3 directories", "3 files", "node2"),
+        ("checkpoint-40", "1 file", "node3"),
+    }
+
+
 class TrainerHosts:
     """The files of hosts on which a Trainer runs, and what happens to them."""
 

@@ -117,6 +117,24 @@ def test_wrapper_that_mpirun_reports_as_killed_is_first_of_those_that_disconnect
     assert run.blamed[1:] == first
 
 
+@pytest.mark.parametrize(
+    ("host", "after", "first"),
+    [
+        ("node2", 0.02, (2, "node2", [2, 3])),
+        ("node2", 1.5, (0, "node1", [0])),  # long after the first one
+        ("node9", 0.02, (0, "node1", [0])),
+    ],
+)
+def test_host_that_mpirun_loses_first_is_first_of_those_that_disconnect_at_once(
+    host: str, after: float, first: tuple[Any, ...]
+) -> None:
+    run = cluster().run_until(5).at(5, closed_by_peer(0))
+    run.at(5 + after, closed_by_peer(3), closed_by_peer(2), closed_by_peer(4))
+    run.looks = {"mpirun_log": (f"[mpiexec@node1] Error: Downstream from host {host} exited abnormally",)}
+    run.run_until(5.0 + LOST)
+    assert run.blamed[1:] == first
+
+
 def test_sigterm_to_all_ranks_is_an_mpirun_failure() -> None:
     run = cluster()
     for rank in run.state.ranks:

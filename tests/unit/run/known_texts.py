@@ -25,6 +25,8 @@ from ipexctl.run.why.diagnosis import Diagnosis, diagnose
 from ipexctl.run.why.run_snapshot import read_snapshot
 
 HOSTS = ("node1", "node2", "node3")
+SHOWN = 2
+"""Examples of a cause on the page: one for each of its first fixes."""
 
 
 @dataclass(frozen=True)
@@ -184,15 +186,15 @@ def verdict_of(text: Text) -> Diagnosis:
 _HEAD = """\
 # When a run fails
 
-`ipexctl why RUN` searches for these texts in the output of the rank that failed first and of mpirun, and of the other
-ranks if that rank only reports a lost peer, and prints the cause and the fix. *Likely* and *possible* say how certain
-a cause is. The ids are in `why --json` and do not change. In the examples rank 1 on node2 printed the text.
+`ipexctl why RUN` finds these texts and prints the cause and the fix; [run](run.md#when-it-fails) says where it looks.
+*Likely* and *possible* say how certain a cause is. The ids are in `why --json` and do not change. The examples, at most
+two of an id, were printed by rank 1 on node2.
 
 ![ipexctl why: the kernel killed rank 2 on node3, whose memory ran out](pictures/why.svg)
 
 Warnings that healthy runs print, too, are never the cause: `The hostname of the client socket cannot be retrieved` (an
-address has no name), `Using the loopback address as fallback` (gloo could not resolve a host's own name). Neither is a
-loss of NaN, nor a [wrong loss](#wrong-values). Where no text is known, `why` names the exception or the exit code.
+address has no name), `Using the loopback address as fallback` (gloo could not resolve a host's own name). Where no text
+is known, `why` names the exception or the exit code.
 """
 
 
@@ -215,18 +217,20 @@ def page() -> str:
     parts, fixes = [_HEAD], dict[str, str]()
     for heading, texts in SECTIONS.items():
         parts.append(f"## {heading}\n")
-        by_id: dict[str, dict[str, list[tuple[str, str]]]] = {}
+        by_id: dict[str, dict[str, tuple[str, str]]] = {}
         for text in texts:
             cause = verdict_of(text).cause
             assert cause is not None, text
             meaning = f"{cause.confidence.capitalize()}: {cause.sentence}."
-            by_id.setdefault(text.id, {}).setdefault(cause.fix, []).append((_printed(text), meaning))
+            by_id.setdefault(text.id, {}).setdefault(cause.fix, (_printed(text), meaning))
         for id_, by_fix in by_id.items():
             parts.append(f"### {id_}\n")
-            for fix, examples in by_fix.items():
-                printed = "\n".join(dict.fromkeys(example for example, _ in examples))
+            before = None
+            for fix, (printed, meaning) in [*by_fix.items()][:SHOWN]:
                 known = f"as for {fixes[fix]}" if fix in fixes else fix
-                parts += [f"```text\n{printed}\n```\n", f"{examples[0][1]} Fix: {known}\n"]
+                parts += [f"```text\n{printed}\n```\n"] if printed != before else []
+                parts.append(f"{meaning} Fix: {known}\n")
+                before = printed
                 fixes.setdefault(fix, id_)
     return "\n".join([*parts, _TAIL])
 

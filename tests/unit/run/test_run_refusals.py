@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from ipexctl.facts.system import Account, Security, System
 from ipexctl.files.manifest import Manifest
 from ipexctl.hosts.host import Host
 from ipexctl.launch.request import RankEnv
+from ipexctl.limits import LOGINS_REMEMBERED
 from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry
 from ipexctl.node.network.connectivity import Connections
@@ -121,7 +123,6 @@ RECORD = '{"key": "k", "checked": 100.5}'
     ("rest", "is_valid"),
     [
         (f"500.25 9.9\n{RECORD}\n", True),
-        (f"701.0 9.9\n{RECORD}\n", False),  # too old
         (f"50.0 9.9\n{RECORD}\n", False),  # of an earlier boot
         (f"\n{RECORD}", False),
         ("500.25 9.9\n", False),
@@ -157,8 +158,38 @@ def test_logins_are_needed_before_an_install_only_for_ranks_of_an_mpirun(
     assert needs_logins(RunSpec("script", ("train.py",), **options)) == is_needed
 
 
+HOSTS = [Host("a", "10.0.0.1"), Host("b", "10.0.0.2")]
+
+
+@pytest.mark.parametrize(
+    ("uptime", "change", "is_remembered"),
+    [
+        (LOGINS_REMEMBERED + 100, {}, True),
+        (LOGINS_REMEMBERED + 101, {}, False),
+        (200, {"ssh_config": "Host b"}, False),  # of `trust`
+        (200, {"connectivity": None}, False),
+        (200, {"connectivity": ConnectivityRecord("of other hosts", 100, "denied", 100)}, False),
+    ],
+)
+def test_login_that_failed_is_remembered_for_hours_until_trust(
+    uptime: float, change: dict[str, Any], *, is_remembered: bool
+) -> None:
+    facts = {host.name: Facts(system=System(boot="1")) for host in HOSTS}
+    context = RunContext(tuple(HOSTS), facts, ADDRESSES, "/h", RankEnv("/env/bin/python"))
+    failed = ways.Node0Files(uptime=100.0, no_logins="denied", logins_tried=100.0)
+    key = ways.connectivity_key(HOSTS, ways._connections(HOSTS, context, logs_in=False), context)
+    found = ConnectivityRecord(key, 90.0)
+    # The ports were checked just before, so that nothing is asked of a host.
+    record = ways.check_connectivity(
+        HOSTS, replace(context, node0=replace(failed, connectivity=found)), cast("Any", None), logs_in=False
+    )
+    assert record == found._replace(no_logins="denied", logins_tried=100.0)
+    later = replace(context, node0=replace(ways.Node0Files(connectivity=record, uptime=uptime), **change))
+    assert ways.remember_failure(HOSTS, later).no_logins == ("denied" if is_remembered else "")
+
+
 def test_connections_are_checked_again_after_any_change_of_a_host() -> None:
-    hosts = [Host("a", "10.0.0.1"), Host("b", "10.0.0.2")]
+    hosts = HOSTS
 
     def key(config: str = "", python: str = "/env/bin/python", **changes: Any) -> str:
         nic = Nic("eth0", kind="ethernet", mac="02:00:00:00:00:01", addresses=(Address("10.0.0.2", 24),))

@@ -184,7 +184,9 @@ def test_every_store_gets_its_job_and_the_token_by_stdin() -> None:
     for node in pool.nodes.values():
         assert set(node.modes.values()) == {0o600}
         assert not any("s3cr3t" in script or token in script for script in node.scripts)
-    assert decode(StartRequest, pool.nodes["a"].go, "the request").ranks == ((0, "a", "of a"), (1, "b", "of b"))
+    assert decode(StartRequest, pool.nodes["a"].go, "the request").ranks == tuple(
+        RankPlacement(rank, host, f"of {host}") for rank, host in enumerate("ab")
+    )
     assert "token" not in pool.nodes["a"].go
     assert "s3cr3t" not in json.dumps(pool.nodes["a"].go)
 

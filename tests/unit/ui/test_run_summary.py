@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipexctl.node.common.records import Failure, RankStatus, RunStatus, Throughput, read_status
+from ipexctl.node.common.records import Attempt, Failure, RankStatus, RunStatus, Throughput, read_status
 from ipexctl.run.summary import summary_fields
 from ipexctl.ui.run.summary import end_lines, throughput_text
 from message_data import missing
@@ -41,6 +41,23 @@ def test_summary_of_a_successful_run_has_restarts_and_missing_output() -> None:
     first, second = end_lines(status, 0)
     assert missing(first, "run1 3 2") == []
     assert missing(second, "1,234 0,2") == []
+
+
+@pytest.mark.parametrize(
+    ("hosts", "size"),
+    [
+        ("12 12", "2 ranks on 2 nodes"),
+        ("123 12", "2 ranks on 2 nodes at last, 3 on 3 at first"),
+        ("123 12 1 123", "3 ranks on 3 nodes, 2 on 2 and 1 on 1 in between"),
+        ("12 13", "2 ranks on 2 nodes"),  # a spare
+    ],
+)
+def test_summary_has_the_sizes_of_attempts(hosts: str, size: str) -> None:
+    sets = [tuple(f"node{number}" for number in numbers) for numbers in hosts.split()]
+    before = tuple(Attempt(at, "", None, hosts=names, world_size=len(names)) for at, names in enumerate(sets[:-1]))
+    last = sets[-1]
+    status = RunStatus("r", "ok", world_size=len(last), nodes=len(last), hosts=last, attempt=1, attempts=before)
+    assert end_lines(status, 0)[0].partition(": ")[2] == size
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ mpirun's own error for a blocked port comes after minutes and names neither host
 Connections that worked in the last 10 minutes between the same hosts are not tried again, by a digest of all that a
 check depends on: a reboot or another firewall gives another digest. The record of that is a file in node0's home
 (`CONNECTIVITY_FILE`): `read_node0` reads it, a check and the start of mpirun remove it, and the supervisor writes it
-when the run has ended well. So it says nothing after a run that failed.
+when the run has ended well. So it says nothing after a run that failed. For two hours it also has why a login failed
+where the ranks needed none (`remember_failure`); after `trust` the digest is another.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ import hashlib
 import json
 import secrets
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.limits import CONNECTIVITY_CHECK, CONNECTIVITY_VALID
+from ipexctl.limits import CONNECTIVITY_CHECK, CONNECTIVITY_VALID, LOGINS_REMEMBERED
 from ipexctl.node.common.job import CONNECTIVITY_FILE, ConnectivityRecord
 from ipexctl.node.common.json_parser import parse_object
 from ipexctl.node.network.replies import NodeResult
@@ -31,6 +32,7 @@ from ipexctl.remote.reply import Reply
 from ipexctl.remote.session import Session, capture
 from ipexctl.run.start.preflight.node_ports import check_ports
 from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -59,9 +61,13 @@ class Node0Files:
     ssh_config: str = ""
     """The text of trust's ssh config; empty if there is none."""
     connectivity: ConnectivityRecord | None = None
-    """A check that passed in the last minutes."""
+    """A check that passed, or found no logins, in the last hours."""
     uptime: float = 0.0
     """Seconds since the boot of node0, as this was read; 0: not known."""
+    no_logins: str = ""
+    """Why node0 cannot log in to the hosts of this run, so that its ranks are started without; empty: not known."""
+    logins_tried: float = 0.0
+    """When that was found, in seconds since the boot of node0."""
 
 
 def read_node0(session: Session, home: str, cancel: Cancel) -> Node0Files:
@@ -83,10 +89,11 @@ def parse_node0(text: str) -> Node0Files:
         return Node0Files(config)
     try:
         reply = Reply(parse_object(document))
-        record = ConnectivityRecord(reply.text("key"), reply.number("checked"))
+        record = reply.decode(ConnectivityRecord)
     except (HostError, ValueError):
         return Node0Files(config, uptime=seconds)
-    return Node0Files(config, record if 0 <= seconds - record.checked <= CONNECTIVITY_VALID else None, seconds)
+    is_of_boot = max(record.checked, record.logins_tried) <= seconds
+    return Node0Files(config, record if is_of_boot else None, seconds)
 
 
 def check_connectivity(
@@ -102,25 +109,19 @@ def check_connectivity(
     node0, *others = hosts
     if not others:
         return None
-    names = {context.ssh_names.get(host.name, host.name): host.name for host in others}
-    config = ("-F", context.ssh_config) if context.ssh_config else ()
-    ssh = ["ssh", *config, "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECTIVITY_CHECK:.0f}"]
-    connections: Connections = {
-        "address": context.addresses.get(node0.name, ""),
-        "python": context.env.python,
-        "ssh": ssh if logs_in else [],
-        "nodes": [{"ssh_name": ssh_name, "address": context.addresses[name]} for ssh_name, name in names.items()],
-        "seconds": CONNECTIVITY_CHECK,
-        "record": f"{context.home}/runs/{CONNECTIVITY_FILE}",
-    }
+    names = _ssh_names(others, context)
+    connections = _connections(hosts, context, logs_in=logs_in)
     key = connectivity_key(hosts, connections, context)
-    passed = context.node0.connectivity
-    if key and passed is not None and passed.key == key:
-        return passed
+    passed, files = context.node0.connectivity, context.node0
+    if key and passed is not None and passed.key == key and files.uptime - passed.checked <= CONNECTIVITY_VALID:
+        is_new = bool(files.no_logins)
+        return passed._replace(no_logins=files.no_logins, logins_tried=files.logins_tried) if is_new else passed
     if not logs_in:
         results = check_ports(hosts, context.addresses, context.env.python, pool)
         evaluate_connectivity(node0.name, context.addresses, results)
-        return ConnectivityRecord(key, context.node0.uptime) if key and context.node0.uptime else None
+        if not (key and files.uptime):
+            return None
+        return ConnectivityRecord(key, files.uptime, files.no_logins, files.logins_tried)
     if keeps_record:
         connections["record"] = ""
     program = Command.argv(context.env.python, "-I", "-S", "-c", script_text("network.ports"))
@@ -143,6 +144,38 @@ def check_connectivity(
         raise StartError(StartFailure.of_host(node0.name, error)) from None
     evaluate_connectivity(node0.name, context.addresses, results)
     return record
+
+
+def remember_failure(hosts: Sequence[Host], context: RunContext) -> Node0Files:
+    """What node0 has, with why it could not log in to one of these hosts in the last hours, if that is known. Pure.
+
+    A failure that is none any more costs nothing: the ranks are started without logins.
+    """
+    files, record = context.node0, context.node0.connectivity
+    if record is None or not record.no_logins or files.uptime - record.logins_tried > LOGINS_REMEMBERED:
+        return files
+    if record.key != connectivity_key(hosts, _connections(hosts, context, logs_in=False), context):
+        return files
+    return replace(files, no_logins=printable(record.no_logins), logins_tried=record.logins_tried)
+
+
+def _ssh_names(others: Sequence[Host], context: RunContext) -> dict[str, str]:
+    return {context.ssh_names.get(host.name, host.name): host.name for host in others}
+
+
+def _connections(hosts: Sequence[Host], context: RunContext, *, logs_in: bool) -> Connections:
+    node0, *others = hosts
+    config = ("-F", context.ssh_config) if context.ssh_config else ()
+    ssh = ["ssh", *config, "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECTIVITY_CHECK:.0f}"]
+    names = _ssh_names(others, context)
+    return {
+        "address": context.addresses.get(node0.name, ""),
+        "python": context.env.python,
+        "ssh": ssh if logs_in else [],
+        "nodes": [{"ssh_name": ssh_name, "address": context.addresses[name]} for ssh_name, name in names.items()],
+        "seconds": CONNECTIVITY_CHECK,
+        "record": f"{context.home}/runs/{CONNECTIVITY_FILE}",
+    }
 
 
 def connectivity_key(hosts: Sequence[Host], connections: Connections, context: RunContext) -> str:
