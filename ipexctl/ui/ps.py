@@ -16,7 +16,7 @@ from ipexctl.node.run.summary import attempts_of
 from ipexctl.text import counted, format_clock, printable, readable
 from ipexctl.ui.messages import fitted, print_message, print_with_fix
 from ipexctl.ui.results import host_json, value_json
-from ipexctl.ui.run.summary import duration, end_lines, short_throughput, slow_text
+from ipexctl.ui.run.summary import duration, end_lines, moved_text, short_throughput, slow_text
 from ipexctl.ui.table import fitting_layout, folded_hosts, print_lines, show_table
 
 if TYPE_CHECKING:
@@ -103,6 +103,7 @@ def _note(row: Mapping[str, str], layout: Sequence[str]) -> str:
     parts += [row["throughput"]] if row["throughput"] and "throughput" not in layout else []
     parts += [row["ended by"]] if row["ended by"] and "ended by" not in layout else []
     parts += [row["slow"]] if row["slow"] else []
+    parts += [row["moved"]] if row["moved"] else []
     return "; ".join(parts)
 
 
@@ -123,17 +124,22 @@ def _row(run: KnownRun, now: float) -> dict[str, str]:
     if run.pruned:
         ended_by = f"{ended_by}; logs pruned" if ended_by else "logs pruned"
     day = "%H:%M:%S" if now - started < 43200 else "%Y-%m-%d %H:%M"
+    ranks, hosts, moved = record.world_size, record.hosts, ""
+    if status is not None and status.has_moved:
+        ranks, hosts = status.world_size, status.hosts
+        moved = f"restart {status.attempt}{moved_text(status)}" if is_running else ""
     return {
         "run": record.id,
         "state": run.state,
         "script": record.script,
-        "ranks": str(record.world_size),
-        "hosts": folded_hosts(record.hosts),
+        "ranks": str(ranks),
+        "hosts": folded_hosts(hosts),
         "started": format_clock(started, day) if started else "?",
         "took": took,
         "throughput": short_throughput(status.throughput if status is not None else None),
         "ended by": ended_by,
         "slow": slow_text(status),
+        "moved": moved,
     }
 
 

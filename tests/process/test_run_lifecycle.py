@@ -70,6 +70,8 @@ def test_supervisor_keeps_its_record_while_a_host_joins(make: Callable[..., Run]
     assert [(row["host"], row["state"]) for row in run.status["ranks"]] == [(host, "starting") for host in hosts]
     status = run.wait()
     assert (status["state"], status["exit_code"], status["attempt"], status["hosts"]) == ("ok", 0, 1, ["here"])
+    assert missing(run.output(0, "err").decode(), "[ipexctl: restart 1 of 1 after: rank 0") == [], "nothing was printed"
+    assert run.output(0) == b""
     planned = [(event["hosts"], event["absent"]) for event in run.events("hosts")]
     assert planned == [(hosts, {}), (["here"], {"there": "no room"})]
     assert run.left() == []

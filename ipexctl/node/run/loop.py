@@ -387,8 +387,8 @@ class SupervisorLoop:
             status = self.state.status
             note = {"attempt": status.attempt, "restarts": status.restarts, "reason": command.after}
             for peer in self.connections.all.values():
-                for sink in peer.sinks.values():
-                    sink.note("restart", note)
+                for name, sink in peer.sinks.items():  # a reader of the output of all ranks learns it in any case
+                    sink.note("restart", note, is_first=not peer.rank and name == "err")
         for peer in self.connections.all.values():
             peer.reset()
         self.figures.begin_attempt(self.hosts_of_ranks())

@@ -11,7 +11,7 @@ then the line looks like one of the rank.
 
 The kinds, with their fields:
 
-    restart      attempt, restarts, reason    begins the next attempt, in all files with output
+    restart      attempt, restarts, reason    begins the next attempt: in all files with output, and in rank 0's stderr
     checkpoint   text                         what an exchange of checkpoints does, in the stderr of rank 0
     job-limit    job, seconds                 the time limit of the job is near, in the stderr of rank 0
     gap          bytes, host                  output is missing: the disk of the host had no room

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ipexctl.hosts.host import Host
-from ipexctl.node.common.records import Failure, RunStatus, SlowRank, State, Throughput
+from ipexctl.node.common.records import Attempt, Failure, RunStatus, SlowRank, State, Throughput
 from ipexctl.run.ps import KnownRun
 from ipexctl.run.registry import RunRecord
 from ipexctl.ui.ps import as_json, show
@@ -91,6 +91,24 @@ def test_ps_names_the_rank_that_is_slow_now(
     found = f"rank 3 on node2 is slow, by 48 % of a step: ipexctl slow {run.status and run.status.id}"
     assert (found in out) == is_shown
     assert as_json([run])["runs"][0]["slow"] == (slow._asdict() if is_shown else None)
+
+
+@pytest.mark.parametrize(("state", "note"), [("running", "restart 1 on node[1-2], without node3"), ("ok", "")])
+def test_ps_has_the_hosts_that_a_run_goes_on_with(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, state: State, note: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    run = known_run(1, "node{}", "train")
+    assert run.status is not None
+    first = Attempt(0, "node3 is lost", hosts=("node1", "node2", "node3"), world_size=6)
+    status = run.status._replace(
+        state=state, attempt=1, attempts=(first,), hosts=("node1", "node2"), world_size=4, reason=""
+    )
+    show([replace(run, status=status)])
+    out = capsys.readouterr().out
+    assert (" 4 " in out, "node[1-2] " in out, "node[1-64]" in out) == (True, True, False)
+    assert ("restart" in out) == bool(note)
+    assert note in out
 
 
 def test_ps_counts_hosts_whose_names_do_not_fold(
