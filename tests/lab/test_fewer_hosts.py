@@ -50,7 +50,7 @@ def test_run_that_loses_a_host_goes_on_with_the_others(stage: FaultLab, by: str,
 def test_host_that_waits_keeps_its_tree_until_the_run_is_over(stage: FaultLab) -> None:
     cluster = stage.cluster
     cluster.write("wait.py", WAIT_SCRIPT)
-    began = cluster.begin("--ppn", "1", "--spares", "1", "--checkpoint", "kept", "wait.py")
+    began = cluster.begin("--ppn", "1", "--spares", "1", "--max-restarts", "1", "--checkpoint", "kept", "wait.py")
     began.wait_for("here", times=3)
     waits = f".ipexctl/runs/{began.id}/waits"
     assert cluster.on(3, f"ls {waits}").strip() == waits
