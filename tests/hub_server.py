@@ -82,6 +82,8 @@ class Faults:
     """Further names in the list of each repository."""
     links: dict[str, str] = field(default_factory=dict)
     """Hashes that the list has in place of the right ones, by name."""
+    redirect: str = ""
+    """Another address, to which all requests are redirected."""
     etags: dict[str, str] = field(default_factory=dict)
     """The same in the answer about a file alone."""
 
@@ -97,6 +99,7 @@ class Hub:
         """Method, path and login of each request to the hub."""
         self.storage_requests: list[tuple[str, str]] = []
         """Path and range of each request to the storage."""
+        self.storage_logins: list[str] = []
         self.lock = threading.Lock()
         self._exit_stack = ExitStack()
         self.hub, self.storage = (
@@ -218,6 +221,9 @@ class _HubHandler(_Handler):
         login = self.headers.get("Authorization", "")
         with self.hub.lock:
             self.hub.requests.append((self.command, unquote(parts.path), login))
+        if self.hub.faults.redirect:
+            self.answer(302, Location=f"{self.hub.faults.redirect}{self.path}")
+            return
         words = [unquote(word) for word in parts.path.strip("/").split("/")]
         if words[0] == "api" and len(words) >= 4:
             repo = self._repo(words[1].removesuffix("s"), "/".join(words[2:4]))
@@ -311,6 +317,7 @@ class _StorageHandler(_Handler):
         parts = urlsplit(self.path)
         with self.hub.lock:
             self.hub.storage_requests.append((unquote(parts.path), self.headers.get("Range", "")))
+            self.hub.storage_logins.append(self.headers.get("Authorization", ""))
         kind, org, name, *path = unquote(parts.path).strip("/").split("/")
         if self.headers.get("Authorization"):
             self.answer(400, b"Only one auth mechanism allowed")

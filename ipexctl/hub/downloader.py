@@ -21,6 +21,7 @@ from ipexctl.errors import UserError
 from ipexctl.facts.gather import gather_facts
 from ipexctl.hosts.select import LOCAL
 from ipexctl.hub.environment import PACKAGE, install_downloader
+from ipexctl.node.common.hub_cache import HUB
 from ipexctl.node.network.replies import FoundHub
 from ipexctl.option_defaults import HUB_MACHINE
 from ipexctl.remote.control_machine import is_loopback, is_this_machine
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from ipexctl.remote.session_pool import SessionPool
 
 CONTROL, NODE0 = "control", "node0"
-DEFAULT_ENDPOINT: Final = "https://huggingface.co"
 _TOKEN_FILE: Final = 10_000
 """Bytes of a file with a token, at most."""
 
@@ -54,7 +54,7 @@ class HubAccess:
 
     @property
     def url(self) -> str:
-        return self.endpoint or DEFAULT_ENDPOINT
+        return self.endpoint or HUB
 
     @property
     def is_of_control(self) -> bool:
@@ -70,7 +70,7 @@ def hub_access(environ: Mapping[str, str]) -> HubAccess:
     endpoint = environ.get("HF_ENDPOINT", "").rstrip("/")
     parts = urlsplit(endpoint)
     if endpoint and (parts.scheme not in ("http", "https") or not parts.hostname or parts.username):
-        raise UserError(f"HF_ENDPOINT is no address of a hub: {endpoint[:200]!r}", fix="such as https://huggingface.co")
+        raise UserError(f"HF_ENDPOINT is no address of a hub: {endpoint[:200]!r}", fix=f"such as {HUB}")
     token = environ.get("HF_TOKEN") or environ.get("HUGGING_FACE_HUB_TOKEN") or ""
     if not token and environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "").upper() not in ("1", "ON", "YES", "TRUE"):
         token = _token_of_file(environ)

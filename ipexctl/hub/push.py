@@ -13,44 +13,47 @@ from __future__ import annotations
 
 import time
 from concurrent import futures
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ipexctl.facts.gather import gather_facts
 from ipexctl.files.distribute import Distributor
 from ipexctl.files.manifest import Manifest
 from ipexctl.files.peer_servers import Servers
-from ipexctl.files.push import Carrier, PushOptions, PushReport, PushResult, push
+from ipexctl.files.push import PushOptions, PushReport, PushResult, push
 from ipexctl.files.push_source import PushSource
 from ipexctl.files.store_client import Delivery, StoredFile, StoreLocation
 from ipexctl.files.upload import UploadOptions, addresses_for_transfer
 from ipexctl.hub.downloader import Downloader, find_downloader
 from ipexctl.hugging_face import hf_home
+from ipexctl.limits import SYNC_CLEANUP
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.hub_cache import HUB_CACHE, misplaced
 from ipexctl.node.common.json_parser import JsonError
 from ipexctl.node.files.manifest import ManifestEntry, read_entries
 from ipexctl.node.files.push import CONTENT
 from ipexctl.node.files.replies import DownloadReply, SnapshotReply
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import BytesMoved, Notice, ignore_event
 from ipexctl.remote.reply import MalformedReply
+from ipexctl.remote.session import StdinQueue
 from ipexctl.text import readable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from concurrent.futures import Future
 
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
     from ipexctl.hub.downloader import HubAccess
     from ipexctl.hugging_face import HubRepo
-    from ipexctl.node.files.hub import OfferRequest, WithdrawRequest
+    from ipexctl.node.files.hub import OfferRequest
     from ipexctl.node.files.hub_download import HubDownloadRequest
     from ipexctl.remote.progress import Watch
     from ipexctl.remote.reply import Reply
@@ -103,19 +106,16 @@ def push_repos(
         answer.host.name: answer for answer in gather_facts(hosts, pool, home=options.home, timeout=options.timeout)
     }
     facts: dict[str, Facts] = {name: found.facts for name, found in results.items() if found.facts is not None}
+    on = ""
     try:
         downloader = find_downloader(options.on, access, hosts, facts, pool, options.home, watch)
-    except HostError as error:
-        failed = tuple(PushResult.of_error(host, error, seconds=time.monotonic() - began) for host in hosts)
-        return HubPushReport(failed, time.monotonic() - began, words, cache, 0, 0, True, options.dry_run)
-    try:
+        on = downloader.name
         entries, snapshots = _download(repos, access, downloader, hosts, facts, pool, options, watch)
     except HostError as error:
-        reason = HostError(f"{downloader.name}: {error.reason}", error.fix)
-        failed = tuple(PushResult.of_error(host, reason, seconds=time.monotonic() - began) for host in hosts)
-        return HubPushReport(
-            failed, time.monotonic() - began, words, cache, 0, 0, True, options.dry_run, on=downloader.name
-        )
+        seconds = time.monotonic() - began
+        named = HostError(f"{on}: {error.reason}", error.fix) if on else error
+        failed = tuple(PushResult.of_error(host, named, seconds=seconds) for host in hosts)
+        return HubPushReport(failed, seconds, words, cache, 0, 0, True, options.dry_run, on)
     manifest = Manifest.of([entry._replace(path=f"{HUB_CACHE}/{entry.path}") for entry in entries])
     source = PushSource(Path(hf_home(options.home)).expanduser(), False, manifest)
     others = [host for host in hosts if host != downloader.host]
@@ -279,11 +279,29 @@ class _HubCarrier:
                 [file.sha256, self._manifest.files[file.sha256].path.removeprefix(under)] for file in self._files
             ],
         }
-        offered = self._call("offer", request)
-        self._exit_stack.callback(self._withdraw, offered.text("key"))
-        return StoreLocation(
-            host, self._downloader.python, offered.text("store"), addresses.get(host.name), is_guarded=True
-        )
+        stdin: StdinQueue = StdinQueue()
+        offered: Future[str] = Future()
+        ended = run_in_background(partial(self._keep_offer, request, stdin, offered), "offer")
+        self._exit_stack.callback(futures.wait, [ended], SYNC_CLEANUP)
+        self._exit_stack.callback(stdin.end)
+        return StoreLocation(host, self._downloader.python, offered.result(), addresses.get(host.name), is_guarded=True)
+
+    def _keep_offer(self, request: OfferRequest, stdin: StdinQueue, offered: Future[str]) -> None:
+        """The store is there until the stdin of this call ends."""
+
+        def on_event(event: Reply) -> None:
+            if event.get("event") == "offered" and not offered.done():
+                offered.set_result(event.text("store"))
+
+        error = HostError("its store of files for other hosts has ended")
+        try:
+            session = self._pool.session(self._downloader.host)
+            call(session, "files.hub", "offer", request, stdin=stdin, on_event=on_event, cancel=self._pool.cancel)
+        except HostError as caught:
+            error = caught
+        finally:
+            if not offered.done():
+                offered.set_exception(error)
 
     def _moved(self, target: Host, done: int, total: int | None) -> None:
         self._watch(BytesMoved(target.name, "receiving", done, total))
@@ -304,18 +322,6 @@ class _HubCarrier:
     def failure_on(self, host: Host, error: HostError) -> HostError:
         del host
         return HostError(f"{self._downloader.name}, which sends the files on, failed: {error.reason}", error.fix)
-
-    def _call(self, action: str, request: Mapping[str, Any]) -> Reply:
-        session = self._pool.session(self._downloader.host)
-        return call(session, "files.hub", action, request, timeout=self._options.timeout, cancel=self._pool.cancel)
-
-    def _withdraw(self, key: str) -> None:
-        """What stays after a call that was cut off is removed by a later one."""
-        request: WithdrawRequest = {"home": self._options.home, "key": key}
-        try:
-            self._call("withdraw", request)
-        except HostError as error:
-            self._watch(Notice(f"{self._downloader.name} keeps links of this transfer: {error.reason}"))
 
 
 class _GrowingCarrier(_HubCarrier):
@@ -353,19 +359,20 @@ class _EarlyTransfer:
         watch: Watch,
     ) -> None:
         self._downloader, self._hosts, self._facts = downloader, hosts, facts
-        self._pool, self._options, self._watch = pool, options, watch
+        self._pool, self._options, self._watch = pool.cancelled_by(Cancel()), options, watch
         self._begun: set[str] = set()
         self._running: list[Future[None]] = []
-        self._carriers: list[_GrowingCarrier] = []
+        self._exit_stack = ExitStack()
+        self._exit_stack.enter_context(pool.cancel.waking(self._pool.cancel.throw))
 
     def __enter__(self) -> _EarlyTransfer:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is not None:
-            for carrier in self._carriers:
-                carrier.__exit__()
-        futures.wait(self._running)
+        with self._exit_stack:
+            if kind is not None:
+                self._pool.cancel.throw()
+            futures.wait(self._running)
 
     def begin(self, entries: Sequence[ManifestEntry]) -> None:
         rows = [
@@ -379,14 +386,6 @@ class _EarlyTransfer:
     def _transfer(self, rows: Sequence[ManifestEntry]) -> None:
         manifest = Manifest.of(rows)
         options = self._options
-
-        def make_carrier(locations: Mapping[str, StoreLocation], needs: Mapping[str, frozenset[str]]) -> Carrier:
-            carrier = _GrowingCarrier(
-                self._downloader, manifest, self._hosts, self._facts, self._pool, options, self._watch, locations, needs
-            )
-            self._carriers.append(carrier)
-            return carrier
-
         push(
             PushSource(Path(), False, manifest),
             "",
@@ -397,5 +396,7 @@ class _EarlyTransfer:
             ),
             self._watch,
             facts=self._facts,
-            make_carrier=make_carrier,
+            make_carrier=partial(
+                _GrowingCarrier, self._downloader, manifest, self._hosts, self._facts, self._pool, options, self._watch
+            ),
         )

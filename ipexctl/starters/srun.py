@@ -55,8 +55,16 @@ class SrunStep:
             *("srun", "--overlap", f"--nodes={len(counts)}", f"--ntasks={sum(counts.values())}"),
             # Rank N is on line N of the file, in whichever order Slurm has the nodes.
             *("--distribution=arbitrary", f"--nodelist={hostfile}", "--mem=0", "--cpu-bind=none", "--mpi=none"),
-            # The supervisor ends the other ranks when one fails, and not before their last lines have come.
-            *("--kill-on-bad-exit=0", "--wait=0", "--input=none", "--export=ALL", "--quiet", "--job-name=ipexctl"),
+            # The supervisor ends the other ranks when one fails, or a node, and not before their last lines have come.
+            *(
+                "--no-kill",
+                "--kill-on-bad-exit=0",
+                "--wait=0",
+                "--input=none",
+                "--export=ALL",
+                "--quiet",
+                "--job-name=ipexctl",
+            ),
         )
         return (*options, "--overcommit") if is_crowded else options
 

@@ -71,6 +71,8 @@ class ProgressView:
         is_complete = event.total is not None and event.done >= event.total
         with self._lock:
             began, first_done = self._began.setdefault(key, (now, event.done))
+            if event.done < first_done:  # other files than before
+                began, first_done = self._began[key] = now, event.done
             if not is_complete and now - self._last.get(key, began) < _PROGRESS_SECONDS:
                 return
             if is_complete and (now - began < _SHORT_SECONDS or self._last.get(key) == float("inf")):

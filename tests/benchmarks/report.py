@@ -53,11 +53,18 @@ def markdown(report: Report) -> str:
     rule = ("---", *("---:" for _ in report.header[1:]))
     lines = [f"| {' | '.join(line)} |" for line in (report.header, rule, *report.rows)]
     if report.goals:
-        left = [f"{goal.aim}: {goal.reached}, {_verdict(goal)}" for goal in report.goals if not goal.met]
+        shown = "\n".join(lines)
+        left = [_not_met(goal, shown) for goal in report.goals if not goal.met]
         lines += ["", f"Goals not met: {'; '.join(left)}." if left else "Every goal was met."]
     for note in report.notes:
         lines += ["", note]
     return "\n".join(lines)
+
+
+def _not_met(goal: Goal, table: str) -> str:
+    """Without the figure, where the table has its interval."""
+    reached = "" if goal.reached.partition(")")[0] in table else f" {goal.reached},"
+    return f"{goal.aim}:{reached} {_verdict(goal)}"
 
 
 def _verdict(goal: Goal) -> str:

@@ -7,19 +7,18 @@ import re
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from agent_helpers import wait_until
-from cli_helpers import CommandResult, begin, ipexctl
+from cli_helpers import begin
 from ipexctl.extras.lab.fault_injection import break_host, mend_host
 from ipexctl.extras.lab.labs import Lab, LabSpec
 from ipexctl.extras.lab.system import in_host
 from lab_helpers import ask
 from message_data import missing
+from submit_helpers import Laptop, new_laptop
 
 LAB = LabSpec(hosts=3, slurm=True, shared_home=True)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
@@ -34,41 +33,9 @@ sys.exit(int(sys.argv[2]))
 """
 
 
-@dataclass(frozen=True)
-class Laptop:
-    """A project on this machine, from which runs are submitted."""
-
-    lab: Lab
-    project: Path
-    environ: dict[str, str]
-
-    def call(self, *words: object, **more: Any) -> CommandResult:
-        return ipexctl(*words, cwd=self.project, env=self.environ, **more)
-
-    def submit(self, *words: object) -> str:
-        """The id of the run."""
-        hosts = ("-H", self.lab.hostfile, "--slurm", "node1", "--python", "/usr/bin/python3")
-        done = self.call("submit", *hosts, *words)
-        assert done.rc == 0, done.err
-        return done.out.strip()
-
-    def state(self, run: str) -> dict[str, Any]:
-        runs = json.loads(self.call("ps", "--json").out)["runs"]
-        return next(entry for entry in runs if entry["id"] == run)
-
-    def wait_for(self, run: str, state: str) -> None:
-        wait_until(lambda: self.state(run)["state"] == state, 30, lambda: str(self.state(run)))
-
-
 @pytest.fixture
 def laptop(lab: Lab, tmp_path: Path) -> Iterator[Laptop]:
-    project = tmp_path / "project"
-    project.mkdir()
-    (project / "pyproject.toml").touch()
-    (project / "train.py").write_text(SCRIPT)
-    environ = {"XDG_STATE_HOME": str(tmp_path / "state"), "XDG_CACHE_HOME": str(tmp_path / "cache"), "TOKEN": "s3cret"}
-    yield Laptop(lab, project, environ)
-    ask(lab.hosts[0], "scancel -u ipex")
+    yield from new_laptop(lab, tmp_path, {"train.py": SCRIPT})
 
 
 def test_from_the_laptop_to_the_result(laptop: Laptop, tmp_path: Path) -> None:

@@ -114,6 +114,13 @@ def test_a_token_reads_what_is_private_and_goes_to_no_storage(hub: Hub, tmp_path
     assert kept.returncode == 1
 
 
+def test_a_redirect_to_another_host_takes_no_token_along(hub: Hub, tmp_path: Path) -> None:
+    hub.faults.redirect = hub.storage_address
+    assert download(hub, tmp_path / "home", "org/private", token=TOKEN)["event"] == "failed"
+    assert {login for _, _, login in hub.requests} == {f"Bearer {TOKEN}"}
+    assert set(hub.storage_logins) == {""}
+
+
 def set_cuts(hub: Hub) -> None:
     hub.faults.cut_after, hub.faults.cuts = 3_000_000, 2
 
@@ -152,6 +159,28 @@ def test_a_damaged_blob_is_downloaded_again_alone(hub: Hub, tmp_path: Path) -> N
     check(download(hub, home, "org/tiny"), repo, home)
     files = {path.rpartition("/")[2] for method, path, _ in hub.requests if "/resolve/" in path}
     assert files == {"config.json", "model.safetensors"}
+
+
+@pytest.mark.parametrize("changed", ["", "sha256", "size", "mtime", "inode", "ctime", "form"])
+def test_a_blob_is_read_again_unless_it_is_as_it_was_when_it_was_hashed(hub: Hub, tmp_path: Path, changed: str) -> None:
+    home, repo = tmp_path / "home", hub.repos[("model", "org/tiny")]
+    check(download(hub, home, "org/tiny"), repo, home)
+    blob = home / CACHE / "models--org--tiny" / "blobs" / repo.blob("model.safetensors")
+    blob.write_bytes(b"?" * SIZE)
+    record = home / "hub" / "verified.json"
+    rows = json.loads(record.read_text())
+    (path,) = rows
+    assert home / "hub" / path == blob
+    status = blob.stat()
+    numbers = {"size": SIZE, "mtime": status.st_mtime_ns, "inode": status.st_ino, "ctime": status.st_ctime_ns}
+    sha256 = "0" * 64 if changed == "sha256" else repo.blob("model.safetensors")
+    row = [sha256, *(number + (name == changed) for name, number in numbers.items())]
+    record.write_text(json.dumps({path: row} if changed != "form" else [row]))
+    hub.storage_requests.clear()
+    reply = download(hub, home, "org/tiny")
+    if changed:
+        check(reply, repo, home)
+    assert len(hub.storage_requests) == bool(changed)
 
 
 @pytest.mark.parametrize(
@@ -201,6 +230,9 @@ def test_a_download_that_was_killed_goes_on_at_its_last_byte(hub: Hub, tmp_path:
     process.communicate()
     have = partial.stat().st_size
     assert 4 << 20 <= have < SIZE
+    (partial.parent / f"{repo.blob('config.json')}.0123abcd.incomplete").write_bytes(b"{")  # as huggingface_hub's own
+    (partial.parent / f"{'a' * 40}.0123abcd.incomplete").write_bytes(b"of another snapshot")
     hub.storage_requests.clear()
     check(download(hub, home, "org/tiny"), repo, home)
+    assert [path.name for path in partial.parent.glob("*.incomplete")] == [f"{'a' * 40}.0123abcd.incomplete"]
     assert hub.storage_requests == [("/model/org/tiny/model.safetensors", f"bytes={have}-")]

@@ -75,7 +75,7 @@ def test_datasets_that_were_prepared_and_directories_count(tmp_path: Path, own_h
 
 
 @pytest.mark.parametrize(
-    ("status", "problem"), [(200, ""), (401, ""), (302, ""), (404, ""), (503, "503"), (407, "407")]
+    ("status", "problem"), [(200, ""), (401, ""), (403, ""), (302, ""), (404, ""), (503, "503"), (407, "407")]
 )
 def test_any_answer_of_a_hub_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int, problem: str) -> None:
     monkeypatch.setattr(Hub, "status", status)
@@ -94,3 +94,11 @@ def test_hub_that_refuses_connections_is_not_reached(tmp_path: Path) -> None:
     with serving(Hub) as address:
         pass
     assert "refused" in look(tmp_path, tries=True, variables={"HF_ENDPOINT": f"http://{address}"})["problem"]
+
+
+def test_a_proxy_that_refuses_is_no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Hub, "status", 403)
+    with serving(Hub) as address:
+        variables = {"HF_ENDPOINT": "http://192.0.2.1", "http_proxy": f"http://{address}"}
+        assert "403" in look(tmp_path, tries=True, variables=variables)["problem"]
+        assert look(tmp_path, tries=True, variables={**variables, "no_proxy": "*"})["problem"] != ""

@@ -6,6 +6,8 @@ import gzip
 import hashlib
 import json
 import os
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +51,12 @@ class Target:
         receive(Path(directory, "store"), stream)
         return [[str(file_of(content)["sha256"]), name] for content, name in files]
 
-    def place(self, found: Said, blobs: list[list[str]], *, force: bool = False) -> Said:
+    def place(self, found: Said, blobs: list[list[str]], *, force: bool = False, is_hub: bool = False) -> Said:
         request = {
             "path": found.last["path"],
             "listed": found.last["listed"],
             "force": force,
-            "is_hub": False,
+            "is_hub": is_hub,
             "blobs": blobs,
         }
         return self.call("place", request)
@@ -260,3 +262,81 @@ def test_offset_of_what_is_not_there_is_an_error(tmp_path: Path) -> None:
     header = first_line({**file_of(LARGE), "offset": 2_000_000})
     request = {"store": str(store), "files": None, "resume": True}
     assert run("store", "receive", request, header + LARGE[2_000_000:] + END).last["event"] == "failed"
+
+
+BLOB = f"hub/models--org--m/blobs/{sha(LARGE)}"
+OF_HUB: Rows = [file_row(BLOB, LARGE)]
+
+
+def test_a_blob_of_a_hub_that_was_placed_is_read_again_once_it_has_changed(target: Target) -> None:
+    found = target.inspect(OF_HUB, is_hub=True, is_file=False)
+    assert target.place(found, target.store(found.last["directory"], (LARGE, CONTENT)), is_hub=True).last["placed"] == 1
+    place = target.account / ".ipexctl" / "hub"
+    record = place / "verified.json"
+    status = (place / BLOB).stat()
+    identity = [status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns]
+    assert json.loads(record.read_text()) == {BLOB: [sha(LARGE), *identity]}
+    assert record.stat().st_mode & 0o777 == 0o600
+    assert target.inspect(OF_HUB, is_hub=True, is_file=False).last["is_complete"]
+    (place / BLOB).write_bytes(LARGE[::-1])
+    os.utime(place / BLOB, ns=(status.st_atime_ns, status.st_mtime_ns))
+    changed = target.inspect(OF_HUB, is_hub=True, is_file=False, force=True).last
+    assert (changed["differing"], changed["need"]) == ([BLOB], [sha(LARGE)])
+    status = (place / BLOB).stat()
+    identity = [status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns]
+    record.write_text(json.dumps({BLOB: [sha(LARGE), *identity]}))
+    assert target.inspect(OF_HUB, is_hub=True, is_file=False).last["is_complete"]  # it was not read
+
+
+@pytest.mark.parametrize(("content", "is_same"), [(b"a", True), (b"b", False)])
+def test_a_small_file_of_a_hub_whose_list_has_no_sha256_is_compared_by_its_name(
+    target: Target, content: bytes, is_same: bool
+) -> None:
+    name = f"hub/models--org--m/blobs/{hashlib.sha1(b'blob 1' + bytes(1) + b'a').hexdigest()}"
+    place = target.account / ".ipexctl" / "hub" / name
+    target.inspect(OF_HUB, is_hub=True, is_file=False)
+    place.parent.mkdir(parents=True)
+    place.write_bytes(content)
+    rows = [[name, "f", 0o644, 1, ""]]
+    found = target.inspect(rows, is_hub=True, is_file=False, dry_run=True, force=True).last
+    assert (found["is_complete"], found["differing"]) == (is_same, [] if is_same else [name])
+
+
+def test_what_killed_calls_have_left_beside_a_hubs_cache_goes_after_a_week(target: Target) -> None:
+    place = target.account / ".ipexctl" / "hub"
+    names = {f"{above}{PREFIX}{number * 16}": days for above in ("", "hub/") for number, days in (("0", 8), ("1", 6))}
+    target.inspect(OF_HUB, is_hub=True, is_file=False)
+    for name, days in names.items():
+        (place / name / "store").mkdir(parents=True)
+        os.utime(place / name, (now := time.time() - days * 86400, now))
+    for name in ("hub/models--org--m", "hub/models--org--n"):
+        (place / name).mkdir()
+    target.inspect(OF_HUB, is_hub=True, is_file=False, dry_run=True)
+    assert all((place / name).exists() for name in names)
+    target.inspect(OF_HUB, is_hub=True, is_file=False)
+    assert [name for name in names if not (place / name).exists()] == [name for name, days in names.items() if days > 7]
+    request = {"home": "~/.ipexctl", "folders": ["models--org--m"]}
+    removed = run("hub", "remove", request, env={"HOME": str(target.account)}).last
+    assert removed["removed"] == ["models--org--m"]
+    assert [path.name for path in (place / "hub").iterdir()] == ["models--org--n"]
+    assert (place / f"{PREFIX}{'1' * 16}").exists()  # a push that may go on
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGTERM, signal.SIGHUP])
+def test_an_offered_store_goes_with_its_call(target: Target, number: signal.Signals | None) -> None:
+    found = target.inspect(OF_HUB, is_hub=True, is_file=False)
+    target.place(found, target.store(found.last["directory"], (LARGE, CONTENT)), is_hub=True)
+    place = target.account / ".ipexctl" / "hub"
+    files = [[sha(LARGE), BLOB.removeprefix("hub/")]]
+    process = start("hub", "offer", {"home": "~/.ipexctl", "files": files}, env={"HOME": str(target.account)})
+    assert process.stdin is not None
+    assert process.stdout is not None
+    offered = Path(json.loads(process.stdout.readline())["store"])
+    assert (offered / sha(LARGE) / CONTENT).read_bytes() == LARGE
+    if number is None:
+        process.stdin.close()
+    else:
+        process.send_signal(number)
+    assert process.wait(10) == (0 if number is None else 143)
+    assert list(place.glob(f"{PREFIX}*")) == []
+    assert (place / BLOB).read_bytes() == LARGE

@@ -115,10 +115,17 @@ def test_only_files_written_by_runs_are_kept(home: Path) -> None:
 
 
 def test_the_cache_of_a_hub_goes_and_other_files_beside_it_stay(home: Path) -> None:
-    for name in ("hub/models--org--m/blobs/x", "hub/version.txt", "datasets/d/x", "modules/m/x.py", "token"):
+    for name in (
+        "hub/models--org--m/blobs/x",
+        "hub/version.txt",
+        "datasets/d/x",
+        "modules/m/x.py",
+        "verified.json",
+        "token",
+    ):
         (home / "hub" / name).parent.mkdir(parents=True, exist_ok=True)
         (home / "hub" / name).write_text("x")
-    assert kinds(agent("list", home)["found"])["hub"] == 3
+    assert kinds(agent("list", home)["found"])["hub"] == 4
     left = agent("remove", home, results=True)["left"]
     assert [(entry["kind"], entry["path"]) for entry in left] == [("other", f"{home}/hub/token")]
     (home / "hub/hub/mine").mkdir(parents=True)

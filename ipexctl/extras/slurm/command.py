@@ -186,22 +186,32 @@ def _read_call(
     from ipexctl.cli.hosts import current_directory
     from ipexctl.extras.slurm.script import QueueOptions, check_queue_options
     from ipexctl.hosts.host import Host, private_keys
+    from ipexctl.run.start.pool import check_pool
     from ipexctl.run.start.project import locate_project
     from ipexctl.run.start.request import check_ranks, check_request
 
     if line.module is None and not line.words:
         raise UserError("submit what?", fix=f"{ctx.command_path} --slurm LOGIN SCRIPT.py, -m MODULE, or -- COMMAND")
     options = QueueOptions(
-        queue.partition, queue.nodes, queue.time, queue.account, queue.qos, queue.requeue, tuple(queue.sbatch or ())
+        queue.partition,
+        queue.nodes,
+        queue.time,
+        queue.account,
+        queue.qos,
+        queue.requeue,
+        others=tuple(queue.sbatch or ()),
     )
     check_queue_options(options)
     spec = spec_of_line(ctx, line, targets, home, hosts_from=f"Slurm of {login.name}")
     spec = replace(spec, secret_files=(*spec.secret_files, *private_keys((login,))))
     check_request(spec)
-    check_ranks(spec, [Host(f"node{number}", "") for number in range(1, options.nodes + 1)])
+    nodes = [Host(f"node{number}", "") for number in range(1, options.nodes + 1)]
+    check_ranks(spec, nodes)
+    if (refusal := check_pool(spec, nodes)) is not None:
+        raise UserError(refusal.reason, fix=refusal.fix)
     if options.requeue and not spec.checkpoint:
         raise UserError(
             "--requeue without --checkpoint: the script would begin from nothing each time",
             fix="--checkpoint PATH, a file or directory that the script writes and reads when it begins",
         )
-    return spec, options, locate_project(spec, current_directory())
+    return spec, replace(options, no_kill=spec.has_pool), locate_project(spec, current_directory())

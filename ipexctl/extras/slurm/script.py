@@ -75,6 +75,8 @@ class QueueOptions:
     qos: str | None = None
     requeue: bool = False
     """Whether Slurm may begin the job again: after a failure of a node, or if another job takes its nodes."""
+    no_kill: bool = False
+    """Whether the job goes on without a node that is lost."""
     others: tuple[str, ...] = ()
     """Further options of sbatch, such as `--constraint=amx`."""
 
@@ -125,6 +127,8 @@ def option_lines(run: str, options: QueueOptions) -> list[str]:
     lines += list(options.others)
     if not any(option.partition("=")[0] in _OF_SHARE for option in options.others):
         lines.append("--exclusive")
+    if options.no_kill:
+        lines.append("--no-kill")
     return [*lines, "--requeue" if options.requeue else "--no-requeue", "--output=/dev/null"]
 
 

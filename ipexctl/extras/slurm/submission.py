@@ -277,6 +277,8 @@ class Submission:
         }
         if self.queue.requeue:
             texts["requeue"] = ""
+        if self.queue.no_kill:
+            texts["no-kill"] = ""
         values = {export.name: export.value for export in self.spec.exports if export.secret}
         if values:
             texts["env"] = environment_text(values)

@@ -31,7 +31,7 @@ from ipexctl.node.common.files import (
 )
 from ipexctl.node.common.json_records import decode_valid
 from ipexctl.node.common.processes import read_text
-from ipexctl.node.common.queue_files import REQUEUE_FILE, directory_of, waits_in_queue
+from ipexctl.node.common.queue_files import OUTCOME_FILE, REQUEUE_FILE, directory_of, waits_in_queue
 from ipexctl.node.common.records import GONE, SCHEMA, QueueJob
 from ipexctl.node.common.slurm import read_job, show_job
 
@@ -92,14 +92,14 @@ def job_of(rundir: str) -> QueueJob | None:
     directory, run, number = directory_of(rundir), os.path.basename(rundir), job_id(rundir)
     if not number:
         return QueueJob("", "") if os.path.isdir(directory) else None
-    kept = read_json(os.path.join(directory, "outcome.json"))
+    kept = read_json(os.path.join(rundir, OUTCOME_FILE))
     if kept:
         job = decode_valid(QueueJob, {**kept, "id": number})
     else:
         job = query_job(run, number)
         if job.is_over and job.state != GONE:
             with contextlib.suppress(OSError):
-                write_json_atomically(os.path.join(directory, "outcome.json"), job._asdict(), durable=False)
+                write_json_atomically(os.path.join(rundir, OUTCOME_FILE), job._asdict(), durable=False)
                 remove_file(os.path.join(directory, "env"))  # secrets for a start that does not come
     ended = read_text(os.path.join(directory, "ended")).strip()
     failed = read_json(os.path.join(directory, "state", "ipexctl", "runs", "failed-call"))

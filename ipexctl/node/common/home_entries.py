@@ -53,6 +53,8 @@ _RUNS_FILES = re.compile(
     rf"\.pruned\.jsonl|\.prune\.lock(\.{_HEX12})?|\.connectivity\.json|\.\.(pruned\.jsonl|connectivity\.json)\.[0-9a-f]{{8}}\.new"
 )
 _PUSH = re.compile(r"\.ipexctl-push-[0-9a-f]{16}")
+_VERIFIED = re.compile(r"verified\.json|\.verified\.json\.[0-9a-f]{8}\.new")
+"""The record of `files/verified_blobs.py`."""
 _HF_DIRECTORIES = ("assets", "datasets", "modules", "xet")
 """Beside the cache of repositories: what libraries make from those."""
 
@@ -187,7 +189,7 @@ def _is_in_hub(path: str) -> bool:
     """What libraries of Hugging Face make in their HF_HOME, and a push on its way. A token is the user's."""
     name = os.path.basename(path)
     if not is_directory(path):
-        return False
+        return is_file(path) and _VERIFIED.fullmatch(name) is not None
     if name == HUB_CACHE:
         return all(is_cache_name(entry) or _PUSH.fullmatch(entry) for entry in list_names(path))
     return name in _HF_DIRECTORIES or _PUSH.fullmatch(name) is not None

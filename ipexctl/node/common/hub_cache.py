@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ipexctl.node.files.manifest import ManifestEntry
 
+HUB = "https://huggingface.co"
+"""Where HF_ENDPOINT names no other."""
 HF_HOME = "hub"
 """Below a home."""
 HUB_CACHE = "hub"

@@ -72,6 +72,8 @@ JOB_NOTICE = 60.0
 """Before the end of a queue's job, for its ranks to save what they have; of a job under four minutes, a quarter."""
 JOB_STOP = 15.0
 """Before the end of a queue's job, to stop the run; of a job under four minutes, a sixteenth."""
+ORPHANED_JOB = 1200.0
+"""For the controller of a queue to count node0 of a run with --min-hosts as down, if it is: most wait for 300."""
 
 CALLER_SILENCE = 40.0
 """Without a sign of the call that watches a trial of `autotune`, until the trial is ended."""

@@ -16,6 +16,10 @@ DIRECTORY = "slurm"
 """Of a submitted run, in its own directory."""
 REQUEUE_FILE, WAITS_FILE, SECRETS_FILE = f"{DIRECTORY}/requeue", f"{DIRECTORY}/waits", f"{DIRECTORY}/env"
 """Of a submitted run: its job may be put into the queue again; it waits for the next start; variables for the ranks."""
+OUTCOME_FILE = f"{DIRECTORY}/outcome.json"
+"""The last word about an ended job."""
+NO_KILL_FILE = f"{DIRECTORY}/no-kill"
+"""Slurm does not end its job when a node is lost, also not when that is node0."""
 
 
 def directory_of(rundir: str) -> str:
@@ -39,4 +43,5 @@ def waits_in_queue(rundir: str, document: Json) -> bool:
         age = age_of(os.path.join(directory, "job"))
     except OSError:
         return False
-    return age < _MONTH and not any(os.path.exists(f"{directory}/{name}") for name in ("ended", "outcome.json"))
+    is_over = any(os.path.exists(os.path.join(rundir, name)) for name in (f"{DIRECTORY}/ended", OUTCOME_FILE))
+    return age < _MONTH and not is_over

@@ -164,6 +164,11 @@ def job_end_in(shown: str, restarts: int | None = None) -> str:
     return job.state if describe_run_end(job.state) else ""
 
 
+def show_own_node(job: str, node: str) -> list[str]:
+    """The command that prints the number of a job while that node is one of its nodes, and else nothing."""
+    return ["squeue", "--noheader", "--jobs", job, "--nodelist", node, "--format", "%i"]
+
+
 _LEFT = re.compile(r"(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)")
 
 

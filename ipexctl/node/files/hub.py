@@ -1,7 +1,7 @@
 """One host's cache of a hub: what lies in it, and what of it goes to other hosts.
 
-`offer` makes files of the cache available to the transfer between
-hosts (`store.py`), as links in a store of its own; `withdraw` removes that store. `list` and `remove` are those of
+`offer` makes files of the cache available to the transfer between hosts (`store.py`), as links in a store of its own,
+which goes with the end of its stdin, also when the control machine is gone. `list` and `remove` are those of
 `ipexctl hub`. The files come by `hub_download.py` or, from another host, by `push.py`.
 
 The rules: names of a request lead nowhere but to the cache; a repository is removed whole, first its name.
@@ -11,19 +11,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import BinaryIO, Iterator, TypedDict
+import signal
+import sys
+from typing import BinaryIO, Iterator, NoReturn, TypedDict
 
-from ipexctl.node.common.answer import Action, AgentError, answer
-from ipexctl.node.common.clock import age_of
+from ipexctl.node.common.answer import Action, AgentError, answer, emit
 from ipexctl.node.common.files import disk_usage, home_of
 from ipexctl.node.common.guarded_directory import GuardedDirectory, check_name
 from ipexctl.node.common.home import check_above, check_home, open_home
 from ipexctl.node.common.home_entries import list_names
 from ipexctl.node.common.hub_cache import CACHE, HF_HOME, HUB_CACHE, is_blob_name, repo_of
+from ipexctl.node.common.link import ready
 from ipexctl.node.files import push, store
 from ipexctl.node.files.replies import CachedRepo, CacheReply
 
-_ABANDONED = 7 * 86400.0
+_SIGN_OF_LIFE = 300.0
+"""Seconds between two events of a call that waits: one that is silent for an hour counts as hung."""
 
 
 class OfferRequest(TypedDict):
@@ -46,42 +49,28 @@ def _top(home: str) -> str:
     return os.path.realpath(os.path.join(home, HF_HOME))
 
 
-def offer(request: OfferRequest, _: BinaryIO) -> dict[str, str]:
-    """Links in the store of a directory that this call alone uses."""
+def offer(request: OfferRequest, stdin: BinaryIO) -> dict[str, str]:
+    """Links in the store of a directory that this call alone uses, until its stdin ends."""
     home = home_of(request)
     open_home(home)
     top = _top(home)
     key = f"{top}/{os.urandom(8).hex()}"
     with GuardedDirectory.open(top) as above:
-        _remove_abandoned(above)
+        push.remove_abandoned(above)
         os.mkdir(push.own_directory(key), 0o700, dir_fd=above.number)
         with push.enter_own(above, key) as own:
-            for sha256, path in request["files"]:
-                check_name(path)
-                if not store.is_sha256(sha256):
-                    raise AgentError(f"{sha256[:80]!r} is no sha256")
-                with own.enter(f"{push.STORE}/{sha256}".encode(), make=True, mode=0o700) as place:
-                    place.link_to(os.fsencode(os.path.join(top, HUB_CACHE, path)), push.CONTENT.encode())
-            return {"key": key, "store": f"{own.path}/{push.STORE}"}
-
-
-def _remove_abandoned(top: GuardedDirectory) -> None:
-    """Stores of calls that were killed: those of `offer`, and of pushes that nobody has continued."""
-    for name in top.names():
-        with contextlib.suppress(OSError):
-            if name.startswith(push.PREFIX.encode()) and age_of(f"{top.anchor}/{os.fsdecode(name)}") > _ABANDONED:
-                top.remove_tree(name, ignore_errors=True)
-
-
-class WithdrawRequest(CacheRequest):
-    key: str
-
-
-def withdraw(request: WithdrawRequest, _: BinaryIO) -> dict[str, str]:
-    top = _top(home_of(request))
-    key = request["key"]
-    with contextlib.suppress(FileNotFoundError), GuardedDirectory.open(top) as above, push.enter_own(above, key) as own:
-        push.clean_up(above, own, key)
+            try:
+                for sha256, path in request["files"]:
+                    check_name(path)
+                    if not store.is_sha256(sha256):
+                        raise AgentError(f"{sha256[:80]!r} is no sha256")
+                    with own.enter(f"{push.STORE}/{sha256}".encode(), make=True, mode=0o700) as place:
+                        place.link_to(os.fsencode(os.path.join(top, HUB_CACHE, path)), push.CONTENT.encode())
+                emit("offered", store=f"{own.path}/{push.STORE}")
+                while not ready([stdin.fileno()], [], _SIGN_OF_LIFE)[0]:
+                    emit("alive")
+            finally:
+                push.clean_up(above, own, key)
     return {}
 
 
@@ -119,6 +108,7 @@ def remove(request: CacheRemoveRequest, _: BinaryIO) -> CacheReply:
     if open_home(home):
         found = dict(_repos(cache))
         with contextlib.suppress(FileNotFoundError), GuardedDirectory.open(cache) as opened:
+            push.remove_abandoned(opened, 0)
             for folder in request["folders"]:
                 if folder in found:
                     name = f"{push.PREFIX}{os.urandom(8).hex()}".encode()
@@ -129,11 +119,15 @@ def remove(request: CacheRemoveRequest, _: BinaryIO) -> CacheReply:
     return CacheReply(cache, tuple(repo for _, repo in _repos(cache)), tuple(removed), freed)
 
 
+def _end(*_: object) -> NoReturn:
+    sys.exit(143)
+
+
 def main(action: str) -> int:
-    store.end_on_signals()
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, _end)
     actions: dict[str, Action] = {
         "offer": offer,
-        "withdraw": withdraw,
         "list": list_cache,
         "remove": remove,
     }

@@ -23,7 +23,7 @@ import site
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO, Iterator, NamedTuple, Sequence, TypedDict
+from typing import Any, BinaryIO, Collection, Iterator, NamedTuple, Sequence, TypedDict
 from urllib.parse import urlsplit
 
 from ipexctl.node.common.answer import Action, AgentError, answer, explain_os_error
@@ -31,10 +31,11 @@ from ipexctl.node.common.clock import wait_until
 from ipexctl.node.common.files import explain_full_disk, free_space, home_of, write_atomically
 from ipexctl.node.common.guarded_directory import check_name
 from ipexctl.node.common.home import check_above, make_home
-from ipexctl.node.common.hub_cache import CACHE, COMMIT, folder_of, is_blob_name
+from ipexctl.node.common.hub_cache import CACHE, COMMIT, HF_HOME, HUB, HUB_CACHE, folder_of, is_blob_name
 from ipexctl.node.files import store
 from ipexctl.node.files.manifest import ManifestEntry, to_json
 from ipexctl.node.files.replies import DownloadReply, SnapshotReply
+from ipexctl.node.files.verified_blobs import VerifiedBlobs
 
 RESUMED_SIZE = 4 << 20
 """A file of this size is continued by a later call; a smaller one is begun anew."""
@@ -89,7 +90,7 @@ class _Library:
         except ImportError as error:
             raise AgentError(f"huggingface_hub can't be imported there: {error}", "ipexctl install") from None
         self.network_errors: tuple[type[Exception], ...] = (OSError, *_network_errors())
-        self.endpoint = request["endpoint"] or "https://huggingface.co"
+        self.endpoint = request["endpoint"] or HUB
         self.token: str | None = request["token"] or None
         self.api: Any = self.hub.HfApi(endpoint=request["endpoint"] or None, token=self.token)
 
@@ -187,19 +188,21 @@ class _File(NamedTuple):
 class _Repo:
     """One repository on its way."""
 
-    def __init__(self, library: _Library, cache: Path, request: WantedRepo, include: Sequence[str]) -> None:
-        self._library, self._request, self._cache = library, request, cache
+    def __init__(
+        self, library: _Library, cache: Path, request: WantedRepo, include: Sequence[str], verified: VerifiedBlobs
+    ) -> None:
+        self._library, self._request, self._cache, self._verified = library, request, cache, verified
         self._kind, self._id = request["kind"], request["repo_id"]
         self._patterns = list(include) or None
         self._folder = cache / folder_of(self._kind, self._id)
-        self._verified: dict[str, str] = {}
-        """Blob → sha256 of those whose bytes were hashed as they came."""
         self.downloaded = 0
         self.commit = ""
 
     def find(self) -> list[_File]:
         api, kind = self._library.api, self._kind
-        self.commit = str(api.repo_info(self._id, repo_type=kind, revision=self._request["revision"]).sha)
+        answer_time = self._library.hub.constants.HF_HUB_ETAG_TIMEOUT  # without it, a firewall is waited for
+        info = api.repo_info(self._id, repo_type=kind, revision=self._request["revision"], timeout=answer_time)
+        self.commit = str(info.sha)
         if not COMMIT.fullmatch(self.commit):
             raise AgentError(f"the hub names no commit of {self._id}: {self.commit[:80]!r}")
         listed = api.list_repo_tree(self._id, recursive=True, revision=self.commit, repo_type=kind)
@@ -266,10 +269,17 @@ class _Repo:
             token=self._library.token,
             max_workers=_WORKERS,
         )
+        self._remove_unfinished({file.blob for file in files})
         ref = self._folder / "refs" / self._request["revision"]
         if self._request["revision"] != self.commit:
             ref.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(ref, self.commit.encode())
+
+    def _remove_unfinished(self, blobs: Collection[str]) -> None:
+        """What ended downloads have left of files that are there: huggingface_hub gives each a name of its own."""
+        for path in (self._folder / "blobs").iterdir():
+            if path.suffix == ".incomplete" and path.name.partition(".")[0] in blobs:
+                path.unlink(missing_ok=True)
 
     def _download_large(self, file: _File, progress: _Progress) -> None:
         library, blob = self._library, self._folder / "blobs" / file.blob
@@ -281,7 +291,7 @@ class _Repo:
         with partial.open("ab+", buffering=0) as opened:
             fcntl.flock(opened, fcntl.LOCK_EX)  # another call may download it, too
             if blob.exists():
-                return
+                return  # `partial` is one of `_remove_unfinished` then
             if os.fstat(opened.fileno()).st_size > file.size:
                 opened.truncate(0)
             metadata = library.files.get_hf_file_metadata(url, token=library.token)
@@ -294,12 +304,13 @@ class _Repo:
                 library.files.http_get(
                     metadata.location, receiver, resume_size=have, headers=headers, expected_size=file.size
                 )
-            if _is_sha256(file):
-                if receiver.sha256 != file.blob:
-                    opened.truncate(0)
-                    raise _WrongBytes(file.path)
-                self._verified[file.blob] = file.blob
+            if _is_sha256(file) and receiver.sha256 != file.blob:
+                opened.truncate(0)
+                raise _WrongBytes(file.path)
             partial.replace(blob)
+            if _is_sha256(file):
+                number = opened.fileno()
+                self._verified.add(self._row_of(file.blob), file.blob, number, os.fstat(number))
 
     def _entries(self, files: Sequence[_File]) -> tuple[list[ManifestEntry], list[str]]:
         """What of the cache belongs to the snapshot, and the blobs whose hash is not their name."""
@@ -321,7 +332,7 @@ class _Repo:
             if blob in blobs:
                 continue
             blobs.add(blob)
-            sha256 = self._verified.get(blob) or _verified_sha256(self._folder / "blobs" / blob, self._cache)
+            sha256 = self._sha256_of(blob)
             if sha256 is None:
                 damaged.append(blob)
             else:
@@ -332,6 +343,31 @@ class _Repo:
                     data = (self._folder / name).read_bytes()
                     entries.append(self._entry(name, "f", len(data), hashlib.sha256(data).hexdigest()))
         return entries, damaged
+
+    def _row_of(self, blob: str) -> str:
+        return f"{HUB_CACHE}/{self._folder.name}/blobs/{blob}"
+
+    def _sha256_of(self, name: str) -> str | None:
+        """Of a blob whose hash is its name; None for any other. Xet may have linked it to one of the whole cache."""
+        blob = self._folder / "blobs" / name
+        real = blob.resolve()
+        if self._cache not in real.parents:
+            raise AgentError(f"{blob} leads out of the cache", "look at it, then move it away")
+        known = self._verified.sha256_of(self._row_of(name))
+        if known is not None and (known == name or len(name) == 40):
+            return known
+        with real.open("rb", buffering=0) as file:
+            before = os.fstat(file.fileno())
+            digests = [hashlib.sha256()]
+            if len(name) == 40:
+                digests.append(hashlib.sha1(b"blob %d\0" % before.st_size))  # noqa: S324 - git's name of a file
+            for block in iter(lambda: file.read(1 << 20), b""):
+                for digest in digests:
+                    digest.update(block)
+            if digests[-1].hexdigest() != name:
+                return None
+            self._verified.add(self._row_of(name), digests[0].hexdigest(), file.fileno(), before)
+            return digests[0].hexdigest()
 
     def planned(self, files: Sequence[_File]) -> list[ManifestEntry]:
         """The list as far as the hub gives it: a small file has no sha256 there."""
@@ -368,21 +404,6 @@ def _size_of(path: Path) -> int:
         return 0
 
 
-def _verified_sha256(blob: Path, cache: Path) -> str | None:
-    """Of a blob whose hash is its name; None for any other. Xet may have linked it to one of the whole cache."""
-    real = blob.resolve()
-    if cache not in real.parents:
-        raise AgentError(f"{blob} leads out of the cache", "look at it, then move it away")
-    digests = [hashlib.sha256()]
-    if len(blob.name) == 40:
-        digests.append(hashlib.sha1(b"blob %d\0" % real.stat().st_size))  # noqa: S324 - git's name of a file
-    with real.open("rb", buffering=0) as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
-            for digest in digests:
-                digest.update(block)
-    return digests[0].hexdigest() if digests[-1].hexdigest() == blob.name else None
-
-
 def download(request: HubDownloadRequest, _: BinaryIO) -> DownloadReply:
     home = home_of(request)
     make_home(home)
@@ -392,13 +413,16 @@ def download(request: HubDownloadRequest, _: BinaryIO) -> DownloadReply:
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     cache = cache.resolve()  # `hub` may be the user's link to a larger disk
     progress = _Progress()
+    verified = VerifiedBlobs((Path(home) / HF_HOME).resolve())
     found = []
     for wanted in request["repos"]:
-        repo = _Repo(library, cache, wanted, request["include"])
+        repo = _Repo(library, cache, wanted, request["include"], verified)
         files, entries = _patiently(repo, library, wanted, progress, dry_run=request["dry_run"])
         lacking = repo.lacking(files) if request["dry_run"] else []
         downloaded = sum(file.size for file in lacking) if request["dry_run"] else repo.downloaded
         folder = folder_of(wanted["kind"], wanted["repo_id"])
+        if not request["dry_run"]:
+            verified.save()
         found.append(SnapshotReply(folder, repo.commit, to_json(entries).decode(), len(files), downloaded))
     return DownloadReply(str(library.hub.__version__), tuple(found))
 

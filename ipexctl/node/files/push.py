@@ -5,7 +5,8 @@ there. If something is to come, it makes a directory of its own, `.ipexctl-push-
 and the store (`store.py`) in which the contents arrive, from the control machine or from another host. `place` moves
 them to their names, and removes that directory.
 
-The rules: a file that is there is equal by its hash, or is not touched without `force`; each file is complete or
+The rules: a file that is there is equal by its hash, or is not touched without `force`; of a hub's blobs the hash is
+remembered (`verified_blobs.py`); each file is complete or
 absent, also after a full disk; no link below the path is followed; nothing of the user is removed. What arrived before
 a call broke off stays for the next one. `/`, a home and what is in ipexctl's own directory are no paths of data.
 
@@ -24,9 +25,11 @@ import pwd
 import shlex
 import stat
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Iterator, TypedDict
 
 from ipexctl.node.common.answer import Action, AgentError, answer
+from ipexctl.node.common.clock import age_of
 from ipexctl.node.common.files import encode_name, explain_full_disk, free_space, home_of, sha256_of_open
 from ipexctl.node.common.guarded_directory import (
     DirectoryChain,
@@ -38,13 +41,14 @@ from ipexctl.node.common.guarded_directory import (
 )
 from ipexctl.node.common.home import check_home, make_home
 from ipexctl.node.common.home_entries import is_stored
-from ipexctl.node.common.hub_cache import HF_HOME
+from ipexctl.node.common.hub_cache import HF_HOME, HUB_CACHE
 from ipexctl.node.common.processes import is_partial_in_use
 from ipexctl.node.files import store
 from ipexctl.node.files.checkpoint_path import OWN_DATA, resolve_path
 from ipexctl.node.files.file_stream import read_body, read_files
 from ipexctl.node.files.manifest import ManifestEntry, read_entries, to_json, unpack_entries
 from ipexctl.node.files.replies import InspectReply, PlaceReply
+from ipexctl.node.files.verified_blobs import VerifiedBlobs
 
 if TYPE_CHECKING:
     from ipexctl.node.files.store import Report
@@ -55,6 +59,7 @@ CONTENT, PARCEL = "content", "parcel"
 """The names in the store: a large file, or several small ones in a stream."""
 SHOWN = 20
 _MAX_LIST = 1 << 30
+_ABANDONED = 7 * 86400.0
 _TOP = ""
 """The name of SRC itself, if it is a file."""
 
@@ -110,6 +115,14 @@ def check_path(text: str, home: str, *, is_file: bool) -> str:
     return path
 
 
+def remove_abandoned(top: GuardedDirectory, age: float = _ABANDONED) -> None:
+    """What killed calls have left in the directory of a hub's cache: nobody has continued it."""
+    for name in top.names():
+        with contextlib.suppress(OSError):
+            if name.startswith(PREFIX.encode()) and age_of(f"{top.anchor}/{os.fsdecode(name)}") >= age:
+                top.remove_tree(name, ignore_errors=True)
+
+
 def _path_of(request: InspectRequest) -> str:
     if not request["is_hub"]:
         return check_path(request["path"], request["home"], is_file=request["is_file"])
@@ -137,13 +150,15 @@ def _check_account(path: str, status: os.stat_result | None, above: os.stat_resu
 class Comparison:
     """What of a list is at a path."""
 
-    def __init__(self, path: str, rows: list[ManifestEntry], report: Report, *, quick: bool) -> None:
+    def __init__(
+        self, path: str, rows: list[ManifestEntry], report: Report, *, quick: bool, verified: VerifiedBlobs | None
+    ) -> None:
         self.lacking: list[ManifestEntry] = []
         self.differing: list[str] = []
         self.blocked: list[str] = []
         """Names at which something stands that is never replaced: a directory, or a link to one."""
         self.same = 0
-        self._quick = quick
+        self._quick, self._verified = quick, verified
         self._progress = store.Progress(sum(row.size for row in rows), report)
         links: set[str] = set()
         for row in rows:
@@ -179,8 +194,20 @@ class Comparison:
             return "differing"
         if self._quick:
             return "same"
+        if not row.content:  # a hub lists no sha256 of a small file, which has git's hash as its name
+            with open(open_file(os.fsdecode(at)), "rb", buffering=0) as file:
+                of_git = hashlib.sha1(b"blob %d\0" % row.size)  # noqa: S324
+                for block in blocks_of(file):
+                    of_git.update(block)
+            return "same" if of_git.hexdigest() == row.parts[-1] else "differing"
+        if self._verified is not None and self._verified.sha256_of(row.path) == row.content:
+            self._progress.add(row.size, row.path)
+            return "same"
         with open(open_file(os.fsdecode(at)), "rb", buffering=0) as file:
+            before = os.fstat(file.fileno())
             digest = sha256_of_open(file, lambda size: self._progress.add(size, row.path))
+            if self._verified is not None and digest == row.content:
+                self._verified.add(row.path, digest, file.fileno(), before)
         return "same" if digest == row.content else "differing"
 
 
@@ -195,7 +222,14 @@ def inspect(request: InspectRequest, stream: BinaryIO, report: Report = store.em
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), _open_top(path, is_file=request["is_file"]) as top:
         if request["is_file"]:
             _check_account(path, top.status_of(os.fsencode(os.path.basename(path))), top.status())
-    found = Comparison(path, rows, report, quick=request["quick"])
+    if request["is_hub"] and not request["dry_run"]:
+        for directory in (path, os.path.join(path, HUB_CACHE)):
+            with contextlib.suppress(FileNotFoundError), GuardedDirectory.open(directory) as top:
+                remove_abandoned(top)
+    verified = VerifiedBlobs(Path(path)) if request["is_hub"] else None
+    found = Comparison(path, rows, report, quick=request["quick"], verified=verified)
+    if verified is not None and not request["dry_run"]:
+        verified.save()
     refused = found.blocked or (found.differing and not request["force"])
     directory = token = digest = ""
     if not refused and found.lacking and not request["dry_run"] and not request["quick"]:
@@ -294,10 +328,10 @@ class Placement:
     """Puts what has arrived at its names."""
 
     def __init__(
-        self, top: GuardedDirectory, own: GuardedDirectory, name: str, *, force: bool, is_private: bool
+        self, top: GuardedDirectory, own: GuardedDirectory, name: str, *, force: bool, verified: VerifiedBlobs | None
     ) -> None:
-        """`name`: of SRC in `top` if it is a file, else empty. `is_private`: nobody else can write there."""
-        self._is_private = is_private
+        """`name`: of SRC in `top` if it is a file, else empty. `verified`: in a home, where nobody else writes."""
+        self._verified = verified
         self._own, self._name, self._force = own, name, force
         self._directories = DirectoryChain(top, lambda above, names: above.enter(names[-1], make=True))
         self.uses: dict[str, list[ManifestEntry]] = {}
@@ -311,14 +345,16 @@ class Placement:
             return
         with self._arrived(sha256) as directory:
             with open(directory.open_to_read(os.fsencode(CONTENT)), "rb", buffering=0) as file:
-                if not self._is_private and sha256_of_open(file) != sha256:
+                if self._verified is None and sha256_of_open(file) != sha256:
                     raise AgentError(f"{rows[0].path or self._name}: what has arrived was changed", "run it again")
                 for row in rows[1:]:
                     file.seek(0)
                     self._write(row, blocks_of(file))
                 os.fchmod(file.fileno(), mode_of(rows[0]))
-            with self._place_of(rows[0]) as (target, name), self._free(rows[0]):
-                target.rename(directory.number, os.fsencode(CONTENT), name, replace=self._force)
+                with self._place_of(rows[0]) as (target, name), self._free(rows[0]):
+                    target.rename(directory.number, os.fsencode(CONTENT), name, replace=self._force)
+                if self._verified is not None:
+                    self._verified.add(rows[0].path, sha256, file.fileno(), os.fstat(file.fileno()))
             self.placed += 1
 
     def place_parcel(self, sha256: str) -> None:
@@ -341,6 +377,8 @@ class Placement:
 
     def close(self) -> None:
         self._directories.leave()
+        if self._verified is not None:
+            self._verified.save()
 
     def _arrived(self, sha256: str) -> GuardedDirectory:
         if not store.is_sha256(sha256):
@@ -397,7 +435,8 @@ def place(request: PlaceRequest) -> PlaceReply:
         rows = read_entries(listed)
         if is_file != any(row.path == _TOP and row.kind != "d" for row in rows):
             raise AgentError(f"{path} was replaced meanwhile", "run it again")
-        placement = Placement(top, own, name, force=request["force"], is_private=request["is_hub"])
+        verified = VerifiedBlobs(Path(path)) if request["is_hub"] else None
+        placement = Placement(top, own, name, force=request["force"], verified=verified)
         for row in rows:
             if row.kind == "d" and row.path != _TOP:
                 placement.make_directory(row)

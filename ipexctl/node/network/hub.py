@@ -15,13 +15,15 @@ import glob
 import os
 import threading
 import urllib.error
+import urllib.request
 from http.client import HTTPException
 from typing import BinaryIO, Mapping, Sequence, TypedDict
+from urllib.parse import urlsplit
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.environ import SetupError, account_variables, source_setup
 from ipexctl.node.common.http import HttpClient, RefusedAddress, explain
-from ipexctl.node.common.hub_cache import CACHE, repo_of, snapshot_in
+from ipexctl.node.common.hub_cache import CACHE, HUB, repo_of, snapshot_in
 from ipexctl.node.common.limits import HUB_ANSWER
 from ipexctl.node.network.replies import FoundHub
 
@@ -30,8 +32,6 @@ CACHE_VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE"
 OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 """By which an account decides itself whether the hub is asked."""
 _TRUE = ("1", "ON", "YES", "TRUE")
-HUB = "https://huggingface.co"
-_REFUSED_BY_PROXY = (403, 407)
 
 
 class RepoRequest(TypedDict):
@@ -84,6 +84,14 @@ def is_directory(request: HubRequest, repo_id: str) -> bool:
     return any(os.path.isdir(os.path.join(tree, work, repo_id)) for tree in trees)
 
 
+def has_http_proxy(endpoint: str) -> bool:
+    """Whether a proxy reads requests for that address, and may answer itself; one for https only connects."""
+    parts = urlsplit(endpoint)
+    proxies = urllib.request.getproxies()
+    is_named = parts.scheme == "http" and bool(proxies.get("http") or proxies.get("all"))
+    return is_named and not urllib.request.proxy_bypass(parts.netloc.rpartition("@")[2])
+
+
 def try_hub(endpoint: str) -> str:
     """Why the hub does not answer; empty if it does."""
     problems: list[str] = []
@@ -93,7 +101,7 @@ def try_hub(endpoint: str) -> str:
             with HttpClient({}).open(endpoint, timeout=HUB_ANSWER, method="HEAD"):
                 problems.append("")
         except urllib.error.HTTPError as error:
-            is_of_hub = error.code < 500 and error.code not in _REFUSED_BY_PROXY
+            is_of_hub = error.code < 500 and error.code != 407 and not (error.code == 403 and has_http_proxy(endpoint))
             problems.append("" if is_of_hub else explain(error))
         except RefusedAddress:  # a redirect, which is an answer
             problems.append("")

@@ -8,13 +8,16 @@ and if a node does not answer. Slurm notices such a node minutes later, when thi
 asks for the next start itself. The rules: a stop by a user is final, and so is a hang; nodes that are lost again and
 again are no reason for a further start; and Slurm's signals come in any order and to any process, so that a failure by
 a signal is Slurm's doing if Slurm says that it ends the job.
+
+A run with --min-hosts has a job that Slurm does not end with a node. Should that node be node0, nothing of the run or
+of its job's script is left to end it: the ranks on other nodes do (`orphan_state`).
 """
 
 from __future__ import annotations
 
 import re
 import signal
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ipexctl.node.common import job_words, slurm
 
@@ -117,6 +120,21 @@ def _losses(attempts: tuple[Attempt, ...]) -> int:
             break
         count += 1
     return count
+
+
+def orphan_state(shown: str, restarts: int, membership: str | None) -> Literal["waits", "orphaned", "over"]:
+    """What has become of a job that Slurm does not end with a node, for a rank that has lost its supervisor. Pure.
+
+    `shown`: as `show_job` prints it, empty without an answer; `membership`: as `show_own_node` prints it of the node of
+    its script, None without an answer. Slurm takes a node that is down out of such a job, and leaves the others to it:
+    without the node of its script nothing ends it before its time limit. Until then, only this rank may be cut off.
+    """
+    job = slurm.read_job(shown)
+    if job is None or (job.is_active and membership is None):
+        return "waits"
+    if not job.is_active or slurm.job_end_in(shown, restarts):
+        return "over"
+    return "waits" if membership else "orphaned"
 
 
 def judge(end: RunEnd, word: str, *, begins_again: bool) -> JobVerdict:

@@ -36,7 +36,7 @@ from ipexctl.node.common.liveness import WAITS_FILE
 from ipexctl.node.common.records import DETAIL_MARK, Detail
 from ipexctl.node.run import output_buffer, process_stacks, processes, rank_env, supervisor_client
 from ipexctl.node.run.oom import OutOfMemoryWatch
-from ipexctl.node.run.rank_machine import Act, ExplainExit, PassOn, SendReport, Turn, WrapperState
+from ipexctl.node.run.rank_machine import Act, Bond, ExplainExit, PassOn, SendReport, Turn, WrapperState
 from ipexctl.node.run.rank_meter import MeteredHost, RankMeter
 from ipexctl.node.run.spill_file import SpillFile
 
@@ -140,11 +140,21 @@ class Rank:
             remove_file(self.path)
         if self.state.is_lost:
             print_error(f"the supervisor was lost ({self.state.lost_why}), so rank {self.rank} was ended")
+            self.end_job()
         elif self.job.bytecode and self.is_lowest and not os.path.exists(self.job.bytecode):
             from ipexctl.node.common.archive import save_bytecode  # only the first run of a version needs it
 
             save_bytecode(self.job.bytecode)
         return self.state.exit_code
+
+    def end_job(self) -> None:
+        """The queue may leave a job without node0 to its other nodes: this rank ends it, unless a signal does."""
+        from ipexctl.node.run import run_job  # few ranks lose their supervisor
+
+        if self.state.bond is Bond.LOST and run_job.ends_orphaned_job(self.job, self.rank):
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
+            run_job.end_orphaned_job(self.job.rundir)
 
     def apply(self, step: Step) -> None:
         """Take the next state, then act: an action may have an event of its own."""

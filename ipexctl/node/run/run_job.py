@@ -1,4 +1,4 @@
-"""The Slurm job that a supervisor runs in: asks Slurm about it, and puts it into the queue again.
+"""The Slurm job that a run is in: asks Slurm about it, and puts it into the queue again.
 
 `machine.py` decides when, and what the answers mean. Slurm is asked in the background while the run goes on; the rule:
 a question has an answer in time, or counts as unanswered.
@@ -11,17 +11,27 @@ import os
 from typing import TYPE_CHECKING
 
 from ipexctl.node.common import slurm
-from ipexctl.node.common.files import remove_file, write_atomically
-from ipexctl.node.common.queue_files import REQUEUE_FILE, SECRETS_FILE, WAITS_FILE
+from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.clock import wait_until
+from ipexctl.node.common.files import remove_file, write_atomically, write_json_atomically
+from ipexctl.node.common.limits import ORPHANED_JOB
+from ipexctl.node.common.queue_files import NO_KILL_FILE, OUTCOME_FILE, REQUEUE_FILE, SECRETS_FILE, WAITS_FILE
+from ipexctl.node.run.job_end import orphan_state
 from ipexctl.node.run.machine_state import JobState, TimeLeft
 
 if TYPE_CHECKING:
     import subprocess
 
+    from ipexctl.node.common.job import JobRecord
     from ipexctl.node.common.records import State
 
 ANSWER = 10.0
 """Seconds for an answer, while the run goes on."""
+
+ORPHAN_CHECK = 15.0
+"""Seconds between two questions about a job whose node0 may be gone."""
+_CALLERS = 3
+"""Hosts that ask: one may be gone with node0, and a large job is no load for the controller."""
 
 
 def is_in_job() -> bool:
@@ -86,3 +96,36 @@ class RunJob:
                 write_atomically(os.path.join(self._rundir, WAITS_FILE), b"", durable=False)
         else:
             remove_file(os.path.join(self._rundir, SECRETS_FILE))
+
+
+def ends_orphaned_job(job: JobRecord, rank: int) -> bool:
+    """Whether this rank is one that calls `end_orphaned_job`, should its supervisor be lost."""
+    host = job.ranks[rank].host
+    is_lowest = rank == min(number for number, other in job.ranks.items() if other.host == host)
+    is_caller = is_lowest and host in job.hosts[1 : 1 + _CALLERS]
+    return is_caller and is_in_job() and os.path.exists(os.path.join(job.rundir, NO_KILL_FILE))
+
+
+def end_orphaned_job(rundir: str) -> None:
+    """End the job, or begin it again, if it has lost node0 and so its script; wait until that is known."""
+    wait_until(lambda: _settle_orphaned_job(rundir), ORPHANED_JOB, ORPHAN_CHECK)
+
+
+def _settle_orphaned_job(rundir: str) -> bool:
+    """Whether there is nothing left to do for the job."""
+    number, restarts, membership = slurm.own_job(), slurm.own_restarts(), None
+    shown = slurm.ask(slurm.show_job(number))
+    job = slurm.read_job(shown)
+    if job is not None:
+        with contextlib.suppress(AgentError):
+            membership = slurm.call(slurm.show_own_node(number, job.node)).strip()
+    state = orphan_state(shown, restarts, membership)
+    if state == "orphaned" and os.path.exists(os.path.join(rundir, REQUEUE_FILE)):
+        slurm.requeue_job(number, restarts)
+    elif state == "orphaned" and job is not None:
+        outcome = job._replace(state="NODE_FAIL")._asdict()  # Slurm will call it cancelled
+        with contextlib.suppress(OSError):
+            write_json_atomically(os.path.join(rundir, OUTCOME_FILE), outcome, durable=False)
+            remove_file(os.path.join(rundir, SECRETS_FILE))
+        slurm.ask(["scancel", number])
+    return state == "over"

@@ -25,6 +25,7 @@ FOREIGN_OPTIONS = frozenset(
         *("batch", "fresh", "dtype", "bf16", "average_tokens_across_devices"),  # the examples
         *("cpus", "memory", "ipc"),  # docker
         *("allowed-hosts",),  # mlflow
+        *("no-kill",),  # Slurm
         *("use_ipex", "ddp_backend", "no_cuda", "use_cpu", "per_device_train_batch_size"),  # the HF Trainer
         *("resume", "resume_from_checkpoint"),  # the HF Trainer and many scripts
         *("model_name_or_path", "model", "tokenizer_name", "dataset_name"),

@@ -8,7 +8,7 @@ import pytest
 from slurm_shown import shown
 
 from ipexctl.node.common.records import Attempt, Detail, Failure
-from ipexctl.node.run.job_end import MOST_LOSSES, RunEnd, find_word, judge, should_requeue
+from ipexctl.node.run.job_end import MOST_LOSSES, RunEnd, find_word, judge, orphan_state, should_requeue
 
 BY_SIGNAL = Failure(0, "node2", signal=15, kind="signal")
 RAISED = Failure(0, "node2", exit_code=1, kind="exit")
@@ -77,3 +77,22 @@ def test_a_run_that_begins_again_waits_and_keeps_the_node_that_it_lost() -> None
     assert (judged.state, judged.first, judged.word) == ("queued", lost(), "JOB_REQUEUED")
     assert judged.reason.startswith("why; ")
     assert not judge(end("stopped", is_limit_near=True), "LIMIT_NEAR", begins_again=True).reason.startswith("why")
+
+
+@pytest.mark.parametrize(
+    ("job", "membership", "state"),
+    [
+        ("", None, "waits"),
+        (shown("RUNNING"), None, "waits"),
+        (shown("RUNNING"), "12", "waits"),
+        (shown("RUNNING"), "", "orphaned"),
+        (shown("RUNNING", restarts=1), "", "over"),
+        (shown("COMPLETING"), "", "over"),
+        (shown("PENDING", restarts=1), None, "over"),
+        (shown("CANCELLED"), None, "over"),
+    ],
+)
+def test_a_job_is_orphaned_once_slurm_has_taken_the_node_of_its_script_out_of_it(
+    job: str, membership: str | None, state: str
+) -> None:
+    assert orphan_state(job, 0, membership) == state

@@ -9,8 +9,13 @@ import pytest
 from slurm_shown import shown
 
 from agent_helpers import wait_until
+from ipexctl.node.common.batch_job import job_of
+from ipexctl.node.common.job import JobRecord, Master, RankJob
+from ipexctl.node.common.job_words import describe_job_end
+from ipexctl.node.run import run_job
 from ipexctl.node.run.machine_state import TimeLeft
-from ipexctl.node.run.run_job import ANSWER, RunJob
+from ipexctl.node.run.run_job import ANSWER, RunJob, end_orphaned_job, ends_orphaned_job
+from message_data import missing
 
 
 @pytest.mark.parametrize(
@@ -68,3 +73,57 @@ def test_each_question_for_the_time_has_one_answer(
     wait_until(lambda: next(answers, answer), 10)
     assert job.time_left(200.0) is None
     job.close()
+
+
+@pytest.mark.parametrize(
+    ("files", "asked", "left"),
+    [
+        ({"requeue", "env"}, "scontrol requeue 7", {"job", "requeue", "env"}),
+        ({"env"}, "scancel 7", {"job", "outcome.json"}),
+    ],
+)
+def test_an_orphaned_job_is_ended_or_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: set[str], asked: str, left: set[str]
+) -> None:
+    """Slurm shows it as active until it was asked, and node0 as one of its nodes at first."""
+    calls, seen, place = tmp_path / "calls", tmp_path / "seen", tmp_path / "slurm"
+    place.mkdir()
+    for name in files:
+        (place / name).touch()
+    (place / "job").write_text("7\n")
+    programs = {
+        "scontrol": f'[ "$1" = show ] || echo "scontrol $*" >>{calls}\n'
+        f'if [ -e {calls} ]; then echo "{shown("COMPLETING", restarts=1)}"; else echo "{shown("RUNNING")}"; fi\n',
+        "squeue": f"[ -e {seen} ] || echo 7; touch {seen}\n",
+        "scancel": f'echo "scancel $*" >>{calls}\n',
+    }
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}")
+        (tmp_path / name).chmod(0o700)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
+    monkeypatch.setattr(run_job, "ORPHAN_CHECK", 0.01)
+    end_orphaned_job(str(tmp_path))
+    assert calls.read_text() == f"{asked}\n"
+    assert {path.name for path in place.iterdir()} == left
+    if "outcome.json" in left:
+        job = job_of(str(tmp_path))
+        assert job is not None
+        assert missing(describe_job_end(job), "Slurm job 7 lost a node") == []
+
+
+def test_the_lowest_ranks_of_three_hosts_beside_node0_end_a_job_that_slurm_does_not_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = tuple(f"node{number}" for number in range(1, 6))
+    ranks = {rank: RankJob(hosts[rank // 2], rank % 2, 2) for rank in range(10)}
+    job = JobRecord(10, Master("node1", None), ("x",), "/", ranks, rundir=str(tmp_path), hosts=hosts)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert not any(ends_orphaned_job(job, rank) for rank in ranks), "it was submitted without --min-hosts"
+    (tmp_path / "slurm").mkdir()
+    (tmp_path / "slurm/no-kill").touch()
+    assert [rank for rank in ranks if ends_orphaned_job(job, rank)] == [2, 4, 6]
+    monkeypatch.delenv("SLURM_JOB_ID")
+    monkeypatch.delenv("SLURM_JOBID", raising=False)
+    assert not ends_orphaned_job(job, 2)

@@ -88,6 +88,18 @@ def test_without_a_terminal_progress_is_plain_lines(
     ]
 
 
+def test_a_rate_is_that_of_the_files_on_their_way(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that gets other files later begins anew."""
+    clock = iter(range(0, 100, 2))
+    monkeypatch.setattr("ipexctl.ui.progress_view.time.monotonic", lambda: next(clock))
+    with ProgressView() as view:
+        for done, total in ((9000, 10_000), (1000, 5000), (5000, 5000)):
+            view.watch(BytesMoved("n1", "receiving", done, total))
+    assert capfd.readouterr().err == "n1: receiving 5 kB of 5 kB (2 kB/s)\n"
+
+
 def test_transfer_without_duration_has_no_progress_line(capfd: pytest.CaptureFixture[str]) -> None:
     with ProgressView() as view:
         view.watch(BytesMoved("n1", "receiving", 10, 1000))

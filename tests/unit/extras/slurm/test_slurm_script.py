@@ -39,6 +39,8 @@ def test_a_job_gets_whole_nodes_unless_the_call_says_how_much() -> None:
     lines = option_lines(RUN, QueueOptions(nodes=2, others=("--cpus-per-task=4", "--constraint=amx")))
     assert "--exclusive" not in lines
     assert {"--cpus-per-task=4", "--constraint=amx", f"--job-name={RUN}", "--nodes=2", "--no-requeue"} <= set(lines)
+    assert "--no-kill" not in lines
+    assert "--no-kill" in option_lines(RUN, QueueOptions(nodes=2, no_kill=True))
 
 
 @pytest.mark.parametrize("time_", ["90", "1:30", "2:00:00", "1-0", "1-2:03:04", "UNLIMITED"])
