@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ import pytest
 import ipexctl
 from agent_helpers import wait_until
 from ipexctl.extras.lab.labs import LabSpec, break_host
+from ipexctl.launch.plan import to_json
 from lab_run_helpers import WAIT_SCRIPT, Cluster
 from message_data import missing
 
@@ -77,6 +79,17 @@ def test_run_without_mpirun_is_begun_anew_on_the_host_that_is_left(hosts: ipexct
         wait_until(anew.logs, 20)
         assert [line.text for line in anew.logs()][:1] == ["1 of 2"]
         assert anew.stop().status.is_over
+
+
+def test_plan_and_list_are_those_of_the_commands(hosts: ipexctl.Cluster, cluster: Cluster) -> None:
+    words = [word for name, value in OPTIONS.items() for word in (f"--{name}", value)]
+    planned = json.loads(cluster.run("--dry-run", "--json", *words, "train.py").out)
+    assert json.loads(json.dumps(to_json(hosts.plan("train.py", **OPTIONS)))) == planned
+    run = hosts.run("train.py", **OPTIONS)
+    run.wait()
+    (known,) = hosts.ps(newest=1).runs
+    assert (known.record.id, known.state) == (run.id, "ok")
+    assert hosts.ps(running=True).runs == []
 
 
 @pytest.mark.signals
