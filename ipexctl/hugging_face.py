@@ -78,6 +78,12 @@ def push_line(repos: Iterable[HubRepo]) -> str:
     return shlex.join(["ipexctl", "push", *(repo.word for repo in repos)])
 
 
+def load_call(repo: HubRepo) -> str:
+    """The call that loads a pushed dataset without the hub: `load_dataset("org/name")` asks it first (datasets 5.2)."""
+    revision = f', revision="{repo.revision}"' if repo.revision != DEFAULT_REVISION else ""
+    return f'load_dataset(snapshot_download("{repo.repo_id}", repo_type="dataset"{revision}))'
+
+
 def hf_home(home: str) -> str:
     """The HF_HOME of the ranks on a host, below ipexctl's directory there."""
     return f"{home}/{HF_HOME}"

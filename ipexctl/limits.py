@@ -15,6 +15,9 @@ DEAD_AFTER: Final = 30
 """Without any packet of a connected host; the connection counts as lost half of that later at most."""
 STEP_SILENCE: Final = 3600.0
 """In which a step of ipexctl without `--timeout` neither prints nor reads: then a disk of the host hangs."""
+FETCH_SILENCE: Final = 60.0
+"""Without a sign of life from a host that sends files, which comes every 5 seconds, also while it only reads: without
+`--timeout` its program is then ended."""
 PROBE_REST: Final = 5.0
 """For the rest of a probe after its first output: a file server that is down must not block doctor."""
 PIPE_SILENCE: Final = 60.0

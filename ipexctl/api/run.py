@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
+from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -54,21 +55,24 @@ class FollowedRun:
     exit_code: int
 
 
-class RunWatcher:
+class RunWatcher(ABC):
     """What the caller of `run` does at each event; most do nothing by default."""
 
+    @abstractmethod
     def sessions(self) -> AbstractContextManager[SessionPool]:
         """Sessions to the hosts, for the start, and once more to remove secrets."""
-        raise NotImplementedError
 
     def on_step(self, text: str) -> None:
         """A step that the user sees."""
+        del text
 
     def on_note(self, text: str) -> None:
         """Advice about the run that is started."""
+        del text
 
     def on_warning(self, text: str) -> None:
         """What went wrong after the run, and does not change its exit code."""
+        del text
 
     def installing(self) -> AbstractContextManager[Watch]:
         """What gets the progress of an install."""
@@ -76,13 +80,15 @@ class RunWatcher:
 
     def on_installed(self, report: InstallReport) -> None:
         """The environment is on the hosts, or the call ends."""
+        del report
 
     def on_started(self, run: StartedRun) -> None:
         """The ranks start; the run goes on, whatever becomes of this call."""
+        del run
 
+    @abstractmethod
     def follow(self, run: StartedRun) -> Followed:
         """Follow the run to its end."""
-        raise NotImplementedError
 
 
 def run(
@@ -169,8 +175,11 @@ def _request_of_project(call: RunCall, stack: StackRequest, watcher: RunWatcher)
         return None
     option = f"-r {shlex.quote(os.path.relpath(file.path))}"
     try:
-        check_found(file.path, naming=f"ipexctl run {option}")
+        for read in file.read_files:
+            check_found(read, naming=f"ipexctl run {option}")
         request = install_request(stack, (), [file.path], Sources(), spec.env, os.environ)
+        for read in request.files:  # with those that it includes
+            check_found(read, naming=f"ipexctl run {option}")
     except UserError as error:
         watcher.on_step(f"note: {file.path.name} is left out: {error}; --no-requirements leaves it out in silence")
         return None

@@ -20,6 +20,7 @@ import re
 import stat
 import zlib
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from ipexctl.errors import UserError
@@ -129,14 +130,22 @@ class Destination:
             raise self._disk(error) from None
 
     def remove_if_empty(self) -> None:
-        """Remove the directory, and those above it that were created for it, as far as nothing is in them."""
-        path = os.path.abspath(self.root)
-        for top in self.created[:1] if () in self._new else ():
-            with contextlib.suppress(OSError, UserError):  # not empty
-                while path.startswith(top):
-                    path, name = os.path.split(path)
-                    with open_named_directory(path) as above:
-                        os.rmdir(name, dir_fd=above.number)
+        """Remove the directory, and those above it that were created for it, as far as nothing is in them.
+
+        Each is found from the one below it, whatever their paths lead to by now.
+        """
+        here = os.path.abspath(self.root)
+        names = Path(here).relative_to(os.path.dirname(self.created[0])).parts if () in self._new else ()
+        with contextlib.ExitStack() as held, contextlib.suppress(OSError):  # not empty
+            below = self._top
+            for name in map(os.fsencode, reversed(names)):
+                above = GuardedDirectory(os.open("..", _ABOVE, dir_fd=below.number), os.path.dirname(below.path))
+                held.callback(above.close)
+                there = above.status_of(name)
+                if there is None or not os.path.samestat(there, below.status()):
+                    return
+                os.rmdir(name, dir_fd=above.number)
+                below = above
 
     def __enter__(self) -> Destination:
         return self
@@ -415,6 +424,7 @@ def choose_transfer(entry: ManifestEntry, there: _LocalFile | None, part: int, *
     return "resume" if 0 < part <= entry.size else "whole"
 
 
+_ABOVE: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 _READING: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 

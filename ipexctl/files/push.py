@@ -52,7 +52,7 @@ class PushResult(HostResult):
     path: str | None = None
     """Absolute, without links."""
     files_sent: int = 0
-    """Files and links that were written; with dry_run, that would be."""
+    """Files and links that were written; with dry_run, that would be. Of a hub: files of its repositories."""
     sent_bytes: int = 0
     """From this machine to that host, without transfers between hosts."""
     same: int = 0
@@ -229,6 +229,7 @@ class _Push:
             base = replace(base, status="failed", reason=reason, fix=fix, replaced=0, refused=True)
         elif not found.is_complete and self._options.dry_run:
             base = replace(base, status="changed", files_sent=found.lacking, would_send=found.names)
+            base = replace(base, reason=self._reason_without_files(found))
         elif not found.is_complete:
             return False
         self._done[host.name] = replace(base, seconds=self._seconds)
@@ -306,12 +307,14 @@ class _Push:
                 timeout=self._options.timeout,
                 cancel=self._pool.cancel,
             )
+            placed = reply.decode(PlaceReply).placed
             return PushResult(
                 host,
                 "changed",
+                self._reason_without_files(found),
                 seconds=self._seconds,
                 path=found.path,
-                files_sent=reply.decode(PlaceReply).placed,
+                files_sent=found.lacking if self._options.is_hub else placed,
                 sent_bytes=carrier.sent.get(host.name, 0) if carrier is not None else 0,
                 same=found.same,
                 differing=found.differing,
@@ -322,6 +325,9 @@ class _Push:
             self._done[done.host.name] = done.result_or(
                 lambda host, error: PushResult.of_error(host, error, seconds=self._seconds)
             )
+
+    def _reason_without_files(self, found: InspectReply) -> str:
+        return f"the name of a revision: {found.path}" if self._options.is_hub and not found.lacking else ""
 
     # Hosts that see the directory of another one
 

@@ -69,6 +69,8 @@ class Receiver:
     def on_event(self, event: Reply) -> RawReader | None:
         """Receive an event of the host, which may announce bytes; a HostError raised here ends the call."""
         kind, is_listed = event.get("event"), self.destination is not None
+        if kind == "working":
+            return None
         if kind == "entry" and not is_listed:
             self._entries.append(read_entry(event))
         elif kind == "note" and not is_listed:

@@ -27,6 +27,7 @@ from ipexctl.hugging_face import (
     RESUMES_ON_CPU,
     HubRepo,
     is_repo_word,
+    load_call,
     parse_repo,
     push_line,
 )
@@ -229,9 +230,8 @@ def _hub(found: PatternMatch) -> tuple[str, str]:
     if "model" in found.groups:
         return f"the cache of {hosts} lacks a file of {what} that the script needs", line
     if "dataset" in found.groups and repos:
-        call = f"load_dataset(snapshot_download('{repos[0].repo_id}', repo_type='dataset'))"
         cause = f"datasets cannot reach the hub from {hosts}, and has not prepared {what} there before"
-        return cause, f"{line}; then, in the script: {call}"
+        return cause, f"{line}; then, in the script: {load_call(repos[0])}"
     cause = f"{hosts} cannot reach the hub, or is told not to ask it, and the cache of its ranks lacks {what}"
     return cause, f"{line}; if a proxy leads to the hub: -x HTTPS_PROXY"
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
-from ipexctl.hugging_face import HubRepo, push_line
+from ipexctl.hugging_face import HubRepo, load_call, push_line
 from ipexctl.launch.hub_use import NO_USE, HubUse, NamedRepo
 from ipexctl.refusal import Refusal
 from ipexctl.text import join_words
@@ -53,6 +53,10 @@ class HostHub:
     """Those in the account's."""
     others: int = 0
     """The repositories of the account's cache that the home's lacks."""
+    prepared_in_home: frozenset[HubRepo] = frozenset()
+    """The datasets that `datasets` loads without the hub, beside the home's cache."""
+    prepared_in_own: frozenset[HubRepo] = frozenset()
+    """Those beside the account's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +124,16 @@ def _reads_home(request: LaunchRequest) -> bool:
 def _has(request: LaunchRequest, host: str) -> frozenset[HubRepo]:
     """The named repositories in the cache that the ranks of the host read."""
     found = request.hub.hosts.get(host, HostHub())
-    in_home = _reads_home(request) and not _names(request, host, frozenset(CACHES))
-    return found.in_home if in_home else found.in_own
+    return found.in_home if _is_home_read(request, host) else found.in_own
+
+
+def _is_home_read(request: LaunchRequest, host: str) -> bool:
+    return _reads_home(request) and not _names(request, host, frozenset(CACHES))
+
+
+def _is_prepared(request: LaunchRequest, host: str, repo: HubRepo) -> bool:
+    found = request.hub.hosts.get(host)
+    return found is None or repo in (found.prepared_in_home if _is_home_read(request, host) else found.prepared_in_own)
 
 
 def _offline(request: LaunchRequest, hosts: Sequence[str]) -> dict[str, str]:
@@ -149,6 +161,7 @@ def _offline_choice(request: LaunchRequest, host: str, name: str, reason: str | 
 def notes(context: LaunchContext) -> Iterator[str]:
     request, hosts = context.request, [node.name for node in context.nodes]
     yield from _lacking_notes(request, hosts)
+    yield from _loading_notes(request, hosts)
     others = max((request.hub.hosts[host].others for host in hosts if host in request.hub.hosts), default=0)
     if others and not request.hub.use.repos and _reads_home(request) and not request.hub.hosts[hosts[0]].has_own_cache:
         yield (
@@ -218,6 +231,18 @@ def _lacking_notes(request: LaunchRequest, hosts: Sequence[str]) -> Iterator[str
             then = f"{then} {'it' if len(entries) == 1 else 'them'} at once"
         push = push_line(entry.repo for entry in entries)
         yield f"{where} {_named(entries)}; {then}; to bring it once to all: {push}"
+
+
+def _loading_notes(request: LaunchRequest, hosts: Sequence[str]) -> Iterator[str]:
+    """Datasets whose files are of no use to the call that the script makes."""
+    cut_off = _cut_off(request, hosts)
+    for entry in request.hub.use.repos:
+        failing = [host for host in cut_off if entry.is_loaded and not _is_prepared(request, host, entry.repo)]
+        if failing:
+            yield (
+                f'load_dataset("{entry.repo.repo_id}") ({entry.place}) fails on {fold(failing)} without the hub, also '
+                f"with its files in the cache; in the script: {load_call(entry.repo)}"
+            )
 
 
 def _verb(hosts: Sequence[str]) -> str:

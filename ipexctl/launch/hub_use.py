@@ -36,6 +36,7 @@ _CALLS: Final[Mapping[str, tuple[RepoKind, int, str]]] = {
     "load_dataset_builder": ("dataset", 0, "path"),
 }
 """A function → what it gets, and the position and the name of that argument."""
+_LOADS: Final = frozenset({"load_dataset", "load_dataset_builder"})
 _OTHER_CACHE: Final = frozenset({"cache_dir", "local_dir"})
 _OPTION: Final = re.compile(
     r"--(?:\w+[-_])?(?P<what>model|tokenizer|dataset)(?:[-_](?:name|id|path|name[-_]or[-_]path))?"
@@ -56,6 +57,8 @@ class NamedRepo:
     """`train.py, line 12`, `--model_name_or_path`."""
     is_certain: bool = False
     """Whether the ranks fail without it."""
+    is_loaded: bool = False
+    """By `load_dataset`, which asks the hub although all files are in the cache."""
     option: str = ""
     """It is the default of that option."""
 
@@ -69,6 +72,8 @@ class HubUse:
     """Whether the script imports a library that looks for models or data on a hub."""
     texts: frozenset[str] = field(default=frozenset(), hash=False)
     """The first directories of its other texts."""
+    loads_others: bool = False
+    """Whether it calls `load_dataset` with something that is no text of it, as an argument of the call."""
 
     @property
     def is_any(self) -> bool:
@@ -91,8 +96,10 @@ def hub_use_of(tree: ast.Module, name: str) -> HubUse:
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in found.used
     )
-    repos = sorted(found.repos, key=lambda line: line[0])
-    return HubUse(tuple(_certain(entry, imports, texts) for _, entry in repos), imports, texts)
+    repos = [_certain(entry, imports, texts) for _, entry in sorted(found.repos, key=lambda line: line[0])]
+    by_directory = {entry.repo for entry in repos if not entry.is_loaded}
+    repos = [replace(entry, is_loaded=entry.is_loaded and entry.repo not in by_directory) for entry in repos]
+    return HubUse(tuple(repos), imports, texts, found.loads_others)
 
 
 def with_arguments(use: HubUse, arguments: Sequence[str]) -> HubUse:
@@ -108,7 +115,8 @@ def with_arguments(use: HubUse, arguments: Sequence[str]) -> HubUse:
         if match is not None and value and "/" in value:
             repo = _repo("dataset" if match["what"] == "dataset" else "model", value)
         if repo is not None:
-            found.append(NamedRepo(repo, name, is_certain=True))
+            is_loaded = use.loads_others and repo.kind == "dataset"
+            found.append(NamedRepo(repo, name, is_certain=True, is_loaded=is_loaded))
         elif not argument.startswith("--") or equals:
             texts.add(_first(value))
     kept = [entry for entry in use.repos if not entry.option or _plain(entry.option) not in given]
@@ -170,6 +178,7 @@ class _Finder:
         """With their lines."""
         self.used: set[int] = set()
         """The texts that are repositories, by the id of their nodes."""
+        self.loads_others = False
 
     def visit_all(self, tree: ast.Module) -> None:
         """Without recursion, as expressions may be nested deeply."""
@@ -199,7 +208,9 @@ class _Finder:
         repo = _repo(kind, text, self._text(keywords.get("revision"))[0] or DEFAULT_REVISION)
         if repo is not None:
             self.used.add(id(constant))
-            self.repos.append((call.lineno, NamedRepo(repo, f"{self._name}, line {call.lineno}", is_sure)))
+            place = f"{self._name}, line {call.lineno}"
+            self.repos.append((call.lineno, NamedRepo(repo, place, is_sure, name in _LOADS)))
+        self.loads_others |= name in _LOADS and isinstance(value, (ast.Name, ast.Attribute)) and not text
 
     def _look_at_option(self, call: ast.Call) -> None:
         """The default of an option whose name says that it is a repository."""

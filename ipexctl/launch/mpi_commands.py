@@ -151,13 +151,19 @@ def files(context: LaunchContext) -> tuple[LaunchFile, ...]:
     if starter is not None:
         text = starter.hostfile(context.counts)
         result = [LaunchFile("hostfile", 0o600, text)] if text else []
+        if starter.has_starters and context.request.ssh_config and not context.request.no_logins:
+            shell, reaches_others = _ssh_script(context), not context.alone
         return (*result, LaunchFile("ssh.sh", 0o700, shell)) if reaches_others and shell else tuple(result)
     result = [LaunchFile("hostfile", 0o600, hostfile(context))]
     if not context.alone and (shell or reaches_others or context.flavor != "openmpi"):
-        script = shell or _SSH.format(command=shlex.join(_ssh_argv(context)))
+        script = shell or _ssh_script(context)
         # Open MPI's daemons look for it on every node.
         result.append(LaunchFile("ssh.sh", 0o700, script, is_everywhere=context.flavor == "openmpi"))
     return tuple(result)
+
+
+def _ssh_script(context: LaunchContext) -> str:
+    return _SSH.format(command=shlex.join(_ssh_argv(context)))
 
 
 def _ssh_argv(context: LaunchContext) -> tuple[str, ...]:

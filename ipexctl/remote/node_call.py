@@ -225,6 +225,7 @@ def call(
     on_frame: Callable[[Frame], None] | None = None,
     limits: EventLimits = DEFAULT_LIMITS,
     timeout: float | None = None,
+    silence: float = STEP_SILENCE,
     cancel: Cancel | None = None,
 ) -> Reply:
     """Run a command of the agent and return its last event; raises HostError unless that is `done`, and AgentEnded if
@@ -251,7 +252,7 @@ def call(
         return on_event(event)
 
     try:
-        return _run(session, line, feed, handle_event, on_frame, limits, timeout, cancel)
+        return _run(session, line, feed, handle_event, on_frame, limits, timeout, silence, cancel)
     finally:
         answers.put(None)  # releases the reader when the call has ended without an answer
 
@@ -271,7 +272,7 @@ def call_line(
     """Like `call`, for a command line that starts the agent in another way; its stdin begins with `first`."""
     head = first + (_encode(request) if request is not None else b"")
     feed = ChunkStream(chain([head], chunks_of(stdin) if stdin is not None else ()))
-    return _run(session, line, feed, on_event, on_frame, DEFAULT_LIMITS, timeout, cancel)
+    return _run(session, line, feed, on_event, on_frame, DEFAULT_LIMITS, timeout, STEP_SILENCE, cancel)
 
 
 def _encode(request: Mapping[str, Any]) -> bytes:
@@ -286,6 +287,7 @@ def _run(
     on_frame: Callable[[Frame], None] | None,
     limits: EventLimits,
     timeout: float | None,
+    silence: float,
     cancel: Cancel | None,
 ) -> Reply:
     last: list[Reply] = []
@@ -298,7 +300,7 @@ def _run(
         return _frame_reader(on_frame) if kind == "frames" and on_frame is not None else on_event(event)
 
     output = EventReader(handle_event, limits)
-    ended = session.run(line, output.sink, stdin=stdin, timeout=timeout, cancel=cancel, silence=STEP_SILENCE)
+    ended = session.run(line, output.sink, stdin=stdin, timeout=timeout, cancel=cancel, silence=silence)
     if last and last[0]["event"] == "failed":
         reason, fix = str(last[0].get("reason") or "it failed without a reason"), str(last[0].get("fix") or "")
         if last[0].get("wrong_call") is True:

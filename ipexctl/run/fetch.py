@@ -19,13 +19,13 @@ from ipexctl.files.destination import Destination
 from ipexctl.files.receiver import LIMITS, Receiver
 from ipexctl.files.requested import FetchResult, FetchSource, FileFailure, Requested, resolve_destination
 from ipexctl.hosts.names import quoted
-from ipexctl.limits import PATHS_CHECK
+from ipexctl.limits import FETCH_SILENCE, PATHS_CHECK
 from ipexctl.remote.cancel import RETRY_INTERVALS, Cancel
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import Cancelled, TimedOut, Unreachable
 from ipexctl.remote.progress import BytesMoved, Notice, Watch
 from ipexctl.remote.session import Session, StdinQueue
-from ipexctl.sync.fetched import note_fetched
+from ipexctl.sync.path_notes import note_fetched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -177,7 +177,7 @@ def fetch(
 ) -> FetchResult:
     """Fetch the files. A lost connection is opened again while connections still transfer bytes. Raises a HostError.
 
-    `timeout` is for the whole transfer.
+    `timeout` is for the whole transfer; without it, a host without a sign of life for FETCH_SILENCE ends it.
     """
 
     def on_bytes(done: int, total: int) -> None:
@@ -233,6 +233,7 @@ def _receive_once(
             on_event=receiver.on_event,
             limits=LIMITS,
             timeout=timeout,
+            silence=FETCH_SILENCE,
             cancel=cancel,
         )
     finally:
@@ -242,8 +243,8 @@ def _receive_once(
             with receiver.destination:
                 receiver.destination.abandon()
                 receiver.destination.close_directories()
-            if fetch_request.request.get("may_be_missing"):
-                receiver.destination.remove_if_empty()
+                if fetch_request.request.get("may_be_missing"):
+                    receiver.destination.remove_if_empty()
             note_fetched(receiver.destination.created)
 
 

@@ -198,6 +198,8 @@ class RunMirror:
         return fetch(request, lambda: self._lend(request.host), self._on_event, self._cancel, self._timeout)
 
     def _on_event(self, event: ProgressEvent) -> None:
+        if isinstance(event, BytesMoved) and event.host == self._record.node0.name:
+            self._absence.on_frame(time.monotonic())  # the time of a long pass is no absence
         if self._is_first_pass or not isinstance(event, BytesMoved):  # later passes are short
             self._watch(event)
 

@@ -60,6 +60,8 @@ class InstallRequest:
     """The version of torch in requirements files, where the call leaves the stack open."""
     notes: tuple[str, ...] = ()
     """On the requirements files."""
+    files: tuple[Path, ...] = field(default=(), repr=False)
+    """The requirements files that were read."""
     name: str = DEFAULT_ENV
     home: str = DEFAULT_HOME
     iface: str | None = None
@@ -110,6 +112,7 @@ def install_request(
         origins=packages_read.origins,
         torch=torch if stack.ipex is None and stack.oneccl is None else None,
         notes=packages_read.notes,
+        files=packages_read.files,
     )
     return request if stack == StackRequest(python=stack.python) else request.with_torch()
 

@@ -17,6 +17,7 @@ from ipexctl.file_reader import REQUIREMENTS, decoded, read_regular
 from ipexctl.node.env.check import normalize
 from ipexctl.user_config import TomlError, parse_toml
 
+_PYPROJECT, _UV_LOCK = "pyproject.toml", "uv.lock"
 _WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -27,16 +28,21 @@ class OwnRequirements(NamedTuple):
     words: frozenset[str]
     """Every word in it that may be the name of a package, normalised."""
 
+    @property
+    def read_files(self) -> tuple[Path, ...]:
+        """It, and the file beside it that is read with it."""
+        return (self.path, *([self.path.with_name(_PYPROJECT)] if self.path.name == _UV_LOCK else []))
+
     def names_all(self, packages: list[str]) -> bool:
         return all(normalize(package) in self.words for package in packages)
 
 
 def find_own_requirements(root: Path) -> OwnRequirements | None:
     """None if there is none, or more than one."""
-    pyproject, lock = _text(root / "pyproject.toml"), root / "uv.lock"
+    pyproject, lock = _text(root / _PYPROJECT), root / _UV_LOCK
     found = {
         root / "requirements.txt": _text(root / "requirements.txt"),
-        lock if lock.is_file() else root / "pyproject.toml": pyproject if _has_dependencies(pyproject) else "",
+        lock if lock.is_file() else root / _PYPROJECT: pyproject if _has_dependencies(pyproject) else "",
         root / "environment.yml": _text(root / "environment.yml"),
     }
     texts = [(path, text) for path, text in found.items() if text.strip()]

@@ -1,5 +1,5 @@
-"""Notes of paths on the control machine for later calls: what fetch created and what --env-file named, which syncs
-leave out; and the notes that were shown of a project.
+"""Notes of paths on the control machine for later calls: what `fetch` created, and the files of `--env-file` and the
+private keys of hosts, whatever their names, which syncs leave out; and the notes that were shown of a project.
 
 Absolute paths come in; those below a project's root go out, relative to it, or the text of a path. There is one small
 file for each path, in a directory of the state directory, so that two calls need no lock. A path that was removed since
@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.node.common.files import make_private_directory, read_json, write_json_atomically
@@ -81,3 +81,36 @@ def names_below(root: Path, paths: Iterable[str]) -> frozenset[str]:
     """Those of the paths that are below the root, relative to it."""
     prefix = f"{os.fspath(root)}/"
     return frozenset(path[len(prefix) :] for path in paths if path.startswith(prefix))
+
+
+_FETCHED: Final = PathNotes("fetched")
+_SECRET: Final = PathNotes("env-files")
+
+
+def note_fetched(paths: Iterable[str]) -> None:
+    """Note files and directories that fetch created, and forget those that were removed since."""
+    _FETCHED.add(paths)
+
+
+def fetched_below(root: Path) -> frozenset[str]:
+    """What fetch created below a project's root, relative to it. The root has no links in its path.
+
+    A Python file is code for the next run and no result, unless it is in a directory that fetch created.
+    """
+    return frozenset(path for path in _FETCHED.below(root) if not path.endswith(".py"))
+
+
+def note_secret_files(files: Iterable[Path]) -> None:
+    """Note these files for later calls that do not name them, such as `ipexctl sync`. Pipes such as `<(command)` are
+    not noted."""
+    _SECRET.add(path for file in files if os.path.isfile(file) for path in _paths_of(file))
+
+
+def secret_files_below(root: Path, files: Iterable[Path] = ()) -> frozenset[str]:
+    """These files and the noted ones below a project's root, relative to it. The root has no links in its path."""
+    return _SECRET.below(root) | names_below(root, (path for file in files for path in _paths_of(file)))
+
+
+def _paths_of(file: Path) -> tuple[str, ...]:
+    """A file that is a link is left out with the file that it leads to."""
+    return real_name(os.path.abspath(file)), os.fspath(real_path(file))

@@ -29,11 +29,10 @@ from ipexctl.node.common.files import (
     write_json_atomically,
 )
 from ipexctl.node.files.manifest import ManifestEntry
-from ipexctl.sync.fetched import fetched_below
 from ipexctl.sync.ignore import pattern_for
+from ipexctl.sync.path_notes import fetched_below, secret_files_below
 from ipexctl.sync.root import own_directories, owner_here, real_path, root_problem, tree_name
 from ipexctl.sync.scan import check_size, scan_project
-from ipexctl.sync.secret_files import secret_files_below
 from ipexctl.user_directories import cache_directory
 
 if TYPE_CHECKING:

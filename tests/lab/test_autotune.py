@@ -82,6 +82,11 @@ def test_a_path_that_trials_could_write_is_refused(cluster: Cluster) -> None:
         refused = cluster.call(*options(cluster), "train.py", argument)
         assert refused.rc == 2
         assert argument.removeprefix("--out=") in refused.err
+        foreseen = cluster.call(*options(cluster), "--dry-run", "train.py", argument)
+        assert (foreseen.rc, foreseen.out) == (2, "")
+        assert foreseen.err.endswith(refused.err[-100:])
+    nothing = cluster.call(*options(cluster), "--dry-run", "--resume", "train.py")
+    assert (nothing.rc, "leave out --resume" in nothing.err) == (2, True)
     assert remains(cluster) == []
 
 

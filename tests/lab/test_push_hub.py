@@ -96,6 +96,7 @@ def test_a_model_crosses_the_uplink_once_and_lies_as_huggingface_hub_makes_it(si
     before = crossed(site.hosts)
     found = site.push("hf:org/tiny", "hf-dataset:org/text")
     assert statuses(found) == {"changed"}, found
+    assert {(host["files_sent"], host["same"]) for host in found["hosts"]} == {(5, 0)}
     assert found["on"] == "the control machine"
     assert [(repo["word"], repo["files"]) for repo in found["repos"]] == [
         ("hf:org/tiny", 4),
@@ -111,6 +112,7 @@ def test_a_model_crosses_the_uplink_once_and_lies_as_huggingface_hub_makes_it(si
     assert "nothing to do: every host has the same 5 files" in again.err
     assert {method for method, path, _ in site.hub.requests if "resolve" in path} == set()
     assert own.is_dir()
+    assert statuses(site.push("hf:org/tiny", "hf-dataset:org/text", "--dry-run")) == {"ok"}
 
 
 def test_what_one_host_lacks_is_mended_there_and_a_full_disk_is_its_own_failure(site: Site) -> None:
@@ -124,7 +126,12 @@ def test_what_one_host_lacks_is_mended_there_and_a_full_disk_is_its_own_failure(
         "node1": "ok", "node2": "changed", "node3": "ok", "node4": "ok"
     }  # fmt: skip
     assert [host["replaced"] for host in found["hosts"]] == [0, 1, 0, 0]
+    assert [(host["files_sent"], host["same"]) for host in found["hosts"]] == [(0, 4), (1, 3), (0, 4), (0, 4)]
     assert crossed(site.hosts) - before < 1.3 * 6 * MB
+    on_host(third, f"rm -r {CACHE}/models--org--tiny/refs")
+    (named,) = [host for host in site.push("hf:org/tiny")["hosts"] if host["status"] == "changed"]
+    assert (named["name"], named["files_sent"], named["same"]) == ("node3", 0, 4)
+    assert named["reason"].startswith("the name of a revision")
     assert len({on_host(host, TREE) for host in site.hosts.hosts}) == 1
 
     site.call("hub", "rm", "hf:org/tiny")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import pytest
 
 import ipexctl
 from ipexctl.extras.lab.labs import LabSpec
+from ipexctl.launch.plan import to_json
 from lab_run_helpers import WAIT_SCRIPT, Cluster
 
 LAB = LabSpec(hosts=2)
@@ -53,6 +55,17 @@ def test_calls_within_a_running_event_loop_see_all_events(hosts: ipexctl.Cluster
     assert sorted(b"".join(chunks).splitlines()) == [b"rank 0", b"rank 1"]
     assert isinstance(events[-1], ipexctl.RunEnded)
     assert events[-1].exit_code == 0
+
+
+def test_plan_and_list_are_those_of_the_commands(hosts: ipexctl.Cluster, cluster: Cluster) -> None:
+    words = [word for name, value in OPTIONS.items() for word in (f"--{name}", value)]
+    planned = json.loads(cluster.run("--dry-run", "--json", *words, "train.py").out)
+    assert json.loads(json.dumps(to_json(hosts.plan("train.py", **OPTIONS)))) == planned
+    run = hosts.run("train.py", **OPTIONS)
+    run.wait()
+    (known,) = hosts.ps(newest=1).runs
+    assert (known.record.id, known.state) == (run.id, "ok")
+    assert hosts.ps(running=True).runs == []
 
 
 @pytest.mark.signals

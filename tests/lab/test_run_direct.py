@@ -136,6 +136,40 @@ def test_starter_that_is_killed_or_stopped_costs_no_rank(
     assert cluster.wait_until_gone(30, "agent.zip")
 
 
+def reboot(cluster: Cluster, index: int) -> None:
+    """All of the account's processes and the host's memory are gone; its disk stays."""
+    cluster.as_root(index, "pkill -KILL -u ipex; rm -rf /dev/shm/* /tmp/*; :")
+    assert not [host for host, _ in starters(cluster) if host == f"node{index + 1}"]
+
+
+def test_rebooted_host_ends_the_run_with_the_way_out(cluster: Cluster, begin: Callable[..., tuple[Any, str]]) -> None:
+    call, run = begin("--max-restarts", 1)
+    reboot(cluster, 2)
+    assert call.process.wait(90) == 1
+    why = json.loads(cluster.call("why", run, "--json").out)
+    assert missing(json.dumps(why), "run.no_starter node3 trust") == []
+    assert cluster.wait_until_gone(30, "agent.zip")
+
+
+@pytest.mark.parametrize("pool", [(), ("--min-hosts", 2, "--checkpoint", "checkpoints")], ids=["all", "min-hosts"])
+def test_rebooted_host_gets_its_starter_again_by_the_login_of_trust(
+    cluster: Cluster, begin: Callable[..., tuple[Any, str]], pool: tuple[object, ...]
+) -> None:
+    where = ("-H", cluster.lab.hostfile)
+    cluster.good("trust", *where)
+    try:
+        call, run = begin("--max-restarts", 2, *pool)
+        for index in (2, 1):
+            reboot(cluster, index)
+            call.wait_for("here", times=12 if index == 2 else 18)  # six ranks in each attempt
+            assert sorted(host for host, _ in starters(cluster)) == ["node2", "node3"]
+        cluster.good("stop", run)
+        assert call.process.wait(30) == 143
+        assert cluster.wait_until_gone(30, "agent.zip")
+    finally:
+        cluster.good("trust", "--revoke", *where)
+
+
 def test_host_that_is_cut_off_is_named_and_ends_its_ranks_and_its_starter(
     cluster: Cluster, begin: Callable[..., tuple[Any, str]]
 ) -> None:

@@ -188,9 +188,10 @@ def test_command_that_cannot_start_has_the_exit_code_of_a_shell(cluster: Cluster
 
 def test_argument_that_the_control_machine_alone_has_is_named_before_the_start(cluster: Cluster) -> None:
     data = cluster.write("../set of data/train.bin", "1\n").parent.resolve()
-    note = f"ipexctl push '{data}' '{data}'"
-    ran = cluster.run("--ppn", "1", "who.py", "--data", data)
+    note = f"ipexctl push -H {cluster.lab.hostfile} '{data}' '{data}'"
+    ran = cluster.run("--ppn", "1", "who.py", "--data", data, "--more", "../set of data")
     assert note in ran.err
+    assert re.search(rf"push -H \S+ '{data}' '/\S+/set of data'; then: '/\S+/set of data' in its place", ran.err)
     assert len(rank_reports(ran)) == 3
     assert note in cluster.run("--ppn", "1", "--dry-run", "who.py", f"--data={data}").err
     assert note not in cluster.run("--ppn", "1", "--dry-run", "who.py", "--output_dir", data).err

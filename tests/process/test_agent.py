@@ -261,3 +261,28 @@ def test_every_module_can_be_imported(python: str, folder: str) -> None:
 def test_every_package_of_the_agent_is_tested() -> None:
     directory = Path(ipexctl.node.__file__).parent
     assert {path.parent.name for path in directory.glob("*/__init__.py")} == {*FOLDERS, "common"}
+
+
+SIGNS = """\
+import sys, time
+from ipexctl.node.common.answer import buffer_output, emit, emit_with_bytes, signs_of_life
+buffer_output(1 << 14)
+with signs_of_life(0.05, 0.5):
+    emit("first")
+    time.sleep(float(sys.argv[1]))
+    for number in range(200):
+        emit_with_bytes("part", b"x" * 4096)
+        time.sleep(0.002)
+buffer_output(0)
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.3, 1.5])
+def test_a_program_that_is_silent_says_that_it_is_at_work_for_a_while(seconds: float) -> None:
+    output = subprocess.run([sys.executable, "-c", SIGNS, str(seconds)], capture_output=True, check=True).stdout
+    silent, *parts = output.split(b'{"event": "part"}\n')
+    first, *signs = silent.splitlines()
+    assert first == b'{"event": "first"}'
+    assert set(signs) == {b'{"event": "working"}'}
+    assert len(signs) <= 10  # and no more, though it was silent for longer
+    assert {part[:4096] for part in parts} == {b"x" * 4096}

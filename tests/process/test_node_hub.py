@@ -66,10 +66,18 @@ def test_repositories_are_found_in_both_caches(tmp_path: Path, own_home: Path) -
 
 
 def test_datasets_that_were_prepared_and_directories_count(tmp_path: Path, own_home: Path) -> None:
-    (tmp_path / "own" / "datasets" / "org___d").mkdir(parents=True)
+    mixed = {**DATA, "word": "hf-dataset:org/MyData2", "repo_id": "org/MyData2"}
+    for home, name in ((tmp_path / "own", "org___d"), (own_home / "hub", "org___my_data2")):
+        (home / "datasets" / name / "default" / "0.0.0" / COMMIT).mkdir(parents=True)
+    (tmp_path / "own" / "datasets" / "org___my_data2").mkdir()  # of a preparation that failed
     (own_home / "code" / "project-1" / "sub" / "org" / "tiny").mkdir(parents=True)
-    found = look(tmp_path, home=str(own_home), variables={"HF_HUB_CACHE": str(tmp_path / "own" / "hub")}, work="sub")
+    own = {"HF_HOME": str(tmp_path / "own"), "HF_HUB_CACHE": str(tmp_path / "elsewhere")}
+    found = look(tmp_path, home=str(own_home), variables=own, work="sub", repos=[REPO, DATA, mixed])
     assert (found["in_own"], found["directories"]) == (["hf-dataset:org/d"], ["hf:org/tiny"])
+    assert found["prepared_in_own"] == ["hf-dataset:org/d"]
+    assert found["prepared_in_home"] == ["hf-dataset:org/MyData2"]
+    own = {"HF_DATASETS_CACHE": str(own_home / "hub" / "datasets")}
+    assert look(tmp_path, variables=own, repos=[DATA, mixed])["prepared_in_own"] == ["hf-dataset:org/MyData2"]
     (tmp_path / "work" / "org" / "d").mkdir(parents=True)
     assert look(tmp_path, work=str(tmp_path / "work"))["directories"] == ["hf-dataset:org/d"]
 

@@ -22,7 +22,10 @@ from typing import Any
 import pytest
 from node_store_helpers import END, file_of, frame
 
+from ipexctl.node.common.answer import AgentError
+from ipexctl.node.files.checkpoint import CheckpointFiles
 from ipexctl.node.files.push import CONTENT, PARCEL, list_name, own_directory
+from ipexctl.node.run.checkpoint_watch import whole_checkpoints
 from ipexctl.remote.node_call import agent_zip
 
 VICTIM, ATTACKER, TEAM = 61001, 61002, 61100
@@ -251,3 +254,22 @@ def test_a_place_that_another_account_has_made_since_the_comparison_gets_no_file
     team.as_attacker("os.umask(0); os.mkdir(sys.argv[1] + '/corpus')", shared)
     assert f"uid {ATTACKER}" in team.place(found, CONTENTS)["reason"]
     assert not any((shared / "corpus").iterdir())
+
+
+def test_a_checkpoint_that_another_account_has_made_in_a_sticky_directory_is_not_read(
+    team: Team, tmp_path: Path
+) -> None:
+    shared = team.data.parent / "tmp"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    own = shared / "own"
+    own.mkdir()
+    (own / "a.pt").write_bytes(b"weights")
+    team.as_attacker("os.umask(0); os.mkdir(sys.argv[1] + '/ck'); open(sys.argv[1] + '/ck/a.pt', 'w')", shared)
+    assert list(whole_checkpoints(str(own))) == ["own/a.pt"]
+    assert whole_checkpoints(str(shared / "ck")) == {}
+    assert set(CheckpointFiles(str(own), str(tmp_path)).scan().copies) == {"own/a.pt"}
+    with pytest.raises(AgentError, match=f"uid {ATTACKER}"):
+        CheckpointFiles(str(shared / "ck"), str(tmp_path)).scan()
+    with pytest.raises(AgentError, match=f"uid {ATTACKER}"):
+        CheckpointFiles(str(shared / "ck"), str(tmp_path)).place([])

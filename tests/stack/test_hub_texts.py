@@ -14,8 +14,11 @@ import pytest
 from real_helpers import require_disk, require_package
 
 from clean_environment import package_environ
+from hub_server import Hub
+from ipexctl.hugging_face import HubRepo, load_call
 from ipexctl.known_errors.match import FailureContext, RankOutput, cause_of
 from ipexctl.known_errors.table import known_errors
+from ipexctl.node.network.hub import RepoRequest, is_prepared
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(600)]
 
@@ -51,8 +54,8 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "bin/python"
 
 
-def run(python: Path, script: Path, home: Path) -> tuple[subprocess.CompletedProcess[str], float]:
-    env = {**os.environ, "HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+def run(python: Path, script: Path, home: Path, **more: str) -> tuple[subprocess.CompletedProcess[str], float]:
+    env = {**os.environ, "HF_HOME": str(home), "HF_HUB_OFFLINE": "1", **more}
     began = time.monotonic()
     done = subprocess.run([python, script], capture_output=True, text=True, env=env, timeout=120, check=False)
     return done, time.monotonic() - began
@@ -73,6 +76,25 @@ def test_why_names_the_push_line_after_seconds(python: Path, tmp_path: Path, sou
     assert cause.fix.split("; ")[0] == CASES[source]
 
 
+def test_datasets_load_without_the_hub_what_they_have_prepared(python: Path, tmp_path: Path) -> None:
+    """By the name of its directory in the real library, which the look at a host knows, too."""
+    script = tmp_path / "train.py"
+    script.write_text("from datasets import load_dataset\nprint(load_dataset('org/MyData2')['train'][0])\n")
+    repo: RepoRequest = {
+        "word": "hf-dataset:org/MyData2", "repo_id": "org/MyData2", "folder": "datasets--org--MyData2",
+        "revision": "main",
+    }  # fmt: skip
+    home = tmp_path / "home"
+    assert not is_prepared(str(home / "datasets"), repo)
+    with Hub(tmp_path / "hub") as hub:
+        hub.add("dataset", "org/MyData2", {"rows.csv": b"a,b\n1,2\n"})
+        online, _ = run(python, script, home, HF_HUB_OFFLINE="0", HF_ENDPOINT=hub.endpoint)
+    assert online.returncode == 0, online.stderr
+    assert is_prepared(str(home / "datasets"), repo)
+    offline, _ = run(python, script, home)
+    assert offline.stdout == online.stdout == "{'a': 1, 'b': 2}\n", offline.stderr
+
+
 def test_datasets_load_a_pushed_dataset_by_its_directory(python: Path, tmp_path: Path) -> None:
     repo = tmp_path / "home" / "hub" / "datasets--org--data"
     (repo / "snapshots" / COMMIT).mkdir(parents=True)
@@ -82,7 +104,7 @@ def test_datasets_load_a_pushed_dataset_by_its_directory(python: Path, tmp_path:
     script = tmp_path / "train.py"
     script.write_text(
         "from datasets import load_dataset\nfrom huggingface_hub import snapshot_download\n"
-        "print(load_dataset(snapshot_download('org/data', repo_type='dataset'))['train'][0])\n"
+        f"print({load_call(HubRepo('dataset', 'org/data'))}['train'][0])\n"
         "load_dataset('org/data')\n"
     )
     ended, _ = run(python, script, tmp_path / "home")

@@ -17,6 +17,7 @@ from ipexctl.run.start.call import RunCall
 from ipexctl.run.start.project import ProjectLocation
 from ipexctl.run.start.request import StartFailure
 from ipexctl.spec import RunSpec
+from ipexctl.stack.resolve.model import StackRequest
 
 HERE = Host("localhost", "localhost")
 CALL = RunCall((HERE,), RunSpec("script", ("train.py",)), ProjectLocation(Path("/p"), ".", ("train.py",)))
@@ -115,3 +116,35 @@ def test_a_run_that_did_not_start_is_not_followed(answers: dict[str, Any]) -> No
     watcher = Recorded()
     assert api.run(CALL, watcher) == failure
     assert watcher.events == ["open", "close"]
+
+
+@pytest.mark.parametrize(
+    ("files", "open_to_all", "is_taken"),
+    [
+        ({"requirements.txt": "peft\n"}, "", True),
+        ({"requirements.txt": "-r team/base.txt\n", "team/base.txt": "peft\n"}, "", True),
+        ({"requirements.txt": "peft\n"}, "requirements.txt", False),
+        ({"requirements.txt": "-r team/base.txt\n", "team/base.txt": "peft\n"}, "team", False),
+        ({"requirements.txt": "-c team/base.txt\n", "team/base.txt": "peft\n"}, "team/base.txt", False),
+        ({"uv.lock": "", "pyproject.toml": "[project]\ndependencies = ['peft']\n"}, "pyproject.toml", False),
+    ],
+)
+def test_a_found_file_of_requirements_counts_with_all_that_it_reads_or_not_at_all(
+    tmp_path: Path, files: dict[str, str], open_to_all: str, is_taken: bool
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    if open_to_all:
+        (tmp_path / open_to_all).chmod(0o777)
+    notes: list[str] = []
+
+    class Noting(Recorded):
+        def on_step(self, text: str) -> None:
+            notes.append(text)
+
+    spec = replace(CALL.spec, install=True, takes_own_requirements=True)
+    call = replace(CALL, spec=spec, project=ProjectLocation(tmp_path, ".", ("train.py",)))
+    request = api._request_of_project(call, StackRequest(stack="torch"), Noting())
+    assert (request is not None) is is_taken
+    assert is_taken or f"{tmp_path}/{open_to_all}" in notes[0]

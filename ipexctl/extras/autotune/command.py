@@ -77,6 +77,7 @@ def autotune_command(*, ctx: typer.Context, search: SearchOptions, line: LaunchL
     """
     from ipexctl.cli.hosts import session_pool
     from ipexctl.extras.autotune.trial_cleanup import only_search
+    from ipexctl.extras.autotune.trials_file import read_search
     from ipexctl.run.measured import directory_of
 
     output = line.output
@@ -96,12 +97,14 @@ def autotune_command(*, ctx: typer.Context, search: SearchOptions, line: LaunchL
         pool.warm(hosts)
         planned = plan_or_exit(launch_call, output, pool, interrupt, run="RUN", schema=SCHEMA)
         space, plan_of = _space(launch_call, planned, only)
+        _refuse_paths(launch_call, search.allow_path or (), pool)
         if search.dry_run:
+            if search.resume:
+                read_search(directory_of(launch_call.project.root), _key(launch_call, search))
             from ipexctl.extras.autotune.view import dry_run_json, show_dry_run
 
             output.print_report((space, budget), dry_run_json, show_dry_run)
             raise interrupt.or_exit(0)
-        _refuse_paths(launch_call, search.allow_path or (), pool)
         with only_search(directory_of(launch_call.project.root)):
             result = _run(launch_call, search, budget, space, line, pool)
         _report(launch_call, planned, plan_of, search, result, line)

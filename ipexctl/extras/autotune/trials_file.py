@@ -70,8 +70,8 @@ class TrialsFile:
             self.error = error
 
 
-def resume(directory: Path, call: str) -> tuple[TrialsFile, tuple[tuple[Trial, Observation], ...]]:
-    """The search that was begun, and its trials. Raises a UserError."""
+def read_search(directory: Path, call: str) -> tuple[SearchHeader, list[str]]:
+    """The search that was begun, with all lines of its file. Raises a UserError."""
     path = directory / "trials.jsonl"
     try:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -83,6 +83,12 @@ def resume(directory: Path, call: str) -> tuple[TrialsFile, tuple[tuple[Trial, O
             f"the last search of this project was another call: {header.script}",
             fix="type the same call as then; or leave out --resume, which begins a new search",
         )
+    return header, lines
+
+
+def resume(directory: Path, call: str) -> tuple[TrialsFile, tuple[tuple[Trial, Observation], ...]]:
+    """The search that was begun, and its trials. Raises a UserError."""
+    header, lines = read_search(directory, call)
     done = tuple(_trials(lines[1:]))
     trials = TrialsFile(directory, header)
     if len(done) + 1 < len(lines) or not lines[-1].endswith("\n"):  # the next one would follow the line that is cut off

@@ -156,8 +156,8 @@ def shell(*, ctx: typer.Context, line: LaunchLine) -> None:
     Example: ipexctl export shell -H hostfile train.py > train.sh
     """
     from ipexctl.extras.export.shell import to_shell
+    from ipexctl.sync.path_notes import secret_files_below
     from ipexctl.sync.root import real_path
-    from ipexctl.sync.secret_files import secret_files_below
 
     call, planned = _plan(ctx, line)
     tree = planned.plan.cwd.removesuffix(f"/{call.project.subdirectory}")

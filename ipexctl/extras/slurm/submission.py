@@ -38,7 +38,8 @@ from ipexctl.run.start.context import RunContext, gather
 from ipexctl.run.start.preflight.imports import check_script, with_environment
 from ipexctl.run.start.project import files_in_other_generations
 from ipexctl.run.start.request import StartError, StartFailure
-from ipexctl.run.start.upload import begin_query, note_secret_files, release_tree, start_reading, upload_project
+from ipexctl.run.start.upload import begin_query, release_tree, start_reading, upload_project
+from ipexctl.sync.path_notes import note_secret_files
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class Submission:
     def submit(self) -> SubmittedRun | StartFailure:
         """Put the run into the queue."""
         run, registry, unreached = new_id(self.spec.script, time.time()), RunRegistry(), set[str]()
-        note_secret_files(self.spec)
+        note_secret_files(self.spec.secret_files)
         try:
             with mark_pending(registry.directory, run, unreached), ExitStack() as undo:
                 reading = start_reading(self.spec, self.project, self.on_step)

@@ -25,6 +25,7 @@ Action = Callable[[Any, BinaryIO], object]
 _write_lock = threading.Lock()
 _buffer = bytearray()
 _buffer_size = 0
+_writes = 0
 FREE_SPACE_FIX = "make room there, or name another directory: --home DIR"
 _OS_ERRORS = {
     errno.ENOSPC: ("the disk is full", FREE_SPACE_FIX),
@@ -64,6 +65,41 @@ def explain_os_error(error: OSError, path: str | bytes | os.PathLike[str] = "", 
     return AgentError(f"{location}: {reason}" if location else reason, fix)
 
 
+def emit_with_bytes(event: str, data: bytes, **fields: Any) -> None:
+    """An event and the bytes that it announces, with nothing in between."""
+    with _write_lock:
+        _write_or_buffer(json.dumps({"event": event, **fields}).encode() + b"\n")
+        _write_or_buffer(data)
+
+
+@contextlib.contextmanager
+def signs_of_life(interval: float, longest: float) -> Iterator[None]:
+    """Meanwhile an event `working` comes where nothing else was written for `interval` seconds, and what is buffered.
+
+    So the control machine can tell a program that reads a large file from one that hangs. After `longest` seconds of
+    such signs alone there are no more: then a disk hangs.
+    """
+    over = threading.Event()
+
+    def show() -> None:
+        silent, before = 0.0, _writes
+        while not over.wait(interval):
+            silent = silent + interval if before == _writes else 0.0
+            if 0 < silent <= longest:
+                with contextlib.suppress(OSError), _write_lock:
+                    _buffer.extend(b'{"event": "working"}\n')
+                    _flush()
+            before = _writes
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
 def emit_failure(error: AgentError) -> None:
     emit("failed", reason=error.reason, fix=error.fix, **({"wrong_call": True} if error.is_wrong_call else {}))
 
@@ -71,11 +107,15 @@ def emit_failure(error: AgentError) -> None:
 def write_bytes(data: bytes) -> None:
     """Write bytes to stdout that an event has announced. Data that fills the buffer is not copied into it."""
     with _write_lock:
-        if len(_buffer) + len(data) < _buffer_size:
-            _buffer.extend(data)
-        else:
-            _flush()
-            _write_all(data)
+        _write_or_buffer(data)
+
+
+def _write_or_buffer(data: bytes) -> None:
+    if len(_buffer) + len(data) < _buffer_size:
+        _buffer.extend(data)
+    else:
+        _flush()
+        _write_all(data)
 
 
 def buffer_output(size: int) -> None:
@@ -93,6 +133,8 @@ def _flush() -> None:
 
 
 def _write_all(data: bytes) -> None:
+    global _writes
+    _writes += 1
     left = memoryview(data)
     while left:
         left = left[os.write(1, left) :]

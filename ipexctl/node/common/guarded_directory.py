@@ -88,6 +88,15 @@ def is_of_stranger(status: os.stat_result, directory: os.stat_result) -> bool:
     return status.st_uid not in (0, os.geteuid(), directory.st_uid)
 
 
+def check_made_by_others(path: str, status: os.stat_result | None, above: os.stat_result, fix: str) -> None:
+    """Raise an AgentError for what another account has made in a directory with the sticky bit.
+
+    It is not replaced there, and that account may change it later.
+    """
+    if status is not None and above.st_mode & stat.S_ISVTX and is_of_stranger(status, above):
+        raise AgentError(f"{path} belongs to another account (uid {status.st_uid})", fix)
+
+
 def _device_of_proc() -> int | None:
     try:
         return os.stat("/proc/self").st_dev

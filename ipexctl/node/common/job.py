@@ -185,6 +185,16 @@ nobody and outlives its call, but a trial is of no use without it. The time is c
 hosts differ and jump."""
 
 
+class StarterCall(NamedTuple):
+    """How node0 begins the starter of another host again, as after a reboot, by the login that `trust` has set up."""
+
+    host: str
+    word: str
+    """Its name for ssh."""
+    line: str
+    """For its shell; a `HostStarterRequest` is its stdin."""
+
+
 class StartRequest(NamedTuple):
     """The supervisor's second line of stdin: mpirun and the limits of the run."""
 
@@ -217,6 +227,8 @@ class StartRequest(NamedTuple):
     """As in the job, like the next."""
     checkpoint_is_found: bool = False
     connectivity: ConnectivityRecord | None = None
+    starter_calls: tuple[StarterCall, ...] = ()
+    """Empty where node0 logs in nowhere."""
     notify: Notification | None = None
     caller_silence: float = 0.0
     """Seconds without a sign of the call until the run ends; 0 for a run that goes on without it."""

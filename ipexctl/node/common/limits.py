@@ -15,6 +15,12 @@ RANKS_BEGIN = 120.0
 CHECKPOINT_STEP = 21600.0
 """For a step of the exchange of checkpoints on all hosts together, such as reading and sending large files."""
 
+# A host sends files.
+SIGN_OF_LIFE = 5.0
+"""Without a byte of a list or a file, until it says that it is at work."""
+LONGEST_READ = 3600.0
+"""For which it says so while it waits for a disk; the control machine gives up after its own limit then."""
+
 # The supervisor loses a rank.
 RANK_SILENCE = 25.0
 """Without a message, until a rank counts as lost: it sends one every four seconds."""
@@ -28,6 +34,8 @@ HOST_ANSWER = 10.0
 """For the hosts of a run with --min-hosts to answer: the next attempt begins without the others."""
 LOST_HOST_ANSWER = 3.0
 """For a host that was just lost, if all others have answered."""
+STARTER_CALL = 5.0
+"""For node0 to begin a starter that is gone by a login; then it tries once more, while ranks wait for it."""
 HOST_JOB = 15.0
 """For a host to take the job of the next attempt."""
 STARTER_WAIT = 3600.0

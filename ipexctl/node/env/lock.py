@@ -107,7 +107,7 @@ def environment(sources: list[SourceRequest], settings: HttpSettings, directory:
     env.update(
         UV_CREDENTIALS_DIR=str(directory / "credentials"),
         UV_INDEX_STRATEGY="unsafe-first-match",  # the name is uv's: a later index can add versions, not replace them
-        UV_PRERELEASE="explicit",
+        UV_PRERELEASE="if-necessary-or-explicit",  # as pip: of a package without a release, too
         UV_HTTP_TIMEOUT="20",
         UV_HTTP_RETRIES="1",
         NO_COLOR="1",

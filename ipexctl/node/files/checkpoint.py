@@ -60,7 +60,7 @@ from ipexctl.node.common.limits import CHECKPOINT_STEP
 from ipexctl.node.files import store
 from ipexctl.node.files.checkpoint_aside import HIDDEN, AsideFiles
 from ipexctl.node.files.checkpoint_layout import find_named_parts, has_list_of_parts, is_empty_checkpoint
-from ipexctl.node.files.checkpoint_path import resolve_path
+from ipexctl.node.files.checkpoint_path import check_place, resolve_path
 from ipexctl.node.files.checkpoint_plan import (
     MAX_FILES,
     HostCopies,
@@ -195,6 +195,7 @@ class CheckpointFiles:
             is_directory = stat.S_ISDIR(os.stat(root).st_mode)
         except (FileNotFoundError, NotADirectoryError):
             is_directory = False
+        check_place(root)  # what is there then stays the same directory
         if not is_directory:
             if os.path.lexists(root):
                 yield self.top
@@ -248,6 +249,7 @@ class CheckpointFiles:
 
         `aside_files`: those of which the old file is set aside.
         """
+        check_place(self.root)
         uses = [copy.content for copy in copies]
         for copy in copies:
             uses.remove(copy.content)

@@ -13,7 +13,7 @@ import contextlib
 import os
 
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.guarded_directory import resolve_links
+from ipexctl.node.common.guarded_directory import GuardedDirectory, check_made_by_others, resolve_links
 from ipexctl.node.common.home_entries import STATE_DIRECTORY
 from ipexctl.node.files.tree import ProjectTree
 
@@ -27,6 +27,13 @@ def resolve_path(path: str, home: str, project: str = "", *, fix: str = OWN_CHEC
     `project`: the working directory of the ranks if a project's file set the path, else empty.
     """
     return resolve_links(path, fix, lambda here, target: _check_link(here, target, home, project, fix))
+
+
+def check_place(path: str) -> None:
+    """Raise an AgentError for a place, without links, that another account has made in a directory such as /tmp: that
+    account decides what is in it."""
+    with contextlib.suppress(FileNotFoundError), GuardedDirectory.open(os.path.dirname(path)) as above:
+        check_made_by_others(path, above.status_of(os.fsencode(os.path.basename(path))), above.status(), OWN_CHECKPOINT)
 
 
 def _check_link(path: str, target: str, home: str, project: str, fix: str) -> None:

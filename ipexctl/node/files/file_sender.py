@@ -11,7 +11,8 @@
           file, "changed", and "grew" when it has only become longer; or {"event": "lost", "i", "reason"}
         → {"event": "done"}
 
-A file that the receiver has in part is sent from that offset.
+A file that the receiver has in part is sent from that offset. {"event": "working"} comes at any time between two others
+where nothing else does: the list of a large directory and the sum of a large file take minutes.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ import stat
 import zlib
 from typing import Any, BinaryIO, Iterator, Tuple, TypedDict
 
-from ipexctl.node.common.answer import AgentError, Json, answer, buffer_output, emit, write_bytes
+from ipexctl.node.common.answer import AgentError, Json, answer, buffer_output, emit, emit_with_bytes, signs_of_life
 from ipexctl.node.common.files import RunReference, decode_name, encode_name, read_json, rundir_of
+from ipexctl.node.common.guarded_directory import open_file
 from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.common.limits import LONGEST_READ, SIGN_OF_LIFE
 from ipexctl.node.files.file_stream import SEND_CHUNK, Wanted
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry, identity_of
 
@@ -76,7 +79,10 @@ class NoSuchPath(AgentError):
 
 
 class Listing:
-    """The entries sent so far; the index of a path is the number of its entry."""
+    """The entries sent so far; the index of a path is the number of its entry.
+
+    No path has a link above it, so that `send_file` follows none: a directory may be another one by then.
+    """
 
     def __init__(self) -> None:
         self.paths: list[bytes] = []
@@ -116,6 +122,7 @@ class Listing:
     def add_tree(self, name: bytes, path: bytes, *, follow: bool = False) -> None:
         """List a path with everything below it; links below it are not followed."""
         status = self.add(name, path, follow=follow)
+        path = self.paths[-1] if status is not None else path
         if status is not None and stat.S_ISDIR(status.st_mode):
             self.add_children(name, path)
 
@@ -150,7 +157,7 @@ def list_path(listing: Listing, base: str, path: str) -> tuple[bytes, bool]:
         if is_content and not os.path.isdir(full):
             raise AgentError(f"{decode_name(full)} is no directory", "without the / at its end")
         if is_content:
-            listing.add_children(b"", full)
+            listing.add_children(b"", os.path.realpath(full))
             return full, False
         name = os.path.basename(full)
         listing.add_tree(name, full, follow=True)
@@ -161,9 +168,9 @@ def list_path(listing: Listing, base: str, path: str) -> tuple[bytes, bool]:
     for name, match in matches:
         if not is_content:
             if not listing.below_link(name):
-                listing.add_tree(name, match)
+                listing.add_tree(name, os.path.join(os.path.realpath(os.path.dirname(match)), os.path.basename(match)))
         elif os.path.isdir(match):
-            listing.add_children(b"", match)
+            listing.add_children(b"", os.path.realpath(match))
     if not matches:
         raise no_such_path(full)
     return full, False
@@ -199,9 +206,10 @@ def no_such_path(full: bytes) -> AgentError:
 
 def list_run(listing: Listing, run: RunFiles) -> tuple[bytes, bool]:
     """List the record of a run, and the files it wrote in its working directory."""
-    top, rundir = encode_name(run["id"]), encode_name(rundir_of(run))
+    top, rundir = encode_name(run["id"]), os.path.realpath(encode_name(rundir_of(run)))
     status = read_json(rundir + b"/status.json")
-    cwd = working_directory(run)
+    shown = working_directory(run)
+    cwd = os.path.realpath(shown)
     listing.add(top, rundir if os.path.isdir(rundir) else cwd, follow=True)
     if run["has_record"] and not status:
         listing.note(top + b"/record", "it isn't there any more", warning=True)
@@ -221,7 +229,7 @@ def list_run(listing: Listing, run: RunFiles) -> tuple[bytes, bool]:
             continue
         if stat_result.st_mtime >= since and synced.get(path) != identity_of(stat_result):
             listing.add(top + b"/files/" + name, path)
-    return cwd, False
+    return shown, False
 
 
 def start_of_run(run: RunFiles, status: Json) -> float:
@@ -260,7 +268,10 @@ def send_file(path: bytes, wanted: Wanted) -> None:
     """Send one file, from the offset up to which the receiver has the same content."""
     number, have, known = wanted
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        file = open_file(os.fsdecode(path))
+    except AgentError as error:
+        emit("lost", i=number, reason=error.reason)
+        return
     except OSError as error:
         emit("lost", i=number, reason=error.strerror or str(error))
         return
@@ -286,8 +297,7 @@ def send_file(path: bytes, wanted: Wanted) -> None:
                     changed=end != before.st_size or identity_of(after) != identity_of(before),
                     grew=end == before.st_size < after.st_size,
                 )
-            emit("part", offset=at, length=len(data), **fields)
-            write_bytes(data)
+            emit_with_bytes("part", data, offset=at, length=len(data), **fields)
             at = end
     finally:
         os.close(file)
@@ -313,7 +323,8 @@ def send(request: SendRequest, stdin: BinaryIO) -> Json:
         fcntl.fcntl(1, getattr(fcntl, "F_SETPIPE_SZ", 1031), 1 << 20)
     buffer_output(LIST_CHUNK_SIZE)
     try:
-        serve(request, stdin)
+        with signs_of_life(SIGN_OF_LIFE, LONGEST_READ):
+            serve(request, stdin)
     finally:
         buffer_output(0)
     return {}

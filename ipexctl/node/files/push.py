@@ -35,8 +35,8 @@ from ipexctl.node.common.guarded_directory import (
     DirectoryChain,
     GuardedDirectory,
     blocks_of,
+    check_made_by_others,
     check_name,
-    is_of_stranger,
     open_file,
 )
 from ipexctl.node.common.home import check_home, make_home
@@ -60,6 +60,7 @@ CONTENT, PARCEL = "content", "parcel"
 SHOWN = 20
 _MAX_LIST = 1 << 30
 _ABANDONED = 7 * 86400.0
+_OWN_PLACE = "name a place of your own"
 _TOP = ""
 """The name of SRC itself, if it is a file."""
 
@@ -136,15 +137,8 @@ def _open_top(path: str, *, is_file: bool, make: bool = False) -> Iterator[Guard
     """The directory of PATH's files. Raises an AgentError if another account has made it in one such as /tmp."""
     with GuardedDirectory.open(os.path.dirname(path) if is_file else path, make=make) as top:
         with GuardedDirectory.open(os.path.dirname(top.path)) as above:
-            _check_account(top.path, top.status(), above.status())
+            check_made_by_others(top.path, top.status(), above.status(), _OWN_PLACE)
         yield top
-
-
-def _check_account(path: str, status: os.stat_result | None, above: os.stat_result) -> None:
-    """Raise an AgentError for what another account has made in a directory with the sticky bit: it is not replaced
-    there, and that account may change it later."""
-    if status is not None and above.st_mode & stat.S_ISVTX and is_of_stranger(status, above):
-        raise AgentError(f"{path} belongs to another account (uid {status.st_uid})", "name a place of your own")
 
 
 class Comparison:
@@ -221,7 +215,8 @@ def inspect(request: InspectRequest, stream: BinaryIO, report: Report = store.em
     path = _path_of(request)
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), _open_top(path, is_file=request["is_file"]) as top:
         if request["is_file"]:
-            _check_account(path, top.status_of(os.fsencode(os.path.basename(path))), top.status())
+            status = top.status_of(os.fsencode(os.path.basename(path)))
+            check_made_by_others(path, status, top.status(), _OWN_PLACE)
     if request["is_hub"] and not request["dry_run"]:
         for directory in (path, os.path.join(path, HUB_CACHE)):
             with contextlib.suppress(FileNotFoundError), GuardedDirectory.open(directory) as top:
@@ -235,22 +230,42 @@ def inspect(request: InspectRequest, stream: BinaryIO, report: Report = store.em
     if not refused and found.lacking and not request["dry_run"] and not request["quick"]:
         directory, token, digest = prepare(path, found.lacking, is_file=request["is_file"])
     files = [row for row in found.lacking if row.kind == "f"]
+    lacking, same = (_files_of_hub if request["is_hub"] else _files)(rows, found)
     return InspectReply(
         path=path,
         python=sys.executable,
         directory=directory,
         token=token,
         listed=digest,
-        same=found.same,
-        lacking=sum(row.kind != "d" for row in found.lacking),
+        same=same,
+        lacking=len(lacking),
         is_complete=not found.lacking and not found.blocked,
         need=tuple(dict.fromkeys(row.content for row in files)),
-        names=tuple(row.path for row in found.lacking if row.kind != "d")[:SHOWN],
+        names=tuple(lacking[:SHOWN]),
         differing=tuple(found.differing[:SHOWN]),
         differing_count=len(found.differing),
         blocked=tuple(found.blocked[:SHOWN]),
         blocked_count=len(found.blocked),
     )
+
+
+def _files(rows: list[ManifestEntry], found: Comparison) -> tuple[list[str], int]:
+    """The names of files and links that are to come, and the number of those that are there."""
+    del rows
+    return [row.path for row in found.lacking if row.kind != "d"], found.same
+
+
+def _files_of_hub(rows: list[ManifestEntry], found: Comparison) -> tuple[list[str], int]:
+    """The same of a hub's files, each of which is a link and a blob there; lists and names of revisions are none."""
+    missing = {row.path for row in found.lacking}
+    names, same = [], 0
+    for row in rows:
+        if row.kind == "l":
+            blob = os.path.normpath(os.path.join(os.path.dirname(row.path), row.content))
+            is_there = missing.isdisjoint((row.path, blob))
+            same += is_there
+            names += [] if is_there else [row.path]
+    return names, same
 
 
 def own_directory(path: str) -> bytes:

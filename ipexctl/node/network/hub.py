@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+import re
 import threading
 import urllib.error
 import urllib.request
@@ -59,16 +60,31 @@ def own_cache(environ: Mapping[str, str]) -> tuple[str, bool]:
         if environ.get(name):
             path = os.path.expanduser(os.path.expandvars(environ[name]))
             return (os.path.join(path, "hub") if name == "HF_HOME" else path), True
-    base = environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return os.path.join(os.path.expanduser(base), "huggingface", "hub"), False
+    return os.path.join(_own_home(environ), "hub"), False
+
+
+def _own_home(environ: Mapping[str, str]) -> str:
+    return os.path.join(os.path.expanduser(environ.get("XDG_CACHE_HOME") or "~/.cache"), "huggingface")
+
+
+def prepared_directory(environ: Mapping[str, str], hf_home: str) -> str:
+    """Where `datasets` keeps what it has prepared."""
+    return os.path.expanduser(os.path.expandvars(environ.get("HF_DATASETS_CACHE") or os.path.join(hf_home, "datasets")))
 
 
 def has_repo(cache: str, repo: RepoRequest) -> bool:
-    """Whether the cache has that revision; of a dataset also where `datasets` keeps what it made of it."""
-    if snapshot_in(cache, repo["folder"], repo["revision"]) is not None:
-        return True
-    prepared = os.path.join(os.path.dirname(cache), "datasets", repo["repo_id"].replace("/", "___"))
-    return repo["folder"].startswith("datasets--") and os.path.isdir(prepared)
+    """Whether the cache has that revision."""
+    return snapshot_in(cache, repo["folder"], repo["revision"]) is not None
+
+
+def is_prepared(directory: str, repo: RepoRequest) -> bool:
+    """Whether `datasets` has prepared that dataset in its directory, by its own names (`naming.py`, `load.py`)."""
+    org, _, name = repo["repo_id"].rpartition("/")
+    for boundary in (r"([A-Z]+)([A-Z][a-z])", r"([a-z\d])([A-Z])"):
+        name = re.sub(boundary, r"\1_\2", name)
+    path = os.path.join(directory, "___".join(filter(None, (org, name.lower()))))
+    found = glob.iglob(os.path.join(glob.escape(path), "*", "*", "*"))
+    return repo["folder"].startswith("datasets--") and any(os.path.isdir(entry) for entry in found)
 
 
 def repositories(cache: str) -> set[str]:
@@ -127,6 +143,10 @@ def look(request: HubRequest, _: BinaryIO) -> Json:
     cache, is_named = own_cache(environ)
     of_home = os.path.join(os.path.expanduser(request["home"]), CACHE)
     repos = request["repos"]
+    prepared_in_home, prepared_in_own = (
+        frozenset(repo["word"] for repo in repos if is_prepared(prepared_directory(environ, hf_home), repo))
+        for hf_home in (os.path.dirname(of_home), environ.get("HF_HOME") or _own_home(environ))
+    )
     decided = [name for name in OFFLINE_VARIABLES if environ.get(name)]
     problem = ""
     if decided:
@@ -136,10 +156,12 @@ def look(request: HubRequest, _: BinaryIO) -> Json:
     return FoundHub(
         problem=problem,
         has_own_cache=is_named,
-        in_home=tuple(repo["word"] for repo in repos if has_repo(of_home, repo)),
-        in_own=tuple(repo["word"] for repo in repos if has_repo(cache, repo)),
+        in_home=tuple(repo["word"] for repo in repos if repo["word"] in prepared_in_home or has_repo(of_home, repo)),
+        in_own=tuple(repo["word"] for repo in repos if repo["word"] in prepared_in_own or has_repo(cache, repo)),
         directories=tuple(repo["word"] for repo in repos if is_directory(request, repo["repo_id"])),
         others=len(repositories(cache) - repositories(of_home)),
+        prepared_in_home=tuple(sorted(prepared_in_home)),
+        prepared_in_own=tuple(sorted(prepared_in_own)),
     )._asdict()
 
 

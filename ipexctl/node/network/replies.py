@@ -27,3 +27,7 @@ class FoundHub(NamedTuple):
     """Those whose name is a directory where ranks work: no hub is asked for them."""
     others: int = 0
     """The repositories of the account's cache that the home's lacks."""
+    prepared_in_home: tuple[str, ...] = ()
+    """The datasets that the library `datasets` has prepared beside the home's cache: it loads those without the hub."""
+    prepared_in_own: tuple[str, ...] = ()
+    """Those beside the account's."""

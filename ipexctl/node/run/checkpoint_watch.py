@@ -11,7 +11,9 @@ from __future__ import annotations
 import os
 from typing import Iterator
 
+from ipexctl.node.common.answer import AgentError
 from ipexctl.node.files.checkpoint_layout import find_checkpoints
+from ipexctl.node.files.checkpoint_path import check_place
 from ipexctl.node.files.checkpoint_plan import MAX_FILES, is_temporary
 
 
@@ -31,6 +33,10 @@ class CheckpointWatch:
 def whole_checkpoints(path: str) -> dict[str, int]:
     """The whole checkpoints there, directories or files → when they were changed last."""
     top = os.path.basename(path)
+    try:
+        check_place(os.path.realpath(path))
+    except (OSError, AgentError):  # the exchange will name it
+        return {}
     times = dict(_times_of(path, top))
     found = find_checkpoints(times, top)
     if not found:

@@ -1,16 +1,16 @@
 """Decides about ranks that are started directly: when their wrappers have ended, what a lost starter means. Pure.
 
 Node0's wrappers are children of the supervisor, those of another host of its starter. In come their ends, and starters
-that connect or are lost; out go the code with which all of them have ended, as mpirun's would be, and failures of ranks
-that cannot begin. The rule: a starter that is lost costs no rank that runs, since ranks report and end by themselves;
-the wrappers of its host count as ended once their ranks are done.
+that connect or are lost; out go the code with which all of them have ended, as mpirun's would be, calls of starters
+that are gone, and failures of ranks that cannot begin. The rule: a starter that is lost costs no rank that runs, since
+ranks report and end by themselves; the wrappers of its host count as ended once their ranks are done.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Mapping
 
-from ipexctl.node.common.limits import LAST_MESSAGES, RANK_RECONNECT, RANK_SILENCE
+from ipexctl.node.common.limits import LAST_MESSAGES, RANK_RECONNECT, RANK_SILENCE, STARTER_CALL
 from ipexctl.node.common.records import Detail, split_details
 from ipexctl.node.run import machine_state as m
 from ipexctl.node.run import next_hosts, verdict
@@ -71,6 +71,20 @@ def is_gone(state: SupervisorState, peer: RankState, now: float) -> bool:
 def has_wrapper_ended_early(state: SupervisorState) -> bool:
     """Whether what a wrapper has printed may say why its rank cannot begin."""
     return any(peer.wrapper_code is not None and not peer.has_begun for peer in state.ranks.values())
+
+
+def call_starters(t: Transition) -> None:
+    """Where node0 can log in, it begins again the starters that are gone and that a restart waits for."""
+    if t.state.ending is not None or t.state.status.attempt == t.state.first_attempt:
+        return
+    now, can_be_called = t.now.clock, {call.host for call in t.state.plan.starter_calls}
+    waiting = {peer.host for peer in t.ranks if not peer.has_begun} & can_be_called
+    gone = {host: starter for host, starter in t.state.starters.items() if host in waiting and not starter.is_connected}
+    due = tuple(host for host, starter in gone.items() if now - starter.called_at > STARTER_CALL)
+    if due:
+        for host in due:
+            set_starter(t, host, gone[host]._replace(called_at=now))
+        t.do(m.CallStarters(due))
 
 
 def check_beginning(t: Transition, mpirun: MpirunState, mpirun_log: tuple[str, ...]) -> None:

@@ -2,7 +2,7 @@
 
 In come hosts with a line and its stdin; out goes for each host, once, that its line has ended well, or why not. The
 supervisor takes the answers at its next look. The rule: each call has its time, after which it is killed with all that
-it has started, so that a host that is gone keeps nothing here.
+it has started, so that a host that is gone keeps nothing here; of what it prints the end is kept.
 """
 
 from __future__ import annotations
@@ -16,10 +16,26 @@ import subprocess
 import threading
 from typing import Mapping, NamedTuple, Sequence
 
-from ipexctl.node.common.limits import HOST_ANSWER, HOST_JOB
+from ipexctl.node.common.limits import HOST_ANSWER, HOST_JOB, OUTPUT_DRAIN
 from ipexctl.node.common.processes import end_with_parent
 
 _MAX_REASON = 300
+_KEPT = 4096
+
+
+class _Tail(threading.Thread):
+    """Reads a pipe to its end, and keeps its last bytes: a host may print for ever."""
+
+    def __init__(self, reader: int) -> None:
+        super().__init__(daemon=True)
+        self.kept = b""
+        self._reader = reader
+        self.start()
+
+    def run(self) -> None:
+        with open(self._reader, "rb", buffering=0) as pipe:
+            for data in iter(lambda: pipe.read(65536), b""):
+                self.kept = (self.kept + data)[-_KEPT:]
 
 
 class HostAnswer(NamedTuple):
@@ -66,27 +82,32 @@ class HostCalls:
         return answers
 
     def _call(self, host: str, argv: Sequence[str], stdin: bytes, seconds: float) -> None:
+        reader, writer = os.pipe()
+        stderr = _Tail(reader)
         try:
             process = subprocess.Popen(
                 argv,
                 env=self._environ,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
+                stderr=writer,
                 start_new_session=True,
                 preexec_fn=end_with_parent(signal.SIGKILL),
             )
         except OSError as error:
             self._answers.put(HostAnswer(host, f"{argv[0]}: {error.strerror or error}"))
             return
+        finally:
+            os.close(writer)
         with process:
             try:
-                _, stderr = process.communicate(stdin, timeout=seconds)
+                process.communicate(stdin, timeout=seconds)
             except subprocess.TimeoutExpired:
                 with contextlib.suppress(OSError):
                     os.killpg(process.pid, signal.SIGKILL)
                 self._answers.put(HostAnswer(host, f"no answer within {seconds:g} s"))
                 return
-        lines = [line for line in stderr.decode(errors="replace").splitlines() if line.strip()]
+        stderr.join(OUTPUT_DRAIN)
+        lines = [line for line in stderr.kept.decode(errors="replace").splitlines() if line.strip()]
         why = lines[-1][:_MAX_REASON] if lines else f"its shell ended with exit code {process.returncode}"
         self._answers.put(HostAnswer(host, why if process.returncode else ""))

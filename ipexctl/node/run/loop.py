@@ -31,13 +31,14 @@ from ipexctl.node.common.files import (
 from ipexctl.node.common.job import (
     CALLER_FILE,
     CONNECTIVITY_FILE,
+    HostStarterRequest,
     StartRequest,
     SupervisorRequest,
     job_file,
     read_job,
 )
 from ipexctl.node.common.json_parser import parse_json
-from ipexctl.node.common.limits import FULL_DISK_FLUSH
+from ipexctl.node.common.limits import FULL_DISK_FLUSH, STARTER_CALL
 from ipexctl.node.common.link import ready, wake_on_signal
 from ipexctl.node.common.records import Detail, RunStatus, SilentRank
 from ipexctl.node.run import machine, messages, recorder, stack_dumps
@@ -94,6 +95,8 @@ class SupervisorLoop:
         self.figures = RunFigures(self.hosts_of_ranks(), read_json(os.path.join(self.rundir, "plan.json")))
         self.calls: HostCalls | None = None
         """To other hosts, whose answers are events."""
+        self.starter_calls: HostCalls | None = None
+        """To hosts whose starter is gone, to begin it again."""
         self.watch: CheckpointWatch | None = None
         """While hosts wait for a checkpoint to join."""
         self.jobs: Mapping[str, str] = {}
@@ -114,6 +117,7 @@ class SupervisorLoop:
             m.Send: lambda send: self.send(send.rank, send.kind, send.fields),
             m.Drop: lambda drop: self.connections.drop(self.peer(drop.rank)),
             m.DropStarter: lambda drop: self.connections.starters.drop(drop.host),
+            m.CallStarters: self.call_starters,
             m.Rewind: lambda rewind: self.connections.rewind(self.peer(rewind.rank)),
             m.EndOutput: self.end_output,
             m.SignalMpirun: self.signal_mpirun,
@@ -471,6 +475,23 @@ class SupervisorLoop:
                 orders[host].update(ranks=sorted(ranks), job=self.jobs[stores[host]])
         return orders
 
+    def call_starters(self, command: m.CallStarters) -> None:
+        """Each that is begun connects by itself."""
+        plan = self.state.plan
+        *argv, local, address, port = plan.argv
+        if self.starter_calls is None:
+            self.starter_calls = HostCalls((self.record.path("ssh.sh"),), shell_environment(plan))
+        ranks, rejoins = m.ranks_of_starters(self.state), plan.pool is not None
+        for host, word, line in plan.starter_calls:
+            if host not in command.hosts:
+                continue
+            own = tuple(sorted(ranks[host]))
+            request = HostStarterRequest(
+                self.rundir, host, own, tuple(argv), self.request.token, local, address, int(port), rejoins
+            )
+            stdin = json.dumps(request._asdict()).encode() + b"\n"
+            self.starter_calls.begin(host, word, line, stdin, STARTER_CALL)
+
     def find_hosts(self, command: m.FindHosts) -> None:
         pool = self.state.plan.pool
         assert pool is not None
@@ -479,6 +500,8 @@ class SupervisorLoop:
             for host in command.hosts:
                 if time.monotonic() - last.get(host, float("-inf")) < STARTER_HEARD:
                     self.on_event(m.HostAnswered(host))
+            away = tuple(host for host, starter in self.state.starters.items() if not starter.is_connected)
+            self.call_starters(m.CallStarters(tuple(set(command.hosts) & set(away))))
             return
         self.calls = HostCalls(pool.shell, shell_environment(self.state.plan))
         words = {host.host: host.word for host in pool.hosts}
@@ -511,7 +534,10 @@ class SupervisorLoop:
         self.take_answers()
 
     def take_answers(self) -> None:
-        """The answers of other hosts, of either question."""
+        """The answers of other hosts, of each question."""
+        if self.starter_calls is not None:
+            for answer in self.starter_calls.take():
+                self.log("starter-called", {"host": answer.host, "problem": answer.problem})
         calls = self.calls
         if calls is None:
             return

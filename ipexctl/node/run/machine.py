@@ -285,7 +285,9 @@ def on_tick(t: Transition, tick: m.Tick) -> None:
     check_mpirun(t, tick, silence)
     if t.state.starter.is_direct:
         direct_start.drop_silent_starters(t, tick.starters)
+        direct_start.call_starters(t)
         direct_start.check_beginning(t, mpirun, tick.mpirun_log)
+    next_hosts.check_missing(t)
     next_hosts.check_returned(t, tick)
     next_hosts.begin_search(t)
 

@@ -115,6 +115,8 @@ class StarterState(NamedTuple):
 
     is_connected: bool = False
     away_since: float = 0.0
+    called_at: float = float("-inf")
+    """When node0 last tried to begin it again."""
 
 
 class HostSearch(NamedTuple):
@@ -477,6 +479,12 @@ class DropStarter(NamedTuple):
     host: str
 
 
+class CallStarters(NamedTuple):
+    """Begin the starters of these hosts again, by logins of node0."""
+
+    hosts: tuple[str, ...]
+
+
 class Rewind(NamedTuple):
     """Ask a rank for the output that was refused, if any was."""
 
@@ -582,6 +590,7 @@ Action = Union[
     Send,
     Drop,
     DropStarter,
+    CallStarters,
     Rewind,
     EndOutput,
     SignalMpirun,

@@ -138,8 +138,8 @@ class Rank:
         if self.state.owns_job_file:
             remove_file(self.path)
         if self.state.is_lost:
+            self.end_job()  # before a line for a pipe that may be closed by now
             print_error(f"the supervisor was lost ({self.state.lost_why}), so rank {self.rank} was ended")
-            self.end_job()
         elif self.job.bytecode and self.is_lowest and not os.path.exists(self.job.bytecode):
             from ipexctl.node.common.archive import save_bytecode  # only the first run of a version needs it
 

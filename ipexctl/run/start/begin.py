@@ -35,6 +35,7 @@ from ipexctl.node.common.job import (
     Master,
     ProcessOptions,
     RankJob,
+    StarterCall,
     StartRequest,
     SupervisorRequest,
 )
@@ -110,6 +111,8 @@ class LaunchRecords:
     """Whether ranks import the package `inrank/`."""
     has_starters: bool = False
     """Whether each host with ranks but node0 gets a starter."""
+    ssh_words: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Host → its name for ssh.sh on node0, where a starter can be begun by it."""
 
     @property
     def bytecode(self) -> str:
@@ -191,7 +194,13 @@ class Launch:
         """
         common = self._records.job._replace(token=self._token, bytecode=self._records.bytecode)
         jobs = self._jobs(partial(make_job, common))
-        self._start = self._start._replace(job=jobs.get(self._node0[0], ""), plan=plan)
+        records = self._records
+        calls = tuple(
+            StarterCall(host, records.ssh_words[host], _program(records, "run.host_starter", host))
+            for host in records.starter_ranks()
+            if host in records.ssh_words
+        )
+        self._start = self._start._replace(job=jobs.get(self._node0[0], ""), plan=plan, starter_calls=calls)
         command = Command(self._records.unpack(), f"make {self._record.rundir}")
 
         def upload(host: Host, session: Session) -> None:

@@ -44,14 +44,15 @@ from ipexctl.run.start.preflight.before_install import likely_nodes
 from ipexctl.run.start.preflight.connectivity import NoLogin, check_connectivity, remember_failure
 from ipexctl.run.start.preflight.hub import find_use
 from ipexctl.run.start.preflight.imports import check_script, with_environment
-from ipexctl.run.start.preflight.paths import check_data
+from ipexctl.run.start.preflight.paths import check_data, unsynced_arguments
 from ipexctl.run.start.preflight.resume import check_resumed
 from ipexctl.run.start.project import ProjectLocation, files_in_other_generations
 from ipexctl.run.start.records import launch_records, logind_notes, nodes_of, plan_document, run_record
 from ipexctl.run.start.request import StartError, StartFailure
-from ipexctl.run.start.start_notes import job_notes, restart_notes, script_notes
-from ipexctl.run.start.upload import begin_query, note_secret_files, release_tree, start_reading, upload_project
+from ipexctl.run.start.start_notes import job_notes, restart_note, script_notes
+from ipexctl.run.start.upload import begin_query, release_tree, start_reading, upload_project
 from ipexctl.run.windows import earlier_memory
+from ipexctl.sync.path_notes import note_secret_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -193,7 +194,7 @@ def _start_once(
     if not run or registry.knows(run):  # another run of the same job
         run = new_id(spec.script, time.time())
     retention = read_limits(os.environ)
-    note_secret_files(spec)
+    note_secret_files(spec.secret_files)
     locks = _lock_hosts(start, run, undo)
     if locks is not None and locks.has_waited:
         reading, probed = None, ()  # the project and the hosts may have changed since
@@ -213,7 +214,9 @@ def _start_once(
 
         try:
             tree, upload_seconds = upload_project(query, spec, project, context, on_step, preflight)
-            check_data(hosts, spec, project.root, tree, pool)
+            arguments = {} if reading is None else unsynced_arguments(spec, project, reading.result().manifest, tree)
+            for text in check_data(hosts, spec, project.root, tree, pool, arguments):
+                start.on_note(text)
             if spec.sync and (text := files_in_other_generations(tree, project.subdirectory, registry.all())):
                 start.on_note(text)
             plan, whole = _plan_in(tree, plan, project), _plan_in(tree, whole, project)
@@ -274,7 +277,9 @@ def _plan(
     call.ranks.within(plan.world_size)
     if not dry_run:
         _check_other_runs(start, plan, locks)
-        notes += (*job_notes(context, is_followed=spec.is_followed), *restart_notes(context, plan, spec))
+        notes += job_notes(context, is_followed=spec.is_followed)
+        if spec.max_restarts and not spec.checkpoint and (text := restart_note(plan.hosts, context.stores)):
+            notes.append(text)
     for text in (*notes, *script_notes(context, plan, spec, project)):
         start.on_note(text)
     whole = _plan_of_all(context, spec, project, run, earlier, plan)

@@ -140,6 +140,7 @@ def launch_records(
             for host in (record.nodes if plan.has_starters else [record.node0])
         },
         has_starters=plan.has_starters,
+        ssh_words={host.name: host.word for host in plan.hosts if any(file.name == "ssh.sh" for file in plan.files)},
         retention=retention,
         needs_in_rank=plan.adds_up or spec.meter,
     )

@@ -18,7 +18,6 @@ from ipexctl.run.start.preflight.trainer import sets_use_ipex, trainer_note, use
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ipexctl.facts.system import Batch
     from ipexctl.launch.plan import HostPlan, LaunchPlan
     from ipexctl.run.start.context import RunContext
     from ipexctl.run.start.project import ProjectLocation
@@ -37,7 +36,8 @@ def job_notes(context: RunContext, *, is_followed: bool = True) -> tuple[str, ..
         return (f"{job} ends in {time_left}, and the run with it",)
     if context.job and not is_followed:
         return (f"the run ends with {job}, which may end with its last command: ipexctl wait RUN",)
-    managed = {name: facts.batch.schedulers[0] for name, facts in context.facts.items() if _is_beside_jobs(facts.batch)}
+    batches = {name: facts.batch for name, facts in context.facts.items()}
+    managed = {name: batch.schedulers[0] for name, batch in batches.items() if batch.schedulers and not batch.job}
     if not managed or context.job:
         return ()
     scheduler = SCHEDULERS.get(next(iter(managed.values())))
@@ -47,15 +47,6 @@ def job_notes(context: RunContext, *, is_followed: bool = True) -> tuple[str, ..
     if command:
         note += f"; {command.format(hosts=len(managed))} gets nodes, for ipexctl run inside it"
     return (note,)
-
-
-def _is_beside_jobs(batch: Batch) -> bool:
-    return bool(batch.schedulers) and not batch.job
-
-
-def restart_notes(context: RunContext, plan: LaunchPlan, spec: RunSpec) -> tuple[str, ...]:
-    note = restart_note(plan.hosts, context.stores) if spec.max_restarts and not spec.checkpoint else ""
-    return (note,) if note else ()
 
 
 def restart_note(hosts: Sequence[HostPlan], stores: Mapping[str, str]) -> str:

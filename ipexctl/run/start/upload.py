@@ -38,14 +38,6 @@ if TYPE_CHECKING:
 _SHOWN: Final = PathNotes("said")
 
 
-def note_secret_files(spec: RunSpec) -> None:
-    """Remember the files of --env-file and the private keys, so that no later sync sends them."""
-    if spec.secret_files:
-        from ipexctl.sync.secret_files import note_secret_files as note_files  # few runs have one
-
-        note_files(spec.secret_files)
-
-
 def start_reading(spec: RunSpec, project: ProjectLocation, on_step: Callable[[str], None]) -> Future[Project] | None:
     """Read the project in the background and name it, as the first line of a run; None if it is not synced."""
     checkpoint = spec.checkpoint or ""

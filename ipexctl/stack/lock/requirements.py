@@ -55,6 +55,8 @@ class PackageRequest:
     """Line → `requirements.txt:3`."""
     notes: tuple[str, ...] = ()
     """What was left out of the files."""
+    files: tuple[Path, ...] = ()
+    """All that were read: with those that a file includes."""
 
     @property
     def torch(self) -> str | None:
@@ -143,7 +145,7 @@ def _read_requirements_file(
     except OSError as error:
         raise UserError(f"{path} can't be read: {error.strerror or error}") from None
     of_project = read_project_file(path, text, extras)
-    found = PackageRequest(notes=of_project.notes if of_project else ())
+    found = PackageRequest(notes=of_project.notes if of_project else (), files=(path,))
     for line in of_project.lines if of_project else _lines(path, text):
         part = _parse_line(line, (*above, path.resolve()), constraining=constraining)
         found = _merge(found, part)
@@ -286,6 +288,7 @@ def _merge(first: PackageRequest, second: PackageRequest) -> PackageRequest:
         first.sources.with_more(second.sources),
         {**first.origins, **second.origins},
         tuple(dict.fromkeys((*first.notes, *second.notes))),
+        (*first.files, *second.files),
     )
 
 

@@ -189,8 +189,9 @@ def test_sender_says_how_a_file_has_changed_while_it_was_read(
         return checksum(data, crc)
 
     monkeypatch.setattr(zlib, "crc32", changing)
-    monkeypatch.setattr(file_sender, "emit", lambda event, **given: events.append({"event": event, **given}))
-    monkeypatch.setattr(file_sender, "write_bytes", lambda _: None)
+    monkeypatch.setattr(
+        file_sender, "emit_with_bytes", lambda event, _, **given: events.append({"event": event, **given})
+    )
     file_sender.send_file(os.fsencode(path), Wanted(0))
     assert [{name: event[name] for name in fields} for event in events] == [fields]
 

@@ -14,19 +14,21 @@ from typing import Any
 
 import pytest
 
-from agent_helpers import other_pythons
+from agent_helpers import other_pythons, wait_until
 from ipexctl.errors import UserError
 from ipexctl.files import destination
 from ipexctl.files.requested import FetchResult, FetchSource, parse_source
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import StreamName
+from ipexctl.node.common.processes import is_running
 from ipexctl.node.files.file_sender import SendRequest
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.local import LocalSession
-from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
+from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.progress import ProgressEvent
 from ipexctl.remote.session import Ended
+from ipexctl.run import fetch as fetch_module
 from ipexctl.run.fetch import (
     FetchRequest,
     PathOnHosts,
@@ -591,3 +593,63 @@ def test_results_that_no_rank_wrote_are_no_failure(there: Path, out: Path, may_b
     again = fetch_results()
     assert (again.status, again.unchanged) == ("ok", 1)
     assert not found_nothing([again])
+
+
+def test_a_host_whose_program_hangs_is_given_up(
+    there: Path, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_file(there / "a.pt")
+    stopping = write_file(tmp_path / "python", b'#!/bin/sh\necho $$ > "$0.pid"\nkill -STOP $$\n', mode=0o755)
+    monkeypatch.setattr(fetch_module, "FETCH_SILENCE", 0.5)
+    order = FetchRequest(HERE, request_for(there, "a.pt"), str(out), "~/.ipexctl", str(stopping))
+    with pytest.raises(TimedOut, match="nothing has come from it"):
+        fetch(order, lambda: LocalSession(HERE), lambda _: None, Cancel())
+    process = int(Path(f"{stopping}.pid").read_text())
+    wait_until(lambda: not is_running(process), 5)
+
+
+class SwappingSession(LocalSession):
+    """Something happens on the host once the list has been sent."""
+
+    def __init__(self, swap: Callable[[], object]) -> None:
+        super().__init__(HERE)
+        self._swap = swap
+
+    def run(self, command: Command, sink: Callable[[StreamName, bytes], None], **more: Any) -> Ended:
+        def swapping(stream: StreamName, data: bytes) -> None:
+            if b'"listed"' in data:
+                self._swap()
+            sink(stream, data)
+
+        return super().run(command, swapping, **more)
+
+
+@pytest.mark.parametrize("path", ["ck", "ck/", "c*/deep/a.pt", "link/deep", "link/deep/a.pt"])
+def test_a_directory_that_becomes_a_link_after_the_list_leads_nowhere(there: Path, out: Path, path: str) -> None:
+    write_file(there / "ck/deep/a.pt", b"mine")
+    write_file(there / "secret/a.pt", b"not for the one who swaps")
+    (there / "link").symlink_to("ck")
+
+    def swap() -> None:
+        (there / "ck/deep").rename(there / "moved")
+        (there / "ck/deep").symlink_to("../secret")
+
+    done = run_fetch(there, path, out / "x", lambda: SwappingSession(swap))
+    assert ("is a link" in done.failed[0].reason, done.brought) == (True, ())
+
+
+def test_a_directory_that_was_made_for_nothing_is_removed_where_it_is_now(there: Path, tmp_path: Path) -> None:
+    """And not what has its path by then."""
+    top = tmp_path / "made"
+    made = destination.Destination(f"{top}/deep")
+    with made:
+        top.rename(tmp_path / "moved")
+        (top / "deep").mkdir(parents=True)
+        made.remove_if_empty()
+    assert (top / "deep").is_dir()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "moved", "there"]
+    assert not any((tmp_path / "moved").iterdir())
+    other = destination.Destination(f"{tmp_path}/one/two")
+    with other:
+        other.remove_if_empty()
+    assert not (tmp_path / "one").exists()

@@ -184,6 +184,41 @@ def test_what_hosts_lack_is_a_note_with_the_push_line(
     assert note.endswith("ipexctl push hf:org/tiny")
 
 
+LOADS = "from datasets import load_dataset\n"
+CALL = 'load_dataset(snapshot_download("org/data", repo_type="dataset"'
+
+
+@pytest.mark.parametrize(
+    ("source", "arguments", "fix"),
+    [
+        (LOADS + 'load_dataset("org/data")', (), f"{CALL}))"),
+        (LOADS + 'load_dataset("org/data", revision="v1")', (), f'{CALL}, revision="v1"))'),
+        (LOADS + "load_dataset(args.dataset_name)", ("--dataset_name", "org/data"), f"{CALL}))"),
+        # Loaded in another way, or nobody knows.
+        (LOADS + "load_dataset(read())", ("--dataset_name", "org/data"), None),
+        (LOADS + f"{CALL}))", (), None),
+        (LOADS + f'try:\n    load_dataset("org/data")\nexcept OSError:\n    {CALL}))', (), None),
+    ],
+)
+def test_a_dataset_that_would_not_load_without_the_hub_is_a_note_with_the_call_that_does(
+    source: str, arguments: tuple[str, ...], fix: str | None
+) -> None:
+    use = with_arguments(hub_use_of(ast.parse(source), "train.py"), arguments)
+    (repo,) = (entry.repo for entry in use.repos)
+    there = HostHub("no answer", in_own=frozenset({repo}))
+    prepared = HostHub("no answer", in_own=frozenset({repo}), prepared_in_own=frozenset({repo}))
+    reached = HostHub(in_own=frozenset({repo}))
+
+    def notes(*found: HostHub) -> list[str]:
+        hosts = {f"node{at}": host_hub for at, host_hub in enumerate(found, 1)}
+        made = plan(host(1), host(2), hub=Hub(use, hosts, HOME))
+        return [note for note in made.notes if "load_dataset" in note]
+
+    assert [note.endswith(f"in the script: {fix}") for note in notes(there, prepared)] == [True] * (fix is not None)
+    assert all(" on node1 " in note for note in notes(there, prepared))
+    assert notes(prepared, prepared) == notes(reached, reached) == []
+
+
 def test_hidden_repositories_are_named_where_the_script_names_none() -> None:
     others = HostHub(others=3)
     notes = plan(host(1, has_hub=True), hub=hub(others, repos=())).notes

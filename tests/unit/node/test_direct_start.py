@@ -8,7 +8,8 @@ import pytest
 from supervised_run import Supervised, exit_of
 
 from ipexctl.node.common.frames import FrameError
-from ipexctl.node.common.limits import LAST_MESSAGES, MPIRUN_EXIT, RANK_RECONNECT, RANK_SILENCE
+from ipexctl.node.common.job import StarterCall
+from ipexctl.node.common.limits import LAST_MESSAGES, MPIRUN_EXIT, RANK_RECONNECT, RANK_SILENCE, STARTER_CALL
 from ipexctl.node.run import machine, messages
 from ipexctl.node.run import machine_state as m
 from message_data import missing
@@ -87,6 +88,20 @@ def test_ranks_wait_for_their_starter_to_connect_or_to_come_back(back_at: float 
         assert failure.detail is not None
         assert (failure.detail.kind, failure.detail.fields) == ("no-starter", {"place": "node2"})
         assert missing(run.state.status.reason, "2-3 node2 starter") == []
+
+
+@pytest.mark.parametrize(("calls", "times"), [((), 0), ((StarterCall("node2", "two", "begin"),), 2)])
+def test_restart_calls_a_starter_that_is_gone_by_a_login(calls: tuple[StarterCall, ...], times: int) -> None:
+    run = direct(restarts=1, starter_calls=calls).begin().at(5, m.StarterLost("node2"), exit_of(2, 3))
+    run.run_until(5 + 2 * STARTER_CALL)
+    assert run.done(m.CallStarters) == []  # while the attempt ends, its ranks need none
+    run.stopped_ranks_end(run.clock).at(run.clock, *wrappers(0, 0, 3, 0))
+    while run.state.status.attempt == 0 or run.state.mpirun is None:
+        run.run_until(run.clock + 0.25)
+    run.run_until(run.clock + 1.5 * STARTER_CALL)
+    assert run.done(m.CallStarters) == [m.CallStarters(("node2",))] * times
+    run.at(run.clock, m.StarterConnected("node2")).run_until(run.clock + 2 * STARTER_CALL)
+    assert run.done(m.CallStarters) == []
 
 
 def test_silent_starter_is_dropped_as_a_silent_rank_is() -> None:

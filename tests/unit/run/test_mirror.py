@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -250,3 +252,20 @@ def test_another_error_ends_the_call(run: LiveRun, monkeypatch: pytest.MonkeyPat
     mirror = run.mirror()
     mirror.follow(is_over=False)
     assert (mirror.results()[0].status, len(run.steps)) == ("failed", 1)
+
+
+def test_the_time_of_a_long_pass_is_no_absence_of_node0(run: LiveRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    reconnect = 0.5
+    pauses = [1.2 * reconnect]
+
+    def fetch_slowly(*given: Any) -> FetchResult:
+        time.sleep(pauses.pop() if pauses else 0)
+        return fetch_files(*given)
+
+    monkeypatch.setattr(mirror_module, "fetch", fetch_slowly)
+    lost = Unreachable("the connection was lost")
+    run.write(run.results / "log", "1")()
+    run.steps = [nothing, run.fail(lost), run.fail(lost), nothing]
+    mirror = run.mirror(reconnect=reconnect)
+    mirror.follow(is_over=False)
+    assert (mirror.results()[0].status, run.steps) == ("changed", [])

@@ -47,7 +47,10 @@ def found(**more: Any) -> str:
 def evaluate(output: Mapping[str, str], python: str | None) -> places.CheckedPaths:
     """The result of what the script printed on each host."""
     hosts = [Host(name, name) for name in output]
-    return places.evaluate_paths({name: places.parse_paths(text) for name, text in output.items()}, python, hosts, {})
+    found = {name: places.parse_paths(text) for name, text in output.items()}
+    arguments = {path: places.LocalArgument(path, path, path) for path in ("/data/a b", "/data/set")}
+    arguments["../b"] = places.LocalArgument("/home/me/.ipexctl/code/b", "/p/b", "/home/me/b")
+    return places.evaluate_paths(found, python, hosts, {}, arguments)
 
 
 def test_hosts_where_another_account_can_change_a_path_share_a_note() -> None:
@@ -72,7 +75,7 @@ def test_missing_data_is_pushed_where_the_control_machine_has_it(
     said = {"n1": "", "n2": "--data /d a\n", "n3": "--data /d a\n"}
     with pytest.raises(StartError) as caught:
         found = {name: places.parse_paths(text) for name, text in said.items()}
-        places.evaluate_paths(found, None, hosts, {"/d a": local} if local else {})
+        places.evaluate_paths(found, None, hosts, {"/d a": local} if local else {}, {})
     assert program in caught.value.failure.fix
     assert caught.value.failure.fix.endswith(data)
     assert ("ipexctl push" in caught.value.failure.fix) == (local is not None)
@@ -386,20 +389,37 @@ def test_an_environment_may_be_named_by_its_directory() -> None:
 @pytest.mark.parametrize(
     ("arguments", "paths"),
     [
-        ("--data /data/a --epochs 3", ["/data/a"]),
+        ("--data /data/a --epochs 3", ["/data/a", "3"]),
         ("--data=/data/a /data/b/ /data/a", ["/data/a", "/data/b"]),
         ("--output_dir /data/a --save-path=/data/b --log /data/c --logging_dir /d", []),
         ("--catalog /data/a --outer /data/b", ["/data/a", "/data/b"]),
         ("--verbose --data /data/a -o /data/b", ["/data/a", "/data/b"]),
-        ("data/a --x ./b ~/c lr=/1", []),
+        ("data/a/ --x ./b --out c lr=/1", ["data/a", "./b", "lr=/1"]),
         ("/ //x /dev/shm /proc/self", []),
         ("--output_dir out /data/a", ["/data/a"]),
     ],
 )
-def test_absolute_paths_that_a_script_may_read(arguments: str, paths: list[str]) -> None:
+def test_paths_that_a_script_may_read(arguments: str, paths: list[str]) -> None:
     assert list(places.data_arguments(arguments.split())) == paths
 
 
 def test_argument_that_no_host_has_is_a_note_with_the_push_line() -> None:
-    (note,) = evaluate({"n1": "argument /data/a b\nargument /x\n", "n2": "argument /data/a b\n"}, None).notes
-    assert "ipexctl push '/data/a b' '/data/a b'" in note
+    said = {"n1": "argument /data/a b\nargument ../b\n", "n2": "argument /data/a b\n"}
+    (note,) = evaluate(said, None).notes
+    assert note.endswith("ipexctl push '/data/a b' '/data/a b'")
+    (note,) = evaluate({"n1": "argument ../b\nargument of nobody\n"}, None).notes
+    assert note.endswith("ipexctl push /p/b /home/me/b; then: /home/me/b in its place")
+
+
+def test_relative_arguments_are_looked_for_where_a_sync_leaves_them_out(tmp_path: Path) -> None:
+    for name in ("corpus/a.csv", "p/sub/data/b.csv", "p/sub/synced/c.csv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    words = ("--data", "data/b.csv", "../../corpus", "--x=synced", "synced/c.csv", "absent", ".", "..", str(tmp_path))
+    project = ProjectLocation(tmp_path / "p", "sub", ("train.py",))
+    synced = Manifest.of([ManifestEntry("sub/synced/c.csv", "f", 0o644, 0, "")])
+    found = places.unsynced_arguments(RunSpec("script", ("train.py", *words)), project, synced, "/h/me/.i/code/p")
+    assert found == {
+        "data/b.csv": ("/h/me/.i/code/p/sub/data/b.csv", f"{tmp_path}/p/sub/data/b.csv", "/h/me/b.csv"),
+        "../../corpus": ("/h/me/.i/code/corpus", f"{tmp_path}/corpus", "/h/me/corpus"),
+    }

@@ -422,6 +422,18 @@ def test_prerelease_is_used_only_if_requested_by_version(found: IndexAnswer, tmp
     assert make_lock(maker(tmp_path), plan(), found, extras=["small==3.0rc1"]).packages["small"] == "3.0rc1"
 
 
+def test_prerelease_of_a_package_without_a_release_is_used(wheels: Path, tmp_path: Path) -> None:
+    """mlflow 3 and wandb 0.31 have such dependencies: without them, an mlflow two years older was locked."""
+    place = tmp_path / "w"
+    for version, requires in (("2.13", []), ("3.17", ["conventions==0.66b2", "small>=1"])):
+        write_wheel(place, "tracker", version, requires=requires)
+    for version in ("0.66b1", "0.66b2"):
+        write_wheel(place, "conventions", version)
+    answered = query(links(str(wheels)), links(str(place)))
+    packages = make_lock(maker(tmp_path), plan(), answered, extras=["tracker"]).packages
+    assert (packages["tracker"], packages["conventions"], packages["small"]) == ("3.17", "0.66b2", "2.0")
+
+
 def test_yanked_wheel_is_used_only_if_requested_by_version(wheels: Path, tmp_path: Path) -> None:
     with SimpleIndex(wheels, yanked={"small-2.0-py3-none-any.whl"}) as served:
         answered = query(index(served.url))

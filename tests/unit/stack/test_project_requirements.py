@@ -272,6 +272,7 @@ def test_the_only_file_of_a_project_is_found(project: Path) -> None:
     found = find_own_requirements(project)
     assert found is not None
     assert found.path.name == "uv.lock"
+    assert [path.name for path in found.read_files] == ["uv.lock", "pyproject.toml"]
     (project / "requirements.txt").write_text("peft\n")
     assert find_own_requirements(project) is None
     (project / "pyproject.toml").write_text("[tool.ruff]\n")

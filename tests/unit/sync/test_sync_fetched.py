@@ -9,7 +9,7 @@ from sync_helpers import put
 
 from ipexctl.files.destination import Destination, first_missing
 from ipexctl.node.files.manifest import ManifestEntry
-from ipexctl.sync.fetched import fetched_below, note_fetched
+from ipexctl.sync.path_notes import fetched_below, note_fetched
 from ipexctl.sync.project import read_project
 
 

@@ -19,7 +19,7 @@ from ipexctl.extras.play.result import Call, Result, failed
 from ipexctl.files.destination import first_missing
 from ipexctl.files.requested import FetchSource, is_contents
 from ipexctl.node.common.files import encode_name, sha256_of, write_atomically
-from ipexctl.sync.fetched import note_fetched
+from ipexctl.sync.path_notes import note_fetched
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -28,7 +28,15 @@ if TYPE_CHECKING:
     from ipexctl.spec import RunSpec
 
 _READ: frozenset[str] = frozenset(
-    {*CACHES, "HF_ENDPOINT", "XDG_CACHE_HOME", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"}
+    {
+        *CACHES,
+        "HF_DATASETS_CACHE",
+        "HF_ENDPOINT",
+        "XDG_CACHE_HOME",
+        "REQUESTS_CA_BUNDLE",
+        "CURL_CA_BUNDLE",
+        "SSL_CERT_FILE",
+    }
 )
 """Variables of the call by which ranks find a cache or a hub, beside those of proxies."""
 _LONGEST = 120
@@ -84,6 +92,8 @@ def ask_hosts(hosts: Sequence[Host], spec: RunSpec, use: HubUse, work: str, pool
                 frozenset(words[word] for word in host.in_home if word in words),
                 frozenset(words[word] for word in host.in_own if word in words),
                 host.others,
+                frozenset(words[word] for word in host.prepared_in_home if word in words),
+                frozenset(words[word] for word in host.prepared_in_own if word in words),
             )
             for name, host in found.items()
         },

@@ -4,8 +4,9 @@ In come the spec and one script's output of each host; out go `CheckedPaths`. El
 `StartFailure` names hosts and versions. mpirun starts all ranks by one path, so a path that is missing or different on
 one host would fail late, in the middle of a start. Versions are compared, too: ranks of different torch or MPI cannot
 communicate. A path whose directories another account can change is a note: a team may share its tree, and trusts all
-its members with what runs. So is an absolute path among the script's arguments that the control machine has and no
-host: it may be data to be pushed, or a directory to be made. Evaluation is pure (`evaluate_paths`).
+its members with what runs. So is a path among the script's arguments that the control machine has and no host: it may
+be data to be pushed, or a directory to be made. A relative one is looked for after the sync, if that leaves it out.
+Evaluation is pure (`evaluate_paths`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import re
 import shlex
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ipexctl.facts.software import Mpi, parse_mpi
 from ipexctl.hosts.nodeset import fold
@@ -37,8 +38,10 @@ from ipexctl.text import printable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from ipexctl.files.manifest import Manifest
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.run.start.project import ProjectLocation
     from ipexctl.spec import RunSpec
 
 _OLDEST_PYTHON = (3, 8)
@@ -114,6 +117,16 @@ class LocalData:
     is_in_project: bool = False
 
 
+class LocalArgument(NamedTuple):
+    """A path among the script's arguments that the control machine has."""
+
+    path: str
+    """Where the ranks look for it."""
+    source: str
+    target: str
+    """A place on the hosts for `push`."""
+
+
 @dataclass(frozen=True, slots=True)
 class CheckedPaths:
     """The paths that the user named, as all hosts have them."""
@@ -133,22 +146,28 @@ def check_paths(
     pool: SessionPool,
     unsynced: str = "",
     local_data: Mapping[str, LocalData] | None = None,
+    local_arguments: Mapping[str, LocalArgument] | None = None,
 ) -> CheckedPaths:
     """One round trip, or none if the user named no path; raises a StartError. `unsynced`: a path to check.
 
-    `local_data`: the data directories that the control machine has (default: those at the same paths).
+    `local_data`, `local_arguments`: the data directories and the paths among the script's arguments that the control
+    machine has (default: those at the same paths).
     """
     data = [path for path in spec.data if path.startswith("/")]
     mpi = spec.mpi if "/" in spec.mpi else ""
-    # Data of the project has its own check, of which the arguments are no part.
-    arguments = [path for path in data_arguments(spec.argv[1:]) if local_data is None and os.path.exists(path)]  # noqa: PTH110
-    if not (data or spec.setup or spec.python or mpi or unsynced or arguments):
+    if local_arguments is None:
+        absolute = [path for path in data_arguments(spec.argv[1:]) if path.startswith("/") and os.path.exists(path)]  # noqa: PTH110
+        local_arguments = {path: LocalArgument(path, path, path) for path in absolute[:_MOST_ARGUMENTS]}
+    if not (data or spec.setup or spec.python or mpi or unsynced or local_arguments):
         return CheckedPaths()
     bundled = _BUNDLED_MPI.fullmatch(mpi)
     setvars = f"{bundled[1]}/env/setvars.sh" if bundled else None
     tests = [f"[ -e {shlex.quote(unsynced)} ] || echo {shlex.quote('--no-sync ' + unsynced)}"] if unsynced else []
     tests += [f"[ -d {shlex.quote(path)} ] || echo {shlex.quote('--data ' + path)}" for path in data]
-    tests += [f"[ -e {shlex.quote(path)} ] || echo {shlex.quote('argument ' + path)}" for path in arguments]
+    tests += [
+        f"[ -e {shlex.quote(argument.path)} ] || echo {shlex.quote('argument ' + word)}"
+        for word, argument in local_arguments.items()
+    ]
     if spec.setup:
         tests.append(f"[ -r {shlex.quote(spec.setup)} ] || echo {shlex.quote('--setup ' + spec.setup)}")
     if setvars:
@@ -184,24 +203,54 @@ def check_paths(
         found[done.host.name] = done.result or FoundPaths()
     if local_data is None:
         local_data = {path: LocalData(path, path) for path in data if os.path.isdir(path)}  # noqa: PTH112
-    checked = evaluate_paths({host.name: found[host.name] for host in hosts}, spec.python, hosts, local_data)
+    ordered = {host.name: found[host.name] for host in hosts}
+    checked = evaluate_paths(ordered, spec.python, hosts, local_data, local_arguments)
     return replace(checked, setvars=setvars) if all(paths.setvars for paths in found.values()) else checked
 
 
 def data_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The absolute paths that a script may read: not those of the system, or of options for what it writes. Pure."""
+    """The paths that a script may read: not those of the system, or of options for what it writes. Pure."""
     found, option = dict[str, None](), ""
     for argument in arguments:
         name, equals, value = argument.partition("=") if argument.startswith("-") else (option, "", argument)
         option = name if argument.startswith("-") and not equals else ""
-        path = posixpath.normpath(value) if value.startswith("/") else "/"
+        path = posixpath.normpath(value) if value.startswith("/") else value.rstrip("/") or "/"
         if not _OF_SYSTEM.fullmatch(path) and path.isprintable() and not _WRITTEN.search(name.lower()):
             found[path] = None
-    return tuple(found)[:_MOST_ARGUMENTS]
+    return tuple(found)
 
 
-def check_data(hosts: Sequence[Host], spec: RunSpec, root: Path, tree: str, pool: SessionPool) -> None:
-    """Check relative --data directories, which are below the project's tree on the hosts. Raises a StartError.
+def unsynced_arguments(
+    spec: RunSpec, project: ProjectLocation, synced: Manifest, tree: str
+) -> dict[str, LocalArgument]:
+    """The relative paths among the script's arguments that the control machine has and a sync leaves out."""
+    work = project.root / project.subdirectory
+    relative = [word for word in data_arguments(spec.argv[1:]) if not word.startswith("/") and (work / word).exists()]
+    found: dict[str, LocalArgument] = {}
+    for word in relative[:_MOST_ARGUMENTS]:
+        source = Path(os.path.normpath(work / word))
+        name = source.relative_to(project.root).as_posix() if source.is_relative_to(project.root) else ""
+        if name != "." and not any(f"{entry.path}/".startswith(f"{name}/") for entry in synced.entries):
+            path = posixpath.normpath(f"{tree}/{project.subdirectory}/{word}")
+            found[word] = LocalArgument(path, str(source.resolve()), _target_of(source, tree))
+    return found
+
+
+def _target_of(source: Path, tree: str) -> str:
+    """A place of the user's on the hosts, for `push`. The tree is HOME/code/NAME."""
+    return str(PurePosixPath(tree).parents[2] / (source.resolve().name or "data"))
+
+
+def check_data(
+    hosts: Sequence[Host],
+    spec: RunSpec,
+    root: Path,
+    tree: str,
+    pool: SessionPool,
+    arguments: Mapping[str, LocalArgument],
+) -> tuple[str, ...]:
+    """Check relative --data directories, which are below the project's tree on the hosts; returns notes on the
+    arguments. Raises a StartError.
 
     `root`: the project on the control machine.
     """
@@ -210,16 +259,13 @@ def check_data(hosts: Sequence[Host], spec: RunSpec, root: Path, tree: str, pool
         for path in spec.data
         if not path.startswith("/")
     }
-    if not sources:
-        return
     spec = replace(spec, data=tuple(sources), setup=None, python=None, mpi=RankOptions.mpi)
-    home = PurePosixPath(tree).parent.parent  # it is HOME/code/NAME
     local_data = {}
     for path, source in sources.items():
         if source.is_dir():
-            target = path if str(source) == path else str(home.parent / (source.resolve().name or "data"))
+            target = path if str(source) == path else _target_of(source, tree)
             local_data[path] = LocalData(str(source.resolve()), target, is_in_project=source.is_relative_to(root))
-    check_paths(hosts, spec, pool, local_data=local_data)
+    return check_paths(hosts, spec, pool, local_data=local_data, local_arguments=arguments).notes
 
 
 def parse_paths(output: str) -> FoundPaths:
@@ -258,7 +304,11 @@ def _parse_python(text: str) -> FoundPython:
 
 
 def evaluate_paths(
-    found: Mapping[str, FoundPaths], python: str | None, hosts: Sequence[Host], local_data: Mapping[str, LocalData]
+    found: Mapping[str, FoundPaths],
+    python: str | None,
+    hosts: Sequence[Host],
+    local_data: Mapping[str, LocalData],
+    local_arguments: Mapping[str, LocalArgument],
 ) -> CheckedPaths:
     """`found` is in the order of the hosts. Raises a StartError. Pure."""
     missing: dict[str, list[str]] = {}
@@ -278,7 +328,7 @@ def evaluate_paths(
             fix = f"every host must have that path; to see which do: ipexctl exec -- ls -d {shlex.quote(path)}"
         raise StartError(StartFailure(reason, fix, tuple(names)))
     mpi = _same_mpi({name: paths.mpi for name, paths in found.items() if paths.mpi is not None})
-    notes = (*_exposed_notes(found), *_argument_notes(found))
+    notes = (*_exposed_notes(found), *_argument_notes(found, local_arguments))
     if python is None:
         return CheckedPaths(None, mpi, notes=notes)
     broken = {name: paths.python_error for name, paths in found.items() if paths.python_error is not None}
@@ -298,13 +348,15 @@ def evaluate_paths(
     return CheckedPaths(env, mpi, notes=notes)
 
 
-def _argument_notes(found: Mapping[str, FoundPaths]) -> Iterator[str]:
+def _argument_notes(found: Mapping[str, FoundPaths], local: Mapping[str, LocalArgument]) -> Iterator[str]:
     first, *others = found.values()
-    for path in first.lacking:
-        if all(path in paths.lacking for paths in others):
+    for word in first.lacking:
+        if word in local and all(word in paths.lacking for paths in others):
+            source, target = local[word].source, local[word].target
+            then = f"; then: {shlex.quote(target)} in its place" if target != word else ""
             yield (
-                f"{path}, an argument of the script, is on the control machine and on no host; to copy it: "
-                f"{shlex.join(('ipexctl', 'push', path, path))}"
+                f"{word}, an argument of the script, is on the control machine and on no host; to copy it: "
+                f"{shlex.join(('ipexctl', 'push', source, target))}{then}"
             )
 
 
