@@ -170,6 +170,7 @@ def test_live_runs_are_never_pruned(runs: Runs, live_supervisor: dict[str, Any])
 def test_secrets_of_runs_that_are_over_are_removed_and_their_output_is_kept(
     runs: Runs, live_supervisor: dict[str, Any]
 ) -> None:
+    names = ("job.json", "job.1.json", "job.2.json.part")  # each attempt on fewer hosts has its own
     over = [runs.make("ended", 0.1), runs.make_other("call-was-killed", 2)]
     in_progress = [
         runs.make("running", 2, state="running", ended=None, supervisor=live_supervisor),
@@ -178,15 +179,15 @@ def test_secrets_of_runs_that_are_over_are_removed_and_their_output_is_kept(
     ]
     for rundir in (*over, *in_progress):
         at = rundir.stat().st_mtime
-        (rundir / "job.json").touch()
-        for path in (rundir / "job.json", rundir):
+        for path in (*(rundir / name for name in names), rundir):
+            path.touch()
             os.utime(path, (at, at))
     runs.prune(dry_run=True)
-    assert all((rundir / "job.json").exists() for rundir in over)
+    assert all((rundir / name).exists() for rundir in over for name in names)
     runs.prune()
-    assert [rundir.name for rundir in over if (rundir / "job.json").exists()] == []
+    assert [path for rundir in over for path in rundir.glob("job*")] == []
     assert all((rundir / "ranks/0000.out").exists() for rundir in over)
-    assert all((rundir / "job.json").exists() for rundir in in_progress)
+    assert all((rundir / name).exists() for rundir in in_progress for name in names)
 
 
 @pytest.mark.parametrize("how", ["command line", "environment"])

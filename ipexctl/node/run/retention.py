@@ -191,12 +191,18 @@ def clean_up(runs_directory: GuardedDirectory) -> None:
             write_atomically(path, b"".join(lines[-REMEMBERED:]), durable=False)
 
 
+_JOB_FILE = re.compile(r"job(\.\d+)?\.json(\.part)?")
+"""Each attempt of a run that may go on with fewer hosts has its own (`common/job.py`)."""
+
+
 def remove_job_files(runs_directory: GuardedDirectory, runs: list[StoredRun], active: set[str], now: float) -> None:
     """Remove token and secrets of runs that are over: of a killed call, or where all processes were killed."""
     for run in runs:
-        if os.path.lexists(run.path + "/job.json") and not run.may_be_in_progress(now, active):
+        names = [name for name in list_names(run.path) if _JOB_FILE.fullmatch(name)]
+        if names and not run.may_be_in_progress(now, active):
             with contextlib.suppress(OSError, AgentError), runs_directory.enter(os.fsencode(run.name)) as directory:
-                directory.unlink(b"job.json")
+                for name in names:
+                    directory.unlink(os.fsencode(name))
 
 
 def prune(request: PruneRunsRequest) -> PruneReply:
