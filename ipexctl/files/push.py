@@ -85,8 +85,8 @@ class PushOptions:
     dry_run: bool = False
     iface: str | None = None
     timeout: float | None = None
-    is_hub: bool = False
-    """The path is that of a hub's cache, below the home."""
+    repos: str = ""
+    """Of a hub: the path is that of its cache, below the home."""
     only_brings: bool = False
     """Contents get no names: a later push finds them on the host."""
 
@@ -184,7 +184,7 @@ class _Push:
             "home": self._options.home,
             "manifest": len(packed),
             "is_file": self._source.is_file,
-            "is_hub": self._options.is_hub,
+            "repos": self._options.repos,
             "force": self._options.force,
             "dry_run": self._options.dry_run,
             "quick": quick,
@@ -294,7 +294,7 @@ class _Push:
                 "path": found.path,
                 "listed": found.listed,
                 "force": self._options.force,
-                "is_hub": self._options.is_hub,
+                "repos": self._options.repos,
                 "blobs": [[blob.sha256, blob.name] for blob in blobs],
             }
             reply = call(
@@ -314,7 +314,7 @@ class _Push:
                 self._reason_without_files(found),
                 seconds=self._seconds,
                 path=found.path,
-                files_sent=found.lacking if self._options.is_hub else placed,
+                files_sent=found.lacking if self._options.repos else placed,
                 sent_bytes=carrier.sent.get(host.name, 0) if carrier is not None else 0,
                 same=found.same,
                 differing=found.differing,
@@ -327,7 +327,7 @@ class _Push:
             )
 
     def _reason_without_files(self, found: InspectReply) -> str:
-        return f"the name of a revision: {found.path}" if self._options.is_hub and not found.lacking else ""
+        return f"the name of a revision: {found.path}" if self._options.repos and not found.lacking else ""
 
     # Hosts that see the directory of another one
 

@@ -124,7 +124,7 @@ def push_repos(
         words,
         others,
         pool,
-        PushOptions(cache, options.home, True, options.dry_run, options.iface, options.timeout, is_hub=True),
+        PushOptions(cache, options.home, True, options.dry_run, options.iface, options.timeout, repos=words),
         watch,
         facts=facts,
         make_carrier=None
@@ -177,7 +177,7 @@ def _download(
     watch: Watch,
 ) -> tuple[list[ManifestEntry], tuple[SnapshotReply, ...]]:
     """What the cache of that machine has of the repositories then."""
-    early = _EarlyTransfer(downloader, hosts, facts, pool, options, watch)
+    early = _EarlyTransfer(" ".join(repo.word for repo in repos), downloader, hosts, facts, pool, options, watch)
     request: HubDownloadRequest = {
         "home": options.home,
         "repos": [{"kind": repo.kind, "repo_id": repo.repo_id, "revision": repo.revision} for repo in repos],
@@ -351,6 +351,7 @@ class _EarlyTransfer:
 
     def __init__(
         self,
+        words: str,
         downloader: Downloader,
         hosts: Sequence[Host],
         facts: dict[str, Facts],
@@ -358,7 +359,7 @@ class _EarlyTransfer:
         options: HubPushOptions,
         watch: Watch,
     ) -> None:
-        self._downloader, self._hosts, self._facts = downloader, hosts, facts
+        self._words, self._downloader, self._hosts, self._facts = words, downloader, hosts, facts
         self._pool, self._options, self._watch = pool.cancelled_by(Cancel()), options, watch
         self._begun: set[str] = set()
         self._running: list[Future[None]] = []
@@ -392,7 +393,14 @@ class _EarlyTransfer:
             [host for host in self._hosts if host != self._downloader.host],
             self._pool,
             PushOptions(
-                hf_home(options.home), options.home, True, False, options.iface, options.timeout, True, only_brings=True
+                hf_home(options.home),
+                options.home,
+                True,
+                False,
+                options.iface,
+                options.timeout,
+                repos=self._words,
+                only_brings=True,
             ),
             self._watch,
             facts=self._facts,

@@ -40,7 +40,7 @@ class Target:
             "force": False,
             "dry_run": False,
             "quick": False,
-            "is_hub": False,
+            "repos": "",
             **more,
         }
         return self.call("inspect", request, packed)
@@ -51,12 +51,12 @@ class Target:
         receive(Path(directory, "store"), stream)
         return [[str(file_of(content)["sha256"]), name] for content, name in files]
 
-    def place(self, found: Said, blobs: list[list[str]], *, force: bool = False, is_hub: bool = False) -> Said:
+    def place(self, found: Said, blobs: list[list[str]], *, force: bool = False, repos: str = "") -> Said:
         request = {
             "path": found.last["path"],
             "listed": found.last["listed"],
             "force": force,
-            "is_hub": is_hub,
+            "repos": repos,
             "blobs": blobs,
         }
         return self.call("place", request)
@@ -266,26 +266,39 @@ def test_offset_of_what_is_not_there_is_an_error(tmp_path: Path) -> None:
 
 BLOB = f"hub/models--org--m/blobs/{sha(LARGE)}"
 OF_HUB: Rows = [file_row(BLOB, LARGE)]
+REPO = "hf:org/m"
+OTHER = b"of another repository"
+
+
+def test_the_end_of_a_push_takes_nothing_from_one_of_another_repository(target: Target) -> None:
+    other: Rows = [file_row(f"hub/models--org--n/blobs/{sha(OTHER)}", OTHER)]
+    found = target.inspect(OF_HUB, repos=REPO, is_file=False)
+    beside = target.inspect(other, repos="hf:org/n", is_file=False)
+    arrived = target.store(found.last["directory"], (LARGE, CONTENT))
+    small = target.store(beside.last["directory"], (OTHER, CONTENT))
+    assert target.place(beside, small, repos="hf:org/n").last["placed"] == 1
+    assert target.place(found, arrived, repos=REPO).last["placed"] == 1
+    assert list((target.account / ".ipexctl" / "hub").glob(f"{PREFIX}*")) == []
 
 
 def test_a_blob_of_a_hub_that_was_placed_is_read_again_once_it_has_changed(target: Target) -> None:
-    found = target.inspect(OF_HUB, is_hub=True, is_file=False)
-    assert target.place(found, target.store(found.last["directory"], (LARGE, CONTENT)), is_hub=True).last["placed"] == 1
+    found = target.inspect(OF_HUB, repos=REPO, is_file=False)
+    assert target.place(found, target.store(found.last["directory"], (LARGE, CONTENT)), repos=REPO).last["placed"] == 1
     place = target.account / ".ipexctl" / "hub"
     record = place / "verified.json"
     status = (place / BLOB).stat()
     identity = [status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns]
     assert json.loads(record.read_text()) == {BLOB: [sha(LARGE), *identity]}
     assert record.stat().st_mode & 0o777 == 0o600
-    assert target.inspect(OF_HUB, is_hub=True, is_file=False).last["is_complete"]
+    assert target.inspect(OF_HUB, repos=REPO, is_file=False).last["is_complete"]
     (place / BLOB).write_bytes(LARGE[::-1])
     os.utime(place / BLOB, ns=(status.st_atime_ns, status.st_mtime_ns))
-    changed = target.inspect(OF_HUB, is_hub=True, is_file=False, force=True).last
+    changed = target.inspect(OF_HUB, repos=REPO, is_file=False, force=True).last
     assert (changed["differing"], changed["need"]) == ([BLOB], [sha(LARGE)])
     status = (place / BLOB).stat()
     identity = [status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns]
     record.write_text(json.dumps({BLOB: [sha(LARGE), *identity]}))
-    assert target.inspect(OF_HUB, is_hub=True, is_file=False).last["is_complete"]  # it was not read
+    assert target.inspect(OF_HUB, repos=REPO, is_file=False).last["is_complete"]  # it was not read
 
 
 @pytest.mark.parametrize(("content", "is_same"), [(b"a", True), (b"b", False)])
@@ -294,26 +307,26 @@ def test_a_small_file_of_a_hub_whose_list_has_no_sha256_is_compared_by_its_name(
 ) -> None:
     name = f"hub/models--org--m/blobs/{hashlib.sha1(b'blob 1' + bytes(1) + b'a').hexdigest()}"
     place = target.account / ".ipexctl" / "hub" / name
-    target.inspect(OF_HUB, is_hub=True, is_file=False)
+    target.inspect(OF_HUB, repos=REPO, is_file=False)
     place.parent.mkdir(parents=True)
     place.write_bytes(content)
     rows = [[name, "f", 0o644, 1, ""]]
-    found = target.inspect(rows, is_hub=True, is_file=False, dry_run=True, force=True).last
+    found = target.inspect(rows, repos=REPO, is_file=False, dry_run=True, force=True).last
     assert (found["is_complete"], found["differing"]) == (is_same, [] if is_same else [name])
 
 
 def test_what_killed_calls_have_left_beside_a_hubs_cache_goes_after_a_week(target: Target) -> None:
     place = target.account / ".ipexctl" / "hub"
     names = {f"{above}{PREFIX}{number * 16}": days for above in ("", "hub/") for number, days in (("0", 8), ("1", 6))}
-    target.inspect(OF_HUB, is_hub=True, is_file=False)
+    target.inspect(OF_HUB, repos=REPO, is_file=False)
     for name, days in names.items():
         (place / name / "store").mkdir(parents=True)
         os.utime(place / name, (now := time.time() - days * 86400, now))
     for name in ("hub/models--org--m", "hub/models--org--n"):
         (place / name).mkdir()
-    target.inspect(OF_HUB, is_hub=True, is_file=False, dry_run=True)
+    target.inspect(OF_HUB, repos=REPO, is_file=False, dry_run=True)
     assert all((place / name).exists() for name in names)
-    target.inspect(OF_HUB, is_hub=True, is_file=False)
+    target.inspect(OF_HUB, repos=REPO, is_file=False)
     assert [name for name in names if not (place / name).exists()] == [name for name, days in names.items() if days > 7]
     request = {"home": "~/.ipexctl", "folders": ["models--org--m"]}
     removed = run("hub", "remove", request, env={"HOME": str(target.account)}).last
@@ -324,8 +337,8 @@ def test_what_killed_calls_have_left_beside_a_hubs_cache_goes_after_a_week(targe
 
 @pytest.mark.parametrize("number", [None, signal.SIGTERM, signal.SIGHUP])
 def test_an_offered_store_goes_with_its_call(target: Target, number: signal.Signals | None) -> None:
-    found = target.inspect(OF_HUB, is_hub=True, is_file=False)
-    target.place(found, target.store(found.last["directory"], (LARGE, CONTENT)), is_hub=True)
+    found = target.inspect(OF_HUB, repos=REPO, is_file=False)
+    target.place(found, target.store(found.last["directory"], (LARGE, CONTENT)), repos=REPO)
     place = target.account / ".ipexctl" / "hub"
     files = [[sha(LARGE), BLOB.removeprefix("hub/")]]
     process = start("hub", "offer", {"home": "~/.ipexctl", "files": files}, env={"HOME": str(target.account)})
@@ -342,8 +355,8 @@ def test_an_offered_store_goes_with_its_call(target: Target, number: signal.Sign
     assert (place / BLOB).read_bytes() == LARGE
 
 
-@pytest.mark.parametrize(("is_hub", "fix"), [(False, "name another PATH"), (True, "--home DIR")])
-def test_a_full_disk_names_the_place_to_choose_anew(target: Target, is_hub: bool, fix: str) -> None:
-    found = target.inspect([ROOT, ["a.bin", "f", 0o644, 1 << 60, "a" * 64]], is_hub=is_hub)
+@pytest.mark.parametrize(("repos", "fix"), [("", "name another PATH"), (REPO, "--home DIR")])
+def test_a_full_disk_names_the_place_to_choose_anew(target: Target, repos: str, fix: str) -> None:
+    found = target.inspect([ROOT, ["a.bin", "f", 0o644, 1 << 60, "a" * 64]], repos=repos)
     assert "the disk is full" in found.reason
     assert fix in found.last["fix"]

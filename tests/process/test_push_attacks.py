@@ -75,7 +75,7 @@ class Team:
     def inspect(self, rows: list[list[Any]], path: str, *, force: bool = False) -> dict[str, Any]:
         packed, is_file = gzip.compress(json.dumps(rows).encode()), rows[0][1] == "f"
         request = {"path": path, "home": "~/.ipexctl", "manifest": len(packed), "is_file": is_file, "force": force}
-        return self.call("push", "inspect", {**request, "dry_run": False, "quick": False, "is_hub": False}, packed)
+        return self.call("push", "inspect", {**request, "dry_run": False, "quick": False, "repos": ""}, packed)
 
     def receive(self, found: dict[str, Any], *contents: bytes, name: str = CONTENT) -> dict[str, Any]:
         request = {"store": f"{found['directory']}/store", "files": None, "resume": True, "guarded": True}
@@ -84,7 +84,7 @@ class Team:
 
     def place(self, found: dict[str, Any], *contents: bytes, name: str = CONTENT) -> dict[str, Any]:
         blobs = [[str(file_of(content)["sha256"]), name] for content in contents]
-        request = {"path": found["path"], "listed": found["listed"], "force": False, "is_hub": False, "blobs": blobs}
+        request = {"path": found["path"], "listed": found["listed"], "force": False, "repos": "", "blobs": blobs}
         # An older agent took the directory from the request.
         return self.call("push", "place", {**request, "directory": found["directory"]})
 

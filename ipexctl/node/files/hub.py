@@ -54,11 +54,11 @@ def offer(request: OfferRequest, stdin: BinaryIO) -> dict[str, str]:
     home = home_of(request)
     open_home(home)
     top = _top(home)
-    key = f"{top}/{os.urandom(8).hex()}"
+    name = push.own_directory(f"{top}/{os.urandom(8).hex()}")
     with GuardedDirectory.open(top) as above:
         push.remove_abandoned(above)
-        os.mkdir(push.own_directory(key), 0o700, dir_fd=above.number)
-        with push.enter_own(above, key) as own:
+        os.mkdir(name, 0o700, dir_fd=above.number)
+        with push.enter_own(above, name) as own:
             try:
                 for sha256, path in request["files"]:
                     check_name(path)
@@ -70,7 +70,7 @@ def offer(request: OfferRequest, stdin: BinaryIO) -> dict[str, str]:
                 while not ready([stdin.fileno()], [], _SIGN_OF_LIFE)[0]:
                     emit("alive")
             finally:
-                push.clean_up(above, own, key)
+                push.clean_up(above, own, name)
     return {}
 
 

@@ -77,8 +77,8 @@ class InspectRequest(TypedDict):
     """SRC is a file; else a directory."""
     force: bool
     dry_run: bool
-    is_hub: bool
-    """The list is of the cache of a hub, whose place below the home is the path."""
+    repos: str
+    """Repositories of a hub: the list is of its cache, whose place below the home is the path. Else empty."""
     quick: bool
     """Sizes are compared and no bytes: another host with this directory has just written it."""
 
@@ -88,8 +88,8 @@ class PlaceRequest(TypedDict):
     listed: str
     """The hash of the list that `inspect` has left there."""
     force: bool
-    is_hub: bool
-    """In a home, where nobody else writes: what has arrived is not hashed again."""
+    repos: str
+    """Of a hub, in a home, where nobody else writes: what has arrived is not hashed again."""
     blobs: list[list[str]]
     """Hash and name of each file in the store."""
 
@@ -126,7 +126,7 @@ def remove_abandoned(top: GuardedDirectory, age: float = _ABANDONED) -> None:
 
 
 def _path_of(request: InspectRequest) -> str:
-    if not request["is_hub"]:
+    if not request["repos"]:
         return check_path(request["path"], request["home"], is_file=request["is_file"])
     home = home_of(request)
     check_home(home) if request["dry_run"] else make_home(home)
@@ -218,21 +218,22 @@ def inspect(request: InspectRequest, stream: BinaryIO, report: Report = store.em
         if request["is_file"]:
             status = top.status_of(os.fsencode(os.path.basename(path)))
             check_made_by_others(path, status, top.status(), _OWN_PLACE)
-    if request["is_hub"] and not request["dry_run"]:
+    if request["repos"] and not request["dry_run"]:
         for directory in (path, os.path.join(path, HUB_CACHE)):
             with contextlib.suppress(FileNotFoundError), GuardedDirectory.open(directory) as top:
                 remove_abandoned(top)
-    verified = VerifiedBlobs(Path(path)) if request["is_hub"] else None
+    verified = VerifiedBlobs(Path(path)) if request["repos"] else None
     found = Comparison(path, rows, report, quick=request["quick"], verified=verified)
     if verified is not None and not request["dry_run"]:
         verified.save()
     refused = found.blocked or (found.differing and not request["force"])
     directory = token = digest = ""
     if not refused and found.lacking and not request["dry_run"] and not request["quick"]:
-        fix = FREE_SPACE_FIX if request["is_hub"] else _NO_ROOM
-        directory, token, digest = prepare(path, found.lacking, is_file=request["is_file"], fix=fix)
+        fix = FREE_SPACE_FIX if request["repos"] else _NO_ROOM
+        name = own_directory(path, request["repos"])
+        directory, token, digest = prepare(path, name, found.lacking, is_file=request["is_file"], fix=fix)
     files = [row for row in found.lacking if row.kind == "f"]
-    lacking, same = (_files_of_hub if request["is_hub"] else _files)(rows, found)
+    lacking, same = (_files_of_hub if request["repos"] else _files)(rows, found)
     return InspectReply(
         path=path,
         python=sys.executable,
@@ -270,9 +271,9 @@ def _files_of_hub(rows: list[ManifestEntry], found: Comparison) -> tuple[list[st
     return names, same
 
 
-def own_directory(path: str) -> bytes:
-    """The name of the directory in which the files of that path arrive."""
-    return os.fsencode(PREFIX + hashlib.sha256(os.fsencode(path)).hexdigest()[:16])
+def own_directory(path: str, repos: str = "") -> bytes:
+    """The name of the directory in which files for that path arrive; two calls for other repositories share none."""
+    return os.fsencode(PREFIX + hashlib.sha256(os.fsencode(f"{path}\0{repos}" if repos else path)).hexdigest()[:16])
 
 
 def list_name(digest: str) -> bytes:
@@ -282,9 +283,8 @@ def list_name(digest: str) -> bytes:
     return b"%s%s.json" % (LIST.encode(), digest[:16].encode())
 
 
-def enter_own(above: GuardedDirectory, path: str) -> GuardedDirectory:
+def enter_own(above: GuardedDirectory, name: bytes) -> GuardedDirectory:
     """That directory. Raises an AgentError for a link or a directory that another account can open or has made."""
-    name = own_directory(path)
     shown = os.path.join(above.path, os.fsdecode(name))
     fix = f"see whose it is: ls -ld {shlex.quote(shown)}; or name another PATH"
     try:
@@ -297,8 +297,8 @@ def enter_own(above: GuardedDirectory, path: str) -> GuardedDirectory:
     return directory
 
 
-def prepare(path: str, lacking: list[ManifestEntry], *, is_file: bool, fix: str) -> tuple[str, str, str]:
-    """Make the directory in which files arrive, on the disk of the path; returns it, its token and the list's hash.
+def prepare(path: str, name: bytes, lacking: list[ManifestEntry], *, is_file: bool, fix: str) -> tuple[str, str, str]:
+    """Make that directory, in which files arrive, on the disk of the path; returns it, its token and the list's hash.
 
     Hosts that see the same directory have the same token: a dangling link, because creating one is atomic on NFS, too.
     """
@@ -308,12 +308,12 @@ def prepare(path: str, lacking: list[ManifestEntry], *, is_file: bool, fix: str)
         needed = sum({row.content: row.size for row in lacking if row.kind == "f"}.values())
         try:
             with contextlib.suppress(FileExistsError):
-                os.mkdir(own_directory(path), 0o700, dir_fd=above.number)
+                os.mkdir(name, 0o700, dir_fd=above.number)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
             raise explain_full_disk(above.path, needed, fix) from None
-        with enter_own(above, path) as directory:
+        with enter_own(above, name) as directory:
             arrived = sum(status.st_size for status in _stored(directory))
             if needed - arrived > free_space(directory.anchor):
                 raise explain_full_disk(above.path, needed - arrived, fix)
@@ -443,7 +443,8 @@ def place(request: PlaceRequest) -> PlaceReply:
         name = os.path.basename(path) if is_file else ""
         try:
             top = held.enter_context(_open_top(path, is_file=is_file))
-            own = held.enter_context(enter_own(top, path))
+            directory = own_directory(path, request["repos"])
+            own = held.enter_context(enter_own(top, directory))
             listed = own.read(list_name(request["listed"]), _MAX_LIST)
         except FileNotFoundError:
             raise gone from None
@@ -452,7 +453,7 @@ def place(request: PlaceRequest) -> PlaceReply:
         rows = read_entries(listed)
         if is_file != any(row.path == _TOP and row.kind != "d" for row in rows):
             raise AgentError(f"{path} was replaced meanwhile", "run it again")
-        verified = VerifiedBlobs(Path(path)) if request["is_hub"] else None
+        verified = VerifiedBlobs(Path(path)) if request["repos"] else None
         placement = Placement(top, own, name, force=request["force"], verified=verified)
         for row in rows:
             if row.kind == "d" and row.path != _TOP:
@@ -470,26 +471,26 @@ def place(request: PlaceRequest) -> PlaceReply:
             raise AgentError("not all files have arrived", "run it again")
         placement.place_links(rows)
         placement.close()
-        clean_up(top, own, path)
+        clean_up(top, own, directory)
         return PlaceReply(placement.placed)
 
 
-def clean_up(top: GuardedDirectory, own: GuardedDirectory, path: str) -> None:
+def clean_up(top: GuardedDirectory, own: GuardedDirectory, name: bytes) -> None:
     """Remove what push has made here, unless another call still writes there."""
     with contextlib.suppress(OSError), own.enter(os.fsencode(STORE)) as arrived:
         names = arrived.names()
         paths = {name: os.path.join(arrived.anchor, os.fsdecode(name)) for name in names}
         if any(is_partial_in_use(place) for place in paths.values() if os.path.isfile(place)):
             return
-        for name in names:
-            if is_stored(paths[name]):
-                arrived.remove_tree(name)
+        for sha256 in names:
+            if is_stored(paths[sha256]):
+                arrived.remove_tree(sha256)
         os.rmdir(STORE, dir_fd=own.number)
     for entry in own.names():
         if entry == TOKEN.encode() or (entry.startswith(LIST.encode()) and entry.endswith(b".json")):
             own.unlink(entry)
     with contextlib.suppress(OSError):
-        os.rmdir(own_directory(path), dir_fd=top.number)
+        os.rmdir(name, dir_fd=top.number)
 
 
 _umask = 0o077
