@@ -45,6 +45,15 @@ class IpexctlError(Exception):
         """What Python shows below the message in the traceback of a user's program."""
         return [self.fix] if self.fix else []
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows in place of a traceback: the program's own lines, the message, the fix."""
+        import traceback
+
+        package = __file__.removesuffix("errors.py")
+        frames = [frame for frame in traceback.extract_tb(self.__traceback__) if not frame.filename.startswith(package)]
+        shown = [*traceback.format_list(frames), *traceback.format_exception_only(type(self), self)]
+        return [line.rstrip("\n") for line in shown]
+
 
 class CallError(IpexctlError):
     """The call is right, and a host, the network or a run came in its way; exit code 3 if a host is unreachable."""

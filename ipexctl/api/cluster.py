@@ -22,6 +22,7 @@ from ipexctl.api.interruptible import check_types, interruptible
 from ipexctl.api.run import Followed, FollowedRun, RunWatcher, on_hosts_left
 from ipexctl.api.run import run as start_run
 from ipexctl.api.runs import CallWatcher, stop
+from ipexctl.api.runs import ps as list_runs
 from ipexctl.call_options import CallOptions, option_text
 from ipexctl.errors import CallError, UserError
 from ipexctl.hosts.home import home_on_nodes
@@ -48,10 +49,12 @@ if TYPE_CHECKING:
 
     from ipexctl.api.hosts import HostOutput
     from ipexctl.api.run_handle import Run
+    from ipexctl.api.runs import RunList
     from ipexctl.doctor.finding import DoctorReport
     from ipexctl.files.push import PushReport
     from ipexctl.files.requested import FetchResult
     from ipexctl.hosts.host import Host
+    from ipexctl.launch.plan import LaunchPlan
     from ipexctl.remote.outcome import Report
     from ipexctl.remote.progress import Watch
     from ipexctl.remote.session_pool import SessionPool
@@ -83,6 +86,14 @@ if TYPE_CHECKING:
         home: str | Path | None
         iface: str | None
         on_line: Callable[[str], object]
+
+    class PlanKeywords(RunKeywords, total=False):
+        """The keywords of `run` that its plan depends on."""
+
+        module: str | None
+        command: Sequence[str]
+        export: Mapping[str, object] | Sequence[str]
+        env_file: Sequence[str | Path]
 
     class StackKeywords(TypedDict, total=False):
         """The keywords of `install` and `versions` that choose a stack."""
@@ -319,19 +330,14 @@ class Cluster:
         """
         from ipexctl.api.run_handle import Run
 
-        words = tuple(map(str, args))
-        if sum(map(bool, (script, module, command))) != 1:
-            raise UserError(
-                "run needs one of script, module and command", fix='cluster.run("train.py", ["--lr", "0.1"])'
-            )
-        kind: CommandKind = "script" if script else "module" if module else "command"
-        argv = (*map(str, filter(None, (script, module))), *command, *words)
         call = self._checked(
-            kind,
-            argv,
+            script,
+            args,
             options,
-            export=[f"{name}={value}" for name, value in export.items()] if hasattr(export, "items") else export,
-            env_file=list(map(expanded, env_file)),
+            module=module,
+            command=command,
+            export=export,
+            env_file=env_file,
             stack=stack,
             torch=torch,
             install=install or bool(with_ or requirement),
@@ -348,14 +354,40 @@ class Cluster:
             refuse_job(resumed)
         return Run(interruptible(partial(self._start, call, resumed)), on_line=self._on_line)
 
+    def plan(
+        self, script: str | Path | None = None, args: Sequence[object] = (), **options: Unpack[PlanKeywords]
+    ) -> LaunchPlan:
+        """Plan a run and start nothing: its ranks, their variables with the reasons, the mpirun line."""
+        from ipexctl.run.start.pipeline import PlannedRun
+
+        given: dict[str, Any] = dict(options)
+        command = {name: given.pop(name) for name in ("module", "command", "export", "env_file") if name in given}
+        call = self._checked(script, args, given, **command)
+        result = interruptible(lambda cancel: start_run(call, _WatchedStart(self, call.hosts, cancel), dry_run=True))
+        if isinstance(result, PlannedRun):
+            return result.plan
+        raise _call_error(call, result)
+
+    def ps(self, *, running: bool = False, newest: int | None = None) -> RunList:
+        """List the runs that were started from this machine, on any hosts, with their states."""
+
+        def work(cancel: Cancel) -> RunList:
+            watcher = CallWatcher(cancel, self._tell, self._tell)
+            return list_runs(watcher, running=running, newest=newest, timeout=self._timeout)
+
+        return interruptible(work)
+
     def _checked(
         self,
-        kind: CommandKind,
-        argv: tuple[str, ...],
-        options: RunKeywords,
+        script: str | Path | None,
+        args: Sequence[object],
+        options: Mapping[str, Any],
         *,
-        export: Sequence[str],
-        env_file: Sequence[Path],
+        module: str | None = None,
+        command: Sequence[str] = (),
+        export: Mapping[str, object] | Sequence[str] = (),
+        env_file: Sequence[str | Path] = (),
+        notify: str = "",
         **others: Any,
     ) -> RunCall:
         """The call, checked as one of the command line is."""
@@ -364,22 +396,30 @@ class Cluster:
         from ipexctl.run.start.project import locate_project
         from ipexctl.run.start.request import check_packages, check_ranks, check_request, read_exports, run_spec
 
+        if sum(map(bool, (script, module, command))) != 1:
+            raise UserError(
+                "run needs one of script, module and command", fix='cluster.run("train.py", ["--lr", "0.1"])'
+            )
+        kind: CommandKind = "script" if script else "module" if module else "command"
         check_types(get_type_hints(RankOptions) | get_type_hints(StartOptions) | get_type_hints(RunOptions), options)
-        check_notify(others["notify"])
-        given: dict[str, Any] = dict(options)
+        check_notify(notify)
+        given = dict(options)
         if given.get("cwd") is not None:
             given["cwd"] = Path(given["cwd"])
+        variables = [f"{name}={value}" for name, value in export.items()] if hasattr(export, "items") else export
+        files = list(map(expanded, env_file))
         spec = run_spec(
             kind,
-            argv,
+            (*map(str, filter(None, (script, module))), *command, *map(str, args)),
             given,
-            read_exports(export, env_file, os.environ),
+            read_exports(variables, files, os.environ),
             home=self._home,
             iface=self._iface,
             timeout=self._timeout,
-            secret_files=(*env_file, *private_keys(self.hosts)),
+            secret_files=(*files, *private_keys(self.hosts)),
             hosts_from=self._source,
             is_followed=False,
+            notify=notify,
             **others,
         )
         check_request(spec)
@@ -389,8 +429,6 @@ class Cluster:
 
     def _start(self, call: RunCall, resumed: RunRecord | None, cancel: Cancel) -> RunRecord:
         from ipexctl.run.start.pipeline import StartedRun
-        from ipexctl.run.start.request import StartFailure
-        from ipexctl.stack.install_context import InstallReport
 
         if resumed is not None:
             with self._sessions(cancel, call.hosts) as pool:
@@ -398,20 +436,11 @@ class Cluster:
             if cancel.thrown:
                 raise Cancelled("the program was interrupted before the run was started")
         result = start_run(call, _WatchedStart(self, call.hosts, cancel))
-        if isinstance(result, StartFailure):
-            failure = result.with_call_options(call.options)
-            raise CallError(failure.reason, fix=failure.fix, exit_code=failure.exit_code)
         if isinstance(result, FollowedRun):
             return result.run.record
         if isinstance(result, StartedRun):
             return result.record
-        assert isinstance(result, InstallReport)
-        failed = next(host for host in result.hosts if host.status in ("failed", "unreachable"))
-        raise CallError(
-            f"the install failed: {failed.host.name}: {failed.reason}",
-            fix=call.options.apply(failed.fix),
-            exit_code=result.exit_code,
-        )
+        raise _call_error(call, result)
 
     def _call(self, step: Callable[[OpenHosts], T]) -> T:
         def work(cancel: Cancel) -> T:
@@ -433,6 +462,23 @@ class Cluster:
             self._on_line(f"warning: {event.text}" if event.warning else event.text)
         elif isinstance(event, Stepped):
             self._on_line(f"{event.host or 'this machine'}: {event.what}")
+
+
+def _call_error(call: RunCall, result: object) -> CallError:
+    """Why nothing was started."""
+    from ipexctl.run.start.request import StartFailure
+    from ipexctl.stack.install_context import InstallReport
+
+    if isinstance(result, StartFailure):
+        failure = result.with_call_options(call.options)
+        return CallError(failure.reason, fix=failure.fix, exit_code=failure.exit_code)
+    assert isinstance(result, InstallReport)
+    failed = next(host for host in result.hosts if host.status in ("failed", "unreachable"))
+    return CallError(
+        f"the install failed: {failed.host.name}: {failed.reason}",
+        fix=call.options.apply(failed.fix),
+        exit_code=result.exit_code,
+    )
 
 
 class _WatchedStart(RunWatcher):

@@ -208,7 +208,6 @@ def sync(
         timeout=opened.timeout,
         dry_run=dry_run,
         ended=abandoned_runs(RunRegistry().directory),
-        may_update=True,
         query=query,
     ).upload()
     return opened.options.in_report(report)

@@ -66,19 +66,18 @@ def query_project(
     dry_run: bool = False,
     lease: str | None = None,
     ended: Sequence[str] = (),
-    may_update: bool = False,
     query: TreeQuery | None = None,
 ) -> ProjectSync:
     """Ask every host which files of the project it has. `upload` of the result sends the missing files.
 
-    `query` is one that has begun already. `may_update`: a host that lacks little gets it in the same call, if no run
-    uses its tree. `lease` is the id of the run that will use the tree: each host records it in the same call, and no
-    sync changes the tree until that run has ended. `ended` are runs that use no tree, whatever the hosts' records say.
+    `query` is one that has begun already. A host that lacks little gets it in the same call, if no run uses its tree.
+    `lease` is the id of the run that will use the tree: each host records it in the same call, and no sync changes the
+    tree until that run has ended. `ended` are runs that use no tree, whatever the hosts' records say.
     """
     lease = None if dry_run else lease
     request = TreeCallOptions(TreeCalls(home, dry_run, timeout, pool.cancel), project, lease, tuple(ended))
     sync = ProjectSync(request, hosts, pool, iface, watch)
-    sync.query(query, may_update=may_update and not dry_run and lease is None)
+    sync.query(query, may_update=not dry_run and lease is None)
     return sync
 
 

@@ -264,6 +264,15 @@ def _spare_replaces(context: LossRound) -> LossResult:
     return LossResult((NAMES[:3], without(host)), (host,))
 
 
+def _node0_alone(context: LossRound) -> LossResult:
+    """Node0 is cut off from all others, and from the control machine: its rank uses an address whose link is down."""
+    context.pause(2.0)
+    context.lose("node1")
+    context.wait_for_step(1, 5)
+    context.bring_back("node1")
+    return LossResult((NAMES, NAMES[:1]), (None,))
+
+
 CASES: Final = (
     LossCase("a host is lost in a step", _in_a_step),
     LossCase("a host is lost in a save", _in_a_save),
@@ -275,6 +284,7 @@ CASES: Final = (
     LossCase("a lost host is back, and joins", _back_with_rejoin, options=("--min-hosts", "2", "--rejoin"), steps=2000),
     LossCase("a host reboots", _reboots),
     LossCase("a spare replaces a lost host", _spare_replaces, options=("--spares", "1")),
+    LossCase("node0 is cut off, and goes on alone", _node0_alone, options=("--min-hosts", "1")),
 )
 
 

@@ -9,6 +9,7 @@
 | /bin/sh, a bash 3.2 | bash in its POSIX mode |
 | APFS | `insensitive_disk.py`, a file system in user space: any case, any Unicode form, names stay as they were made |
 | 256 open files | `ulimit -S -n 256`, and no more than 10,240 |
+| Objective-C, which a kernel of Jupyter uses (appnope) | a module with its one function, and macOS's version |
 | `Application Support` | a home and a wheelhouse with a space in their names |
 | /var, a link to /private/var | the directory for temporary files is reached through a link of root |
 
@@ -48,7 +49,7 @@ $2"
     exec {python} $options -c "$code" "$@"
     ;;
 esac
-PYTHONPATH={directory}
+PYTHONPATH={directory}${{PYTHONPATH:+:$PYTHONPATH}}
 export PYTHONPATH
 exec {python} $options "$@"
 """
@@ -101,6 +102,10 @@ class ForeignMachine:
         return self.root / "Home of me"
 
     def argv(self, *args: object, cwd: Path | None = None) -> list[str]:
+        return self.python("-m", "ipexctl", *args, cwd=cwd)
+
+    def python(self, *args: object, cwd: Path | None = None, packages: Path | None = None) -> list[str]:
+        """A call of its Python; `packages`: a directory with more of them."""
         names = {
             "HOME": self.home,
             "PATH": self.root / "bin",
@@ -108,9 +113,10 @@ class ForeignMachine:
             "LANG": "en_US.UTF-8",
             "PIP_CONFIG_FILE": os.devnull,
             "TERM": "xterm-256color",
+            **({} if packages is None else {"PYTHONPATH": packages}),
         }
         script = _ENTER.format(proc=shlex.quote(str(self.root / "proc")))
-        words = [*(f"{name}={value}" for name, value in names.items()), self.root / "python", "-m", "ipexctl", *args]
+        words = [*(f"{name}={value}" for name, value in names.items()), self.root / "python", *args]
         argv = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", cwd or self.disk, *words]
         return [str(word) for word in argv]
 
@@ -140,7 +146,8 @@ def foreign_machine(root: Path) -> Iterator[ForeignMachine]:
     own, python = root / "python", os.path.realpath(sys.executable) if sys.prefix == sys.base_prefix else sys.executable
     site = root / "site/sitecustomize.py"
     names = {module: sorted(absent_names(module)) for module in MODULES if module not in ("errno", "stat")}
-    site.write_text(f"NAMES = {names!r}\nPYTHON = {str(own)!r}\n{_STAND_IN.read_text()}")
+    own_names = f"NAMES = {names!r}\nPYTHON = {str(own)!r}\nDIRECTORY = {str(site.parent)!r}\n"
+    site.write_text(own_names + _STAND_IN.read_text())
     _write(own, _PYTHON.format(site=str(site), directory=shlex.quote(str(site.parent)), python=shlex.quote(python)))
     _write(root / "bin/ps", _PS.format(python=os.path.realpath(sys.executable), proc=root / "proc"))
     with mounted(root / "disk"):

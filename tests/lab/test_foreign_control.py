@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
+import sys
 import unicodedata
 import zipfile
 from collections.abc import Iterator
@@ -15,16 +17,22 @@ import pytest
 import uv
 
 from agent_helpers import wait_until
+from clean_environment import package_environ
 from cli_helpers import processes_with
+from doc_blocks import ROOT, blocks
+from doc_shell import FILES
 from foreign_control import ForeignMachine, foreign_machine
 from install_helpers import PYTHON
 from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, mend_host
 from lab_helpers import on_host
+from lab_run_helpers import WAIT_SCRIPT
 from tiny_wheels import write_stack, write_wheel
 
 LAB = LabSpec(hosts=2)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(120)]
 RUN = ("--launcher", "direct", "--omp", 1, "--ppn", 1)
+PACKAGE = ROOT / "ipexctl"
+EXECUTE = ROOT / "tests/stand_ins/notebook/execute.py"
 SCRIPT = """\
 import os, pathlib, sys, time
 print("rank", os.environ["RANK"], "of", os.uname().sysname, flush=True)
@@ -73,10 +81,9 @@ def test_it_is_no_linux(mac: ForeignMachine) -> None:
         " os.listdir('/proc'), hasattr(os, 'memfd_create'), hasattr(socket, 'TCP_KEEPIDLE'),"
         " resource.getrlimit(resource.RLIMIT_NOFILE)[0], os.path.exists('MY project'))"
     )
-    argv = mac.argv()
-    at = argv.index("-m")
     for options in ((), ("-I", "-S")):
-        shown = subprocess.run([*argv[:at], *options, "-c", code], capture_output=True, text=True, check=True).stdout
+        argv = mac.python(*options, "-c", code)
+        shown = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
         assert shown.split() == ["darwin", "Darwin", "arm64", "[]", "False", "False", "256", "True"]
 
 
@@ -145,6 +152,79 @@ def test_push_and_play(mac: ForeignMachine, lab: Lab, hosts: tuple[str, object])
     assert "OF NODE2" in mac.call("play", "site.yml", *hosts).out
     for host in lab.hosts:
         assert on_host(host, "cat played; ls data/*") == f"of {host.name}x\n"
+
+
+@pytest.fixture(scope="module")
+def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the packages that `tests/notebook.lock` names."""
+    place = tmp_path_factory.mktemp("jupyter")
+    lock = ROOT / "tests/notebook.lock"
+    argv = [uv.find_uv_bin(), "-q", "pip", "install", "--target", str(place), "--require-hashes", "-r", str(lock)]
+    done = subprocess.run(
+        [*argv, "-p", sys.executable], stderr=subprocess.PIPE, text=True, env=package_environ(), check=False
+    )
+    if done.returncode:
+        pytest.skip(f"the packages of {lock.name} can't be had: {done.stderr.strip().splitlines()[-1:]}")
+    return place
+
+
+def test_a_notebook_sweeps_and_its_interrupt_leaves_a_run_or_stops_it(
+    mac: ForeignMachine, lab: Lab, jupyter: Path
+) -> None:
+    """The sweep of docs/python.md as it stands, and the cells that its section about notebooks promises."""
+    project = mac.disk / "My Notebooks"
+    project.mkdir()
+    shutil.copy(FILES / "train.py", project)
+    (project / "wait.py").write_text(WAIT_SCRIPT)
+    hostfile = repr(str(lab.hostfile))
+    wheels = {"stack": "torch", "wheelhouse": str(mac.root / "My Wheels"), "offline": True}
+    (sweep, *_) = (block.text for block in blocks(ROOT / "docs/python.md") if block.language == "python")
+    cells = {
+        "open": f"import asyncio, ipexctl\nhosts = ipexctl.Cluster.from_hostfile({hostfile}, on_line=print)",
+        "install": f"hosts.install(**{wheels}).exit_code",
+        "loop": "(await asyncio.to_thread(hosts.exec, 'id -u')).exit_code + hosts.exec('id -u').exit_code",
+        "sweep": sweep.replace('"hostfile"', hostfile),
+        "detach": "run = hosts.run('wait.py', ppn=1)\nprint('now')\nrun.wait()",
+        "detached": "run.wait(timeout=1).is_over",
+        "stop": "print('now')\nrun.wait(on_interrupt='stop')",
+        "stopped": "run.wait(timeout=1).is_over",
+        "wrong": "hosts.run('absent.py')",
+    }
+    empty: dict[str, object] = {"cell_type": "code", "execution_count": None, "outputs": []}
+    notebook = {
+        "cells": [
+            {**empty, "id": name, "source": text, "metadata": {"interrupt_at": "now"} if "'now'" in text else {}}
+            for name, text in cells.items()
+        ],
+        "metadata": {},
+        "nbformat": 4,
+        "nbformat_minor": 5,
+    }
+    (project / "sweep.ipynb").write_text(json.dumps(notebook))
+    argv = mac.python(EXECUTE, "sweep.ipynb", "done.ipynb", cwd=project, packages=jupyter)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    printed, values, errors = dict[str, list[str]](), dict[str, str](), dict[str, list[str]]()
+    for cell in json.loads((project / "done.ipynb").read_text())["cells"]:
+        for output in cell["outputs"]:
+            if output["output_type"] == "stream":
+                assert output["name"] == "stdout", output["text"]
+                printed.setdefault(cell["id"], []).extend("".join(output["text"]).splitlines())
+            elif output["output_type"] == "execute_result":
+                values[cell["id"]] = "".join(output["data"]["text/plain"])
+            else:
+                errors[cell["id"]] = [output["ename"], *output["traceback"]]
+    assert values == {"install": "0", "loop": "0", "detached": "False", "stopped": "True"}, errors
+    rates = ("0.1", "0.05", "0.02", "0.01", "0.005", "0.002", "0.001", "0.0005")
+    assert printed["sweep"] == [f"lr {rate}: exit code 0" for rate in rates]
+    assert len([*(project / "sweep").rglob("last.pt")]) == len(rates)
+    assert any("2 ranks on 2 hosts" in line for line in printed["detach"])
+    assert not [line for lines in printed.values() for line in lines if not line.isprintable()], "plain lines"
+    assert {name: lines[0] for name, lines in errors.items()} == {
+        "detach": "KeyboardInterrupt", "stop": "KeyboardInterrupt", "wrong": "UserError"
+    }  # fmt: skip
+    assert str(PACKAGE) not in str(errors["wrong"])
+    assert errors["wrong"][-1] == "did you mean 'wait.py'?"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -11,8 +12,11 @@ from typing import Any
 import pytest
 
 import ipexctl
-from ipexctl.extras.lab.labs import LabSpec
+from agent_helpers import wait_until
+from ipexctl.extras.lab.labs import LabSpec, break_host
+from ipexctl.launch.plan import to_json
 from lab_run_helpers import WAIT_SCRIPT, Cluster
+from message_data import missing
 
 LAB = LabSpec(hosts=2)
 OPTIONS: dict[str, Any] = {"python": "/usr/bin/python3", "omp": 1, "ppn": 1, "launcher": "direct"}
@@ -53,6 +57,39 @@ def test_calls_within_a_running_event_loop_see_all_events(hosts: ipexctl.Cluster
     assert sorted(b"".join(chunks).splitlines()) == [b"rank 0", b"rank 1"]
     assert isinstance(events[-1], ipexctl.RunEnded)
     assert events[-1].exit_code == 0
+
+
+def test_run_without_mpirun_is_begun_anew_on_the_host_that_is_left(hosts: ipexctl.Cluster, cluster: Cluster) -> None:
+    size = "import os; print(os.environ['WORLD_SIZE'], 'of', os.environ['IPEXCTL_FIRST_WORLD_SIZE'], flush=True)"
+    cluster.write("wait.py", f"{size}\n{WAIT_SCRIPT}")
+    options = ("-H", cluster.lab.hostfile, *(word for name in OPTIONS for word in (f"--{name}", OPTIONS[name])))
+    typed = cluster.good("run", *options, "-n", 2, "--detach", "wait.py").strip()
+    run = hosts.run("wait.py", n=2, **OPTIONS)
+    with pytest.raises(ipexctl.CallError, match="alive on node") as alive:
+        hosts.run("wait.py", n=2, resume=run, **OPTIONS)
+    assert alive.value.fix == f"ipexctl stop {run.id}"
+    for number in (run.id, typed):
+        cluster.good("stop", number)
+    break_host(cluster.lab.hosts[0], "link-down")
+    runs = [hosts.run("wait.py", n=2, resume=run.id, **OPTIONS)]
+    again = cluster.call("run", "--resume", typed, "--connect-timeout", 5)
+    assert missing(again.err, "node1 is left out begins anew on node2") == []
+    runs.append(ipexctl.Run.find(again.out.strip()))
+    for anew in runs:
+        wait_until(anew.logs, 20)
+        assert [line.text for line in anew.logs()][:1] == ["1 of 2"]
+        assert anew.stop().status.is_over
+
+
+def test_plan_and_list_are_those_of_the_commands(hosts: ipexctl.Cluster, cluster: Cluster) -> None:
+    words = [word for name, value in OPTIONS.items() for word in (f"--{name}", value)]
+    planned = json.loads(cluster.run("--dry-run", "--json", *words, "train.py").out)
+    assert json.loads(json.dumps(to_json(hosts.plan("train.py", **OPTIONS)))) == planned
+    run = hosts.run("train.py", **OPTIONS)
+    run.wait()
+    (known,) = hosts.ps(newest=1).runs
+    assert (known.record.id, known.state) == (run.id, "ok")
+    assert hosts.ps(running=True).runs == []
 
 
 @pytest.mark.signals

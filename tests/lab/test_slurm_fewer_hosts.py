@@ -34,8 +34,9 @@ while not os.path.exists("enough"):
         os.replace("ck/.part", path)
         print("saved", flush=True)
 """
-CRASH = "kill -9 $(cat /run/slurmd.pid) $(pgrep -x slurmstepd; pgrep -u ipex) || :"
-"""All of Slurm and of the run there, at once, as when the power fails. Its kernel still refuses connections."""
+CRASH = "all=$(cat /run/slurmd.pid; pgrep -x slurmstepd; pgrep -u ipex); kill -STOP $all; kill -KILL $all || :"
+"""All of Slurm and of the run there, at once, as when the power fails: an srun whose supervisor ends first would cancel
+its step. Its kernel still refuses connections."""
 SLURMD = "kill -0 $(cat /run/slurmd.pid) 2>/dev/null || slurmd"
 OPTIONS = ("-N", 3, "--min-hosts", 2, "--max-restarts", 3, "--checkpoint", "ck", "counts.py")
 

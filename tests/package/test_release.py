@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +19,9 @@ import pytest
 import ipexctl
 from clean_environment import package_environ
 from doc_shell import Shell
+from ipexctl.errors import UserError
+from ipexctl.extras.lab import system
+from ipexctl.extras.lab.labs import LabSpec, down, remove_abandoned, up
 from lab_run_helpers import stack_with
 from page_scenes import TRAIN, with_commands
 from simple_index import SimpleIndex
@@ -177,14 +182,41 @@ def test_release_is_installed_from_an_index(release: Release, calls: tuple[str, 
     assert out.split()[-1] == ipexctl.__version__
 
 
-def test_wheel_alone_takes_a_new_user_through_the_readme(venv: Path, tmp_path: Path) -> None:
-    """Its commands, in an environment with nothing else in it, on this machine and with small wheels of a stack."""
+@contextmanager
+def hosts_of_ssh(number: int) -> Iterator[Path | None]:
+    """The settings of ssh by which it knows the hosts of a lab, from node1; none for no hosts."""
+    if not number:
+        yield None
+        return
+    try:
+        system.require()
+    except UserError as missing:
+        pytest.skip(f"no lab here: {missing.message} (fix: {missing.fix})")
+    remove_abandoned()
+    lab = up(LabSpec(hosts=number, name=f"test-{os.getpid()}-readme", temporary=True))
+    try:
+        yield lab.dir / "ssh_config"
+    finally:
+        down(lab.name)
+
+
+@pytest.mark.parametrize("hosts", [0, pytest.param(2, marks=pytest.mark.lab)])
+def test_wheel_alone_takes_a_new_user_through_the_readme(venv: Path, tmp_path: Path, hosts: int) -> None:
+    """Its commands, in an environment with nothing else in it, on this machine or on hosts of a lab, with small wheels
+    of a stack."""
     wheels = stack_with(tmp_path, tmp_path / "wheels")
     own = {"PYTHONPATH": "", "PIP_INDEX_URL": "", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
-    shell = Shell(tmp_path / "user", {**own, "PIP_CONFIG_FILE": os.devnull}, ipexctl=(f"{venv}/bin/ipexctl",))
-    shell.type(TRAIN)
-    shell.follow(with_commands("README.md")[1])
-    shell.type("ipexctl report last -o page.html && test -s page.html")
-    shell.type("ipexctl uninstall --with-results --yes")
-    assert shell.differences == []
-    assert not (tmp_path / "user/home/.ipexctl").exists()
+    own["PIP_CONFIG_FILE"] = os.devnull
+    with hosts_of_ssh(hosts) as ssh_config:
+        shell = Shell(tmp_path / "user", own, ssh_config=ssh_config, ipexctl=(f"{venv}/bin/ipexctl",))
+        if hosts:
+            shell.write("hostfile", "".join(f"node{number + 1}\n" for number in range(hosts)))
+        shell.type(TRAIN)
+        shell.follow(with_commands("README.md")[1])
+        assert shell.differences == []
+        runs = json.loads(shell.type("ipexctl ps --json"))["runs"]
+        assert [(run["state"], len(run["hosts"])) for run in runs] == [("ok", hosts or 1)] * 2
+        shell.type("ipexctl report last -o page.html && test -s page.html")
+        shell.type("ipexctl uninstall --with-results --yes")
+        homes = shell.type("ipexctl exec --shell 'ls -d ~/.ipexctl || :'")
+    assert "/.ipexctl\n" not in homes

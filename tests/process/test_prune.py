@@ -155,17 +155,22 @@ def test_live_runs_are_never_pruned(runs: Runs, live_supervisor: dict[str, Any])
     runs.make_other("about-to-begin", 0.02)
     runs.make_other("brought", 0.5)
     (runs.place / "brought/job.json").touch()
+    (runs.make_other("spare", 20) / "waits").touch()
+    os.utime(runs.place / "spare", (time.time() - 20 * 86400,) * 2)
     runs.make_other("ranks-elsewhere", 20, machine="another")
     runs.make_other("lost-elsewhere", 40, machine="another")
     runs.make_other("ended-here", 20, machine=os.uname().nodename)
     runs.make("mine", 99)
     runs.prune(days=0, gb=0, mine="mine")
-    assert runs.names == ["about-to-begin", "brought", "closing", "elsewhere", "mine", "ranks-elsewhere", "running"]
+    assert runs.names == sorted(
+        ("about-to-begin", "brought", "closing", "elsewhere", "mine", "ranks-elsewhere", "running", "spare")
+    )
 
 
 def test_secrets_of_runs_that_are_over_are_removed_and_their_output_is_kept(
     runs: Runs, live_supervisor: dict[str, Any]
 ) -> None:
+    names = ("job.json", "job.1.json", "job.2.json.part")  # each attempt on fewer hosts has its own
     over = [runs.make("ended", 0.1), runs.make_other("call-was-killed", 2)]
     in_progress = [
         runs.make("running", 2, state="running", ended=None, supervisor=live_supervisor),
@@ -174,15 +179,15 @@ def test_secrets_of_runs_that_are_over_are_removed_and_their_output_is_kept(
     ]
     for rundir in (*over, *in_progress):
         at = rundir.stat().st_mtime
-        (rundir / "job.json").touch()
-        for path in (rundir / "job.json", rundir):
+        for path in (*(rundir / name for name in names), rundir):
+            path.touch()
             os.utime(path, (at, at))
     runs.prune(dry_run=True)
-    assert all((rundir / "job.json").exists() for rundir in over)
+    assert all((rundir / name).exists() for rundir in over for name in names)
     runs.prune()
-    assert [rundir.name for rundir in over if (rundir / "job.json").exists()] == []
+    assert [path for rundir in over for path in rundir.glob("job*")] == []
     assert all((rundir / "ranks/0000.out").exists() for rundir in over)
-    assert all((rundir / "job.json").exists() for rundir in in_progress)
+    assert all((rundir / name).exists() for rundir in in_progress for name in names)
 
 
 @pytest.mark.parametrize("how", ["command line", "environment"])

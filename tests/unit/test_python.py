@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import signal
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import ipexctl
 from ipexctl.api.interruptible import interruptible
 from ipexctl.remote.cancel import Cancel
+from linux_tests import THIS_MACHINE
 from measures import ROOT, modules
 
 _TOUCHING = (
@@ -94,6 +96,7 @@ def test_a_program_reads_no_hosts_of_the_command_line(project: Path, monkeypatch
     assert [host.name for host in ipexctl.Cluster.from_hostfile("hostfile", limit="node2").hosts] == ["node2"]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason=THIS_MACHINE)
 def test_output_of_each_host_is_in_the_report() -> None:
     (host,) = ipexctl.Cluster().exec("echo out; echo err >&2; exit 3").hosts
     assert (host.stdout, host.stderr, host.rc, host.status) == ("out\n", "err\n", 3, "failed")

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from ipexctl.api.hosts import OpenHosts
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.option_defaults import DEFAULT_HOME
 from ipexctl.remote.outcome import Cancelled
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ipexctl.extras.play.report import PlayWatch
+    from ipexctl.extras.play.result import Call
     from ipexctl.extras.play.templater import Templater
     from ipexctl.extras.play.variables import VarsDirs
     from ipexctl.hosts.host import Host
@@ -85,6 +87,10 @@ class PlayContext:
         """The host's session, locked: several tasks may be delegated to one host at the same time."""
         with self._locks.setdefault(host.name, threading.Lock()):  # setdefault is atomic
             yield self.pool.session(host)
+
+    def opened(self, call: Call, hosts: Sequence[Host]) -> OpenHosts:
+        """The hosts of a task as the functions of `api/` take them."""
+        return OpenHosts(tuple(hosts), self.pool, self.options.home, self.options.iface, call.timeout)
 
     def sleep(self, seconds: float) -> None:
         """Return early when the call is cancelled."""

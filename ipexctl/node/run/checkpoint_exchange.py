@@ -187,7 +187,7 @@ def _describe_left_out(path: str, reports: Mapping[str, HostCopies], plan: Excha
     as those that a Trainer has rotated away have."""
     above = path.rpartition("/")[0]
     reasons = {
-        **{name: f"{main}, which wrote it, has deleted it" for name, main in plan.deleted.items()},
+        **{name: f"deleted on {main}, the main writer" for name, main in plan.deleted.items()},
         **dict.fromkeys(plan.parts, "no host has the rest"),
         **{
             name: f"its last save on {host} did not end, and all hosts have it as it was before"

@@ -17,6 +17,7 @@ import threading
 from typing import Mapping, NamedTuple, Sequence
 
 from ipexctl.node.common.limits import HOST_ANSWER, HOST_JOB, OUTPUT_DRAIN
+from ipexctl.node.common.liveness import WAITS_FILE
 from ipexctl.node.common.processes import end_with_parent
 
 _MAX_REASON = 300
@@ -64,9 +65,14 @@ class HostCalls:
         threading.Thread(target=self._call, args=(host, argv, stdin, seconds), daemon=True).start()
 
     def find(self, host: str, word: str, rundir: str) -> None:
-        """Whether a host can be reached, and has the files of the run."""
-        agent = shlex.quote(f"{rundir}/agent.zip")
-        self.begin(host, word, f"test -r {agent} || {{ echo {agent} is not there >&2; exit 1; }}", b"", HOST_ANSWER)
+        """Whether a host can be reached, and has the files of the run; it waits for the run from then on."""
+        agent, waits = shlex.quote(f"{rundir}/agent.zip"), shlex.quote(f"{rundir}/{WAITS_FILE}")
+        line = f"test -r {agent} || {{ echo {agent} is not there >&2; exit 1; }}; umask 077; : >{waits}"
+        self.begin(host, word, line, b"", HOST_ANSWER)
+
+    def release(self, host: str, word: str, rundir: str) -> None:
+        """The host waits for the run no more."""
+        self.begin(host, word, f"rm -f {shlex.quote(f'{rundir}/{WAITS_FILE}')}", b"", HOST_ANSWER)
 
     def give_job(self, host: str, word: str, path: str, job: str) -> None:
         target, part = shlex.quote(path), shlex.quote(f"{path}.part")

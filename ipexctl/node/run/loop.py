@@ -616,6 +616,20 @@ class SupervisorLoop:
             self.record.save(time.monotonic())
         if command.notifies:
             self.start_notify()
+        self.release_waiting()
+
+    def release_waiting(self) -> None:
+        """Hosts without a rank that could be used later learn that the run is over."""
+        pool, places = self.state.plan.pool, self.hosts_of_ranks().values()
+        if pool is None or not pool.shell:
+            return
+        calls = HostCalls(pool.shell, shell_environment(self.state.plan))
+        for host in pool.hosts[1:]:
+            if host.host not in places:
+                calls.release(host.host, host.word, self.rundir)
+        while not calls.is_over:
+            calls.take()
+            time.sleep(0.1)
 
     def start_notify(self) -> None:
         from ipexctl.node.run import notify, summary  # few runs have a command

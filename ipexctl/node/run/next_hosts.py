@@ -4,7 +4,8 @@ In come the answers of hosts, which are asked as soon as an attempt fails, and t
 attempt and the commands that make them ready, or the end of the run with the reason. `host_pool.py` plans for them. The
 rules: node0 needs no answer; a host that is lost is not waited for if all others have answered; one whose ranks did not
 begin, or that refused its job, is left out of the next attempt and asked again after it; a failure that other hosts
-would not change (a checkpoint that can't be brought, ranks that begin nowhere) ends the run.
+would not change (a checkpoint that can't be brought, ranks that begin nowhere) ends the run. A host of which no rank
+begins is asked by the shell of the pool, and is lost if it does not answer: its ranks have no connection that breaks.
 
 A host that is missing and answers again joins at the next restart; with `--rejoin`, an attempt ends for it as soon as a
 checkpoint has been written, which counts as no restart.
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
 
 _FOLLOWS_FROM_LOSS = ("exit", "stuck", "mpirun", "not-begun", "checkpoint")
 """Kinds of failure that are found first where a host is gone."""
+MISSING_AFTER = 8.0
+"""Seconds from the start of mpirun until hosts of which no rank has begun are asked."""
 RETURN_INTERVAL = 15.0
-"""Seconds between two questions to hosts that could join."""
+"""Seconds between two questions to hosts while ranks run: more than an answer may take."""
 _SAME_ON_SAME_HOSTS = ("not-begun", "checkpoint")
 """Kinds that another attempt on the same hosts would not change."""
 
@@ -54,7 +57,9 @@ def begin_search(t: Transition) -> None:
 def on_host_answered(t: Transition, event: m.HostAnswered) -> None:
     search = t.state.search
     if search is None:
-        if not event.problem and may_join(t.state) and event.host in absent_hosts(t.state):
+        if event.problem:
+            lose_missing(t, event)
+        elif may_join(t.state) and event.host in absent_hosts(t.state):
             t.set(returned=t.state.returned | {event.host})
         return
     if event.host in search.present:
@@ -83,6 +88,41 @@ def lost_hosts(state: SupervisorState) -> frozenset[str]:
     """Those of which every rank was lost."""
     ranks = state.ranks.values()
     return frozenset(hosts_of(state)) - {peer.host for peer in ranks if peer.exit is not None or not peer.is_over}
+
+
+# A host that is lost before its ranks have begun
+
+
+def missing_hosts(state: SupervisorState) -> tuple[str, ...]:
+    """Hosts of this attempt without a rank that has begun, while it runs; node0 has the supervisor."""
+    mpirun, begun = state.mpirun, {peer.host for peer in state.ranks.values() if peer.has_begun}
+    if state.ending is not None or mpirun is None or mpirun.ended_at is not None:
+        return ()
+    return tuple(host for host in hosts_of(state) if host not in begun and host != state.status.node0)
+
+
+def check_missing(t: Transition) -> None:
+    """Ask hosts whose ranks do not begin: the silence of a rank that has never connected is no loss for two minutes."""
+    pool, mpirun = t.state.plan.pool, t.state.mpirun
+    if pool is None or not pool.shell or mpirun is None:
+        return
+    hosts, now, asked_at = missing_hosts(t.state), t.now.clock, t.state.asked_at
+    is_answered = asked_at <= mpirun.started_at or now - asked_at > RETURN_INTERVAL
+    if hosts and is_answered and now - mpirun.started_at > MISSING_AFTER:
+        t.set(asked_at=t.now.clock)
+        t.do(m.FindHosts(hosts))
+
+
+def lose_missing(t: Transition, event: m.HostAnswered) -> None:
+    if event.host in missing_hosts(t.state):
+        gone = [t.set_rank_status(peer.rank, state="lost") for peer in t.ranks if peer.host == event.host]
+        reason, detail = describe_unreachable(event.host, gone, event.problem)
+        verdict.fail(t, "lost", reason, peers=gone, detail=detail)
+
+
+def describe_unreachable(host: str, gone: Sequence[m.RankState], why: str) -> tuple[str, Detail]:
+    reason = f"{host} can't be reached ({verdict.format_ranks(gone)}): {why}"
+    return reason, Detail("unreachable", {"place": host, "why": why})
 
 
 # A host that answers again
@@ -150,8 +190,7 @@ def blame_absent(t: Transition, search: HostSearch) -> None:
         return
     host = gone[0].host
     gone = [t.set_rank_status(peer.rank, state="lost") for peer in gone if peer.host == host]
-    reason = f"{host} can't be reached ({verdict.format_ranks(gone)}): {absent[host]}"
-    detail = Detail("unreachable", {"place": host, "why": absent[host]})
+    reason, detail = describe_unreachable(host, gone, absent[host])
     ranks = tuple(peer.rank for peer in gone)
     loss = Failure(gone[0].rank, host, at=first.at, kind="lost", ranks=ranks, detail=detail)
     verdict.replace_verdict(t, ending._replace(code=1), reason, loss)

@@ -32,6 +32,7 @@ from ipexctl.node.common.files import make_private_directory, remove_file
 from ipexctl.node.common.job import JobRecord, Master, read_job
 from ipexctl.node.common.json_parser import read_json_file
 from ipexctl.node.common.link import ready, wake_on_signal
+from ipexctl.node.common.liveness import WAITS_FILE
 from ipexctl.node.common.records import DETAIL_MARK, Detail
 from ipexctl.node.run import output_buffer, process_stacks, processes, rank_env, supervisor_client
 from ipexctl.node.run.oom import OutOfMemoryWatch
@@ -138,8 +139,8 @@ class Rank:
         if self.state.owns_job_file:
             remove_file(self.path)
         if self.state.is_lost:
+            self.end_job()  # before a line for a pipe that may be closed by now
             print_error(f"the supervisor was lost ({self.state.lost_why}), so rank {self.rank} was ended")
-            self.end_job()
         elif self.job.bytecode and self.is_lowest and not os.path.exists(self.job.bytecode):
             from ipexctl.node.common.archive import save_bytecode  # only the first run of a version needs it
 
@@ -225,6 +226,7 @@ class Rank:
             self.stacks.dump(str(message.get("id")))
         elif kind == "remove-job":
             remove_file(self.path)
+            remove_file(os.path.join(os.path.dirname(self.path), WAITS_FILE))
         else:
             self.apply(self.state.on_message(str(kind), time.monotonic()))
 

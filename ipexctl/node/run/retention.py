@@ -30,7 +30,7 @@ from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.home import check_home, open_home
 from ipexctl.node.common.home_entries import REMOVED_RUN, is_run, list_names, release_trees
 from ipexctl.node.common.limits import PRUNE_LOCK
-from ipexctl.node.common.liveness import DAY, RETENTION_LIMITS, liveness_of
+from ipexctl.node.common.liveness import DAY, RETENTION_LIMITS, WAITS_FILE, liveness_of
 from ipexctl.node.common.processes import command_lines
 from ipexctl.node.common.queue_files import waits_in_queue
 from ipexctl.node.common.records import FINAL, read_status
@@ -95,7 +95,7 @@ class StoredRun:
             now - last_write_in(self.path),
             RETENTION_LIMITS,
             has_job=os.path.exists(self.path + "/job.json"),
-            is_elsewhere=self.machine not in ("", os.uname().nodename),
+            is_elsewhere=self.machine not in ("", os.uname().nodename) or os.path.exists(f"{self.path}/{WAITS_FILE}"),
         )
         return liveness in ("live", "starting")
 
@@ -191,12 +191,18 @@ def clean_up(runs_directory: GuardedDirectory) -> None:
             write_atomically(path, b"".join(lines[-REMEMBERED:]), durable=False)
 
 
+_JOB_FILE = re.compile(r"job(\.\d+)?\.json(\.part)?")
+"""Each attempt of a run that may go on with fewer hosts has its own (`common/job.py`)."""
+
+
 def remove_job_files(runs_directory: GuardedDirectory, runs: list[StoredRun], active: set[str], now: float) -> None:
     """Remove token and secrets of runs that are over: of a killed call, or where all processes were killed."""
     for run in runs:
-        if os.path.lexists(run.path + "/job.json") and not run.may_be_in_progress(now, active):
+        names = [name for name in list_names(run.path) if _JOB_FILE.fullmatch(name)]
+        if names and not run.may_be_in_progress(now, active):
             with contextlib.suppress(OSError, AgentError), runs_directory.enter(os.fsencode(run.name)) as directory:
-                directory.unlink(b"job.json")
+                for name in names:
+                    directory.unlink(os.fsencode(name))
 
 
 def prune(request: PruneRunsRequest) -> PruneReply:

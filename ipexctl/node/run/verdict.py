@@ -240,17 +240,21 @@ def on_all_ended(t: Transition) -> None:
 
 
 def check_left_behind(t: Transition, mpirun: MpirunState, silence: Mapping[int, float], log: Sequence[str]) -> None:
-    """mpirun has ended, and no failure explains it: ranks without an exit are lost with it, or because of it."""
+    """mpirun has ended, and no failure explains it: ranks without an exit are lost with it, or because of it.
+
+    Intel's hydra may die of SIGPIPE as it loses a host, before that host's ranks have closed their connections.
+    """
     left = [peer for peer in t.ranks if not peer.is_done and peer.exit is None]
     if not left:
         return
     is_direct, lost = t.state.starter.is_direct, []
-    if is_direct or not mpirun.was_killed:
-        for peer in left:
-            at = peer.disconnected_at
-            if at is not None and (is_direct or at < (mpirun.ended_at or 0.0)):
-                t.set_rank(peer.rank, lost_at=at)
-                lost.append(peer.rank)
+    named = killed_ranks(log, t.state.plan.ranks)
+    for peer in left:
+        at, is_cause = peer.disconnected_at, peer.rank in named and peer.closed_by_peer
+        is_before = is_direct or (not mpirun.was_killed and (at or 0.0) < (mpirun.ended_at or 0.0))
+        if at is not None and (is_before or is_cause):
+            t.set_rank(peer.rank, lost_at=at)
+            lost.append(peer.rank)
     on_lost(t, lost, silence, log)
     if lost:
         return

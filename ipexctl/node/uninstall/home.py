@@ -19,7 +19,7 @@ from ipexctl.node.common.clock import age_of, seconds_since
 from ipexctl.node.common.files import disk_usage, encode_name, home_of, read_json
 from ipexctl.node.common.home import HOME_ENTRIES, MARK, HomeRefused, check_home, remove_mark
 from ipexctl.node.common.home_entries import TREE, foreign_entries, is_results, is_run, is_tree, own_entries
-from ipexctl.node.common.liveness import REPORT_LIMITS, Liveness, liveness_of
+from ipexctl.node.common.liveness import REPORT_LIMITS, WAITS_FILE, Liveness, liveness_of
 from ipexctl.node.common.processes import is_partial_in_use
 from ipexctl.node.common.store_lock import is_alive
 from ipexctl.node.env import environments
@@ -121,7 +121,9 @@ class RunPart(Part):
         try:
             stored = read_document(f"{rundir}/status.json")
         except NoRecord:  # a node other than node0, or before the start
-            job, agent = (age_or_infinite(self.path + name) for name in (b"/job.json", b"/agent.zip"))
+            names = ("job.json", WAITS_FILE, "agent.zip")
+            job, waits, agent = (age_or_infinite(self.path + b"/" + encode_name(name)) for name in names)
+            job = min(job, waits)
             return liveness_of(None, min(job, agent), REPORT_LIMITS, has_job=math.isfinite(job))
         except AgentError:
             return "unknown"

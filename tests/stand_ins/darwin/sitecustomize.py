@@ -1,4 +1,5 @@
-"""Python on a Mac, as far as that of a Linux can be one. `foreign_control.py` puts NAMES and PYTHON in front of this.
+"""Python on a Mac, as far as that of a Linux can be one. `foreign_control.py` puts the values of NAMES, PYTHON and
+DIRECTORY in front of this.
 
 It refuses what a Mac refuses: names that macOS lacks are gone, numbers of Linux's options are unknown, more than 10,240
 open files and a limit of memory are errors. What stays of Linux: errno's numbers, and all that is written in C.
@@ -6,6 +7,7 @@ open files and a limit of memory are errors. What stays of Linux: errno's number
 
 import importlib
 import os
+import platform
 import resource
 import socket
 import sys
@@ -15,6 +17,10 @@ import types
 sysconfig.get_config_vars()  # kept: it has no file for a Mac
 sys.platform = "darwin"
 sys.executable = PYTHON  # noqa: F821
+if os.environ.get("PYTHONPATH", "").startswith(DIRECTORY):  # noqa: F821  # by which it was found; a Mac has none
+    os.environ["PYTHONPATH"] = os.environ["PYTHONPATH"][len(DIRECTORY) + 1 :]  # noqa: F821
+    if not os.environ["PYTHONPATH"]:
+        del os.environ["PYTHONPATH"]
 for _module, _names in NAMES.items():  # noqa: F821
     for _place in (_module, {"os": "posix"}.get(_module, f"_{_module}")):
         try:
@@ -36,6 +42,10 @@ os.uname = lambda: os.uname_result(("Darwin", _own.nodename, "24.6.0", "Darwin K
 _proxies = types.ModuleType("_scproxy")  # urllib asks it for the proxies of the Mac's settings
 _proxies._get_proxies = _proxies._get_proxy_settings = dict
 sys.modules["_scproxy"] = _proxies
+
+platform.mac_ver = lambda: ("15.6", ("", "", ""), "arm64")
+sys.modules["appnope"] = types.ModuleType("appnope")  # a kernel of Jupyter asks it, by Objective-C, not to be paused
+sys.modules["appnope"].nope = lambda: None
 
 # netinet/tcp.h of macOS: NODELAY, KEEPALIVE, CONNDROPTIME, KEEPINTVL, KEEPCNT, with Linux's numbers
 _OF_TCP = {1: 1, 0x10: 4, 0x80: 18, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 6}

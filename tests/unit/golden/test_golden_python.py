@@ -46,7 +46,8 @@ def _fields(path: str, *names: str) -> dict[str, str]:
 def test_signatures_are_those_that_were_promised() -> None:
     path = "ipexctl/api/cluster.py"
     keywords = [
-        Case(name, "\n".join(map(": ".join, _fields(path, name).items()))) for name in ("HostKeywords", "StackKeywords")
+        Case(name, "\n".join(map(": ".join, _fields(path, name).items())))
+        for name in ("HostKeywords", "PlanKeywords", "StackKeywords")
     ]
     assert golden_diff("python", [*_cases(), *keywords]) == ""
 

@@ -127,7 +127,7 @@ def test_srun_starts_ranks_over_gloo_where_the_plan_has_them_and_binds_nothing()
     assert {"--overlap", "--nodes=2", "--ntasks=3", "--distribution=arbitrary", f"--nodelist={RUN}/hostfile"} < set(
         words
     )
-    assert {"--cpu-bind=none", "--mem=0", "--kill-on-bad-exit=0", "--wait=0"} < set(words)
+    assert {"--cpu-bind=none", "--mem=0", "--no-kill", "--kill-on-bad-exit=0", "--wait=0"} < set(words)
     assert (words[0], line(found).endswith(RANK), found.launcher_env) == ("srun", True, ())
     assert [file.name for file in found.files] == ["hostfile"]
     assert all(rank.cores for rank in found.ranks), "the wrappers bind"

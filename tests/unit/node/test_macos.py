@@ -77,9 +77,14 @@ def test_the_limit_of_files_is_what_macos_allows_where_it_refuses_more(monkeypat
 
 
 def test_a_silent_peer_is_noticed_with_the_options_of_each_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_linux = {"TCP_KEEPIDLE": 4, "TCP_USER_TIMEOUT": 18, "TCP_QUICKACK": 12}
+    monkeypatch.setattr(sys, "platform", "linux")
+    for name, number in of_linux.items():
+        monkeypatch.setattr(socket, name, number, raising=False)
+    monkeypatch.delattr(socket, "TCP_KEEPALIVE", raising=False)
     given = dict(macos.silence_options(15, 5, 3, 30))
-    assert (given[socket.TCP_KEEPIDLE], given[socket.TCP_USER_TIMEOUT], len(given)) == (15, 30_000, 4)
-    for name in ("TCP_KEEPIDLE", "TCP_USER_TIMEOUT", "TCP_QUICKACK"):
+    assert (given[4], given[18], len(given)) == (15, 30_000, 4)
+    for name in of_linux:
         monkeypatch.delattr(socket, name)
     monkeypatch.setattr(socket, "TCP_KEEPALIVE", 0x10, raising=False)
     monkeypatch.setattr(sys, "platform", "darwin")

@@ -15,7 +15,7 @@ from ipexctl.node.common.limits import HOST_ANSWER, LOST_HOST_ANSWER, RANK_SILEN
 from ipexctl.node.run import machine, messages, verdict
 from ipexctl.node.run import machine_state as m
 from ipexctl.node.run.checkpoint_watch import CheckpointWatch
-from ipexctl.node.run.next_hosts import RETURN_INTERVAL
+from ipexctl.node.run.next_hosts import MISSING_AFTER, RETURN_INTERVAL
 from message_data import missing
 
 LINE = ("/opt/mpirun", "-n", "8", "python", "-IS", "agent.zip", "run.rank", "/r/job.json", "l", "a", "1")
@@ -230,6 +230,36 @@ def test_a_rank_wrapper_that_was_started_for_other_hosts_gets_no_rank() -> None:
     assert not machine.may_connect(run.state, late._replace(rank=7)), "there is no such rank now"
     assert not machine.may_connect(run.state, late._replace(attempt=0))
     assert machine.may_connect(run.state, late._replace(attempt=1))
+
+
+@pytest.mark.parametrize(
+    ("problem", "is_late", "blamed"),
+    [("no route", False, "node4"), ("no route", True, None), ("", False, None)],
+)
+def test_host_that_is_lost_before_its_ranks_begin_is_asked_soon(
+    problem: str, is_late: bool, blamed: str | None
+) -> None:
+    run = pooled().begin(0, 1, 2, 3, 4, 5)
+    pool = run.state.plan.pool
+    assert pool is not None
+    run.state = run.state._replace(plan=run.state.plan._replace(pool=pool._replace(shell=("ssh",))))
+    run.run_until(MISSING_AFTER - 1)
+    assert run.done(m.FindHosts) == []
+    run.run_until(MISSING_AFTER + 1)
+    assert run.done(m.FindHosts) == [m.FindHosts(("node4",))]
+    run.run_until(MISSING_AFTER + RETURN_INTERVAL - 1)
+    assert run.done(m.FindHosts) == [], "its answer may take 10 s"
+    if is_late:  # it begins before the answer
+        run.connect(6, 7)
+    answer(run, 4, problem=problem)
+    assert (run.ending == ("failed", 1)) == bool(blamed)
+    if not blamed:
+        return
+    assert (run.first.kind, run.first.host, run.first.ranks) == ("lost", "node4", (6, 7))
+    assert missing(run.reason, "node4 6-7 no route") == []
+    run.stopped_ranks_end(run.clock + 0.1).run_until(run.clock + 0.5)
+    answer(answer(run, 2, 3), 4, problem=problem).run_until(run.clock + 1)
+    assert (hosts_of(run), run.state.status.attempt) == ("123", 1)
 
 
 def test_jobs_of_an_attempt_are_removed_once_they_are_read() -> None:

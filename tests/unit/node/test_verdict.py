@@ -135,6 +135,25 @@ def test_host_that_mpirun_loses_first_is_first_of_those_that_disconnect_at_once(
     assert run.blamed[1:] == first
 
 
+@pytest.mark.parametrize(
+    ("log", "code", "kind", "host"),
+    [
+        ("Downstream from host node2 exited abnormally", -13, "lost", "node2"),
+        ("Downstream from host node2 exited abnormally", 255, "lost", "node2"),
+        ("Downstream from host node9 exited abnormally", -13, "mpirun", None),
+        ("", -9, "mpirun", None),
+    ],
+)
+def test_host_that_mpirun_loses_is_the_cause_if_mpirun_dies_of_it(
+    log: str, code: int, kind: str, host: str | None
+) -> None:
+    run = cluster().run_until(5).at(5, m.MpirunEnded(code))
+    run.at(5.1, *(closed_by_peer(rank) for rank in run.state.ranks))
+    run.looks = {"mpirun_log": (f"[mpiexec@node1] Error: {log}",)}
+    run.run_until(5 + LOST)
+    assert (run.first.kind, run.first.host) == (kind, host)
+
+
 def test_sigterm_to_all_ranks_is_an_mpirun_failure() -> None:
     run = cluster()
     for rank in run.state.ranks:

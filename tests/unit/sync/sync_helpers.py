@@ -51,7 +51,6 @@ class Place:
 
     def sync(self, *, hosts: tuple[Host, ...] = (LOCAL_HOST,), **more: Any) -> SyncReport:
         self.ran.clear()
-        more.setdefault("may_update", True)
         pool = SessionPool(LocalConnector(self.ran), Cancel(), forks=8)  # type: ignore[arg-type]
         with pool:
             names = ("excludes", "includes", "secret_files", "allow_big", "data")

@@ -98,6 +98,11 @@ def test_lease_ends_with_its_supervisor_a_reboot_or_a_missing_start(place: Place
     change_lease(place, **{**made, "boot": "another"})
     assert next_generation(place) == 1, "the machine was started anew"
     change_lease(place, **made)
+    (place.home / "runs/r1/job.json").rename(place.home / "runs/r1/waits")
+    put(place.home, "runs/r1/agent.zip", "")
+    assert later_generation(place, 3600) == 2, "it is a spare, and may be used later"
+    (place.home / "runs/r1/waits").unlink()
+    assert later_generation(place, 3600) == 1, "it waits no more"
     supervisor = own_identity()
     for change, generation, reason in (
         ({}, 2, "its supervisor is at work"),
@@ -119,8 +124,8 @@ def later_generation(place: Place, seconds: float) -> int | None:
 
 @pytest.mark.parametrize(
     "agent",
-    [("agent.zip", "run.rank"), ("agent.zip", "run.supervisor"), ("rank.py",)],
-    ids=["rank", "supervisor that waits", "rank of an older version"],
+    [("agent.zip", "run.rank"), ("agent.zip", "run.supervisor"), ("agent.zip", "run.host_starter"), ("rank.py",)],
+    ids=["rank", "supervisor that waits", "starter that waits", "rank of an older version"],
 )
 def test_ranks_hold_the_tree_until_they_end_on_nodes_without_a_run_record(place: Place, agent: tuple[str, ...]) -> None:
     """On nodes other than node0 the job file is removed once the ranks have started."""

@@ -118,8 +118,9 @@ def test_host_with_an_older_tree_gets_all_missing_files(place: Place) -> None:
 
 @pytest.mark.parametrize("is_whole", [False, True])
 def test_data_directory_that_an_earlier_sync_sent_stays_and_is_known_again_without_data(
-    place: Place, tmp_path: Path, is_whole: bool
+    place: Place, monkeypatch: pytest.MonkeyPatch, is_whole: bool
 ) -> None:
+    """`is_whole`: the second sync is one call."""
     put(place.root, "train.py", "1")
     put(place.root, "data/a", "a")
     put(place.root, "database", "d")
@@ -127,7 +128,10 @@ def test_data_directory_that_an_earlier_sync_sent_stays_and_is_known_again_witho
     shutil.rmtree(place.root / "data")
     put(place.root, "train.py", "2")
     put(place.tree, "data/b", "host's own")
-    done = place.synced(data=["data"], may_update=is_whole)
+    with monkeypatch.context() as patch:
+        patch.setattr(sync, "UPDATE_SIZE", sync.UPDATE_SIZE if is_whole else -1)
+        done = place.synced(data=["data"])
+    assert len(place.ran) == (1 if is_whole else 2)
     assert (done.files_sent, done.files_deleted, done.kept) == (1, 0, ())
     put(place.tree, "data/a", "changed on the host")
     again = place.synced(data=["data"])

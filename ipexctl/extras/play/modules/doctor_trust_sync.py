@@ -18,14 +18,9 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
 
 
-def _opened(context: PlayContext, call: Call, hosts: Sequence[Host]) -> api.OpenHosts:
-    options = context.options
-    return api.OpenHosts(tuple(hosts), context.pool, options.home, options.iface, call.timeout)
-
-
 def _doctor(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
     args = call.args
-    opened = _opened(context, call, hosts)
+    opened = context.opened(call, hosts)
     report = api.doctor(opened, require=args["require"], network=args["network"], smoke=args["smoke"])
     failing_levels = ("fail", "warn") if args["warnings"] == "fail" else ("fail",)
     ignored = {*(args["ignore"] or ()), *(context.fixed if call.check else ())}
@@ -50,7 +45,7 @@ def _doctor(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[
 
 
 def _trust(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
-    report = api.trust(_opened(context, call, hosts), revoke=call.args["state"] == "absent", dry_run=call.check)
+    report = api.trust(context.opened(call, hosts), revoke=call.args["state"] == "absent", dry_run=call.check)
     for note in report.notes:
         context.watch(Notice(f"note: {note}"))
     if any(done.status == "changed" for done in report.hosts):
@@ -63,7 +58,7 @@ def _sync(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[st
     root = find_root(None, None if src is None else local_path(base, src), base)
     given = {name: tuple(args[name] or ()) for name in ("exclude", "include", "data")}
     files = SyncOptions(**given, allow_big=args["allow_big"])
-    report = api.sync(_opened(context, call, hosts), root, files, dry_run=call.check, asks_early=False)
+    report = api.sync(context.opened(call, hosts), root, files, dry_run=call.check, asks_early=False)
     for note in report.notes:
         context.watch(Notice(f"note: {note}"))
     results = {}

@@ -9,13 +9,15 @@ which there may be two.
 from __future__ import annotations
 
 import os
-from contextlib import closing, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.api import run as api
 from ipexctl.api.run import Followed, RunWatcher
+from ipexctl.api.runs import CallWatcher, stop
+from ipexctl.errors import CallError
 from ipexctl.extras.play.masks import masked
 from ipexctl.extras.play.modules.host_script import run_sh
 from ipexctl.extras.play.options import local_path, script_argv
@@ -24,7 +26,7 @@ from ipexctl.extras.play.result import Call, Result, TaskStatus
 from ipexctl.hosts.host import private_keys
 from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.remote.cancel import Cancel
-from ipexctl.remote.outcome import Cancelled, HostError
+from ipexctl.remote.outcome import Cancelled
 from ipexctl.remote.progress import Notice
 from ipexctl.run.follow import Follower
 from ipexctl.run.local_copy import LocalCopy
@@ -33,7 +35,6 @@ from ipexctl.run.start.call import RunCall
 from ipexctl.run.start.pipeline import PlannedRun, StartedRun
 from ipexctl.run.start.project import ProjectLocation, locate_project
 from ipexctl.run.start.request import StartFailure, check_request, run_spec
-from ipexctl.run.stop import stop
 from ipexctl.spec import CommandKind, Export, RunSpec
 from ipexctl.sync.root import owner_here, tree_name
 from ipexctl.text import counted
@@ -226,12 +227,10 @@ class _TaskRun(RunWatcher):
 
     def _stop(self, record: RunRecord) -> None:
         """Over a new session, as those of the pool are closed."""
-        cancel = Cancel()
         try:
-            with closing(self._context.pool.connector.open(record.node0, cancel)) as session:
-                stop(session, record, cancel=cancel)
-        except HostError as error:
-            text = f"run {record.id} could not be stopped: {error.reason}; ipexctl stop {record.id}"
+            stop(record, CallWatcher(Cancel()))
+        except CallError as error:
+            text = f"run {record.id} could not be stopped: {error.message}; ipexctl stop {record.id}"
             self._context.watch(Notice(text, True))
 
 

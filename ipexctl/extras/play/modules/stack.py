@@ -7,16 +7,14 @@ on each host, after which new runs use the environment; running ones keep theirs
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.api import hosts as api
 from ipexctl.extras.play.options import local_path
 from ipexctl.extras.play.result import Call, Result, failed, failed_host, host_result
 from ipexctl.facts.gather import gather_facts
 from ipexctl.remote.progress import Notice
 from ipexctl.stack.env.environment import EnvClient
-from ipexctl.stack.env.envs import remove_envs, verify_envs
 from ipexctl.stack.env.record import check_new_env_name
 from ipexctl.stack.resolve.compatibility import usable_pythons
 
@@ -27,17 +25,37 @@ if TYPE_CHECKING:
     from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session import Session
-    from ipexctl.stack.install_context import InstallRequest
+
+
+_STACK: Final = ("torch", "stack", "ipex", "oneccl", "python", "require_oneccl")
 
 
 def _install(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str, Result]:
-    from ipexctl.stack.install import install
+    from ipexctl.stack.resolve.model import Sources, StackRequest
+
+    args = call.args
+    wheelhouse = args["wheelhouse"]
 
     def watch(event: object) -> None:
         if isinstance(event, Notice):
             context.watch(Notice(event.text))
 
-    report = install(hosts, _install_request(context, call), context.pool, watch)
+    report = api.install(
+        context.opened(call, hosts),
+        StackRequest(**{name: args[name] for name in _STACK}),
+        Sources(
+            index_url=args["index_url"],
+            extra_index_urls=tuple(args["extra_index_url"] or ()),
+            find_links=tuple(_source(call, source) for source in args["find_links"] or ()),
+            wheelhouse=None if wheelhouse is None else _source(call, wheelhouse),
+            offline=args["offline"],
+        ),
+        env=args["env"],
+        packages=args["with"] or (),
+        requirements=[local_path(call.task.base, source) for source in args["requirements"] or ()],
+        options=api.InstallOptions(args["upgrade"], args["downgrade"], call.check),
+        watch=watch,
+    )
     for note in report.notes:
         context.watch(Notice(f"note: {note}"))
     stack = report.stack
@@ -64,33 +82,6 @@ def _install(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping
     return {**dict.fromkeys([host.name for host in hosts], rest), **results}
 
 
-def _install_request(context: PlayContext, call: Call) -> InstallRequest:
-    from ipexctl.stack.install_context import install_request
-    from ipexctl.stack.resolve.model import Sources, StackRequest
-
-    args, options = call.args, context.options
-    files = [local_path(call.task.base, source) for source in args["requirements"] or ()]
-    names = ("torch", "stack", "ipex", "oneccl", "python", "require_oneccl")
-    stack = StackRequest(**{name: args[name] for name in names})
-    wheelhouse = args["wheelhouse"]
-    sources = Sources(
-        index_url=args["index_url"],
-        extra_index_urls=tuple(args["extra_index_url"] or ()),
-        find_links=tuple(_source(call, source) for source in args["find_links"] or ()),
-        wheelhouse=None if wheelhouse is None else _source(call, wheelhouse),
-        offline=args["offline"],
-    )
-    return replace(
-        install_request(stack, args["with"] or (), files, sources, args["env"], os.environ),
-        home=options.home,
-        iface=options.iface,
-        timeout=call.timeout,
-        dry_run=call.check,
-        upgrade=args["upgrade"],
-        downgrade=args["downgrade"],
-    )
-
-
 def _source(call: Call, source: str) -> str:
     return source if "://" in source else str(local_path(call.task.base, source))
 
@@ -101,7 +92,7 @@ def _env(context: PlayContext, call: Call, hosts: Sequence[Host]) -> Mapping[str
         return _name_env(context, call, hosts, check_new_env_name(name))
     if call.args["state"] == "absent":
         return _remove_env(context, call, hosts, name)
-    report = verify_envs(hosts, context.pool, name, home=context.options.home, timeout=call.timeout)
+    report = api.envs(context.opened(call, hosts), api.EnvsRequest(verify=True, env=name))
     return {done.host.name: host_result(done, verify=dict(done.verify)) for done in report.hosts}
 
 
@@ -112,7 +103,7 @@ def _remove_env(context: PlayContext, call: Call, hosts: Sequence[Host], name: s
             exists = any(name in (env.name, *env.names) for env in facts.software.envs)
             results[host] = Result("changed" if exists else "ok", f"{name} would be taken away" if exists else "")
         return results
-    report = remove_envs(hosts, context.pool, [name], home=context.options.home, timeout=call.timeout)
+    report = api.envs(context.opened(call, hosts), api.EnvsRequest(remove=(name,)))
     return {done.host.name: host_result(done, removed=list(done.removed)) for done in report.hosts}
 
 
