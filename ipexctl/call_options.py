@@ -93,6 +93,13 @@ class CallOptions:
         limit = ",".join((*filter(None, (pairs.pop("-l", ""),)), *(f"!{host}" for host in hosts)))
         return CallOptions(_text((*pairs.items(), *((("-l", limit),) if limit else ()))), self.run)
 
+    @property
+    def names_hosts(self) -> bool:
+        return any(name in _HOSTS for name, _ in _pairs(self.hosts))
+
+    def without_limit(self) -> CallOptions:
+        return CallOptions(_text(pair for pair in _pairs(self.hosts) if pair[0] != "-l"), self.run)
+
     def _command(self, match: re.Match[str]) -> str:
         verb, rest = match[1], match["rest"]
         pairs, rest = _with_limit((*_pairs(self.hosts), *self._of_run(verb, rest)), rest)

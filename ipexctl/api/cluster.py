@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 
 from ipexctl.api import hosts as steps
 from ipexctl.api.hosts import EnvsRequest, InstallOptions, InstructionSet, OpenHosts, check_seconds, open_sessions
-from ipexctl.api.interruptible import check_types, interruptible
+from ipexctl.api.interruptible import check_lists, check_types, interruptible
 from ipexctl.api.run import Followed, FollowedRun, RunWatcher, on_hosts_left
 from ipexctl.api.run import run as start_run
 from ipexctl.api.runs import CallWatcher, stop
@@ -139,6 +139,7 @@ class Cluster:
         on_line: Callable[[str], object] = ignore_event,
     ) -> None:
         """`hosts`: as on the command line, such as `["node[1-4]", "me@10.0.0.9", "localhost"]`."""
+        check_lists(hosts=hosts)
         check_types(_TYPES_OF_HOSTS, {"host_keys": host_keys, "transport": transport, "forks": forks})
         check_seconds("connect_timeout", connect_timeout)
         check_seconds("timeout", timeout)
@@ -216,6 +217,7 @@ class Cluster:
         """Install one matching PyTorch stack on every host."""
         from ipexctl.stack.resolve.model import Sources, StackRequest
 
+        check_lists(with_=with_, requirement=requirement, extra_index_url=extra_index_url, find_links=find_links)
         check_types(get_type_hints(StackRequest), stack)
         sources = Sources(index_url, tuple(extra_index_url), tuple(find_links), wheelhouse, offline)
         return self._call(
@@ -250,6 +252,7 @@ class Cluster:
         setup: str | None = None,
     ) -> EnvsReport:
         """List the environments of every host, compare two, remove some, or verify one."""
+        check_lists(remove=remove)
         request = EnvsRequest(
             remove=tuple(remove), prune=prune, diff=diff, verify=verify, env=env, python=python, setup=setup
         )
@@ -268,6 +271,7 @@ class Cluster:
         """Sync a project directory to the same path on every host."""
         from ipexctl.sync.root import find_root
 
+        check_lists(exclude=exclude, include=include, data=data)
         root = find_root(None, _path(directory), Path.cwd())
         files = SyncOptions(exclude=tuple(exclude), include=tuple(include), data=tuple(data), allow_big=allow_big)
         return self._call(partial(steps.sync, root=root, files=files, dry_run=dry_run, watch=self._watch))
@@ -330,6 +334,7 @@ class Cluster:
         """
         from ipexctl.api.run_handle import Run
 
+        check_lists(with_=with_, requirement=requirement)
         call = self._checked(
             script,
             args,
@@ -396,6 +401,7 @@ class Cluster:
         from ipexctl.run.start.project import locate_project
         from ipexctl.run.start.request import check_packages, check_ranks, check_request, read_exports, run_spec
 
+        check_lists(args=args, command=command, export=export, env_file=env_file)
         if sum(map(bool, (script, module, command))) != 1:
             raise UserError(
                 "run needs one of script, module and command", fix='cluster.run("train.py", ["--lr", "0.1"])'

@@ -51,6 +51,13 @@ def check_types(known: Mapping[str, Any], given: Mapping[str, Any]) -> None:
             raise UserError(f"{name}={value!r} is not possible", fix=f"{name}: {_described(known[name])}")
 
 
+def check_lists(**given: object) -> None:
+    """Raise a UserError for a text in the place of a list: its letters would be the values."""
+    for name, value in given.items():
+        if isinstance(value, (str, bytes)):
+            raise UserError(f"{name}={value!r} is not possible", fix=f"{name}: a list, such as {value.split()!r}")
+
+
 def _is_of(value: object, kind: Any) -> bool:
     if get_origin(kind) is Literal:
         return value in get_args(kind)

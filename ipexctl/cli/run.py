@@ -27,7 +27,7 @@ from ipexctl.cli.launch_options import LaunchLine, read_launch_call, refuse_plan
 from ipexctl.cli.options import PACKAGES, REQUIREMENTS, SUMMARY, Output, PlanOutput, ViewOptions, command, flag, option
 from ipexctl.cli.resume import RESUME, ResumingCommand, on_hosts_left
 from ipexctl.cli.summary_file import check_summary, write_summary, write_summary_of_run
-from ipexctl.errors import UserError
+from ipexctl.errors import IpexctlError, UserError
 from ipexctl.extensions import addition
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.spec import StartOptions
@@ -304,13 +304,16 @@ class CallOutcome:
             print_message("interrupted before the run was started: nothing runs")
         self.needs_note = not failure.is_unsure
         code = failure.exit_code if interrupt.code is None else interrupt.code
+        if interrupt.code is not None and not failure.is_unsure:  # the failure is only that of the work it cut off
+            return self.ended("", code)
         return self.ended(failure.reason, code, failure.fix, failure.other_runs or None)
 
     def ended(self, reason: str, code: int, fix: str = "", other_runs: Sequence[OtherRun] | None = None) -> typer.Exit:
         """The end of a call that started no run."""
+        reason = reason or "interrupted"
         self.reason, self.fix = reason, fix
         if self.events is not None:
-            self.events.fail("not-started", reason or "interrupted", fix)
+            self.events.fail("not-started", reason, fix)
             self.events.finish(code, None)
         if self.summary is not None:
             write_summary(self.summary, None, None, code, self.seconds, other_runs)
@@ -322,7 +325,7 @@ def _noting_failed_call(line: LaunchLine, summary: Path | None, *, needs_note: b
     outcome = CallOutcome(needs_note, summary)
     try:
         yield outcome
-    except UserError as error:
+    except IpexctlError as error:
         outcome.reason, outcome.fix = error.message, error.fix
         raise
     finally:

@@ -35,6 +35,15 @@ _REQUIREMENT: Final = f"{PACKAGE}>=0.30"
 _OLDEST_GLIBC: Final = "2.28"
 
 
+def explain_refused_lock(refusal: Refusal | HostError) -> HostError:
+    """Its own fix has options of `install`, which `push` has not."""
+    return HostError(
+        f"{PACKAGE} can't be installed for the download: {refusal.reason}",
+        f"an index of yours: PIP_INDEX_URL=URL; or install {PACKAGE} beside ipexctl; or, without internet, "
+        "`hf download ORG/MODEL --local-dir DIR` elsewhere, then: ipexctl push DIR models/MODEL",
+    )
+
+
 def install_downloader(host: Host, facts: Facts, pool: SessionPool, home: str, watch: Watch) -> str:
     """Raises a HostError where the environment can't be made."""
     from ipexctl.stack.lock.pipeline import lock_plan  # slow to import, and seldom needed
@@ -61,9 +70,12 @@ def install_downloader(host: Host, facts: Facts, pool: SessionPool, home: str, w
         glibc=glibc,
         reason=because(recorded, text="downloads from a hub"),
     )
-    locked = lock_plan(context, plan, ("huggingface-hub", "uv"))
+    try:
+        locked = lock_plan(context, plan, ("huggingface-hub", "uv"))
+    except HostError as error:
+        raise explain_refused_lock(error) from None
     if isinstance(locked, Refusal):
-        raise HostError(locked.reason, locked.fix)
+        raise explain_refused_lock(locked)
     lock = locked.lock
     name = env_directory(_ROW.name, lock.digest)
     record = EnvRecord(

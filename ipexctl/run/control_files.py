@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ipexctl.call_options import CallOptions
 from ipexctl.extensions import addition
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.files import disk_usage, write_atomically
@@ -94,6 +95,17 @@ def _records_of_others(hosts: Sequence[Host]) -> list[RunRecord]:
     return [record for record in RunRegistry().all() if not names & {record.node0.name, record.node0.address}]
 
 
+def _options_for(records: Sequence[RunRecord], selection: str) -> list[str]:
+    """Those of this call without its -l; else of the calls of these runs, as a name alone may not resolve."""
+    whole = CallOptions(selection).without_limit().hosts
+    if whole != selection:
+        return [whole]
+    named = [record for record in records if record.call_options.names_hosts]
+    others = dict.fromkeys(name for record in records if record not in named for name in record.hosts)
+    given = dict.fromkeys(record.call_options.without_limit().hosts for record in named)
+    return [*given, *([f" --hosts {shlex.quote(fold(list(others)))}"] if others else [])]
+
+
 def _outputs() -> Iterator[Path]:
     """The output of runs in their copies on the control machine."""
     for path in RunRegistry().directory.glob("*/ranks/*"):
@@ -108,8 +120,8 @@ def _left(hosts: Sequence[Host], selection: str, *, with_results: bool) -> Itera
         fix = f"fetch what you need, then: ipexctl uninstall{selection} --with-results"
         yield FileGroup("runs", len(outputs), sum(map(_size, outputs)), str(directory), fix)
     if records := _records_of_others(hosts):
-        names = fold(list(dict.fromkeys(name for record in records for name in record.hosts)))
-        fix = f"to remove everything there and the records: ipexctl uninstall --hosts {shlex.quote(names)}"
+        fix = "; ".join(f"ipexctl uninstall{options}" for options in _options_for(records, selection))
+        fix = f"to remove everything there and the records: {fix}"
         yield FileGroup("records", len(records), 0, str(directory), fix)
     home = expanded(DEFAULT_HOME)
     if home.is_dir() and not any(map(is_this_machine, hosts)):

@@ -32,7 +32,7 @@ def _describe(result: PushResult) -> str:
         return result.reason
     parts = [counted(result.files_sent, "file")] if result.files_sent else ["directories"]
     parts += [f"{result.replaced:,} of them in place of others"] if result.replaced else []
-    parts += [f"{result.same:,} were there"] if result.same else []
+    parts += [f"{result.same:,} {'was' if result.same == 1 else 'were'} there"] if result.same else []
     return f"{', '.join(parts)}: {result.path}"
 
 

@@ -91,7 +91,11 @@ def test_a_second_download_asks_once_and_moves_nothing(hub: Hub, tmp_path: Path)
         ("org/gated", {}, ("401", "restricted", "ask for access on", "/org/gated", "HF_TOKEN")),
         ("org/tiny", {"revision": "v9"}, ("404", "Invalid rev id", "v9", "branches and tags")),
         ("org/tiny", {"include": ["*.bin"]}, ("no file that matches *.bin", "--include")),
-        ("org/tiny", {"endpoint": "http://127.0.0.1:9"}, ("127.0.0.1:9", "run it again")),
+        (
+            "org/tiny",
+            {"endpoint": "http://127.0.0.1:9"},
+            ("can't be reached", "--on HOST", "HF_ENDPOINT="),
+        ),
     ],
 )
 def test_a_refusal_has_the_hubs_words_and_the_line_to_type(

@@ -367,3 +367,10 @@ def test_an_offered_store_goes_with_its_call(target: Target, number: signal.Sign
     assert process.wait(10) == (0 if number is None else 143)
     assert list(place.glob(f"{PREFIX}*")) == []
     assert (place / BLOB).read_bytes() == LARGE
+
+
+@pytest.mark.parametrize(("is_hub", "fix"), [(False, "name another PATH"), (True, "--home DIR")])
+def test_a_full_disk_names_the_place_to_choose_anew(target: Target, is_hub: bool, fix: str) -> None:
+    found = target.inspect([ROOT, ["a.bin", "f", 0o644, 1 << 60, "a" * 64]], is_hub=is_hub)
+    assert "the disk is full" in found.reason
+    assert fix in found.last["fix"]

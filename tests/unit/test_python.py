@@ -66,6 +66,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"ppn": True}, "ppn=True", "int or None"),
         ({"pnn": 1}, "'pnn'", "'ppn'"),
         ({"exclude": "*.pt"}, "exclude='*.pt'", "a list of str"),
+        ({"args": "--lr 0.1"}, "args='--lr 0.1'", "['--lr', '0.1']"),
+        ({"with_": "peft"}, "with_='peft'", "['peft']"),
         ({"export": ["1=2"]}, "-x '1=2'", "-x NAME=VALUE"),
         ({"python": "/usr/bin/python3", "with_": ["peft"]}, "--with", "--python"),
         ({"module": "train"}, "one of script", "train.py"),
@@ -87,6 +89,15 @@ def test_a_wrong_run_is_refused_before_a_host_is_touched(project: Path, options:
 def test_impossible_hosts_are_refused(project: Path, options: Any) -> None:
     with pytest.raises(ipexctl.UserError):
         ipexctl.Cluster(["node1"], **options)
+
+
+def test_a_text_is_no_list_of_hosts() -> None:
+    with pytest.raises(ipexctl.UserError) as caught:
+        ipexctl.Cluster("node1")
+    assert (caught.value.message, caught.value.fix) == (
+        "hosts='node1' is not possible",
+        "hosts: a list, such as ['node1']",
+    )
 
 
 def test_a_program_reads_no_hosts_of_the_command_line(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

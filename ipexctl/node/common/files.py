@@ -224,11 +224,11 @@ def secure_directory(directory: AnyPath, fix: str = _OWN_HOME) -> None:
             os.chmod(directory, 0o700)
 
 
-def explain_full_disk(path: str, needed: int) -> AgentError:
+def explain_full_disk(path: str, needed: int, fix: str = FREE_SPACE_FIX) -> AgentError:
     """An AgentError with the required and the free size; raises an OSError when the free size is not known."""
     free = free_space(path)
     figures = f"{format_size(needed)} more are needed, {format_size(free)} are left"
-    return AgentError(f"{path}: the disk is full: {figures}", FREE_SPACE_FIX)
+    return AgentError(f"{path}: the disk is full: {figures}", fix)
 
 
 def free_space(path: str) -> int:

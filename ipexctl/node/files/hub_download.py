@@ -49,6 +49,8 @@ _LONGEST_WAIT = 300.0
 _UNKNOWN_WAIT = 30.0
 """Seconds to wait for a hub that does not say how long."""
 _TOO_MANY = 429
+_NOT_CONNECTED = ("ConnectError", "ConnectTimeout", "ProxyError", "NewConnectionError", "gaierror")
+"""Errors of the HTTP clients without a connection."""
 _CHUNK = 1 << 20
 """Bytes that are written at once: what a connection that breaks off loses."""
 _MOST_SHOWN = 300
@@ -517,8 +519,13 @@ def _explain(error: Exception, library: _Library, wanted: WantedRepo) -> AgentEr
     answered = _answer_of(error, library)
     if answered is None:
         text = " ".join(str(error).split())[:_MOST_SHOWN] or type(error).__name__
+        reason = f"{name} can't be downloaded from {endpoint}: {text}"
+        if not any(type(cause).__name__ in _NOT_CONNECTED for cause in _causes(error)):
+            return AgentError(reason, "what has arrived is kept: run it again")
         return AgentError(
-            f"{name} can't be downloaded from {endpoint}: {text}", "what has arrived is kept: run it again"
+            f"{reason}: the hub can't be reached from there",
+            "a machine that reaches it: --on HOST; a mirror: HF_ENDPOINT=URL; a proxy: HTTPS_PROXY=URL; without any, "
+            f"`hf download {name} --local-dir DIR` elsewhere, then: ipexctl push DIR models/{name}",
         )
     response = answered.response
     code, kind = response.status_code, response.headers.get("X-Error-Code", "")

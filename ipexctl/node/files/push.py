@@ -28,7 +28,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Iterator, TypedDict
 
-from ipexctl.node.common.answer import Action, AgentError, answer
+from ipexctl.node.common.answer import FREE_SPACE_FIX, Action, AgentError, answer
 from ipexctl.node.common.clock import age_of
 from ipexctl.node.common.files import encode_name, explain_full_disk, free_space, home_of, sha256_of_open
 from ipexctl.node.common.guarded_directory import (
@@ -62,6 +62,7 @@ _MAX_LIST = 1 << 30
 _ABANDONED = 7 * 86400.0
 _OWN_PLACE = "name a place of your own"
 _TOP = ""
+_NO_ROOM = "make room there, or name another PATH"
 """The name of SRC itself, if it is a file."""
 
 
@@ -230,7 +231,8 @@ def inspect(request: InspectRequest, stream: BinaryIO, report: Report = store.em
     refused = found.blocked or (found.differing and not request["force"])
     directory = token = digest = ""
     if not refused and found.lacking and not request["dry_run"] and not request["quick"]:
-        directory, token, digest = prepare(path, found.lacking, is_file=request["is_file"])
+        fix = FREE_SPACE_FIX if request["is_hub"] else _NO_ROOM
+        directory, token, digest = prepare(path, found.lacking, is_file=request["is_file"], fix=fix)
     files = [row for row in found.lacking if row.kind == "f"]
     lacking, same = (_files_of_hub if request["is_hub"] else _files)(rows, found)
     return InspectReply(
@@ -297,7 +299,7 @@ def enter_own(above: GuardedDirectory, path: str) -> GuardedDirectory:
     return directory
 
 
-def prepare(path: str, lacking: list[ManifestEntry], *, is_file: bool) -> tuple[str, str, str]:
+def prepare(path: str, lacking: list[ManifestEntry], *, is_file: bool, fix: str) -> tuple[str, str, str]:
     """Make the directory in which files arrive, on the disk of the path; returns it, its token and the list's hash.
 
     Hosts that see the same directory have the same token: a dangling link, because creating one is atomic on NFS, too.
@@ -312,11 +314,11 @@ def prepare(path: str, lacking: list[ManifestEntry], *, is_file: bool) -> tuple[
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
-            raise explain_full_disk(above.path, needed) from None
+            raise explain_full_disk(above.path, needed, fix) from None
         with enter_own(above, path) as directory:
             arrived = sum(status.st_size for status in _stored(directory))
             if needed - arrived > free_space(directory.anchor):
-                raise explain_full_disk(above.path, needed - arrived)
+                raise explain_full_disk(above.path, needed - arrived, fix)
             with contextlib.suppress(FileExistsError):
                 os.symlink(os.urandom(16).hex(), TOKEN, dir_fd=directory.number)
             rows = to_json(lacking)

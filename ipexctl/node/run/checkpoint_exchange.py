@@ -42,7 +42,14 @@ class CheckpointExchange(AuthenticatingServer):
     """An exchange among `hosts`, rank → host, in a thread of its own."""
 
     def __init__(
-        self, path: str, hosts: Mapping[int, str], bind: str, token: str, addresses: Iterable[str] = ()
+        self,
+        path: str,
+        hosts: Mapping[int, str],
+        bind: str,
+        token: str,
+        addresses: Iterable[str] = (),
+        *,
+        is_restart: bool = False,
     ) -> None:
         """`addresses`: those of the hosts, as far as they are known. Raises an OSError if nothing can listen there."""
         super().__init__(bind, token, CHECKPOINT_EXCHANGE, len(hosts), addresses)
@@ -53,7 +60,7 @@ class CheckpointExchange(AuthenticatingServer):
         """Why it failed, once it is over."""
         self.failed_host = ""
         """The host that could not do its part."""
-        self._path, self._hosts = path, dict(hosts)
+        self._path, self._hosts, self._is_restart = path, dict(hosts), is_restart
         self._conns: dict[str, socket.socket] = {}
         self._addresses: dict[str, str] = {}
         self._connected = threading.Condition()
@@ -107,7 +114,7 @@ class CheckpointExchange(AuthenticatingServer):
         top = self._path.rpartition("/")[2]
         reports = {host: self._read_report(host, top) for host in self._hosts.values()}
         plan = plan_exchange(reports)
-        for line in describe_exchange(self._path, reports, plan):
+        for line in describe_exchange(self._path, reports, plan, is_restart=self._is_restart):
             self.notes.put(line)
         name = secrets.token_hex(16)
         for host in reports:
@@ -165,10 +172,17 @@ class CheckpointExchange(AuthenticatingServer):
         return message
 
 
-def describe_exchange(path: str, reports: Mapping[str, HostCopies], plan: ExchangePlan) -> list[str]:
+def describe_exchange(
+    path: str, reports: Mapping[str, HostCopies], plan: ExchangePlan, *, is_restart: bool = False
+) -> list[str]:
     """Lines about an exchange: which files are not used and why, and what travels where. Pure."""
     above = path.rpartition("/")[0]
     lines = []
+    if is_restart and not any(report.copies or report.incomplete for report in reports.values()):
+        lines.append(
+            f"checkpoint {path}: no host has a file there, so none is copied; a script that saves elsewhere needs "
+            "--checkpoint with that path"
+        )
     for host, report in reports.items():
         for name, why in sorted(report.incomplete.items()):
             lines.append(f"checkpoint {_shown(above, name)} of {host} is not used: {why}")

@@ -427,7 +427,14 @@ class SupervisorLoop:
         firsts = [placement for placement in plan.ranks if first_of_store[placement.store] is placement]
         hosts = {placement.rank: placement.host for placement in firsts}
         addresses = self.connections.listener.addresses
-        return CheckpointExchange(plan.checkpoint, hosts, self.request.bind, self.request.token, addresses)
+        return CheckpointExchange(
+            plan.checkpoint,
+            hosts,
+            self.request.bind,
+            self.request.token,
+            addresses,
+            is_restart=bool(self.state.status.attempt),
+        )
 
     def end_exchange(self, _: m.EndExchange) -> None:
         if self.exchange is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.node.common.job_words import LIMIT_NEAR, describe_run_end
-from ipexctl.node.run.network_watch import ADVISED
+from ipexctl.node.run.network_watch import ADVISED, FEWEST_BYTES
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.text import counted, printable
 
@@ -101,6 +101,9 @@ def network_text(network: NetworkCost | None) -> str:
         return ""
     advice, over = network.advice, f" over {network.iface}" if network.iface else ""
     size, rate = network.bytes_per_step / 1e6, 8 * network.rate / 1e9
+    if network.bytes_per_step < FEWEST_BYTES:
+        share = f"{100 * network.share:.0f} % of a step"
+        return printable(f"ranks wait {share}: for one another, or asleep in the script; only {size:.3g} MB go{over}")
     text = f"between hosts take {100 * network.share:.0f} % of a step: {size:.3g} MB{over} at {rate:.2g} Gbit/s"
     if advice is None:
         return f"transfers {printable(text)}"

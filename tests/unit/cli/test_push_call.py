@@ -10,6 +10,8 @@ from ipexctl.cli.hosts import choose_hosts
 from ipexctl.cli.options import Targets
 from ipexctl.cli.push import _with_hosts
 from ipexctl.errors import UserError
+from ipexctl.hub.environment import explain_refused_lock
+from ipexctl.refusal import Refusal
 
 
 @pytest.fixture(autouse=True)
@@ -46,3 +48,11 @@ def test_hosts_are_named_once() -> None:
     for targets in (Targets(hosts="node1"), Targets(limit="node1")):
         with pytest.raises(UserError):
             _with_hosts(targets, "node2")
+
+
+def test_a_refused_environment_for_the_download_names_no_option_of_install() -> None:
+    refused = Refusal("no package index can be reached", "install from a directory: --wheelhouse DIR")
+    error = explain_refused_lock(refused)
+    assert refused.reason in error.reason
+    assert "--wheelhouse" not in error.fix
+    assert "ipexctl push DIR models/MODEL" in error.fix

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from typer.main import get_command
 from ipexctl.cli.app import app
 from ipexctl.cli.interrupt import Interrupt
 from ipexctl.cli.launch_options import note_on_arguments
-from ipexctl.cli.run import CallOutcome
+from ipexctl.cli.run import CallOutcome, _noting_failed_call
+from ipexctl.errors import CallError, IpexctlError, UserError
+from ipexctl.run.registry import RunRegistry, read_failed_call
 from ipexctl.run.start.request import StartFailure
 from ipexctl.spec import RunSpec
 
@@ -69,8 +72,22 @@ def test_a_run_that_did_not_start_says_why_unless_it_was_interrupted_before_it_c
     interrupt.code = signal_code
     assert called.not_started(failure, interrupt).exit_code == code
     assert called.needs_note is not failure.is_unsure
+    assert called.reason == (failure.reason if is_told else "interrupted")
     told = capsys.readouterr().err
     assert (told == "refused: node1: REASON\n  FIX: -l '!node1'\n") == ("node1" in told) == is_told
+
+
+@pytest.mark.parametrize("error", [UserError("REASON", fix="FIX"), CallError("REASON", fix="FIX")])
+def test_a_call_that_began_no_run_is_kept_with_its_reason(
+    error: IpexctlError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    line: Any = SimpleNamespace(module=None, words=("train.py",))
+    with pytest.raises(type(error)), _noting_failed_call(line, None, needs_note=True):
+        raise error
+    failed = read_failed_call(RunRegistry().directory)
+    assert failed is not None
+    assert (failed.script, failed.reason, failed.fix) == ("train.py", "REASON", "FIX")
 
 
 def test_the_summary_of_an_earlier_run_is_replaced_if_the_install_fails(tmp_path: Path) -> None:

@@ -140,12 +140,15 @@ def test_uninstall_lists_files_and_asks_for_confirmation(account: dict[str, str]
 
 
 def test_records_of_runs_on_other_hosts_are_kept(account: dict[str, str]) -> None:
-    for run, name in (("here", "localhost"), ("there", "node7")):
-        registry(account).save(RunRecord(run, Host(name, name), "/x", "python3", hosts=(name,)))
+    for run, name, again in (("here", "localhost", ""), ("there", "node7", ""), ("far", "node8", " -H /lab/hosts")):
+        registry(account).save(RunRecord(run, Host(name, name), "/x", "python3", hosts=(name,), again=again))
     (left,) = (g for g in document(account, "--yes", "--with-results")["control"]["left"] if g["kind"] == "records")
-    assert left["count"] == 1
-    assert "--hosts node7" in left["fix"]
-    assert [record.id for record in registry(account).all()] == ["there"]
+    assert left["count"] == 2
+    assert left["fix"].endswith(": ipexctl uninstall -H /lab/hosts; ipexctl uninstall --hosts node7")
+    assert {record.id for record in registry(account).all()} == {"there", "far"}
+    limited = document(account, "--dry-run", "-l", "localhost")["control"]["left"]
+    (left,) = (group for group in limited if group["kind"] == "records")
+    assert left["fix"].endswith(": ipexctl uninstall --hosts localhost")
 
 
 def test_dry_run_lists_everything_while_a_run_is_alive(account: dict[str, str]) -> None:

@@ -95,6 +95,15 @@ def test_files_written_on_different_hosts_are_exchanged_both_ways() -> None:
     assert [("out/ck/0.pt" in line, "node2" in line) for line in lines] == [(True, True), (False, True)]
 
 
+def test_a_restart_names_a_path_where_no_host_has_a_file() -> None:
+    reports = {"node1": host(), "node2": host()}
+    (line,) = describe_exchange("out/ck", reports, plan_exchange(reports), is_restart=True)
+    assert ("out/ck" in line, "--checkpoint" in line) == (True, True)
+    assert describe_exchange("out/ck", reports, plan_exchange(reports)) == []
+    reports["node2"] = host(copy_of(NEW))
+    assert "no host" not in "".join(describe_exchange("ck", reports, plan_exchange(reports), is_restart=True))
+
+
 @pytest.mark.parametrize(
     ("names", "expected"),
     [

@@ -98,6 +98,10 @@ ADVICE = (
         ),
         (COST._replace(iface="", share=0.2), ADVICE.replace("61 %", "20 %").replace(" over eth0", "")),
         (COST._replace(share=0.19), ""),
+        (
+            COST._replace(bytes_per_step=1850.0, advice=None),
+            "ranks wait 61 % of a step: for one another, or asleep in the script; only 0.00185 MB go over eth0",
+        ),
         (COST._replace(iface="e\x1b[2J", advice=None, rate=0.0), "at 0 Gbit/s"),
         (None, ""),
     ],
