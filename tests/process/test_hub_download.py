@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from env_helpers import said, start
-from hub_server import Hub, Repo
+from hub_server import Hub, Repo, _Handler, _HubHandler
 from ipexctl.node.common.hub_cache import CACHE, misplaced
 from ipexctl.node.files.manifest import read_entries
 
@@ -208,6 +208,56 @@ def test_an_answer_about_a_file_leads_nowhere(hub: Hub, tmp_path: Path, name: st
     assert reply["event"] == "failed", reply
     assert "no hash" in reply["reason"]
     assert list(tmp_path.rglob("*evil*")) == []
+
+
+def with_first(**fields: object) -> Callable[[Any], Any]:
+    """The first file of a list gets these fields."""
+    return lambda document: [{**document[0], **fields}, *document[1:]] if isinstance(document, list) else document
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda document: document if isinstance(document, list) else [1], "can't be read"),
+        (lambda document: document if isinstance(document, list) else {**document, "siblings": [3]}, "can't be read"),
+        (lambda document: {"a": 1} if isinstance(document, list) else document, "can't be read"),
+        (with_first(size=None), "can't be read"),
+        (with_first(lfs="x"), "can't be read"),
+        (with_first(oid=None), "can't be read"),
+        (with_first(size=-5), "no size of a/vocab.txt"),
+        (with_first(size=1), "4 bytes of a file that has 1 in its list"),
+    ],
+)
+def test_a_list_of_another_form_is_refused_in_words(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Any], Any], words: str
+) -> None:
+    send = _HubHandler._json
+    monkeypatch.setattr(_HubHandler, "_json", lambda self, document, **more: send(self, change(document), **more))
+    reply = download(hub, tmp_path / "home", "org/tiny")
+    assert (reply["event"], words in reply["reason"]) == ("failed", True), reply
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_file_that_does_not_end_fills_no_disk(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    send = _Handler.send_file
+
+    def send_on(self: _Handler, path: Path, **headers: str) -> None:
+        if self.command == "HEAD" or path.name != name:
+            send(self, path, **headers)
+            return
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for _ in range(40):
+            self.wfile.write(b"100000\r\n" + bytes(1 << 20) + b"\r\n")
+        self.wfile.write(b"0\r\n\r\n")
+
+    monkeypatch.setattr(_Handler, "send_file", send_on)
+    reply = download(hub, tmp_path / "home", "org/tiny")
+    assert (reply["event"], "more bytes of a file" in reply["reason"]) == ("failed", True), reply
+    assert sum(path.lstat().st_size for path in (tmp_path / "home").rglob("*")) < SIZE + (1 << 20)
 
 
 def test_a_cache_in_a_place_that_others_can_exchange_is_refused(hub: Hub, tmp_path: Path) -> None:

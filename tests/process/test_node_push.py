@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from node_store_helpers import END, Said, file_of, first_line, frame, have, receive, run, start
 
+from ipexctl.node.common.home import MARK
 from ipexctl.node.files.push import CONTENT, PARCEL, PREFIX
 from ipexctl.node.files.store import MINIMUM_KEPT
 
@@ -299,6 +300,32 @@ def test_a_blob_of_a_hub_that_was_placed_is_read_again_once_it_has_changed(targe
     identity = [status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns]
     record.write_text(json.dumps({BLOB: [sha(LARGE), *identity]}))
     assert target.inspect(OF_HUB, repos=REPO, is_file=False).last["is_complete"]  # it was not read
+
+
+@pytest.mark.parametrize(("mode", "event"), [(0o755, "done"), (0o775, "failed"), (0o777, "failed")])
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_hubs_cache_is_private_and_in_no_place_that_others_can_exchange(
+    target: Target, mode: int, event: str, dry_run: bool
+) -> None:
+    home, disk = target.account / ".ipexctl", target.account / "disk"
+    home.mkdir(mode=0o700)
+    (home / MARK).touch()
+    disk.mkdir()
+    disk.chmod(mode)
+    (home / "hub").symlink_to(disk)
+    os.chown(disk, -1, 100)  # a group with other accounts
+    umask = os.umask(0o002)
+    try:
+        found = target.inspect(OF_HUB, is_hub=True, is_file=False, dry_run=dry_run)
+        if event == "done" and not dry_run:
+            blobs = target.store(found.last["directory"], (LARGE, CONTENT))
+            assert target.place(found, blobs, is_hub=True).last["placed"] == 1
+    finally:
+        os.umask(umask)
+    assert found.last["event"] == event, found.last
+    paths = list(disk.rglob("*"))
+    assert [path for path in paths if path.stat().st_mode & 0o077] == []
+    assert any(path.name == Path(BLOB).name for path in paths) == (event == "done" and not dry_run)
 
 
 @pytest.mark.parametrize(("content", "is_same"), [(b"a", True), (b"b", False)])

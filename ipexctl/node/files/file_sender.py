@@ -28,8 +28,8 @@ from typing import Any, BinaryIO, Iterator, Tuple, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer, buffer_output, emit, emit_with_bytes, signs_of_life
 from ipexctl.node.common.files import RunReference, decode_name, encode_name, read_json, rundir_of
-from ipexctl.node.common.guarded_directory import open_file
-from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.common.guarded_directory import GuardedDirectory, open_file
+from ipexctl.node.common.json_parser import MAX_FILE, JsonError, parse_json, parse_object
 from ipexctl.node.common.limits import LONGEST_READ, SIGN_OF_LIFE
 from ipexctl.node.files.file_stream import SEND_CHUNK, Wanted
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry, identity_of
@@ -251,8 +251,13 @@ def synced_to(directory: bytes) -> dict[bytes, Any]:
         if top == os.path.dirname(top):
             return {}
         top = os.path.dirname(top)
-    rows = read_json(top + b"/.ipexctl/state.json").get("rows") or []
-    return {top + b"/" + encode_name(row[0]): row[5] for row in rows if len(row) > 5}
+    try:
+        with GuardedDirectory.open(os.fsdecode(top + b"/" + STATE_DIRECTORY)) as opened:
+            rows = parse_object(opened.read(b"state.json", MAX_FILE)).get("rows")
+    except (OSError, AgentError, JsonError):  # of another account, which may have made it in /tmp
+        return {}
+    known = [row for row in rows if isinstance(row, list) and len(row) > 5] if isinstance(rows, list) else []
+    return {top + b"/" + encode_name(row[0]): row[5] for row in known if isinstance(row[0], str)}
 
 
 def files_below(top: bytes) -> Iterator[NamedPath]:

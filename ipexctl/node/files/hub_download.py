@@ -23,7 +23,7 @@ import site
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO, Collection, Iterator, NamedTuple, Sequence, TypedDict
+from typing import Any, BinaryIO, Collection, Iterator, Mapping, NamedTuple, Sequence, TypedDict
 from urllib.parse import urlsplit
 
 from ipexctl.node.common.answer import Action, AgentError, answer, explain_os_error
@@ -54,6 +54,7 @@ _NOT_CONNECTED = ("ConnectError", "ConnectTimeout", "ProxyError", "NewConnection
 _CHUNK = 1 << 20
 """Bytes that are written at once: what a connection that breaks off loses."""
 _MOST_SHOWN = 300
+_LATER = "run it again later; if it stays, tell those who keep the hub"
 _LOG_IN = "with a token of an account that may read it: read -rs HF_TOKEN; export HF_TOKEN; then the same call"
 
 
@@ -79,6 +80,8 @@ class _Library:
     """huggingface_hub, imported with the settings of a request."""
 
     def __init__(self, request: HubDownloadRequest) -> None:
+        self.sizes: dict[str, int] = {}
+        """Blob → its bytes, in the lists of the hub."""
         os.environ.update(HF_HUB_OFFLINE="0", HF_HUB_DISABLE_PROGRESS_BARS="1", HF_HUB_DISABLE_TELEMETRY="1")
         if request["endpoint"]:
             os.environ.update(HF_ENDPOINT=request["endpoint"], HF_HUB_DISABLE_XET="1")
@@ -88,7 +91,8 @@ class _Library:
             self.files: Any = importlib.import_module("huggingface_hub.file_download")
             self.utils: Any = importlib.import_module("huggingface_hub.utils")
             self.hub.constants.DOWNLOAD_CHUNK_SIZE = _CHUNK
-            _check_names(self.files)
+            _check_answers(self.files, self.sizes)
+            _limit_sizes(self.files)
         except ImportError as error:
             raise AgentError(f"huggingface_hub can't be imported there: {error}", "ipexctl install") from None
         self.network_errors: tuple[type[Exception], ...] = (OSError, *_network_errors())
@@ -97,8 +101,9 @@ class _Library:
         self.api: Any = self.hub.HfApi(endpoint=request["endpoint"] or None, token=self.token)
 
 
-def _check_names(file_download: Any) -> None:
-    """huggingface_hub writes to a path made of the names in a hub's answer about a file, as they come."""
+def _check_answers(file_download: Any, sizes: Mapping[str, int]) -> None:
+    """huggingface_hub writes to a path made of the names in a hub's answer about a file, as they come, and as many
+    bytes as that answer has, for which there may be no room."""
 
     get_metadata = file_download.get_hf_file_metadata
 
@@ -108,9 +113,42 @@ def _check_names(file_download: Any) -> None:
             raise AgentError(f"the hub names a file by no hash: {found.etag[:80]!r}")
         if found.commit_hash is not None and not COMMIT.fullmatch(found.commit_hash):
             raise AgentError(f"the hub names no commit of a file: {found.commit_hash[:80]!r}")
+        listed = sizes.get(found.etag)
+        if listed is not None and found.size is not None and found.size > listed:
+            raise AgentError(f"the hub sends {found.size} bytes of a file that has {listed} in its list", _LATER)
         return found
 
     file_download.get_hf_file_metadata = checked
+
+
+class _LimitedFile:
+    """A file that refuses more bytes than are expected: huggingface_hub counts them when all have come."""
+
+    def __init__(self, file: Any, end: int) -> None:
+        self._file, self._end = file, end
+
+    def write(self, data: bytes) -> int:
+        if self._file.tell() + len(data) > self._end:
+            raise AgentError("the hub sends more bytes of a file than it names", _LATER)
+        written: int = self._file.write(data)
+        return written
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+def _limit_sizes(file_download: Any) -> None:
+    """Without a limit, a hub that sends on and on fills the disk."""
+
+    http_get = file_download.http_get
+
+    def limited(url: str, temp_file: Any, *, resume_size: int = 0, **more: Any) -> None:
+        size = more.get("expected_size")
+        if size is not None:
+            temp_file = _LimitedFile(temp_file, temp_file.tell() - resume_size + size)
+        http_get(url, temp_file, resume_size=resume_size, **more)
+
+    file_download.http_get = limited
 
 
 def _network_errors() -> Iterator[type[Exception]]:
@@ -201,6 +239,13 @@ class _Repo:
         self.commit = ""
 
     def find(self) -> list[_File]:
+        try:
+            return self._find()
+        except (AttributeError, IndexError, KeyError, TypeError) as error:  # huggingface_hub checks no types
+            reason = f"the list of {self._id} from {self._library.endpoint} can't be read: {str(error)[:_MOST_SHOWN]}"
+            raise AgentError(reason, _LATER) from None
+
+    def _find(self) -> list[_File]:
         api, kind = self._library.api, self._kind
         answer_time = self._library.hub.constants.HF_HUB_ETAG_TIMEOUT  # without it, a firewall is waited for
         info = api.repo_info(self._id, repo_type=kind, revision=self._request["revision"], timeout=answer_time)
@@ -216,6 +261,9 @@ class _Repo:
             files.append(_File(path, int(entry.size), lfs.sha256 if lfs else entry.blob_id))
             if not is_blob_name(files[-1].blob):
                 raise AgentError(f"the hub names {path} of {self._id} by no hash: {files[-1].blob[:80]!r}")
+            if files[-1].size < 0:
+                raise AgentError(f"the hub names no size of {path} of {self._id}: {files[-1].size}", _LATER)
+        self._library.sizes.update({file.blob: file.size for file in files})
         if not files:
             what = f" that matches {', '.join(self._patterns)}" if self._patterns else ""
             raise AgentError(
@@ -243,7 +291,7 @@ class _Repo:
                 (self._folder / "blobs" / blob).unlink()
         raise AgentError(
             f"{damaged[0]} of {self._id}: the hub sends other bytes than its list has the hash of",
-            "run it again later; if it stays, tell those who keep the hub",
+            _LATER,
         )
 
     def _download(self, files: Sequence[_File], progress: _Progress) -> None:

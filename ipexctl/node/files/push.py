@@ -39,9 +39,9 @@ from ipexctl.node.common.guarded_directory import (
     check_name,
     open_file,
 )
-from ipexctl.node.common.home import check_home, make_home
+from ipexctl.node.common.home import check_above, check_home, make_home
 from ipexctl.node.common.home_entries import is_stored
-from ipexctl.node.common.hub_cache import HF_HOME, HUB_CACHE
+from ipexctl.node.common.hub_cache import CACHE, HF_HOME, HUB_CACHE
 from ipexctl.node.common.processes import is_partial_in_use
 from ipexctl.node.files import store
 from ipexctl.node.files.checkpoint_path import OWN_DATA, resolve_path
@@ -130,6 +130,7 @@ def _path_of(request: InspectRequest) -> str:
         return check_path(request["path"], request["home"], is_file=request["is_file"])
     home = home_of(request)
     check_home(home) if request["dry_run"] else make_home(home)
+    check_above(os.path.join(home, CACHE))  # `hub` may be the user's link to a larger disk
     return os.path.realpath(os.path.join(home, HF_HOME))
 
 
@@ -211,6 +212,7 @@ def place_of(path: str, name: str) -> bytes:
 
 
 def inspect(request: InspectRequest, stream: BinaryIO, report: Report = store.emit_or_end) -> InspectReply:
+    _use_umask_of_home(request["is_hub"])
     packed = b"".join(read_body(stream, request["manifest"], "the list"))
     rows = unpack_entries(packed)
     path = _path_of(request)
@@ -432,6 +434,7 @@ def mode_of(row: ManifestEntry) -> int:
 
 
 def place(request: PlaceRequest) -> PlaceReply:
+    _use_umask_of_home(request["is_hub"])
     path = request["path"]
     gone = AgentError("what had arrived was taken away meanwhile", "run it again")
     with contextlib.ExitStack() as held:
@@ -494,7 +497,13 @@ def clean_up(top: GuardedDirectory, own: GuardedDirectory, name: bytes) -> None:
 
 
 _umask = 0o077
-"""That of the account, once `main` knows it."""
+"""That of the account, once `main` knows it, but not in a home."""
+
+
+def _use_umask_of_home(is_hub: bool) -> None:
+    """Models may be private, so nobody else reads a hub's cache, also where `hub` is a link to another disk."""
+    global _umask
+    _umask = 0o077 if is_hub else _umask
 
 
 def main(action: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 import subprocess
@@ -21,6 +22,7 @@ from ipexctl.node.common.files import (
     write_atomically,
     write_json_atomically,
 )
+from ipexctl.node.files.file_sender import synced_to
 from ipexctl.node.run.output_buffer import MEMORY, OutputBuffer
 from ipexctl.node.run.spill_file import SpillFile
 
@@ -129,3 +131,28 @@ def test_os_errors_are_explained_with_path_and_fix() -> None:
     assert (encode_name(full.reason).startswith(b"/data/\xff: "), "--home" in full.fix) == (True, True)
     other = explain_os_error(OSError(errno.EIO, "Input/output error"), "the tree", "ipexctl doctor")
     assert (other.reason, other.fix) == ("the tree: Input/output error", "ipexctl doctor")
+
+
+_OF_SYNC = ["out.pt", "f", 0o644, 1, "", [1, 2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "owner", "found"),
+    [
+        ([_OF_SYNC], None, ["out.pt"]),
+        ([_OF_SYNC, 1, [1, 2, 3, 4, 5, 6], ["a"]], None, ["out.pt"]),
+        (7, None, []),
+        ({"a": 1}, None, []),
+        pytest.param([_OF_SYNC], 61002, [], marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root")),
+    ],
+)
+def test_a_state_of_a_sync_counts_if_it_is_of_this_account(
+    tmp_path: Path, rows: object, owner: int | None, found: list[str]
+) -> None:
+    state = tmp_path / ".ipexctl" / "state.json"
+    state.parent.mkdir()
+    state.write_text(json.dumps({"rows": rows}))
+    os.chown(state, -1 if owner is None else owner, -1)
+    below = tmp_path / "work"
+    below.mkdir()
+    assert list(synced_to(os.fsencode(below))) == [os.fsencode(tmp_path / name) for name in found]

@@ -415,7 +415,18 @@ def test_relative_arguments_are_looked_for_where_a_sync_leaves_them_out(tmp_path
     for name in ("corpus/a.csv", "p/sub/data/b.csv", "p/sub/synced/c.csv"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    words = ("--data", "data/b.csv", "../../corpus", "--x=synced", "synced/c.csv", "absent", ".", "..", str(tmp_path))
+    words = (
+        "--data",
+        "data/b.csv",
+        "../../corpus",
+        "--x=synced",
+        "synced/c.csv",
+        "absent",
+        "x" * 300,
+        ".",
+        "..",
+        str(tmp_path),
+    )
     project = ProjectLocation(tmp_path / "p", "sub", ("train.py",))
     synced = Manifest.of([ManifestEntry("sub/synced/c.csv", "f", 0o644, 0, "")])
     found = places.unsynced_arguments(RunSpec("script", ("train.py", *words)), project, synced, "/h/me/.i/code/p")

@@ -225,7 +225,8 @@ def unsynced_arguments(
 ) -> dict[str, LocalArgument]:
     """The relative paths among the script's arguments that the control machine has and a sync leaves out."""
     work = project.root / project.subdirectory
-    relative = [word for word in data_arguments(spec.argv[1:]) if not word.startswith("/") and (work / word).exists()]
+    words = [word for word in data_arguments(spec.argv[1:]) if not word.startswith("/")]
+    relative = [word for word in words if os.path.exists(work / word)]  # noqa: PTH110 - also for a text of any length
     found: dict[str, LocalArgument] = {}
     for word in relative[:_MOST_ARGUMENTS]:
         source = Path(os.path.normpath(work / word))
