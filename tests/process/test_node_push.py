@@ -316,10 +316,10 @@ def test_a_hubs_cache_is_private_and_in_no_place_that_others_can_exchange(
     os.chown(disk, -1, 100)  # a group with other accounts
     umask = os.umask(0o002)
     try:
-        found = target.inspect(OF_HUB, is_hub=True, is_file=False, dry_run=dry_run)
+        found = target.inspect(OF_HUB, repos=REPO, is_file=False, dry_run=dry_run)
         if event == "done" and not dry_run:
             blobs = target.store(found.last["directory"], (LARGE, CONTENT))
-            assert target.place(found, blobs, is_hub=True).last["placed"] == 1
+            assert target.place(found, blobs, repos=REPO).last["placed"] == 1
     finally:
         os.umask(umask)
     assert found.last["event"] == event, found.last

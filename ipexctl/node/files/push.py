@@ -212,7 +212,7 @@ def place_of(path: str, name: str) -> bytes:
 
 
 def inspect(request: InspectRequest, stream: BinaryIO, report: Report = store.emit_or_end) -> InspectReply:
-    _use_umask_of_home(request["is_hub"])
+    _use_umask_of_home(is_home=bool(request["repos"]))
     packed = b"".join(read_body(stream, request["manifest"], "the list"))
     rows = unpack_entries(packed)
     path = _path_of(request)
@@ -434,7 +434,7 @@ def mode_of(row: ManifestEntry) -> int:
 
 
 def place(request: PlaceRequest) -> PlaceReply:
-    _use_umask_of_home(request["is_hub"])
+    _use_umask_of_home(is_home=bool(request["repos"]))
     path = request["path"]
     gone = AgentError("what had arrived was taken away meanwhile", "run it again")
     with contextlib.ExitStack() as held:
@@ -500,10 +500,10 @@ _umask = 0o077
 """That of the account, once `main` knows it, but not in a home."""
 
 
-def _use_umask_of_home(is_hub: bool) -> None:
+def _use_umask_of_home(*, is_home: bool) -> None:
     """Models may be private, so nobody else reads a hub's cache, also where `hub` is a link to another disk."""
     global _umask
-    _umask = 0o077 if is_hub else _umask
+    _umask = 0o077 if is_home else _umask
 
 
 def main(action: str) -> int:
