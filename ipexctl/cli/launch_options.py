@@ -92,6 +92,8 @@ class ScriptCommand(ConfiguredCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         options, words = self.split(args)
+        if has_module(options):  # what follows is the module's, options too
+            words = ["--", *words]
         ctx.obj = {"dashes": words[:1] == ["--"]}
         return super().parse_args(ctx, [*chain.from_iterable(options), *words])
 
@@ -109,9 +111,14 @@ class ScriptCommand(ConfiguredCommand):
             has_value = args[index] in with_value
             options.append(tuple(args[index : index + 1 + has_value]))
             index += 1 + has_value
-            if has_value and options[-1][0] in ("-m", "--module"):
-                return options, ["--", *args[index:]]
+            if has_module(options):
+                break
         return options, args[index:]
+
+
+def has_module(options: Sequence[tuple[str, ...]]) -> bool:
+    """Whether the last of the options names a module, after which no option of ipexctl comes."""
+    return bool(options) and len(options[-1]) > 1 and options[-1][0] in ("-m", "--module")
 
 
 def _own_option(argument: str) -> list[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ipexctl.cli import complete
 from ipexctl.cli.defaults import ALTERNATIVES, CLUSTER
-from ipexctl.cli.launch_options import ScriptCommand
+from ipexctl.cli.launch_options import ScriptCommand, has_module
 from ipexctl.cli.options import option
 from ipexctl.errors import UserError
 from ipexctl.run.start.call import TypedCall
@@ -36,7 +36,6 @@ RESUME: Final = option(
     autocompletion=complete.runs,
 )
 _HOSTS: Final = frozenset(("hosts", "hostfile", CLUSTER))
-_MODULE: Final = ("-m", "--module")
 Words: TypeAlias = "tuple[str, ...]"
 
 
@@ -59,11 +58,10 @@ class ResumingCommand(ScriptCommand):
             refuse_typed(record, _directory(), "module" in given or bool(words), given)
             recorded, words = self.split([*record.typed_options, *record.typed_words])
             options = merged([(_name_of(option, names), option) for option in recorded], named)
-        is_module = bool(options) and options[-1][0] in _MODULE and len(options[-1]) > 1
         args = super().parse_args(ctx, [*chain.from_iterable(options), *words])
         own = [option for option in options if _name_of(option, names) != "resume_run"]
-        call = TypedCall(tuple(chain.from_iterable(own)), tuple(words[is_module:]), _directory())
-        ctx.obj |= {"dashes": words[:1] == ["--"], "typed": call, "resumed": record, "given": given}
+        call = TypedCall(tuple(chain.from_iterable(own)), tuple(words), _directory())
+        ctx.obj |= {"typed": call, "resumed": record, "given": given}
         return args
 
 
@@ -107,7 +105,7 @@ def merged(recorded: Sequence[tuple[str, Words]], typed: Sequence[tuple[str, Wor
     replaced = set().union(*(group - given for group in ALTERNATIVES if group & given))
     replaced |= {*_HOSTS, "limit"} if given & _HOSTS else set()
     options = [*(option for name, option in recorded if name not in replaced), *(option for _, option in typed)]
-    return sorted(options, key=lambda option: option[0] in _MODULE)
+    return sorted(options, key=lambda option: has_module([option]))
 
 
 def on_hosts_left(

@@ -124,16 +124,17 @@ def test_typed_options_come_last_and_set_aside_their_alternatives(
 
 
 @pytest.mark.parametrize(
-    "line",
+    ("line", "words"),
     [
-        "--ppn 2 train.py --resume x --lr=1",
-        "-q -n2 -m package.train -- --lr 1",
-        "-m train",
-        "--no-sync -- mpirun -n 4 python train.py",
+        ("--ppn 2 train.py --resume x --lr=1", "train.py --resume x --lr=1"),
+        ("-q -n2 -m package.train -- --lr 1", "-- --lr 1"),
+        ("-m train --lr 1 -n 2", "--lr 1 -n 2"),
+        ("-m train", ""),
+        ("--no-sync -- mpirun -n 4 python train.py", "mpirun -n 4 python train.py"),
     ],
 )
 def test_words_of_a_call_are_read_as_they_were_typed_also_from_a_run_that_was_resumed(
-    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (tmp_path / "project").mkdir()
@@ -142,11 +143,12 @@ def test_words_of_a_call_are_read_as_they_were_typed_also_from_a_run_that_was_re
     above = commands.make_context("ipexctl", ["run", "train.py"])
     run = commands.get_command(above, "run")
     first = run.make_context("run", line.split(), parent=above)
+    assert list(first.params["words"] or ()) == words.split()
     found = first
     for _ in range(2):
         typed = found.obj["typed"]
-        words = {"typed_options": typed.options, "typed_words": typed.words, "typed_in": typed.directory}
-        RunRegistry().save(replace(RECORD, **words))
+        record = {"typed_options": typed.options, "typed_words": typed.words, "typed_in": typed.directory}
+        RunRegistry().save(replace(RECORD, **record))
         found = run.make_context("run", ["--resume", "last", "--time-limit", "9"], parent=above)
         assert found.obj["dashes"] == first.obj["dashes"]
         assert found.obj["given"] == {"resume_run", "time_limit"}
