@@ -1,4 +1,4 @@
-"""What one `ipexctl run` on localhost executes of our code: how many functions in how many files, how deeply nested;
+"""The code that one `ipexctl run` on localhost executes: how many functions in how many files, how deeply nested;
 and how many classes its imports make.
 
 `python -m tests.calls_of_a_run [-v] [ROOT]`, with ROOT another checkout to compare, such as one of a tag. It calls the

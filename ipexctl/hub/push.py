@@ -100,7 +100,7 @@ def push_repos(
 ) -> HubPushReport:
     """Raises a UserError for a machine that is none of the hosts."""
     began = time.monotonic()
-    words = " ".join(repo.word for repo in repos)
+    words = _words(repos)
     cache = hf_home(options.home)
     results = {
         answer.host.name: answer for answer in gather_facts(hosts, pool, home=options.home, timeout=options.timeout)
@@ -177,7 +177,7 @@ def _download(
     watch: Watch,
 ) -> tuple[list[ManifestEntry], tuple[SnapshotReply, ...]]:
     """What the cache of that machine has of the repositories then."""
-    early = _EarlyTransfer(" ".join(repo.word for repo in repos), downloader, hosts, facts, pool, options, watch)
+    early = _EarlyTransfer(_words(repos), downloader, hosts, facts, pool, options, watch)
     request: HubDownloadRequest = {
         "home": options.home,
         "repos": [{"kind": repo.kind, "repo_id": repo.repo_id, "revision": repo.revision} for repo in repos],
@@ -217,6 +217,11 @@ def _download(
     if [found.folder for found in snapshots] != folders:
         raise MalformedReply("it has other repositories", str(dict(reply))[:200])
     return [entry for found in snapshots for entry in _read_entries(found.folder, found.entries)], snapshots
+
+
+def _words(repos: Sequence[HubRepo]) -> str:
+    """As they were typed; by it, files that came early are found again at the end."""
+    return " ".join(repo.word for repo in repos)
 
 
 def _read_entries(folder: str, text: str) -> list[ManifestEntry]:

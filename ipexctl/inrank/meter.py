@@ -9,7 +9,7 @@ changes; without $IPEXCTL_METER it imports nothing of this. In come calls of tor
   stepped SWITCH times and the first not once.
 - A step gets the samples of the iterator that was asked last before it. What other iterators gave since the step before
   was an evaluation, or a second input of the same samples.
-- What can't be known is said by a flag, and no number is guessed.
+- What can't be known has a flag, and no number is guessed.
 
 A torch before OLDEST has no meter, and a step that torch.compile has compiled is not counted. IPEX's fused steps are
 functions that replace the method `step` of one optimizer, past all hooks; they are wrapped in IPEX's tables, from which

@@ -2,7 +2,7 @@
 
 In come a gain that was shown and the plan; out come, for a later plan with the same settings, "measured on 2026-11-30:
 1.18x", and a note if the hosts, torch or the script are no longer those that were measured. The rules: the fingerprint
-has CPUs, NUMA nodes, number of hosts and ranks, torch and the hash of the script; nothing is said of a plan with other
+has CPUs, NUMA nodes, number of hosts and ranks, torch and the hash of the script; there is no note on a plan with other
 settings.
 """
 

@@ -4,7 +4,7 @@ In: when frames came from node0, and when a connection was lost, could not be op
 the user, and when to give up. The rule, one for every kind of loss: the seconds without a frame add up, and more than
 `--reconnect` of them end the call, but not before one attempt to connect again. A silence is noticed early enough for
 that (`silence_limit`). The seconds are forgotten once a connection has brought frames for half a minute, so that
-a host that sends one frame and falls silent again cannot hold a call for ever. While node0 is away, nothing is said
+a host that sends one frame and falls silent again cannot hold a call for ever. While node0 is away, nothing is printed
 about the run: from here it cannot be seen whether it goes on.
 """
 

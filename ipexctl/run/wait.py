@@ -3,7 +3,7 @@
 In: the records of runs, and how to open node0 of each. Out: for each run its last status, or why there is none. A run
 is followed without its output, so that nothing has to be transferred; a node0 that is away is asked again until the
 caller gives up, as a wait for days must survive a reboot of the switch. The rule: nothing here can end or change a
-run, and what was not seen is not said.
+run, and what was not seen is not reported.
 """
 
 from __future__ import annotations

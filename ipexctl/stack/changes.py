@@ -2,7 +2,7 @@
 
 In: the packages that the name stands for on the hosts, those of the environment that it will stand for, and the
 request. Out: the changes by name, and a refusal. The rule: a lower version or a lost package is refused without
-`--downgrade`, as a script that worked would fail after an install that said ok. What the call itself names is no
+`--downgrade`, as a script that worked would fail after an install that ended with ok. What the call itself names is no
 surprise: a package with a version, and all that comes with a stack that it chooses; of the packages of another stack
 only those count that an earlier call has asked for.
 """

@@ -1,4 +1,4 @@
-"""What all kinds of rounds share: cases, which of them a seed plays, how one is played, and what is said of it.
+"""Rounds of all kinds: cases, which of them a seed plays, how one is played, and what is printed of it.
 
 In come a kind's cases, a seed and a number; out goes a `Played` with a line. The rule: the seed and the number decide
 the case and each random choice of its round, so both repeat it; only the speed of the hosts may differ.

@@ -52,8 +52,8 @@ def test_host_that_waits_keeps_its_tree_until_the_run_is_over(stage: FaultLab) -
     cluster.write("wait.py", WAIT_SCRIPT)
     began = cluster.begin("--ppn", "1", "--spares", "1", "--max-restarts", "1", "--checkpoint", "kept", "wait.py")
     began.wait_for("here", times=3)
-    waits = f".ipexctl/runs/{began.id}/waits"
-    assert cluster.on(3, f"ls {waits}").strip() == waits
+    reserved = f".ipexctl/runs/{began.id}/reserved"
+    assert cluster.on(3, f"ls {reserved}").strip() == reserved
     where = ("-H", cluster.lab.hostfile, "-l", "node4")
     refused = cluster.call("uninstall", *where, "--dry-run")
     assert missing(refused.err + refused.out, f"alive ipexctl stop {began.id}") == []
@@ -63,4 +63,4 @@ def test_host_that_waits_keeps_its_tree_until_the_run_is_over(stage: FaultLab) -
     assert len(cluster.on(3, "ls -d .ipexctl/code/project-*").split()) == 2, "the run may still begin there"
     cluster.good("stop", began.id)
     assert began.end() == 143
-    wait_until(lambda: not cluster.on(3, f"ls {waits} 2>/dev/null || true"))
+    wait_until(lambda: not cluster.on(3, f"ls {reserved} 2>/dev/null || true"))

@@ -1,4 +1,4 @@
-"""What other accounts leave where a call writes, as in /tmp: parts, files, links and pipes at the names it will use."""
+"""Things of other accounts where a call writes, as in /tmp: parts, files, links and pipes at the names it will use."""
 
 from __future__ import annotations
 

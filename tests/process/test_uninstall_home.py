@@ -184,7 +184,7 @@ def test_user_files_and_settings_before_tune_are_kept(home: Path) -> None:
         (None, "agent.zip", 100, False),
         (None, "job.json", 3600, True),
         (None, "job.json", 90000, False),
-        (None, "waits", 3600, True),
+        (None, "reserved", 3600, True),
     ],
 )
 def test_home_with_a_live_run_is_unchanged(

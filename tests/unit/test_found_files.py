@@ -1,4 +1,4 @@
-"""Whether a found file counts: the decision as a table, and the same with real owners, modes, groups and links."""
+"""Found files that count: the decision as a table, and the same with real owners, modes, groups and links."""
 
 from __future__ import annotations
 

@@ -42,13 +42,22 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+def begins_well(path: Path) -> bool:
+    """Whether the opening names its subject, and asks no question."""
+    first = (ast.get_docstring(ast.parse(path.read_text())) or "").partition(" ")[0]
+    return first not in {"What", "Who", "Where", "Whether", "How", "When", "Which", "Why"}
+
+
+def test_openings_of_tests_name_their_subject() -> None:
+    assert [relative(path) for path in sorted((ROOT / "tests").rglob("*.py")) if not begins_well(path)] == []
+
+
 @pytest.mark.parametrize("path", MODULES, ids=relative)
 def test_modules_use_no_retired_names_or_words(path: Path) -> None:
     tree = ast.parse(path.read_text())
     assert path.stem not in RETIRED_NAMES
     assert [f"{line}: {name}" for name, line in names(tree) if name in RETIRED_NAMES] == []
-    summary = (ast.get_docstring(tree) or "").partition(" ")[0]
-    assert summary not in {"What", "Who", "Where", "Whether", "How", "When", "Which"}
+    assert begins_well(path)
     assert [f"{line}: {found[0]}" for text, line in texts(tree) if (found := RETIRED_WORDS.search(text))] == []
 
 

@@ -2,7 +2,7 @@
 
 In comes the line of `run`. The plan is made as by `run --dry-run`, with the same probes and refusals, and its module
 here writes it as text to stdout; nothing is started or written on a host. The rule: what the other launcher cannot
-do is said. The declaration of each option names the exports that lack it (`option_declaration.py`), and its note goes
+do is named. The declaration of each option has the exports that lack it (`option_declaration.py`), and its note goes
 to stderr, or into the JSON document.
 """
 

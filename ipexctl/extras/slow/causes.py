@@ -1,4 +1,4 @@
-"""Why a rank is slow: a table of signatures over what was measured. Pure.
+"""Causes of a slow rank: a table of signatures over what was measured. Pure.
 
 In: `Evidence`, what the rank and its host had more of than the others in the windows in which it was slow, and what was
 seen on its host if it was looked at. Out: the `SlowCause` of the first signature in `SIGNATURES` that fits. The rules:

@@ -13,6 +13,7 @@ import os
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Iterable
 
 from ipexctl.node.common import sockets
@@ -45,7 +46,7 @@ class AnotherProgram(ConnectError):
     """A program answers there that has not the token."""
 
 
-class AuthenticatingServer:
+class AuthenticatingServer(ABC):
     """Handles each client that proves the token in a thread of its own."""
 
     def __init__(
@@ -61,9 +62,9 @@ class AuthenticatingServer:
         self._listener = Listener([listening], token, port, self._on_client, clients)
         self._listener.addresses.update(addresses)
 
+    @abstractmethod
     def handle(self, conn: socket.socket) -> None:
         """Handle a client; errors of the connection and of its messages end that client's alone."""
-        raise NotImplementedError
 
     def is_needed(self) -> bool:
         return True

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Liveness = Literal["live", "starting", "dead", "over", "unknown"]
 """With a record: `live`, `over`, or `dead` if its supervisor has died before it was over. Without one, as on every node
 but node0: `starting` while its files are new, then `unknown`."""
-WAITS_FILE = "waits"
+RESERVED_FILE = "reserved"
 """Empty, in the run's directory on a host that a run with an mpirun may use later: no process there shows that it is
 not over. The supervisor removes it at the end, or a rank that was there."""
 DAY = 86400.0

@@ -1,6 +1,6 @@
 """Make a lock with uv, which gets its settings by environment and configuration file; returns its output unchanged.
 
-In come requirements, sources and pip's settings; out goes pylock.toml or what uv said (`stack/lock/make_lock.py` reads
+In come requirements, sources and pip's settings; out goes pylock.toml or uv's output (`stack/lock/make_lock.py` reads
 both). Logins are in uv's environment and never in argv or a file. An index wins over the later ones, which can add
 versions but not replace them. For a directory of wheels uv gets stand-ins with metadata alone: else it would hash and
 unpack all of them, 3 minutes for 4 GB.

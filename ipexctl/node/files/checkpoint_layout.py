@@ -3,7 +3,7 @@
 In: the names of the files that all hosts have together; out: the directories that are such a checkpoint, each with
 whether it is whole. The rule: the process that begins a checkpoint also ends it, with one file that it writes last, the
 marker. A directory without its marker was left by a rank that was killed, or is what other ranks wrote into a directory
-that this process has deleted. A directory that may be of another format is not listed: nothing is said about it.
+that this process has deleted. A directory that may be of another format is not listed: it has no note.
 
 | format | recognised by | whole with |
 | --- | --- | --- |

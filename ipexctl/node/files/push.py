@@ -6,9 +6,9 @@ and the store (`store.py`) in which the contents arrive, from the control machin
 them to their names, and removes that directory.
 
 The rules: a file that is there is equal by its hash, or is not touched without `force`; of a hub's blobs the hash is
-remembered (`verified_blobs.py`); each file is complete or
-absent, also after a full disk; no link below the path is followed; nothing of the user is removed. What arrived before
-a call broke off stays for the next one. `/`, a home and what is in ipexctl's own directory are no paths of data.
+remembered (`verified_blobs.py`); each file is complete or absent, also after a full disk; no link below the path is
+followed; nothing of the user is removed. What arrived before a call broke off stays for the next one. `/`, a home and
+what is in ipexctl's own directory are no paths of data.
 
 Other accounts may write in the path, as in a team's directory. So both directories are opened once
 (`guarded_directory.py`), the own one only if it belongs to this account alone; the list is that of `inspect`, by its
@@ -61,8 +61,8 @@ SHOWN = 20
 _MAX_LIST = 1 << 30
 _ABANDONED = 7 * 86400.0
 _OWN_PLACE = "name a place of your own"
-_TOP = ""
 _NO_ROOM = "make room there, or name another PATH"
+_TOP = ""
 """The name of SRC itself, if it is a file."""
 
 

@@ -35,7 +35,7 @@ from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.home import make_home
 from ipexctl.node.common.home_entries import STATE_DIRECTORY
 from ipexctl.node.common.limits import TREE_LOCK
-from ipexctl.node.common.liveness import LEASE_LIMITS, WAITS_FILE, liveness_of
+from ipexctl.node.common.liveness import LEASE_LIMITS, RESERVED_FILE, liveness_of
 from ipexctl.node.common.processes import boot_id, command_lines
 from ipexctl.node.common.queue_files import is_submitted
 from ipexctl.node.common.store_lock import store_lock
@@ -218,7 +218,7 @@ def has_ended(tree: ProjectTree, run: str) -> bool:
 
     lease, document = read_json(tree.leases + b"/" + encode_name(run)), record_of(tree, run)
     rundir = tree.home + b"/runs/" + encode_name(run)
-    has_job = any(os.path.exists(rundir + b"/" + encode_name(name)) for name in ("job.json", WAITS_FILE))
+    has_job = any(os.path.exists(rundir + b"/" + encode_name(name)) for name in ("job.json", RESERVED_FILE))
     is_elsewhere = lease.get("machine", os.uname().nodename) != os.uname().nodename
     if is_submitted(decode_name(rundir)):
         from ipexctl.node.common.batch_job import is_finished  # few runs were submitted

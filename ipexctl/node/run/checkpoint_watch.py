@@ -32,9 +32,9 @@ class CheckpointWatch:
 
 def whole_checkpoints(path: str) -> dict[str, int]:
     """The whole checkpoints there, directories or files → when they were changed last."""
-    top = os.path.basename(path)
+    top, path = os.path.basename(path), os.path.realpath(path)
     try:
-        check_place(os.path.realpath(path))
+        check_place(path)
     except (OSError, AgentError):  # the exchange will name it
         return {}
     times = dict(_times_of(path, top))

@@ -17,11 +17,16 @@ import threading
 from typing import Mapping, NamedTuple, Sequence
 
 from ipexctl.node.common.limits import HOST_ANSWER, HOST_JOB, OUTPUT_DRAIN
-from ipexctl.node.common.liveness import WAITS_FILE
+from ipexctl.node.common.liveness import RESERVED_FILE
 from ipexctl.node.common.processes import end_with_parent
 
 _MAX_REASON = 300
 _KEPT = 4096
+
+
+def _job_files(rundir: str) -> str:
+    """Those of all attempts (`common/job.py`), for a shell."""
+    return f"{shlex.quote(rundir)}/job.json {shlex.quote(rundir)}/job.[0-9]*.json"
 
 
 class _Tail(threading.Thread):
@@ -66,17 +71,20 @@ class HostCalls:
 
     def find(self, host: str, word: str, rundir: str) -> None:
         """Whether a host can be reached, and has the files of the run; it waits for the run from then on."""
-        agent, waits = shlex.quote(f"{rundir}/agent.zip"), shlex.quote(f"{rundir}/{WAITS_FILE}")
-        line = f"test -r {agent} || {{ echo {agent} is not there >&2; exit 1; }}; umask 077; : >{waits}"
+        agent, reserved = shlex.quote(f"{rundir}/agent.zip"), shlex.quote(f"{rundir}/{RESERVED_FILE}")
+        line = f"test -r {agent} || {{ echo {agent} is not there >&2; exit 1; }}; umask 077; : >{reserved}"
         self.begin(host, word, line, b"", HOST_ANSWER)
 
     def release(self, host: str, word: str, rundir: str) -> None:
-        """The host waits for the run no more."""
-        self.begin(host, word, f"rm -f {shlex.quote(f'{rundir}/{WAITS_FILE}')}", b"", HOST_ANSWER)
+        """The host waits for the run no more, and keeps no token of an attempt that it took no part in."""
+        line = f"rm -f {shlex.quote(f'{rundir}/{RESERVED_FILE}')} {_job_files(rundir)}"
+        self.begin(host, word, line, b"", HOST_ANSWER)
 
     def give_job(self, host: str, word: str, path: str, job: str) -> None:
+        """In place of the one of an earlier attempt, of which no rank may have begun there to remove it."""
         target, part = shlex.quote(path), shlex.quote(f"{path}.part")
-        self.begin(host, word, f"umask 077 && cat >{part} && mv -f {part} {target}", job.encode(), HOST_JOB)
+        line = f"umask 077 && rm -f {_job_files(os.path.dirname(path))} && cat >{part} && mv -f {part} {target}"
+        self.begin(host, word, line, job.encode(), HOST_JOB)
 
     def take(self) -> list[HostAnswer]:
         """The answers that have come since the last call."""

@@ -111,7 +111,7 @@ class Mismatch(NamedTuple):
 
 
 class Noticed(NamedTuple):
-    """The command handles a signal by which it has heard that the job is about to end."""
+    """The command handles a signal which tells it that the job is about to end."""
 
     signal: Signal
 

@@ -32,7 +32,7 @@ from ipexctl.node.common.files import make_private_directory, remove_file
 from ipexctl.node.common.job import JobRecord, Master, read_job
 from ipexctl.node.common.json_parser import read_json_file
 from ipexctl.node.common.link import ready, wake_on_signal
-from ipexctl.node.common.liveness import WAITS_FILE
+from ipexctl.node.common.liveness import RESERVED_FILE
 from ipexctl.node.common.records import DETAIL_MARK, Detail
 from ipexctl.node.run import output_buffer, process_stacks, processes, rank_env, supervisor_client
 from ipexctl.node.run.oom import OutOfMemoryWatch
@@ -226,7 +226,7 @@ class Rank:
             self.stacks.dump(str(message.get("id")))
         elif kind == "remove-job":
             remove_file(self.path)
-            remove_file(os.path.join(os.path.dirname(self.path), WAITS_FILE))
+            remove_file(os.path.join(os.path.dirname(self.path), RESERVED_FILE))
         else:
             self.apply(self.state.on_message(str(kind), time.monotonic()))
 

@@ -30,7 +30,7 @@ from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.home import check_home, open_home
 from ipexctl.node.common.home_entries import REMOVED_RUN, is_run, list_names, release_trees
 from ipexctl.node.common.limits import PRUNE_LOCK
-from ipexctl.node.common.liveness import DAY, RETENTION_LIMITS, WAITS_FILE, liveness_of
+from ipexctl.node.common.liveness import DAY, RESERVED_FILE, RETENTION_LIMITS, liveness_of
 from ipexctl.node.common.processes import command_lines
 from ipexctl.node.common.queue_files import waits_in_queue
 from ipexctl.node.common.records import FINAL, read_status
@@ -90,12 +90,13 @@ class StoredRun:
             return True
         if waits_in_queue(self.path, self.document):
             return True
+        is_elsewhere = self.machine not in ("", os.uname().nodename)
         liveness = liveness_of(
             self.status if self.document else None,
             now - last_write_in(self.path),
             RETENTION_LIMITS,
             has_job=os.path.exists(self.path + "/job.json"),
-            is_elsewhere=self.machine not in ("", os.uname().nodename) or os.path.exists(f"{self.path}/{WAITS_FILE}"),
+            is_elsewhere=is_elsewhere or os.path.exists(f"{self.path}/{RESERVED_FILE}"),
         )
         return liveness in ("live", "starting")
 

@@ -11,6 +11,7 @@ import contextlib
 import math
 import os
 import shutil
+from abc import ABC, abstractmethod
 from typing import BinaryIO, Iterator, Sequence, TypedDict
 
 from ipexctl.node.common.answer import Action, AgentError, answer
@@ -19,7 +20,7 @@ from ipexctl.node.common.clock import age_of, seconds_since
 from ipexctl.node.common.files import disk_usage, encode_name, home_of, read_json
 from ipexctl.node.common.home import HOME_ENTRIES, MARK, HomeRefused, check_home, remove_mark
 from ipexctl.node.common.home_entries import TREE, foreign_entries, is_results, is_run, is_tree, own_entries
-from ipexctl.node.common.liveness import REPORT_LIMITS, WAITS_FILE, Liveness, liveness_of
+from ipexctl.node.common.liveness import REPORT_LIMITS, RESERVED_FILE, Liveness, liveness_of
 from ipexctl.node.common.processes import is_partial_in_use
 from ipexctl.node.common.store_lock import is_alive
 from ipexctl.node.env import environments
@@ -51,15 +52,15 @@ class UninstallRequest(TypedDict):
     """Runs that have ended or were never started."""
 
 
-class Part:
+class Part(ABC):
     """A directory of the home with files of ipexctl and files that runs wrote."""
 
     def __init__(self, path: bytes) -> None:
         self.path = path
 
+    @abstractmethod
     def results(self) -> list[bytes]:
         """The files that runs wrote, without bytecode."""
-        raise NotImplementedError
 
     def files(self, *, with_results: bool) -> list[bytes]:
         """The files to remove."""
@@ -121,9 +122,9 @@ class RunPart(Part):
         try:
             stored = read_document(f"{rundir}/status.json")
         except NoRecord:  # a node other than node0, or before the start
-            names = ("job.json", WAITS_FILE, "agent.zip")
-            job, waits, agent = (age_or_infinite(self.path + b"/" + encode_name(name)) for name in names)
-            job = min(job, waits)
+            names = ("job.json", RESERVED_FILE, "agent.zip")
+            job, reserved, agent = (age_or_infinite(self.path + b"/" + encode_name(name)) for name in names)
+            job = min(job, reserved)
             return liveness_of(None, min(job, agent), REPORT_LIMITS, has_job=math.isfinite(job))
         except AgentError:
             return "unknown"

@@ -40,7 +40,7 @@ from ipexctl.node.common.job import (
     SupervisorRequest,
 )
 from ipexctl.node.common.json_records import as_json
-from ipexctl.node.common.liveness import WAITS_FILE
+from ipexctl.node.common.liveness import RESERVED_FILE
 from ipexctl.node.common.queue_files import DIRECTORY
 from ipexctl.node.run.host_pool import jobs_with
 from ipexctl.option_declaration import values_for_wrapper
@@ -203,10 +203,10 @@ class Launch:
         )
         self._start = self._start._replace(job=jobs.get(self._node0[0], ""), plan=plan, starter_calls=calls)
         command = Command(self._records.unpack(), f"make {self._record.rundir}")
-        waits = [File(WAITS_FILE, b"")] if self._start.pool is not None and self._start.pool.shell else []
+        reserved = [File(RESERVED_FILE, b"")] if self._start.pool is not None and self._start.pool.shell else []
 
         def upload(host: Host, session: Session) -> None:
-            job = [File("job.json", jobs[host].encode())] if host in jobs else waits
+            job = [File("job.json", jobs[host].encode())] if host in jobs else reserved
             files = io.BytesIO(packed([*self._agent, *job]))
             result = capture(session, command, stdin=files, timeout=JOB_UPLOAD, cancel=self._pool.cancel)
             if not result.ended.ok:

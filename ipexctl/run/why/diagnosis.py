@@ -2,8 +2,8 @@
 
 In: a `RunSnapshot`. Out: a `Diagnosis`, by the state of the run: failed, lost, stopped, ended well, still running.
 `cause.py` finds the first failure and the likely cause; here it is told, with the last lines of the rank that failed
-first and one sentence for all other ranks that ended alike. A rank that failed only because it lost a peer is said to
-have followed, so that nobody looks for the fault there. A silent run that was ended may have hung: the places of its
+first and one sentence for all other ranks that ended alike. A rank that failed only as it lost a peer counts as one
+that followed, so that nobody looks for the fault there. A silent run that was ended may have hung: the places of its
 ranks are shown, and the diagnosis warns that more time may not help. Fields are for programs, sentences for people.
 """
 

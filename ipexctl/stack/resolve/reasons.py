@@ -1,4 +1,4 @@
-"""Why a row does not run, why a stack was chosen, what the user does not get: one value, one table of its sentences.
+"""Reasons of a choice: a row that does not run, a stack that was taken, what the user does not get: one table of them.
 
 A `Reason` is a kind with fields. A kind is a function below: its parameters are the fields, and it returns what
 happened and what to type next. `because(old_glibc, glibc="2.17", ...)` makes the value, whose fields mypy checks

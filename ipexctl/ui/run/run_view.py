@@ -30,7 +30,7 @@ class RunView(Protocol):
 
     @property
     def detached(self) -> bool:
-        """Whether the user has detached by a key; the view has then said how to come back."""
+        """Whether the user has detached by a key; the view has then shown how to come back."""
 
     @property
     def broken(self) -> OSError | None:

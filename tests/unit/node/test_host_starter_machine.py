@@ -1,4 +1,4 @@
-"""What the starter of a host does: when it starts rank wrappers, when it ends them, and when it goes."""
+"""The starter of a host: when it starts rank wrappers, when it ends them, and when it goes."""
 
 from __future__ import annotations
 

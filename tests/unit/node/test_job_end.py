@@ -1,4 +1,4 @@
-"""What a job of Slurm means for the end of a run in it: the word for it, and whether the run goes on."""
+"""A job of Slurm and the end of a run in it: the word for it, and whether the run goes on."""
 
 from __future__ import annotations
 

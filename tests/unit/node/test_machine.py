@@ -1,4 +1,4 @@
-"""What a supervisor does, as tables of events with times: when a run ends, with what, and what starts again."""
+"""A supervisor, as tables of events with times: when a run ends, with what, and what starts again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a supervisor asks Slurm about its job, with programs in place of Slurm's."""
+"""Questions of a supervisor to Slurm about its job, with programs in place of Slurm's."""
 
 from __future__ import annotations
 

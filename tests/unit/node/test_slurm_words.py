@@ -1,4 +1,4 @@
-"""What Slurm says of a job: its end, and the time that is left."""
+"""Slurm on a job: its end, and the time that is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a rank connects to its supervisor, leaves a silent one, and takes it for lost: events with their times."""
+"""A rank and its supervisor: when it connects, leaves a silent one, and takes it for lost: events with their times."""
 
 from __future__ import annotations
 

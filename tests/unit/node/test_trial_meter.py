@@ -1,4 +1,4 @@
-"""When a trial has seen enough, and how fast it was."""
+"""A trial: when it has seen enough, and how fast it was."""
 
 from __future__ import annotations
 

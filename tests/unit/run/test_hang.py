@@ -1,4 +1,4 @@
-"""Who waits for whom, from real stacks of PyTorch 2.13 over gloo, three ranks on three nodes."""
+"""Ranks that wait for others, from real stacks of PyTorch 2.13 over gloo, three ranks on three nodes."""
 
 from __future__ import annotations
 

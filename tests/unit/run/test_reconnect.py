@@ -1,4 +1,4 @@
-"""How long node0 may be away, and what is reported meanwhile: pure, with times as numbers."""
+"""Limits for a node0 that is away, and what is reported meanwhile: pure, with times as numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a run ended: every known text gives its cause, misleading ones never win, and each state has its answer."""
+"""Causes of a run's end: every known text gives its cause, misleading ones never win, and each state has its answer."""
 
 from __future__ import annotations
 

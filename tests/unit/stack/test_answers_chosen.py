@@ -1,4 +1,4 @@
-"""What counts where there are several: answers of indexes, rows for a note, an environment to extend."""
+"""Choices where there are several: answers of indexes, rows for a note, an environment to extend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an install would change, and which changes need --downgrade."""
+"""Changes that an install would make, and which changes need --downgrade."""
 
 from __future__ import annotations
 

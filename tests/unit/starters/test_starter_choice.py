@@ -1,4 +1,4 @@
-"""Which starter a call gets, which one a record names, and what each answers."""
+"""The starter that a call gets, the one a record names, and what each answers."""
 
 from __future__ import annotations
 

@@ -98,10 +98,10 @@ def test_lease_ends_with_its_supervisor_a_reboot_or_a_missing_start(place: Place
     change_lease(place, **{**made, "boot": "another"})
     assert next_generation(place) == 1, "the machine was started anew"
     change_lease(place, **made)
-    (place.home / "runs/r1/job.json").rename(place.home / "runs/r1/waits")
+    (place.home / "runs/r1/job.json").rename(place.home / "runs/r1/reserved")
     put(place.home, "runs/r1/agent.zip", "")
     assert later_generation(place, 3600) == 2, "it is a spare, and may be used later"
-    (place.home / "runs/r1/waits").unlink()
+    (place.home / "runs/r1/reserved").unlink()
     assert later_generation(place, 3600) == 1, "it waits no more"
     supervisor = own_identity()
     for change, generation, reason in (

@@ -1,4 +1,4 @@
-"""Which candidates change the training."""
+"""Candidates that change the training, and those that do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a rank is slow: each signature fits its own windows, and not those beyond its threshold."""
+"""Causes of a slow rank: each signature fits its own windows, and not those beyond its threshold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rank is slow, from windows as the step meter records them: both sides of each threshold."""
+"""The slow rank, from windows as the step meter records them: both sides of each threshold."""
 
 from __future__ import annotations
 
