@@ -112,6 +112,17 @@ def room(host: HostContext) -> Iterator[Finding]:
         )
 
 
+def exposed(host: HostContext) -> Iterator[Finding]:
+    home = host.facts.home
+    if home is not None and home.exposed:
+        yield Finding(
+            "home.exposed",
+            "fail",
+            f"{home.path[:50]} could be exchanged by other accounts, so it is not used: {home.exposed[:90]}",
+            f"chmod go-w that directory if it is yours, or {_NO_HOME}",
+        )
+
+
 def writing(host: HostContext) -> Iterator[Finding]:
     home, disk = host.facts.home, host.facts.home.disk if host.facts.home else None
     if home is None or disk is None:
@@ -311,6 +322,6 @@ def selinux(host: HostContext) -> Iterator[Finding]:
 
 
 RULES: Final[tuple[HostRule, ...]] = (
-    complete, linux, room, writing, temporary, logind, load, selinux, scheduler, runs, other_accounts,
+    complete, linux, room, exposed, writing, temporary, logind, load, selinux, scheduler, runs, other_accounts,
     leftovers,
 )  # fmt: skip

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from ipexctl.errors import UserError
 from ipexctl.facts.probe import probe_command
 from ipexctl.limits import PROBE_REST
+from ipexctl.node.common.home import HomeRefused
 from ipexctl.remote.cancel import Deadline
 from ipexctl.remote.outcome import HostError, HostResult, TimedOut, Unreachable
 from ipexctl.remote.session import OutputCollector
@@ -52,11 +54,16 @@ class HostFacts(HostResult):
     skew: Skew | None = None
 
     def require_home(self) -> tuple[Facts, HomeDirectory]:
-        """The complete facts and the home; raises HostError if anything of that is missing."""
+        """The complete facts and the home; raises HostError if anything of that is missing, and a UserError if another
+        account could exchange the home."""
         if self.facts is None or self.status != "ok" or self.facts.home is None:
             kind = Unreachable if self.status == "unreachable" else HostError
             raise kind(self.reason or "it reported no home directory", self.fix)
-        return self.facts, self.facts.home
+        home = self.facts.home
+        if home.exposed:
+            refused = HomeRefused("above", home.path, f": {home.exposed}")
+            raise UserError(f"{self.host.name}: {refused.reason}", fix=refused.fix)
+        return self.facts, home
 
 
 class _ProbeOutput(OutputCollector):

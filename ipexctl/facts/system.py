@@ -120,6 +120,8 @@ class HomeDirectory(NamedTuple):
     """The disk it is on, or will be on."""
     store: str | None = None
     """Two hosts with the same token share this home; see `store.py`."""
+    exposed: str = ""
+    """The directory on the way that another account could change; then nothing of the home was read."""
     has_hub: bool = False
     """Whether its cache of a hub has a repository."""
 
@@ -355,6 +357,7 @@ def parse_home(answers: Answers, mounts: Sequence[Mount]) -> HomeDirectory | Non
         real=real,
         disk=parse_disk(answers, base, mounts) if base else None,
         store=_store(answers, real, mounts) if real else None,
+        exposed=answers.first("home.exposed") or "",
         has_hub="home.hub" in answers,
     )
 

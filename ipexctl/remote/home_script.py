@@ -23,6 +23,7 @@ from ipexctl.node.common.home import (
     HomeRefused,
 )
 from ipexctl.remote.command import shell_text
+from ipexctl.remote.node_call import WALK
 from ipexctl.remote.outcome import HostError
 
 _SCRIPT: Final = Path(__file__).with_name("home.sh")
@@ -31,7 +32,7 @@ _PREFIX: Final = "ipexctl-home "
 
 @cache
 def home_functions() -> str:
-    """The functions `check_home`, `use_home` and `refuse_home`, with what they need."""
+    """The functions `check_home`, `use_home`, `refuse_home` and `walk`, with what they need."""
     values = {
         "home_mark": MARK,
         "home_mark_text": MARK_TEXT,
@@ -39,7 +40,7 @@ def home_functions() -> str:
         "home_ignored": IGNORED,
     }
     lines = [f"{name}={shlex.quote(value)}" for name, value in values.items()]
-    return "\n".join([*lines, shell_text(_SCRIPT)])
+    return "\n".join([*lines, shell_text(WALK) + shell_text(_SCRIPT)])
 
 
 def home_refusal(line: str, home: str) -> HostError | None:
@@ -52,14 +53,19 @@ def home_refusal(line: str, home: str) -> HostError | None:
     kind, _, detail = line.removeprefix(_PREFIX).partition(" ")
     if kind not in REFUSALS:
         return None
-    refused = HomeRefused(kind, home, f" ({detail})" if detail else "")
+    refused = HomeRefused(kind, home, f": {detail}" if detail else "")
     if refused.is_wrong_call:
         raise UserError(refused.reason, fix=refused.fix)
     return HostError(refused.reason, refused.fix)
 
 
-def use_home_or_fail(home: str) -> str:
-    """Lines of sh that make sure of a home, before a run's directory is made in it.
+def walk_to(path: str) -> str:
+    """Lines of sh that end the script unless nobody else can change what the path leads to; it may begin with `~/`."""
+    return f"{shell_text(WALK)}walk {shlex.quote(path.removeprefix('~/'))} end || exit 0\n"
+
+
+def use_home_or_fail(home: str, below: str) -> str:
+    """Lines of sh that make sure of a home, before something is made in its directory `below`.
 
     A refusal is on stderr for `home_refusal`, and on stdout as the agent's event `failed`.
     """
@@ -76,6 +82,5 @@ def use_home_or_fail(home: str) -> str:
         )
         events.append(f"{kind}) printf '%s\\n' {shlex.quote(event)} ;;")
     cases = "\n".join(events)
-    return (
-        f"{home_functions()}use_home {shlex.quote(home)} || {{\ncase $home_problem in\n{cases}\nesac\nrefuse_home\n}}\n"
-    )
+    use_home = f"{home_functions()}use_home {shlex.quote(home)} {below}"
+    return f"{use_home} || {{\ncase $home_problem in\n{cases}\nesac\nrefuse_home\n}}\n"

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.errors import UserError
 from ipexctl.limits import STEP_SILENCE
 from ipexctl.node.common.frames import CompressedFrameReader, FrameError
-from ipexctl.remote.command import Command
+from ipexctl.remote.command import Command, shell_text
 from ipexctl.remote.event_reader import DEFAULT_LIMITS, EventReader
 from ipexctl.remote.outcome import AgentEnded, HostError
 from ipexctl.remote.program_errors import explain_stderr
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 _NODE: Final = Path(__file__).parents[1] / "node"
 _PYTHONS: Final = "python3 /usr/bin/python3 python3.14 python3.13 python3.12 python3.11 python3.10 python3.9 python3.8"
 _TOO_OLD: Final = 97
+WALK: Final = Path(__file__).with_name("walk.sh")
+"""The function `walk`: whose place a path is."""
 _zip_lock = threading.Lock()
 NO_PYTHON: Final = "there is no Python 3.8 or newer"
 
@@ -55,16 +57,22 @@ size, copy = int(sys.argv[1]), sys.argv[2]
 del sys.argv[1:3]
 present = False
 if copy:
+    walk = type(sys)("ipexctl.node.common.walk")
+    sys.modules[walk.__name__] = walk
+    exec(sys.argv.pop(1), walk.__dict__)
     try:
-        status = os.lstat(copy)
-        present = status.st_uid == os.geteuid() and status.st_mode & 0o170077 == 0o040000
-        if present and time.time() - status.st_mtime > 86400: os.utime(copy)
-    except OSError: pass
+        place = walk.enter(copy, walk.own)
+        status = place.status
+        present = not place.name and status.st_uid == os.geteuid() and status.st_mode & 0o077 == 0
+        if present and time.time() - status.st_mtime > 86400: os.utime(place.path)
+    except (OSError, walk.Refused): pass
     data = b""
     while not present and not data.endswith(b"\\n"):
         data = os.read(0, 1 << 20) or sys.exit("the connection broke off before the request had arrived")
     os.write(1, b'{{"event": "agent", "present": %s}}\\n' % (b"true" if present else b"false"))
-if present: sys.path.insert(0, copy)
+if present:
+    opened = "/proc/%d/fd/%d" % (os.getpid(), place.number)
+    sys.path.insert(0, opened if os.path.isdir(opened) else place.path)
 else:
     data = b""
     while len(data) < size:
@@ -100,6 +108,8 @@ sys.exit(main())
 """
 """Runs the copy of the agent if it is a directory of this account that nobody else can open, else the zip from stdin.
 
+`node/common/walk.py`, whose text is an argument, enters the copy before anything of it or of the home is used.
+
 It answers whether the copy is present. If not, it first drops the request, which was sent without waiting for the
 answer; the zip and the request follow. A copy in use is touched once a day; `unpack_copy` removes those out of use.
 
@@ -116,15 +126,23 @@ exec(sys.argv.pop(1))
 """An older Python must not parse the source: it would report a wrong syntax."""
 
 _FIND_PYTHON: Final = """\
-for python in {first} {pythons} {envs}; do
-  command -v "$python" >/dev/null 2>&1 || continue
-  "$python" {options} -c {boot} {arguments}
+try() {{
+  command -v "$1" >/dev/null 2>&1 || return
+  "$1" {options} -c {boot} {arguments}
   code=$?
   case $code in {too_old} | 126 | 127) ;; *) exit $code ;; esac
-done
-printf '%s\\n' '{{"event": "failed", "reason": "{no_python}", "fix": "ipexctl doctor says more"}}'
+}}
+{walk}for python in {first} {pythons}; do {check}try "$python"; done
+{envs}printf '%s\\n' '{{"event": "failed", "reason": "{no_python}", "fix": "ipexctl doctor says more"}}'
 """
-"""Finding a Python and running the agent is one round trip.
+_CHECK: Final = 'case $python in {home}/*) walk "${{python%/*}}" end || continue ;; esac; '
+_ENVS: Final = """\
+if walk {home}/envs end; then
+  for python in {home}/envs/*/bin/python; do if walk "${{python%/*}}" end; then try "$python"; fi; done
+fi
+"""
+"""Finding a Python and running the agent is one round trip. Where the Python of an environment leads to is not judged:
+it may be the link of this account to a Python of the cluster.
 
 The shell's codes 126 and 127 mean that the file can't be started: its interpreter is gone, or it is for another libc.
 """
@@ -181,7 +199,7 @@ def agent_command(
     """
     home_path = f'"$HOME"{shlex.quote(home[1:])}' if home.startswith("~/") else shlex.quote(home)
     archive = agent_zip(command.partition(".")[0])
-    copy = f"{home_path}/agent/{_copy_name(archive)}" if cached else "''"
+    copy = f"{home_path}/agent/{_copy_name(archive)} {shlex.quote(script_text('common.walk'))}" if cached else "''"
     arguments = f"{len(archive)} {copy} {shlex.join([command, action] if action else [command])}"
     text = _find_python(python, home_path if home else "", "-I -S", _BOOT, arguments)
     return Command(text, label or f"{command} {action}".strip())
@@ -197,7 +215,9 @@ def _find_python(python: str, home_path: str, options: str, boot: str, arguments
     return _FIND_PYTHON.format(
         first=shlex.quote(python) if python else "",
         pythons=_PYTHONS,
-        envs=f"{home_path}/envs/*/bin/python" if home_path else "",
+        walk=shell_text(WALK) if home_path else "",
+        check=_CHECK.format(home=home_path) if home_path else "",
+        envs=_ENVS.format(home=home_path) if home_path else "",
         options=options,
         boot=shlex.quote(boot),
         arguments=arguments,

@@ -232,7 +232,7 @@ def revoke(hosts: Sequence[Host], pool: SessionPool, options: TrustOptions) -> T
 
 def _node0_problem(node0: HostState) -> HostError | None:
     if node0.home_problem:
-        detail = f" ({node0.home_detail})" if node0.home_detail else ""
+        detail = f": {node0.home_detail}" if node0.home_detail else ""
         refused = HomeRefused(node0.home_problem, node0.ipexctl_home, detail)
         if refused.is_wrong_call:
             raise UserError(refused.reason, fix=refused.fix)

@@ -28,7 +28,7 @@ from ipexctl.extras.slurm.queued import QUEUE
 from ipexctl.extras.slurm.script import BatchScript, QueueOptions, environment_text, words_of_run
 from ipexctl.limits import JOB_UPLOAD, PATHS_CHECK
 from ipexctl.remote.command import Command
-from ipexctl.remote.home_script import home_refusal, use_home_or_fail
+from ipexctl.remote.home_script import home_refusal, use_home_or_fail, walk_to
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.program_errors import explain_stderr
 from ipexctl.remote.session import capture
@@ -183,7 +183,8 @@ class Submission:
         version = "import sys; print('python', *sys.version_info[:2])"
         package = f"{context.home}/agent/{shipment.name()}"
         script = (
-            f"for name in {' '.join(PROGRAMS)}; do command -v $name >/dev/null 2>&1 || echo missing $name; done\n"
+            walk_to(package)
+            + f"for name in {' '.join(PROGRAMS)}; do command -v $name >/dev/null 2>&1 || echo missing $name; done\n"
             f"{python} -I -c {shlex.quote(version)} 2>/dev/null\n"
             f'at={home}; [ -d "$at" ] || at=$(dirname "$at")\n'
             'echo disk $(findmnt -no FSTYPE -T "$at" 2>/dev/null || stat -f -c %T "$at" 2>/dev/null)\n'
@@ -228,7 +229,7 @@ class Submission:
         agent = shlex.quote(f"{home}/agent")
         self.on_step(f"{self.login.name}: ipexctl's own package for the job, {len(shipment.packed()) / 1e6:.1f} MB")
         script = (
-            f"{use_home_or_fail(home)}umask 077; mkdir -p {agent} && cd {agent} && mkdir {fresh} || exit 1\n"
+            f"{use_home_or_fail(home, 'agent')}umask 077; mkdir -p {agent} && cd {agent} && mkdir {fresh} || exit 1\n"
             f"if tar -xzpf - -C {fresh} && {{ mv -T {fresh} {name} 2>/dev/null || [ -d {name}/ipexctl ]; }}\n"
             f"then rm -rf {fresh}; else code=$?; rm -rf {fresh}; exit $code; fi"
         )
@@ -286,7 +287,7 @@ class Submission:
         files = packed([File(f"slurm/{name}", text.encode()) for name, text in texts.items()])
         rundir, job = shlex.quote(script.rundir), shlex.quote(f"{script.rundir}/slurm/job")
         line = (
-            f"{use_home_or_fail(record.home)}umask 077; mkdir -p {rundir} && tar -xpf - -C {rundir} || exit 1\n"
+            f"{use_home_or_fail(record.home, 'runs')}umask 077; mkdir -p {rundir} && tar -xpf - -C {rundir} || exit 1\n"
             f"sbatch --parsable {rundir}/slurm/job.sh >{job} || exit 2\ncat {job}"
         )
         try:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.limits import LOCK_VALID
 from ipexctl.remote.command import Command, shell_text
+from ipexctl.remote.node_call import WALK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +32,7 @@ PARTS: Final = ("kernel", "network", "names", "home", "programs")
 @functools.cache
 def probe_script() -> str:
     """The script; its arguments are the home and the peers."""
-    return _awk("kernel") + _awk("runs") + "".join(shell_text(_HERE / file) for file in _FILES)
+    return _awk("kernel") + _awk("runs") + shell_text(WALK) + "".join(shell_text(_HERE / file) for file in _FILES)
 
 
 def _awk(name: str) -> str:
@@ -55,7 +56,7 @@ def environment_command(home: str | None, name: str, check: str) -> Command:
     `check` is the source of a program for the environment's own Python, which prints what it finds there.
     """
     files = [_HERE / file for file in ("frame.sh", "interfaces.sh", "environment.sh")]
-    return Command.scripts(*files, arguments=[home or "", "", name, check], label="the check")
+    return Command.scripts(WALK, *files, arguments=[home or "", "", name, check], label="the check")
 
 
 def live_runs_command() -> Command:

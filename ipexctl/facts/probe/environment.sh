@@ -1,5 +1,5 @@
 # Instead of the whole probe: the identity of the machine and one environment, which its own Python checks. No other
-# program is started, and none from a home of another account.
+# program is started, and nothing of the home before `walk` has found that it is this account's alone.
 #
 # $3  the name of the environment
 # $4  the source of node/env/check.py
@@ -10,4 +10,6 @@ interfaces
 buffer home.path "$home"
 flush
 environment=$home/envs/$3
-[ ! -O "$home" ] || [ ! -x "$environment/bin/python" ] || exec "$environment/bin/python" -I -c "$4" "$environment"
+if walk "$environment/bin" end && [ -x "$environment/bin/python" ]; then
+    exec "$environment/bin/python" -I -c "$4" "$environment"
+fi

@@ -31,11 +31,13 @@ fi
 buffer home.path "$home"
 flush
 if [ -n "$names_left" ]; then names $names_left & fi
+home_is_own=
+if walk "$home/envs" end; then home_is_own=yes; else buffer home.exposed "$walk_detail"; fi
 our_home
 live_runs
 if [ -d "$home" ]; then
-    our_envs
-    our_runs
+    if [ -n "$home_is_own" ]; then our_envs; fi
+    if [ -n "$home_is_own" ] && walk "$home/runs" end; then our_runs; fi
     our_processes
 fi
 programs

@@ -25,7 +25,7 @@ our_home() {
     if [ "$base" = "$home" ]; then
         buffer home.exists yes
         [ ! -L "$home" ] || buffer home.link yes
-        for at in "$home"/hub/hub/*s--*/snapshots; do
+        [ -z "$home_is_own" ] || for at in "$home"/hub/hub/*s--*/snapshots; do
             [ ! -d "$at" ] || buffer home.hub yes
             break
         done

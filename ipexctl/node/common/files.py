@@ -15,7 +15,7 @@ import json
 import os
 import re
 import stat
-from typing import IO, Any, Callable, Mapping, Pattern, TypedDict, Union
+from typing import IO, Callable, Pattern, TypedDict, Union
 
 from ipexctl.node.common.answer import FREE_SPACE_FIX, AgentError, Json
 from ipexctl.node.common.clock import Countdown, seconds_since
@@ -131,18 +131,6 @@ class RunReference(TypedDict):
 
     home: str
     id: str
-
-
-def home_of(request: Mapping[str, Any]) -> str:
-    """The home that a request names; raises an AgentError unless it is an absolute path."""
-    home: str = os.path.expanduser(request["home"])
-    if not os.path.isabs(home):
-        raise AgentError(f"{home} is no absolute path", "give --home an absolute path")
-    return home
-
-
-def rundir_of(request: RunReference) -> str:
-    return os.path.join(home_of(request), "runs", request["id"])
 
 
 def remove_file(path: AnyPath) -> None:

@@ -2,25 +2,28 @@
 
 A home carries the file `MARK`, made before anything else in it. Nothing is written or removed in a directory without
 it: a directory with files and no mark is refused, whatever its name and its files are. A missing or empty directory
-becomes a home. The directory and its mark belong to the account. So that nobody can exchange it, each directory above
-it belongs to the account or to root, and no other account can write there (`check_above`; a sticky directory is fine).
-`open_home` decides this on a host, by inodes and not by names; `remote/home.sh` decides the same where there may be no
-Python. `home_entries` says which entries inside a home are ipexctl's.
+becomes a home. The directory and its mark belong to the account. Nobody else can exchange it: `walk.py` enters it
+first, and what is decided here is about the directory that was entered. `home_of` is the way from a request to a home,
+so nothing of a home is used before. `remote/home.sh` decides the same where there may be no Python. `home_entries` says
+which entries inside a home are ipexctl's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
 import shlex
 import stat
-from typing import Mapping
+from typing import Any, Iterator, Mapping
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.clock import wait_until
-from ipexctl.node.common.files import make_private_directory
+from ipexctl.node.common.files import RunReference, make_private_directory
+from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.hub_cache import HF_HOME
+from ipexctl.node.common.walk import Place, Refused, enter, own_above
 
 MARK = ".ipexctl-home"
 MARK_TEXT = "A home of ipexctl, which removes only its own files here: ipexctl uninstall\n"
@@ -47,8 +50,7 @@ HOME_ENTRIES = frozenset(
 IGNORED = r"lost\+found|\.snapshot|\.nfs.*"
 """Names that do not count as content of a directory: filesystems and file servers make them."""
 _OTHERS_MAY_WRITE = 0o022
-_MAX_LINKS = 40
-"""As many as Linux follows."""
+_HOME_NAMES = frozenset(name.encode() for name in HOME_ENTRIES)
 _SETTLE = 0.1
 """Seconds after which a directory is read again before it is refused: another call may be making it."""
 
@@ -95,6 +97,20 @@ class HomeRefused(AgentError):
         self.is_wrong_call = kind == "above"
 
 
+def home_of(request: Mapping[str, Any], below: str = "") -> str:
+    """The home that a request names, after the walk to it and to `below` in it: by their names nobody else can lead
+    this process elsewhere afterwards. Raises an AgentError for any other."""
+    home: str = os.path.expanduser(request["home"])
+    if not os.path.isabs(home):
+        raise AgentError(f"{home} is no absolute path", "give --home an absolute path")
+    _enter(home, f"{home}/{below}" if below else home).__exit__()
+    return home
+
+
+def rundir_of(request: RunReference) -> str:
+    return os.path.join(home_of(request, f"runs/{request['id']}"), "runs", request["id"])
+
+
 def make_home(home: str) -> None:
     """`open_home` for a call that is about to write: it makes a missing directory, and marks it first."""
     if open_home(home):
@@ -109,112 +125,71 @@ def open_home(home: str) -> bool:
     For each call that writes or removes something below it. Raises a HomeRefused for a directory that has files of
     others, and changes nothing there.
     """
-    status = _check(home)
-    if status is None:
-        return False
-    has_mark = _has_mark(home)
-    if not has_mark:
-        _check_unmarked(home)
-    _close_to_others(home, status)
-    if not has_mark:
-        _write_mark(home)
+    with _open(home) as directory:
+        if directory is None:
+            return False
+        has_mark = _has_mark(directory)
+        if not has_mark:
+            _check_unmarked(directory)
+        _close_to_others(directory)
+        if not has_mark:
+            _write_mark(directory)
     return True
 
 
 def check_home(home: str) -> bool:
     """`open_home` for a call that only reads: it raises the same errors, and changes nothing."""
-    if _check(home) is None:
-        return False
-    if not _has_mark(home):
-        _check_unmarked(home)
-    return True
+    with _open(home) as directory:
+        if directory is not None and not _has_mark(directory):
+            _check_unmarked(directory)
+        return directory is not None
 
 
 def is_home(home: str) -> bool:
     """Whether the directory is a home already, by its mark."""
     try:
-        return _check(home) is not None and _has_mark(home)
+        with _open(home) as directory:
+            return directory is not None and _has_mark(directory)
     except AgentError:
         return False
 
 
 def remove_mark(home: str) -> None:
     """For the last step of a removal, when nothing of ipexctl is left in the home."""
-    if _has_mark(home):
-        os.unlink(os.path.join(home, MARK))
+    with _open(home) as directory:
+        if directory is not None and _has_mark(directory):
+            directory.unlink(MARK.encode())
 
 
 def check_above(home: str) -> None:
-    """Raise a HomeRefused if another account could exchange the directory, or one above it.
-
-    Each directory on the way belongs to this account or to root, and so does each link; nobody else can write there, or
-    it is sticky, where entries can be exchanged by their owners alone. A private group of the account is nobody else.
-    """
-    pending, done, links = os.path.join(os.getcwd(), home).split("/")[:0:-1], "/", 0
-    while True:
-        _check_directory(home, done)
-        if not pending:
-            return
-        part = pending.pop()
-        if part in ("", "."):
-            continue
-        path = os.path.dirname(done) if part == ".." else os.path.join(done, part)
-        try:
-            status = os.lstat(path)
-        except OSError:
-            return  # it is made below a directory that was checked, or the call explains why it can't be entered
-        if not stat.S_ISLNK(status.st_mode):
-            done = path
-            continue
-        links += 1
-        if links > _MAX_LINKS:
-            return
-        if status.st_uid not in (0, os.geteuid()):
-            raise HomeRefused("above", home, f" ({path} is a link of uid {status.st_uid})")
-        target = os.readlink(path)
-        done = "/" if target.startswith("/") else done
-        pending += target.split("/")[::-1]
+    """Raise a HomeRefused if another account could exchange the directory, or one above it."""
+    _enter(home, home).__exit__()
 
 
-def _check_directory(home: str, path: str) -> None:
-    status = os.stat(path)
-    if not stat.S_ISDIR(status.st_mode) or _is_same(status, home):
-        return  # the home itself has rules of its own
-    if status.st_uid not in (0, os.geteuid()):
-        raise HomeRefused("above", home, f" ({path} belongs to uid {status.st_uid})")
-    others = status.st_mode & _OTHERS_MAY_WRITE
-    if others == stat.S_IWGRP and _is_private_group(status):
-        others = 0
-    if others and not status.st_mode & stat.S_ISVTX:
-        raise HomeRefused("above", home, f" ({path} has mode {stat.S_IMODE(status.st_mode):o})")
-
-
-def _is_private_group(status: os.stat_result) -> bool:
-    """Whether a directory's group is its owner's own: the umask 002 of some systems lets it write."""
-    import grp
-    import pwd
-
+def _enter(home: str, path: str) -> Place:
     try:
-        owner, group = pwd.getpwuid(status.st_uid), grp.getgrgid(status.st_gid)
-    except KeyError:
-        return False
-    return owner.pw_gid == group.gr_gid and owner.pw_name == group.gr_name and set(group.gr_mem) <= {owner.pw_name}
+        return enter(os.path.join(os.getcwd(), path), own_above)
+    except Refused as refused:
+        raise HomeRefused("above", home, f": {refused}") from None
 
 
-def _check(home: str) -> os.stat_result | None:
-    """The status of the directory, which belongs to this account and is not its home directory; None: there is none."""
-    check_above(home)
+@contextlib.contextmanager
+def _open(home: str) -> Iterator[GuardedDirectory | None]:
+    """The directory, which belongs to this account and is not its home directory; None if there is none."""
     try:
-        status = os.stat(home)
+        place = _enter(home, home)
     except (FileNotFoundError, NotADirectoryError):
-        return None
-    if not stat.S_ISDIR(status.st_mode):
-        return None  # the call that makes it explains that
-    if status.st_uid != os.geteuid():
-        raise HomeRefused("other_account", home, f" (uid {status.st_uid})")
-    if _is_same(status, os.path.expanduser("~")):
-        raise HomeRefused("account_home", home)
-    return status
+        yield None
+        return
+    with place:
+        if place.status is None or place.name:
+            yield None  # the call that makes it explains a file
+            return
+        if place.status.st_uid != os.geteuid():
+            raise HomeRefused("other_account", home, f" (uid {place.status.st_uid})")
+        if _is_same(place.status, os.path.expanduser("~")):
+            raise HomeRefused("account_home", home)
+        yield GuardedDirectory(place.number, home)
 
 
 def _is_same(status: os.stat_result, path: str) -> bool:
@@ -224,66 +199,66 @@ def _is_same(status: os.stat_result, path: str) -> bool:
         return False
 
 
-def _has_mark(home: str) -> bool:
+def _has_mark(home: GuardedDirectory) -> bool:
     try:
-        status = os.lstat(os.path.join(home, MARK))
+        status = home.status_of(MARK.encode())
     except OSError:
         return False
-    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
+    return status is not None and stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
 
 
-def _check_unmarked(home: str) -> None:
+def _check_unmarked(home: GuardedDirectory) -> None:
     """Raise a HomeRefused for a directory without a mark, unless it is empty."""
     import pwd
 
-    status = os.stat(home)
+    status = home.status()
     if _is_same(status, "/"):
-        raise HomeRefused("root", home)
+        raise HomeRefused("root", home.path)
     try:  # $HOME may be another one, as under sudo
         if _is_same(status, pwd.getpwuid(os.geteuid()).pw_dir):
-            raise HomeRefused("account_home", home)
+            raise HomeRefused("account_home", home.path)
     except KeyError:  # an account without an entry
         pass
     if wait_until(lambda: not foreign_content(home), _SETTLE, _SETTLE):
         return
     names = foreign_content(home)
     few = ", ".join(name if name.isprintable() else repr(name) for name in names[:3])
-    raise HomeRefused("other_files", home, f" ({few}{', …' if len(names) > 3 else ''})")
+    raise HomeRefused("other_files", home.path, f" ({few}{', …' if len(names) > 3 else ''})")
 
 
-def foreign_content(home: str) -> list[str]:
+def foreign_content(home: GuardedDirectory) -> list[str]:
     """The names in a directory, without the mark and names that do not count; none if it has a mark."""
-    names = os.listdir(home)
+    names = [os.fsdecode(name) for name in home.names()]
     if MARK in names:  # another call has just made it; a cache of NFS may still say that there is none
         return []
     return sorted(name for name in names if not re.fullmatch(IGNORED, name, re.DOTALL))
 
 
-def _close_to_others(home: str, status: os.stat_result) -> None:
+def _close_to_others(home: GuardedDirectory) -> None:
     """Close a home to others who may write there. If they may only read, a user's files may be meant for them."""
-    others_may_write = status.st_mode & _OTHERS_MAY_WRITE
-    if not status.st_mode & 0o077 or not (others_may_write or HOME_ENTRIES.issuperset(os.listdir(home))):
+    mode = home.status().st_mode
+    if not mode & 0o077 or not (mode & _OTHERS_MAY_WRITE or _HOME_NAMES.issuperset(home.names())):
         return
     try:
-        os.chmod(home, 0o700)
-        status = os.stat(home)
+        home.set_mode(0o700)
     except OSError as error:
         if error.errno not in (errno.EPERM, errno.EACCES, errno.ENOTSUP, errno.ENOSYS):
             raise
-    if status.st_mode & _OTHERS_MAY_WRITE:
-        raise HomeRefused("open", home)
+    if home.status().st_mode & _OTHERS_MAY_WRITE:
+        raise HomeRefused("open", home.path)
 
 
-def _write_mark(home: str) -> None:
+def _write_mark(home: GuardedDirectory) -> None:
     """O_EXCL is atomic on NFS, too; its text only tells a reader what it is."""
     try:
-        number = os.open(os.path.join(home, MARK), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        number = os.open(MARK, flags, 0o600, dir_fd=home.number)
     except FileExistsError:
         if not _has_mark(home):
-            raise HomeRefused("no_mark", home) from None
+            raise HomeRefused("no_mark", home.path) from None
         return
     except OSError as error:
-        raise OSError(error.errno, error.strerror, home) from None
+        raise OSError(error.errno, error.strerror, home.path) from None
     try:
         os.write(number, MARK_TEXT.encode())
     except OSError:  # the disk is full

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Callable, Iterator, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json
 from ipexctl.node.common.clock import seconds_since
-from ipexctl.node.common.files import home_of, read_json
-from ipexctl.node.common.home import make_home, open_home
+from ipexctl.node.common.files import read_json
+from ipexctl.node.common.home import home_of, make_home, open_home
 from ipexctl.node.common.home_entries import BUILD_DIRECTORY, STAGED_ENVIRONMENT, is_environment, own_entries
 from ipexctl.node.common.stop import answer_until_stopped, check_stopped, emit_step
 from ipexctl.node.common.store_lock import Marker, is_alive, store_lock

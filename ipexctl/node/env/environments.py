@@ -21,8 +21,8 @@ from typing import IO, Any, Callable, Mapping, Sequence, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.clock import Countdown
-from ipexctl.node.common.files import disk_usage, home_of, read_json, write_atomically
-from ipexctl.node.common.home import open_home
+from ipexctl.node.common.files import disk_usage, read_json, write_atomically
+from ipexctl.node.common.home import home_of, open_home
 from ipexctl.node.common.home_entries import (
     BUILD_DIRECTORY,
     STAGED_ENVIRONMENT,

@@ -21,7 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Iterator, NamedTuple, Sequence, TypedDict
 
-from ipexctl.node.common.files import home_of, read_json
+from ipexctl.node.common.files import read_json
+from ipexctl.node.common.home import home_of
 from ipexctl.node.common.home_entries import is_environment, own_entries
 from ipexctl.node.env.check import check_files, check_packages, normalize, sites_of
 from ipexctl.node.env.replies import Unpacked

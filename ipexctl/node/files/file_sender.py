@@ -27,8 +27,9 @@ import zlib
 from typing import Any, BinaryIO, Iterator, Tuple, TypedDict
 
 from ipexctl.node.common.answer import AgentError, Json, answer, buffer_output, emit, emit_with_bytes, signs_of_life
-from ipexctl.node.common.files import RunReference, decode_name, encode_name, read_json, rundir_of
+from ipexctl.node.common.files import RunReference, decode_name, encode_name, read_json
 from ipexctl.node.common.guarded_directory import GuardedDirectory, open_file
+from ipexctl.node.common.home import rundir_of
 from ipexctl.node.common.json_parser import MAX_FILE, JsonError, parse_json, parse_object
 from ipexctl.node.common.limits import LONGEST_READ, SIGN_OF_LIFE
 from ipexctl.node.files.file_stream import SEND_CHUNK, Wanted

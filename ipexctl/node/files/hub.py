@@ -16,9 +16,9 @@ import sys
 from typing import BinaryIO, Iterator, NoReturn, TypedDict
 
 from ipexctl.node.common.answer import Action, AgentError, answer, emit
-from ipexctl.node.common.files import disk_usage, home_of
+from ipexctl.node.common.files import disk_usage
 from ipexctl.node.common.guarded_directory import GuardedDirectory, check_name
-from ipexctl.node.common.home import check_above, check_home, open_home
+from ipexctl.node.common.home import check_above, check_home, home_of, open_home
 from ipexctl.node.common.home_entries import list_names
 from ipexctl.node.common.hub_cache import CACHE, HF_HOME, HUB_CACHE, is_blob_name, repo_of
 from ipexctl.node.common.link import ready

@@ -28,9 +28,9 @@ from urllib.parse import urlsplit
 
 from ipexctl.node.common.answer import Action, AgentError, answer, explain_os_error
 from ipexctl.node.common.clock import wait_until
-from ipexctl.node.common.files import explain_full_disk, free_space, home_of, write_atomically
+from ipexctl.node.common.files import explain_full_disk, free_space, write_atomically
 from ipexctl.node.common.guarded_directory import check_name
-from ipexctl.node.common.home import check_above, make_home
+from ipexctl.node.common.home import check_above, home_of, make_home
 from ipexctl.node.common.hub_cache import CACHE, COMMIT, HF_HOME, HUB, HUB_CACHE, folder_of, is_blob_name
 from ipexctl.node.files import store
 from ipexctl.node.files.manifest import ManifestEntry, to_json

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, BinaryIO, Iterator, TypedDict
 
 from ipexctl.node.common.answer import FREE_SPACE_FIX, Action, AgentError, answer
 from ipexctl.node.common.clock import age_of
-from ipexctl.node.common.files import encode_name, explain_full_disk, free_space, home_of, sha256_of_open
+from ipexctl.node.common.files import encode_name, explain_full_disk, free_space, sha256_of_open
 from ipexctl.node.common.guarded_directory import (
     DirectoryChain,
     GuardedDirectory,
@@ -39,7 +39,7 @@ from ipexctl.node.common.guarded_directory import (
     check_name,
     open_file,
 )
-from ipexctl.node.common.home import check_above, check_home, make_home
+from ipexctl.node.common.home import check_above, check_home, home_of, make_home
 from ipexctl.node.common.home_entries import is_stored
 from ipexctl.node.common.hub_cache import CACHE, HF_HOME, HUB_CACHE
 from ipexctl.node.common.processes import is_partial_in_use

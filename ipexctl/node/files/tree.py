@@ -24,7 +24,6 @@ from ipexctl.node.common.clock import seconds_since
 from ipexctl.node.common.files import (
     decode_name,
     encode_name,
-    home_of,
     make_private_directory,
     read_json,
     remove_file,
@@ -32,7 +31,7 @@ from ipexctl.node.common.files import (
     write_json_atomically,
 )
 from ipexctl.node.common.guarded_directory import GuardedDirectory
-from ipexctl.node.common.home import make_home
+from ipexctl.node.common.home import home_of, make_home
 from ipexctl.node.common.home_entries import STATE_DIRECTORY
 from ipexctl.node.common.limits import TREE_LOCK
 from ipexctl.node.common.liveness import LEASE_LIMITS, RESERVED_FILE, liveness_of

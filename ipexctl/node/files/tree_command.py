@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, BinaryIO
 
 from ipexctl.node.common.answer import answer
-from ipexctl.node.common.files import home_of
+from ipexctl.node.common.home import home_of
 from ipexctl.node.files.tree import inspect, remove_job_files
 
 if TYPE_CHECKING:

@@ -19,8 +19,9 @@ import stat
 from typing import BinaryIO, Callable, Iterator, NoReturn
 
 from ipexctl.node.common.answer import AgentError, answer
-from ipexctl.node.common.files import decode_name, encode_name, home_of, write_json_atomically
+from ipexctl.node.common.files import decode_name, encode_name, write_json_atomically
 from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory, blocks_of, write_all
+from ipexctl.node.common.home import home_of
 from ipexctl.node.common.home_entries import STATE_DIRECTORY, is_stored
 from ipexctl.node.common.limits import UPLOAD_SILENCE
 from ipexctl.node.common.liveness import DAY

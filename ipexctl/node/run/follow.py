@@ -23,7 +23,7 @@ import time
 from typing import BinaryIO, Iterable, Iterator, Mapping, Sequence
 
 from ipexctl.node.common.answer import AgentError, Json, answer, emit_frames
-from ipexctl.node.common.files import RunReference, rundir_of
+from ipexctl.node.common.files import RunReference
 from ipexctl.node.common.frames import (
     SUFFIXES,
     Chunk,
@@ -36,6 +36,7 @@ from ipexctl.node.common.frames import (
     encode_note,
     encode_windows,
 )
+from ipexctl.node.common.home import rundir_of
 from ipexctl.node.common.processes import allow_many_files
 from ipexctl.node.run.output_filter import OutputFilter, start_of_last_lines
 from ipexctl.node.run.output_notes import NotesReader

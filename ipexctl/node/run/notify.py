@@ -23,14 +23,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.clock import wait_until
-from ipexctl.node.common.files import (
-    RunReference,
-    last_lines,
-    open_private,
-    read_json,
-    rundir_of,
-    write_json_atomically,
-)
+from ipexctl.node.common.files import RunReference, last_lines, open_private, read_json, write_json_atomically
+from ipexctl.node.common.home import rundir_of
 from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.json_records import decode
 

@@ -20,14 +20,9 @@ import time
 from typing import TypedDict
 
 from ipexctl.node.common.answer import AgentError, answer
-from ipexctl.node.common.files import (
-    disk_usage,
-    home_of,
-    read_json,
-    write_atomically,
-)
+from ipexctl.node.common.files import disk_usage, read_json, write_atomically
 from ipexctl.node.common.guarded_directory import GuardedDirectory
-from ipexctl.node.common.home import check_home, open_home
+from ipexctl.node.common.home import check_home, home_of, open_home
 from ipexctl.node.common.home_entries import REMOVED_RUN, is_run, list_names, release_trees
 from ipexctl.node.common.limits import PRUNE_LOCK
 from ipexctl.node.common.liveness import DAY, RESERVED_FILE, RETENTION_LIMITS, liveness_of

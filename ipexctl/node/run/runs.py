@@ -18,12 +18,8 @@ from typing import Sequence, TypedDict
 from ipexctl.node.common import batch_job
 from ipexctl.node.common.answer import AgentError, Json, answer, emit, emit_frames
 from ipexctl.node.common.clock import wait_until
-from ipexctl.node.common.files import (
-    RunReference,
-    home_of,
-    rundir_of,
-    write_json_atomically,
-)
+from ipexctl.node.common.files import RunReference, write_json_atomically
+from ipexctl.node.common.home import home_of, rundir_of
 from ipexctl.node.common.home_entries import release_trees
 from ipexctl.node.common.processes import ProcessIdentity, is_caught
 from ipexctl.node.common.queue_files import is_submitted

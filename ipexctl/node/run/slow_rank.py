@@ -17,7 +17,8 @@ import time
 from typing import Any, Collection, Iterator, Mapping
 
 from ipexctl.node.common.answer import Action, AgentError, Json, answer
-from ipexctl.node.common.files import RunReference, read_json, rundir_of
+from ipexctl.node.common.files import RunReference, read_json
+from ipexctl.node.common.home import rundir_of
 from ipexctl.node.common.processes import ProcessStat, all_processes, read_text
 from ipexctl.node.run.host_notes import HostProbe
 from ipexctl.node.run.replies import ProcessShare, SuspectLook

@@ -20,8 +20,9 @@ import struct
 from typing import Any, Generic, Iterator, Mapping, NamedTuple
 
 from ipexctl.node.common.answer import Json, answer, emit_frames
-from ipexctl.node.common.files import RunReference, open_private, remove_file, rundir_of
+from ipexctl.node.common.files import RunReference, open_private, remove_file
 from ipexctl.node.common.frames import WindowsFile, encode_windows
+from ipexctl.node.common.home import rundir_of
 from ipexctl.node.run.window_codec import HOST_WINDOWS, RANK_WINDOWS, HostRates, RankRates, Rates, WindowKind
 
 WINDOW = 10.0

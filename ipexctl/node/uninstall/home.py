@@ -17,8 +17,8 @@ from typing import BinaryIO, Iterator, Sequence, TypedDict
 from ipexctl.node.common.answer import Action, AgentError, answer
 from ipexctl.node.common.batch_job import is_finished
 from ipexctl.node.common.clock import age_of, seconds_since
-from ipexctl.node.common.files import disk_usage, encode_name, home_of, read_json
-from ipexctl.node.common.home import HOME_ENTRIES, MARK, HomeRefused, check_home, remove_mark
+from ipexctl.node.common.files import disk_usage, encode_name, read_json
+from ipexctl.node.common.home import HOME_ENTRIES, MARK, HomeRefused, check_home, home_of, remove_mark
 from ipexctl.node.common.home_entries import TREE, foreign_entries, is_results, is_run, is_tree, own_entries
 from ipexctl.node.common.liveness import REPORT_LIMITS, RESERVED_FILE, Liveness, liveness_of
 from ipexctl.node.common.processes import is_partial_in_use

@@ -47,7 +47,7 @@ from ipexctl.option_declaration import values_for_wrapper
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.fanout import fan_out, run_in_background
-from ipexctl.remote.home_script import home_refusal, use_home_or_fail
+from ipexctl.remote.home_script import home_refusal, use_home_or_fail, walk_to
 from ipexctl.remote.node_call import agent_zip, call_line, script_text
 from ipexctl.remote.outcome import AgentEnded, Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.program_errors import explain_stderr
@@ -150,7 +150,7 @@ class LaunchRecords:
         rundir = shlex.quote(self.record.rundir)
         # Bytecode that a rank's Python adds is private, too.
         # No program is started where another account can change it, and no run is made among files of others.
-        script = use_home_or_fail(self.record.home)
+        script = use_home_or_fail(self.record.home, "runs")
         # In a subshell: the supervisor, and with it the ranks of node0, keep the umask of the login.
         caches = " ".join(f"{rundir}/{directory}/__pycache__" for directory in self._of_python)
         script += f"(umask 077; mkdir -p {caches} && {source} tar -xpof - -C {rundir} || exit 1\n"
@@ -277,7 +277,7 @@ class Launch:
         keep = f"find {rundir} -mindepth 1 -maxdepth 1 ! -name {DIRECTORY} -exec rm -rf {{}} +"
         again = f"if [ -e {rundir}/{DIRECTORY}/again ]; then rm -f {rundir}/job.json"
         line = f"{again}; elif [ -d {rundir}/{DIRECTORY} ]; then {keep}; else rm -rf {rundir}; fi"
-        return clean_up(firsts, line, self._pool)
+        return clean_up(firsts, walk_to(self._record.rundir) + line, self._pool)
 
     def _call_supervisor(self) -> Reply:
         """Unpack node0's files and start the supervisor; returns when `follow` or `leave` ends it."""

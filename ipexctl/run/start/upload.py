@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.remote.fanout import run_in_background
+from ipexctl.remote.home_script import walk_to
 from ipexctl.run.registry import RunRegistry, abandoned_runs
 from ipexctl.run.start.begin import clean_up
 from ipexctl.run.start.preflight.checkpoint import check_synced_path, check_unsynced_path, first_link
@@ -103,7 +104,7 @@ def release_tree(
     """Remove the run's leases; returns the hosts that still have them."""
     wait((query,))  # it may still ask for a lease
     home = shlex.quote(spec.home.removeprefix("~/"))  # sessions start in the home directory
-    return clean_up(hosts, f"rm -f {home}/code/*/.ipexctl/leases/{lease}", pool)
+    return clean_up(hosts, f"{walk_to(f'{spec.home}/code')}rm -f {home}/code/*/.ipexctl/leases/{lease}", pool)
 
 
 def _shown_before(project: Project) -> Sequence[str]:

@@ -4,6 +4,7 @@ has_line() { # pattern, file: whether it is regular and has such a line in its b
 
 # HOME/ssh may have files that trust did not write: a user's key or config is neither used nor changed.
 check_ssh() { # the directory ssh of a home
+    if ! walk "$1" end; then home_problem=above home_detail=$walk_detail && return 1; fi
     [ -d "$1" ] || return 0
     if [ -e "$1/config" ] || [ -h "$1/config" ]; then
         # shellcheck disable=SC2016 # it is the text of a comment

@@ -96,11 +96,13 @@ if [ -n "$2" ]; then
         tell home.problem "$home_problem"
         tell home.detail "$home_detail"
     }
-    [ ! -d "$ipexctl_home/ssh" ] || tell dir "$(ls -ldn "$ipexctl_home/ssh/.")"
-    if [ -z "$home_problem" ] && [ -e "$ipexctl_home/ssh/id_ed25519" ]; then
-        tell key "$(ssh-keygen -y -P '' -f "$ipexctl_home/ssh/id_ed25519" 2>/dev/null </dev/null)"
+    if [ -z "$home_problem" ]; then
+        [ ! -d "$ipexctl_home/ssh" ] || tell dir "$(ls -ldn "$ipexctl_home/ssh/.")"
+        if [ -e "$ipexctl_home/ssh/id_ed25519" ]; then
+            tell key "$(ssh-keygen -y -P '' -f "$ipexctl_home/ssh/id_ed25519" 2>/dev/null </dev/null)"
+        fi
+        file config "$ipexctl_home/ssh/config"
+        file known_hosts "$ipexctl_home/ssh/known_hosts"
     fi
-    file config "$ipexctl_home/ssh/config"
-    file known_hosts "$ipexctl_home/ssh/known_hosts"
 fi
 tell end ok

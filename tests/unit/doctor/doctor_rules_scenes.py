@@ -71,6 +71,7 @@ HOST: Final[Mapping[str, Scene]] = {
     "home.full": lambda: changed(home=home(free=200 * MB)),
     "home.small": lambda: alone(recorded("alpine-musl")),
     "home.inodes": lambda: changed(home=home(inodes_free=20_000)),
+    "home.exposed": lambda: changed(home={"exposed": "/data can be changed by every account (uid 0, drwxrwxrwx)"}),
     "home.read_only": lambda: changed(home=home(mount=Mount("/", "ext4", "/dev/sda1", options=("ro",)))),
     "home.noexec": lambda: changed(home=home(noexec=True)),
     "tmp.small": lambda: changed(tmp=disk("/tmp", free=100 * MB)),

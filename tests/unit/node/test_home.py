@@ -193,7 +193,8 @@ def test_no_other_account_can_exchange_a_home(
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a directory to another account")
 def test_a_group_may_write_above_a_home_only_if_it_is_the_accounts_own(tmp_path: Path, decide: Decide) -> None:
     above = at_once(tmp_path / "above", mode=0o775)
-    assert decide(above / "h") == "ok", "root's own group, as with the umask 002"
+    shows_lists = decide is not WAYS.get("busybox")  # its ls shows no access control list
+    assert decide(above / "h") == ("ok" if shows_lists else "above"), "root's own group, as with the umask 002"
     os.chown(above, 0, OTHER)
     assert decide(above / "i") == "above"
 

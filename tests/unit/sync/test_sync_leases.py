@@ -227,7 +227,7 @@ def _counted(real):
             _os.kill(_os.getpid(), 9)
         return real(*args, **more)
     return call
-if _sys.argv[3].startswith("files.tree_"):
+if _sys.argv[4].startswith("files.tree_"):
     for _name in ("replace", "rename", "unlink", "rmdir", "mkdir", "chmod", "symlink"):
         setattr(_os, _name, _counted(getattr(_os, _name)))
 """

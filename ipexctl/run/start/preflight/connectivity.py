@@ -26,6 +26,7 @@ from ipexctl.node.common.job import CONNECTIVITY_FILE, ConnectivityRecord
 from ipexctl.node.common.json_parser import parse_object
 from ipexctl.node.network.replies import NodeResult
 from ipexctl.remote.command import Command, login_line
+from ipexctl.remote.home_script import walk_to
 from ipexctl.remote.node_call import call, script_text
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import Reply
@@ -73,7 +74,8 @@ class Node0Files:
 def read_node0(session: Session, home: str, cancel: Cancel) -> Node0Files:
     """One round trip; `home` may begin with `~/`."""
     directory = shlex.quote(home.removeprefix("~/"))  # sessions start in the home directory
-    script = f"cat -- {directory}/ssh/config 2>/dev/null; echo; echo {shlex.quote(_MARK)}\n"
+    script = walk_to(f"{home}/ssh") + walk_to(f"{home}/runs")
+    script += f"cat -- {directory}/ssh/config 2>/dev/null; echo; echo {shlex.quote(_MARK)}\n"
     script += f"cat -- /proc/uptime {directory}/runs/{CONNECTIVITY_FILE} 2>/dev/null\nexit 0"
     result = capture(session, Command(script, "read node0's files"), timeout=30, cancel=cancel)
     return parse_node0(result.stdout.decode(errors="replace"))

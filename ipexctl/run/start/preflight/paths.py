@@ -24,9 +24,8 @@ from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.request import RankEnv
 from ipexctl.limits import PATHS_CHECK
 from ipexctl.node.common.json_parser import JsonError, parse_object
-from ipexctl.remote.command import Command
-from ipexctl.remote.home_script import home_functions
-from ipexctl.remote.node_call import script_text
+from ipexctl.remote.command import Command, shell_text
+from ipexctl.remote.node_call import WALK, script_text
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.remote.session import Session, capture
@@ -174,10 +173,9 @@ def check_paths(
         tests.append(f"! [ -r {shlex.quote(setvars)} ] || echo setvars")
     executed = {"--no-sync": unsynced, "--setup": spec.setup or "", "--python": spec.python or ""}
     if any(executed.values()):
-        tests.append(home_functions())
+        tests.append(shell_text(WALK))
     tests += [
-        f"check_above {shlex.quote(path)} || printf 'exposed %s\\t%s\\n' {shlex.quote(f'{option} {path}')} "
-        '"$home_detail"'
+        f"walk {shlex.quote(path)} || printf 'exposed %s\\t%s\\n' {shlex.quote(f'{option} {path}')} \"$walk_detail\""
         for option, path in executed.items()
         if path
     ]

@@ -1,0 +1,363 @@
+"""Decides whose place a path is, by entering it from `/` part by part, before anything there is used.
+
+A text goes in; an open descriptor comes out, or a `Refused`. `own` is the rule of a home and what is below it: nobody
+else can change what such a path leads to, now or later, so a process that has entered it once may use its name. `named`
+is that of a path that the user typed for data: others may write on the way, so only the descriptor counts. Under both
+a link counts only if it belongs to this account or root. `remote/walk.sh` is `own` for sh; docs/security.md has both.
+The agent's boot program runs this text before it can import anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import struct
+from typing import Any, Callable, Iterator, NamedTuple, Optional, Tuple
+
+_ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
+_MAX_LINKS = 40
+
+
+class PathPart(NamedTuple):
+    """A part of the way."""
+
+    path: str
+    status: Any
+    uids: frozenset[int]
+    """The accounts whose things count: this one and root."""
+    writers: Callable[[], str]
+    """Who else may write in it: others, group or acl; empty if nobody may."""
+
+    @property
+    def is_own(self) -> bool:
+        return self.status.st_uid in self.uids
+
+
+Problem = Optional[Tuple[str, PathPart]]
+Rule = Callable[[PathPart, Optional[PathPart], bool], Problem]
+"""Gets a directory, the next part of the way, None if that is missing, and whether the way ends there. Pure."""
+
+
+def own(above: PathPart, below: PathPart | None, is_end: bool) -> Problem:
+    if problem := own_above(above, below, is_end):
+        return problem
+    if below is None or not is_end:
+        return None
+    kind = below.writers() if below.is_own else "owner"
+    return (kind, below) if kind else None
+
+
+def own_above(above: PathPart, below: PathPart | None, is_end: bool) -> Problem:  # noqa: ARG001
+    """For a home: other rules hold for the directory itself (`home.py`)."""
+    if below is not None and stat.S_ISLNK(below.status.st_mode) and not below.is_own:
+        return "link", below
+    if below is not None and "\n" in below.path:
+        return "newline", below  # sh can't tell where it ends
+    if not above.is_own:
+        return "owner", above
+    if above.status.st_mode & stat.S_ISVTX and (below is None or below.is_own):
+        return None  # others can't exchange the entry
+    kind = above.writers()
+    return (kind, above) if kind else None
+
+
+def named(above: PathPart, below: PathPart | None, is_end: bool) -> Problem:
+    if below is None:
+        return None
+    kind = stat.S_IFMT(below.status.st_mode)
+    if kind == stat.S_IFLNK and not below.is_own:
+        return "link", below
+    if kind == stat.S_IFDIR and not below.is_own and above.status.st_mode & stat.S_IWOTH:
+        return "planted", below
+    return check_entry(above, below) if is_end else None
+
+
+def check_entry(above: PathPart, below: PathPart) -> Problem:
+    """What is at the end of a named path, or below it: another account's is not read, replaced or sent."""
+    kind = stat.S_IFMT(below.status.st_mode)
+    if not below.is_own and kind != stat.S_IFCHR:
+        return "owner", below
+    if kind == stat.S_IFREG and below.status.st_nlink > 1 and (not above.is_own or above.writers()):
+        return "names", below  # others may have chosen with it which file that is
+    return None
+
+
+OnLink = Callable[[str, str], None]
+
+
+class Refused(Exception):
+    """Another account has a hand in the path."""
+
+    def __init__(self, kind: str, path: str, uid: int = -1, mode: int = 0) -> None:
+        self.kind, self.path, self.uid = kind, path, uid
+        what = {
+            "link": f"is a link of another account (uid {uid})",
+            "owner": f"belongs to another account (uid {uid})",
+            "others": f"can be changed by every account (uid {uid}, mode {mode:o})",
+            "group": f"can be changed by others of its group (uid {uid}, mode {mode:o})",
+            "acl": f"can be changed by others, as its access control list says (uid {uid}, mode {mode:o})",
+            "planted": f"belongs to another account (uid {uid}), and everybody could have made it there",
+            "names": "is a file with another name elsewhere (a hard link)",
+            "exchanged": "was exchanged while it was opened",
+            "newline": "has a newline in its name",
+            "outside": "leads out of the directory",
+        }[kind]
+        squashed = ": a file server gives this uid to root's files" if uid == 65534 and not os.geteuid() else ""
+        super().__init__(f"{path} {what}{squashed}")
+
+
+class Place(NamedTuple):
+    """The end of a path, as it was entered."""
+
+    number: int
+    """Descriptor of the end if it is a directory, else of the directory that it is in."""
+    path: str
+    """Of the end, without links."""
+    name: str
+    """Of the end in that directory, empty if it is a directory; several parts if directories are missing."""
+    status: os.stat_result | None
+    """None if there is no end."""
+    made: tuple[str, ...]
+    """The directories that this call has made."""
+
+    def __enter__(self) -> Place:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.number)
+
+    def open_end(self, flags: int) -> int:
+        """Open the end for use. Raises a Refused if it is not what was judged."""
+        number = os.open(self.name or ".", flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.number)
+        if self.status is not None and os.path.samestat(os.fstat(number), self.status):
+            return number
+        os.close(number)
+        raise Refused("exchanged", self.path)
+
+
+def enter(
+    path: str,
+    rule: Rule,
+    *,
+    make: bool = False,
+    is_file: bool = False,
+    mode: int = 0o777,
+    uids: frozenset[int] = frozenset(),
+    on_link: OnLink | None = None,
+    inside: os.stat_result | None = None,
+) -> Place:
+    """Enter an absolute path. Raises a Refused, or an OSError with the path so far.
+
+    With `make`, missing directories are made, but not the end if `is_file`. `on_link` gets each link and its target,
+    and may raise. `inside`: a directory through which the way must lead.
+    """
+    way = _Way(rule, uids or frozenset((0, os.geteuid())))
+    try:
+        place = way.enter(path, mode if make else None, is_file, on_link)
+        if inside is not None and not any(os.path.samestat(inside, entry.status) for _, entry in way.entered):
+            raise Refused("outside", place.path)
+        way.entered.pop()
+        return place
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, way.here) from None
+    finally:
+        way.leave(0)
+
+
+class _Way:
+    def __init__(self, rule: Rule, uids: frozenset[int]) -> None:
+        self.here = "/"
+        self.entered: list[tuple[int, PathPart]] = []
+        """The directories from `/` on: `..` leads back to the one that was entered, wherever it has been moved."""
+        self._rule, self._uids = rule, uids
+        self._made: list[str] = []
+        self.entered.append(self._entry(os.open("/", _ENTER | os.O_DIRECTORY)))
+
+    def enter(self, path: str, mode: int | None, is_file: bool, on_link: OnLink | None) -> Place:
+        pending, links = _parts(path), 0
+        while pending:
+            part = pending.pop()
+            if part == "..":
+                self.leave(max(1, len(self.entered) - 1))
+                continue
+            number, above = self.entered[-1]
+            self.here = f"{above.path.rstrip('/')}/{part}"
+            below = self._look(part, number, mode if pending or not is_file else None)
+            self._judge(above, below, is_end=not pending)
+            if below is None:
+                if ".." in pending:
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+                rest = "/".join([part, *reversed(pending)])
+                return Place(number, f"{above.path.rstrip('/')}/{rest}", rest, None, tuple(self._made))
+            if stat.S_ISDIR(below.status.st_mode):
+                continue
+            target = self._read_link(part, number) if stat.S_ISLNK(below.status.st_mode) else ""
+            self.leave(len(self.entered) - 1)
+            if not target:
+                if pending:
+                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+                return Place(number, self.here, part, below.status, tuple(self._made))
+            links += 1
+            if links > _MAX_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            if on_link is not None:
+                on_link(self.here, target)
+            if target.startswith("/"):
+                self.leave(1)
+            pending += _parts(target)
+        number, entry = self.entered[-1]
+        return Place(number, entry.path, "", entry.status, tuple(self._made))
+
+    def leave(self, depth: int) -> None:
+        while len(self.entered) > depth:
+            number, _ = self.entered.pop()
+            if number != _NO_DESCRIPTOR:
+                os.close(number)
+
+    def _look(self, part: str, above: int, mode: int | None) -> PathPart | None:
+        """The entry of that name, which is entered, made with `mode` if it is missing; None without one."""
+        for is_first in (True, False):
+            try:
+                self.entered.append(self._entry(_open(part, above), part, above))
+                return self.entered[-1][1]
+            except FileNotFoundError:
+                if mode is None or not is_first:
+                    break
+            with contextlib.suppress(FileExistsError):  # another process may have made it meanwhile
+                os.mkdir(part, mode, dir_fd=above)
+                self._made.append(self.here)
+        return None
+
+    def _entry(self, number: int, part: str = "", above: int = -1) -> tuple[int, PathPart]:
+        is_open = number != _NO_DESCRIPTOR
+        status = os.fstat(number) if is_open else os.stat(part, dir_fd=above, follow_symlinks=False)
+        return number, PathPart(self.here, status, self._uids, lambda: others_may_write(number, status, self._uids))
+
+    def _judge(self, above: PathPart, below: PathPart | None, *, is_end: bool) -> None:
+        if problem := self._rule(above, below, is_end):
+            kind, entry = problem
+            raise Refused(kind, entry.path, entry.status.st_uid, stat.S_IMODE(entry.status.st_mode))
+
+    def _read_link(self, part: str, above: int) -> str:
+        """The target of the link that was judged, whatever has its name by then."""
+        number, link = self.entered[-1]
+        if number != _NO_DESCRIPTOR:
+            return os.readlink("", dir_fd=number)
+        target = os.readlink(part, dir_fd=above)
+        after = os.stat(part, dir_fd=above, follow_symlinks=False)
+        if os.path.samestat(link.status, after) and link.status.st_ctime_ns == after.st_ctime_ns:
+            return target
+        raise Refused("exchanged", self.here)
+
+
+_NO_DESCRIPTOR = -1
+
+
+def _parts(path: str) -> list[str]:
+    """The last one first."""
+    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
+
+
+def _open(part: str, above: int) -> int:
+    """A descriptor of an entry; `_NO_DESCRIPTOR` of a link or a file where there is no O_PATH, as on macOS.
+
+    O_DIRECTORY lets an automounter mount what has that name.
+    """
+    try:
+        return os.open(part, _ENTER | os.O_DIRECTORY, dir_fd=above)
+    except OSError as error:
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+            raise
+    return os.open(part, _ENTER, dir_fd=above) if hasattr(os, "O_PATH") else _NO_DESCRIPTOR
+
+
+_ACL_USER, _ACL_OWNING_GROUP, _ACL_GROUP, _ACL_MASK = 2, 4, 8, 16
+_NFS4_MAY_CHANGE = 0x2 | 0x4 | 0x40 | 0x40000 | 0x80000
+"""Write, append, delete a child, change the list, take ownership."""
+
+
+def others_may_write(number: int, status: Any, uids: frozenset[int]) -> str:
+    """Who else may write in what is open: others, group or acl; empty if nobody may."""
+    if status.st_mode & stat.S_IWOTH:
+        return "others"
+    if not status.st_mode & stat.S_IWGRP:
+        return ""  # with an access control list, these bits are its mask
+    posix, nfs4 = (_attribute(number, f"system.{name}") for name in ("posix_acl_access", "nfs4_acl"))
+    return judge_lists(posix, nfs4, status.st_gid, lambda gid: gid in private_groups(uids), uids)
+
+
+def _attribute(number: int, name: str) -> bytes | None:
+    """None if there is none; empty, which no list is, if it can't be read."""
+    if not hasattr(os, "getxattr"):  # macOS
+        return None
+    try:
+        return os.getxattr(f"/proc/self/fd/{number}", name)  # fgetxattr takes no descriptor of O_PATH
+    except OSError as error:
+        return None if error.errno in (errno.ENODATA, errno.EOPNOTSUPP) else b""
+
+
+def judge_lists(
+    posix: bytes | None, nfs4: bytes | None, gid: int, is_private: Callable[[int], bool], uids: frozenset[int]
+) -> str:
+    """Who else may write where the mode lets the group write. Pure. What can't be parsed lets others."""
+    group_may_write = True
+    try:
+        if posix is not None:
+            entries = list(struct.iter_unpack("<HHI", posix[4:])) if posix[:4] == b"\2\0\0\0" else [(_ACL_GROUP, 7, -1)]
+            mask = min([perm for tag, perm, _ in entries if tag == _ACL_MASK], default=7)
+            may_write = [(tag, name) for tag, perm, name in entries if perm & mask & 2]
+            if any(
+                (tag == _ACL_USER and name not in uids) or (tag == _ACL_GROUP and not is_private(name))
+                for tag, name in may_write
+            ):
+                return "acl"
+            group_may_write = any(tag == _ACL_OWNING_GROUP for tag, _ in may_write)
+        if nfs4 is not None and any(
+            kind == 0 and mask & _NFS4_MAY_CHANGE and who not in (b"OWNER@", b"GROUP@", b"EVERYONE@")
+            for kind, mask, who in _nfs4_entries(nfs4)
+        ):
+            return "acl"
+    except (struct.error, ValueError):
+        return "acl"
+    return "group" if group_may_write and not is_private(gid) else ""
+
+
+def _nfs4_entries(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    (count,), at = struct.unpack_from(">I", data), 4
+    for _ in range(count):
+        kind, _, mask, size = struct.unpack_from(">4I", data, at)
+        yield kind, mask, struct.unpack_from(f"{size}s", data, at + 16)[0]
+        at += 16 + (size + 3) // 4 * 4
+
+
+_private: dict[frozenset[int], frozenset[int]] = {}
+
+
+def private_groups(uids: frozenset[int]) -> frozenset[int]:
+    """The groups that are one of these accounts' alone. To list all accounts may take seconds: once a process."""
+    if uids not in _private:
+        import grp
+        import pwd
+
+        found, accounts = set(), pwd.getpwall()
+        for uid in uids:
+            try:
+                owner = pwd.getpwuid(uid)
+                group = grp.getgrgid(owner.pw_gid)
+            except KeyError:  # an account without a name, as in containers, has no group of its own
+                continue
+            others = [account for account in accounts if account.pw_gid == group.gr_gid and account.pw_uid != uid]
+            if is_private_group(group.gr_name, group.gr_mem, owner.pw_name, len(others)):
+                found.add(group.gr_gid)
+        _private[uids] = frozenset(found)
+    return _private[uids]
+
+
+def is_private_group(name: str, members: list[str], owner: str, others: int) -> bool:
+    """Whether an account's primary group is nobody else's. Pure. `others`: accounts with the same primary group.
+
+    Its name counts, as a directory service need not list its accounts, and `users` would look empty.
+    """
+    return name == owner and set(members) <= {owner} and not others
