@@ -1,96 +1,86 @@
-"""Opens the place that a call names for its output, as FILE of `--summary` or DEST of `fetch`: whose links lead there.
+"""Opens the place that a call names for its output, as FILE of `--summary` or DEST of `fetch`.
 
-In comes a path that the user typed; out comes a descriptor of the file or the directory, or a UserError. The rule for
-links is that of `--checkpoint`. In a directory with the sticky bit, as /tmp, nothing is written to a file of another
-account, or to one with a second name: that account could read it, or has chosen which file that is.
+In comes a path that the user typed; out comes a descriptor of the file or the directory, or a UserError. Whose place it
+may be, `node/common/walk.py` decides.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import stat
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.guarded_directory import GuardedDirectory, is_of_stranger, resolve_links
+from ipexctl.node.common.guarded_directory import GuardedDirectory, enter_named
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ipexctl.node.common.walk import Place
+
 _FIX: Final = "name a place in a directory of your own"
-
-
-def is_strangers_file(status: os.stat_result, directory: os.stat_result) -> bool:
-    """Whether a file of a directory with the sticky bit is of another account, or has a name elsewhere."""
-    if not directory.st_mode & stat.S_ISVTX or stat.S_ISCHR(status.st_mode):
-        return False
-    return is_of_stranger(status, directory) or (stat.S_ISREG(status.st_mode) and status.st_nlink > 1)
-
-
-def resolve_named(path: Path | str) -> str:
-    """The path without links, also if its end does not exist. Raises an OSError, or a UserError for a refused link."""
-    try:
-        return resolve_links(os.path.join(os.getcwd(), path), _FIX)
-    except AgentError as error:
-        raise UserError(error.reason, fix=error.fix) from None
+_STREAMS: Final = {"/dev/stdout": 1, "/dev/stderr": 2}
 
 
 def open_named_file(path: Path | str) -> int:
     """Open a file to write, as the shell's `>`: its content is gone. Raises an OSError or a UserError."""
-    resolved = resolve_named(path)
-    if _is_in_proc(resolved):  # /dev/stdout
-        return os.open(resolved, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
-    with _open_directory(os.path.dirname(resolved)) as directory:
-        name = os.fsencode(os.path.basename(resolved))
-        if (status := directory.status_of(name)) is None:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            return os.open(name, flags, 0o666, dir_fd=directory.number)
-        _check_file(resolved, status, directory)  # before it is opened, as to open a pipe may never end
-        number = os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory.number)
-        try:
-            _check_file(resolved, os.fstat(number), directory)
-            if stat.S_ISREG(status.st_mode):
-                os.ftruncate(number, 0)
-        except BaseException:
-            os.close(number)
-            raise
+    if (number := _open_stream(path)) is not None:
         return number
+    with _enter(path, is_file=True) as place:
+        if not place.name:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), place.path)
+        if "/" in place.name:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place.path)
+        if place.status is None:
+            return os.open(place.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=place.number)
+        number = place.open_end(os.O_WRONLY)
+        if stat.S_ISREG(place.status.st_mode):
+            os.ftruncate(number, 0)
+        return number
+
+
+def write_named_file(path: Path | str, content: bytes, mode: int, *, make: bool = False) -> str | None:
+    """Replace a file, which is complete or as before; returns the topmost path that was not there. Raises an OSError or
+    a UserError."""
+    with _enter(path, make=make, is_file=True) as place:
+        if not place.name or "/" in place.name:
+            number = errno.ENOENT if place.name else errno.EISDIR
+            raise OSError(number, os.strerror(number), place.path)
+        directory = GuardedDirectory.of(place)
+        directory.write(os.fsencode(place.name), [content], mode)
+        return next(iter(place.made), place.path if place.status is None else None)
 
 
 def check_named_file(path: Path | str) -> None:
     """Raise what `open_named_file` would raise because of another account."""
-    resolved = resolve_named(path)
-    if not _is_in_proc(resolved):
-        with _open_directory(os.path.dirname(resolved)) as directory:
-            if (status := directory.status_of(os.fsencode(os.path.basename(resolved)))) is not None:
-                _check_file(resolved, status, directory)
+    if _open_stream(path, opens=False) is None:
+        _enter(path, is_file=True).__exit__()
 
 
-def open_named_directory(path: Path | str, *, make: bool = False) -> GuardedDirectory:
-    """Open a directory; with `make`, missing ones are made. Raises an OSError or a UserError."""
-    resolved = resolve_named(path)
-    with _open_directory(resolved, make=make) as found, _open_directory(os.path.dirname(resolved)) as above:
-        if above.status().st_mode & stat.S_ISVTX and is_of_stranger(found.status(), above.status()):
-            uid = found.status().st_uid
-            raise UserError(f"{resolved} is a directory of another account (uid {uid})", fix=_FIX)
-        return GuardedDirectory(os.dup(found.number), found.path)
+def open_named_directory(path: Path | str, *, make: bool = False) -> tuple[GuardedDirectory, tuple[str, ...]]:
+    """Open a directory, and say which were made for it, the upper ones first. Raises an OSError or a UserError."""
+    place = _enter(path, make=make)
+    if place.name:
+        os.close(place.number)
+        number = errno.ENOENT if place.status is None else errno.ENOTDIR
+        raise OSError(number, os.strerror(number), place.path)
+    return GuardedDirectory(place.number, place.path), place.made
 
 
-def _open_directory(path: str, *, make: bool = False) -> GuardedDirectory:
+def _enter(path: Path | str, *, make: bool = False, is_file: bool = False) -> Place:
     try:
-        return GuardedDirectory.open(path, make=make)
+        return enter_named(os.path.join(os.getcwd(), path), _FIX, make=make, is_file=is_file)
     except AgentError as error:
         raise UserError(error.reason, fix=error.fix) from None
 
 
-def _check_file(path: str, status: os.stat_result, directory: GuardedDirectory) -> None:
-    if not is_strangers_file(status, directory.status()):
-        return
-    if is_of_stranger(status, directory.status()):
-        raise UserError(f"{path} is a file of another account (uid {status.st_uid})", fix=_FIX)
-    raise UserError(f"{path} is a file with another name elsewhere (a hard link)", fix=_FIX)
-
-
-def _is_in_proc(path: str) -> bool:
-    return path.startswith("/proc/")
+def _open_stream(path: Path | str, *, opens: bool = True) -> int | None:
+    """An open file of this process, which has no place; None for any other path."""
+    text = os.fspath(path)
+    number = _STREAMS.get(text)
+    if found := re.fullmatch(r"/(?:dev|proc/self)/fd/([0-9]{1,7})", text):
+        number = int(found[1])
+    return number if number is None or not opens else os.dup(number)

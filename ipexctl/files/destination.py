@@ -3,8 +3,8 @@
 In come the entries and bytes that `receiver.py` has from a host; out go files, directories and links below DEST, and
 for each file the part that is missing (`MissingPart`), by a pure rule (`choose_transfer`). A part that has arrived
 stays for the next call. The rules: every name is taken from a directory that is held open, and no link is followed:
-nothing is written outside; where another account may write, too, as in /tmp, nothing of it is taken for a part or for
-a file that is there already, and its directories are not written into; modes are those of the host without what the
+nothing is written outside; what another account has put there is not taken for a part, not written into and not
+replaced; modes are those of the host without what the
 caller's umask takes away, as with cp and rsync. For a run that goes on, a file that has grown on the host grows here,
 in its place, as a program may hold it open.
 """
@@ -20,19 +20,17 @@ import re
 import stat
 import zlib
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from ipexctl.errors import UserError
 from ipexctl.files.file_names import NameRules, find_equal, rules_of
 from ipexctl.hosts.names import quoted
-from ipexctl.named_paths import is_strangers_file, open_named_directory
+from ipexctl.named_paths import open_named_directory
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.files import decode_name, encode_name
 from ipexctl.node.common.guarded_directory import (
     DirectoryChain,
     GuardedDirectory,
-    is_of_stranger,
     set_attributes,
     write_all,
 )
@@ -108,16 +106,15 @@ class Destination:
         self._made: tuple[str, ...] | None = None
         """The directory that was created last: it was empty."""
         self._file: _OpenFile | None = None
-        top = first_missing(root)
-        self.created: list[str] = [] if top is None else [top]
-        """Absolute paths that did not exist before; nothing below a created directory."""
-        self._new: set[tuple[str, ...]] = set() if top is None else {()}
         try:
-            self._top = open_named_directory(root, make=True)
+            self._top, self._made_above = open_named_directory(root, make=True)
         except OSError as error:
             raise HostError(f"{root} on this machine can't be written to: {error.strerror or error}") from None
         except UserError as error:
             raise HostError(str(error), error.fix) from None
+        self.created: list[str] = list(self._made_above[:1])
+        """Absolute paths that did not exist before; nothing below a created directory."""
+        self._new: set[tuple[str, ...]] = {()} if self._made_above else set()
         self._opened = DirectoryChain(self._top, self._open_below)
 
     def find_equal(self, paths: Mapping[int, str]) -> dict[int, str]:
@@ -134,8 +131,7 @@ class Destination:
 
         Each is found from the one below it, whatever their paths lead to by now.
         """
-        here = os.path.abspath(self.root)
-        names = Path(here).relative_to(os.path.dirname(self.created[0])).parts if () in self._new else ()
+        names = [os.path.basename(path) for path in self._made_above]
         with contextlib.ExitStack() as held, contextlib.suppress(OSError):  # not empty
             below = self._top
             for name in map(os.fsencode, reversed(names)):
@@ -170,8 +166,7 @@ class Destination:
             there = directory.status_of(name)
             if there is not None and stat.S_ISDIR(there.st_mode):
                 raise WriteRefused("there is a directory of that name on the control machine; move it away")
-            if there is not None and not _can_replace(there, directory.status()):
-                raise WriteRefused(f"there is a file of another account (uid {there.st_uid}) of that name; {_OWN_DEST}")
+            _check_owner(directory, name, there)
             if entry.kind == "l":
                 self._create_link(directory, name, entry)
                 return None
@@ -303,7 +298,7 @@ class Destination:
     def _missing_part(
         self, directory: GuardedDirectory, name: bytes, there: os.stat_result | None, entry: ManifestEntry
     ) -> MissingPart | None:
-        is_file = there is not None and stat.S_ISREG(there.st_mode) and not _is_strangers(there, directory.status())
+        is_file = there is not None and stat.S_ISREG(there.st_mode)
         known = _LocalFile(there.st_size, there.st_mtime_ns) if is_file and there is not None else None
         part = directory.status_of(_part(name))
         part_size = part.st_size if part is not None and _is_own(part) else 0
@@ -351,7 +346,7 @@ class Destination:
 
     def _create_link(self, directory: GuardedDirectory, name: bytes, entry: ManifestEntry) -> None:
         target, there = encode_name(entry.content), directory.status_of(name)
-        if there is not None and not _is_strangers(there, directory.status()):
+        if there is not None:
             with contextlib.suppress(OSError):
                 if os.readlink(name, dir_fd=directory.number) == target:
                     return
@@ -387,11 +382,12 @@ class Destination:
             raise WriteRefused(f"{here} is a link{_NO_DIRECTORY}") from None
         except NotADirectoryError:
             raise WriteRefused(f"{here} is a file{_NO_DIRECTORY}") from None
-        status, status_above = directory.status(), above.status()
-        if status_above.st_mode & stat.S_ISVTX and is_of_stranger(status, status_above):
+        try:
+            _check_owner(above, names[-1], directory.status())
+        except WriteRefused:
             directory.close()
-            raise WriteRefused(f"{here} is a directory of another account (uid {status.st_uid}); {_OWN_DEST}")
-        mode = stat.S_IMODE(status.st_mode)
+            raise
+        mode = stat.S_IMODE(directory.status().st_mode)
         if mode & 0o700 != 0o700:
             with contextlib.suppress(OSError):
                 directory.set_mode(mode | 0o700)
@@ -464,14 +460,11 @@ def _is_own(status: os.stat_result) -> bool:
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and status.st_nlink == 1
 
 
-def _is_strangers(status: os.stat_result, directory: os.stat_result) -> bool:
-    """Whether what has the name already may be of an account that neither owns the directory nor is root."""
-    return is_of_stranger(status, directory) or is_strangers_file(status, directory)
-
-
-def _can_replace(status: os.stat_result, directory: os.stat_result) -> bool:
-    """Whether the sticky bit of the directory, if any, lets this account replace that file."""
-    return not directory.st_mode & stat.S_ISVTX or os.geteuid() in (0, status.st_uid, directory.st_uid)
+def _check_owner(directory: GuardedDirectory, name: bytes, status: os.stat_result | None) -> None:
+    try:
+        directory.check_entry(name, status, _OWN_DEST)
+    except AgentError as error:
+        raise WriteRefused(f"{error.reason}; {error.fix}") from None
 
 
 def read_umask() -> int:
@@ -483,14 +476,6 @@ def read_umask() -> int:
     umask = os.umask(0o077)
     os.umask(umask)
     return umask
-
-
-def first_missing(path: str) -> str | None:
-    """The topmost directory of a path that does not exist; None if all of it exists."""
-    path, missing = os.path.abspath(path), None
-    while not os.path.lexists(path):
-        path, missing = os.path.dirname(path), path
-    return missing
 
 
 def _is_free(number: int) -> bool:

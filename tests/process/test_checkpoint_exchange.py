@@ -108,7 +108,7 @@ def test_unreadable_directory_is_an_error_if_it_had_files(tmp_path: Path, monkey
     closed.mkdir(parents=True)
 
     def refuse(path: str) -> object:
-        if os.fspath(path) == str(closed):
+        if os.path.realpath(path) == str(closed):
             raise PermissionError(errno.EACCES, "Permission denied", path)
         return scandir(path)
 

@@ -221,26 +221,39 @@ def test_failed_exchange_removes_nothing_that_was_set_aside(three: Training) -> 
     assert [three.aside_files(name) for name in three.names] == [set()] * 3
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
+@pytest.fixture(params=["disk"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """A filesystem of its own, of 4 MB."""
-    path = tmp_path / "disk"
-    path.mkdir()
+    path: Path = tmp_path / request.param
+    path.mkdir(parents=True)
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", path], check=False).returncode:
         pytest.skip("no filesystem can be mounted here")
     yield path
     subprocess.run(["umount", "-l", path], check=True)
 
 
+def put_on_disks(hosts: Training, name: str) -> None:
+    """The checkpoint is on each host the same link, to a directory that only on node2 is on another disk."""
+    for host in hosts.names:
+        path, target = hosts.of(host), hosts.base / host / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)
+        if path.exists():
+            shutil.copytree(path, target, dirs_exist_ok=True)
+            shutil.rmtree(path)
+        path.symlink_to(f"../{name}")
+
+
+ON_NODE2 = pytest.mark.parametrize("disk", ["node2/disk"], indirect=True)
+
+
+@ON_NODE2
 @pytest.mark.parametrize("is_root_of_disk", [True, False])
 def test_files_on_another_disk_are_set_aside_there_and_uninstall_finds_them(
     three: Training, disk: Path, is_root_of_disk: bool
 ) -> None:
     three.train("20")
-    target = disk if is_root_of_disk else disk / "mine"
-    shutil.copytree(three.of("node2"), target, dirs_exist_ok=True)
-    shutil.rmtree(three.of("node2"))
-    three.of("node2").symlink_to(target)
+    put_on_disks(three, "disk" if is_root_of_disk else "disk/mine")
     three.exchanged()
     shutil.rmtree(three.of("node1", "checkpoints/checkpoint-20"))
     (disk / "full").write_bytes(b"x" * (os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize))
@@ -294,9 +307,9 @@ def as_another_account(directory: Path, act: Callable[[], object]) -> None:
 def aside_of(hosts: Training, disk: Path) -> Path:
     """Set a file of node2 aside on a disk where every account can write."""
     disk.chmod(0o777)
+    put_on_disks(hosts, "disk/mine")
+    hosts.of("node1").resolve().mkdir()
     hosts.write("node1", b"one", "out/last.pt")
-    hosts.of("node2", ".").mkdir(parents=True)
-    hosts.of("node2", "out").symlink_to(disk / "mine")
     hosts.exchanged()
     hosts.of("node1", "out/last.pt").unlink()
     hosts.exchanged()
@@ -314,6 +327,7 @@ def flat(tmp_path: Path) -> Training:
     return Training(tmp_path, "out", 2)
 
 
+@ON_NODE2
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another account")
 def test_another_account_gets_no_hand_on_what_is_removed(flat: Training, disk: Path) -> None:
     """It renames the directory beside the checkpoint, and puts a link to files of the user in its place."""
@@ -334,6 +348,7 @@ def test_another_account_gets_no_hand_on_what_is_removed(flat: Training, disk: P
     assert found.resolve() == disk / "mine" / aside_files.name
 
 
+@ON_NODE2
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another account")
 def test_directory_of_another_account_beside_the_checkpoint_gets_no_files(flat: Training, disk: Path) -> None:
     aside_files = aside_of(flat, disk)

@@ -271,5 +271,3 @@ def test_a_checkpoint_that_another_account_has_made_in_a_sticky_directory_is_not
     assert set(CheckpointFiles(str(own), str(tmp_path)).scan().copies) == {"own/a.pt"}
     with pytest.raises(AgentError, match=f"uid {ATTACKER}"):
         CheckpointFiles(str(shared / "ck"), str(tmp_path)).scan()
-    with pytest.raises(AgentError, match=f"uid {ATTACKER}"):
-        CheckpointFiles(str(shared / "ck"), str(tmp_path)).place([])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.named_paths import check_named_file, open_named_directory, open_named_file, resolve_named
+from ipexctl.named_paths import check_named_file, open_named_directory, open_named_file
 
 
 def write(path: Path | str, content: bytes = b"new") -> None:
@@ -43,9 +43,10 @@ def test_links_of_this_account_are_followed_anywhere_in_the_path(
     monkeypatch.chdir(tmp_path / "real/deep")
     write("../../link/./deep/../b")
     assert (tmp_path / "real/b").read_bytes() == b"new"
-    assert resolve_named("../again/x/y") == str(tmp_path / "real/deep/x/y")
-    with open_named_directory(tmp_path / "link/again") as directory:
-        assert directory.path == str(tmp_path / "real/deep")
+    directory, made = open_named_directory("../again/x/y", make=True)
+    deep = tmp_path / "real/deep"
+    assert (directory.path, made) == (f"{deep}/x/y", (f"{deep}/x", f"{deep}/x/y"))
+    directory.close()
 
 
 def test_an_open_file_and_a_pipe_of_this_account_are_written_to(tmp_path: Path) -> None:

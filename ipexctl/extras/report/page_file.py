@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.limits import WHY_ANSWER
+from ipexctl.named_paths import check_named_file, write_named_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,6 +70,7 @@ def _unwritable(path: Path) -> str:
             return "it is no regular file"
         if path.exists() and not _is_page(path):
             return "it exists, and is no page of ipexctl report"
+        check_named_file(path)
         is_writable = os.access(path.parent, os.W_OK)
     except PermissionError:
         is_writable = False
@@ -99,10 +101,8 @@ def make_report(
 
 def write_page(option: str, path: Path, text: str) -> None:
     """Replace the file; only this account can read it, as the lines of a run may be private."""
-    from ipexctl.node.common.files import write_atomically
-
     try:
-        write_atomically(path, text.encode(), durable=False, is_of_user=True)
+        write_named_file(path, text.encode(), 0o600)
     except OSError as error:
         why = error.strerror or os.strerror(error.errno or 0)
         raise UserError(f"{option} {path}: {why}", fix=_FIX) from None

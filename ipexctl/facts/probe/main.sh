@@ -32,7 +32,11 @@ buffer home.path "$home"
 flush
 if [ -n "$names_left" ]; then names $names_left & fi
 home_is_own=
-if walk "$home/envs" end; then home_is_own=yes; else buffer home.exposed "$walk_detail"; fi
+if walk "$home/envs" end; then
+    home_is_own=yes
+elif ! walk "$home"; then # of the home itself, the commands that write say more
+    buffer home.exposed "$walk_detail"
+fi
 our_home
 live_runs
 if [ -d "$home" ]; then

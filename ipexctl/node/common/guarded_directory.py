@@ -1,11 +1,10 @@
 """Works in a directory that other accounts may change: it is opened once, and all below is reached from there.
 
-A path that was checked and is used by its name later may be another one by then: an account that can write in a
-directory above it can rename it and put something else in its place. So `open_directory` enters an absolute path one
-component at a time and follows no link, and a `GuardedDirectory` holds what it entered: its owner and mode are those of
-the opened directory, files and directories below are found from its descriptor, and a rename changes nothing. The
-rules: a name from a list or a request is checked where it is used (`check_name`), no link is followed, a new file has
-another name until it is complete (O_EXCL), and nothing is replaced that was not meant.
+An account that can write in a directory above a path can rename it and put something else in its place. So `walk.py`
+enters the path, and a `GuardedDirectory` holds what it entered: files and directories below are found from its
+descriptor, and a rename changes nothing. The rules: a name from a list or a request is checked where it is used
+(`check_name`), no link is followed, a new file has another name until it is complete (O_EXCL), and nothing is replaced
+that was not meant.
 
 Programs that know paths only get `anchor`, which leads into the opened directory whatever its name is by then.
 """
@@ -19,14 +18,23 @@ import stat
 from typing import BinaryIO, Callable, Iterable, Iterator, Sequence
 
 from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.walk import (
+    OnLink,
+    PathPart,
+    Place,
+    Refused,
+    callers,
+    check_entry,
+    enter,
+    named,
+    others_may_write,
+)
 
 _ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _TEMPORARY_NAME = 200
 """Bytes of a file's name in that of its temporary file: a name has 255 at most."""
 _DEPTH = 100
-_MAX_LINKS = 40
-"""As many as Linux follows."""
 
 
 def check_name(name: str) -> list[str]:
@@ -37,71 +45,20 @@ def check_name(name: str) -> list[str]:
     return parts
 
 
-def resolve_links(path: str, fix: str, check_link: Callable[[str, str], None] | None = None) -> str:
-    """An absolute path without links, also if its end does not exist yet. Raises an AgentError for a refused link.
-
-    A link counts if it belongs to this account, to root, or to the owner of the directory that it is in. `check_link`
-    gets the path of each and its target, and may refuse it, too. What is in /proc stays as it is: a link there may be
-    an open file.
-    """
-    pending, here, links = path.split("/")[::-1], "/", 0
-    above, done = os.open("/", _ENTER), "/"
+def enter_named(
+    path: str,
+    fix: str,
+    *,
+    make: bool = False,
+    is_file: bool = False,
+    on_link: OnLink | None = None,
+    inside: os.stat_result | None = None,
+) -> Place:
+    """`walk.enter` for a path of the user's data. Raises an AgentError for one in which another account has a hand."""
     try:
-        while pending:
-            part = pending.pop()
-            if part in ("", "."):
-                continue
-            here = os.path.dirname(done) if part == ".." else os.path.join(done, part)
-            try:
-                status = os.stat(part, dir_fd=above, follow_symlinks=False)
-            except FileNotFoundError:
-                return os.path.normpath(os.path.join(here, *pending[::-1]))
-            if stat.S_ISLNK(status.st_mode):
-                directory = os.stat(above)
-                if directory.st_dev == _device_of_proc():
-                    return os.path.join(here, *pending[::-1])
-                target, links = os.readlink(part, dir_fd=above), links + 1
-                if links > _MAX_LINKS:
-                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-                if check_link is not None:
-                    check_link(here, target)
-                if is_of_stranger(status, directory):
-                    raise AgentError(f"{here} is a link of another account (uid {status.st_uid})", fix)
-                pending += target.split("/")[::-1]
-                if not target.startswith("/"):
-                    continue
-                here, part = "/", "/"
-            elif not stat.S_ISDIR(status.st_mode):
-                return os.path.normpath(os.path.join(here, *pending[::-1]))
-            below = os.open(part, _ENTER, dir_fd=above)
-            os.close(above)
-            above, done = below, here
-        return done
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, here) from None
-    finally:
-        os.close(above)
-
-
-def is_of_stranger(status: os.stat_result, directory: os.stat_result) -> bool:
-    """Whether an entry of a directory is of an account that is neither this one nor root, nor owns the directory."""
-    return status.st_uid not in (0, os.geteuid(), directory.st_uid)
-
-
-def check_made_by_others(path: str, status: os.stat_result | None, above: os.stat_result, fix: str) -> None:
-    """Raise an AgentError for what another account has made in a directory with the sticky bit.
-
-    It is not replaced there, and that account may change it later.
-    """
-    if status is not None and above.st_mode & stat.S_ISVTX and is_of_stranger(status, above):
-        raise AgentError(f"{path} belongs to another account (uid {status.st_uid})", fix)
-
-
-def _device_of_proc() -> int | None:
-    try:
-        return os.stat("/proc/self").st_dev
-    except OSError:
-        return None
+        return enter(path, named, make=make, is_file=is_file, uids=callers(), on_link=on_link, inside=inside)
+    except Refused as refused:
+        raise AgentError(str(refused), fix) from None
 
 
 def open_directory(path: str, *, make: bool = False) -> int:
@@ -157,6 +114,11 @@ class GuardedDirectory:
     def open(cls, path: str, *, make: bool = False) -> GuardedDirectory:
         return cls(open_directory(path, make=make), path)
 
+    @classmethod
+    def of(cls, place: Place) -> GuardedDirectory:
+        """The directory of a place: the end, or the one that it is in."""
+        return cls(place.number, place.path[: len(place.path) - len(place.name)].rstrip("/") or "/")
+
     def __enter__(self) -> GuardedDirectory:
         return self
 
@@ -175,7 +137,10 @@ class GuardedDirectory:
         return os.fstat(self.number)
 
     def set_mode(self, mode: int) -> None:
-        os.chmod(self._of_inode, mode)
+        try:
+            os.chmod(self._of_inode, mode)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self.path) from None
 
     def set_times(self, mtime: int) -> None:
         """In nanoseconds."""
@@ -185,6 +150,16 @@ class GuardedDirectory:
     def _of_inode(self) -> int | str:
         """For calls that take no descriptor of O_PATH, and need no right to enter the directory."""
         return self.anchor if hasattr(os, "O_PATH") else self.number
+
+    def check_entry(self, name: bytes, status: os.stat_result | None, fix: str) -> None:
+        """Raise an AgentError for an entry that another account has made here, or chosen by a hard link."""
+        if status is None:
+            return
+        uids, own = callers(), self.status()
+        above = PathPart(self.path, own, uids, lambda: others_may_write(self.number, own, uids))
+        below = PathPart(os.path.join(self.path, os.fsdecode(name)), status, uids, lambda: "")
+        if problem := check_entry(above, below):
+            raise AgentError(str(Refused(problem[0], below.path, status.st_uid)), fix)
 
     def check_private(self, fix: str) -> None:
         """Raise an AgentError unless it belongs to this account, which alone can open it."""

@@ -87,6 +87,12 @@ def check_entry(above: PathPart, below: PathPart) -> Problem:
 OnLink = Callable[[str, str], None]
 
 
+def callers() -> frozenset[int]:
+    """The accounts whose data count: this one and root, and under sudo who called it."""
+    sudo = os.environ.get("SUDO_UID", "")
+    return frozenset((0, os.geteuid(), *((int(sudo),) if not os.geteuid() and sudo.isdecimal() else ())))
+
+
 class Refused(Exception):
     """Another account has a hand in the path."""
 

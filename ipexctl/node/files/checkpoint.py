@@ -32,7 +32,7 @@ import stat
 import sys
 import threading
 import zipfile
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, Callable, Collection, Iterator, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, Collection, Iterator, NamedTuple, cast
 
 from ipexctl.node.common import authenticated_socket
 from ipexctl.node.common.answer import AgentError, Json, explain_os_error
@@ -46,21 +46,15 @@ from ipexctl.node.common.files import (
     sha256_of_open,
     write_json_atomically,
 )
-from ipexctl.node.common.guarded_directory import (
-    GuardedDirectory,
-    blocks_of,
-    open_directory,
-    open_file,
-    set_attributes,
-    write_all,
-)
+from ipexctl.node.common.guarded_directory import GuardedDirectory, blocks_of, set_attributes, write_all
 from ipexctl.node.common.handshake import CHECKPOINT_EXCHANGE, CHECKPOINT_FILES, derive_token
 from ipexctl.node.common.json_parser import parse_json
 from ipexctl.node.common.limits import CHECKPOINT_STEP
+from ipexctl.node.common.walk import Place, Refused
 from ipexctl.node.files import store
 from ipexctl.node.files.checkpoint_aside import HIDDEN, AsideFiles
 from ipexctl.node.files.checkpoint_layout import find_named_parts, has_list_of_parts, is_empty_checkpoint
-from ipexctl.node.files.checkpoint_path import check_place, resolve_path
+from ipexctl.node.files.checkpoint_path import OWN_CHECKPOINT, enter_path, name_of_place
 from ipexctl.node.files.checkpoint_plan import (
     MAX_FILES,
     HostCopies,
@@ -103,7 +97,9 @@ class CheckpointFiles:
 
     def __init__(self, path: str, home: str, project: str = "") -> None:
         self.base, self.top = os.path.split(path)
-        self._resolve = functools.partial(resolve_path, path, home, project)
+        self._path, self._home = path, home
+        self._enter = functools.partial(enter_path, home=home, project=project)
+        self._entered: Place | None = None
         key = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
         self.directory = os.path.join(home, "checkpoints", key)
         self.inbox = os.path.join(self.directory, "in")
@@ -127,22 +123,68 @@ class CheckpointFiles:
         except (*MALFORMED, AttributeError):
             self._rows, self.known = {}, {}
 
-    @functools.cached_property
+    @property
+    def _place(self) -> Place:
+        """The file or directory, which stays open, whatever others do to its name. Raises an AgentError for one in which
+        the project or another account has a hand."""
+        if self._entered is None:
+            self._entered = self._enter(self._path)
+        return self._entered
+
+    def _hold(self, place: Place | None) -> None:
+        if self._entered is not None:
+            os.close(self._entered.number)
+        self._entered = place
+
+    def close(self) -> None:
+        self._hold(None)
+
+    @property
     def root(self) -> str:
-        """The file or directory, in a path without links. Raises an AgentError for a link that may not lead to it."""
-        return self._resolve()
+        """The path without links, for messages and to name the place."""
+        return self._place.path
 
     @functools.cached_property
     def aside_files(self) -> AsideFiles:
         return AsideFiles(self.directory, self.root)
 
-    def path_of(self, name: str) -> str:
-        return self.root + check_name(name, self.top)[len(self.top) :]
+    def _below(self, name: str) -> str:
+        """The path from PATH on; empty for PATH itself."""
+        return check_name(name, self.top)[len(self.top) + 1 :]
 
-    def source_of(self, name: str) -> str | None:
-        """The path without links of a file that may be sent; None if a link leads out of the checkpoint."""
-        path = os.path.realpath(self.path_of(name))
-        return path if path == self.root or path.startswith(self.root + os.sep) else None
+    @contextlib.contextmanager
+    def _above(self, name: str, *, make: bool = False) -> Iterator[tuple[GuardedDirectory, bytes]]:
+        """The opened directory of an entry, and its name there; no link below PATH is followed."""
+        below = self._below(name)
+        if below and make and self._place.status is None:
+            self._make_directory()
+        place = self._place
+        if below and place.name:
+            number = errno.ENOENT if place.status is None else errno.ENOTDIR
+            raise OSError(number, os.strerror(number), place.path)
+        above, _, last = (below or place.name).rpartition("/")
+        with GuardedDirectory.of(place).enter(os.fsencode(above), make=make) as directory:
+            yield directory, os.fsencode(last)
+
+    def _make_directory(self) -> None:
+        """The missing PATH. A link that was made there since the scan is not followed."""
+        place = self._place
+        above, _, last = place.name.rpartition("/")
+        with GuardedDirectory.of(place).enter(os.fsencode(above), make=True) as directory:
+            made = directory.enter(os.fsencode(last), make=True)
+            directory.check_entry(os.fsencode(last), made.status(), OWN_CHECKPOINT)
+            self._hold(Place(made.number, place.path, "", made.status(), ()))
+
+    def _open_source(self, name: str) -> tuple[int, os.stat_result]:
+        """A file that may be sent. Raises an OSError or an AgentError, for a link that leads out, too."""
+        below, place = self._below(name), self._place
+        if below:
+            with self._enter(f"{place.path}/{below}", inside=os.fstat(place.number)) as found:
+                return _open_file(found)
+        with self._above(name) as (directory, entry):
+            directory.check_entry(entry, directory.status_of(entry), OWN_CHECKPOINT)
+            number = directory.open_to_read(entry)
+            return number, os.fstat(number)
 
     def scan(self) -> HostCopies:
         """The copies of this host; hashes of unchanged files are those of the last exchange."""
@@ -155,13 +197,16 @@ class CheckpointFiles:
                 found = self._read_copy(name)
             except OSError as error:
                 found = error.strerror or str(error)
+            except AgentError as error:
+                found = error.reason
             if isinstance(found, ManifestEntry):
                 copies[name] = found
             else:
                 incomplete[name] = found
         self._check_mounted({*copies, *incomplete})
         named_parts = {name: self._read_named_parts(copy) for name, copy in copies.items() if has_list_of_parts(name)}
-        return HostCopies(copies, incomplete, self.known, self.kept, named_parts)
+        place = os.path.relpath(name_of_place(self.root, self._home), self.base)
+        return HostCopies(copies, incomplete, self.known, self.kept, named_parts, place)
 
     def _read_named_parts(self, copy: ManifestEntry) -> frozenset[str]:
         """The files that a list names; none if it is too long, or has changed since the scan."""
@@ -185,87 +230,78 @@ class CheckpointFiles:
 
     def _check_unreadable(self, error: OSError) -> None:
         """Raise the error of a directory that can't be read if it had known files: they would count as deleted."""
-        below = os.path.join(self.top, os.path.relpath(error.filename, self.root))
+        below = self.top + error.filename[len(self._anchor) :]
         if not isinstance(error, FileNotFoundError) and any(name.startswith(f"{below}/") for name in self.known):
             raise error
 
+    @property
+    def _anchor(self) -> str:
+        """A path to the opened directory."""
+        return f"/proc/self/fd/{self._place.number}"
+
     def _names(self) -> Iterator[str]:
-        root = self.root
-        try:
-            is_directory = stat.S_ISDIR(os.stat(root).st_mode)
-        except (FileNotFoundError, NotADirectoryError):
-            is_directory = False
-        check_place(root)  # what is there then stays the same directory
-        if not is_directory:
-            if os.path.lexists(root):
+        if self._place.name:
+            if self._place.status is not None:
                 yield self.top
             return
-        for directory, directories, files in os.walk(root, onerror=self._check_unreadable):
-            is_empty = directory != root and not directories and not files
-            if is_empty and is_empty_checkpoint(os.path.basename(directory)):
-                self._empty.append(os.path.join(self.top, os.path.relpath(directory, root)))
+        for directory, directories, files in os.walk(self._anchor, onerror=self._check_unreadable):
+            above = self.top + directory[len(self._anchor) :]
+            if above != self.top and not directories and not files and is_empty_checkpoint(os.path.basename(above)):
+                self._empty.append(above)
             directories[:] = sorted(part for part in directories if not is_temporary(part) and HIDDEN not in part)
-            above = os.path.join(self.top, os.path.relpath(directory, root)) if directory != root else self.top
             for part in sorted(files):
                 if not is_temporary(part):
                     yield f"{above}/{part}"
 
     def _read_copy(self, name: str) -> ManifestEntry | str:
         """A complete copy, or why it is none."""
-        path = self.source_of(name)
-        if path is None:
-            return "it is a link that leads out of the directory"
-        with open(open_file(path), "rb", buffering=0) as file:
-            status = os.fstat(file.fileno())
+        number, status = self._open_source(name)
+        with open(number, "rb", buffering=0) as file:
             if not stat.S_ISREG(status.st_mode):
                 return "it is not a file"
-            if problem := problem_of(file, path, status.st_size):
+            if problem := problem_of(file, name, status.st_size):
                 return problem
             row = self._rows.get(name)
             file.seek(0)
             sha256 = str(row[0]) if row and row[2:] == identity_of(status) else sha256_of_open(file)
-        if identity_of(os.stat(path)) != identity_of(status):
-            return "it is being written"
+            if identity_of(os.fstat(file.fileno())) != identity_of(status):
+                return "it is being written"
         mode = stat.S_IMODE(status.st_mode)
         return ManifestEntry(name, "f", mode, status.st_size, sha256, status.st_mtime_ns)
 
     def open_copy(self, copy: ManifestEntry) -> IO[bytes]:
         """Open a file for other hosts, if it still is the one that was reported. Raises an OSError."""
-        path = self.source_of(copy.path)
-        if path is None:
-            raise OSError(errno.ELOOP, "it became a link that leads out of the checkpoint", self.path_of(copy.path))
         try:
-            file = open(open_file(path), "rb", buffering=0)  # noqa: SIM115
+            number, status = self._open_source(copy.path)
         except AgentError as error:
-            raise OSError(errno.ELOOP, error.reason, self.path_of(copy.path)) from None
-        status = os.fstat(file.fileno())
+            raise OSError(errno.ELOOP, error.reason, copy.path) from None
+        file = open(number, "rb", buffering=0)  # noqa: SIM115
         if stat.S_ISREG(status.st_mode) and (status.st_size, status.st_mtime_ns) == (copy.size, copy.mtime):
             return file
         file.close()
-        raise OSError(errno.ESTALE, "it has changed", path)
+        raise OSError(errno.ESTALE, "it has changed", copy.path)
 
     def place(self, copies: list[ManifestEntry], aside_files: Collection[str] = ()) -> None:
         """Replace files of the checkpoint with those received; each has its old or its new content, never a part.
 
         `aside_files`: those of which the old file is set aside.
         """
-        check_place(self.root)
         uses = [copy.content for copy in copies]
         for copy in copies:
             uses.remove(copy.content)
-            directory, target = os.path.split(self.path_of(copy.path))
             source = os.path.join(self.inbox, copy.content, _IN_STORE)
             self._note_times(copy.path)
-            with GuardedDirectory.open(directory, make=True) as opened:
+            with self._above(copy.path, make=True) as (opened, target):
                 try:
+                    opened.check_entry(target, opened.status_of(target), OWN_CHECKPOINT)
                     if copy.path in aside_files:
-                        self.aside_files.keep(copy.path, target, opened.number)
-                    self._place(copy, source, opened, target, is_copied=copy.content in uses)
+                        self.aside_files.keep(copy.path, os.fsdecode(target), opened.number)
+                    self._put(copy, source, opened, target, is_copied=copy.content in uses)
                 except OSError as error:
-                    raise OSError(error.errno, error.strerror, os.path.join(directory, target)) from None
+                    raise OSError(error.errno, error.strerror, f"{opened.path}/{os.fsdecode(target)}") from None
 
-    def _place(
-        self, copy: ManifestEntry, source: str, directory: GuardedDirectory, target: str, *, is_copied: bool
+    def _put(
+        self, copy: ManifestEntry, source: str, directory: GuardedDirectory, target: bytes, *, is_copied: bool
     ) -> None:
         """`is_copied`: the received file is needed for another name, too."""
         with open(source, "rb", buffering=0) as received:
@@ -273,9 +309,9 @@ class CheckpointFiles:
                 self._set_attributes(received.fileno(), copy)
                 os.replace(source, target, dst_dir_fd=directory.number)
                 return
-            remove_abandoned(directory.number, re.compile(rb"%s\.([0-9]{1,7})\.tmp" % re.escape(os.fsencode(target))))
-            temporary = os.fsencode(f"{target}.{os.getpid()}.tmp")
-            with directory.written(os.fsencode(target), None, temporary=temporary) as number:
+            remove_abandoned(directory.number, re.compile(rb"%s\.([0-9]{1,7})\.tmp" % re.escape(target)))
+            temporary = b"%s.%d.tmp" % (target, os.getpid())
+            with directory.written(target, None, temporary=temporary) as number:
                 for block in blocks_of(received):
                     write_all(number, block)
                 self._set_attributes(number, copy)
@@ -284,20 +320,19 @@ class CheckpointFiles:
         """Scripts choose the oldest checkpoint by the time of its directory, which an exchange must not change."""
         for above in _directories_of(name):
             if above not in self._times:
-                try:
-                    self._times[above] = os.lstat(self.path_of(above)).st_mtime_ns
-                except FileNotFoundError:
-                    self._times[above] = None
+                self._times[above] = None
+                with contextlib.suppress(FileNotFoundError), self._above(above) as (directory, entry):
+                    status = directory.status_of(entry)
+                    self._times[above] = status.st_mtime_ns if status is not None else None
 
     def restore_times(self, copies: list[ManifestEntry]) -> None:
         """A new directory gets the time of its newest file."""
         for name, time_ns in self._times.items():
-            path = self.path_of(name)
             newest = max((copy.mtime for copy in copies if copy.path.startswith(f"{name}/")), default=None)
             at = time_ns if time_ns is not None else newest
             if at is not None:
-                with contextlib.suppress(FileNotFoundError):
-                    _act_on_entry(functools.partial(os.utime, ns=(at, at), follow_symlinks=False), path)
+                with contextlib.suppress(FileNotFoundError), self._above(name) as (directory, entry):
+                    os.utime(entry, ns=(at, at), follow_symlinks=False, dir_fd=directory.number)
 
     def _set_attributes(self, number: int, copy: ManifestEntry) -> None:
         """Another host's mode counts as far as this account's umask allows."""
@@ -308,21 +343,20 @@ class CheckpointFiles:
         empty then; scripts take those for checkpoints."""
         for name in names:
             self._note_times(name)
-            with contextlib.suppress(FileNotFoundError):
-                _act_on_entry(functools.partial(self._set_aside, name), self.path_of(name))
+            with contextlib.suppress(FileNotFoundError), self._above(name) as (opened, entry):
+                opened.check_entry(entry, opened.status_of(entry), OWN_CHECKPOINT)
+                self.aside_files.keep(name, os.fsdecode(entry), opened.number)
         emptied = {above for name in names for above in _directories_of(name)}
         for directory in sorted(emptied.union(self._empty), key=lambda name: -name.count("/")):
             with contextlib.suppress(OSError):
                 if directory in emptied:
                     self._set_temporaries_aside(directory)
-                _act_on_entry(os.rmdir, self.path_of(directory))
-
-    def _set_aside(self, name: str, entry: str, *, dir_fd: int) -> None:
-        self.aside_files.keep(name, entry, dir_fd)
+                with self._above(directory) as (opened, entry):
+                    os.rmdir(entry, dir_fd=opened.number)
 
     def _set_temporaries_aside(self, directory: str) -> None:
         """The rank that wrote them has ended; scripts would take their directory for a checkpoint."""
-        with GuardedDirectory.open(self.path_of(directory)) as opened:
+        with self.open_below(directory) as opened:
             names = opened.names()
             kinds = [(name, opened.status_of(name)) for name in names]
             if all(
@@ -331,11 +365,18 @@ class CheckpointFiles:
                 for name in map(os.fsdecode, names):
                     self.aside_files.keep(f"{directory}/{name}", name, opened.number)
 
+    def open_below(self, name: str, *, make: bool = False) -> GuardedDirectory:
+        """A directory of the checkpoint."""
+        with self._above(name, make=make) as (above, entry):
+            return above.enter(entry, make=make)
+
     def save(self, known: KnownFiles, kept: list[str]) -> None:
         rows = {}
         for name, file in known.items():
-            with contextlib.suppress(OSError):
-                rows[name] = [*file, *identity_of(os.stat(self.path_of(name)))]
+            with contextlib.suppress(OSError, AgentError):
+                number, status = self._open_source(name)
+                os.close(number)
+                rows[name] = [*file, *identity_of(status)]
         mount = self.root
         while not os.path.ismount(mount):
             mount = os.path.dirname(mount)
@@ -346,13 +387,15 @@ class CheckpointFiles:
             directory.remove_tree(b"in", ignore_errors=True)
 
 
-def _act_on_entry(act: Callable[..., None], path: str) -> None:
-    """Call `act` with the name of a file or directory and its open directory; no link in its path is followed."""
-    directory = open_directory(os.path.dirname(path))
+def _open_file(place: Place) -> tuple[int, os.stat_result]:
+    """A descriptor to read, without waiting for a pipe. Raises an OSError for a file that was exchanged."""
+    if not place.name or place.status is None:
+        number = errno.ENOENT if place.status is None else errno.EISDIR
+        raise OSError(number, os.strerror(number), place.path)
     try:
-        act(os.path.basename(path), dir_fd=directory)
-    finally:
-        os.close(directory)
+        return place.open_end(os.O_RDONLY | os.O_NONBLOCK), place.status
+    except Refused as refused:
+        raise OSError(errno.ESTALE, str(refused), place.path) from None
 
 
 def _directories_of(name: str) -> Iterator[str]:
@@ -412,10 +455,11 @@ class Exchange:
             if self._stop_serving >= 0:
                 os.close(self._stop_serving)
             files.clear()
+            files.close()
 
     def _steps(self, hosts: list[str]) -> None:
         files = self._files
-        files.aside_files.put_back(files.top, hosts)
+        files.aside_files.put_back(files.top, hosts, functools.partial(files.open_below, make=True))
         scanned = files.scan()
         send_line(self._conn, scanned.to_json())
         order = self._receive()

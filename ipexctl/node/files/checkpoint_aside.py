@@ -20,7 +20,7 @@ import json
 import os
 import re
 import shlex
-from typing import Collection, Iterator
+from typing import Callable, Collection, Iterator
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import GuardedDirectory
@@ -118,23 +118,16 @@ class AsideFiles:
                 record = {"parts": parts, "hosts": list(hosts)}
                 exchange.write(_PARTS, [json.dumps(record).encode()])
 
-    def put_back(self, top: str, hosts: Collection[str]) -> None:
-        """Rename directories that were in part to their places, where nothing is now, if another host takes part."""
+    def put_back(self, top: str, hosts: Collection[str], make: Callable[[str], GuardedDirectory]) -> None:
+        """Rename directories that were in part to their places, where nothing is now, if another host takes part.
+
+        `make` opens a directory of the checkpoint, a missing one, too.
+        """
         with contextlib.suppress(FileNotFoundError, AgentError), _open(self._link) as aside_files:
             for name in _exchanges(aside_files):
                 with aside_files.enter(name) as exchange:
                     for part in _read_parts(exchange, top, hosts):
-                        self._put_back(part, top, exchange)
-
-    def _put_back(self, part: str, top: str, exchange: GuardedDirectory) -> None:
-        path = self._root + part[len(top) :]
-        with contextlib.suppress(NotADirectoryError), GuardedDirectory.open(path, make=True) as target:
-            if target.names():
-                return
-            for directory, _, files, source in os.fwalk(part, dir_fd=exchange.number):
-                with target.enter(os.fsencode(directory[len(part) :]), make=True) as below:
-                    for file in map(os.fsencode, files):
-                        below.rename(source, file, file)
+                        _put_back(part, make, exchange)
 
     def end(self) -> None:
         """The exchange has succeeded: what earlier ones have set aside goes, as far as that is possible."""
@@ -144,6 +137,16 @@ class AsideFiles:
                     aside_files.remove_tree(name)
             if not _exchanges(aside_files):
                 _remove_place(self._link)
+
+
+def _put_back(part: str, make: Callable[[str], GuardedDirectory], exchange: GuardedDirectory) -> None:
+    with contextlib.suppress(NotADirectoryError), make(part) as target:
+        if target.names():
+            return
+        for directory, _, files, source in os.fwalk(part, dir_fd=exchange.number):
+            with target.enter(os.fsencode(directory[len(part) :]), make=True) as below:
+                for file in map(os.fsencode, files):
+                    below.rename(source, file, file)
 
 
 def remove_aside(link: str) -> None:

@@ -1,39 +1,59 @@
-"""Finds the place of a checkpoint or of pushed data on this host, and decides whose links may lead there.
+"""Enters the place of a checkpoint or of pushed data on this host: `walk.py`, and whether the project decides on it.
 
-The PATH of `--checkpoint` or `push` comes in; the same place without links goes out, and every later step opens that
-place without following a link. The rule: a project decides nothing about files outside of it. So a link that sync
-brought is refused, and if a project's file set the PATH, also any other link below a working directory that is not
-synced. A link that the user made on this host is followed; one of another account is only if that account owns the
-directory, too.
+The PATH of `--checkpoint` or `push` comes in; the opened place goes out. The rule: a project decides nothing about
+files outside of it. So a link that sync brought is refused, and if a project's file set the PATH, also any other link
+below a working directory that is not synced. A link that the user made on this host is followed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+from typing import TYPE_CHECKING
 
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.guarded_directory import GuardedDirectory, check_made_by_others, resolve_links
+from ipexctl.node.common.guarded_directory import enter_named
 from ipexctl.node.common.home_entries import STATE_DIRECTORY
 from ipexctl.node.files.tree import ProjectTree
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.walk import Place
 
 OWN_CHECKPOINT = "name the place itself in the call: --checkpoint /PATH/ON/EVERY/HOST"
 OWN_DATA = "name the place itself in the call: ipexctl push SRC /PATH/ON/EVERY/HOST"
 
 
-def resolve_path(path: str, home: str, project: str = "", *, fix: str = OWN_CHECKPOINT) -> str:
-    """An absolute path without links, also if its end does not exist yet. Raises an AgentError for a refused link.
+def enter_path(
+    path: str,
+    home: str,
+    project: str = "",
+    *,
+    fix: str = OWN_CHECKPOINT,
+    make: bool = False,
+    is_file: bool = False,
+    inside: os.stat_result | None = None,
+) -> Place:
+    """Raises an AgentError for a link of the project, and for a place in which another account has a hand.
 
     `project`: the working directory of the ranks if a project's file set the path, else empty.
     """
-    return resolve_links(path, fix, lambda here, target: _check_link(here, target, home, project, fix))
+    return enter_named(
+        path,
+        fix,
+        make=make,
+        is_file=is_file,
+        on_link=lambda here, target: _check_link(here, target, home, project, fix),
+        inside=inside,
+    )
 
 
-def check_place(path: str) -> None:
-    """Raise an AgentError for a place, without links, that another account has made in a directory such as /tmp: that
-    account decides what is in it."""
-    with contextlib.suppress(FileNotFoundError), GuardedDirectory.open(os.path.dirname(path)) as above:
-        check_made_by_others(path, above.status_of(os.fsencode(os.path.basename(path))), above.status(), OWN_CHECKPOINT)
+def name_of_place(path: str, home: str) -> str:
+    """A place as all hosts call it: the disks on which they have the home may differ."""
+    for directory in (os.path.join(home, "code"), home):
+        real = os.path.realpath(directory)
+        if path.startswith(f"{real}/"):
+            return directory + path[len(real) :]
+    return path
 
 
 def _check_link(path: str, target: str, home: str, project: str, fix: str) -> None:

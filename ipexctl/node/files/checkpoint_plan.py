@@ -66,6 +66,8 @@ class HostCopies(NamedTuple):
     """Files that stayed on this host alone at the last exchange (rule 5)."""
     named_parts: Mapping[str, Collection[str]] = {}
     """A complete file that lists others, as `.metadata` does → their names, beside it."""
+    place: str = ""
+    """Where PATH leads on this host, from the directory that has it by its name."""
 
     def to_json(self) -> Json:
         named_parts = {name: sorted(parts) for name, parts in self.named_parts.items()}
@@ -473,6 +475,7 @@ def read_host_copies(document: Any, top: str) -> HostCopies:
         read_known(document["known"], top),
         frozenset(check_name(name, top) for name in kept),
         _read_named_parts(document["named_parts"], top),
+        str(document["place"])[:4096],
     )
 
 

@@ -31,26 +31,20 @@ from typing import TYPE_CHECKING, BinaryIO, Iterator, TypedDict
 from ipexctl.node.common.answer import FREE_SPACE_FIX, Action, AgentError, answer
 from ipexctl.node.common.clock import age_of
 from ipexctl.node.common.files import encode_name, explain_full_disk, free_space, sha256_of_open
-from ipexctl.node.common.guarded_directory import (
-    DirectoryChain,
-    GuardedDirectory,
-    blocks_of,
-    check_made_by_others,
-    check_name,
-    open_file,
-)
-from ipexctl.node.common.home import check_above, check_home, home_of, make_home
+from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory, blocks_of, check_name, enter_named
+from ipexctl.node.common.home import check_home, home_of, make_home
 from ipexctl.node.common.home_entries import is_stored
 from ipexctl.node.common.hub_cache import CACHE, HF_HOME, HUB_CACHE
 from ipexctl.node.common.processes import is_partial_in_use
 from ipexctl.node.files import store
-from ipexctl.node.files.checkpoint_path import OWN_DATA, resolve_path
+from ipexctl.node.files.checkpoint_path import OWN_DATA, enter_path
 from ipexctl.node.files.file_stream import read_body, read_files
 from ipexctl.node.files.manifest import ManifestEntry, read_entries, to_json, unpack_entries
 from ipexctl.node.files.replies import InspectReply, PlaceReply
 from ipexctl.node.files.verified_blobs import VerifiedBlobs
 
 if TYPE_CHECKING:
+    from ipexctl.node.common.walk import Place
     from ipexctl.node.files.store import Report
 
 PREFIX = ".ipexctl-push-"
@@ -94,11 +88,21 @@ class PlaceRequest(TypedDict):
     """Hash and name of each file in the store."""
 
 
-def check_path(text: str, home: str, *, is_file: bool) -> str:
-    """The path without links. Raises an AgentError for one that is no place for data."""
+def enter_data(text: str, home: str, *, is_file: bool) -> Place:
+    """The path of SRC on this host. Raises an AgentError for one that is no place for data."""
     account = os.path.realpath(os.path.expanduser("~"))
     own = os.path.realpath(os.path.join(account, os.path.expanduser(home)))
-    path = resolve_path(os.path.join(account, os.path.expanduser(text)), own, fix=OWN_DATA)
+    place = enter_path(os.path.join(account, os.path.expanduser(text)), own, fix=OWN_DATA)
+    try:
+        _check_path(place, account, own, is_file=is_file)
+    except AgentError:
+        os.close(place.number)
+        raise
+    return place
+
+
+def _check_path(place: Place, account: str, own: str, *, is_file: bool) -> None:
+    path = place.path
     places = [(account, "your home directory"), (own, "ipexctl's own directory")]
     with contextlib.suppress(KeyError):  # $HOME may be another directory
         places.append((os.path.realpath(pwd.getpwuid(os.geteuid()).pw_dir), "your home directory"))
@@ -110,11 +114,10 @@ def check_path(text: str, home: str, *, is_file: bool) -> str:
             raise AgentError(f"{path} is above {what}", fix)
     if path.startswith(f"{own}/"):
         raise AgentError(f"{path} is in ipexctl's own directory", fix)
-    if is_file and os.path.isdir(path):
+    if is_file and not place.name:
         raise AgentError(f"{path} is a directory", "end PATH with / to put the file into it")
-    if not is_file and os.path.lexists(path) and not os.path.isdir(path):
+    if not is_file and place.name and place.status is not None:
         raise AgentError(f"{path} is a file", "name another path")
-    return path
 
 
 def remove_abandoned(top: GuardedDirectory, age: float = _ABANDONED) -> None:
@@ -125,29 +128,30 @@ def remove_abandoned(top: GuardedDirectory, age: float = _ABANDONED) -> None:
                 top.remove_tree(name, ignore_errors=True)
 
 
-def _path_of(request: InspectRequest) -> str:
+def _enter_place(request: InspectRequest) -> Place:
     if not request["repos"]:
-        return check_path(request["path"], request["home"], is_file=request["is_file"])
-    home = home_of(request)
+        return enter_data(request["path"], request["home"], is_file=request["is_file"])
+    home = home_of(request, CACHE)  # `hub` may be the user's link to a larger disk
     check_home(home) if request["dry_run"] else make_home(home)
-    check_above(os.path.join(home, CACHE))  # `hub` may be the user's link to a larger disk
-    return os.path.realpath(os.path.join(home, HF_HOME))
+    return enter_named(os.path.realpath(os.path.join(home, HF_HOME)), OWN_DATA)
 
 
 @contextlib.contextmanager
 def _open_top(path: str, *, is_file: bool, make: bool = False) -> Iterator[GuardedDirectory]:
-    """The directory of PATH's files. Raises an AgentError if another account has made it in one such as /tmp."""
-    with GuardedDirectory.open(os.path.dirname(path) if is_file else path, make=make) as top:
-        with GuardedDirectory.open(os.path.dirname(top.path)) as above:
-            check_made_by_others(top.path, top.status(), above.status(), _OWN_PLACE)
+    """The directory of PATH's files, of a path without links."""
+    place = enter_named(path, _OWN_PLACE, make=make, is_file=is_file)
+    with GuardedDirectory(place.number, os.path.dirname(path) if is_file else path) as top:
+        if place.name and (not is_file or "/" in place.name):
+            number = errno.ENOENT if place.status is None else errno.ENOTDIR
+            raise OSError(number, os.strerror(number), path)
         yield top
 
 
 class Comparison:
-    """What of a list is at a path."""
+    """What of a list is at a path. Raises an AgentError for an entry of another account."""
 
     def __init__(
-        self, path: str, rows: list[ManifestEntry], report: Report, *, quick: bool, verified: VerifiedBlobs | None
+        self, place: Place, rows: list[ManifestEntry], report: Report, *, quick: bool, verified: VerifiedBlobs | None
     ) -> None:
         self.lacking: list[ManifestEntry] = []
         self.differing: list[str] = []
@@ -156,12 +160,14 @@ class Comparison:
         self.same = 0
         self._quick, self._verified = quick, verified
         self._progress = store.Progress(sum(row.size for row in rows), report)
+        self._name = os.fsencode(place.name)
+        """Of SRC in the directory if it is a file, or of a missing directory."""
+        self._directories = DirectoryChain(GuardedDirectory.of(place), lambda above, names: above.enter(names[-1]))
         links: set[str] = set()
         for row in rows:
-            at = place_of(path, row.path)
             if any(row.path.startswith(f"{above}/") for above in links):
                 continue
-            state = self._compare(at, row)
+            state = self._compare(row)
             if state == "blocked":
                 self.blocked.append(row.path)
                 links.add(row.path)
@@ -172,26 +178,39 @@ class Comparison:
                 self.lacking.append(row)
             else:
                 self.same += row.kind != "d"
+        self._directories.leave()
 
-    def _compare(self, at: bytes, row: ManifestEntry) -> str:
-        try:
-            status = os.lstat(at)
-        except (FileNotFoundError, NotADirectoryError):
+    def _compare(self, row: ManifestEntry) -> str:
+        *above, name = b"/".join(filter(None, (self._name, encode_name(row.path)))).split(b"/")
+        status = None
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            directory = self._directories.enter(above)
+            status = directory.status_of(name) if name else directory.status()
+        if status is None:
             return "lacking"
+        directory.check_entry(name, status, _OWN_PLACE)
+        return self._compare_entry(directory, name, status, row)
+
+    def _compare_entry(
+        self, directory: GuardedDirectory, name: bytes, status: os.stat_result, row: ManifestEntry
+    ) -> str:
         if row.kind == "d":
             return "same" if stat.S_ISDIR(status.st_mode) else "blocked"
         if stat.S_ISDIR(status.st_mode):
             return "blocked"
         if row.kind == "l":
             return (
-                "same" if stat.S_ISLNK(status.st_mode) and os.readlink(at) == encode_name(row.content) else "differing"
+                "same"
+                if stat.S_ISLNK(status.st_mode)
+                and os.readlink(name, dir_fd=directory.number) == encode_name(row.content)
+                else "differing"
             )
         if not stat.S_ISREG(status.st_mode) or status.st_size != row.size:
             return "differing"
         if self._quick:
             return "same"
         if not row.content:  # a hub lists no sha256 of a small file, which has git's hash as its name
-            with open(open_file(os.fsdecode(at)), "rb", buffering=0) as file:
+            with open(directory.open_to_read(name), "rb", buffering=0) as file:
                 of_git = hashlib.sha1(b"blob %d\0" % row.size)  # noqa: S324
                 for block in blocks_of(file):
                     of_git.update(block)
@@ -199,7 +218,7 @@ class Comparison:
         if self._verified is not None and self._verified.sha256_of(row.path) == row.content:
             self._progress.add(row.size, row.path)
             return "same"
-        with open(open_file(os.fsdecode(at)), "rb", buffering=0) as file:
+        with open(directory.open_to_read(name), "rb", buffering=0) as file:
             before = os.fstat(file.fileno())
             digest = sha256_of_open(file, lambda size: self._progress.add(size, row.path))
             if self._verified is not None and digest == row.content:
@@ -207,25 +226,22 @@ class Comparison:
         return "same" if digest == row.content else "differing"
 
 
-def place_of(path: str, name: str) -> bytes:
-    return os.path.join(os.fsencode(path), encode_name(name)) if name else os.fsencode(path)
-
-
 def inspect(request: InspectRequest, stream: BinaryIO, report: Report = store.emit_or_end) -> InspectReply:
     _use_umask_of_home(is_home=bool(request["repos"]))
     packed = b"".join(read_body(stream, request["manifest"], "the list"))
     rows = unpack_entries(packed)
-    path = _path_of(request)
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError), _open_top(path, is_file=request["is_file"]) as top:
-        if request["is_file"]:
-            status = top.status_of(os.fsencode(os.path.basename(path)))
-            check_made_by_others(path, status, top.status(), _OWN_PLACE)
+    with _enter_place(request) as there:
+        return _inspect(request, rows, there, report)
+
+
+def _inspect(request: InspectRequest, rows: list[ManifestEntry], there: Place, report: Report) -> InspectReply:
+    path = there.path
     if request["repos"] and not request["dry_run"]:
         for directory in (path, os.path.join(path, HUB_CACHE)):
             with contextlib.suppress(FileNotFoundError), GuardedDirectory.open(directory) as top:
                 remove_abandoned(top)
     verified = VerifiedBlobs(Path(path)) if request["repos"] else None
-    found = Comparison(path, rows, report, quick=request["quick"], verified=verified)
+    found = Comparison(there, rows, report, quick=request["quick"], verified=verified)
     if verified is not None and not request["dry_run"]:
         verified.save()
     refused = found.blocked or (found.differing and not request["force"])
@@ -438,11 +454,8 @@ def place(request: PlaceRequest) -> PlaceReply:
     path = request["path"]
     gone = AgentError("what had arrived was taken away meanwhile", "run it again")
     with contextlib.ExitStack() as held:
-        try:
-            # A file's directory is beside it, that of a directory in it.
-            is_file = not stat.S_ISDIR(os.stat(path, follow_symlinks=False).st_mode)
-        except FileNotFoundError:
-            is_file = True
+        there = held.enter_context(enter_named(path, _OWN_PLACE))
+        is_file = bool(there.name)  # a file's directory is beside it, that of a directory in it
         name = os.path.basename(path) if is_file else ""
         try:
             top = held.enter_context(_open_top(path, is_file=is_file))

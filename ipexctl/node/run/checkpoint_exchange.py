@@ -113,6 +113,7 @@ class CheckpointExchange(AuthenticatingServer):
     def _steps(self) -> None:
         top = self._path.rpartition("/")[2]
         reports = {host: self._read_report(host, top) for host in self._hosts.values()}
+        self._check_places(reports)
         plan = plan_exchange(reports)
         for line in describe_exchange(self._path, reports, plan, is_restart=self._is_restart):
             self.notes.put(line)
@@ -146,6 +147,16 @@ class CheckpointExchange(AuthenticatingServer):
             self._send(host, {"end": True})
         for line in describe_aside(places):
             self.notes.put(line)
+
+    def _check_places(self, reports: Mapping[str, HostCopies]) -> None:
+        """A link on one host alone would send the files of the others elsewhere."""
+        (first, expected), *others = ((host, report.place) for host, report in reports.items())
+        for host, place in others:
+            if place != expected:
+                base = self._path.rpartition("/")[0]
+                there, elsewhere = (os.path.normpath(f"{base}/{each}") for each in (place, expected))
+                reason = f"{self._path} leads to {there} there, and to {elsewhere} on {first}"
+                raise _HostFailure(host, f"{reason}: name a path that leads to one place on all hosts")
 
     def _read_report(self, host: str, top: str) -> HostCopies:
         try:

@@ -12,8 +12,8 @@ import os
 from typing import Iterator
 
 from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.guarded_directory import enter_named
 from ipexctl.node.files.checkpoint_layout import find_checkpoints
-from ipexctl.node.files.checkpoint_path import check_place
 from ipexctl.node.files.checkpoint_plan import MAX_FILES, is_temporary
 
 
@@ -32,12 +32,12 @@ class CheckpointWatch:
 
 def whole_checkpoints(path: str) -> dict[str, int]:
     """The whole checkpoints there, directories or files → when they were changed last."""
-    top, path = os.path.basename(path), os.path.realpath(path)
+    top = os.path.basename(path)
     try:
-        check_place(path)
+        with enter_named(path, "") as place:
+            times = dict(_times_of(f"/proc/self/fd/{place.number}/{place.name}", top))
     except (OSError, AgentError):  # the exchange will name it
         return {}
-    times = dict(_times_of(path, top))
     found = find_checkpoints(times, top)
     if not found:
         return times

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sync_helpers import put
 
-from ipexctl.files.destination import Destination, first_missing
+from ipexctl.files.destination import Destination
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.sync.path_notes import fetched_below, note_fetched
 from ipexctl.sync.project import read_project
@@ -66,5 +66,5 @@ def test_destination_lists_the_topmost_created_paths(root: Path) -> None:
             destination.inspect(directory(path))
         destination.close_directories()
         assert destination.created == [str(root / "there/new"), str(root / "other")]
-    assert first_missing(str(root / "there/y/z")) == str(root / "there/y")
-    assert first_missing(str(root)) is None
+    with Destination(str(root / "there/y/z")) as destination:
+        assert destination.created == [str(root / "there/y")]

@@ -16,9 +16,10 @@ from ipexctl.errors import UserError
 from ipexctl.extras.play.modules.host_script import MAX_OUTPUT, run_sh
 from ipexctl.extras.play.options import local_path
 from ipexctl.extras.play.result import Call, Result, failed
-from ipexctl.files.destination import first_missing
+from ipexctl.files.destination import read_umask
 from ipexctl.files.requested import FetchSource, is_contents
-from ipexctl.node.common.files import encode_name, sha256_of, write_atomically
+from ipexctl.named_paths import write_named_file
+from ipexctl.node.common.files import encode_name, sha256_of
 from ipexctl.sync.path_notes import note_fetched
 
 if TYPE_CHECKING:
@@ -91,13 +92,13 @@ def _destination(call: Call) -> Path:
 def _write(dest: Path, content: bytes, data: dict[str, Any], mode: int) -> Result:
     """With the mode of the host's file, without what the umask takes away, as `ipexctl fetch` does."""
     try:
-        created = first_missing(str(dest))
-        dest.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(dest, content, durable=False, mode=mode & 0o777, is_of_user=True)
+        created = write_named_file(dest, content, mode & 0o777 & ~read_umask(), make=True)
         if created is not None:
             note_fetched([created])
     except OSError as error:
         return failed(f"{dest} on this machine: {error.strerror or error}", **data)
+    except UserError as error:
+        return failed(error.message, error.fix, **data)
     return Result("changed", data=data)
 
 
