@@ -58,6 +58,10 @@ SCRIPT: Final = FileKind("a script", 64 * _MB)
 """Its syntax tree takes 100 times its size."""
 
 
+JUDGED: Final[dict[str, os.stat_result | None]] = {}
+"""Found file → what was judged (`found_files.py`) for the next read by that path, which reads nothing else."""
+
+
 class NotRegularError(OSError):
     """A device, pipe or socket: to read it may never end."""
 
@@ -157,6 +161,9 @@ def _check_kind(number: int, path: Path | str | bytes) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fsdecode(path))
     if not _is_readable(status):
         raise NotRegularError(errno.EINVAL, _NOT_REGULAR, os.fsdecode(path))
+    judged = JUDGED.pop(os.fsdecode(path), None)
+    if judged is not None and not os.path.samestat(judged, status):
+        raise OSError(errno.ESTALE, "it was exchanged while it was opened", os.fsdecode(path))
 
 
 def _is_readable(status: os.stat_result) -> bool:

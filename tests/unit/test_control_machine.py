@@ -32,8 +32,6 @@ ALLOWED = {
     "ipexctl/run/start/preflight/connectivity.py": TEXT,
     "ipexctl/trust/login_errors.py": TEXT,
     "ipexctl/files/destination.py": PRESENT,
-    "ipexctl/found_files.py": "no access control lists but those of Linux are read",
-    "ipexctl/named_paths.py": "recognises /dev/stdout, which leads to /proc on Linux alone",
     "ipexctl/node/common/environ.py": OF_HOSTS,
     "ipexctl/node/common/guarded_directory.py": "`anchor` is for programs of hosts, or where there is an O_PATH",
     "ipexctl/node/common/macos.py": "the module that knows the differences",

@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from ipexctl.errors import UserError
 from ipexctl.found_files import (
-    Caller,
     Distrust,
-    FileState,
     Objection,
-    PasswdEntry,
     check_found,
     check_own,
     describe,
     find_distrust,
-    is_private_group,
     objection_to,
-    trusted_uids,
 )
+from ipexctl.node.common.walk import PathPart, callers, judge_lists
 from ipexctl.user_config import is_entry, is_listed, read_trusted_directories
 from message_data import missing
 
 ME, ROOT, OTHER = 1000, 0, 1001
 MINE, TEAM = 1000, 5000
-CALLER = Caller(frozenset({ME, ROOT}), frozenset({MINE}))
+
+
+def part(path: str, uid: int, gid: int, mode: int) -> PathPart:
+    """One that this account sees, whose own group is MINE."""
+    uids = frozenset({ME, ROOT})
+    by_group = judge_lists(None, None, gid, lambda group: group == MINE, uids) if mode & 0o020 else ""
+    status = SimpleNamespace(st_uid=uid, st_gid=gid, st_mode=mode)
+    return PathPart(path, status, uids, lambda: "others" if mode & 0o002 else by_group)
+
+
 HOME = (ME, MINE, 0o755)
 STICKY = (ROOT, ROOT, 0o1777)
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -63,32 +69,8 @@ DECISIONS: tuple[tuple[str, tuple[int, int, int], tuple[int, int, int], tuple[st
 def test_decision(
     file: tuple[int, int, int], directory: tuple[int, int, int], expected: tuple[str, Objection] | None
 ) -> None:
-    problem = objection_to(FileState("FILE", *file), FileState("DIR", *directory), CALLER)
+    problem = objection_to(part("FILE", *file), part("DIR", *directory))
     assert (problem and (problem[0].path, problem[1])) == expected
-
-
-def test_an_access_control_list_counts_as_write_permission_of_others() -> None:
-    file = FileState("FILE", ME, MINE, 0o664, has_acl=True)
-    assert objection_to(file, FileState("DIR", *HOME), CALLER) == (file, "acl")
-    readable = file._replace(mode=0o644)
-    assert objection_to(readable, FileState("DIR", *HOME), CALLER) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "gid", "members", "accounts", "expected"),
-    [
-        ("me", MINE, [], [], True),
-        ("me", MINE, ["me"], [PasswdEntry("other", OTHER, TEAM)], True),
-        ("me", MINE, [], [PasswdEntry("toor", ME, MINE)], True),  # a second name of the same account
-        ("me", MINE, ["other"], [], False),
-        ("me", MINE, [], [PasswdEntry("other", OTHER, MINE)], False),
-        ("users", MINE, [], [], False),  # a directory service may list nobody
-        ("team", TEAM, [], [], False),
-    ],
-)
-def test_private_group(name: str, gid: int, members: list[str], accounts: list[PasswdEntry], expected: bool) -> None:
-    me = PasswdEntry("me", ME, MINE)
-    assert is_private_group(name, gid, members, me, [me, *accounts]) is expected
 
 
 @pytest.mark.parametrize(
@@ -104,8 +86,10 @@ def test_private_group(name: str, gid: int, members: list[str], accounts: list[P
         (ROOT, "9" * 5000, {ROOT}),
     ],
 )
-def test_trusted_accounts(euid: int, sudo_uid: str, expected: set[int]) -> None:
-    assert trusted_uids(euid, sudo_uid) == expected
+def test_trusted_accounts(euid: int, sudo_uid: str, expected: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: euid)
+    monkeypatch.setenv("SUDO_UID", sudo_uid)
+    assert callers() == expected
 
 
 @pytest.mark.parametrize(
@@ -204,7 +188,7 @@ def test_links_count_with_their_owner_and_their_target(project: Path) -> None:
     os.lchown(link, OTHER, OTHER)
     distrust = find_distrust(link)
     assert distrust is not None
-    assert (distrust.state.path, distrust.objection) == (str(link), "owner")
+    assert (distrust.part.path, distrust.objection) == (str(link), "owner")
     os.lchown(link, 0, 0)
     elsewhere = project.parent / "elsewhere"
     elsewhere.mkdir()
@@ -244,5 +228,5 @@ def test_a_sticky_directory_is_fine_for_own_files(project: Path) -> None:
 
 
 def test_an_account_without_a_name_is_shown_by_its_number() -> None:
-    state = FileState("/x", 4_000_000_123, 4_000_000_124, 0o100640)
-    assert missing(describe(Distrust(state, "owner", "/")), "4000000123, 4000000124, 0640") == []
+    file = part("/x", 4_000_000_123, 4_000_000_124, 0o100640)
+    assert missing(describe(Distrust(file, "owner", "/")), "4000000123, 4000000124, 0640") == []

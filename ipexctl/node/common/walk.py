@@ -89,8 +89,9 @@ OnLink = Callable[[str, str], None]
 
 def callers() -> frozenset[int]:
     """The accounts whose data count: this one and root, and under sudo who called it."""
-    sudo = os.environ.get("SUDO_UID", "")
-    return frozenset((0, os.geteuid(), *((int(sudo),) if not os.geteuid() and sudo.isdecimal() else ())))
+    sudo = os.environ.get("SUDO_UID", "") if not os.geteuid() else ""
+    is_uid = sudo.isascii() and sudo.isdecimal() and len(sudo) <= len("4294967295")
+    return frozenset((0, int(sudo) if is_uid else os.geteuid()))
 
 
 class Refused(Exception):

@@ -125,8 +125,8 @@ class CheckpointFiles:
 
     @property
     def _place(self) -> Place:
-        """The file or directory, which stays open, whatever others do to its name. Raises an AgentError for one in which
-        the project or another account has a hand."""
+        """The file or directory, which stays open, whatever others do to its name. Raises an AgentError if the project
+        or another account has a hand in it."""
         if self._entered is None:
             self._entered = self._enter(self._path)
         return self._entered

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from golden_file import Case, golden_diff, refusal
 
-from ipexctl.found_files import Distrust, FileState, check_found, check_own, describe
+from ipexctl.found_files import Distrust, check_found, check_own, describe
+from ipexctl.node.common.walk import PathPart
 from ipexctl.sync.root import find_root
 
+
+def part(path: str, uid: int, mode: int) -> PathPart:
+    return PathPart(path, SimpleNamespace(st_uid=uid, st_gid=4_000_000_002, st_mode=mode), frozenset({0}), str)
+
+
 STATES: tuple[Distrust, ...] = (
-    Distrust(FileState("FILE", 4_000_000_001, 4_000_000_002, 0o100644), "owner", "DIR"),
-    Distrust(FileState("FILE", 0, 4_000_000_002, 0o100664), "group", "DIR"),
-    Distrust(FileState("FILE", 0, 4_000_000_002, 0o100664, has_acl=True), "acl", "DIR"),
-    Distrust(FileState("DIR", 4_000_000_001, 4_000_000_002, 0o42777), "others", "DIR"),
+    Distrust(part("FILE", 4_000_000_001, 0o100644), "owner", "DIR"),
+    Distrust(part("FILE", 0, 0o100664), "group", "DIR"),
+    Distrust(part("FILE", 0, 0o100664), "acl", "DIR"),
+    Distrust(part("DIR", 4_000_000_001, 0o42777), "others", "DIR"),
 )
 
 
