@@ -38,14 +38,16 @@ SSH_CONFIG: Final = FileKind("an ssh config", 16 * _MB)
 KNOWN_HOSTS: Final = FileKind("a list of host keys", 256 * _MB)
 """A site's ssh_known_hosts has 1 kB a host."""
 HOSTS: Final = FileKind("a hostfile", 16 * _MB)
-DEFAULTS: Final = FileKind("a file of defaults", 1_000_000)
-IGNORE_FILE: Final = FileKind("a file of patterns", _MB)
+FOUND_HOSTS: Final = FileKind("a hostfile", _MB)
+"""One that nobody named, as in a repository."""
+DEFAULTS: Final = FileKind("a file of defaults", 64_000)
+IGNORE_FILE: Final = FileKind("a file of patterns", 64_000)
 """Each pattern is tried on each path of the project."""
 VARIABLES: Final = FileKind("a file of variables", _MB)
 """The kernel gives a process at most 2 MB of variables and arguments with the usual stack."""
 REQUIREMENTS: Final = FileKind("a requirements file", 16 * _MB)
 """A lock of 1000 packages with all hashes has 1 MB, one of uv with the wheels of all platforms 4 MB."""
-ACCELERATE: Final = FileKind("an accelerate config", 1_000_000)
+ACCELERATE: Final = FileKind("an accelerate config", 64_000)
 """It has some twenty lines."""
 STACK_ROWS: Final = FileKind("a version table", 4_000_000)
 PLAYBOOK: Final = FileKind("a playbook", 8_000_000)

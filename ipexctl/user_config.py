@@ -15,6 +15,7 @@ from ipexctl.file_reader import DEFAULTS, read_regular
 
 TRUSTED: Final = "trusted-directories"
 _BELOW: Final = "/*"
+_MOST_PARTS: Final = 100
 
 
 class TomlError(ValueError):
@@ -28,6 +29,9 @@ def parse_toml(text: str) -> dict[str, Any]:
     else:
         import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
+    # tomllib takes a time that grows with the square of the parts of a key.
+    if any(line.partition("=")[0].count(".") > _MOST_PARTS for line in text.splitlines()):
+        raise TomlError(f"a key has more than {_MOST_PARTS} parts")
     try:
         values: dict[str, Any] = tomllib.loads(text)
         return values

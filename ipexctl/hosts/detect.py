@@ -8,7 +8,7 @@ import shlex
 from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.errors import UserError
-from ipexctl.file_reader import HOSTS, NotRegularError, TooLargeError, read_regular, read_typed
+from ipexctl.file_reader import FOUND_HOSTS, HOSTS, NotRegularError, TooLargeError, read_regular, read_typed
 from ipexctl.hosts.hostfile import read_hostfile
 from ipexctl.hosts.source import SourceFile
 from ipexctl.text import printable
@@ -75,13 +75,14 @@ def read_hosts_file(path: Path, *, shown: str | None = None, found: str = "") ->
 
 
 def _read_bytes(path: Path, shown: str, found: str) -> bytes:
+    kind = FOUND_HOSTS if found else HOSTS
     try:
-        return (read_regular if found else read_typed)(path, HOSTS)
+        return read_regular(path, kind) if found else read_typed(path, kind)
     except NotRegularError:
         raise UserError(f"{shown}: this is no regular file", fix=f"remove it, or name it: {found}") from None
     except TooLargeError:
         raise UserError(
-            f"{shown}: the file is larger than {HOSTS.limit >> 20} MB, which no hostfile is", fix="check the path"
+            f"{shown}: the file is larger than {kind.limit >> 20} MB, which no hostfile is", fix="check the path"
         ) from None
     except FileNotFoundError:
         raise UserError(

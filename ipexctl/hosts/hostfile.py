@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
 Value = TypeVar("Value")
-MAX_ENTRIES: Final = 1_000_000
+MAX_ENTRIES: Final = 200_000
 _SINGLE_KEYS: Final = ("user", "port", "identity", "known_hosts", "ssh_config")
 
 

@@ -206,7 +206,7 @@ def _ssh_option(flag: str, value: str) -> tuple[str, str]:
 ALL: Final = "all"
 UNGROUPED: Final = "ungrouped"
 MAX_DEPTH: Final = 100
-MAX_ENTRIES: Final = 1_000_000
+MAX_ENTRIES: Final = 200_000
 _LOWEST_SSH_PORT: Final = 22
 
 

@@ -95,6 +95,8 @@ because it is an --env-file; because fetch brought it."""
 _WILDCARDS: Final = frozenset("*?[\\")
 _MOST_GAPS: Final = 3
 """`/**/` in one pattern: the time for a deep path grows with its depth to this power."""
+_MOST_STARS: Final = 100
+"""`*` in one pattern, whose regular expression takes a time that grows faster than their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +120,9 @@ def layer(base: str, files: Mapping[str, Sequence[str]]) -> Layer:
         (file, number, line.rstrip("\r\n")) for file, lines in files.items() for number, line in enumerate(lines, 1)
     ]
     for file, number, line in patterns:
-        if line.count("/**/") > _MOST_GAPS and not line.startswith("#"):
-            raise FileError(file, number, f"more than {_MOST_GAPS} times /**/ in one pattern", text=line, column=1)
+        for text, most in (("/**/", _MOST_GAPS), ("*", _MOST_STARS)):
+            if line.count(text) > most and not line.startswith("#"):
+                raise FileError(file, number, f"more than {most} times {text} in one pattern", text=line, column=1)
     try:
         return Layer(base, _spec(line for _, _, line in patterns))
     except ValueError:
@@ -158,7 +161,7 @@ def _read_ignore_file(path: Path, trust: str) -> bytes:
         content = read_regular(path, IGNORE_FILE)
     except TooLargeError:
         raise UserError(
-            f"{path}: more than {IGNORE_FILE.limit >> 20} MiB of patterns", fix="shorten it, or remove it"
+            f"{path}: more than {IGNORE_FILE.limit:,} bytes of patterns", fix="shorten it, or remove it"
         ) from None
     check_found(path, trust=trust)
     return content

@@ -28,6 +28,7 @@ from ipexctl.node.common.walk import (
     enter,
     named,
     others_may_write,
+    own,
 )
 
 _ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -101,6 +102,19 @@ def open_file(path: str) -> int:
         raise OSError(error.errno, error.strerror, path) from None
     finally:
         os.close(directory)
+
+
+def open_own(path: str) -> GuardedDirectory:
+    """A directory of a home, or of another place that is this account's alone. Raises an AgentError for any other."""
+    try:
+        place = enter(path, own)
+    except Refused as refused:
+        raise AgentError(str(refused), "name a directory below one of this account: --home DIR") from None
+    if place.name:
+        os.close(place.number)
+        number = errno.ENOENT if place.status is None else errno.ENOTDIR
+        raise OSError(number, os.strerror(number), path)
+    return GuardedDirectory.of(place)
 
 
 class GuardedDirectory:

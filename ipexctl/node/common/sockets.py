@@ -33,6 +33,15 @@ def listen(address: str, port: int = 0) -> socket.socket:
     return listener
 
 
+def is_of_this_machine(address: str) -> bool:
+    """Whether this machine has the address."""
+    try:
+        listen(address).close()
+    except OSError:
+        return False
+    return True
+
+
 def free_port(address: str) -> int:
     """A free port, outside the range that the kernel uses for outgoing connections.
 

@@ -146,7 +146,7 @@ class Build:
 
     def __init__(self, request: BuildRequest) -> None:
         self.request = request
-        self.area = BuildArea(home_of(request))
+        self.area = BuildArea(home_of(request, "envs"))
         check_name(request["name"])
         self.final = self.area.envs / request["name"]
 

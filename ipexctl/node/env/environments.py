@@ -102,7 +102,7 @@ def check_name(name: str) -> None:
 
 def env_of(request: EnvActionRequest) -> Path:
     """The directory of the environment with that name, or with that link."""
-    envs, name = Path(home_of(request), "envs"), request["name"]
+    envs, name = Path(home_of(request, "envs"), "envs"), request["name"]
     check_name(name)
     target = link_target(envs / name)
     if target is not None and not is_plain_name(target):
@@ -173,7 +173,7 @@ def list_within_time(request: HomeRequest) -> EnvListing:
 
 def list_environments(request: HomeRequest, countdown: Countdown | None = None) -> EnvListing:
     """The environments; the sizes of those that are not measured in that time are None."""
-    home = Path(home_of(request))
+    home = Path(home_of(request, "envs"))
     entries = list_directory(home / "envs")
     links = {entry.name: link_target(entry) for entry in entries if entry.is_symlink()}
     envs = []
@@ -239,7 +239,7 @@ def remove(request: RemoveRequest) -> Removed:
     for name in request["names"]:
         try:
             env = env_of({"home": request["home"], "name": name})
-            names = remove_one(Path(home_of(request)), env, name, request["used"].get(env.name))
+            names = remove_one(Path(home_of(request, "envs")), env, name, request["used"].get(env.name))
         except AgentError as error:
             failed[name] = error.reason
         except OSError as error:
@@ -251,7 +251,7 @@ def remove(request: RemoveRequest) -> Removed:
 
 def is_used(request: UsedRequest) -> Json:
     """Whether a process of this host uses an environment, also by one of `names`, or, if wanted, it has a name."""
-    envs, env = Path(home_of(request), "envs"), env_of(request)
+    envs, env = Path(home_of(request, "envs"), "envs"), env_of(request)
     links = [link for link in list_directory(envs) if link_target(link) == env.name] if request["or_named"] else []
     paths = [str(envs / name) for name in request["names"]]
     return {"used": bool(links) or bool(find_users([str(env), os.path.realpath(str(env)), *paths]))}
@@ -283,7 +283,7 @@ def remove_one(home: Path, env: Path, name: str, used: str | None) -> list[str]:
 
 def prune(request: PruneRequest) -> Removed:
     """Remove leftovers of builds, wheels, and environments without a name."""
-    home = Path(home_of(request))
+    home = Path(home_of(request, "envs"))
     before = list_environments(request)
     result = remove({**request, "names": [env.name for env in before.envs if not env.names]})
     freed = 0
@@ -311,7 +311,7 @@ def write_record(env: Path, record: Mapping[str, Any]) -> None:
 
 def link(request: LinkRequest) -> Json:
     """Make a name point at an environment."""
-    envs, env = Path(home_of(request), "envs"), env_of(request)
+    envs, env = Path(home_of(request, "envs"), "envs"), env_of(request)
     if not env.is_dir():
         raise AgentError(f"there is no environment {request['name']}", "see: ipexctl envs")
     name = request["link"]
@@ -331,7 +331,7 @@ def link(request: LinkRequest) -> Json:
 def unlink(request: LinkRequest) -> Json:
     """Take a name away from an environment, which stays; a name that points at another one stays too."""
     check_name(request["link"])
-    link_path = Path(home_of(request), "envs", request["link"])
+    link_path = Path(home_of(request, "envs"), "envs", request["link"])
     if link_target(link_path) == request["name"]:
         link_path.unlink()
     return {}
@@ -366,7 +366,7 @@ ACTIONS: dict[str, Callable[[Any], object]] = {
 
 def run_action(action: str, request: HomeRequest) -> object:
     if action not in READING:
-        open_home(home_of(request))
+        open_home(home_of(request, "envs"))
     return ACTIONS[action](request)
 
 

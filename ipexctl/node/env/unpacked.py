@@ -128,4 +128,4 @@ def find_unpacked(home: str, python: str, wheels: Sequence[LockedWheel]) -> dict
 
 def list_unpacked(request: UnpackedRequest) -> Unpacked:
     """The hashes of the wheels that need not be sent."""
-    return Unpacked(tuple(sorted(find_unpacked(home_of(request), request["python"], request["wheels"]))))
+    return Unpacked(tuple(sorted(find_unpacked(home_of(request, "envs"), request["python"], request["wheels"]))))

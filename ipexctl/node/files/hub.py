@@ -18,7 +18,7 @@ from typing import BinaryIO, Iterator, NoReturn, TypedDict
 from ipexctl.node.common.answer import Action, AgentError, answer, emit
 from ipexctl.node.common.files import disk_usage
 from ipexctl.node.common.guarded_directory import GuardedDirectory, check_name
-from ipexctl.node.common.home import check_above, check_home, home_of, open_home
+from ipexctl.node.common.home import check_home, home_of, open_home
 from ipexctl.node.common.home_entries import list_names
 from ipexctl.node.common.hub_cache import CACHE, HF_HOME, HUB_CACHE, is_blob_name, repo_of
 from ipexctl.node.common.link import ready
@@ -44,14 +44,13 @@ class CacheRemoveRequest(CacheRequest):
 
 
 def _top(home: str) -> str:
-    """Where the cache lies: it may be a link of the user to a larger disk, where no other account can exchange it."""
-    check_above(os.path.join(home, CACHE))
+    """Where the cache lies: it may be a link of the user to a larger disk, to which `home_of` has walked."""
     return os.path.realpath(os.path.join(home, HF_HOME))
 
 
 def offer(request: OfferRequest, stdin: BinaryIO) -> dict[str, str]:
     """Links in the store of a directory that this call alone uses, until its stdin ends."""
-    home = home_of(request)
+    home = home_of(request, CACHE)
     open_home(home)
     top = _top(home)
     name = push.own_directory(f"{top}/{os.urandom(8).hex()}")
@@ -95,14 +94,14 @@ def _repos(cache: str) -> Iterator[tuple[str, CachedRepo]]:
 
 
 def list_cache(request: CacheRequest, _: BinaryIO) -> CacheReply:
-    home = home_of(request)
+    home = home_of(request, CACHE)
     check_home(home)
     cache = os.path.join(_top(home), HUB_CACHE)
     return CacheReply(cache, tuple(repo for _, repo in _repos(cache)))
 
 
 def remove(request: CacheRemoveRequest, _: BinaryIO) -> CacheReply:
-    home = home_of(request)
+    home = home_of(request, CACHE)
     cache = os.path.join(_top(home), HUB_CACHE)
     removed, freed = [], 0
     if open_home(home):

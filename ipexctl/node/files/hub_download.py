@@ -19,18 +19,20 @@ import fcntl
 import hashlib
 import importlib
 import os
+import re
+import resource
 import site
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO, Collection, Iterator, Mapping, NamedTuple, Sequence, TypedDict
+from typing import Any, BinaryIO, Callable, Collection, Iterator, Mapping, NamedTuple, Sequence, TypedDict
 from urllib.parse import urlsplit
 
-from ipexctl.node.common.answer import Action, AgentError, answer, explain_os_error
+from ipexctl.node.common.answer import Action, AgentError, answer, emit_failure, explain_os_error
 from ipexctl.node.common.clock import wait_until
 from ipexctl.node.common.files import explain_full_disk, free_space, write_atomically
 from ipexctl.node.common.guarded_directory import check_name
-from ipexctl.node.common.home import check_above, home_of, make_home
+from ipexctl.node.common.home import home_of, make_home
 from ipexctl.node.common.hub_cache import CACHE, COMMIT, HF_HOME, HUB, HUB_CACHE, folder_of, is_blob_name
 from ipexctl.node.files import store
 from ipexctl.node.files.manifest import ManifestEntry, to_json
@@ -54,6 +56,10 @@ _NOT_CONNECTED = ("ConnectError", "ConnectTimeout", "ProxyError", "NewConnection
 _CHUNK = 1 << 20
 """Bytes that are written at once: what a connection that breaks off loses."""
 _MOST_SHOWN = 300
+_MOST_ENTRIES = 500_000
+_MOST_MEMORY = 4 << 30
+_SILENCE = 120.0
+_LEAST = 1 << 20
 _LATER = "run it again later; if it stays, tell those who keep the hub"
 _LOG_IN = "with a token of an account that may read it: read -rs HF_TOKEN; export HF_TOKEN; then the same call"
 
@@ -177,6 +183,34 @@ class _Progress:
             store.emit_or_end("progress", done=self._done, total=self.total)
 
 
+class _Patience:
+    """Ends this process if for `_SILENCE` seconds not `_LEAST` bytes have come: a hub may send one now and then."""
+
+    def __init__(self, what: str, measure: Callable[[], int]) -> None:
+        self._what, self._measure, self._over = what, measure, threading.Event()
+
+    def __enter__(self) -> None:
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+
+    def _watch(self) -> None:
+        began = self._measure()
+        while not self._over.wait(_SILENCE):
+            now = self._measure()
+            if now - began < _LEAST:
+                text = f"{self._what} hardly comes: less than {_LEAST >> 20} MB in {_SILENCE:g} s"
+                emit_failure(AgentError(text, "what has arrived is kept: run it again"))
+                os._exit(1)
+            began = now
+
+
+def _bytes_written() -> int:
+    """By this process, to whatever file."""
+    return int(re.findall(r"wchar: (\d+)", Path("/proc/self/io").read_text(encoding="ascii"))[0])
+
+
 class _PartialBlob:
     """A large file on its way, as the file that huggingface_hub writes to; what it has is hashed once."""
 
@@ -235,12 +269,15 @@ class _Repo:
         self._kind, self._id = request["kind"], request["repo_id"]
         self._patterns = list(include) or None
         self._folder = cache / folder_of(self._kind, self._id)
-        self.downloaded = 0
+        self.downloaded = self._listed = 0
         self.commit = ""
 
     def find(self) -> list[_File]:
         try:
-            return self._find()
+            with _Patience(f"the list of {self._id}", lambda: self._listed * _LEAST):
+                return self._find()
+        except MemoryError:
+            raise AgentError(f"the list of {self._id} does not fit into {_MOST_MEMORY >> 30} GB", _LATER) from None
         except (AttributeError, IndexError, KeyError, TypeError) as error:  # huggingface_hub checks no types
             reason = f"the list of {self._id} from {self._library.endpoint} can't be read: {str(error)[:_MOST_SHOWN]}"
             raise AgentError(reason, _LATER) from None
@@ -253,7 +290,12 @@ class _Repo:
         if not COMMIT.fullmatch(self.commit):
             raise AgentError(f"the hub names no commit of {self._id}: {self.commit[:80]!r}")
         listed = api.list_repo_tree(self._id, recursive=True, revision=self.commit, repo_type=kind)
-        found = {entry.path: entry for entry in listed if hasattr(entry, "blob_id")}
+        found = {}
+        for self._listed, entry in enumerate(listed, 1):
+            if self._listed > _MOST_ENTRIES:
+                raise AgentError(f"the list of {self._id} has more than {_MOST_ENTRIES:,} entries", _LATER)
+            if hasattr(entry, "blob_id"):
+                found[entry.path] = entry
         files = []
         for path in self._library.utils.filter_repo_objects(found, allow_patterns=self._patterns):
             entry, lfs = found[path], found[path].lfs
@@ -280,7 +322,8 @@ class _Repo:
         damaged: list[str] = []
         for _ in range(_TRIES):
             try:
-                self._download(files, progress)
+                with _Patience(f"the download of {self._id}", _bytes_written):
+                    self._download(files, progress)
             except _WrongBytes as error:
                 damaged = [str(error)]
                 continue
@@ -455,11 +498,11 @@ def _size_of(path: Path) -> int:
 
 
 def download(request: HubDownloadRequest, _: BinaryIO) -> DownloadReply:
-    home = home_of(request)
+    home = home_of(request, f"{CACHE}/any")
     make_home(home)
+    resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY, resource.RLIM_INFINITY))  # a list may be of any length
     library = _Library(request)
     cache = Path(home).resolve() / CACHE
-    check_above(str(cache / "any"))
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     cache = cache.resolve()  # `hub` may be the user's link to a larger disk
     progress = _Progress()

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.walk import Place
     from ipexctl.node.files.store import Report
 
-PREFIX = ".ipexctl-push-"
+PREFIX = store.PUSH_PREFIX
 LIST, STORE, TOKEN = "list-", "store", "id"
 CONTENT, PARCEL = "content", "parcel"
 """The names in the store: a large file, or several small ones in a stream."""
@@ -55,7 +55,6 @@ SHOWN = 20
 _MAX_LIST = 1 << 30
 _ABANDONED = 7 * 86400.0
 _OWN_PLACE = "name a place of your own"
-_NO_ROOM = "make room there, or name another PATH"
 _TOP = ""
 """The name of SRC itself, if it is a file."""
 
@@ -247,7 +246,7 @@ def _inspect(request: InspectRequest, rows: list[ManifestEntry], there: Place, r
     refused = found.blocked or (found.differing and not request["force"])
     directory = token = digest = ""
     if not refused and found.lacking and not request["dry_run"] and not request["quick"]:
-        fix = FREE_SPACE_FIX if request["repos"] else _NO_ROOM
+        fix = FREE_SPACE_FIX if request["repos"] else store.NO_ROOM
         name = own_directory(path, request["repos"])
         directory, token, digest = prepare(path, name, found.lacking, is_file=request["is_file"], fix=fix)
     files = [row for row in found.lacking if row.kind == "f"]

@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, NoReturn, Sequence, TypedDict, TypeVar, cast
 
-from ipexctl.node.common.answer import Action, AgentError, Json, answer, emit, explain_os_error
+from ipexctl.node.common.answer import FREE_SPACE_FIX, Action, AgentError, Json, answer, emit, explain_os_error
 from ipexctl.node.common.clock import Countdown, age_of, seconds_since, wait_until
 from ipexctl.node.common.files import (
     explain_full_disk,
@@ -57,6 +57,11 @@ _unfinished: set[tuple[int, bytes]] = set()
 Request = TypeVar("Request", bound="Mapping[str, Any]")
 Report = Callable[..., None]
 """Called with an event's name and its fields; `emit` writes them to stdout."""
+
+
+PUSH_PREFIX = ".ipexctl-push-"
+"""Of the directory in PATH, or beside it, in which a push has its store."""
+NO_ROOM = "make room there, or name another PATH"
 
 
 class StoreFile(TypedDict):
@@ -190,11 +195,14 @@ def open_store(store: str) -> GuardedDirectory:
 
 
 def _explain(error: OSError, path: str, expected: int | None = None) -> AgentError:
+    is_of_push = f"/{PUSH_PREFIX}" in path
     if error.errno == errno.ENOSPC and expected is not None:
         with suppress(OSError):
-            return explain_full_disk(path, expected)
+            return explain_full_disk(path, expected, NO_ROOM if is_of_push else FREE_SPACE_FIX)
     is_of_home = isinstance(error.filename, str) and error.filename.startswith("/")
-    return explain_os_error(error if is_of_home else OSError(error.errno, error.strerror), path)
+    explained = explain_os_error(error if is_of_home else OSError(error.errno, error.strerror), path)
+    is_full = is_of_push and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return AgentError(explained.reason, NO_ROOM) if is_full else explained
 
 
 class PartialFile:
@@ -221,10 +229,10 @@ class PartialFile:
                 secure_directory(os.path.dirname(store))
             make_private_directory(store)
             if self.size is not None and self.size - offset > free_space(store):
-                raise explain_full_disk(store, self.size - offset)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self._directory = open_store(store)
         except OSError as error:
-            raise _explain(error, store, self.size) from None
+            raise _explain(error, store, self.size and self.size - offset) from None
         self._unfinished = (self._directory.number, self._temporary)
         try:
             if not resume:

@@ -30,7 +30,7 @@ from ipexctl.node.common.files import (
     sha256_of,
     write_json_atomically,
 )
-from ipexctl.node.common.guarded_directory import GuardedDirectory
+from ipexctl.node.common.guarded_directory import open_own
 from ipexctl.node.common.home import home_of, make_home
 from ipexctl.node.common.home_entries import STATE_DIRECTORY
 from ipexctl.node.common.limits import TREE_LOCK
@@ -92,11 +92,6 @@ def lstat_or_none(path: bytes) -> os.stat_result | None:
         return os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def open_real(path: bytes) -> GuardedDirectory:
-    """A directory of the home, which may be behind links of the user's, as to another disk."""
-    return GuardedDirectory.open(os.path.realpath(os.fsdecode(path)))
 
 
 def is_below(path: str, directories: list[str]) -> bool:
@@ -266,7 +261,7 @@ def store_token(home: bytes, *, make: bool) -> str | None:
         if make:
             make_home(decode_name(home))
             make_private_directory(home + b"/code")
-            with open_real(home + b"/code") as code, contextlib.suppress(FileExistsError):
+            with open_own(decode_name(home) + "/code") as code, contextlib.suppress(FileExistsError):
                 code.link_to(os.urandom(16).hex().encode(), b".store", replace=False)
         return decode_name(os.readlink(link))
     return None
@@ -283,7 +278,7 @@ def generations(home: bytes, project: str) -> list[ProjectTree]:
 
 def inspect(request: TreeRequest) -> TreesReply:
     """Describe the trees of a project, and take a lease on one that is up to date."""
-    home, digest = os.fsencode(home_of(request)), request["digest"]
+    home, digest = os.fsencode(home_of(request, "code")), request["digest"]
     own_run, ended = request["lease"], request["ended"]
     described: list[Generation] = []
     leased = False

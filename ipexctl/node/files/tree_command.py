@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def inspect_or_update(request: TreeRequest, stream: BinaryIO) -> TreesReply:
     if not request["dry_run"]:
-        remove_job_files(os.fsencode(home_of(request)), request["ended"])
+        remove_job_files(os.fsencode(home_of(request, "code")), request["ended"])
     if "expected" not in request:
         return inspect(request)
     from ipexctl.node.files.tree_upload import update  # it imports OpenSSL, 10 ms that a look does not need

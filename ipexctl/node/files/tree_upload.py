@@ -20,7 +20,7 @@ from typing import BinaryIO, Callable, Iterator, NoReturn
 
 from ipexctl.node.common.answer import AgentError, answer
 from ipexctl.node.common.files import decode_name, encode_name, write_json_atomically
-from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory, blocks_of, write_all
+from ipexctl.node.common.guarded_directory import DirectoryChain, GuardedDirectory, blocks_of, open_own, write_all
 from ipexctl.node.common.home import home_of
 from ipexctl.node.common.home_entries import STATE_DIRECTORY, is_stored
 from ipexctl.node.common.limits import UPLOAD_SILENCE
@@ -39,7 +39,6 @@ from ipexctl.node.files.tree import (
     inspect,
     is_below,
     lstat_or_none,
-    open_real,
 )
 
 MAX_PATHS = 20
@@ -306,7 +305,7 @@ def empty_stage(top: GuardedDirectory) -> None:
 
 def remove_old_transfers(home: bytes, now: float) -> None:
     """Remove what broken-off syncs left in the store for transfers, HOME/tmp/sync."""
-    with contextlib.suppress(OSError), open_real(home + b"/tmp/sync") as store:
+    with contextlib.suppress(OSError), open_own(os.path.join(decode_name(home), "tmp", "sync")) as store:
         for name in store.names():
             status = store.status_of(name)
             is_old = status is not None and now - status.st_mtime >= DAY
@@ -411,7 +410,7 @@ def read_manifest(request: TreeRequest, stream: BinaryIO) -> list[ManifestEntry]
 
 
 def put(request: PutRequest, stream: BinaryIO) -> PutReply:
-    return put_into(generations(os.fsencode(home_of(request)), request["project"]), request, stream)
+    return put_into(generations(os.fsencode(home_of(request, "code")), request["project"]), request, stream)
 
 
 def put_into(trees: list[ProjectTree], request: PutRequest, stream: BinaryIO) -> PutReply:
@@ -422,7 +421,7 @@ def put_into(trees: list[ProjectTree], request: PutRequest, stream: BinaryIO) ->
     entries = read_manifest(request, stream)
     if request["dry_run"]:
         return PutReply(changes_of(Plan(tree, entries, request["data"]), dry_run=True))
-    with tree.lock(), open_real(tree.path) as top:
+    with tree.lock(), open_own(decode_name(tree.path)) as top:
         if request.get("expected", tree.digest) != tree.digest:
             return PutReply()  # another host with this home was faster
         with top.enter(_STATE + b"/" + _STAGE, make=True, mode=0o700) as stage:
@@ -454,7 +453,7 @@ def update(request: TreeRequest, stream: BinaryIO) -> TreesReply:
 
     The control machine may expect that there is none.
     """
-    home = os.fsencode(home_of(request))
+    home = os.fsencode(home_of(request, "code"))
     trees = generations(home, request["project"])
     first = trees[0]
     if len(trees) > 1 or first.digest != request["expected"] or first.pending or first.runs():

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 
 from ipexctl.node.common.answer import AgentError, Json, answer
 from ipexctl.node.common.environ import SetupError, account_variables, source_setup
+from ipexctl.node.common.home import home_of
 from ipexctl.node.common.http import HttpClient, RefusedAddress, explain
 from ipexctl.node.common.hub_cache import CACHE, HUB, repo_of, snapshot_in
 from ipexctl.node.common.limits import HUB_ANSWER
@@ -93,7 +94,7 @@ def repositories(cache: str) -> set[str]:
 
 
 def is_directory(request: HubRequest, repo_id: str) -> bool:
-    home, work = os.path.expanduser(request["home"]), request["work"]
+    home, work = home_of(request), request["work"]
     if os.path.isabs(work):
         return os.path.isdir(os.path.join(work, repo_id))
     trees = glob.glob(os.path.join(glob.escape(home), "code", "*"))
@@ -141,7 +142,7 @@ def look(request: HubRequest, _: BinaryIO) -> Json:
     os.environ.clear()
     os.environ.update(environ)  # the client reads proxies and certificates there
     cache, is_named = own_cache(environ)
-    of_home = os.path.join(os.path.expanduser(request["home"]), CACHE)
+    of_home = os.path.join(home_of(request, CACHE), CACHE)
     repos = request["repos"]
     prepared_in_home, prepared_in_own = (
         frozenset(repo["word"] for repo in repos if is_prepared(prepared_directory(environ, hf_home), repo))

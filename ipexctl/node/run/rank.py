@@ -34,6 +34,7 @@ from ipexctl.node.common.json_parser import read_json_file
 from ipexctl.node.common.link import ready, wake_on_signal
 from ipexctl.node.common.liveness import RESERVED_FILE
 from ipexctl.node.common.records import DETAIL_MARK, Detail
+from ipexctl.node.common.sockets import is_of_this_machine
 from ipexctl.node.run import output_buffer, process_stacks, processes, rank_env, supervisor_client
 from ipexctl.node.run.oom import OutOfMemoryWatch
 from ipexctl.node.run.rank_machine import Act, Bond, ExplainExit, PassOn, SendReport, Turn, WrapperState
@@ -461,7 +462,9 @@ def main(path: str) -> int:
     try:
         job = read_job(read_json_file(path))
         *words, local, address, port = sys.argv[3:]
-        code = Rank(job, path, rank_env.find_rank(job, *words), ((local, 0), (address, int(port)))).run()
+        # On another host than node0, a stranger could listen at the local name.
+        addresses = [(local, 0)] if is_of_this_machine(address) else []
+        code = Rank(job, path, rank_env.find_rank(job, *words), (*addresses, (address, int(port)))).run()
     except (OSError, ValueError) as error:
         print_error(f"{path} can't be read: {getattr(error, 'strerror', None) or error}")
         code = NOT_STARTED

@@ -202,7 +202,7 @@ def remove_job_files(runs_directory: GuardedDirectory, runs: list[StoredRun], ac
 
 
 def prune(request: PruneRunsRequest) -> PruneReply:
-    home, now = home_of(request), time.time()
+    home, now = home_of(request, "runs"), time.time()
     exists = check_home(home) if request["dry_run"] else open_home(home)
     runs_directory = os.path.join(home, "runs")
     if not exists or not os.path.isdir(runs_directory):

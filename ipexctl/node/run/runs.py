@@ -48,7 +48,7 @@ class DumpRequest(RunReference):
 
 def list_runs(request: ListRequest) -> Json:
     """The status of each run: None without a record, {"unreadable": why} for a damaged one."""
-    runs_directory, ids = os.path.join(home_of(request), "runs"), request["ids"]
+    runs_directory, ids = os.path.join(home_of(request, "runs"), "runs"), request["ids"]
     if ids is None:
         names = sorted(os.listdir(runs_directory)) if os.path.isdir(runs_directory) else []
         ids = [name for name in names if not name.startswith(".")]

@@ -47,8 +47,8 @@ class Contact(NamedTuple):
     """What is known of the connection; each method returns what is known after it."""
 
     addresses: tuple[tuple[str, int], ...]
-    """Hosts with ports. The first is local to node0, and is refused at once on other nodes. It is not used again after
-    a connection there that was not authenticated."""
+    """Hosts with ports. On node0 the first is a local one, which is not used again after a connection there that was
+    not authenticated."""
     last_received: float
     """When the last message of the supervisor arrived, or could not be missed."""
     turned_at: float

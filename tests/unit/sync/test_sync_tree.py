@@ -24,10 +24,10 @@ from ipexctl.files.distribute import Distributor
 from ipexctl.files.stream import pack_file
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.guarded_directory import GuardedDirectory
+from ipexctl.node.common.guarded_directory import GuardedDirectory, open_own
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.replies import Generation
-from ipexctl.node.files.tree import ProjectTree, open_real
+from ipexctl.node.files.tree import ProjectTree
 from ipexctl.node.files.tree_upload import Plan, TreeUpdate, receive_contents, stage_from_store, stage_small
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError
@@ -556,7 +556,7 @@ def test_directory_that_a_run_replaces_by_a_link_during_the_sync_is_not_entered(
     outside = put(tmp_path, "outside/a", "theirs").parent
     entries = list(read_project(place.root).manifest.entries)
     tree = ProjectTree(os.fsencode(place.home), place.tree.name, 1)
-    with open_real(tree.path) as top, top.enter(b".ipexctl/stage", make=True) as stage:
+    with open_own(os.fsdecode(tree.path)) as top, top.enter(b".ipexctl/stage", make=True) as stage:
         update = TreeUpdate(Plan(tree, entries, []), top, stage)
         stage_small(stage, entries[-1].content.encode(), b"2")
         (place.tree / "out").rename(place.tree / "moved")
