@@ -120,8 +120,9 @@ def layer(base: str, files: Mapping[str, Sequence[str]]) -> Layer:
         (file, number, line.rstrip("\r\n")) for file, lines in files.items() for number, line in enumerate(lines, 1)
     ]
     for file, number, line in patterns:
-        for text, most in (("/**/", _MOST_GAPS), ("*", _MOST_STARS)):
-            if line.count(text) > most and not line.startswith("#"):
+        counts = (("/**/", line.count("/**/"), _MOST_GAPS), ("*", len(re.findall(r"\*+", line)), _MOST_STARS))
+        for text, count, most in counts:
+            if count > most and not line.startswith("#"):
                 raise FileError(file, number, f"more than {most} times {text} in one pattern", text=line, column=1)
     try:
         return Layer(base, _spec(line for _, _, line in patterns))

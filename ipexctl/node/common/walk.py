@@ -192,7 +192,8 @@ class _Way:
             number, above = self.entered[-1]
             self.here = f"{above.path.rstrip('/')}/{part}"
             below = self._look(part, number, mode if pending or not is_file else None)
-            self._judge(above, below, is_end=not pending)
+            is_link = below is not None and stat.S_ISLNK(below.status.st_mode)
+            self._judge(above, below, is_end=not pending and not is_link)
             if below is None:
                 if ".." in pending:
                     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -200,7 +201,7 @@ class _Way:
                 return Place(number, f"{above.path.rstrip('/')}/{rest}", rest, None, tuple(self._made))
             if stat.S_ISDIR(below.status.st_mode):
                 continue
-            target = self._read_link(part, number) if stat.S_ISLNK(below.status.st_mode) else ""
+            target = self._read_link(part, number) if is_link else ""
             self.leave(len(self.entered) - 1)
             if not target:
                 if pending:
