@@ -388,6 +388,53 @@ def _writes_by_path(call: ast.Call) -> bool:
     return name in _WRITES or opens_to_write
 
 
+_NAMED_PLACES = tuple(
+    f"ipexctl/{name}.py"
+    for name in (
+        *("named_paths", "files/destination", "node/run/checkpoint_watch", "node/files/push"),
+        *("node/files/checkpoint", "node/files/checkpoint_path"),
+    )
+)
+_READS = re.compile(r"open|os\.(open|stat|lstat|listdir|scandir|walk|readlink|path\.(l?exists|isdir|isfile|islink))")
+_OPENED = re.compile(r"\b(number|_?anchor|open_to_read)\b")
+_OF_THE_HOME = {
+    "open(source, 'rb', buffering=0)": "the inbox of the exchange",
+    "os.listdir(code)": "the trees that sync has made",
+    "os.path.isdir(os.path.join(root, STATE_DIRECTORY))": "the same",
+    "os.path.isfile(place)": "what has arrived: `place` is below an anchor",
+    "os.scandir(place)": "below the descriptor in its first place",
+    "os.stat(os.path.join(above, name), follow_symlinks=False)": "below an anchor",
+    "os.stat(place)": "below the descriptor in its first place",
+    "open('/proc/self/status', 'rb')": "the umask",
+}
+
+
+@row("* paths of the user's data, and homes of a request, that are used without the walk", wanted=0, held=0)
+def uses_without_the_walk() -> list[str]:
+    by_name = [
+        f"{path}:{call.lineno}"
+        for path in _NAMED_PLACES
+        for call in nodes(modules()[path])
+        if isinstance(call, ast.Call) and _READS.fullmatch(ast.unparse(call.func)) and _reads_by_path(call)
+    ]
+    homes = [
+        f"{path}:{call.lineno}"
+        for path, tree in modules().items()
+        if path.startswith("ipexctl/node/") and path != "ipexctl/node/common/home.py"
+        for call in nodes(tree)
+        if isinstance(call, ast.Call)
+        and ast.unparse(call.func).startswith(("os.", "Path"))
+        and any(ast.unparse(argument) == "request['home']" for argument in call.args)
+    ]
+    return by_name + homes
+
+
+def _reads_by_path(call: ast.Call) -> bool:
+    text = ast.unparse(call)
+    has_directory = any((given.arg or "").endswith("dir_fd") for given in call.keywords)
+    return not (has_directory or _OPENED.search(text) or text in _OF_THE_HOME)
+
+
 # Views, liveness, limits
 
 
