@@ -33,7 +33,7 @@ CCL_WORKERS: Final = 1
 """Of a rank over ccl, unless the call, an accelerate config or a variable says otherwise."""
 _RANKS, _COMMUNICATION, _ENVIRONMENT = "Ranks and cores", "Communication", "Environment"
 _WATCHING, _ENDING = "Watching", "Ending"
-_EVERY_EXPORT = ("accelerate", "mpijob", "shell", "slurm", "trainjob")
+_EVERY_EXPORT = ("accelerate", "mpijob", "shell", "slurm")
 
 
 # Without eq and repr, which the spec has: it is made at each start.
@@ -154,7 +154,7 @@ class RunOptions(SyncOptions):
         "File on every host to source in bash; ranks keep its variables, ulimit and umask.",
         panel=_ENVIRONMENT,
         kind="path",
-        lost_in=("accelerate", "mpijob", "trainjob"),
+        lost_in=("accelerate", "mpijob"),
         consequence="source it before",
     )
     offline_hub: bool = declare(
@@ -173,7 +173,7 @@ class RunOptions(SyncOptions):
         0,
         panel=_ENDING,
         least=0,
-        lost_in=("accelerate", "shell", "slurm", "trainjob"),
+        lost_in=("accelerate", "shell", "slurm"),
         consequence="nothing begins it again",
     )
     checkpoint: str | None = declare(

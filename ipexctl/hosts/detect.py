@@ -1,4 +1,7 @@
-"""Reads a file of hosts: checks the file, detects its format (hostfile, INI, YAML) and calls the parser."""
+"""Reads a file of hosts: checks the file, detects its format (hostfile, INI, YAML) and calls the parser.
+
+A file that nobody named may have 1 MB, and no pipe or device is read.
+"""
 
 from __future__ import annotations
 

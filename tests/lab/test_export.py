@@ -141,15 +141,10 @@ def test_mpijob_launcher_starts_its_ranks(cluster: Cluster) -> None:
         assert rank["env"]["OMP_NUM_THREADS"] == "1"
 
 
-@pytest.mark.core
-def test_exported_inventory_reaches_the_same_hosts(cluster: Cluster, tmp_path: Path) -> None:
-    printed = exported(cluster, "ansible")
-    inventory = tmp_path / "inventory.yaml"
-    inventory.write_text(printed.out)
-    assert yaml.safe_load(printed.out)["all"]["children"]["node0"] == {"hosts": {"node1": {}}}
-    known = ("--known-hosts", cluster.lab.known_hosts)
-    ran = cluster.call("exec", "-H", inventory, *known, "-l", "nodes", "--", "hostname")
-    assert (ran.rc, ran.out.split()[-1]) == (0, "node2")
+@pytest.mark.parametrize(("name", "instead"), [("ansible", "-H inventory.yaml"), ("trainjob", "export mpijob")])
+def test_an_export_that_went_says_what_to_type(cluster: Cluster, name: str, instead: str) -> None:
+    ran = cluster.call("export", name, "-H", cluster.lab.hostfile, "train.py")
+    assert (ran.rc, instead in ran.err) == (2, True), ran.err
 
 
 def test_unsupported_options_are_named_in_a_warning(cluster: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""`ipexctl export`: prints the plan of a run for accelerate, Slurm, Kubeflow, sh, or the hosts for Ansible.
+"""`ipexctl export`: prints the plan of a run for accelerate, Slurm, Kubeflow's MPI operator or sh.
 
 In comes the line of `run`. The plan is made as by `run --dry-run`, with the same probes and refusals, and its module
 here writes it as text to stdout; nothing is started or written on a host. The rule: what the other launcher cannot
@@ -12,13 +12,13 @@ import shlex
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 import typer
+from typer.core import TyperGroup
 
-from ipexctl.cli import complete
 from ipexctl.cli.launch_options import LaunchLine, ScriptCommand, plan_or_exit, read_launch_call
-from ipexctl.cli.options import Home, Output, Targets, option, subcommand
+from ipexctl.cli.options import Output, option, subcommand
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.option_declaration import declaration_of
@@ -32,7 +32,22 @@ if TYPE_CHECKING:
     from ipexctl.run.start.call import RunCall
     from ipexctl.run.start.pipeline import PlannedRun
 
+_REMOVED: Final = {
+    "ansible": "ipexctl hosts lists them; every command reads an Ansible inventory: -H inventory.yaml",
+    "trainjob": "for Kubernetes: ipexctl export mpijob --image NAME train.py",
+}
+"""Went in 0.5 → what to type."""
+
+
+class _Exports(TyperGroup):
+    def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]
+        if args and args[0] in _REMOVED:
+            raise UserError(f"export {args[0]} went in 0.5", fix=_REMOVED[args[0]])
+        return super().resolve_command(ctx, args)
+
+
 export_command = typer.Typer(
+    cls=_Exports,
     help="Print the plan of a run for another launcher.\n\n\b\n"
     "Example: ipexctl export shell -H hostfile train.py > train.sh",
     no_args_is_help=True,
@@ -124,30 +139,6 @@ def mpijob(
     _print(exported, line.output, _lost(ctx, call, planned.plan))
 
 
-@subcommand(export_command, "trainjob", cls=ScriptCommand, context_settings=SETTINGS)
-def trainjob(
-    *,
-    ctx: typer.Context,
-    image: str = option(
-        "--image NAME",
-        "Image with the environment, project and torchrun (default: {default}).",
-        IMAGE,
-    ),
-    line: LaunchLine,
-) -> None:
-    """Print a TrainJob of Kubeflow Trainer v2, with torchrun and gloo.
-
-    \b
-    Example: ipexctl export trainjob -H hosts --image me/img train.py > job.yaml
-    """
-    from ipexctl.extras.export.trainjob import to_trainjob
-
-    _check_image(image)
-    call, planned = _plan(ctx, line)
-    exported = to_trainjob(planned.plan, _job_name(call), image, **_pod_resources(planned))
-    _print(exported, line.output, _lost(ctx, call, planned.plan))
-
-
 @subcommand(export_command, "shell", cls=ScriptCommand, context_settings=SETTINGS)
 def shell(*, ctx: typer.Context, line: LaunchLine) -> None:
     """Print a readable shell script that does the steps of run.
@@ -165,32 +156,6 @@ def shell(*, ctx: typer.Context, line: LaunchLine) -> None:
     secret_files = secret_files_below(real_path(call.project.root), call.spec.secret_files)
     exported = to_shell(planned.plan, call.hosts, root, tree, planned.context.setup, secret_files)
     _print(exported, line.output, _lost(ctx, call, planned.plan))
-
-
-@subcommand(export_command, "ansible")
-def ansible(
-    *,
-    env: str | None = option(
-        "--env NAME",
-        "Environment whose Python Ansible uses on the hosts (default: Ansible's own choice).",
-        autocompletion=complete.environments,
-    ),
-    targets: Targets,
-    home: Home,
-    output: Output,
-) -> None:
-    """Print the hosts as an Ansible inventory.
-
-    \b
-    Example: ipexctl export ansible -H hostfile > inventory.yaml
-    """
-    from ipexctl.cli.hosts import check_home, choose_hosts
-    from ipexctl.extras.export.ansible import to_ansible
-    from ipexctl.stack.env.record import check_env_name
-
-    home_dir = check_home(home)
-    python = f"{home_dir}/envs/{check_env_name(env)}/bin/python" if env is not None else None
-    _print(to_ansible(choose_hosts(targets), python), output)
 
 
 def _plan(ctx: typer.Context, line: LaunchLine) -> tuple[RunCall, PlannedRun]:

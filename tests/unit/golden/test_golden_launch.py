@@ -15,7 +15,6 @@ from test_mpirun import BARE, OPEN
 from test_show_plan import MIXED
 
 from ipexctl.extras.export.mpijob import to_mpijob
-from ipexctl.extras.export.trainjob import to_trainjob
 from ipexctl.facts.system import System
 from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate_config import remarks
@@ -186,14 +185,7 @@ def wrapped() -> list[Case]:
 def exports() -> list[Case]:
     made_of_secret = (Export("HIDDEN", "", secret=True),)
     made = plan(machine(SPR), exports=made_of_secret)
-    over_gloo = plan(machine(SPR), machine(SPR, 2), n=3, backend="gloo", env=IPEX, exports=made_of_secret)
-    return [
-        *(Case("note of an mpijob", note) for note in to_mpijob(made, "train", "me/train").notes),
-        *(Case("note of a trainjob", note) for note in to_trainjob(over_gloo, "train", "me/train").notes),
-        refused(
-            "a trainjob over oneCCL", to_trainjob, plan(machine(SPR), env=IPEX, backend="ccl"), "train", "me/train"
-        ),
-    ]
+    return [Case("note of an mpijob", note) for note in to_mpijob(made, "train", "me/train").notes]
 
 
 def test_launch() -> None:

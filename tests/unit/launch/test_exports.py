@@ -18,7 +18,6 @@ from launch_helpers import ENV, IPEX, cpu, machine, plan, variables
 
 from ipexctl.errors import UserError
 from ipexctl.extras.export.accelerate import to_accelerate
-from ipexctl.extras.export.ansible import to_ansible
 from ipexctl.extras.export.mpijob import to_mpijob
 from ipexctl.extras.export.shell import to_shell
 from ipexctl.extras.export.slurm import LOCAL_RANK_COUNT, Launcher, to_slurm
@@ -224,7 +223,6 @@ def test_every_export_lists_its_requirements() -> None:
         to_mpijob(made, "train", "me/train").text,
         to_shell(made, [host], None, "/x").text,
         to_accelerate(made, {}, "hosts").text,
-        to_ansible([host]).text,
     )
     for text in texts:
         assert re.search(r"^# Needed\b", text, re.MULTILINE), text
