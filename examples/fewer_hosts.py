@@ -1,7 +1,7 @@
 """DDP that keeps its global batch while hosts are lost and come back, and goes on from its newest checkpoint.
 
     ipexctl run -n 3 examples/fewer_hosts.py                                     # this machine
-    ipexctl run -H hostfile --min-hosts 2 --rejoin --max-restarts 5 \\
+    ipexctl run -H hostfile --min-hosts 2 --max-restarts 5 \\
         --checkpoint examples/checkpoints examples/fewer_hosts.py
 
 A step has as many parts as there were ranks in the first attempt (IPEXCTL_FIRST_WORLD_SIZE). With fewer ranks, some

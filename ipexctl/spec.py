@@ -202,14 +202,6 @@ class RunOptions(SyncOptions):
         lost_in=_EVERY_EXPORT,
         consequence="no host waits",
     )
-    rejoin: bool = declare(
-        "--rejoin",
-        "Let a lost host that answers again join as soon as a checkpoint has been written.",
-        False,
-        panel=_ENDING,
-        lost_in=_EVERY_EXPORT,
-        consequence="no host joins again",
-    )
     hang_after: float = declare(
         "--hang-after S",
         "Report a hang after S seconds without output, 0 for never (default: {default}).",
@@ -286,7 +278,6 @@ if TYPE_CHECKING:
         checkpoint: str | None
         min_hosts: int | None
         spares: int
-        rejoin: bool
         hang_after: float
         exclusive: bool
         wait: float | None

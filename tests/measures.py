@@ -391,8 +391,8 @@ def _writes_by_path(call: ast.Call) -> bool:
 _NAMED_PLACES = tuple(
     f"ipexctl/{name}.py"
     for name in (
-        *("named_paths", "files/destination", "node/run/checkpoint_watch", "node/files/push"),
-        *("node/files/checkpoint", "node/files/checkpoint_path"),
+        *("named_paths", "files/destination", "node/files/push", "node/files/checkpoint"),
+        "node/files/checkpoint_path",
     )
 )
 _READS = re.compile(r"open|os\.(open|stat|lstat|listdir|scandir|walk|readlink|path\.(l?exists|isdir|isfile|islink))")
@@ -402,9 +402,7 @@ _OF_THE_HOME = {
     "os.listdir(code)": "the trees that sync has made",
     "os.path.isdir(os.path.join(root, STATE_DIRECTORY))": "the same",
     "os.path.isfile(place)": "what has arrived: `place` is below an anchor",
-    "os.scandir(place)": "below the descriptor in its first place",
     "os.stat(os.path.join(above, name), follow_symlinks=False)": "below an anchor",
-    "os.stat(place)": "below the descriptor in its first place",
     "open('/proc/self/status', 'rb')": "the umask",
 }
 

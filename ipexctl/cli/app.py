@@ -124,6 +124,9 @@ class _Commands(TyperGroup):
         except BrokenPipeError as error:  # typer would exit with 1
             raise OutputError(error) from None
         except UsageError as error:
+            went = _REMOVED_OPTIONS.get(getattr(error, "option_name", ""))
+            if went is not None:
+                error.message, error.possibilities = went, None  # type: ignore[attr-defined]
             from ipexctl.ui.errors import print_json_error
 
             print_json_error(error.format_message())
@@ -144,6 +147,8 @@ class _Commands(TyperGroup):
             with formatter.section(group):
                 formatter.write_dl([(name.ljust(width), text) for name, text in of_group.items()])
 
+
+_REMOVED_OPTIONS: Final = {"--rejoin": "--rejoin went in 0.5: a lost host that answers again joins at the next restart"}
 
 app = typer.Typer(
     cls=_Commands,

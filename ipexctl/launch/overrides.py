@@ -59,11 +59,6 @@ def check_options(spec: RunSpec) -> Refusal | None:
 
 def _check_restarts(spec: RunSpec) -> Refusal | None:
     """Options about other hosts after a loss."""
-    if spec.rejoin and not (spec.has_pool and spec.checkpoint):
-        return Refusal(
-            "--rejoin is for a run that goes on without a lost host, and for its checkpoint",
-            "--rejoin --min-hosts N --max-restarts R --checkpoint PATH",
-        )
     if not spec.has_pool:
         return None
     option = "--spares" if spec.min_hosts is None else "--min-hosts"

@@ -65,8 +65,6 @@ class LossRound(RunRound):
         cluster.write(SCRIPT, (SCRIPTS / SCRIPT).read_bytes())
         launcher = self.case.by or self.chance.choice(("direct", "mpirun"))
         self.every = self.chance.choice((10, 25))
-        if "--rejoin" in self.case.options:  # the supervisor looks once a second, and two are kept
-            self.every = 100
         self.directory = f"/dev/shm/steps-{self.number}-{int(time.time())}"
         self.notes += [launcher, f"every {self.every}"]
         options = (*(OPTIONS if launcher == "direct" else ()), *self.case.options, "--ppn", "1", "--plain")
@@ -236,14 +234,6 @@ def _back_at_the_next_restart(context: LossRound) -> LossResult:
     return LossResult((NAMES, without(first), without(second)), (first, second))
 
 
-def _back_with_rejoin(context: LossRound) -> LossResult:
-    (host,) = context.pick()
-    context.lose(host)
-    context.wait_for_step(1, 5)
-    context.bring_back(host)
-    return LossResult((NAMES, without(host), NAMES), (host, None))
-
-
 def _reboots(context: LossRound) -> LossResult:
     """All that runs there is gone at once, and it answers."""
     context.pause(2.0)
@@ -281,7 +271,6 @@ CASES: Final = (
     LossCase("a second host is lost in the exchange", _after("connected")),
     LossCase("a lost host is back in the restart", _back_in_the_restart),
     LossCase("a lost host is back, and another is lost", _back_at_the_next_restart, steps=1500),
-    LossCase("a lost host is back, and joins", _back_with_rejoin, options=("--min-hosts", "2", "--rejoin"), steps=2000),
     LossCase("a host reboots", _reboots),
     LossCase("a spare replaces a lost host", _spare_replaces, options=("--spares", "1")),
     LossCase("node0 is cut off, and goes on alone", _node0_alone, options=("--min-hosts", "1")),

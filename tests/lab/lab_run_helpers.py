@@ -209,6 +209,11 @@ class Cluster:
     def on(self, index: int, command: str) -> str:
         return on_host(self.lab.hosts[index], command)
 
+    def kill_rank(self, run: str, rank: int) -> None:
+        status = json.loads(self.on(0, f"cat .ipexctl/runs/{run}/status.json"))
+        row = next(row for row in status["ranks"] if row["rank"] == rank)
+        self.on([host.name for host in self.lab.hosts].index(row["host"]), f"kill -9 {row['pid']}")
+
     def as_root(self, index: int, command: str) -> str:
         said = ask(self.lab.hosts[index], command, as_root=True)
         return said.out + said.err

@@ -30,36 +30,6 @@ def call(cluster: Cluster, home: str, command: str, *args: str) -> CommandResult
     return cluster.call(command, "-H", cluster.lab.hostfile, "--home", home, *args, env=env, timeout=120)
 
 
-@pytest.mark.core
-def test_directory_of_a_user_is_refused_as_a_home_and_unchanged(cluster: Cluster) -> None:
-    proj = "/home/ipex/proj"
-    cluster.write("train.py", "print('trained')\n")
-    cluster.on(0, FILL.format(proj))
-    cluster.on(0, f"ln -s {proj} /home/ipex/lnk; chmod 775 {proj}")
-    before, keys = cluster.on(0, LIST.format(proj)), cluster.on(0, "cat ~/.ssh/authorized_keys")
-    for home in ("~/proj", "/home/ipex/lnk"):
-        for command, *args in (
-            ("sync",),
-            ("trust",),
-            ("envs", "--prune"),
-            ("run", *PYTHON, "train.py"),
-            ("uninstall", "--yes"),
-            ("uninstall", "--dry-run"),
-        ):
-            ran = call(cluster, home, command, *args)
-            assert ran.rc == 1, (command, ran.err)
-            proposed = f"--home {home.replace('~', '/home/ipex')}/ipexctl"  # not for uninstall: nothing is there
-            assert (proposed in ran.out + ran.err) == (command != "uninstall"), command
-            assert cluster.on(0, LIST.format(proj)) == before, command
-    assert cluster.on(0, "cat ~/.ssh/authorized_keys") == keys
-    refused = call(cluster, "/home/ipex", "sync")
-    assert missing(refused.out + refused.err, "--home /home/ipex/.ipexctl") == []
-    book = cluster.write("book.yml", "- hosts: all\n  tasks:\n    - tune: {linger: true, state: present}\n")
-    played = call(cluster, "~/proj", "play", str(book))
-    assert missing(played.out + played.err, "/proj/ipexctl") == []
-    assert cluster.on(0, LIST.format(proj)) == before
-
-
 def test_files_of_a_user_inside_a_home_stay_and_are_listed(cluster: Cluster) -> None:
     home = "/home/ipex/scratch/ipexctl"
     cluster.write("train.py", "open('result.txt', 'w').write('done')\nprint('trained')\n")

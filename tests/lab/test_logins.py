@@ -404,12 +404,3 @@ def test_open_control_master_of_the_user_is_used(bastion_lab: Lab, tmp_path: Pat
         subprocess.run([*inside, "-D", *closed], check=True)
         mend_host(bastion_lab.bastion)
         subprocess.run([*ssh, "-O", "exit", "bastion"], check=False, capture_output=True, timeout=20)
-
-
-def test_local_addresses_in_a_hostfile_need_no_ssh(lab3: Lab, tmp_path: Path) -> None:
-    here = f"10.77.{lab3.block}.1"
-    (tmp_path / "hosts").write_text(f"localhost\n{here}\n{lab3.hosts[0].address} user=ipex identity={lab3.key}\n")
-    hosts = ("-H", tmp_path / "hosts", "--known-hosts", lab3.known_hosts)
-    ran = ipexctl("exec", *hosts, "--shell", "echo ${SSH_CONNECTION:-none}", env={"SSH_CONNECTION": ""})
-    assert ran.lines[1:] == [f"{here}: none", "localhost: none"]
-    assert ran.lines[0].startswith(f"{lab3.hosts[0].address}: {here} ")

@@ -106,57 +106,10 @@ def test_fetch_does_not_take_a_file_of_another_account_for_the_same_file(me: Acc
     assert planted.read_bytes() == b"X" * len(SECRET)
 
 
-def test_fetch_writes_into_no_directory_of_another_account(me: Account, shared: Path) -> None:
-    source = me.base / "home/ck"
-    source.mkdir()
-    plant(source / "a.pt", b"a", ME)
-    plant(source / "b.pt", b"b", ME)
-    os.chown(source, ME, ME)
-    (shared / "ck").mkdir(mode=0o777)
-    (shared / "ck").chmod(0o777)
-    os.chown(shared / "ck", OTHER, OTHER)
-    ran = me.call("fetch", "--hosts", "localhost", f"localhost:{source}", shared)
-    assert ran.rc == 1
-    assert f"{shared}/ck belongs to another account (uid {OTHER})" in ran.err
-    assert list((shared / "ck").iterdir()) == []
-    ran = me.call("fetch", "--hosts", "localhost", f"localhost:{source}/", shared / "ck")
-    assert ran.rc == 1, ran.err
-    assert list((shared / "ck").iterdir()) == []
-
-
-@pytest.mark.parametrize(("owner", "is_followed"), [(OTHER, False), (ME, True), (0, True)])
-def test_fetch_follows_a_link_to_its_destination_only_if_it_is_not_of_another_account(
-    me: Account, shared: Path, owner: int, is_followed: bool
-) -> None:
-    target = me.base / "home/ssh"
-    target.mkdir()
-    os.chown(target, ME, ME)
-    (shared / "out").symlink_to(target)
-    os.chown(shared / "out", owner, owner, follow_symlinks=False)
-    ran = me.call("fetch", "--hosts", "localhost", f"localhost:{me.base}/home/secret", f"{shared}/out/")
-    assert (ran.rc == 0) == is_followed, ran.err
-    assert [path.name for path in target.iterdir()] == (["secret"] if is_followed else [])
-    assert is_followed or f"{shared}/out is a link of another account (uid {OTHER})" in ran.err
-
-
 def run_with_summary(me: Account, path: object) -> CommandResult:
     """A run that does not start, as its summary says."""
     me.write(me.project / "train.py", "")
     return me.call("run", "--hosts", "localhost", "--python", "/nosuch", "--summary", path, "train.py")
-
-
-@pytest.mark.parametrize(("owner", "is_followed"), [(OTHER, False), (ME, True), (0, True)])
-def test_a_summary_follows_no_link_of_another_account(me: Account, shared: Path, owner: int, is_followed: bool) -> None:
-    target = plant(me.base / "home/.bashrc", b"# mine\n", ME)
-    link = shared / "summary.json"
-    link.symlink_to(target)
-    os.chown(link, owner, owner, follow_symlinks=False)
-    ran = run_with_summary(me, link)
-    assert ran.rc == (1 if is_followed else 2), ran.err
-    assert (target.read_bytes() == b"# mine\n") != is_followed
-    assert (f"{link} is a link of another account (uid {OTHER})" in ran.err) != is_followed
-    if is_followed:
-        assert json.loads(target.read_bytes())["state"] is None
 
 
 @pytest.mark.parametrize("kind", ["file", "pipe", "hard link", "link above"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -100,15 +99,3 @@ def test_home_open_to_others_is_made_private(cluster: Cluster) -> None:
         cluster.on(index, "mkdir -p .ipexctl && chmod 775 .ipexctl")
     cluster.good("sync", "-H", cluster.lab.hostfile)
     assert cluster.on(0, "stat -c %a .ipexctl") == "700\n"
-
-
-@pytest.mark.parametrize("command", ["sync", "trust", "install"])
-def test_home_of_another_account_is_refused(command: str, cluster: Cluster, wheelhouse: Path) -> None:
-    for index in range(2):
-        cluster.as_root(index, "mkdir -p -m 777 /foreign && chmod 777 /foreign")
-    options = ("--wheelhouse", wheelhouse, "--offline") if command == "install" else ()
-    ran = cluster.call(command, "-H", cluster.lab.hostfile, "--home", "/foreign", *options)
-    assert ran.rc == 1, ran.err
-    assert "another account" in ran.out + ran.err
-    for index in range(2):
-        assert cluster.on(index, "find /foreign") == "/foreign\n"

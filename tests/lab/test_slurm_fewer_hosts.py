@@ -4,6 +4,7 @@ node0 does not keep its other nodes."""
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,9 @@ step = int(open(path).read()) if os.path.exists(path) else 0
 print("from", step, "of", size, os.environ["IPEXCTL_FIRST_WORLD_SIZE"], os.environ["IPEXCTL_HOSTS"], flush=True)
 while not os.path.exists("enough"):
     time.sleep(0.1)
+    if rank == "1" and os.path.exists("fail"):
+        os.remove("fail")
+        os._exit(3)
     step += 1
     if rank == "0" and step % 20 == 0:
         os.makedirs("ck", exist_ok=True)
@@ -68,11 +72,13 @@ def attempts(laptop: Laptop, run: str) -> list[tuple[int, int, list[str]]]:
 
 
 def test_a_run_goes_on_without_a_node_and_takes_it_back(laptop: Laptop) -> None:
-    run = begins(laptop, "--rejoin")
+    run = begins(laptop)
     in_host(node(laptop, "node4"), CRASH)
     wait_until(lambda: len(attempts(laptop, run)) == 2, 40, lambda: str(laptop.state(run)))
     assert missing(laptop.call("why", run).out, "2 ranks node[2-3] after node4") == []
     in_host(node(laptop, "node4"), SLURMD)
+    time.sleep(10)  # it is heard
+    ask(laptop.lab.hosts[0], "touch $(echo .ipexctl/code/*/)fail")
     wait_until(lambda: len(attempts(laptop, run)) == 3, 40, lambda: str(laptop.state(run)))
     ask(laptop.lab.hosts[0], "touch $(echo .ipexctl/code/*/)enough")
     assert laptop.call("wait", run).rc == 0

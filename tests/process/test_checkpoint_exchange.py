@@ -24,11 +24,10 @@ from stranger_helpers import UnauthenticatedClients
 
 from agent_helpers import all_pythons, wait_until
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.authenticated_socket import connect, read_line, send_line
-from ipexctl.node.common.handshake import CHECKPOINT_EXCHANGE, CHECKPOINT_FILES, derive_token
+from ipexctl.node.common.authenticated_socket import connect, send_line
+from ipexctl.node.common.handshake import CHECKPOINT_EXCHANGE
 from ipexctl.node.files.checkpoint import CheckpointFiles
 from ipexctl.node.files.manifest import ManifestEntry
-from ipexctl.node.run import checkpoint_exchange
 from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
 from message_data import missing
 
@@ -247,18 +246,6 @@ def test_lost_host_ends_the_exchange(hosts: Callable[[str], Hosts]) -> None:
     assert client.communicate(timeout=30)[1] != b""
 
 
-def test_second_connection_of_a_host_is_closed_and_the_first_one_counts(hosts: Callable[[str], Hosts]) -> None:
-    exchange = CheckpointExchange("last.pt", {0: "node1", 1: "node2"}, "127.0.0.1", TOKEN)
-    address = ("127.0.0.1", exchange.port, TOKEN, CHECKPOINT_EXCHANGE)
-    with connect(*address) as first, connect(*address) as second:
-        send_line(first, {"rank": 1})
-        assert read_line(first, 10) == {"scan": True, "hosts": ["node1", "node2"]}
-        second.settimeout(10)
-        send_line(second, {"rank": 1})
-        assert second.recv(100) == b""
-    exchange.close()
-
-
 @pytest.mark.parametrize("source", ["127.0.0.2", "127.0.0.1"])
 def test_strangers_that_fill_the_port_do_not_end_the_exchange(hosts: Callable[[str], Hosts], source: str) -> None:
     cluster = hosts("last.pt")
@@ -271,31 +258,6 @@ def test_strangers_that_fill_the_port_do_not_end_the_exchange(hosts: Callable[[s
     assert exchange.failure == ""
     assert [client.communicate(timeout=30)[1] for client in clients] == [b""] * 3
     assert cluster.content() == [saved("one")] * 3
-
-
-def test_exchange_sends_no_token(hosts: Callable[[str], Hosts], monkeypatch: pytest.MonkeyPatch) -> None:
-    messages: list[str] = []
-
-    def record(conn: socket.socket, message: object) -> None:
-        messages.append(json.dumps(message))
-        send_line(conn, message)
-
-    monkeypatch.setattr(checkpoint_exchange, "send_line", record)
-    cluster = hosts("last.pt")
-    cluster.write("node1", saved("one"))
-    assert cluster.exchange().failure == "", cluster.errors
-    (name,) = {order["exchange"] for order in map(json.loads, messages) if "exchange" in order}
-    text = " ".join(messages)
-    assert "last.pt" in text
-    assert [secret for secret in (TOKEN, derive_token(TOKEN, CHECKPOINT_FILES, name)) if secret in text] == []
-
-
-def test_wrong_token_is_refused(hosts: Callable[[str], Hosts]) -> None:
-    cluster = hosts("last.pt")
-    cluster.write("node1", saved("one"))
-    cluster.exchange(token="f" * 64)
-    assert all("another token" in error for error in cluster.errors.values()), cluster.errors
-    assert cluster.content() == [saved("one"), None, None]
 
 
 CHECKPOINT = {"checkpoint": "last.pt"}

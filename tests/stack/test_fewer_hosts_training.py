@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -94,13 +95,15 @@ def test_a_host_is_lost_and_comes_back_and_the_losses_go_on(tmp_path: Path) -> N
             shutil.copy(EXAMPLES / "fewer_hosts.py", project)
         undisturbed = losses(alone.run(*options, *script).out)
 
-        pooled = ("--min-hosts", "2", "--rejoin", "--max-restarts", "5", "--checkpoint", "checkpoints")
+        pooled = ("--min-hosts", "2", "--max-restarts", "5", "--checkpoint", "checkpoints")
         began = cluster.begin(*options, *pooled, *script, "--pace", "0.25")
         began.wait_for("step 60/")
         lost = break_host(lab.hosts[2], "link-down")
         began.wait_for("2 of 3 ranks go on from step", timeout=120)
         began.wait_for("step", times=began.said().count("step") + 1)
         mend_host(lost, "link-down")
+        time.sleep(20)  # it answers by then
+        cluster.kill_rank(began.id, 1)
         began.wait_for("3 of 3 ranks go on from step", times=2, timeout=120)
         assert began.end(timeout=200) == 0, began.said()
 

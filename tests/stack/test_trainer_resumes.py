@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -123,7 +124,7 @@ def of_rank_0(out: str) -> tuple[list[tuple[int, int]], dict[str, list[str]], di
 def test_a_trainer_that_loses_two_hosts_and_gets_one_back_ends_as_one_that_loses_none(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    pooled = ("--min-hosts", "2", "--rejoin", "--max-restarts", "4", "--checkpoint", "out-1")
+    pooled = ("--min-hosts", "2", "--max-restarts", "4", "--checkpoint", "out-1")
     began = cluster.begin(*RUN, *pooled, "train.py", STEPS, 0.3, SEEDS[0])
 
     def wait_for_checkpoint(attempt: int) -> None:
@@ -136,6 +137,8 @@ def test_a_trainer_that_loses_two_hosts_and_gets_one_back_ends_as_one_that_loses
     gone = break_host(cluster.lab.hosts[1], "link-down")
     wait_for_checkpoint(3)
     mend_host(lost, "link-down")
+    time.sleep(20)  # it answers by then
+    cluster.kill_rank(began.id, 1)
     code = began.end(timeout=200)
     mend_host(gone, "link-down")
     assert code == 0, began.said()

@@ -8,7 +8,7 @@ import pytest
 
 from ipexctl.errors import UserError
 from ipexctl.hugging_face import HubRepo, hf_home, is_repo_word, parse_repo, push_line
-from ipexctl.node.common.hub_cache import CACHE, misplaced, repo_of, snapshot_of
+from ipexctl.node.common.hub_cache import CACHE, misplaced, repo_of, snapshot_in
 from ipexctl.node.files.manifest import ManifestEntry
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -63,7 +63,9 @@ def test_line_and_places(tmp_path: Path) -> None:
     (folder / "refs").mkdir()
     (folder / "refs" / "main").write_text(COMMIT)
     (folder / "refs" / "bad").write_text("../../x")
-    found = {name: snapshot_of(str(tmp_path), folder.name, name) for name in ("main", "bad", "v2", COMMIT, "f" * 40)}
+    found = {
+        name: snapshot_in(str(tmp_path / CACHE), folder.name, name) for name in ("main", "bad", "v2", COMMIT, "f" * 40)
+    }
     there = str(folder / "snapshots" / COMMIT)
     assert found == {"main": there, "bad": None, "v2": None, COMMIT: there, "f" * 40: None}
 

@@ -196,19 +196,13 @@ def make_private_directory(path: AnyPath) -> None:
                 raise
 
 
-def check_owner(directory: AnyPath, fix: str = _OWN_HOME) -> None:
-    """Raise an AgentError if the directory belongs to another account."""
-    with contextlib.suppress(OSError):
-        owner = os.stat(directory).st_uid
-        if owner != os.geteuid():
-            raise AgentError(f"{os.fsdecode(directory)} belongs to another account (uid {owner})", fix)
-
-
 def secure_directory(directory: AnyPath, fix: str = _OWN_HOME) -> None:
-    """Check the owner of a directory that only ipexctl uses, and close it to others. `home.py` does it for homes."""
-    check_owner(directory, fix)
+    """Close a directory to others that only ipexctl uses. Raises an AgentError for one of another account."""
     with contextlib.suppress(OSError):
-        if os.stat(directory).st_mode & 0o077:
+        status = os.stat(directory)
+        if status.st_uid != os.geteuid():
+            raise AgentError(f"{os.fsdecode(directory)} belongs to another account (uid {status.st_uid})", fix)
+        if status.st_mode & 0o077:
             os.chmod(directory, 0o700)
 
 

@@ -62,26 +62,6 @@ def enter_named(
         raise AgentError(str(refused), fix) from None
 
 
-def open_directory(path: str, *, make: bool = False) -> int:
-    """Open a directory of an absolute path without following a link; with `make`, missing ones are made.
-
-    Raises an AgentError if a part of it is a link, which has been made since the path was resolved.
-    """
-    number, done = os.open("/", _ENTER), "/"
-    for part in filter(None, path.split("/")):
-        done = os.path.join(done, part)
-        try:
-            below = _enter(os.fsencode(part), number, make=make)
-        except OSError as error:
-            if error.errno in (errno.ELOOP, errno.ENOTDIR) and os.path.islink(done):
-                raise AgentError(f"{done} is a link", "name the directory itself") from None
-            raise OSError(error.errno, error.strerror, done) from None
-        finally:
-            os.close(number)
-        number = below
-    return number
-
-
 def _enter(name: bytes, above: int, *, make: bool, mode: int = 0o777) -> int:
     try:
         return os.open(name, _ENTER, dir_fd=above)
@@ -95,13 +75,11 @@ def _enter(name: bytes, above: int, *, make: bool, mode: int = 0o777) -> int:
 
 def open_file(path: str) -> int:
     """Open a file of an absolute path for reading without following a link, and without waiting for a pipe."""
-    directory = open_directory(os.path.dirname(path))
-    try:
-        return os.open(os.path.basename(path), _READ, dir_fd=directory)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, path) from None
-    finally:
-        os.close(directory)
+    with GuardedDirectory.open(os.path.dirname(path)) as directory:
+        try:
+            return os.open(os.path.basename(path), _READ, dir_fd=directory.number)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from None
 
 
 def open_own(path: str) -> GuardedDirectory:
@@ -126,7 +104,9 @@ class GuardedDirectory:
 
     @classmethod
     def open(cls, path: str, *, make: bool = False) -> GuardedDirectory:
-        return cls(open_directory(path, make=make), path)
+        """A directory of an absolute path. Raises an AgentError if a part of it is a link."""
+        with cls(os.open("/", _ENTER), "/") as root:
+            return root.enter(os.fsencode(path), make=make)
 
     @classmethod
     def of(cls, place: Place) -> GuardedDirectory:

@@ -161,11 +161,6 @@ def remove_mark(home: str) -> None:
             directory.unlink(MARK.encode())
 
 
-def check_above(home: str) -> None:
-    """Raise a HomeRefused if another account could exchange the directory, or one above it."""
-    _enter(home, home).__exit__()
-
-
 def _enter(home: str, path: str) -> Place:
     try:
         return enter(os.path.join(os.getcwd(), path), own_above)

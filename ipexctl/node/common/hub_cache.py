@@ -59,13 +59,8 @@ def repo_of(folder: str) -> tuple[str, str] | None:
     return match[1][:-1], repo_id
 
 
-def snapshot_of(home: str, folder: str, revision: str = "main") -> str | None:
-    """The directory of a snapshot that is in a home's cache; it may be one of some files only (`--include`)."""
-    return snapshot_in(os.path.join(home, CACHE), folder, revision)
-
-
 def snapshot_in(cache: str, folder: str, revision: str) -> str | None:
-    """The same for any cache of huggingface_hub."""
+    """The directory of a snapshot in a cache; it may be one of some files only (`--include`)."""
     repo = os.path.join(cache, folder)
     if not COMMIT.fullmatch(revision):
         try:

@@ -141,10 +141,6 @@ class HostPool(NamedTuple):
     """The text of a job of all ranks on all hosts, which each attempt's jobs are made of."""
     shell: tuple[str, ...] = ()
     """Words before a host and a line for its sh, by which node0 reaches the host; empty: by the host's starter."""
-    checkpoint: str = ""
-    """The path of the checkpoints, as in the job, also where all hosts share a home."""
-    rejoins: bool = False
-    """Whether a host that answers again joins once a checkpoint has been written, and not only after a failure."""
 
     def __repr__(self) -> str:
         return f"HostPool({len(self.hosts)} hosts)"  # no secrets in logs

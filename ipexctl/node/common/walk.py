@@ -14,7 +14,7 @@ import errno
 import os
 import stat
 import struct
-from typing import Any, Callable, Iterator, NamedTuple, Optional, Tuple
+from typing import Any, Callable, NamedTuple, Optional, Tuple
 
 _ENTER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_LINKS = 40
@@ -281,9 +281,8 @@ def _open(part: str, above: int) -> int:
     return os.open(part, _ENTER, dir_fd=above) if hasattr(os, "O_PATH") else _NO_DESCRIPTOR
 
 
+_ACL_VERSION = b"\2\0\0\0"
 _ACL_USER, _ACL_OWNING_GROUP, _ACL_GROUP, _ACL_MASK = 2, 4, 8, 16
-_NFS4_MAY_CHANGE = 0x2 | 0x4 | 0x40 | 0x40000 | 0x80000
-"""Write, append, delete a child, change the list, take ownership."""
 
 
 def others_may_write(number: int, status: Any, uids: frozenset[int]) -> str:
@@ -292,52 +291,34 @@ def others_may_write(number: int, status: Any, uids: frozenset[int]) -> str:
         return "others"
     if not status.st_mode & stat.S_IWGRP:
         return ""  # with an access control list, these bits are its mask
-    posix, nfs4 = (_attribute(number, f"system.{name}") for name in ("posix_acl_access", "nfs4_acl"))
-    return judge_lists(posix, nfs4, status.st_gid, lambda gid: gid in private_groups(uids), uids)
+    acl = _read_list(number)
+    return judge_list(acl, status.st_gid, lambda gid: gid in private_groups(uids), uids)
 
 
-def _attribute(number: int, name: str) -> bytes | None:
-    """None if there is none; empty, which no list is, if it can't be read."""
+def _read_list(number: int) -> bytes | None:
+    """The access control list; None if there is none, empty if it can't be read."""
     if not hasattr(os, "getxattr"):  # macOS
         return None
     try:
-        return os.getxattr(f"/proc/self/fd/{number}", name)  # fgetxattr takes no descriptor of O_PATH
+        return os.getxattr(f"/proc/self/fd/{number}", "system.posix_acl_access")  # fgetxattr takes no O_PATH
     except OSError as error:
         return None if error.errno in (errno.ENODATA, errno.EOPNOTSUPP) else b""
 
 
-def judge_lists(
-    posix: bytes | None, nfs4: bytes | None, gid: int, is_private: Callable[[int], bool], uids: frozenset[int]
-) -> str:
-    """Who else may write where the mode lets the group write. Pure. What can't be parsed lets others."""
-    group_may_write = True
-    try:
-        if posix is not None:
-            entries = list(struct.iter_unpack("<HHI", posix[4:])) if posix[:4] == b"\2\0\0\0" else [(_ACL_GROUP, 7, -1)]
-            mask = min([perm for tag, perm, _ in entries if tag == _ACL_MASK], default=7)
-            may_write = [(tag, name) for tag, perm, name in entries if perm & mask & 2]
-            if any(
-                (tag == _ACL_USER and name not in uids) or (tag == _ACL_GROUP and not is_private(name))
-                for tag, name in may_write
-            ):
-                return "acl"
-            group_may_write = any(tag == _ACL_OWNING_GROUP for tag, _ in may_write)
-        if nfs4 is not None and any(
-            kind == 0 and mask & _NFS4_MAY_CHANGE and who not in (b"OWNER@", b"GROUP@", b"EVERYONE@")
-            for kind, mask, who in _nfs4_entries(nfs4)
-        ):
-            return "acl"
-    except (struct.error, ValueError):
+def judge_list(acl: bytes | None, gid: int, is_private: Callable[[int], bool], uids: frozenset[int]) -> str:
+    """Who else may write where the mode lets the group write. Pure."""
+    if acl is None:
+        return "" if is_private(gid) else "group"
+    if acl[:4] != _ACL_VERSION or len(acl) % 8 != 4:
         return "acl"
-    return "group" if group_may_write and not is_private(gid) else ""
-
-
-def _nfs4_entries(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    (count,), at = struct.unpack_from(">I", data), 4
-    for _ in range(count):
-        kind, _, mask, size = struct.unpack_from(">4I", data, at)
-        yield kind, mask, struct.unpack_from(f"{size}s", data, at + 16)[0]
-        at += 16 + (size + 3) // 4 * 4
+    entries = list(struct.iter_unpack("<HHI", acl[4:]))
+    mask = min([perm for tag, perm, _ in entries if tag == _ACL_MASK], default=7)
+    may_write = [(tag, name) for tag, perm, name in entries if perm & mask & 2]
+    for tag, name in may_write:
+        if (tag == _ACL_USER and name not in uids) or (tag == _ACL_GROUP and not is_private(name)):
+            return "acl"
+    has_group = any(tag == _ACL_OWNING_GROUP for tag, _ in may_write)
+    return "group" if has_group and not is_private(gid) else ""
 
 
 _private: dict[frozenset[int], frozenset[int]] = {}

@@ -57,7 +57,6 @@ if TYPE_CHECKING:
     import socket
 
     from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
-    from ipexctl.node.run.checkpoint_watch import CheckpointWatch
     from ipexctl.node.run.mpirun import AttemptProcesses
 
 MINIMUM_TURN = 0.01
@@ -97,8 +96,6 @@ class SupervisorLoop:
         """To other hosts, whose answers are events."""
         self.starter_calls: HostCalls | None = None
         """To hosts whose starter is gone, to begin it again."""
-        self.watch: CheckpointWatch | None = None
-        """While hosts wait for a checkpoint to join."""
         self.jobs: Mapping[str, str] = {}
         """Store → the text of its job in this attempt, of a run with a pool of hosts."""
         self.process: AttemptProcesses | None = None
@@ -251,7 +248,6 @@ class SupervisorLoop:
                 self.connections.written_at,
                 self.caller_changed(),
                 self.record.refused_at,
-                self.is_checkpoint_new(),
                 tuple(tail),
                 self.connections.starters.received(),
             )
@@ -269,20 +265,6 @@ class SupervisorLoop:
             self.add_note(m.AddNote(next(iter(self.connections.all)), "checkpoint", fields))
         if is_over:
             self.on_event(m.ExchangeOver(exchange.failure, exchange.failed_host))
-
-    def is_checkpoint_new(self) -> bool:
-        """Whether a checkpoint has been written since a host could join."""
-        pool = self.state.plan.pool
-        if pool is None or not self.state.returned or self.state.ending is not None:
-            self.watch = None
-            return False
-        from ipexctl.node.run.checkpoint_watch import CheckpointWatch  # few runs need it
-
-        if self.watch is None:
-            job = read_job(parse_json(pool.job))
-            self.watch = CheckpointWatch(os.path.join(job.cwd, pool.checkpoint))
-            return False
-        return self.watch.look()
 
     def caller_changed(self) -> int:
         if not self.state.plan.caller_silence:

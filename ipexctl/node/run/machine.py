@@ -288,7 +288,6 @@ def on_tick(t: Transition, tick: m.Tick) -> None:
         direct_start.call_starters(t)
         direct_start.check_beginning(t, mpirun, tick.mpirun_log)
     next_hosts.check_missing(t)
-    next_hosts.check_returned(t, tick)
     next_hosts.begin_search(t)
 
 

@@ -190,12 +190,8 @@ class SupervisorState(NamedTuple):
     """Of this supervisor: a job that begins again has earlier ones."""
     search: HostSearch | None = None
     """Between two attempts of a run with a pool of hosts."""
-    returned: frozenset[str] = frozenset()
-    """Hosts that are not in this attempt and answer again, while its ranks run."""
     asked_at: float = 0.0
-    """When they were asked last."""
-    is_joining: bool = False
-    """The attempt ends so that they join."""
+    """When hosts without a rank that has begun were asked last."""
     is_preparing: bool = False
     """The hosts of the attempt get their jobs, before mpirun starts."""
     disk: DiskState = DiskState()
@@ -284,8 +280,6 @@ class Tick(NamedTuple):
     """The time of the file which the call that watches a trial renews, as far as there is one."""
     unrecorded_since: float | None = None
     """When the disk first refused the status, if it does so still."""
-    is_checkpoint_new: bool = False
-    """A checkpoint has just been written, if that is waited for."""
     mpirun_log: tuple[str, ...] = ()
     """The last lines of mpirun, if a rank is not connected or mpirun has ended."""
     starters: Mapping[str, float] = {}

@@ -7,8 +7,7 @@ begin, or that refused its job, is left out of the next attempt and asked again 
 would not change (a checkpoint that can't be brought, ranks that begin nowhere) ends the run. A host of which no rank
 begins is asked by the shell of the pool, and is lost if it does not answer: its ranks have no connection that breaks.
 
-A host that is missing and answers again joins at the next restart; with `--rejoin`, an attempt ends for it as soon as a
-checkpoint has been written, which counts as no restart.
+A host that is missing and answers again joins at the next restart.
 
     it fails ─► FindHosts ─► HostAnswered … ─► it is over ─► PrepareHosts ─► HostsPrepared ─► StartAttempt
 """
@@ -30,7 +29,7 @@ _FOLLOWS_FROM_LOSS = ("exit", "stuck", "mpirun", "not-begun", "checkpoint")
 """Kinds of failure that are found first where a host is gone."""
 MISSING_AFTER = 8.0
 """Seconds from the start of mpirun until hosts of which no rank has begun are asked."""
-RETURN_INTERVAL = 15.0
+ASK_INTERVAL = 15.0
 """Seconds between two questions to hosts while ranks run: more than an answer may take."""
 _SAME_ON_SAME_HOSTS = ("not-begun", "checkpoint")
 """Kinds that another attempt on the same hosts would not change."""
@@ -59,8 +58,6 @@ def on_host_answered(t: Transition, event: m.HostAnswered) -> None:
     if search is None:
         if event.problem:
             lose_missing(t, event)
-        elif may_join(t.state) and event.host in absent_hosts(t.state):
-            t.set(returned=t.state.returned | {event.host})
         return
     if event.host in search.present:
         return
@@ -107,7 +104,7 @@ def check_missing(t: Transition) -> None:
     if pool is None or not pool.shell or mpirun is None:
         return
     hosts, now, asked_at = missing_hosts(t.state), t.now.clock, t.state.asked_at
-    is_answered = asked_at <= mpirun.started_at or now - asked_at > RETURN_INTERVAL
+    is_answered = asked_at <= mpirun.started_at or now - asked_at > ASK_INTERVAL
     if hosts and is_answered and now - mpirun.started_at > MISSING_AFTER:
         t.set(asked_at=t.now.clock)
         t.do(m.FindHosts(hosts))
@@ -123,41 +120,6 @@ def lose_missing(t: Transition, event: m.HostAnswered) -> None:
 def describe_unreachable(host: str, gone: Sequence[m.RankState], why: str) -> tuple[str, Detail]:
     reason = f"{host} can't be reached ({verdict.format_ranks(gone)}): {why}"
     return reason, Detail("unreachable", {"place": host, "why": why})
-
-
-# A host that answers again
-
-
-def absent_hosts(state: SupervisorState) -> tuple[str, ...]:
-    """Those of the pool that are not in this attempt, if it has fewer hosts than are wanted."""
-    pool, present = state.plan.pool, hosts_of(state)
-    if pool is None or len(present) >= pool.wanted:
-        return ()
-    return tuple(host.host for host in pool.hosts if host.host not in present)
-
-
-def may_join(state: SupervisorState) -> bool:
-    """Whether a host that answers again joins this attempt's run at its next checkpoint: while all its ranks run."""
-    pool = state.plan.pool
-    if pool is None or not pool.rejoins or state.ending is not None or not absent_hosts(state):
-        return False
-    return all(peer.status.state == "running" for peer in state.ranks.values())
-
-
-def check_returned(t: Transition, tick: m.Tick) -> None:
-    """Ask hosts that could join; once one answers and a checkpoint has been written, begin the next attempt."""
-    if not may_join(t.state):
-        return
-    now, returned = t.now.clock, t.state.returned
-    if not returned and now - t.state.asked_at > RETURN_INTERVAL:
-        t.set(asked_at=now)
-        t.do(m.FindHosts(absent_hosts(t.state)))
-    elif returned and tick.is_checkpoint_new:
-        names = ", ".join(host for host in absent_hosts(t.state) if host in returned)
-        restarts = t.state.plan.restarts + 1  # nothing has failed
-        t.set(plan=t.state.plan._replace(restarts=restarts), is_joining=True)
-        t.set_status(restarts=restarts)
-        verdict.end(t, "stopped", 0, f"{names} can be used again, and joins (one more restart is allowed for that)")
 
 
 # The next attempt
@@ -211,8 +173,6 @@ def end_for_lack(t: Transition, hosts: Sequence[str]) -> None:
     answer = "1 host answers" if len(hosts) == 1 else f"{len(hosts)} hosts answer"
     reason = f"{t.state.status.reason}; {answer}, fewer than --min-hosts {pool.least}"
     t.set_status(reason=reason)
-    if t.state.ending is not None and t.state.ending.state == "stopped":  # for a host that was to join
-        t.set(ending=t.state.ending._replace(state="failed", code=1), is_joining=False)
     t.log("hosts-lacking", hosts=list(hosts), least=pool.least)
 
 
@@ -224,7 +184,7 @@ def restart(t: Transition, hosts: Collection[str]) -> None:
 
 def plan_attempt(t: Transition, hosts: Collection[str]) -> None:
     plan = start_with(t.state.plan, hosts, t.state.status.attempt)
-    t.set(plan=plan, ranks=m.first_ranks(plan), is_preparing=True, returned=frozenset(), asked_at=t.now.clock)
+    t.set(plan=plan, ranks=m.first_ranks(plan), is_preparing=True, asked_at=t.now.clock)
     t.set_status(hosts=hosts_of(t.state), nodes=plan.nodes, world_size=plan.world_size)
     search = t.state.search
     absent = {} if search is None else {**dict.fromkeys(search.waiting, "no answer"), **search.absent}

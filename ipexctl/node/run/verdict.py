@@ -93,7 +93,6 @@ def stop(t: Transition, code: int) -> None:
     if ending is None:
         end(t, "stopped", code, "it was stopped")
     elif may_restart(t.state):
-        t.set(is_joining=False)
         reason = f"it was stopped before its next restart, after: {t.state.status.reason}"
         replace_verdict(t, ending._replace(state="stopped", code=code), reason, None)
 
@@ -279,8 +278,6 @@ def fail_with_program(t: Transition, left: list[RankState], code: int | None, by
 def may_restart(state: SupervisorState) -> bool:
     """Whether a rank failed after its command started, or other hosts may change what failed, and a restart is left."""
     ending, first = state.ending, state.status.first_failure
-    if state.is_joining:
-        return True
     if ending is None or ending.state != "failed" or first is None or state.restarts_left <= 0:
         return False
     if state.plan.pool is not None and first.kind in ON_OTHER_HOSTS:
@@ -300,7 +297,7 @@ def begin_next_attempt(t: Transition) -> None:
         silent=None,
     )
     t.log("restart", attempt=before.attempt + 1, after=before.reason)
-    t.set(ranks=first_ranks(t.state.plan), mpirun=None, ending=None, signalled_at=None, is_joining=False)
+    t.set(ranks=first_ranks(t.state.plan), mpirun=None, ending=None, signalled_at=None)
 
 
 # The ranks are stopped, and exit

@@ -100,6 +100,4 @@ def host_pool(context: RunContext, spec: RunSpec, whole: LaunchPlan, rundir: str
         least=spec.min_hosts or wanted,
         job="",
         shell=() if whole.has_starters else (f"{rundir}/ssh.sh",),
-        checkpoint=spec.checkpoint or "",
-        rejoins=spec.rejoin,
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ipexctl.node.common.answer import AgentError
-from ipexctl.node.common.guarded_directory import open_directory, open_file
+from ipexctl.node.common.guarded_directory import GuardedDirectory, open_file
 from ipexctl.node.files.checkpoint_path import enter_path
 
 
@@ -103,18 +103,17 @@ def test_links_in_a_circle_are_an_error(home: Path, tmp_path: Path) -> None:
 
 
 def test_directories_are_opened_and_made_without_following_links(tmp_path: Path) -> None:
-    number = open_directory(f"{tmp_path}/a/b", make=True)
-    assert os.fstat(number).st_ino == (tmp_path / "a/b").stat().st_ino
-    os.close(number)
+    with GuardedDirectory.open(f"{tmp_path}/a/b", make=True) as directory:
+        assert directory.status().st_ino == (tmp_path / "a/b").stat().st_ino
     (tmp_path / "link").symlink_to("a")
     for make in (False, True):
         with pytest.raises(AgentError, match="link"):
-            open_directory(f"{tmp_path}/link/b", make=make)
+            GuardedDirectory.open(f"{tmp_path}/link/b", make=make)
     with pytest.raises(FileNotFoundError, match="missing"):
-        open_directory(f"{tmp_path}/a/missing")
+        GuardedDirectory.open(f"{tmp_path}/a/missing")
     (tmp_path / "file").write_text("x")
     with pytest.raises(NotADirectoryError, match="file"):
-        open_directory(f"{tmp_path}/file/b", make=True)
+        GuardedDirectory.open(f"{tmp_path}/file/b", make=True)
     (tmp_path / "a/file").symlink_to("../file")
     with pytest.raises(OSError, match="a/file"):
         open_file(f"{tmp_path}/a/file")

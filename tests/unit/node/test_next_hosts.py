@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +10,9 @@ from supervised_run import Supervised, closed_by_peer, exit_of
 
 from ipexctl.node.common.job import HostPool, Master, PoolHost, StartRequest
 from ipexctl.node.common.limits import HOST_ANSWER, LOST_HOST_ANSWER, RANK_SILENCE, RANKS_BEGIN
-from ipexctl.node.run import machine, messages, verdict
+from ipexctl.node.run import machine, messages
 from ipexctl.node.run import machine_state as m
-from ipexctl.node.run.checkpoint_watch import CheckpointWatch
-from ipexctl.node.run.next_hosts import MISSING_AFTER, RETURN_INTERVAL
+from ipexctl.node.run.next_hosts import ASK_INTERVAL, MISSING_AFTER
 from message_data import missing
 
 LINE = ("/opt/mpirun", "-n", "8", "python", "-IS", "agent.zip", "run.rank", "/r/job.json", "l", "a", "1")
@@ -247,7 +244,7 @@ def test_host_that_is_lost_before_its_ranks_begin_is_asked_soon(
     assert run.done(m.FindHosts) == []
     run.run_until(MISSING_AFTER + 1)
     assert run.done(m.FindHosts) == [m.FindHosts(("node4",))]
-    run.run_until(MISSING_AFTER + RETURN_INTERVAL - 1)
+    run.run_until(MISSING_AFTER + ASK_INTERVAL - 1)
     assert run.done(m.FindHosts) == [], "its answer may take 10 s"
     if is_late:  # it begins before the answer
         run.connect(6, 7)
@@ -284,87 +281,3 @@ def test_a_plan_without_a_pool_asks_nobody() -> None:
     assert run.state.status.attempt == 1
     assert run.state.search is None
     assert StartRequest(("m",), (), 1, 1, Master("a"), 0.0, "report").pool is None
-
-
-def returning(**plan: Any) -> Supervised:
-    """node3 was lost, and can join the run of the others again."""
-    run = answer(lose(pooled(**plan).begin(), 3), 2, 4)
-    run.run_until(run.clock + LOST_HOST_ANSWER + 1).at(run.clock, m.HostsPrepared()).connect()
-    run.silent_since.clear()
-    assert hosts_of(run) == "124"
-    return run
-
-
-def with_rejoin(run: Supervised) -> Supervised:
-    pool = run.state.plan.pool
-    assert pool is not None
-    run.state = run.state._replace(plan=run.state.plan._replace(pool=pool._replace(rejoins=True)))
-    return run
-
-
-def test_a_lost_host_that_answers_joins_once_a_checkpoint_is_written() -> None:
-    run = with_rejoin(returning(restarts=1))
-    run.run_until(run.clock + RETURN_INTERVAL + 2)
-    assert run.state.asked_at > 0
-    answer(run, 3, problem="no route").run_until(run.clock + RETURN_INTERVAL + 2)
-    assert run.state.returned == frozenset()
-    answer(run, 3).run_until(run.clock + 60)
-    assert (set(run.state.returned), run.ending is None) == ({"node3"}, True), "no checkpoint yet"
-    run.looks = {"is_checkpoint_new": True}
-    run.run_until(run.clock + 1.5)
-    assert run.ending == ("stopped", 0)
-    assert sorted(run.state.ranks) == [0, 1, 2, 3, 4, 5]
-    run.looks = {}
-    answer(run.stopped_ranks_end(run.clock + 0.1), 2, 3, 4).run_until(run.clock + 1)
-    status = run.state.status
-    assert (hosts_of(run), status.attempt, status.restarts) == ("1234", 2, 2)
-    assert missing(status.attempts[1].reason, "node3 joins") == []
-    assert status.attempts[1].first_failure is None
-    run.at(run.clock, m.HostsPrepared()).connect()
-    run.at(run.clock + 5, exit_of(1, 3)).run_until(run.clock + 1)
-    assert not verdict.may_restart(run.state), "the one restart is used up"
-
-
-@pytest.mark.parametrize("rejoins", [True, False])
-def test_hosts_are_asked_while_ranks_run_only_if_one_may_join(rejoins: bool) -> None:
-    run = with_rejoin(returning()) if rejoins else returning()
-    run.looks = {"is_checkpoint_new": True}
-    run.run_until(run.clock + RETURN_INTERVAL + 2)
-    assert (run.state.asked_at > 40) == rejoins
-    answer(run, 3).run_until(run.clock + 2)
-    assert (run.ending == ("stopped", 0)) == rejoins
-
-
-def test_a_run_that_is_stopped_as_a_host_joins_ends() -> None:
-    run = with_rejoin(returning())
-    answer(run, 3)
-    run.looks = {"is_checkpoint_new": True}
-    run.run_until(run.clock + 1.5).at(run.clock, m.StopAsked(15))
-    run.looks = {}
-    run.stopped_ranks_end(run.clock + 0.1).run_until(run.clock + 1)
-    assert (run.ending, run.state.is_closing) == (("stopped", 143), True)
-
-
-def test_a_checkpoint_counts_once_it_is_whole_and_no_rank_writes_it(tmp_path: Path) -> None:
-    top = tmp_path / "out"
-
-    def write(name: str, at: int) -> None:
-        (top / name).parent.mkdir(parents=True, exist_ok=True)
-        (top / name).write_text(name)
-        os.utime(top / name, (at, at))
-
-    watch = CheckpointWatch(str(top))
-    assert not watch.look()
-    for at, name in enumerate(("model.safetensors", "training_args.bin")):
-        write(f"checkpoint-10/{name}", at + 1)
-    assert [watch.look(), watch.look()] == [False, False], "its last file lacks"
-    write("checkpoint-10/trainer_state.json", 3)
-    write("train.log", 9)
-    assert [watch.look(), watch.look()] == [False, True]
-    write("checkpoint-10/rng_state_1.pth", 4)
-    assert [watch.look(), watch.look()] == [False, True]
-    again = CheckpointWatch(str(top))
-    assert [again.look(), again.look()] == [False, False], "it was there"
-    single = CheckpointWatch(str(top / "last.pt"))
-    write("last.pt", 5)
-    assert [single.look(), single.look()] == [False, True]
