@@ -29,6 +29,7 @@ def enter_path(
     project: str = "",
     *,
     fix: str = OWN_CHECKPOINT,
+    link_fix: str = OWN_CHECKPOINT,
     make: bool = False,
     is_file: bool = False,
     inside: os.stat_result | None = None,
@@ -42,7 +43,7 @@ def enter_path(
         fix,
         make=make,
         is_file=is_file,
-        on_link=lambda here, target: _check_link(here, target, home, project, fix),
+        on_link=lambda here, target: _check_link(here, target, home, project, link_fix),
         inside=inside,
     )
 

@@ -54,7 +54,7 @@ CONTENT, PARCEL = "content", "parcel"
 SHOWN = 20
 _MAX_LIST = 1 << 30
 _ABANDONED = 7 * 86400.0
-_OWN_PLACE = "name a place of your own"
+_OWN_PLACE = "name another PATH, in a directory of your own"
 _TOP = ""
 """The name of SRC itself, if it is a file."""
 
@@ -91,7 +91,7 @@ def enter_data(text: str, home: str, *, is_file: bool) -> Place:
     """The path of SRC on this host. Raises an AgentError for one that is no place for data."""
     account = os.path.realpath(os.path.expanduser("~"))
     own = os.path.realpath(os.path.join(account, os.path.expanduser(home)))
-    place = enter_path(os.path.join(account, os.path.expanduser(text)), own, fix=OWN_DATA)
+    place = enter_path(os.path.join(account, os.path.expanduser(text)), own, fix=_OWN_PLACE, link_fix=OWN_DATA)
     try:
         _check_path(place, account, own, is_file=is_file)
     except AgentError:
@@ -132,7 +132,7 @@ def _enter_place(request: InspectRequest) -> Place:
         return enter_data(request["path"], request["home"], is_file=request["is_file"])
     home = home_of(request, CACHE)  # `hub` may be the user's link to a larger disk
     check_home(home) if request["dry_run"] else make_home(home)
-    return enter_named(os.path.realpath(os.path.join(home, HF_HOME)), OWN_DATA)
+    return enter_named(os.path.realpath(os.path.join(home, HF_HOME)), _OWN_PLACE)
 
 
 @contextlib.contextmanager
