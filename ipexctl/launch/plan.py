@@ -38,6 +38,12 @@ WireReason = Literal["default", "one-host", "backend-asked", AllReduceReason]
 SCHEMA: Final = "ipexctl.run/1"
 RANK_NAMES: Final = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 """Variables that the rank wrapper sets for each rank; nothing else may set them."""
+ELASTIC_NAMES: Final = (
+    *("GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE"),
+    *("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID"),
+)
+"""What torchrun sets besides."""
+WRAPPER_NAMES: Final = (*RANK_NAMES, *ELASTIC_NAMES)
 ALLREDUCE: Final = "IPEXCTL_ALLREDUCE"
 """The variable by which the hooks of a rank know that gradients are added up in shared memory; only a plan sets it."""
 WIRE: Final = "IPEXCTL_WIRE"

@@ -7,6 +7,7 @@ for this run.
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.launch.comm_env import over_mpi
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 
 _STRAYS: Final = (
-    "NODE_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "SLURM_PROCID", "SLURM_LOCALID",
-    "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
+    "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE",
+    "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK",
 )  # fmt: skip
 """Variables of other launchers: a script would take its rank from them."""
 _THREADS: Final = ("OMP_", "KMP_", "GOMP_", "MKL_NUM_THREADS")
@@ -96,11 +97,22 @@ def _own_rank(context: LaunchContext) -> Iterator[Setting]:
         return
     yield Setting("WORLD_SIZE", str(context.world_size), "the number of ranks of the run")
     yield from context.per_node("LOCAL_WORLD_SIZE", lambda node: (str(node.count), "the number of ranks on this host"))
-    for node in context.nodes:
+    for number, node in enumerate(context.nodes):
         for at in range(node.count):
             rank = node.first + at
             yield Setting("RANK", str(rank), "the number of this rank; torch and accelerate read it", node.name, rank)
             yield Setting("LOCAL_RANK", str(at), "its number among the ranks of its host", node.name, rank)
+            yield Setting("ROLE_RANK", str(rank), "the same as RANK", node.name, rank)
+            for name in ("GROUP_RANK", "NODE_RANK"):
+                yield Setting(name, str(number), "the number of its host", node.name, rank)
+    run = PurePosixPath(context.request.rundir).name
+    restarts = context.request.spec.max_restarts
+    yield Setting("TORCHELASTIC_RUN_ID", run, "Lightning and torch know by it that all ranks are started")
+    yield Setting("TORCHELASTIC_MAX_RESTARTS", str(restarts), "--max-restarts")
+    yield Setting("TORCHELASTIC_RESTART_COUNT", "0", "the number of the attempt")
+    yield Setting("GROUP_WORLD_SIZE", str(len(context.nodes)), "the number of hosts")
+    yield Setting("ROLE_WORLD_SIZE", str(context.world_size), "the same as WORLD_SIZE")
+    yield Setting("ROLE_NAME", "default", "as torchrun's")
 
 
 def _environment(context: LaunchContext) -> Iterator[Setting]:

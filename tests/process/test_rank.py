@@ -58,7 +58,10 @@ def test_rank_has_its_variables_and_unwanted_ones_are_removed(make: Callable[...
     assert (zero["A"], one["A"], one["B"]) == ("host", "rank", "two words\nand a line")
     assert zero["PATH"].startswith("/first:/")
     assert zero["HOME"] != "/of/node0"
-    for stray in ("TORCHELASTIC_RUN_ID", "GONE", "UNWANTED", "IPEXCTL_ALLREDUCE"):
+    names = ("GROUP_RANK", "NODE_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT")
+    assert [one[name] for name in names] == ["0", "0", "1", "2", "0"]
+    assert one["TORCHELASTIC_RUN_ID"] == zero["IPEXCTL_RUN"]
+    for stray in ("GONE", "UNWANTED", "IPEXCTL_ALLREDUCE"):
         assert stray not in zero
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
-from ipexctl.launch.plan import ALLREDUCE, RANK_NAMES, WIRE, LaunchPlan, Setting
+from ipexctl.launch.plan import ALLREDUCE, WIRE, WRAPPER_NAMES, LaunchPlan, Setting
 from ipexctl.option_declaration import words_in_sh
 from ipexctl.spec import RankOptions
 from ipexctl.text import printable, variable_in_sh
@@ -49,7 +49,7 @@ def common_settings(plan: LaunchPlan, *, without: Iterable[str] = ()) -> tuple[S
 
     Without the variables by which ranks add gradients up with our files, too: these are in the directory of a run.
     """
-    excluded = {*RANK_NAMES, *MASTER, ALLREDUCE, WIRE, *without}
+    excluded = {*WRAPPER_NAMES, *MASTER, ALLREDUCE, WIRE, *without}
     differing = differing_settings(plan)
     kept: dict[str, Setting] = {}
     for setting in plan.settings:
@@ -62,7 +62,7 @@ def differing_settings(plan: LaunchPlan) -> dict[str, tuple[Setting, ...]]:
     """Variable → its settings, for variables that differ between hosts or ranks."""
     by_name: dict[str, list[Setting]] = {}
     for setting in plan.settings:
-        if setting.name not in RANK_NAMES and setting.name not in MASTER and not setting.secret:
+        if setting.name not in WRAPPER_NAMES and setting.name not in MASTER and not setting.secret:
             by_name.setdefault(setting.name, []).append(setting)
     hosts = {host.name for host in plan.hosts}
 

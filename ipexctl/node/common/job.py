@@ -85,6 +85,8 @@ class JobRecord(NamedTuple):
     """Those with ranks, in the order of the ranks."""
     first_world_size: int = 0
     """That of the first attempt: one with fewer hosts has fewer ranks."""
+    restarts: int = 0
+    """How many attempts may follow the first one."""
     attempt: int | None = None
     """The attempt that the job is for; None: it is for all, which have the same ranks."""
 

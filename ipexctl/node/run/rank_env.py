@@ -111,4 +111,24 @@ def environment(job: JobRecord, rank: int, master: Master, attempt: int) -> Setu
         MASTER_ADDR=master.addr,
         MASTER_PORT=str(master.port),
     )
+    for name, value in elastic_variables(job, rank, attempt).items():
+        if name not in job.variables:
+            environ[name] = value
     return setup._replace(environ=environ)
+
+
+def elastic_variables(job: JobRecord, rank: int, attempt: int) -> dict[str, str]:
+    """What torchrun sets besides: Lightning starts ranks of its own without TORCHELASTIC_RUN_ID, and they hang."""
+    host = job.ranks[rank].host
+    number = str(job.hosts.index(host)) if host in job.hosts else "0"  # a job of 0.3 names no hosts
+    return {
+        "GROUP_RANK": number,
+        "GROUP_WORLD_SIZE": str(len(job.hosts) or 1),
+        "NODE_RANK": number,
+        "ROLE_NAME": "default",
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(job.world_size),
+        "TORCHELASTIC_MAX_RESTARTS": str(job.restarts),
+        "TORCHELASTIC_RESTART_COUNT": str(attempt),
+        "TORCHELASTIC_RUN_ID": job.id,
+    }

@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.launch.plan import RANK_NAMES, LaunchPlan
+from ipexctl.launch.plan import WRAPPER_NAMES, LaunchPlan
 from ipexctl.limits import CANCEL_CLEANUP, JOB_UPLOAD, RUN_START, START_CONFIRMED
 from ipexctl.node.common.job import (
     ConnectivityRecord,
@@ -434,6 +434,7 @@ def common_job(plan: LaunchPlan, spec: RunSpec) -> JobRecord:
         trial=spec.trial,
         metric=spec.metric or "",
         hosts=tuple(host.name for host in plan.hosts),
+        restarts=spec.max_restarts,
     )
 
 
@@ -450,7 +451,7 @@ def job_of(plan: LaunchPlan, secrets: Mapping[str, str], common: JobRecord, host
     of_ranks: dict[int, dict[str, str | None]] = {rank.rank: {} for host in own.values() for rank in host.ranks}
     prepended: dict[str, None] = {}
     for setting in plan.settings:
-        if setting.host not in (None, *own) or setting.name in RANK_NAMES:
+        if setting.host not in (None, *own) or setting.name in WRAPPER_NAMES:
             continue  # the rank wrapper sets those: the number is mpirun's, the rest is in the job
         if setting.rank is not None:
             targets = [of_ranks[setting.rank]]
