@@ -120,7 +120,7 @@ class Cluster:
 
     def __init__(
         self,
-        hosts: Sequence[str] = (),
+        hosts: Sequence[str] | None = None,
         *,
         hostfile: str | Path | None = None,
         limit: str | None = None,
@@ -140,6 +140,8 @@ class Cluster:
     ) -> None:
         """`hosts`: as on the command line, such as `["node[1-4]", "me@10.0.0.9", "localhost"]`."""
         check_lists(hosts=hosts)
+        if hosts is not None and not hosts:
+            raise UserError("hosts is empty", fix="name hosts; Cluster() without any is this machine")
         check_types(_TYPES_OF_HOSTS, {"host_keys": host_keys, "transport": transport, "forks": forks})
         check_seconds("connect_timeout", connect_timeout)
         check_seconds("timeout", timeout)
@@ -147,7 +149,7 @@ class Cluster:
             raise UserError(f"forks={forks} is not possible", fix="forks: 1, or more")
         if iface is not None:
             InterfaceChoice(iface)
-        named = ",".join(hosts) or (LOCAL.name if hostfile is None else None)
+        named = ",".join(hosts or ()) or (LOCAL.name if hostfile is None else None)
         request = HostRequest(
             hosts=named,
             hostfile=_path(hostfile),

@@ -48,6 +48,10 @@ class WaitResult:
     fix: str = ""
     is_unreachable: bool = False
 
+    def __repr__(self) -> str:
+        state = self.status.state if self.status is not None else "unknown"
+        return f"WaitResult({self.record.id!r}, {state!r}, exit_code={self.exit_code})"
+
     @property
     def is_over(self) -> bool:
         return self.status is not None and self.status.is_over

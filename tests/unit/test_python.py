@@ -94,6 +94,8 @@ def test_impossible_hosts_are_refused(project: Path, options: Any) -> None:
 def test_a_text_is_no_list_of_hosts() -> None:
     with pytest.raises(ipexctl.UserError) as caught:
         ipexctl.Cluster("node1")
+    with pytest.raises(ipexctl.UserError, match="empty"):
+        ipexctl.Cluster([])
     assert (caught.value.message, caught.value.fix) == (
         "hosts='node1' is not possible",
         "hosts: a list, such as ['node1']",

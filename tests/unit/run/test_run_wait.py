@@ -39,3 +39,7 @@ def test_first_failure_in_the_order_of_the_call_decides() -> None:
     assert first_failure([result("ok", 0), result("ok", 0)]) == 0
     assert first_failure([result("ok", 0), result("failed", 7), result("failed", 9)]) == 7
     assert first_failure([result("running"), result("failed", 7)]) == TIMEOUT_CODE
+
+
+def test_a_result_is_one_line() -> None:
+    assert repr(result("failed", 7)) == f"WaitResult({RECORD.id!r}, 'failed', exit_code=7)"
