@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.errors import UserError
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import GuardedDirectory, enter_named
+from ipexctl.node.common.walk import Refused
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +37,10 @@ def open_named_file(path: Path | str) -> int:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), place.path)
         if place.status is None:
             return os.open(place.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=place.number)
-        number = place.open_end(os.O_WRONLY)
+        try:
+            number = place.open_end(os.O_WRONLY)
+        except Refused as refused:
+            raise UserError(str(refused), fix=_FIX) from None
         if stat.S_ISREG(place.status.st_mode):
             os.ftruncate(number, 0)
         return number
