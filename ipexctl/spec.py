@@ -355,6 +355,8 @@ class RunSpec(RankOptions, StartOptions, RunOptions):
     """Its ranks and ports are in the options already."""
     master_addr: str | None = None
     """The address that a pasted line gives rank 0; it is only compared with node0's."""
+    local_rank: str = ""
+    """The option by which a pasted launcher gives each rank its local rank."""
     allocator: Allocator = "auto"
     """Of a pasted line of ipexrun, as is the next; `default`: malloc."""
     openmp: OpenMp = "auto"

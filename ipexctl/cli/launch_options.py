@@ -242,7 +242,7 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet = EVER
         locate_project(spec, cwd, _call_before(ctx, line.words or (), spec.argv, options)),
         ranks,
         options,
-        tuple(note for note in (pasted.note if pasted else "", note_on_arguments(ctx, spec)) if note),
+        tuple(note for note in (pasted.note_on(len(hosts)) if pasted else "", note_on_arguments(ctx, spec)) if note),
     )
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 SHELL: Final = "the shell"
 _OF_SHELL: Final = ("CCL_WORKER_COUNT", "CCL_ATL_TRANSPORT", "MASTER_ADDR", "MASTER_PORT")
 """Variables that guides export before the launcher: they count if the user's shell has them."""
+_RESTARTS: Final = 3
 _PYTHON_FLAGS: Final = ("-u", "-B")
 """Flags that change nothing for a script in a rank. With others (-I) the rank runs Python as typed."""
 
@@ -123,8 +124,8 @@ class _Reader:
             kind, rest, python = _program(rest, row)
         elif row.module or "module" in self._targets:
             kind, rest = "module", (*filter(None, (row.module,)), *rest)
-        if row is not None and row.starts_copies:
-            self._copies(row.name)
+        if row is not None:
+            self._add_own(row)
         if python is not None:
             self._set("python", python, "the line")
         for name in _OF_SHELL:
@@ -187,11 +188,18 @@ class _Reader:
             self._export(value, at, source)
         elif target in ("packages", "extras"):
             (self._packages if target == "packages" else self._extras).extend(value.split(","))
+        elif target == "nodes" and (found := re.fullmatch(r"([0-9]{1,9}):([0-9]{1,9})", value)):
+            self._set("min_hosts", int(found[1]), source)
+            self._set("nodes", int(found[2]), source)
+        elif target == "bind_to":
+            self._set("bind", {"core": "cores", "hwthread": "cores"}.get(value, value), source)
+        elif target == "one_host":
+            self._set("nodes", 1, source)
         elif target in NUMBERS and not re.fullmatch(r"[0-9]{1,9}", value):
             raise self._wrong(at, f"{source} is no number", "a number, or leave it out")
         elif target in CHOICES and value not in CHOICES[target]:
             raise self._wrong(at, f"{source} has no such value", ", ".join(CHOICES[target]))
-        elif target != "module":
+        elif target not in ("module", "use_env"):
             self._set(target, int(value) if target in NUMBERS else value, source)
 
     def _export(self, text: str, at: int, source: str) -> None:
@@ -214,6 +222,15 @@ class _Reader:
             self._set(f"${name}", Export(name, value, source=source), source)
         elif re.fullmatch(r"[0-9]{1,5}", value) and 0 < int(value) < 1 << 16:
             self._set("master_port", int(value), source)
+
+    def _add_own(self, row: LauncherRow) -> None:
+        """What a launcher does without an option."""
+        if row.starts_copies:
+            self._copies(row.name)
+        if "min_hosts" in self._values:  # torchrun counts no change of its nodes as a restart
+            self._set("max_restarts", _RESTARTS, self._values["min_hosts"].source)
+        if row.local_rank and "use_env" not in self._targets:
+            self._set("local_rank", row.local_rank, f"{row.local_rank} for each rank")
 
     def _copies(self, launcher: str) -> None:
         """Without `--nnodes`, ipexrun and run_cpu start independent copies: one, unless an option says how many."""

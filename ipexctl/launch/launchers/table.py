@@ -43,6 +43,8 @@ class LauncherRow:
     """The module that it runs, in place of one on the line."""
     of_accelerate: bool = False
     """True if it reads accelerate's configuration. It may stand behind mpirun, whose ranks it does not multiply."""
+    local_rank: str = ""
+    """The option by which it gives each rank its local rank."""
     starts_copies: bool = False
     """True if it starts independent copies, unless an option makes it distributed."""
     advice: str = ""
@@ -72,6 +74,11 @@ _IPEXRUN: Final = _options(
     "ccl_workers: ccl_worker_count; allocator: memory_allocator; openmp: omp_runtime" + _MASTER,
     _MODULE,
 )
+_TORCHRUN: Final = _options(
+    "ppn: nproc_per_node; nodes: nnodes; max_restarts: max_restarts; "
+    "ignored: node_rank rdzv_backend rdzv_endpoint rdzv_id log_dir tee redirects r t local_ranks_filter" + _MASTER,
+    "one_host: standalone; use_env: use_env; " + _MODULE,
+)
 _LOCKED: Final = "-r uv.lock or -r pyproject.toml in front of the line"
 _EXPORTED: Final = "-r pyproject.toml in front of the line, or -r requirements.txt after poetry export"
 _ON_HOSTS: Final = "the same environment on the hosts: --python PATH in front of the line; packages of pip: -r FILE"
@@ -82,19 +89,14 @@ LAUNCHERS: Final = (
         _named("mpirun, mpiexec, mpiexec.hydra, orterun"),
         _options(
             "n: n np; ppn: ppn perhost N npernode; hostfile: f hostfile machinefile; hosts: hosts host H; "
-            "iface: iface; variable: genv env x",
-            "ignored: allow_run_as_root oversubscribe",
+            "iface: iface; variable: genv env x; bind_to: bind_to; ignored: map_by",
+            "ignored: allow_run_as_root oversubscribe report_bindings",
         ),
         runs_commands=True,
     ),
+    LauncherRow("torchrun", _named("torchrun, -m torch.distributed.run"), _TORCHRUN),
     LauncherRow(
-        "torchrun",
-        _named("torchrun, -m torch.distributed.run, -m torch.distributed.launch"),
-        _options(
-            "ppn: nproc_per_node; nodes: nnodes; max_restarts: max_restarts; "
-            "ignored: node_rank rdzv_backend rdzv_endpoint rdzv_id" + _MASTER,
-            "ignored: standalone use_env; " + _MODULE,
-        ),
+        "torch.distributed.launch", _named("-m torch.distributed.launch"), _TORCHRUN, local_rank="--local-rank"
     ),
     LauncherRow(
         "accelerate launch",
@@ -127,7 +129,11 @@ LAUNCHERS: Final = (
     LauncherRow(
         "deepspeed",
         _named("deepspeed, -m deepspeed.launcher.runner"),
-        _options("hostfile: H hostfile; nodes: num_nodes; ppn: num_gpus; ignored: node_rank" + _MASTER, _MODULE),
+        _options(
+            "hostfile: H hostfile; nodes: num_nodes; ppn: num_gpus num_accelerators; ignored: node_rank" + _MASTER,
+            "ignored: bind_cores_to_rank; " + _MODULE,
+        ),
+        local_rank="--local_rank",
     ),
     LauncherRow(
         "uv run",

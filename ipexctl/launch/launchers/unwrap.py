@@ -58,6 +58,14 @@ class UnwrappedCall:
             return {"hostfile": Path(self.values["hostfile"].value)}
         return {"hosts": self.values["hosts"].value} if "hosts" in self.values else {}
 
+    def note_on(self, hosts: int) -> str:
+        """The note, and the ranks of a line that was written for one host."""
+        ppn = self.values.get("ppn")
+        if ppn is None or hosts < 2 or "nodes" in self.values or not self.values.keys().isdisjoint(_HOSTS):
+            return self.note
+        ranks = f"{ppn.source} is for each of {hosts} hosts: {ppn.value * hosts} ranks; for one host alone: -l HOST"
+        return f"{self.note}; {ranks}"
+
     def used_hosts(self, hosts: tuple[Host, ...]) -> tuple[Host, ...]:
         """The first ones, if the line has a number of nodes. Raises a UserError if there are fewer."""
         nodes, source = self.values.get("nodes", (len(hosts), ""))

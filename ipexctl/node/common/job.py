@@ -87,11 +87,20 @@ class JobRecord(NamedTuple):
     """That of the first attempt: one with fewer hosts has fewer ranks."""
     restarts: int = 0
     """How many attempts may follow the first one."""
+    local_rank: str = ""
+    """An option that the script gets with its local rank, before its own arguments."""
     attempt: int | None = None
     """The attempt that the job is for; None: it is for all, which have the same ranks."""
 
     def __repr__(self) -> str:
         return f"JobRecord({self.id!r})"  # no secrets in logs
+
+    def command_of(self, rank: int) -> tuple[str, ...]:
+        """What a rank executes."""
+        if not self.local_rank:
+            return self.command
+        at = 3 if self.command[1] == "-m" else 2
+        return (*self.command[:at], f"{self.local_rank}={self.ranks[rank].local_rank}", *self.command[at:])
 
     def to_json(self) -> Json:
         # Not by `as_json`, which would look at every variable of thousands of ranks.

@@ -356,7 +356,7 @@ class Rank:
         self.client.contact = self.client.contact.after_work(time.monotonic())  # a setup file takes time
         with processes.bound(self.plan, mismatches):
             return subprocess.Popen(
-                self.job.command,
+                self.job.command_of(self.rank),
                 cwd=self.job.cwd,
                 env=environ,
                 stdin=subprocess.DEVNULL,

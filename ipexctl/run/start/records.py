@@ -124,6 +124,7 @@ def launch_records(
         id=record.id,
         rundir=record.rundir,
         checkpoint=start.checkpoint,
+        local_rank=_local_rank_option(spec.local_rank, context.env.packages.get("torch", "")),
         first_world_size=record.first_world_size or start.world_size,
     )
     return LaunchRecords(
@@ -144,6 +145,12 @@ def launch_records(
         retention=retention,
         needs_in_rank=plan.adds_up or spec.meter,
     )
+
+
+def _local_rank_option(option: str, torch: str) -> str:
+    """As torch.distributed.launch of that version writes it."""
+    is_old = torch.partition(".")[0] in ("0", "1")
+    return "--local_rank" if option and is_old else option
 
 
 def _notification(record: RunRecord, spec: RunSpec) -> Notification:

@@ -15,6 +15,7 @@ from ipexctl.launch.accelerate_config import with_config
 from ipexctl.launch.launchers.line import find_launcher
 from ipexctl.launch.launchers.table import LAUNCHERS
 from ipexctl.launch.launchers.unwrap import UnwrappedCall, unwrap
+from ipexctl.node.common.job import JobRecord, Master, RankJob
 from ipexctl.spec import AccelerateConfig, CommandKind, Export, RunSpec
 from message_data import missing
 
@@ -229,7 +230,7 @@ def test_a_foreign_master_address_is_not_used() -> None:
 @pytest.mark.parametrize(
     "marked",
     [
-        "mpirun -n 2 ^-foo python x.py", "mpirun ^--bind-to none -n 2 python x.py", "mpirun ^-n many python x.py",
+        "mpirun -n 2 ^-foo python x.py", "mpirun ^--rank-by core -n 2 python x.py", "mpirun ^-n many python x.py",
         "mpirun -n 1 python a.py ^: -n 1 python b.py", "mpirun ^-x NOT_SET python a.py", "mpirun ^-n",
         "mpirun -n 2 ^torchrun x.py", "mpirun -n 2 ^mpirun x.py", "mpirun -n 2 ^srun x.py", "mpirun ^-genv 1A=2 x",
         "torchrun ^--nproc-per-node 1000000000 t.py", "accelerate launch ^--multi_gpu t.py", "^accelerate config",
@@ -437,3 +438,35 @@ def test_default_accelerate_config_is_read_unless_cpu_is_given(tmp_path: Path) -
     assert found(f"accelerate launch --config_file {file}") == (3, "hosts", False)
     assert found("accelerate launch --mpirun_hostfile mine") == (3, "mine", False)
     assert found("mpirun -f own accelerate launch")[1] is None
+
+
+@pytest.mark.parametrize(
+    ("line", "option"),
+    [
+        ("python -m torch.distributed.launch --nproc_per_node=2 t.py --lr 1", "--local-rank"),
+        ("python -m torch.distributed.launch --use_env t.py", ""),
+        ("deepspeed --num_accelerators 2 --bind_cores_to_rank t.py", "--local_rank"),
+        ("torchrun --nproc_per_node=2 --log-dir /tmp/x --tee 3 t.py", ""),
+    ],
+)
+def test_each_rank_gets_its_local_rank_as_the_launcher_gives_it(line: str, option: str) -> None:
+    assert unwrapped(line).spec.local_rank == option
+    command = ("python", "t.py", "--lr", "1")
+    job = JobRecord(2, Master("a"), command, "/", {1: RankJob("node1", 1, 2)}, local_rank=option)
+    assert job.command_of(1) == ("python", "t.py", *([f"{option}=1"] if option else []), "--lr", "1")
+    module = job._replace(command=("python", "-m", "pkg.t", "x")).command_of(1)
+    assert module == ("python", "-m", "pkg.t", *([f"{option}=1"] if option else []), "x")
+
+
+def test_elastic_nodes_standalone_and_the_binding_of_an_mpirun() -> None:
+    for line, restarts in (
+        ("--nnodes=1:3 --max-restarts 2", 2),
+        ("--max-restarts 2 --nnodes=1:3", 2),
+        ("--nnodes=1:3", 3),
+    ):
+        elastic = unwrapped(f"torchrun {line} t.py")
+        assert (elastic.spec.min_hosts, elastic.values["nodes"].value, elastic.spec.max_restarts) == (1, 3, restarts)
+    assert unwrapped("torchrun --standalone --nproc_per_node=4 t.py").values["nodes"].value == 1
+    several = unwrapped("torchrun --nproc_per_node=4 t.py")
+    assert ("12 ranks" in several.note_on(3), several.note_on(1)) == (True, several.note)
+    assert unwrapped("mpirun --bind-to core --map-by socket -n 2 python t.py").spec.bind == "cores"

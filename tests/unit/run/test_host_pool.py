@@ -34,7 +34,7 @@ def records(asked: LaunchRequest, planned: LaunchPlan, spec: RunSpec) -> LaunchR
     context: Any = SimpleNamespace(
         stores={host.name: f"store of {host.name}" for host in asked.hosts},
         setup=None,
-        env=SimpleNamespace(version=""),
+        env=SimpleNamespace(version="", packages={}),
         facts={"n": SimpleNamespace(logind=None)},
         job="",
     )

@@ -149,7 +149,7 @@ def spec_of(planned: LaunchPlan, request: RunSpec, stores: tuple[str, ...]) -> L
     of_host = {**dict(zip(names, stores, strict=True)), "without-ranks": "z"}
     nothing = SimpleNamespace(logind=None)
     context: Any = SimpleNamespace(
-        stores=of_host, setup=None, env=SimpleNamespace(version="3.11"), facts={"n": nothing}, job=""
+        stores=of_host, setup=None, env=SimpleNamespace(version="3.11", packages={}), facts={"n": nothing}, job=""
     )
     record = RunRecord("r", Host("n", "n"), "/h", "python3", "train.py", "e", nodes=(Host("n", "n"),))
     limits: Any = None
