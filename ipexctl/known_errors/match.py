@@ -45,7 +45,10 @@ _FATAL: Final = "Fatal Python error:"
 _CHAINED: Final = ("During handling of the above exception", "The above exception was the direct cause")
 _FRAME: Final = re.compile(r'^\s+File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _EXCEPTION: Final = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?::\s(?P<words>.*))?$")
-_THEIRS: Final = ("site-packages", "dist-packages", "/lib/python3", "<frozen", "<string>")
+_OF_PACKAGES: Final = ("site-packages", "dist-packages")
+_OF_PYTHON: Final = ("/lib/python3", "<frozen", "<string>")
+_OF_IPEXCTL: Final = "/shim/"
+"""The directory of the hooks in a rank's process."""
 _ERR_LINES, _OUT_LINES = 40, 15
 _SAID_AFTER: Final = 60
 """Lines that an exception and its consequences may have; with more lines after it, it was handled."""
@@ -105,9 +108,13 @@ class RankOutput:
 
     @cached_property
     def place(self) -> str:
-        """`train.py, line 12`: the innermost line of the script's own code that the exception passed."""
+        """`train.py, line 12`: the innermost line of the script's own code that the exception passed, else of a
+        package."""
         frames = [match for line in self.last_text.splitlines() if (match := _FRAME.match(line))]
-        own = [frame for frame in frames if not any(part in frame["file"] for part in _THEIRS)]
+        frames = [frame for frame in frames if _OF_IPEXCTL not in frame["file"]]
+        packages = [frame for frame in frames if any(part in frame["file"] for part in _OF_PACKAGES)]
+        others = [frame for frame in frames if frame not in packages]
+        own = [frame for frame in others if not any(part in frame["file"] for part in _OF_PYTHON)] or packages
         if not own:
             return ""
         frame = own[0] if _FATAL in self.last_text else own[-1]  # faulthandler begins with the innermost

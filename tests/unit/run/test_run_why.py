@@ -15,6 +15,7 @@ from known_texts import SECTIONS, TEXTS, Text, account, page, recorded_dump, ver
 from supervised_run import Supervised, closed_by_peer
 from why_helpers import FAILED, FIRST, NO_MODULE, STOPPED, cause_id, cause_in, judged
 
+from ipexctl.known_errors.match import RankOutput
 from ipexctl.known_errors.table import known_errors
 from ipexctl.node.common.frames import Chunk
 from ipexctl.node.common.records import DETAIL_MARK, RESTART_MARK, Detail
@@ -656,3 +657,23 @@ def test_full_disk_is_the_cause_of_writes_to_it_alone(text: str, disk: dict[str,
     cause = cause_in(diagnosis)
     assert (cause.id, cause.source) == (expected, "output")
     assert sum("/home/me/my project" in note for note in diagnosis.notes) == (disk is not None)
+
+
+@pytest.mark.parametrize(
+    ("files", "place"),
+    [
+        (
+            ("/w/train.py", "/h/runs/x/shim/ipexctl_inrank/meter.py", "/e/lib/python3.11/site-packages/torch/f.py"),
+            "train.py, line 1",
+        ),
+        (
+            ("<frozen runpy>", "/e/lib/python3.11/site-packages/trl/cli.py", "/usr/lib/python3.11/json.py"),
+            "cli.py, line 2",
+        ),
+        (("/h/runs/x/shim/ipexctl_shim.py", "<frozen runpy>"), ""),
+    ],
+)
+def test_the_place_of_an_error_is_the_scripts_or_else_a_packages(files: tuple[str, ...], place: str) -> None:
+    frames = [f'  File "{file}", line {at}, in f' for at, file in enumerate(files, 1)]
+    output = RankOutput(0, "node1", err=("Traceback (most recent call last):", *frames, "ValueError: x"))
+    assert output.place == place
