@@ -1,4 +1,7 @@
-"""The number of a rank, as set by mpirun or srun, the environment of its command, and the disks that it writes to."""
+"""The number of a rank, as set by mpirun or srun, the environment of its command, and the disks that it writes to.
+
+A rank has the variables of torchrun; what another launcher or an outer MPI left behind is taken away first.
+"""
 
 from __future__ import annotations
 
