@@ -44,7 +44,7 @@ class LauncherRow:
     of_accelerate: bool = False
     """True if it reads accelerate's configuration. It may stand behind mpirun, whose ranks it does not multiply."""
     local_rank: str = ""
-    """The option by which it gives each rank its local rank."""
+    """The option that tells each rank its local rank."""
     starts_copies: bool = False
     """True if it starts independent copies, unless an option makes it distributed."""
     advice: str = ""

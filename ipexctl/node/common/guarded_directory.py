@@ -110,7 +110,7 @@ class GuardedDirectory:
 
     @classmethod
     def of(cls, place: Place) -> GuardedDirectory:
-        """The directory of a place: the end, or the one that it is in."""
+        """The directory itself, or the one that holds the file."""
         return cls(place.number, place.path[: len(place.path) - len(place.name)].rstrip("/") or "/")
 
     def __enter__(self) -> GuardedDirectory:

@@ -2,7 +2,7 @@
 
 A text goes in; an open descriptor comes out, or a `Refused`. `own` is the rule of a home and what is below it: nobody
 else can change what such a path leads to, now or later, so a process that has entered it once may use its name. `named`
-is that of a path that the user typed for data: others may write on the way, so only the descriptor counts. Under both
+is for paths of data that the user typed: others may write on the way, so only the descriptor counts. Under both rules
 a link counts only if it belongs to this account or root. `remote/walk.sh` is `own` for sh; docs/security.md has both.
 The agent's boot program runs this text before it can import anything.
 """

@@ -454,7 +454,7 @@ def place(request: PlaceRequest) -> PlaceReply:
     gone = AgentError("what had arrived was taken away meanwhile", "run it again")
     with contextlib.ExitStack() as held:
         there = held.enter_context(enter_named(path, _OWN_PLACE))
-        is_file = bool(there.name)  # a file's directory is beside it, that of a directory in it
+        is_file = bool(there.name)  # what arrived for a file is beside it, for a directory in it
         name = os.path.basename(path) if is_file else ""
         try:
             top = held.enter_context(_open_top(path, is_file=is_file))
