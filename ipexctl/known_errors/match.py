@@ -121,6 +121,10 @@ class RankOutput:
         return f"{frame['file'].rpartition('/')[2]}, line {frame['line']}"
 
 
+def _project_of(requirement: str) -> str:
+    return re.sub(r"[-_.]+", "-", re.split(r"[<>=!~\[; ]", requirement)[0]).lower()
+
+
 @dataclass(frozen=True, slots=True)
 class FailureContext:
     """The run of the rank whose end is to be explained."""
@@ -133,8 +137,6 @@ class FailureContext:
     master: Master = Master("")  # noqa: RUF009
     tiers: Mapping[str, str] = field(default_factory=dict)
     """Host → what its processor can do, where that is known."""
-    packages: Mapping[str, str] = field(default_factory=dict)
-    """Module → its package, where the names differ."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -152,8 +154,7 @@ class FailureContext:
 
     def has_package(self, requirement: str) -> bool:
         """Whether the record of the environment lists the package, so that a host that lacks it has lost it."""
-        name = re.sub(r"[-_.]+", "-", re.split(r"[<>=!~\[; ]", requirement)[0]).lower()
-        return name in as_list(self.plan.get("packages"))
+        return _project_of(requirement) in as_list(self.plan.get("packages"))
 
     @property
     def repair(self) -> str:
@@ -161,9 +162,12 @@ class FailureContext:
         return str(self.plan.get("install") or "ipexctl install")
 
     def install(self, *packages: str) -> str:
-        """The command that adds these packages to the environment of the run, with its stack."""
+        """The command that adds these packages to the environment of the run; of the project's own, the run again."""
         if self.plan.get("install") == "":
             return f"ipexctl exec -- {shlex.quote(self.python)} -m pip install {shlex.join(packages)}"
+        own = as_list(self.plan.get("project_packages"))
+        if self.plan.get("install_by_run") and all(_project_of(package) in own for package in packages):
+            return str(self.plan["install_by_run"])
         added = " ".join(f"--with {shlex.quote(package)}" for package in packages)
         return f"{self.plan.get('install') or 'ipexctl install'} {added}"
 

@@ -32,6 +32,7 @@ from ipexctl.hugging_face import (
     push_line,
 )
 from ipexctl.known_errors.match import KnownError, PatternMatch
+from ipexctl.known_errors.package_names import PACKAGES
 from ipexctl.node.common.records import as_list
 from ipexctl.text import join_words
 
@@ -114,7 +115,7 @@ def _ipex_of_other_torch(found: PatternMatch) -> tuple[str, str]:
 def _no_module(found: PatternMatch) -> tuple[str, str]:
     module = found.groups["module"]
     top = module.split(".")[0]
-    known = found.context.packages.get(module) or found.context.packages.get(top)
+    known = PACKAGES.get(module) or PACKAGES.get(top)
     sentence = "{hosts_have_no} Python module named {module}{doubt}".format_map(found.fields())
     if file := found.groups.get("file"):
         hidden = f"a file {file.rpartition('.')[2]}.py hides the package {file}, of which {module} is a part"
@@ -124,7 +125,8 @@ def _no_module(found: PatternMatch) -> tuple[str, str]:
         return lost, f"to build it again: {found.context.repair}"
     install = found.context.install(known or top.replace("_", "-"))
     fix = f"if {top} is a file of yours: put it into the project, ipexctl sync uploads it; "
-    fix += f"if it is a package: {install}" if known else f"if it is a package, check its name on PyPI, then: {install}"
+    fix += f"if it is a package{'' if known else ' of that name'}"
+    fix += f": {install}"
     if found.quiet_hosts:
         fix += f"; to see which hosts lack it: ipexctl exec -- {shlex.quote(found.context.python)} -c 'import {top}'"
     return sentence, fix

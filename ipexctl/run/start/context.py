@@ -86,11 +86,6 @@ class RunContext:
         """Host → its store."""
         return {name: facts.store_of(name) for name, facts in self.facts.items()}
 
-    def env_records(self, name: str | None) -> tuple[EnvRecord, ...]:
-        """The records of that environment, in the order of the hosts."""
-        records = (record for facts in self.facts.values() for _, record in records_of(facts))
-        return tuple(record for record in records if record.name == name)
-
 
 def gather(
     hosts: Sequence[Host],

@@ -225,7 +225,8 @@ def _start_once(
             record = replace(record, cwd=plan.cwd)
             registry.save(record)
             before = {"checks": time.monotonic() - began - upload_seconds, "sync": upload_seconds}
-            document = plan_document(context, plan, spec, find_commit(project.root), before)
+            requirements = project.script.requirements if project.script else None
+            document = plan_document(context, plan, spec, find_commit(project.root), before, requirements)
             launch.upload_jobs(partial(job_of, whole, _secrets(spec)), document)
 
             connectivity = preflight.result()

@@ -20,7 +20,7 @@ from ipexctl.node.run.rank_wrappers import ADDRESSES
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.begin import File, LaunchRecords, common_job
 from ipexctl.run.start.pool import host_pool
-from ipexctl.run.start.preflight.imports import install_command
+from ipexctl.run.start.preflight.imports import install_by_run, install_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ipexctl.run.start.commit import Commit
     from ipexctl.run.start.context import RunContext
     from ipexctl.spec import RunSpec
+    from ipexctl.stack.own_requirements import OwnRequirements
 
 
 def nodes_of(context: RunContext, plan: LaunchPlan) -> tuple[Host, ...]:
@@ -158,12 +159,19 @@ def _notification(record: RunRecord, spec: RunSpec) -> Notification:
 
 
 def plan_document(
-    context: RunContext, plan: LaunchPlan, spec: RunSpec, commit: Commit | None, before: Mapping[str, float]
+    context: RunContext,
+    plan: LaunchPlan,
+    spec: RunSpec,
+    commit: Commit | None,
+    before: Mapping[str, float],
+    requirements: OwnRequirements | None,
 ) -> str:
     """The text of plan.json. `before`: seconds that each step before the start took."""
-    install = install_command(context.env_records(plan.env), spec.env) if plan.env else ""
+    install = install_command(spec.env) if plan.env else ""
     packages = sorted(map(normalize, context.env.packages)) if plan.env else []
     more = {"install": install, "packages": packages, "commit": commit and commit._asdict(), "before_start": before}
+    if install and requirements is not None:
+        more |= {"install_by_run": install_by_run(spec), "project_packages": sorted(requirements.words)}
     more["hub"] = [entry.repo.word for entry in context.hub.use.repos]
     return json.dumps({**to_json(plan), **more}, indent=1)
 

@@ -24,7 +24,6 @@ from ipexctl.node.common.records import (
     read_status,
     split_details,
 )
-from ipexctl.run.start.preflight.imports import PACKAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -182,7 +181,6 @@ def _failure_context(
         plan=plan,
         master=status.master,
         tiers={str(host): str(tier) for host, tier in as_dict(plan.get("tiers")).items() if tier},
-        packages=PACKAGES,
     )
 
 

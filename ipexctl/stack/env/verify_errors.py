@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.known_errors.match import FailureContext, RankOutput, cause_of
+from ipexctl.known_errors.package_names import PACKAGES as MODULES
 from ipexctl.known_errors.table import known_errors
 from ipexctl.node.run.verdict import signal_name
 from ipexctl.stack.catalog.table import rows
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
     from ipexctl.node.env.replies import EnvRecord, VerifyPhase, VerifyResult
 
 _STACK_MODULES: Final = ("torch", "intel_extension_for_pytorch", "oneccl_bindings_for_pytorch", "torch_ccl")
-_PACKAGES: Final = {"pkg_resources": "'setuptools<81'", "yaml": "pyyaml"}
-"""Module → its package, where a part of a stack imports it and the names differ."""
 _OWN_PYTHON: Final = "repair that environment, or let ipexctl make one: ipexctl install"
 _LIBRARIES_OF_ONECCL: Final = ("ccl.no_library", "ccl.no_transport")
 _ONLY_IN_RUNS: Final = (
@@ -74,7 +74,7 @@ def _missing_package(phase: VerifyPhase) -> str:
     """The package of a module that a part of the stack imports and nothing requires; empty for the part itself."""
     found = re.findall(r"No module named '([\w.]+)'", phase.text)
     top = found[-1].partition(".")[0] if found else ""
-    return "" if top in _STACK_MODULES else _PACKAGES.get(top, top)
+    return "" if top in _STACK_MODULES else shlex.quote(MODULES.get(top, top))
 
 
 def _output(phase: VerifyPhase) -> RankOutput:

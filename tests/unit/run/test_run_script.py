@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.facts.gather import HostFacts
 from ipexctl.facts.system import HomeDirectory
 from ipexctl.hosts.host import Host
-from ipexctl.node.env.replies import EnvRecord
 from ipexctl.remote.reply import Reply
 from ipexctl.run.start.context import complete_facts
 from ipexctl.run.start.preflight.imports import (
@@ -23,6 +23,7 @@ from ipexctl.run.start.preflight.imports import (
     ScriptFile,
     check_imports,
     check_syntax,
+    install_by_run,
     install_command,
     project_module,
     project_script,
@@ -31,7 +32,6 @@ from ipexctl.run.start.preflight.imports import (
 from ipexctl.run.start.project import locate_project
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.spec import RunSpec
-from ipexctl.stack.env.record import SCHEMA
 from ipexctl.stack.own_requirements import find_own_requirements
 from message_data import missing
 
@@ -180,7 +180,7 @@ def test_module_of_a_directory_above_is_found_with_the_line_to_type(
     )
     elsewhere = locate_project(RunSpec("module", ("outside",)), below).script
     assert elsewhere is not None  # not beyond the repository
-    assert "PyPI" in failure_of(elsewhere, {"a": ["outside"]}).fix
+    assert "is not known" in failure_of(elsewhere, {"a": ["outside"]}).fix
 
 
 @pytest.mark.parametrize("module", ["sympy", "yaml", "ruamel", "PIL"])
@@ -211,6 +211,16 @@ def test_fix_names_the_file_of_the_project_that_has_the_package(tmp_path: Path) 
     ):
         script = needs(*modules, install="ipexctl install", requirements=file)
         assert failure_of(script, {"a": list(modules)}).fix.endswith(f"ipexctl install {fix}")
+        by_run = failure_of(replace(script, install_by_run="ipexctl run --install train.py"), {"a": list(modules)}).fix
+        assert by_run.endswith("run --install train.py" if "-r" in fix else fix)
+
+
+@pytest.mark.parametrize(
+    ("module", "package"), [("hydra", "hydra-core"), ("ignite", "pytorch-ignite"), ("cv2", "opencv")]
+)
+def test_package_of_another_name_is_known_or_not_claimed(module: str, package: str) -> None:
+    assert failure_of(needs(module), {"a": [module]}).fix.startswith(f"ipexctl install --with {package}")
+    assert "is not known" in failure_of(needs("frobnicate"), {"a": ["frobnicate"]}).fix
 
 
 def test_modules_installed_on_all_hosts_are_no_failure() -> None:
@@ -232,26 +242,21 @@ def test_syntax_error_is_reported_with_position_and_python_version() -> None:
     assert "Python 3.11" in wrong.value.fix
 
 
-def test_install_command_repeats_the_recorded_request() -> None:
-    asked = {"torch": "2.13", "stack": "torch", "python": None, "require_oneccl": True, "extras": ["peft>=0.17"]}
-    record = EnvRecord(
-        schema=SCHEMA,
-        name="e",
-        row="torch-2.13",
-        python="3.11",
-        interpreter="",
-        digest="",
-        packages={},
-        backend="gloo",
-        requests=(asked,),
-    )
-    said = "ipexctl install --env mine --torch 2.13 --stack torch --require-oneccl --with 'peft>=0.17'"
-    assert install_command([record], "mine") == said
-    assert install_command([], "default") == "ipexctl install"
-    bare = record._replace(requests=({"extras": []},))
-    for records in ([bare, record], [record, bare], [record._replace(requests=(asked, {}))]):
-        assert install_command(records, "mine") == said
-    assert install_command([bare], "default") == "ipexctl install"
+def test_install_command_names_the_environment_and_none_of_its_packages() -> None:
+    assert (install_command("default"), install_command("a b")) == ("ipexctl install", "ipexctl install --env 'a b'")
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (RunSpec("script", ("train.py", "--lr", "1 2"), takes_own_requirements=True), "train.py --lr '1 2'"),
+        (RunSpec("module", ("pkg.train",), takes_own_requirements=True), "-m pkg.train"),
+        (RunSpec("script", ("train.py",), takes_own_requirements=True, install=True), ""),
+        (RunSpec("script", ("train.py",)), ""),
+    ],
+)
+def test_call_that_installs_what_the_project_names(spec: RunSpec, said: str) -> None:
+    assert install_by_run(spec) == (f"ipexctl run --install {said}" if said else "")
 
 
 def test_facts_are_in_the_order_of_the_hosts() -> None:

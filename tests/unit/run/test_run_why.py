@@ -71,11 +71,19 @@ def test_troubleshooting_page_is_current() -> None:
         ({"install": "ipexctl install --stack torch --with peft"}, "ipexctl install --stack torch --with peft --with"),
         ({"install": "", "python": "/opt/py"}, "ipexctl exec -- /opt/py -m pip install"),
         ({}, "ipexctl install --with"),
+        ({"install_by_run": "ipexctl run --install t.py", "project_packages": ["torch"]}, "ipexctl install --with"),
     ],
 )
 def test_fix_repeats_the_install_command_of_the_environment(plan: dict[str, Any], said: str) -> None:
     cause = cause_in(judged([(STOPPED, ""), (FAILED, NO_MODULE)], plan=plan))
     assert f"{said} frobnicate" in cause.fix
+
+
+def test_module_that_the_project_names_is_installed_by_the_run() -> None:
+    plan = {"install_by_run": "ipexctl run --install t.py", "project_packages": ["hydra-core"]}
+    text = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'hydra.core'"
+    cause = cause_in(judged([(STOPPED, ""), (FAILED, text)], plan=plan))
+    assert cause.fix.split("; ")[1] == "if it is a package: ipexctl run --install t.py"
 
 
 def test_lost_module_of_the_environment_is_repaired_and_not_added() -> None:

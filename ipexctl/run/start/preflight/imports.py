@@ -21,6 +21,7 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import SCRIPT, NotRegularError, read_regular
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
+from ipexctl.known_errors.package_names import PACKAGES
 from ipexctl.launch.hub_use import NO_USE, HubUse, hub_use_of, imported_modules
 from ipexctl.limits import IMPORTS_CHECK
 from ipexctl.node.env.check import normalize
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.node.env.replies import EnvRecord
     from ipexctl.remote.reply import Reply
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
@@ -56,26 +56,6 @@ _LONGEST_SCRIPT: Final = 2_000_000
 """Characters of a script whose syntax is checked."""
 _NAME: Final = re.compile(r"[^<>=!~\[; ]*")
 """The name in a requirement."""
-PACKAGES: Final = {
-    "attr": "attrs",
-    "bs4": "beautifulsoup4",
-    "Crypto": "pycryptodome",
-    "cv2": "opencv-python-headless",
-    "dateutil": "python-dateutil",
-    "dotenv": "python-dotenv",
-    "faiss": "faiss-cpu",
-    "git": "GitPython",
-    "google.protobuf": "protobuf",
-    "OpenSSL": "pyopenssl",
-    "PIL": "pillow",
-    "pkg_resources": "setuptools<81",
-    "pytorch_lightning": "pytorch-lightning",
-    "skimage": "scikit-image",
-    "sklearn": "scikit-learn",
-    "umap": "umap-learn",
-    "yaml": "pyyaml",
-}
-"""Module → its package, where the names differ."""
 _STACK_OPTIONS: Final = {
     "intel_extension_for_pytorch": "--stack ipex",
     "oneccl_bindings_for_pytorch": "--require-oneccl",
@@ -110,7 +90,9 @@ class ScriptFile:
     own: bool = True
     """Whether the environment is made by ipexctl: variables of a login do not apply to it."""
     install: str = ""
-    """The command that makes the environment as it is, and builds it again where it is damaged."""
+    """The command that builds the environment again where it is damaged, and to which packages are appended."""
+    install_by_run: str = ""
+    """The call that installs what the project's file names; empty where no call takes it."""
     packages: frozenset[str] = frozenset()
     """The packages that the environment's record lists."""
     has_trainer: bool = False
@@ -300,10 +282,11 @@ def with_environment(script: ScriptFile, spec: RunSpec, context: RunContext) -> 
     own = context.env.name is not None
     packages = frozenset(map(normalize, context.env.packages)) if own and context.env.is_installed else frozenset()
     if own:
-        install = install_command(context.env_records(context.env.name), spec.env)
+        install = install_command(spec.env)
     else:
         install = f"ipexctl exec -- {shlex.quote(str(context.env.python))} -m pip install"
-    return replace(script, doubt=doubt, own=own, install=install, packages=packages)
+    by_run = install_by_run(spec) if own else ""
+    return replace(script, doubt=doubt, own=own, install=install, install_by_run=by_run, packages=packages)
 
 
 def package_of(module: str) -> str:
@@ -392,7 +375,8 @@ def _fix(imports: Sequence[Import], script: ScriptFile) -> str:
         return f"another stack has it: ipexctl install {option}"
     packages = [PACKAGES.get(name, name) for name in names]
     if script.own and script.requirements is not None and script.requirements.names_all(packages):
-        return f"{script.install or 'ipexctl install'} -r {shlex.quote(str(script.requirements.path))}"
+        by_file = f"{script.install or 'ipexctl install'} -r {shlex.quote(str(script.requirements.path))}"
+        return script.install_by_run or by_file
     if script.own:
         install = " ".join([script.install or "ipexctl install", *(f"--with {shlex.quote(name)}" for name in packages)])
     else:
@@ -400,28 +384,16 @@ def _fix(imports: Sequence[Import], script: ScriptFile) -> str:
     guessed = [name for name in names if name not in PACKAGES]
     if not guessed:
         return install
-    noun = "is the package" if len(guessed) == 1 else "are the packages"
-    return f"check on PyPI that {join_words(guessed)} {noun} you mean, then: {install}"
+    return f"which package has {join_words(guessed)} is not known; if it has the same name: {install}"
 
 
-_STACK_CHOICES: Final = ("torch", "stack", "ipex", "oneccl")
+def install_command(name: str) -> str:
+    """The command that builds the environment again where it is damaged, as it was; `--with PKG` may be appended."""
+    return f"ipexctl install{f' --env {shlex.quote(name)}' if name != DEFAULT_ENV else ''}"
 
 
-def install_command(records: Sequence[EnvRecord], name: str) -> str:
-    """The command that makes the environment as it is; `--with PKG` may be appended.
-
-    Hosts got it by different requests, which all make the same environment: the last one that chooses the stack is
-    taken.
-    """
-    argv = ["ipexctl", "install", *(["--env", name] if name != DEFAULT_ENV else [])]
-    requests = [request for record in records for request in reversed(record.requests)]
-    choosing = (request for request in requests if any(request.get(option) for option in _STACK_CHOICES))
-    request = next(choosing, requests[0] if requests else {})
-    for option in (*_STACK_CHOICES, "python"):
-        if request.get(option):
-            argv += [f"--{option}", str(request[option])]
-    if request.get("require_oneccl"):
-        argv.append("--require-oneccl")
-    for extra in request.get("extras", ()):
-        argv += ["--with", str(extra)]
-    return shlex.join(argv)
+def install_by_run(spec: RunSpec) -> str:
+    """The call again, which installs what the file of the project names; empty where it would take no such file."""
+    if spec.install or not spec.takes_own_requirements or not spec.sync or spec.kind == "command":
+        return ""
+    return f"ipexctl run --install {'-m ' * (spec.kind == 'module')}{shlex.join(spec.argv)}"
