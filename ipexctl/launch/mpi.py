@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ipexctl.facts.software import Env, Mpi
     from ipexctl.launch.plan import Backend, LaunchFlavor
-    from ipexctl.launch.request import LaunchRequest
+    from ipexctl.launch.request import LaunchRequest, MpiImport
     from ipexctl.starters.starter import RankStarter
 
 NAMES: Final[dict[LaunchFlavor, str]] = {"intel": "Intel MPI", "openmpi": "Open MPI", "mpich": "MPICH"}
@@ -65,23 +65,39 @@ def find_launcher(request: LaunchRequest, counts: Mapping[str, int], backend: Ba
     """What starts the ranks, host → number.
 
     Under `auto` an mpirun, unless a single rank or the way to the hosts needs none; where no mpirun can start them, and
-    neither --mpi nor the backend asks for one, they are started directly.
+    neither --mpi, nor the backend, nor a module of the script asks for one, they are started directly.
     """
     wanted, node0 = request.spec.launcher, request.node0.name
+    is_single = DIRECT.is_single(counts, node0)
+    needing = None if is_single else request.mpi_import
     if wanted == "mpirun":
         return _find_mpirun(request, counts)
     # On node0 alone, no other host is needed.
     candidate = DIRECT if list(counts) == [node0] else request.starter.ranks
     starter = candidate if candidate.may_start(counts, node0, backend) else None
     if wanted == "direct":
-        return _direct(request, starter, counts, backend)
+        return _direct(request, starter, counts, backend, needing)
     if starter is None or request.spec.mpi != "auto":
         return _find_mpirun(request, counts)
-    if starter.is_preferred or DIRECT.is_single(counts, node0):
+    if is_single or (starter.is_preferred and needing is None):
         return _started_by(starter, request, counts, starter.why)
     found = _find_mpirun(request, counts)
     reason = found.reason if isinstance(found, Refusal) else request.no_logins
+    if reason and needing is not None and needing.is_certain:
+        fix, hosts = (found.fix, found.hosts) if isinstance(found, Refusal) else ("ipexctl trust", ())
+        return Refusal(f"{_needs_mpirun(needing)}, and {reason}", fix, hosts, 2)
     return _started_by(starter, request, counts, reason) if reason else found
+
+
+def _needs_mpirun(needing: MpiImport) -> str:
+    return f"the script imports {needing.module} ({needing.place}), which takes the numbers of its ranks from mpirun"
+
+
+def lone_ranks_note(request: LaunchRequest, launcher: Launcher, world_size: int) -> str:
+    """That each rank may believe to be alone; empty if mpirun starts them, or nothing needs it."""
+    if request.mpi_import is None or launcher.mode == "mpirun" or world_size == 1:
+        return ""
+    return f"{_needs_mpirun(request.mpi_import)}; if that line runs, each rank is 0 of 1 here: --launcher mpirun"
 
 
 def _started_by(starter: RankStarter, request: LaunchRequest, counts: Mapping[str, int], why: str) -> Launcher:
@@ -90,7 +106,11 @@ def _started_by(starter: RankStarter, request: LaunchRequest, counts: Mapping[st
 
 
 def _direct(
-    request: LaunchRequest, starter: RankStarter | None, counts: Mapping[str, int], backend: Backend
+    request: LaunchRequest,
+    starter: RankStarter | None,
+    counts: Mapping[str, int],
+    backend: Backend,
+    needing: MpiImport | None,
 ) -> Launcher | Refusal:
     if request.spec.mpi != "auto":
         reason = f"--launcher direct starts ranks without an MPI, and --mpi {request.spec.mpi} names one"
@@ -100,6 +120,8 @@ def _direct(
             f"--launcher direct: ranks over {backend} get their numbers from an mpirun",
             "--backend gloo; or --launcher mpirun",
         )
+    if needing is not None and needing.is_certain:
+        return Refusal(f"--launcher direct: {_needs_mpirun(needing)}", "--launcher mpirun", exit_code=2)
     return _started_by(starter, request, counts, "--launcher asks for it")
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ipexctl.facts.software import GLOO_MENDED, has_gloo_overflow
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch import allreduce, comm_env, hub, memory, threads
-from ipexctl.launch.mpi import started_by
+from ipexctl.launch.mpi import lone_ranks_note, started_by
 from ipexctl.launch.overrides import has_no_workers
 from ipexctl.launch.stated_backend import stated_note
 from ipexctl.text import counted
@@ -56,7 +56,8 @@ def plan_notes(context: LaunchContext, distribution: RankDistribution, launcher:
     request = context.request
     no_workers = has_no_workers(request)
     stated = stated_note(request, context.backend, world_size=context.world_size, no_workers=no_workers)
-    notes = [*([stated] if stated else []), *distribution.notes]
+    lone = lone_ranks_note(request, launcher, context.world_size)
+    notes = [*filter(None, (stated, lone)), *distribution.notes]
     if not launcher.of_env:
         notes.append(f"{started_by(launcher.flavor)} ({launcher.path}): {launcher.why}")
     if context.backend == "mpi" and not context.backend_reason and context.request.env.mpi_backend is None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.launch.hub import NO_HUB
 from ipexctl.starters.mpirun import OVER_SSH
@@ -49,6 +49,20 @@ class RankEnv:
     """True if its torch was built with MPI; no wheel is. None: not known."""
 
 
+MPI_MODULES: Final = frozenset({"mpi4py", "horovod"})
+"""Python modules whose ranks are numbered by mpirun: started without it, each is rank 0 of 1."""
+
+
+class MpiImport(NamedTuple):
+    """An import of one of `MPI_MODULES`."""
+
+    module: str
+    place: str
+    """`train.py, line 3`."""
+    is_certain: bool
+    """False in a function, an `if` or a `try`."""
+
+
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
     """The input of `plan_launch`."""
@@ -84,6 +98,8 @@ class LaunchRequest:
     """What the script needs of a hub, and what the hosts have of it."""
     uses_accelerate: bool = False
     """Whether the script is known to join its ranks by accelerate, as the Trainer does."""
+    mpi_import: MpiImport | None = None
+    """The script's first import of a module that needs mpirun."""
 
     @property
     def node0(self) -> Host:

@@ -231,7 +231,7 @@ def _start_once(
 
             connectivity = preflight.result()
         except NoLogin as error:
-            if may_start_directly(context, whole, spec):
+            if may_start_directly(context, whole, spec) and not project.needs_mpirun:
                 raise _UnneededLogin(error.failure, reading) from None
             raise
         clear_pending(registry.directory, run)  # from here on, node0 knows whether the run lives
@@ -427,6 +427,7 @@ def make_plan(
             stated=stated,
             hub=context.hub,
             uses_accelerate=by_accelerate,
+            mpi_import=project.script.mpi_import if project.script is not None else None,
         )
     )
     if isinstance(plan, Refusal):

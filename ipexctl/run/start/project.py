@@ -50,6 +50,12 @@ class ProjectLocation:
     hint: str = ""
     """How the current directory becomes the project, if it holds the script, and the project has no mark."""
 
+    @property
+    def needs_mpirun(self) -> bool:
+        """Whether the script fails, or computes something else, without an mpirun."""
+        mpi = self.script.mpi_import if self.script is not None else None
+        return mpi is not None and mpi.is_certain
+
     def executed_path(self, spec: RunSpec) -> str:
         """The path that hosts must have if the project is not synced: the script, else the working directory."""
         if spec.sync:

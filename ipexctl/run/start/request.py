@@ -60,7 +60,7 @@ class StartFailure:
 
     @classmethod
     def of_refusal(cls, refusal: Refusal) -> StartFailure:
-        return cls(refusal.reason, refusal.fix, refusal.hosts)
+        return cls(refusal.reason, refusal.fix, refusal.hosts, refusal.exit_code)
 
     def with_call_options(self, options: CallOptions) -> StartFailure:
         """With the options of the call in each suggested command."""

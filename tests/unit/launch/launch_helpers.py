@@ -15,7 +15,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.launch.hub import NO_HUB, Hub
 from ipexctl.launch.plan import LaunchPlan, RankPlan, Setting
 from ipexctl.launch.planner import plan_launch
-from ipexctl.launch.request import LaunchRequest, RankEnv
+from ipexctl.launch.request import LaunchRequest, MpiImport, RankEnv
 from ipexctl.launch.stated_backend import StatedBackend
 from ipexctl.refusal import Refusal
 from ipexctl.spec import RunSpec
@@ -117,6 +117,7 @@ def request(
     given: tuple[Setting, ...] = (),
     stated: StatedBackend | None = None,
     uses_accelerate: bool = False,
+    mpi_import: MpiImport | None = None,
     hub: Hub = NO_HUB,
     **options: Any,
 ) -> LaunchRequest:
@@ -136,6 +137,7 @@ def request(
         given=given,
         stated=stated,
         uses_accelerate=uses_accelerate,
+        mpi_import=mpi_import,
         hub=hub,
         hosts=hosts,
         facts={host.name: facts for host, facts in zip(hosts, machines, strict=True)},

@@ -11,7 +11,7 @@ from launch_helpers import ENV, IPEX, RUN, STOCK, cpu, eth, machine, plan, refus
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Env, Mpi
 from ipexctl.launch.plan import LaunchPlan
-from ipexctl.launch.request import RankEnv
+from ipexctl.launch.request import MpiImport, RankEnv
 from ipexctl.refusal import Refusal
 from ipexctl.spec import Export
 from message_data import missing
@@ -225,6 +225,8 @@ def test_fix_names_the_mpi_of_an_installed_environment() -> None:
 MPI = machine(SPR, 1), machine(SPR, 2)
 """Their environment has one."""
 NO_MPI = {"env": BARE}
+NEEDS_MPI = {"mpi_import": MpiImport("mpi4py", "train.py, line 3", is_certain=True)}
+MAY_NEED_MPI = {"mpi_import": MpiImport("horovod", "train.py, line 4", is_certain=False)}
 
 
 @pytest.mark.parametrize(
@@ -242,6 +244,9 @@ NO_MPI = {"env": BARE}
         ({"launcher": "direct", "env": IPEX, "backend": "gloo"}, "direct", "--launcher"),
         (NO_MPI, "direct", "mpirun one path"),
         ({**NO_MPI, "backend": "none"}, "direct", "mpirun one path"),
+        (NEEDS_MPI, "mpirun", "environment"),
+        ({**MAY_NEED_MPI, "transport": "srun"}, "mpirun", "environment"),
+        ({**MAY_NEED_MPI, **NO_MPI}, "direct", "mpirun one path"),
     ],
 )
 def test_ranks_are_started_directly_where_asked_or_where_no_mpirun_could(
@@ -266,10 +271,24 @@ def test_ranks_are_started_directly_where_asked_or_where_no_mpirun_could(
         ({"launcher": "direct", "mpi": "intel"}, "--launcher --mpi intel"),
         ({**NO_MPI, "launcher": "mpirun"}, "mpirun one path"),
         ({"env": replace(IPEX, packages={}, variables={}), "backend": "ccl"}, "mpirun one path"),
+        ({**NEEDS_MPI, **NO_MPI}, "mpi4py train.py, line 3 mpirun one path"),
+        ({**NEEDS_MPI, "no_logins": "node2 denies it"}, "mpi4py node2 denies"),
+        ({**NEEDS_MPI, "launcher": "direct"}, "--launcher direct mpi4py train.py, line 3"),
     ],
 )
 def test_a_launcher_that_cannot_start_these_ranks_is_refused(options: dict[str, Any], words: str) -> None:
-    assert missing(refusal(*MPI, **options).reason, words) == []
+    found = refusal(*MPI, **options)
+    assert (missing(found.reason, words), found.exit_code) == ([], 2 if "mpi_import" in options else 1)
+
+
+def test_ranks_that_may_each_be_alone_are_a_note() -> None:
+    def notes(**options: Any) -> list[str]:
+        return [note for note in plan(*MPI, **options).notes if "horovod" in note]
+
+    (note,) = notes(**MAY_NEED_MPI, launcher="direct")
+    assert missing(note, "train.py, line 4 --launcher mpirun") == []
+    assert notes(**MAY_NEED_MPI) == notes(**MAY_NEED_MPI, launcher="direct", n=1) == []
+    assert plan(*MPI, **NEEDS_MPI, **NO_MPI, n=1).launcher.mode == "direct"
 
 
 def test_several_ranks_on_node0_alone_need_no_other_host() -> None:

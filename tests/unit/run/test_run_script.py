@@ -157,6 +157,30 @@ def test_module_is_read_from_the_project_or_required_on_hosts(tmp_path: Path) ->
     assert wrong.value.fix == "ipexctl run -m pkg.train --lr 1e-3"
 
 
+@pytest.mark.parametrize(
+    ("code", "place", "is_certain"),
+    [
+        ("import os\nfrom mpi4py import MPI", "train.py, line 2", True),
+        ("import horovod.torch as hvd", "train.py, line 1", True),
+        ("try:\n    from mpi4py import MPI\nexcept ImportError:\n    MPI = None", "train.py, line 2", False),
+        ("def main():\n    import mpi4py", "train.py, line 2", False),
+        ("import torch  # and no mpi4py", "", False),
+    ],
+)
+def test_imports_that_need_mpirun_are_found(tmp_path: Path, code: str, place: str, is_certain: bool) -> None:
+    (tmp_path / "train.py").write_text(code)
+    (tmp_path / ".git").mkdir()
+    for spec in (RunSpec("script", ("train.py",)), RunSpec("module", ("train",))):
+        location = locate_project(spec, tmp_path)
+        found = location.script and location.script.mpi_import
+        assert (found.place if found else "", location.needs_mpirun) == (place, is_certain)
+    if place:
+        assert locate_project(RunSpec("module", ("mpi4py", "train.py")), tmp_path).needs_mpirun
+        for module in ("mpi4py", "horovod"):
+            (tmp_path / module).mkdir()
+        assert not locate_project(RunSpec("script", ("train.py",)), tmp_path).needs_mpirun
+
+
 def test_module_of_a_directory_above_is_found_with_the_line_to_type(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

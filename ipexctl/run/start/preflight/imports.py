@@ -23,6 +23,7 @@ from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
 from ipexctl.known_errors.package_names import PACKAGES
 from ipexctl.launch.hub_use import NO_USE, HubUse, hub_use_of, imported_modules
+from ipexctl.launch.request import MPI_MODULES, MpiImport
 from ipexctl.limits import IMPORTS_CHECK
 from ipexctl.node.env.check import normalize
 from ipexctl.option_defaults import DEFAULT_ENV
@@ -103,6 +104,8 @@ class ScriptFile:
     """Whether its ranks meet by accelerate."""
     hub: HubUse = NO_USE
     """The models and data of a hub that it names."""
+    mpi_import: MpiImport | None = None
+    """Its first import of a module that needs mpirun."""
     requirements: OwnRequirements | None = None
     """The project's file that names its packages; its path is one to type."""
     call_from_above: str = ""
@@ -140,7 +143,8 @@ def project_module(argv: Sequence[str], cwd: Path, above: Sequence[Path] = ()) -
         return None
     found = next((path for path in above if _has_module(path, top)), None)
     call = f"cd {shlex.quote(str(found))} && ipexctl run -m {shlex.join(argv)}" if found is not None else ""
-    return ScriptFile(name, imports=(Import(top, 0),), call_from_above=call)
+    mpi = MpiImport(top, f"-m {name}", is_certain=True) if top in MPI_MODULES else None
+    return ScriptFile(name, imports=(Import(top, 0),), call_from_above=call, mpi_import=mpi)
 
 
 def _check_submodule(argv: Sequence[str], cwd: Path) -> None:
@@ -179,7 +183,10 @@ def _without_project(script: ScriptFile, import_paths: tuple[Path, ...], cwd: Pa
         entry for entry in script.imports if not any(_has_module(path, entry.module) for path in import_paths)
     )
     misplaced = tuple(entry.module for entry in imports if _has_module(cwd, entry.module))
-    return replace(script, imports=imports, misplaced=misplaced)
+    mpi = script.mpi_import
+    if mpi is not None and any(_has_module(path, mpi.module) for path in import_paths):
+        mpi = None
+    return replace(script, imports=imports, misplaced=misplaced, mpi_import=mpi)
 
 
 def _has_module(directory: Path, module: str) -> bool:
@@ -228,6 +235,7 @@ def read_script(name: str, data: bytes) -> ScriptFile:
         uses_trainer=uses_trainer(tree),
         uses_accelerate=uses_accelerate(tree),
         hub=hub_use_of(tree, name),
+        mpi_import=_mpi_import(tree, name),
     )
 
 
@@ -248,6 +256,19 @@ def _imports(tree: ast.Module) -> Iterator[Import]:
             if name not in seen:
                 seen.add(name)
                 yield Import(name, getattr(node, "lineno", 0))
+
+
+def _mpi_import(tree: ast.Module, name: str) -> MpiImport | None:
+    certain = {entry.module for entry in _imports(tree)}
+    return next(
+        (
+            MpiImport(module, f"{name}, line {getattr(node, 'lineno', 0)}", module in certain)
+            for node in ast.walk(tree)
+            for module in imported_modules(node)
+            if module in MPI_MODULES
+        ),
+        None,
+    )
 
 
 def _doubt(tree: ast.Module) -> str:
