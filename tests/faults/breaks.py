@@ -165,9 +165,9 @@ BREAKS: Final = (
     ),
     Break(
         "the checkpoint is taken from the wrong host",
-        "files/checkpoint_plan.py",
-        "return max(holders,",
-        "return min(self._holders(name),",
+        "files/checkpoint_units.py",
+        "return max(written,",
+        "return min(copies,",
         r"continues? from",
         ("it restarts from a checkpoint",) * 6,
     ),

@@ -119,8 +119,25 @@ def test_unreadable_directory_is_an_error_if_it_had_files(tmp_path: Path, monkey
         files.scan()
 
 
-@pytest.mark.parametrize("half", [saved("new")[:-30], b"", b"\x10\0\0\0\0\0\0\0{"], ids=["cut", "empty", "safetensors"])
-def test_incomplete_file_is_replaced(hosts: Callable[[str], Hosts], half: bytes) -> None:
+HALF = pytest.mark.parametrize(
+    "half", [saved("new")[:-30], b"", b"\x10\0\0\0\0\0\0\0{"], ids=["cut", "empty", "safetensors"]
+)
+
+
+@HALF
+def test_half_written_file_is_set_aside_on_every_host(hosts: Callable[[str], Hosts], half: bytes) -> None:
+    cluster = hosts("last.safetensors" if half.endswith(b"{") else "last.pt")
+    for name in ("node1", "node3"):
+        cluster.write(name, half)
+    assert cluster.exchange().failure == "", cluster.errors
+    assert cluster.content() == [None] * 3
+    assert missing(" ".join(cluster.notes), "half-written 2 files set aside node1, node3") == []
+    aside_files = list(cluster.base.glob("*/checkpoints/*/aside/*/last.*"))
+    assert [path.read_bytes() for path in aside_files] == [half] * 2
+
+
+@HALF
+def test_half_written_file_is_replaced(hosts: Callable[[str], Hosts], half: bytes) -> None:
     path = "last.safetensors" if half.endswith(b"{") else "last.pt"
     whole = b"\x02\0\0\0\0\0\0\0{}" if path != "last.pt" else saved("old")
     cluster = hosts(path)
@@ -128,7 +145,7 @@ def test_incomplete_file_is_replaced(hosts: Callable[[str], Hosts], half: bytes)
     cluster.write("node1", half)
     assert cluster.exchange().failure == "", cluster.errors
     assert cluster.content() == [whole] * 3
-    assert [note for note in cluster.notes if "node1" in note and "not used" in note]
+    assert [note for note in cluster.notes if "node1" in note and "half-written" in note]
 
 
 def test_temporary_files_and_outside_links_are_not_distributed(hosts: Callable[[str], Hosts]) -> None:

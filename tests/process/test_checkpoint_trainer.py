@@ -147,21 +147,16 @@ def test_save_into_an_old_checkpoint_that_was_killed_leaves_the_old_one(three: T
     assert aside_files.read_bytes() == after
 
 
-def test_file_of_the_user_in_a_rotated_checkpoint_stays(three: Training) -> None:
+def test_file_of_the_user_stays_in_a_whole_checkpoint_and_goes_aside_with_a_rotated_one(three: Training) -> None:
     three.train("40", "--limit", "1")
     three.exchanged()
     notes = three.write("node2", b"of the user", "checkpoints/checkpoint-40/notes.txt")
     three.exchanged()
+    assert notes.read_bytes() == b"of the user"
     three.train("80", "--limit", "1")
     three.exchanged()
-    assert missing(" ".join(three.notes), "checkpoint-40/notes.txt stays node2") == []
-    whole = everywhere(three, "checkpoint-80")
-    whole["node2"]["checkpoint-40"] = {"notes.txt"}
-    for _ in range(2):
-        assert three.found() == whole
-        assert notes.read_bytes() == b"of the user"
-        three.exchanged()
-    assert three.notes == []
+    assert three.found() == everywhere(three, "checkpoint-80")
+    assert three.aside_files("node2") == {*three.whole(), "notes.txt"}
 
 
 def test_another_host_completes_what_was_set_aside(tmp_path: Path) -> None:

@@ -5,18 +5,18 @@ connects to the supervisor (`common/authenticated_socket.py`), and the two take 
 
     {"rank"}
         → {"scan": true, "hosts": [name, …]}
-    {"copies", "incomplete", "known", "kept"}
+    the report of the host (`checkpoint_report.py`)
         → {"exchange": a name, "serve": [copy, …], "clients": addresses of the hosts that fetch them}
     {"port": of its file server, or null}
-        → {"fetch": [{"address", "port", "copies"}, …], "remove": [name, …], "known": {name: [sha256, is brought]},
-           "kept": [name, …], "parts": [directory, …]}
+        → {"fetch": [{"address", "port", "copies"}, …], "remove": [name, …], "markers": [name, …],
+           "known": {name: [sha256, is brought, number]}, "number": of this exchange, "parts": [directory, …]}
     {"done": true, "aside": the directory with the files to remove, or empty}
         → {"end": true}, when all hosts are done
 
 Instead of any of its lines it may send {"failed": reason, "fix"}. The hosts derive the token of their file servers from
 that of the run and the name of the exchange: no token is sent. HOME/checkpoints/KEY keeps what the host has after
-the exchange. Files are received there, and replace those of the checkpoint when they are complete; those to remove
-are set aside (`checkpoint_aside.py`).
+the exchange. Files are received there; when all are complete, those to remove are set aside (`checkpoint_aside.py`),
+and the new ones are put in place, the markers of directories last.
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ from ipexctl.node.files import store
 from ipexctl.node.files.checkpoint_aside import HIDDEN, AsideFiles
 from ipexctl.node.files.checkpoint_layout import find_named_parts, has_list_of_parts, is_empty_checkpoint
 from ipexctl.node.files.checkpoint_path import OWN_CHECKPOINT, enter_path, name_of_place
-from ipexctl.node.files.checkpoint_plan import (
+from ipexctl.node.files.checkpoint_report import (
     MAX_FILES,
     HostCopies,
+    Known,
     KnownFiles,
     check_name,
     is_temporary,
@@ -74,6 +75,7 @@ PATIENCE = 60.0
 """Seconds for a connection to the supervisor while strangers fill its port."""
 _IN_STORE = "file"
 """The name of each file in the store of received files."""
+_OF_TORCH = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp")
 _MAX_HEADER = 100 << 20
 _MAX_LIST = 64 << 20
 """Bytes of a list of parts; one of many ranks has some MB."""
@@ -108,8 +110,10 @@ class CheckpointFiles:
         os.umask(self._umask)
         self._mount: str | None = None
         """The mount point of the checkpoint's filesystem after the last exchange."""
-        self.kept: frozenset[str] = frozenset()
-        """Files that stayed on this host alone at the last exchange."""
+        self._number = 0
+        """Of the last exchange."""
+        self._identities: dict[str, list[int]] = {}
+        """Complete file → its identity at the scan."""
         self._empty: list[str] = []
         """Empty directories that count as checkpoints for scripts."""
         self._times: dict[str, int | None] = {}
@@ -117,9 +121,8 @@ class CheckpointFiles:
         try:
             record = read_json(self._record)
             self._rows: Json = record["files"]
-            self.known = read_known({name: row[:2] for name, row in self._rows.items()}, self.top)
-            self._mount = record.get("mount")
-            self.kept = frozenset(name for name in record.get("kept", ()) if name in self.known)
+            self.known = read_known({name: list(Known(*row[:-3])) for name, row in self._rows.items()}, self.top)
+            self._mount, self._number = record.get("mount"), int(record.get("number", 0))
         except (*MALFORMED, AttributeError):
             self._rows, self.known = {}, {}
 
@@ -189,24 +192,24 @@ class CheckpointFiles:
     def scan(self) -> HostCopies:
         """The copies of this host; hashes of unchanged files are those of the last exchange."""
         copies: dict[str, ManifestEntry] = {}
-        incomplete: dict[str, str] = {}
+        half: dict[str, str] = {}
+        left: dict[str, str] = {}
         for name in self._names():
             if len(copies) >= MAX_FILES:
                 raise AgentError(f"more than {MAX_FILES} files", "name the directory of the checkpoints alone")
             try:
-                found = self._read_copy(name)
+                copies[name] = self._read_copy(name)
+            except _HalfWrittenError as error:
+                half[name] = str(error)
             except OSError as error:
-                found = error.strerror or str(error)
+                left[name] = error.strerror or str(error)
             except AgentError as error:
-                found = error.reason
-            if isinstance(found, ManifestEntry):
-                copies[name] = found
-            else:
-                incomplete[name] = found
-        self._check_mounted({*copies, *incomplete})
+                left[name] = error.reason
+        self._check_mounted({*copies, *half, *left})
         named_parts = {name: self._read_named_parts(copy) for name, copy in copies.items() if has_list_of_parts(name)}
         place = os.path.relpath(name_of_place(self.root, self._home), self.base)
-        return HostCopies(copies, incomplete, self.known, self.kept, named_parts, place)
+        written = {name for name in copies if self._rows.get(name, [])[-3:] != self._identities[name]}
+        return HostCopies(copies, half, left, self.known, written, self._number, named_parts, place)
 
     def _read_named_parts(self, copy: ManifestEntry) -> frozenset[str]:
         """The files that a list names; none if it is too long, or has changed since the scan."""
@@ -253,19 +256,23 @@ class CheckpointFiles:
                 if not is_temporary(part):
                     yield f"{above}/{part}"
 
-    def _read_copy(self, name: str) -> ManifestEntry | str:
-        """A complete copy, or why it is none."""
+    def _read_copy(self, name: str) -> ManifestEntry:
+        """A complete copy. Raises an error with the reason why it is none."""
         number, status = self._open_source(name)
         with open(number, "rb", buffering=0) as file:
             if not stat.S_ISREG(status.st_mode):
-                return "it is not a file"
+                raise AgentError("it is not a file")
             if problem := problem_of(file, name, status.st_size):
-                return problem
+                raise _HalfWrittenError(problem)
+            if not status.st_size:
+                raise AgentError("it is empty")
             row = self._rows.get(name)
             file.seek(0)
-            sha256 = str(row[0]) if row and row[2:] == identity_of(status) else sha256_of_open(file)
-            if identity_of(os.fstat(file.fileno())) != identity_of(status):
-                return "it is being written"
+            identity = identity_of(status)
+            sha256 = str(row[0]) if row and row[-3:] == identity else sha256_of_open(file)
+            if identity_of(os.fstat(file.fileno())) != identity:
+                raise AgentError("it is being written")
+        self._identities[name] = identity
         mode = stat.S_IMODE(status.st_mode)
         return ManifestEntry(name, "f", mode, status.st_size, sha256, status.st_mtime_ns)
 
@@ -281,11 +288,8 @@ class CheckpointFiles:
         file.close()
         raise OSError(errno.ESTALE, "it has changed", copy.path)
 
-    def place(self, copies: list[ManifestEntry], aside_files: Collection[str] = ()) -> None:
-        """Replace files of the checkpoint with those received; each has its old or its new content, never a part.
-
-        `aside_files`: those of which the old file is set aside.
-        """
+    def place(self, copies: list[ManifestEntry]) -> None:
+        """Replace files of the checkpoint with those received; each has its old or its new content, never a part."""
         uses = [copy.content for copy in copies]
         for copy in copies:
             uses.remove(copy.content)
@@ -294,8 +298,6 @@ class CheckpointFiles:
             with self._above(copy.path, make=True) as (opened, target):
                 try:
                     opened.check_entry(target, opened.status_of(target), OWN_CHECKPOINT)
-                    if copy.path in aside_files:
-                        self.aside_files.keep(copy.path, os.fsdecode(target), opened.number)
                     self._put(copy, source, opened, target, is_copied=copy.content in uses)
                 except OSError as error:
                     raise OSError(error.errno, error.strerror, f"{opened.path}/{os.fsdecode(target)}") from None
@@ -370,7 +372,7 @@ class CheckpointFiles:
         with self._above(name, make=make) as (above, entry):
             return above.enter(entry, make=make)
 
-    def save(self, known: KnownFiles, kept: list[str]) -> None:
+    def save(self, known: KnownFiles, number: int) -> None:
         rows = {}
         for name, file in known.items():
             with contextlib.suppress(OSError, AgentError):
@@ -380,7 +382,7 @@ class CheckpointFiles:
         mount = self.root
         while not os.path.ismount(mount):
             mount = os.path.dirname(mount)
-        write_json_atomically(self._record, {"files": rows, "mount": mount, "kept": kept})
+        write_json_atomically(self._record, {"files": rows, "mount": mount, "number": number})
 
     def clear(self) -> None:
         with contextlib.suppress(OSError), GuardedDirectory.open(os.path.realpath(self.directory)) as directory:
@@ -406,10 +408,14 @@ def _directories_of(name: str) -> Iterator[str]:
         above = above.rpartition("/")[0]
 
 
+class _HalfWrittenError(Exception):
+    """Why a file is half-written."""
+
+
 def problem_of(file: IO[bytes], path: str, size: int) -> str:
     """Why a file is half-written; empty for a complete one. The formats of torch and safetensors show it."""
-    if not size:
-        return "it is empty"
+    if not size:  # another one may be a marker of the script
+        return "it is half-written: it is empty" if path.endswith(_OF_TORCH) else ""
     head = file.read(8)
     if head[:4] == b"PK\3\4":
         return "" if zipfile.is_zipfile(file) else "it is half-written: its end is missing"
@@ -484,12 +490,13 @@ class Exchange:
         received = [copy for _, copies in fetches for copy in copies]
         parts = [check_name(part, files.top) for part in order["parts"]]
         aside_files = {check_name(name, files.top) for name in order["remove"] if scanned.is_present(name)}
+        markers = frozenset(order["markers"])
         if aside_files:
             files.aside_files.prepare(exchange)
-        files.place(received, aside_files)
-        files.remove(aside_files - {copy.path for copy in received})
+        files.remove(aside_files)
+        files.place(sorted(received, key=lambda copy: copy.path in markers))
         files.restore_times(received)
-        files.save(known, [check_name(name, files.top) for name in order["kept"]])
+        files.save(known, int(order["number"]))
         files.aside_files.note_parts(parts, hosts)
         send_line(self._conn, {"done": True, "aside": files.aside_files.path if files.aside_files.is_used else ""})
         # The other hosts may still fetch from this one. A failure of theirs ends the connection.

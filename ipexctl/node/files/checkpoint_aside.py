@@ -1,6 +1,6 @@
 """Keeps the files of a checkpoint that an exchange set aside, until the next exchange has succeeded.
 
-In: the place of the checkpoint and names below it, which `checkpoint_plan` chose; out: the files, renamed into a
+In: the place of the checkpoint and names below it, which `checkpoint_units` chose; out: the files, renamed into a
 directory of this exchange. The rules: nothing is copied, so a full disk is no obstacle; no script finds the files in
 the checkpoint's directory. So they go below HOME/checkpoints/KEY if that is on the same filesystem; else beside PATH,
 or into it if it is a filesystem of its own, to a hidden directory, to which a link below HOME/checkpoints/KEY leads.
@@ -25,7 +25,7 @@ from typing import Callable, Collection, Iterator
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.json_parser import parse_object
-from ipexctl.node.files.checkpoint_plan import check_name
+from ipexctl.node.files.checkpoint_report import check_name
 
 HIDDEN = ".ipexctl-aside-"
 """The beginning of its name outside of the home; the key of the checkpoint follows."""

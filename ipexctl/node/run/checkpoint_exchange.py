@@ -1,7 +1,7 @@
 """The supervisor's part of an exchange of checkpoints, before the commands of an attempt start.
 
 In: the directory, and one rank of each store with its host; out: notes for the user, then success, or the host that
-could not do its part and why. Every host reports its copies, `checkpoint_plan` decides which wins, and each host is
+could not do its part and why. Every host reports its copies, `checkpoint_units` decides which wins, and each host is
 told what to serve, to fetch and to remove; `files/checkpoint.py` describes the messages, and files travel from host to
 host, never through here. The rules: nothing moves before all hosts have reported; the first failure ends the exchange,
 and is the one that is told. It runs in a thread of its own, so the supervisor stays able to answer.
@@ -21,7 +21,8 @@ from ipexctl.node.common.authenticated_socket import MALFORMED, REPLY_TIME, Auth
 from ipexctl.node.common.files import format_size
 from ipexctl.node.common.handshake import CHECKPOINT_EXCHANGE
 from ipexctl.node.common.limits import CHECKPOINT_STEP
-from ipexctl.node.files.checkpoint_plan import ExchangePlan, HostCopies, plan_exchange, read_host_copies
+from ipexctl.node.files.checkpoint_report import HostCopies, read_host_copies
+from ipexctl.node.files.checkpoint_units import ExchangePlan, plan_exchange
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -138,7 +139,8 @@ class CheckpointExchange(AuthenticatingServer):
                 "fetch": fetches,
                 "remove": plan.removals.get(host, ()),
                 "known": plan.known[host],
-                "kept": plan.kept.get(host, ()),
+                "number": plan.number,
+                "markers": plan.markers,
                 "parts": plan.parts,
             }
             self._send(host, order)
@@ -189,58 +191,56 @@ def describe_exchange(
     """Lines about an exchange: which files are not used and why, and what travels where. Pure."""
     above = path.rpartition("/")[0]
     lines = []
-    if is_restart and not any(report.copies or report.incomplete for report in reports.values()):
+    if is_restart and not any(report.copies or report.half or report.left for report in reports.values()):
         lines.append(
             f"checkpoint {path}: no host has a file there, so none is copied; a script that saves elsewhere needs "
             "--checkpoint with that path"
         )
     for host, report in reports.items():
-        for name, why in sorted(report.incomplete.items()):
+        for name, why in sorted(report.left.items()):
             lines.append(f"checkpoint {_shown(above, name)} of {host} is not used: {why}")
     sources: dict[tuple[str, tuple[ManifestEntry, ...]], list[str]] = {}
     for transfer in plan.transfers:
-        sources.setdefault((transfer.source, transfer.copies), []).append(transfer.target)
+        source = f"{transfer.source} ({transfer.tree})" if transfer.tree else transfer.source
+        sources.setdefault((source, transfer.copies), []).append(transfer.target)
     for (source, copies), targets in sources.items():
         what = _shown(above, copies[0].path) if len(copies) == 1 else f"{path} ({len(copies)} files)"
         size = format_size(sum(copy.size for copy in copies))
         lines.append(f"checkpoint {what}: {size} from {source} to {', '.join(targets)}")
-    return [*lines, *_describe_left_out(path, reports, plan)]
+    return [*lines, *_describe_removals(path, reports, plan)]
 
 
-def _describe_left_out(path: str, reports: Mapping[str, HostCopies], plan: ExchangePlan) -> Iterator[str]:
-    """Lines about files that are not exchanged, or set aside: one for all directories with the same reason and hosts,
-    as those that a Trainer has rotated away have."""
-    above = path.rpartition("/")[0]
-    reasons = {
-        **{name: f"deleted on {main}, the main writer" for name, main in plan.deleted.items()},
-        **dict.fromkeys(plan.parts, "no host has the rest"),
-        **{
-            name: f"its last save on {host} did not end, and all hosts have it as it was before"
-            for name, host in plan.unfinished.items()
-        },
+def _describe_removals(path: str, reports: Mapping[str, HostCopies], plan: ExchangePlan) -> Iterator[str]:
+    """Lines about files that are set aside: one for all units with the same reason and hosts, as those that a Trainer
+    has rotated away have."""
+    units = {
+        **{marker.rpartition("/")[0]: "" for marker in plan.markers},
+        **{unit: f"deleted on {writer}, which wrote it" for unit, writer in plan.deleted.items()},
+        **dict.fromkeys(plan.parts, "no copy is whole"),
     }
-    removals = {host: set(names) for host, names in plan.removals.items()}
+    counts: dict[tuple[str, str], dict[str, int]] = {}
+    for host, names in plan.removals.items():
+        for name in names:
+            unit = next((above for above in _directories_of(name) if above in units), name)
+            why = units.get(unit) or reports[host].half.get(name, "not in the newest whole copy")
+            of_hosts = counts.setdefault((unit, why), {})
+            of_hosts[host] = of_hosts.get(host, 0) + 1
     alike: dict[tuple[str, str], dict[str, int]] = {}
-    for directory, why in reasons.items():
-        found = {host: {name for name in names if name.startswith(f"{directory}/")} for host, names in removals.items()}
-        hosts = [host for host, names in found.items() if names]
-        for host, names in found.items():
-            removals[host] -= names
-        if hosts:
-            alike.setdefault((why, ", ".join(hosts)), {})[directory] = sum(map(len, found.values()))
-    for (why, on), counts in alike.items():
-        first, *others = sorted(counts, key=lambda name: (len(name), name))
-        what, count = _shown(above, first), sum(counts.values())
+    for (unit, why), of_hosts in counts.items():
+        alike.setdefault((why, ", ".join(of_hosts)), {})[unit] = sum(of_hosts.values())
+    for (why, hosts), found in alike.items():
+        first, *others = sorted(found, key=lambda name: (len(name), name))
+        what, count = _shown(path.rpartition("/")[0], first), sum(found.values())
         if others:
-            what += f" to {_shown('', others[-1].rpartition('/')[2])} ({len(counts)} directories)"
-        yield f"checkpoint {what}: {why}; {count} file{'s' * (count > 1)} set aside on {on}"
-    for rest in dict.fromkeys(frozenset(names) for names in removals.values() if names):
-        hosts = [host for host, names in removals.items() if names == rest]
-        what = _shown(above, min(rest)) if len(rest) == 1 else f"{path} ({len(rest)} files)"
-        yield f"checkpoint {what}: set aside on {', '.join(hosts)}, as the host that wrote it has deleted it"
-    for host, kept in plan.kept.items():
-        for name in sorted(set(kept) - set(reports[host].kept)):
-            yield f"checkpoint {_shown(above, name)} stays on {host}, which wrote it, and is brought to no other host"
+            what += f" to {_shown('', others[-1].rpartition('/')[2])} ({len(found)} checkpoints)"
+        yield f"checkpoint {what}: {why}; {count} file{'s' * (count > 1)} set aside on {hosts}"
+
+
+def _directories_of(name: str) -> Iterator[str]:
+    """A file and the directories above it."""
+    while name:
+        yield name
+        name = name.rpartition("/")[0]
 
 
 def describe_aside(places: Mapping[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Directories of several files: what their main writer has deleted stays deleted, and parts are no checkpoint."""
+"""The newest whole copy of each unit goes to all hosts as it is; what is half-written or deleted is set aside."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import NamedTuple
 import pytest
 
 from ipexctl.node.files.checkpoint_layout import find_checkpoints
-from ipexctl.node.files.checkpoint_plan import ExchangePlan, HostCopies, Known, plan_exchange
+from ipexctl.node.files.checkpoint_report import HostCopies, Known
+from ipexctl.node.files.checkpoint_units import ExchangePlan, plan_exchange
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.run.checkpoint_exchange import describe_exchange
 
@@ -38,24 +39,33 @@ def host(words: str) -> HostCopies:
 
     `=` written here, as after the last exchange; `<` brought, likewise; `+` new; `~` written here, and changed since;
     `b` brought, and changed since; `-` written here, and deleted; `x` brought, and deleted; `?` new and half-written;
-    `k` kept here alone. After a colon: the files that the list names.
+    `0` empty; `!` new in another tree of the project. After `*`: its time, and its content; after a colon: the files
+    that the list names. `#3`: the number of the last exchange of this host, and of what it has known since; else 1.
     """
-    copies, incomplete, known, kept, named_parts = {}, {}, {}, set(), {}
+    copies: dict[str, dict[str, ManifestEntry]] = {"": {}, "!": {}}
+    known, half, left, named_parts = {}, {}, {}, {}
+    number = next((int(word[1:]) for word in words.split() if word[0] == "#"), 1)
     for word in words.split():
         word, _, parts = word.partition(":")
+        word, _, version = word.partition("*")
         sign, name = word[0], full(word[1:])
         if parts:
             named_parts[name] = frozenset(SHORT[part] for part in parts.split(","))
-        if sign in "=<~b-xk":
-            known[name] = Known(sha(name), sign in "<bx")
-        if sign in "=<+~bk":
-            new = sign in "+~b"
-            copies[name] = ManifestEntry(name, "f", 0o644, 1, sha(f"new {name}" if new else name), 2 if new else 1)
+        if sign in "=<~b-x":
+            known[name] = Known(sha(name), sign in "<bx", number)
+        if sign in "=<+~b!":
+            new = sign in "+~b!"
+            at, content = int(version or 1 + new), sha(f"{version or 'new'} {name}" if new else name)
+            copies["!" * (sign == "!")][name] = ManifestEntry(name, "f", 0o644, 1, content, at)
         if sign == "?":
-            incomplete[name] = "it is half-written"
-        if sign == "k":
-            kept.add(name)
-    return HostCopies(copies, incomplete, known, kept, named_parts)
+            half[name] = "it is half-written"
+        if sign == "0":
+            left[name] = "it is empty"
+    here, there = copies.values()
+    written = {name for name, copy in here.items() if name not in known or known[name].sha256 != copy.content}
+    number = number if known or "#" in words else 0
+    others = (HostCopies(there, written=set(there), number=number, place="p.gen2"),) if there else ()
+    return HostCopies(here, half, left, known, written, number, named_parts, others=others)
 
 
 class Result(NamedTuple):
@@ -69,24 +79,28 @@ class Result(NamedTuple):
 def apply(reports: dict[str, HostCopies], plan: ExchangePlan) -> dict[str, HostCopies]:
     """The reports of the hosts after the exchange, if nothing happens."""
     after = {}
-    lists = {
-        (file, report.copies[file].content): parts
-        for report in reports.values()
-        for file, parts in report.named_parts.items()
-    }
+    trees = [tree for report in reports.values() for tree in (report, *report.others)]
+    lists = {(file, tree.copies[file].content): parts for tree in trees for file, parts in tree.named_parts.items()}
     for name, report in reports.items():
         aside_files = set(plan.removals.get(name, ()))
         copies = {file: copy for file, copy in report.copies.items() if file not in aside_files}
-        incomplete = {file: why for file, why in report.incomplete.items() if file not in aside_files}
         for transfer in plan.transfers:
             if transfer.target == name:
                 copies.update({copy.path: copy for copy in transfer.copies})
-                incomplete = {file: why for file, why in incomplete.items() if file not in copies}
-        kept = frozenset(plan.kept.get(name, ()))
-        named_parts = {
-            file: lists[file, copy.content] for file, copy in copies.items() if (file, copy.content) in lists
-        }
-        after[name] = HostCopies(copies, incomplete, plan.known[name], kept, named_parts)
+        known = plan.known[name]
+        assert all(copies[file].content == known[file].sha256 for file in known)
+        after[name] = report._replace(
+            copies=copies,
+            half={file: why for file, why in report.half.items() if file not in aside_files},
+            left={file: why for file, why in report.left.items() if file not in {*aside_files, *copies}},
+            known=known,
+            written=copies.keys() - known.keys(),
+            number=plan.number,
+            named_parts={
+                file: lists[file, copy.content] for file, copy in copies.items() if (file, copy.content) in lists
+            },
+            others=(),
+        )
     return after
 
 
@@ -94,9 +108,10 @@ def outcome(reports: dict[str, HostCopies]) -> Result:
     plan = plan_exchange(reports)
     after = apply(reports, plan)
     common = set.intersection(*({*report.copies} for report in after.values()))
-    alone = {name: {*report.copies, *report.incomplete} - common for name, report in after.items()}
+    alone = {name: {*report.copies, *report.half, *report.left} - common for name, report in after.items()}
     again = plan_exchange(after)
     assert (again.transfers, again.removals, again.known) == ((), {}, plan.known)
+    assert not [file for report in after.values() for file in report.half]
     return Result(
         common,
         {name: set(names) for name, names in plan.removals.items()},
@@ -125,27 +140,29 @@ CASES = {
     "deleted by rank 0, and a rank wrote its state again": (
         ["-60/M -60/S -60/R0 x60/R1", "<60/M <60/S <60/R0 ~60/R1"], "", ["", "60/M 60/S 60/R0 60/R1"], [],
     ),
-    "rotated where each host writes all": (
-        ["-60/M -60/S -60/R0 x60/R1", "=60/M =60/S <60/R0 =60/R1"], "", ["", "60/M 60/S 60/R0 60/R1"], [],
+    "deleted by one of two hosts that wrote it": (
+        ["-60/M -60/S -60/R0 x60/R1", "=60/M =60/S <60/R0 =60/R1"], "60/M 60/S 60/R0 60/R1", [], [],
     ),
     "a file of the user in a rotated directory": (
-        ["-60/M -60/S -60/R0 x60/R1 x60/notes.txt", "<60/M <60/S <60/R0 =60/R1 =60/notes.txt"],
-        "", ["", "60/M 60/S 60/R0 60/R1"], ["", "60/notes.txt"],
+        ["-60/M -60/S -60/R0 x60/R1", "<60/M <60/S <60/R0 =60/R1 +60/notes.txt"],
+        "", ["", "60/M 60/S 60/R0 60/R1 60/notes.txt"], [],
     ),
-    "a file that stayed alone stays alone": (["", "k60/notes.txt"], "", [], ["", "60/notes.txt"]),
-    "a file that stayed alone, and was changed": (["", "~60/notes.txt"], "60/notes.txt", [], []),
+    "a file of the user in a whole directory": (
+        ["+60/M +60/S", "+60/R1 +60/notes.txt"], "60/M 60/S 60/R1", [], ["", "60/notes.txt"],
+    ),
     "deleted and written again": (
-        ["~60/M ~60/S ~60/R0 x60/R1", "<60/M <60/S <60/R0 =60/R1"], "60/M 60/S 60/R0", ["", "60/R1"], [],
+        ["~60/M ~60/S ~60/R0 x60/R1", "<60/M <60/S <60/R0 =60/R1"], "60/M 60/S 60/R0", ["", "60/R1 60/S"], [],
     ),
     "written again by all": (
-        ["~60/M ~60/S ~60/R0 x60/R1", "<60/M <60/S <60/R0 ~60/R1"], "60/M 60/S 60/R0 60/R1", [], [],
+        ["~60/M ~60/S ~60/R0 x60/R1", "<60/M <60/S <60/R0 ~60/R1"], "60/M 60/S 60/R0 60/R1", ["", "60/S"], [],
     ),
     "rank 0 is on another host, which writes it again": (
         ["-60/M -60/S -60/R0 b60/R1", "b60/M b60/S b60/R0 =60/R1"], "60/M 60/S 60/R0 60/R1", [], [],
     ),
     "deleted by rank 0 on another host than its writer": (
-        ["=60/M =60/S =60/R0 <60/R1", "x60/M x60/S x60/R0 -60/R1"], "60/M 60/S 60/R0", ["60/R1"], [],
+        ["=60/M =60/S =60/R0 <60/R1", "x60/M x60/S x60/R0 -60/R1"], "60/M 60/S 60/R0 60/R1", [], [],
     ),
+    "deleted, and its writer takes no part": (["", "x60/M x60/S", "<60/M <60/S"], "60/M 60/S", [], []),
     "the deletion was interrupted, and the others have the rest": (
         ["-60/M =60/S =60/R0 x60/R1", "<60/M <60/S <60/R0 =60/R1"], "60/M 60/S 60/R0 60/R1", [], [],
     ),
@@ -163,7 +180,17 @@ CASES = {
     "the save into an old one did not end": (
         ["~60/M =60/S =60/R0 <60/R1", "<60/M <60/S <60/R0 =60/R1"], "60/M 60/S 60/R0 60/R1", ["60/M"], [],
     ),
-    "a file of the user in a part": (["", "+60/R1 +60/notes.txt"], "", ["", "60/R1"], ["", "60/notes.txt"]),
+    "a file of the user in a part": (["", "+60/R1 +60/notes.txt 060/done"], "", ["", "60/R1 60/notes.txt 60/done"], []),
+    "part of a rank that two hosts wrote": (
+        ["+60/M +60/S +60/R0", "+60/R1", "+60/R1*3"], "60/M 60/S 60/R0", ["", "60/R1", "60/R1"], [],
+    ),
+    "torch.distributed.checkpoint, a part that two hosts wrote": (
+        ["+s-2/D:D0,D1 +s-2/D0", "+s-2/D1", "+s-2/D1*3"], "", ["s-2/D s-2/D0", "s-2/D1", "s-2/D1"], [],
+    ),
+    "torch.distributed.checkpoint, two saves that are whole": (
+        ["+s-2/D:D0,D1 +s-2/D0 +s-2/D1", "+s-2/D*3:D0,D1 +s-2/D0*3 +s-2/D1*3"],
+        "s-2/D s-2/D0 s-2/D1", ["s-2/D s-2/D0 s-2/D1"], [],
+    ),
     "a shard is missing": (
         ["+60/S +60/R0 +60/model-00001-of-00002.safetensors", "+60/R1"],
         "", ["60/S 60/R0 60/model-00001-of-00002.safetensors", "60/R1"], [],
@@ -188,7 +215,11 @@ CASES = {
     ),
     "torch.distributed.checkpoint, written again by fewer ranks": (
         ["~s-2/D:D0,D1 ~s-2/D0 <s-2/D1 <s-2/D2", "<s-2/D:D0,D1,D2 <s-2/D0 ~s-2/D1 <s-2/D2"],
-        "s-2/D s-2/D0 s-2/D1 s-2/D2", [], [],
+        "s-2/D s-2/D0 s-2/D1", ["s-2/D2", "s-2/D s-2/D2"], [],
+    ),
+    "torch.distributed.checkpoint, written again without the host that has an old part": (
+        ["~s-2/D:D0,D1 ~s-2/D0 <s-2/D1", "<s-2/D:D0,D1 <s-2/D0 =s-2/D1"],
+        "s-2/D s-2/D0 s-2/D1", ["s-2/D s-2/D0"], [],
     ),
     "FSDP with the Trainer, the host of a part is not there": (
         ["+60/S +60/R0 +checkpoint-60/pytorch_model_fsdp_0/D:D0,D1 +checkpoint-60/pytorch_model_fsdp_0/D0", "+60/R2"],
@@ -210,18 +241,18 @@ CASES = {
         ["+a/step_2/model-00001-of-00002.safetensors +a/step_2/A0", "+a/step_2/A1"],
         "", ["a/step_2/model-00001-of-00002.safetensors a/step_2/A0", "a/step_2/A1"], [],
     ),
-    "plain torch.save, in the middle of a file": (["+a-1.pt ?a-2.pt", ""], "a-1.pt", [], ["a-2.pt"]),
+    "plain torch.save, in the middle of a file": (["+a-1.pt ?a-2.pt 0done", ""], "a-1.pt", ["a-2.pt"], ["done"]),
     "FSDP with the Trainer": (
         ["+60/S +60/R0 +checkpoint-60/pytorch_model_fsdp_0/D0", "+60/R1"],
         "", ["60/S 60/R0 checkpoint-60/pytorch_model_fsdp_0/D0", "60/R1"], [],
     ),
     "a script of its own, rotated before any exchange": (
         ["+s-2/model.pt +s-2/rank0.pt", "+s-1/rank1.pt +s-2/rank1.pt"],
-        "s-2/model.pt s-2/rank0.pt s-2/rank1.pt", ["", "s-1/rank1.pt"], [],
+        "s-2/model.pt s-2/rank0.pt s-2/rank1.pt s-1/rank1.pt", [], [],
     ),
     "a script of its own, rotated after an exchange": (
-        ["-s-1/rank0.pt xs-1/rank1.pt +s-2/rank0.pt", "<s-1/rank0.pt =s-1/rank1.pt +s-2/rank1.pt"],
-        "s-2/rank0.pt s-2/rank1.pt", ["", "s-1/rank0.pt s-1/rank1.pt"], [],
+        ["-s-1/rank0.pt xs-1/rank1.pt +s-2/rank0.pt", "<s-1/rank0.pt -s-1/rank1.pt +s-2/rank1.pt"],
+        "s-2/rank0.pt s-2/rank1.pt", ["", "s-1/rank0.pt"], [],
     ),
     "a directory for each rank": (
         ["+rank-0/model.pt", "+rank-1/model.pt"], "rank-0/model.pt rank-1/model.pt", [], [],
@@ -232,7 +263,7 @@ CASES = {
     ),
     "a script with names of a Trainer, ended in a save": (
         ["+60/model.pt +60/R0 ?60/O +80/R0 ?80/M", "+60/R1 +80/R1"],
-        "60/model.pt 60/R0 60/R1", ["80/R0 80/M", "80/R1"], ["60/O"],
+        "60/model.pt 60/R0 60/R1", ["60/O 80/R0 80/M", "80/R1"], [],
     ),
     "states of ranks in a directory of their own": (
         ["+s-1/rng/R0 +s-1/model.pt", "+s-1/rng/R1"], "s-1/rng/R0 s-1/rng/R1 s-1/model.pt", [], [],
@@ -242,7 +273,7 @@ CASES = {
         "v/epoch=2.ckpt v/epoch=3.ckpt", ["", "v/epoch=1.ckpt"], [],
     ),
     "flat files of ranks": (["+rank0.pt +x.json", "+rank1.pt"], "rank0.pt rank1.pt x.json", [], []),
-    "a flat file that its writer has deleted and another host wrote, too": (["-a.pt", "=a.pt"], "", [], ["", "a.pt"]),
+    "a flat file that its writer has deleted and another host wrote, too": (["-a.pt", "=a.pt"], "a.pt", [], []),
     "a flat state of accelerate": (["+A0 +model.safetensors", "+A1"], "A0 A1 model.safetensors", [], []),
     "a flat state in part": (["+model.safetensors", "+A1"], "", ["model.safetensors", "A1"], []),
     "a model that was saved alone": (["+60/M +60/config.json", ""], "60/M 60/config.json", [], []),
@@ -263,26 +294,93 @@ def test_directories_are_whole_on_all_hosts_or_set_aside(
     assert outcome(reports) == Result(names(common), per_host(*aside_files), per_host(*alone))
 
 
+NEWEST = {
+    "a host has none": (["+a.pt", ""], {"1>2"}, []),
+    "the newer one by its time": (["+a.pt*3", "+a.pt*4"], {"2>1"}, ["a.pt"]),
+    "equal": (["+a.pt*3", "+a.pt*3"], set(), []),
+    "written since an exchange that had seen the other, though the clock is behind": (
+        ["~a.pt*1", "#1 <a.pt +b.pt*9"], {"1>2", "2>1"}, [],
+    ),
+    "rank 0 was killed while it wrote": (["?a.pt", "<a.pt"], {"2>1"}, ["a.pt"]),
+    "half-written on two hosts": (["?a.pt", "?a.pt", "=a.pt"], {"3>1", "3>2"}, ["a.pt", "a.pt"]),
+    "half-written everywhere": (["?a.pt", "?a.pt", "0a.pt"], set(), ["a.pt", "a.pt"]),
+    "empty on a host": (["0a.pt", "<a.pt"], {"2>1"}, []),
+    "a new disk": (["", "<a.pt"], {"2>1"}, []),
+    "a copy that was brought is deleted": (["=a.pt", "xa.pt"], {"1>2"}, []),
+    "deleted by its writer": (["-a.pt", "<a.pt"], set(), ["", "a.pt"]),
+    "deleted by its writer, and written on another host": (["-a.pt", "ba.pt"], {"2>1"}, []),
+    "a host comes back with what it wrote before others went on": (["#1 ~a.pt*3", "#3 ~a.pt*4"], {"2>1"}, ["a.pt"]),
+    "a host comes back, and the others have written nothing since": (
+        ["#1 ~a.pt*0", "#3 =a.pt", "#3 <a.pt"], {"2>1"}, ["a.pt"],
+    ),
+    "newer in another tree": (["=a.pt", "<a.pt !a.pt"], {"2>1", "2>2"}, []),
+    "older in another tree": (["+a.pt*3", "!a.pt"], {"1>2"}, []),
+    "only in other trees": (["!a.pt*3", "!a.pt*4"], {"2>1", "2>2"}, []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "moves", "aside_files"), NEWEST.values(), ids=NEWEST)
+def test_the_newest_whole_copy_of_a_file_is_on_all_hosts(
+    words: list[str], moves: set[str], aside_files: list[str]
+) -> None:
+    reports = {f"node{number}": host(each) for number, each in enumerate(words, 1)}
+    plan = plan_exchange(reports)
+    assert {f"{each.source}>{each.target}".replace("node", "") for each in plan.transfers} == moves
+    assert outcome(reports).aside_files == per_host(*aside_files)
+
+
+def test_a_checkpoint_of_another_tree_is_gathered_there_alone() -> None:
+    reports = {"node1": host("!60/M !60/S !60/R0"), "node2": host("!60/R1 +60/R2")}
+    assert outcome(reports) == Result(names("60/M 60/S 60/R0 60/R1"), per_host("", "60/R2"), {})
+
+
+def test_a_unit_belongs_to_its_writer_until_another_host_writes_it() -> None:
+    first = apply(reports := {"node1": host("+a.pt"), "node2": host("")}, plan_exchange(reports))
+    assert [report.known["ck/a.pt"].is_brought for report in first.values()] == [False, True]
+    copy = first["node2"].copies["ck/a.pt"]._replace(content=sha("again"))
+    other = first["node2"]._replace(copies={copy.path: copy}, written={copy.path})
+    second = plan_exchange({**first, "node2": other})
+    assert [known["ck/a.pt"].is_brought for known in second.known.values()] == [True, False]
+    assert {known["ck/a.pt"].number for known in second.known.values()} == {2}
+
+
+def test_the_marker_of_a_directory_is_put_in_place_last() -> None:
+    reports = {"node1": host("+60/S +60/R0 +60/M +60/T"), "node2": host("~60/S*0 ~60/M*0")}
+    plan = plan_exchange(reports)
+    assert plan.markers == (full("60/S"),)
+    assert full("60/S") in plan.removals["node2"]
+
+
 def test_single_file_is_no_part_of_a_directory() -> None:
     for name in ("random_states_1.pkl", "__1_0.distcp", "model.safetensors"):
         copy = ManifestEntry(name, "f", 0o644, 1, sha(name), 1)
         half = HostCopies({}, {name: "it is half-written"})
-        result = outcome({"node1": HostCopies({name: copy}), "node2": HostCopies(), "node3": half})
-        assert result == Result({name}, {}, {})
+        whole = HostCopies({name: copy}, written={name})
+        result = outcome({"node1": whole, "node2": HostCopies(), "node3": half})
+        assert result == Result({name}, {"node3": {name}}, {})
+
+
+def test_a_restart_names_a_path_where_no_host_has_a_file() -> None:
+    reports = {"node1": host(""), "node2": host("")}
+    (line,) = describe_exchange("out/ck", reports, plan_exchange(reports), is_restart=True)
+    assert ("out/ck" in line, "--checkpoint" in line) == (True, True)
+    assert describe_exchange("out/ck", reports, plan_exchange(reports)) == []
+    reports["node2"] = host("+a.pt")
+    assert "no host" not in "".join(describe_exchange("ck", reports, plan_exchange(reports), is_restart=True))
 
 
 def test_lines_name_the_reason_for_what_is_set_aside() -> None:
     reports = {
-        "node1": host("-60/M -60/S -60/R0 x60/R1 x60/notes.txt ~40/M =40/S +80/M"),
-        "node2": host("<60/M <60/S <60/R0 =60/R1 =60/notes.txt <40/M <40/S =40/R1 +80/R1"),
+        "node1": host("-60/M -60/S -60/R0 x60/R1 ~40/M =40/S +80/M ?a.pt"),
+        "node2": host("<60/M <60/S <60/R0 =60/R1 <40/M <40/S =40/R1 +80/R1 ?a.pt"),
     }
     lines = describe_exchange("out/ck", reports, plan_exchange(reports))
-    found = {tuple(re.findall(r"checkpoint-\d+|notes.txt|\d files?|node\d", line)) for line in lines}
+    found = {tuple(re.findall(r"checkpoint-\d+|a.pt|half|\d files?|node\d", line)) for line in lines}
     assert found >= {
-        ("checkpoint-40", "node1", "1 file", "node1"),  # its last save did not end
+        ("checkpoint-40", "1 file", "node1"),  # its last save did not end
         ("checkpoint-80", "2 files", "node1", "node2"),
         ("checkpoint-60", "node1", "4 files", "node2"),
-        ("checkpoint-60", "notes.txt", "node2"),
+        ("a.pt", "half", "2 files", "node1", "node2"),
     }
 
 
@@ -290,9 +388,9 @@ def test_directories_with_the_same_reason_and_hosts_have_one_line() -> None:
     rotated = " ".join(f"+{number}/R1" for number in (60, 80, 100))
     reports = {"node1": host("+120/M +120/S"), "node2": host(rotated), "node3": host("+40/R2")}
     lines = [line for line in describe_exchange("out/ck", reports, plan_exchange(reports)) if "set aside" in line]
-    found = {tuple(re.findall(r"checkpoint-\d+|\d directories|\d files?|node\d", line)) for line in lines}
+    found = {tuple(re.findall(r"checkpoint-\d+|\d checkpoints|\d files?|node\d", line)) for line in lines}
     assert found == {
-        ("checkpoint-60", "checkpoint-100", "3 directories", "3 files", "node2"),
+        ("checkpoint-60", "checkpoint-100", "3 checkpoints", "3 files", "node2"),
         ("checkpoint-40", "1 file", "node3"),
     }
 
@@ -311,7 +409,8 @@ class TrainerHosts:
         self.clock += 1
         path = f"ck/checkpoint-{step}/{file}"
         copy = ManifestEntry(path, "f", 0o644, 1, sha(f"{path} {self.clock}"), self.clock)
-        self.reports[name] = self.reports[name]._replace(copies={**self.reports[name].copies, path: copy})
+        report = self.reports[name]
+        self.reports[name] = report._replace(copies={**report.copies, path: copy}, written={*report.written, path})
 
     def steps_of(self, name: str) -> list[int]:
         return sorted({int(path.split("/")[1].rpartition("-")[2]) for path in self.reports[name].copies})
@@ -375,7 +474,9 @@ class ShardHosts:
         copy = ManifestEntry(path, "f", 0o644, 1, sha(f"{path} {self.clock}"), self.clock)
         lists = {} if parts is None else {path: parts}
         self.reports[name] = report._replace(
-            copies={**report.copies, path: copy}, named_parts={**report.named_parts, **lists}
+            copies={**report.copies, path: copy},
+            written={*report.written, path},
+            named_parts={**report.named_parts, **lists},
         )
 
     def train(self, hosts: list[str]) -> None:
@@ -416,10 +517,12 @@ def test_shards_are_whole_on_all_hosts_that_take_part_and_no_whole_checkpoint_is
     hosts = ShardHosts(seed)
     for _ in range(10):
         names = sorted(hosts.random.sample(list(hosts.reports), hosts.random.randrange(1, 4)))
-        hosts.train(names)
-        whole = hosts.whole(names)
-        reports = {name: hosts.reports[name] for name in names}
-        hosts.reports.update(apply(reports, plan_exchange(reports)))
+        for is_trained in (False, True):
+            if is_trained:
+                hosts.train(names)
+            whole = hosts.whole(names)
+            reports = {name: hosts.reports[name] for name in names}
+            hosts.reports.update(apply(reports, plan_exchange(reports)))
         for name in names:
             report = hosts.reports[name]
             found = find_checkpoints(report.copies, "ck", (), report.named_parts)

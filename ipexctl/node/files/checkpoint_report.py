@@ -1,0 +1,146 @@
+"""What a host reports of its checkpoint before an exchange, and the checks of such a message on the other side. Pure.
+
+In: lines of JSON from a host or the supervisor, which are not trusted; out: values with paths below PATH only, or a
+ValueError. `checkpoint.py` makes a report, `checkpoint_units.py` decides from all of them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Collection, Dict, Mapping, NamedTuple
+
+from ipexctl.node.common.json_records import decode_natural
+from ipexctl.node.files.manifest import ManifestEntry
+
+if TYPE_CHECKING:
+    from ipexctl.node.common.answer import Json
+
+MAX_FILES = 10_000
+_MAX_NAME = 4096
+_MAX_TREES = 100
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_TEMPORARY = re.compile(r"\.?tmp.*|.*\.(tmp|temp)([._-].*)?|.*\.(part|partial|incomplete|swp)|.*~|\.nfs.*", re.DOTALL)
+
+
+class Known(NamedTuple):
+    """A file as a host had it after its last exchange."""
+
+    sha256: str
+    is_brought: bool
+    """The exchange put it there; another host wrote it."""
+    number: int = 0
+    """Number of the first exchange that saw this content; 0 in records of 0.4."""
+
+
+KnownFiles = Dict[str, Known]
+
+
+class HostCopies(NamedTuple):
+    """The report of one host."""
+
+    copies: Mapping[str, ManifestEntry] = {}
+    """The complete files; a path begins with the last part of the checkpoint's."""
+    half: Mapping[str, str] = {}
+    """Half-written files → why."""
+    left: Mapping[str, str] = {}
+    """Other files that are not exchanged → why."""
+    known: Mapping[str, Known] = {}
+    written: Collection[str] = frozenset()
+    """The complete files that were written since the last exchange."""
+    number: int = 0
+    """Number of the last exchange; 0: there was none."""
+    named_parts: Mapping[str, Collection[str]] = {}
+    """A complete file that lists others, as `.metadata` does → their names, beside it."""
+    place: str = ""
+    """Where PATH leads on this host, from the directory that has it by its name; of another tree, its name."""
+    others: tuple[HostCopies, ...] = ()
+    """Of other trees of the project on this host, with the files that came there since the last exchange."""
+
+    def to_json(self) -> Json:
+        return {
+            **self._asdict(),
+            "copies": list(self.copies.values()),
+            "written": sorted(self.written),
+            "named_parts": {name: sorted(parts) for name, parts in self.named_parts.items()},
+            "others": [other.to_json() for other in self.others],
+        }
+
+    def is_present(self, name: str) -> bool:
+        return name in self.copies or name in self.half or name in self.left
+
+
+def is_temporary(part: str) -> bool:
+    """Whether a part of a path has a name that programs give to files they are still writing."""
+    return _TEMPORARY.fullmatch(part) is not None
+
+
+def check_name(value: object, top: str) -> str:
+    """A name below the checkpoint's path; raises a ValueError for any other."""
+    if isinstance(value, str) and 0 < len(value) <= _MAX_NAME and "\0" not in value:
+        parts = value.split("/")
+        if parts[0] == top and not any(part in ("", ".", "..") for part in parts):
+            return value
+    raise ValueError(f"{value!r:.80} is no name below {top!r:.80}")
+
+
+def read_copies(rows: Any, top: str) -> dict[str, ManifestEntry]:
+    """Copies in a message; raises a ValueError unless each is valid, like the functions below."""
+    copies = {}
+    for row in _rows(rows, len(ManifestEntry._fields)):
+        copy = ManifestEntry(*row)
+        if copy.kind != "f":
+            raise ValueError("an entry that is no file")
+        for number in (copy.mode, copy.size, copy.mtime):
+            decode_natural(number, "a number of a file")
+        _hash(copy.content)
+        copies[check_name(copy.path, top)] = copy
+    return copies
+
+
+def read_known(rows: Any, top: str) -> KnownFiles:
+    entries = _limited(rows, dict)
+    return {
+        check_name(name, top): Known(_hash(sha256), is_brought is True, decode_natural(number, "an exchange"))
+        for name, (sha256, is_brought, number) in zip(entries, _rows(list(entries.values()), len(Known._fields)))
+    }
+
+
+def read_host_copies(document: Any, top: str, *, is_other: bool = False) -> HostCopies:
+    others = [] if is_other else _limited(document["others"], list, _MAX_TREES)
+    named_parts = _limited(document["named_parts"], dict)
+    return HostCopies(
+        read_copies(document["copies"], top),
+        _read_reasons(document["half"], top),
+        _read_reasons(document["left"], top),
+        read_known(document["known"], top),
+        frozenset(check_name(name, top) for name in _limited(document["written"], list)),
+        decode_natural(document["number"], "an exchange"),
+        {
+            check_name(name, top): frozenset(check_name(part, part) for part in _limited(parts, list))
+            for name, parts in named_parts.items()
+        },
+        str(document["place"])[:_MAX_NAME],
+        tuple(read_host_copies(other, top, is_other=True) for other in others),
+    )
+
+
+def _read_reasons(rows: Any, top: str) -> dict[str, str]:
+    return {check_name(name, top): str(why)[:200] for name, why in _limited(rows, dict).items()}
+
+
+def _limited(value: Any, kind: type, most: int = MAX_FILES) -> Any:
+    if not isinstance(value, kind) or len(value) > most:  # type: ignore[arg-type]
+        raise ValueError(f"more than {most} entries, or none at all")
+    return value
+
+
+def _rows(rows: Any, length: int) -> list[list[Any]]:
+    if not all(isinstance(row, list) and len(row) == length for row in _limited(rows, list)):
+        raise ValueError("a file without all its fields")
+    return list(rows)
+
+
+def _hash(value: object) -> str:
+    if not isinstance(value, str) or not _SHA256.fullmatch(value):
+        raise ValueError(f"{value!r:.80} is no sha256")
+    return value

@@ -1,0 +1,248 @@
+"""Decides which checkpoints all hosts get, and which files are set aside. Pure.
+
+A unit is a file, or the outermost directory that `checkpoint_layout` recognises. A copy of a unit is what one host has
+of it, with the parts that ranks on other hosts wrote. In: the reports of the hosts; out: what travels and what goes.
+
+1. The newest whole copy of a unit goes to all hosts as it is; files are never chosen one by one by their times. A copy
+   that was written after an exchange is newer than each that this exchange had seen, whatever the clocks say.
+2. A directory is whole with its marker, all that the layout asks for, and no half-written file. The marker may not be
+   older than weights that were written since the last exchange: that save did not end.
+3. The part of a rank comes from the host that wrote it. One of an older save does not count, nor one that several
+   hosts wrote with different contents.
+4. A unit of which no copy is whole is set aside on every host; so is a half-written file. Older units stay.
+5. A unit that the host which wrote it has deleted is set aside on the others, as `save_total_limit` wants it. If that
+   host takes no part, the unit stays.
+6. Empty and unreadable files stay where they are: they may be markers of the script. So do, in a whole directory, files
+   that no framework writes there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Iterator, Mapping, NamedTuple, Sequence
+
+from ipexctl.node.files.checkpoint_layout import find_checkpoints, is_of_a_framework, is_of_a_rank, is_weights
+from ipexctl.node.files.checkpoint_report import HostCopies, Known, KnownFiles
+
+if TYPE_CHECKING:
+    from ipexctl.node.files.manifest import ManifestEntry
+
+
+class Transfer(NamedTuple):
+    source: str
+    target: str
+    copies: tuple[ManifestEntry, ...]
+    tree: str = ""
+    """The other tree of the source in which the files are; empty: they are in the tree of this run."""
+
+
+class ExchangePlan(NamedTuple):
+    transfers: tuple[Transfer, ...]
+    removals: Mapping[str, tuple[str, ...]]
+    """Host → the files to set aside there, before those that are brought are put in place."""
+    known: Mapping[str, KnownFiles]
+    """Host → its files after the exchange."""
+    number: int
+    """Of this exchange, higher than that of any earlier one of these hosts."""
+    markers: tuple[str, ...] = ()
+    """Files to put in place after all others: without it, a directory counts as half-written."""
+    parts: tuple[str, ...] = ()
+    """Directories of which no copy is whole."""
+    deleted: Mapping[str, str] = {}
+    """Units that are set aside → the host that wrote them, and has deleted them."""
+
+
+class _Unit(NamedTuple):
+    marker: str
+    """The file that is written last; of a file, itself."""
+    names: tuple[str, ...]
+    """Its files on any host."""
+    directory: str = ""
+    """Empty: it is a file."""
+
+
+class _Holder(NamedTuple):
+    """A tree of a host."""
+
+    host: str
+    report: HostCopies
+    tree: str = ""
+    """Empty: the tree of this run."""
+
+
+class _Copy(NamedTuple):
+    holder: _Holder
+    """The one that has the marker."""
+    marker: ManifestEntry
+    files: Mapping[str, _Holder]
+    """File → who has it."""
+    number: int | None
+    """Number of the first exchange that saw it; None: it was written since the last one."""
+
+    @property
+    def is_own(self) -> bool:
+        known = self.holder.report.known.get(self.marker.path)
+        return self.number is None or (known is not None and not known.is_brought)
+
+
+def plan_exchange(reports: Mapping[str, HostCopies]) -> ExchangePlan:
+    """The changes after which all hosts have the same units. The order of the hosts decides between equal copies."""
+    planner = _Planner(reports)
+    for unit in planner.units():
+        planner.decide(unit)
+    return planner.plan()
+
+
+class _Planner:
+    def __init__(self, reports: Mapping[str, HostCopies]) -> None:
+        self._reports = reports
+        self._holders = [_Holder(host, report) for host, report in reports.items()]
+        self._holders += [
+            _Holder(host, other, other.place) for host, report in reports.items() for other in report.others
+        ]
+        self._number = 1 + max((report.number for report in reports.values()), default=0)
+        self._transfers: dict[tuple[str, str, str], list[ManifestEntry]] = {}
+        self._aside: dict[str, set[str]] = {host: set() for host in reports}
+        self._known: dict[str, KnownFiles] = {host: {} for host in reports}
+        self._markers: list[str] = []
+        self._parts: list[str] = []
+        self._deleted: dict[str, str] = {}
+
+    def units(self) -> Iterator[_Unit]:
+        reports = [holder.report for holder in self._holders]
+        half = {name for report in reports for name in report.half}
+        names = sorted({name for report in reports for name in (*report.copies, *report.half, *report.left)})
+        self._top = names[0].partition("/")[0] if names else ""
+        found = find_checkpoints(
+            [name for name in names if any(name in report.copies for report in reports)], self._top, half
+        )
+        members: dict[str, list[str]] = {}
+        for name in names:
+            directories = [directory for directory in _directories_above(name) if directory in found]
+            if directories[:1] == [self._top] and name.count("/") > 1:
+                del directories[0]  # only the files directly in PATH belong to it
+            members.setdefault(directories[0] if directories else name, []).append(name)
+        for unit, files in members.items():
+            checkpoint = found.get(unit)
+            yield _Unit(checkpoint.marker, tuple(files), unit) if checkpoint else _Unit(unit, (unit,))
+
+    def decide(self, unit: _Unit) -> None:
+        copies = list(self._whole_copies(unit))
+        if not any(copy.number is None for copy in copies) and (writer := self._deleted_by(unit)):
+            self._deleted[unit.directory or unit.marker] = writer
+        elif copies:
+            self._bring(unit, _newest(copies))
+            return
+        elif unit.directory:
+            self._parts.append(unit.directory)
+        for host, report in self._reports.items():
+            gone = {*report.copies, *report.half, *(report.left if unit.directory else ())}
+            self._aside[host].update(gone.intersection(unit.names))
+
+    def _deleted_by(self, unit: _Unit) -> str:
+        """The host that wrote the unit and has deleted it (rule 5); empty if there is none, or another has it."""
+        writers = [
+            host
+            for host, report in self._reports.items()
+            if unit.marker in report.known and not report.known[unit.marker].is_brought
+        ]
+        is_there = any(self._reports[host].is_present(unit.marker) for host in writers)
+        return "" if is_there else next(iter(writers), "")
+
+    def _whole_copies(self, unit: _Unit) -> Iterator[_Copy]:
+        for holder in self._holders:
+            report = holder.report
+            is_new = unit.marker in report.written
+            if unit.marker in report.copies and (is_new or not holder.tree):
+                number = None if is_new else report.known[unit.marker].number
+                files = dict(self._files_of(unit, holder, number))
+                if not unit.directory or self._is_whole(unit, holder, files):
+                    yield _Copy(holder, report.copies[unit.marker], files, number)
+
+    def _files_of(self, unit: _Unit, holder: _Holder, number: int | None) -> Iterator[tuple[str, _Holder]]:
+        """The files of a copy, each with who has it (rule 3)."""
+        for name in unit.names:
+            if name == unit.marker or not unit.directory or not is_of_a_rank(name):
+                if name in holder.report.copies:
+                    yield name, holder
+                continue
+            writers = [
+                other for other in self._holders if other.tree == holder.tree and _has_part(other, name, holder, number)
+            ]
+            if holder in writers:  # another one with the marker has a save of its own
+                writers = [other for other in writers if other is holder or unit.marker not in other.report.copies]
+            if len({writer.report.copies[name].content for writer in writers}) == 1:
+                yield name, holder if holder in writers else writers[0]
+
+    def _is_whole(self, unit: _Unit, holder: _Holder, files: Mapping[str, _Holder]) -> bool:
+        """Rule 2."""
+        report, marker = holder.report, holder.report.copies[unit.marker]
+        if any(name in report.half for name in unit.names):
+            return False
+        if unit.marker not in report.written and any(
+            name in report.written and name in report.known and is_weights(name) and copy.mtime > marker.mtime
+            for name, copy in ((name, report.copies[name]) for name in unit.names if name in report.copies)
+        ):
+            return False
+        named_parts = {
+            name: other.report.named_parts[name] for name, other in files.items() if name in other.report.named_parts
+        }
+        found = find_checkpoints(files, self._top, (), named_parts).get(unit.directory)
+        return found is not None and found.is_whole
+
+    def _bring(self, unit: _Unit, copy: _Copy) -> None:
+        number = self._number if copy.number is None else copy.number
+        if unit.directory:
+            self._markers.append(unit.marker)
+        for host, report in self._reports.items():
+            for name, holder in copy.files.items():
+                entry, there = holder.report.copies[name], report.copies.get(name)
+                is_there, before = there is not None and there.content == entry.content, report.known.get(name)
+                is_own = is_there and (name in report.written or (before is not None and not before.is_brought))
+                self._known[host][name] = Known(entry.content, not is_own, number)
+                if is_there:
+                    continue
+                self._transfers.setdefault((holder.host, host, holder.tree), []).append(entry)
+                is_marker = bool(unit.directory) and name == unit.marker
+                if name in report.half or (there is not None and (is_marker or name in report.written)):
+                    self._aside[host].add(name)
+            extra = {*report.copies, *report.half}.intersection(unit.names).difference(copy.files)
+            self._aside[host].update(name for name in extra if name in report.half or is_of_a_framework(name))
+
+    def plan(self) -> ExchangePlan:
+        return ExchangePlan(
+            tuple(
+                Transfer(source, target, tuple(copies), tree)
+                for (source, target, tree), copies in self._transfers.items()
+            ),
+            {host: tuple(sorted(names)) for host, names in self._aside.items() if names},
+            self._known,
+            self._number,
+            tuple(self._markers),
+            tuple(self._parts),
+            self._deleted,
+        )
+
+
+def _has_part(other: _Holder, name: str, holder: _Holder, number: int | None) -> bool:
+    """Whether a host has the part of a rank from the save of which `holder` has the marker."""
+    report = other.report
+    if name not in report.copies:
+        return False
+    if number is None:
+        return name in report.written and (not report.number or report.number >= holder.report.number)
+    return name not in report.written and report.known[name].number == number
+
+
+def _newest(copies: Sequence[_Copy]) -> _Copy:
+    """Rule 1."""
+    written = [copy for copy in copies if copy.number is None]
+    seen = max((copy.number for copy in copies if copy.number is not None), default=-1)
+    if all(copy.holder.report.number < seen for copy in written):
+        written += [copy for copy in copies if copy.number == seen]
+    return max(written, key=lambda copy: (copy.marker.mtime, copy.is_own))
+
+
+def _directories_above(name: str) -> Iterator[str]:
+    """The directories of a file, the outer ones first."""
+    parts = name.split("/")
+    return ("/".join(parts[:count]) for count in range(1, len(parts)))
