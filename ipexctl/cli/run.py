@@ -74,7 +74,7 @@ def run_command(
     ranks: str = option("--ranks SPEC", "Ranks to show, such as 0 or 0-3,8 (default: {default}).", "all"),
     view: ViewOptions,
     detach: bool = flag("--detach", "Start the run and return immediately."),
-    dry_run: bool = flag("--dry-run", "Print ranks, variables with their reasons and the mpirun line; start nothing."),
+    dry_run: bool = flag("--dry-run", "Print ranks, variables with their reasons and what starts them; start nothing."),
     summary: Path | None = SUMMARY,
     report: Path | None = option("--report FILE", "Write one HTML page that shows the run to FILE at its end."),
     notify: str = option(
@@ -84,9 +84,9 @@ def run_command(
 ) -> None:
     """Run a script on all hosts, one process per rank.
 
-    The project is synced to the nodes, mpirun is started on node0, and the
-    output of every rank is shown. Ctrl-C stops the run on every host; a
-    closed terminal does not.
+    The project is synced to the nodes, the ranks are started by mpirun or
+    directly (--launcher), and the output of every rank is shown. Ctrl-C
+    stops the run on every host; a closed terminal does not.
 
     \b
     Example: ipexctl run --hosts 'node[1-4]' --ppn 2 train.py --epochs 3

@@ -49,10 +49,10 @@ class Launcher:
         return str(PurePosixPath(self.path).parent.parent)
 
 
-def title_of(flavor: LaunchFlavor) -> str:
-    """The name of what starts the ranks."""
+def title_of(flavor: str) -> str:
+    """The name of what starts the ranks; of a plan by a newer version, the flavor."""
     starter = rank_starter_of(flavor)
-    return NAMES[flavor] if starter is None else starter.title
+    return starter.title if starter is not None else next((NAMES[each] for each in NAMES if each == flavor), flavor)
 
 
 def started_by(flavor: LaunchFlavor) -> str:

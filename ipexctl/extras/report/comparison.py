@@ -73,7 +73,7 @@ def _shown_settings(page: ReportPage) -> dict[str, str]:
     """Name → value, with the facts that are choices; hidden values are equal, as nothing of them may be shown."""
     values: dict[str, list[str]] = {}
     for fact in page.facts:
-        if fact.label in ("Script", "Hosts", "Environment", "Stack", "Backend", "MPI", "Commit"):
+        if fact.label in ("Script", "Hosts", "Environment", "Stack", "Backend", "Started by", "Commit"):
             values.setdefault(fact.label, []).append(fact.value)
     for row in page.settings:
         shown = "(not shown)" if row.is_hidden else "(removed)" if row.value is None else row.value

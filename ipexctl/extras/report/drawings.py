@@ -361,7 +361,7 @@ def _cells(rows: Sequence[RankRow], places: Sequence[int], most: float) -> dict[
 def _levels(row: RankRow, most: float) -> Iterator[int]:
     """The style of each cell; a rank that never steps has no time without steps."""
     for cores, waits, steps in zip(row.cores, row.waits, row.steps_per_s, strict=True):
-        if steps is None:
+        if steps is None and cores is None:
             yield -1
         elif waits is not None and waits >= _WAITS_FROM:
             yield WORK_LEVELS + (2 if waits >= 0.7 else 1 if waits >= 0.4 else 0)
@@ -408,23 +408,22 @@ def _host_names(rows: Sequence[RankRow], places: Sequence[int], top: float, row_
 
 
 def _rank_table(rows: Sequence[RankRow]) -> Markup:
-    def rate(amount: float | None, seconds: float) -> str:
-        return number_text(amount / seconds) if amount is not None and seconds > 0 else "-"
+    def number(value: float | None) -> str:
+        return "-" if value is None else number_text(value)
 
     cells = (
         (
             str(row.rank),
             row.host,
-            number_text(row.steps),
-            rate(row.steps, row.seconds),
-            rate(row.samples, row.seconds),
-            "-" if row.mean_cores is None else number_text(row.mean_cores),
+            number(row.throughput and row.throughput.steps_per_s),
+            number(row.throughput and row.throughput.samples_per_s),
+            number(row.mean_cores),
             "-" if row.mean_wait is None else f"{100 * row.mean_wait:.0f} %",
             "-" if row.most_memory is None else quantity(row.most_memory, "B"),
         )
         for row in rows
     )
-    head = ("Rank", "Host", "Steps", "Steps/s", "Samples/s", "Cores in use", "Waits", "Memory, most")
+    head = ("Rank", "Host", "Steps/s", "Samples/s", "Cores in use", "Waits", "Memory, most")
     return table(head, cells, "Ranks")
 
 

@@ -3,18 +3,23 @@
 In: for each rank the windows of its step meter, for each host the windows of its figures, each of about 10 s. Out: a
 `RankGrid` (rank x column) and `HostCurves`, with so few columns that a page stays small however long the run was. The
 rules: a window counts in each column by the part of it that lies there, so that no column is empty between two windows
-and a rate is seconds-weighted; a column without a window has no value, which is another thing than zero; what a record
+and a rate is seconds-weighted; a column without a window has no value, which is another thing than zero; a window
+without a step, as between two attempts, counts in no rate of steps, unless steps are as rare as that; what a record
 lacks is None. This module is the one place that knows how windows arrive: `NO_MEASUREMENTS` is a run without any.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from statistics import median
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from ipexctl.extras.slow.timeline import RARE_STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from ipexctl.node.common.records import Throughput
     from ipexctl.node.run.window_codec import HostRates, RankRates
     from ipexctl.node.run.window_file import HostWindows, RankWindows
 
@@ -130,7 +135,7 @@ class RankRow:
     rank: int
     host: str
     steps: float
-    seconds: float
+    """About as many: a window in which steps began or ended counts as if it had them all the time."""
     samples: float | None
     mean_wait: float | None
     """Share of the time spent waiting, where it is known."""
@@ -144,6 +149,8 @@ class RankRow:
     steps_per_s: tuple[float | None, ...]
     samples_per_s: tuple[float | None, ...]
     """Empty if samples are not known."""
+    throughput: Throughput | None = None
+    """As its status has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +213,13 @@ def host_columns(hosts: int) -> int:
     return max(20, min(MAX_COLUMNS, MAX_POINTS // (3 * max(1, hosts))))
 
 
-def rank_grid(measured: Measurements, hosts: Mapping[int, str], start: float, end: float) -> RankGrid | None:
+def rank_grid(
+    measured: Measurements,
+    hosts: Mapping[int, str],
+    start: float,
+    end: float,
+    figures: Mapping[int, Throughput | None] | None = None,
+) -> RankGrid | None:
     """None if no rank was measured. `hosts`: the host of each rank, in the order of the hosts."""
     known = [(rank, host) for rank, host in hosts.items() if measured.ranks.get(rank)]
     if not known:
@@ -215,11 +228,14 @@ def rank_grid(measured: Measurements, hosts: Mapping[int, str], start: float, en
     known.sort(key=lambda entry: (order[entry[1]], entry[0]))
     window = max(measured.ranks[known[0][0]][0].seconds, 0.1)
     columns = columns_for(start, end, window, rank_columns(len(known)))
-    return RankGrid(columns, tuple(_rank_row(rank, host, measured.ranks[rank], columns) for rank, host in known))
+    rows = (_rank_row(rank, host, measured.ranks[rank], columns) for rank, host in known)
+    return RankGrid(columns, tuple(replace(row, throughput=(figures or {}).get(row.rank)) for row in rows))
 
 
 def _rank_row(rank: int, host: str, windows: Sequence[Window], columns: Columns) -> RankRow:
     start, width, last = columns.start, columns.width, columns.count - 1
+    counts = [window.steps for window in windows if window.steps]
+    is_rare = not counts or median(counts) < RARE_STEPS
     seconds, steps, samples = ([0.0] * columns.count for _ in range(3))
     waits, wait_seconds, cpu, cpu_seconds = ([0.0] * columns.count for _ in range(4))
     for begin, length, done, sampled, waited, used, _ in windows:
@@ -235,7 +251,7 @@ def _rank_row(rank: int, host: str, windows: Sequence[Window], columns: Columns)
                 if share <= 0:
                     continue
             part = share * length
-            seconds[column] += part
+            seconds[column] += part if done or sampled or is_rare else 0.0
             steps[column] += share * done
             samples[column] += share * (sampled or 0.0)
             if waited is not None:
@@ -249,7 +265,6 @@ def _rank_row(rank: int, host: str, windows: Sequence[Window], columns: Columns)
         rank=rank,
         host=host,
         steps=sum(window.steps for window in windows),
-        seconds=sum(window.seconds for window in windows),
         samples=sum(window.samples or 0.0 for window in windows) if has_samples else None,
         mean_wait=_rate(sum(waits), sum(wait_seconds)),
         mean_cores=_rate(sum(cpu), sum(cpu_seconds)),

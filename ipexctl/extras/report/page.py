@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ipexctl.extras.report.measurements import MAX_COLUMNS, NO_MEASUREMENTS, columns_for, host_curves, rank_grid
 from ipexctl.extras.report.phases import before_start, find_phases
 from ipexctl.hosts.nodeset import fold
+from ipexctl.launch.mpi import title_of
 from ipexctl.node.common.records import as_dict, as_list
 from ipexctl.run.ranks import describe_ranks
 from ipexctl.text import counted, format_clock, printable
@@ -103,7 +104,7 @@ class ReportPage:
     others: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
     took: float | None = None
-    """Seconds from the start of mpirun to the end."""
+    """Seconds from the start of the ranks to the end."""
     measured: Throughput | None = None
     """Of the whole run."""
     throughput: TimeCurve | None = None
@@ -143,7 +144,7 @@ def report_page(
     start = (status.started or record.started) - sum(before.values())
     end = max(start, status.ended or snapshot.now or start)
     hosts = {row.rank: row.host for row in status.ranks}
-    grid = rank_grid(measured, hosts, start, end)
+    grid = rank_grid(measured, hosts, start, end, {row.rank: row.throughput for row in status.ranks})
     curves = host_curves(measured, hosts, start, end)
     settings = tuple(_settings(plan))
     dump = snapshot.current_dump
@@ -198,9 +199,9 @@ def _facts(record: RunRecord, snapshot: RunSnapshot, plan: Mapping[str, Any]) ->
         yield Fact("Exit code", str(status.exit_code))
     if environment := status.env or record.env:
         yield Fact("Environment", environment)
-    for label, key in (("Stack", "stack"), ("Backend", "backend"), ("MPI", "flavor"), ("Data type", "dtype_hint")):
+    for label, key in (("Stack", "stack"), ("Backend", "backend"), ("Started by", "flavor")):
         if isinstance(value := plan.get(key), str) and value:
-            yield Fact(label, value)
+            yield Fact(label, title_of(value) if key == "flavor" else value)
     commit = as_dict(plan.get("commit"))
     if isinstance(name := commit.get("hash"), str) and name:
         branch = commit.get("branch")

@@ -86,7 +86,7 @@ def _attempt(snapshot: RunSnapshot, measured: Measurements, begin: float, over: 
     begun = next((at for at in _times_of(snapshot, "start") if begin <= at <= over), None)
     at = begin
     if begun is not None:
-        yield begin, "start", "mpirun starts the ranks"
+        yield begin, "start", "the ranks are started"
         exchanged = _exchange(snapshot, begin, begun)
         if exchanged is not None:
             yield exchanged, "checkpoint", "all hosts get the checkpoint"

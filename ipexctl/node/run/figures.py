@@ -27,13 +27,13 @@ MAX_MISMATCHES = 64
 
 
 class RankFigures:
-    """Those of one rank in this attempt."""
+    """Those of one rank in this attempt; its throughput may be of earlier ones, too."""
 
-    def __init__(self) -> None:
+    def __init__(self, throughput: RankThroughput) -> None:
         self.beat: Beat | None = None
         self.trial: TrialFigures | None = None
         self.mismatch: tuple[str, ...] = ()
-        self.throughput = RankThroughput()
+        self.throughput = throughput
 
 
 class RunFigures:
@@ -42,6 +42,7 @@ class RunFigures:
     def __init__(self, hosts: Mapping[int, str], plan: Json) -> None:
         """`hosts`: rank → host; `plan`: the document of plan.json."""
         self._plan, self._is_wire_possible = plan_fields(plan), is_wire_possible(plan)
+        self._throughput: dict[int, RankThroughput] = {}
         self.begin_attempt(hosts)
 
     def begin_attempt(self, hosts: Mapping[int, str]) -> None:
@@ -50,7 +51,11 @@ class RunFigures:
         is_shared = self._plan["allreduce"] == "shared"
         self._slow = SlowWatch(hosts, waiting)
         self._network = NetworkWatch(hosts, waiting, is_wire_possible=self._is_wire_possible, shared=is_shared)
-        self._ranks = {rank: RankFigures() for rank in hosts}
+        if self._throughput.keys() != hosts.keys():  # the samples of more or fewer ranks cannot be added up
+            self._throughput = {rank: RankThroughput() for rank in hosts}
+        self._ranks = {rank: RankFigures(throughput) for rank, throughput in self._throughput.items()}
+        for throughput in self._throughput.values():
+            throughput.begin_attempt()
 
     def of(self, rank: int) -> RankFigures:
         return self._ranks[rank]

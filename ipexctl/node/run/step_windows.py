@@ -5,8 +5,10 @@ in the supervisor (`RankThroughput`, `run_throughput`); out go windows for the m
 status. The rules:
 
 - Steps are counted from the first record on: imports, compilation and the first step are not in `step_seconds`.
-- A step belongs to the window in which it ends. Its waiting is that of its whole length, which may have begun in an
-  earlier window.
+- A step belongs to the window in which it ends. Its length and its waiting are those of the whole step, which may have
+  begun in an earlier window.
+- A pause, such as an evaluation or a checkpoint between two steps, counts in no figure. It is many times as long as the
+  steps before it; the wait for data is a part of the step, however long it is.
 - Samples are None where they can't be known. A rank has a figure if they are known for all but MOST_UNKNOWN of the
   time, and the run if all its ranks have one: accelerate's dispatching loader reads for all ranks in one of them.
 - Steps of a run are those of its median rank, samples are the sum of the ranks. A value that the script prints
@@ -16,6 +18,7 @@ status. The rules:
 from __future__ import annotations
 
 from collections import deque
+from statistics import median
 from typing import TYPE_CHECKING, Iterable, NamedTuple, Sequence
 
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder
@@ -32,6 +35,8 @@ MOST_AT_ONCE = 360
 RECENT = 6
 """Windows that the figures of a run in progress are from."""
 MOST_UNKNOWN = 0.05
+PAUSE, PAUSE_STEPS = 2.0, 20
+"""Seconds between two steps, and how many times the usual, from which it is a pause."""
 _NANO = 1e9
 
 
@@ -42,7 +47,7 @@ class StepWindow(NamedTuple):
     """WINDOW, but for the last one."""
     steps: int = 0
     step_seconds: float = 0.0
-    """The part of it in which steps were counted."""
+    """The part of it in which steps were counted, without pauses."""
     samples: float | None = None
     data_wait: float | None = None
     """The part of the steps' time in which the rank waited for data, 0 to 1; None without a step or a DataLoader."""
@@ -53,6 +58,8 @@ class StepWindow(NamedTuple):
     notes: RankNotes | None = None
     gradients: float = 0.0
     """Bytes of gradients of models with DDP, at the end."""
+    worked: float = 0.0
+    """Seconds: the whole length of its steps, without pauses."""
 
     @property
     def is_possible(self) -> bool:
@@ -84,11 +91,13 @@ class WindowMaker:
         self._has_metric = has_metric
         self._start = start
         self._number = 0
-        self._first: float | None = None
+        self._first = float("inf")
         """When steps began to be counted."""
         self._edge: StepRecord | None = None
         """The last record of the windows so far."""
         self._records: list[StepRecord] = []
+        self._usual: deque[float] = deque(maxlen=64)
+        """The lengths of the latest steps."""
         self._metrics: list[tuple[float, float]] = []
 
     @property
@@ -126,19 +135,22 @@ class WindowMaker:
     def close_last(self, now: float) -> list[StepWindow]:
         """Also the one that has not ended: the command has exited. Steps are counted until the last one."""
         windows = self.close_windows(now)
-        begun = self._start + self._number * WINDOW
-        last = self._records[-1].wall / _NANO if self._records else begun
-        window = self._close(now, max(0.001, now - begun))
-        step_seconds = max(0.0, last - max(begun, begun if self._first is None else self._first))
-        return [*windows, window._replace(step_seconds=min(window.seconds, step_seconds))]
+        seconds = max(0.001, now - self._start - self._number * WINDOW)
+        return [*windows, self._close(now, seconds, is_last=True)]
 
-    def _close(self, end: float, seconds: float) -> StepWindow:
+    def _close(self, end: float, seconds: float, *, is_last: bool = False) -> StepWindow:
         inside = [record for record in self._records if record.wall / _NANO <= end]
         self._records = self._records[len(inside) :]
         values = [value for at, value in self._metrics if at <= end]
         self._metrics = self._metrics[len(values) :]
-        counted = 0.0 if self._first is None else max(0.0, min(seconds, end - self._first))
-        window = StepWindow(self._number, seconds, 0, counted, None if self._has_metric else 0.0)
+        window = StepWindow(self._number, seconds, samples=None if self._has_metric else 0.0)
+        if self._edge is not None:
+            worked, paused = self._lengths([self._edge, *inside], end - seconds)
+            since = end - (inside[-1] if inside else self._edge).wall / _NANO
+            if is_last or self._is_pause(since, 1):
+                paused += min(seconds, since)
+            counted = max(0.0, min(seconds, end - self._first) - paused)
+            window = window._replace(worked=worked, step_seconds=counted)
         if inside and self._edge is not None:
             window = _measure(window, self._edge, inside)
             self._edge = inside[-1]
@@ -148,6 +160,23 @@ class WindowMaker:
         self._number += 1
         return window
 
+    def _lengths(self, records: Sequence[StepRecord], begun: float) -> tuple[float, float]:
+        """Seconds of the steps between these records, and of the pauses between them since `begun`."""
+        worked = paused = 0.0
+        for before, record in zip(records, records[1:]):
+            gap, waited = (record.wall - before.wall) / _NANO, (record.wait - before.wait) / _NANO
+            steps, length = max(1, record.steps - before.steps), gap
+            if self._is_pause(gap - waited, steps):
+                length = min(gap, median(self._usual) * steps + waited)
+                paused += min(gap - length, max(0.0, record.wall / _NANO - begun))
+            else:
+                self._usual.append(gap / steps)
+            worked += length
+        return worked, paused
+
+    def _is_pause(self, seconds: float, steps: int) -> bool:
+        return seconds > PAUSE and bool(self._usual) and seconds > PAUSE_STEPS * median(self._usual) * steps
+
 
 def _measure(window: StepWindow, before: StepRecord, inside: Sequence[StepRecord]) -> StepWindow:
     last = inside[-1]
@@ -156,24 +185,26 @@ def _measure(window: StepWindow, before: StepRecord, inside: Sequence[StepRecord
     return window._replace(
         steps=last.steps - before.steps,
         samples=float(samples) if is_known else None,
-        data_wait=min(1.0, (last.wait - before.wait) / length) if is_known else None,
+        data_wait=min(1.0, (last.wait - before.wait) / _NANO / window.worked) if is_known else None,
         reduce_wait=min(1.0, (last.reduce - before.reduce) / length),
         gradients=last.gradients,
     )
 
 
 class RankThroughput:
-    """The figures of one rank in this attempt."""
+    """The figures of one rank, from its first step to its last."""
 
     def __init__(self) -> None:
+        self._whole = _Sum()
+        self.begin_attempt()
+
+    def begin_attempt(self) -> None:
+        """The next windows are numbered from 0 again."""
         self._next = 0
         """The number of the next window; one that comes a second time, after a reconnect, has a lower one."""
         self._recent: deque[StepWindow] = deque(maxlen=RECENT)
         self._of_recent: Throughput | None = None
         """Made once a window, as the status is written more often."""
-        self._whole = _Sum()
-        self._idle: list[StepWindow] = []
-        """Windows since the last step: they count when another step follows, and not at the end of the training."""
 
     def add(self, window: StepWindow) -> None:
         if window.number < self._next:
@@ -184,47 +215,42 @@ class RankThroughput:
         for entry in self._recent:
             recent.add(entry)
         self._of_recent = recent.result()
-        if not window.steps and not window.samples:
-            self._idle = [*self._idle, window][-MOST_AT_ONCE:]
-            return
-        for earlier in (*self._idle, window):
-            self._whole.add(earlier)
-        self._idle = []
+        self._whole.add(window)
 
     def now(self, *, is_over: bool) -> Throughput | None:
-        """Of the last minute, or of the whole attempt from its first step to its last."""
+        """Of the last minute, or of all attempts since the first step."""
         return self._whole.result() if is_over else self._of_recent
 
 
 class _Sum:
     def __init__(self) -> None:
-        self.seconds = self.unknown_seconds = self.sample_seconds = self.samples = self.wait = 0.0
-        self.steps = self.wait_steps = 0
+        self.seconds = self.unknown_seconds = self.sample_seconds = self.samples = self.wait = self.wait_seconds = 0.0
+        self.steps = 0
         self.by_metric = False
 
     def add(self, window: StepWindow) -> None:
-        self.seconds += window.step_seconds
+        self.seconds += window.worked
         self.steps += window.steps
         self.by_metric = self.by_metric or window.by_metric
         if window.samples is not None:
             self.samples += window.samples
-            self.sample_seconds += window.seconds if window.by_metric else window.step_seconds
+            self.sample_seconds += window.seconds if window.by_metric else window.worked
         elif not window.by_metric:
-            self.unknown_seconds += window.step_seconds
+            self.unknown_seconds += window.worked
         if window.data_wait is not None and window.steps:
-            self.wait += window.data_wait * window.steps
-            self.wait_steps += window.steps
+            self.wait += window.data_wait * window.worked
+            self.wait_seconds += window.worked
 
     def result(self) -> Throughput | None:
         if not self.steps and not self.samples:
             return None
         is_known = self.samples > 0 and self.sample_seconds > 0 and self.unknown_seconds <= MOST_UNKNOWN * self.seconds
-        is_wait_known = self.wait_steps > 0 and self.steps - self.wait_steps <= MOST_UNKNOWN * self.steps
+        is_wait_known = self.wait_seconds > 0 and self.seconds - self.wait_seconds <= MOST_UNKNOWN * self.seconds
         source = "metric" if self.by_metric and is_known else "dataloader" if is_known else "steps"
         return Throughput(
             steps_per_s=self.steps / self.seconds if self.steps and self.seconds else None,
             samples_per_s=self.samples / self.sample_seconds if is_known else None,
-            data_wait=self.wait / self.wait_steps if is_wait_known else None,
+            data_wait=self.wait / self.wait_seconds if is_wait_known else None,
             source=source,
         )
 
@@ -244,13 +270,8 @@ def run_throughput(ranks: Sequence[Throughput | None]) -> Throughput | None:
     elif len(samples) == len(ranks):
         total, source = sum(samples), "dataloader"
     return Throughput(
-        steps_per_s=_median(steps) if steps else None,
+        steps_per_s=median(steps) if steps else None,
         samples_per_s=total,
         data_wait=sum(waits) / len(waits) if waits and len(waits) == len(ranks) else None,
         source=source,
     )
-
-
-def _median(values: Sequence[float]) -> float:
-    ordered, middle = sorted(values), len(values) // 2
-    return ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

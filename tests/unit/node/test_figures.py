@@ -49,8 +49,11 @@ def test_each_mismatch_counts_once_and_their_number_is_bounded(recorder: Recorde
         figures.add(0, Mismatch(f"core {number} differs"), files, NOW)
     assert len(figures.of(0).mismatch) == MAX_MISMATCHES
     assert not figures.add(0, Exit(0, True), files, NOW), "it is no figure"
+    throughput = figures.of(0).throughput
     figures.begin_attempt({0: "node1"})
-    assert figures.of(0).mismatch == ()
+    assert (figures.of(0).mismatch, figures.of(0).throughput) == ((), throughput)
+    figures.begin_attempt({0: "node1", 1: "node1"})
+    assert figures.of(0).throughput is not throughput
 
 
 def test_requests_for_dumps_are_taken_once_and_the_newest_dumps_stay(tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def test_metric_replaces_samples_and_needs_no_steps() -> None:
 
 
 def steady(number: int, steps: int = 20, samples: float | None = 160.0, wait: float | None = 0.2) -> StepWindow:
-    return StepWindow(number, 10.0, steps, 10.0, samples, wait)
+    return StepWindow(number, 10.0, steps, 10.0, samples, wait, worked=10.0)
 
 
 def test_figures_are_those_of_the_last_minute_and_at_the_end_of_the_whole_training() -> None:
@@ -189,11 +189,66 @@ def test_figures_are_those_of_the_last_minute_and_at_the_end_of_the_whole_traini
     assert rank.now(is_over=True) == Throughput(1.5, 12.0, approx(0.2), "dataloader")
 
 
-def test_idle_time_counts_between_steps_and_not_behind_the_last_one() -> None:
+SLEEP = 12.0
+
+
+def throughput_of(*attempts: list[float]) -> Throughput | None:
+    """Of a script whose steps take so many seconds; one that sleeps SLEEP between two steps has a negative number."""
     rank = RankThroughput()
-    for number in range(5):
-        rank.add(steady(number) if number in (0, 2) else StepWindow(number, 10.0, 0, 10.0, 0.0))
-    assert rank.now(is_over=True) == Throughput(approx(4 / 3), approx(32 / 3), approx(0.2), "dataloader")
+    for lengths in attempts:
+        rank.begin_attempt()
+        maker, at, records, steps = WindowMaker(1000), 1003.0, [record(1003, 1, samples=8)], 1
+        for length in lengths:
+            at += max(length, -length * SLEEP)
+            steps += length > 0
+            if length > 0:
+                records.append(record(at, steps, samples=8 * steps))
+        maker.add(records)
+        for window in maker.close_last(at):
+            rank.add(window)
+    return rank.now(is_over=True)
+
+
+FAST = [0.02] * 99
+
+
+@pytest.mark.parametrize(
+    ("attempts", "steps_per_s"),
+    [
+        ([[*FAST, -1.0]], 50),
+        ([[*FAST, -0.1]], 50),
+        ([[*FAST, -1.0, *FAST, -5.0, *FAST]], 50),
+        ([FAST, [*FAST, -1.0]], 50),
+        ([[*FAST, -1.0], [-1.0]], 50),
+        ([[0.02] * 9_000, [0.01] * 9_000], 1 / 0.015),
+        ([[25.0] * 4], 0.04),
+        ([[1.0, 1.5] * 30], 0.8),
+        ([[1.0, 15.0] * 30], 0.125),
+    ],
+)
+def test_throughput_is_the_scripts_own_from_its_first_step_to_its_last(
+    attempts: list[list[float]], steps_per_s: float
+) -> None:
+    found = throughput_of(*attempts)
+    assert found is not None
+    assert found.steps_per_s == pytest.approx(steps_per_s, rel=0.05)
+    assert found.samples_per_s == pytest.approx(8 * steps_per_s, rel=0.05)
+
+
+def test_the_wait_for_data_is_no_pause() -> None:
+    maker, rank = WindowMaker(1000), RankThroughput()
+    maker.add([record(1000 + n / 10, n + 1, samples=8 * n) for n in range(50)])
+    maker.add([record(1025, 51, samples=400, wait=20)])
+    for window in maker.close_last(1030):
+        rank.add(window)
+    assert rank.now(is_over=True) == Throughput(
+        approx(50 / 25, rel=0.01), approx(400 / 25, rel=0.01), approx(0.8, rel=0.05), "dataloader"
+    )
+
+
+def test_a_pause_is_no_part_of_the_rate_of_its_window() -> None:
+    records = [*(record(1000 + n / 10, n + 1) for n in range(50)), *(record(1017 + n / 10, 51 + n) for n in range(30))]
+    assert [window.rates().steps_per_s for window in windows_of(records, 1020)] == approx([10, 10], rel=0.05)
 
 
 def test_a_rank_without_steps_has_no_figures() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 import pytest
@@ -104,6 +105,32 @@ def test_throughput_is_in_samples_of_all_ranks_where_they_are_known() -> None:
     steps = made(measured=Measurements({0: windows, 1: slower})).throughput
     assert steps is not None
     assert (steps.unit, set(steps.values), set(steps.low), set(steps.high)) == ("steps/s", {1.5}, {1.0}, {2.0})
+
+
+@pytest.mark.parametrize(("steps", "usual"), [(150, 150.0), (1, 0.5)])
+def test_the_time_between_two_attempts_is_a_gap_and_a_part_of_a_rare_step_is_none(steps: int, usual: float) -> None:
+    windows = [Window(1000.0 + n, 1.0, steps * (n % 2), None) for n in range(12)]
+    found = made(measured=Measurements({0: windows, 1: windows})).throughput
+    assert found is not None
+    assert statistics.median(value for value in found.values if value is not None) == usual
+
+
+def test_the_rates_of_a_rank_are_those_of_its_status() -> None:
+    windows = [Window(1000.0 + n, 1.0, n % 2, None) for n in range(12)]
+    ranks = [(dict(FAILED, throughput={"steps_per_s": 41.6}), "")]
+    snapshot = read_snapshot(*account(ranks), "node1")
+    grid = report_page(RECORD, snapshot, diagnose(snapshot), {}, Measurements({0: windows})).grid
+    assert grid is not None
+    assert [row.throughput and row.throughput.steps_per_s for row in grid.rows] == [41.6]
+
+
+@pytest.mark.parametrize(
+    ("flavor", "shown"), [("none", "ipexctl itself"), ("openmpi", "Open MPI"), ("srun", "Slurm's srun"), ("new", "new")]
+)
+def test_what_ran_has_what_started_the_ranks_and_nothing_that_only_suits_the_hosts(flavor: str, shown: str) -> None:
+    facts = {fact.label: fact.value for fact in made({"flavor": flavor, "dtype_hint": "bfloat16"}).facts}
+    assert facts["Started by"] == shown
+    assert not {"MPI", "Data type"} & facts.keys()
 
 
 def test_a_script_without_steps_has_no_throughput() -> None:
