@@ -1,7 +1,7 @@
 """The loss that a script prints, with the time at which node0 received each line, from the copy of a run.
 
-`find_losses` is pure; `read_losses` reads the output of rank 0, which prints the loss in nearly all scripts. A loss of
-an evaluation is another curve and does not count. Output that is too long is read from its beginning.
+`find_losses` is pure, and finds what the live view does; `read_losses` reads the output of rank 0, which prints the
+loss in nearly all scripts. Output that is too long is read from its beginning.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.node.common.frames import SUFFIXES
 from ipexctl.node.run.output_times import TimesReader
 from ipexctl.text import without_colors
+from ipexctl.ui.run.figures import training_loss
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -23,25 +24,14 @@ if TYPE_CHECKING:
 MAX_BYTES: Final = 32 << 20
 MAX_LOSSES: Final = 100_000
 _MAX_LINE: Final = 2000
-_LOSS: Final = re.compile(
-    r"(?:^|(?<![A-Za-z0-9_./-]))(?:train(?:ing)?[_ /])?loss['\"]?\s{0,4}[:=]?\s{0,4}"
-    r"(?P<value>[+-]?(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})(?:e[+-]?\d{1,3})?)(?![\w.%])",
-    re.IGNORECASE,
-)
-"""`loss: 0.25`, `loss=0.25`, `'loss': 0.25`, `train_loss 2.5e-1`."""
-_EVALUATION: Final = re.compile(r"\b(?:eval|val|valid|validation|test)(?:ing|uation)?\b", re.IGNORECASE)
 
 
 def find_losses(lines: Iterable[tuple[float, str]]) -> tuple[tuple[float, float], ...]:
     """Time and value of each line with a loss."""
     found: list[tuple[float, float]] = []
     for at, line in lines:
-        text = without_colors(line[:_MAX_LINE])
-        match = _LOSS.search(text)
-        if match is None or _EVALUATION.search(text[: match.start()]):
-            continue
-        value = float(match["value"])
-        if math.isfinite(value) and len(found) < MAX_LOSSES:
+        value = training_loss(without_colors(line[:_MAX_LINE]))
+        if value is not None and math.isfinite(value) and len(found) < MAX_LOSSES:
             found.append((at, value))
     return tuple(found)
 

@@ -215,6 +215,8 @@ class EventsView:
             for text in lines.newest:
                 self._figures.read_line(lines.rank, without_colors(text))
             lines.newest.clear()
+            if bar := lines.prefixed.unfinished.decode(errors="replace"):
+                self._figures.read_line(lines.rank, without_colors(bar), unfinished=True)
 
     def _on_status(self, status: RunStatus) -> None:
         self._shown = status

@@ -1,7 +1,8 @@
 """Reads loss, step, epoch and speed from a script's output, and draws a small loss curve. Pure.
 
-In come lines of ranks as text; out come the last values, and a curve in bounded memory. The rule: the lowest rank that
-prints a loss is believed, and a loss of validation is none of training.
+In come lines of ranks as text; out come the last values, and a curve in bounded memory. The rules: the lowest rank that
+prints a loss is believed; a loss of validation is none of training; steps are those of the bar that moved last before a
+loss was printed, as there are bars of evaluations, downloads and saved files, too.
 """
 
 from __future__ import annotations
@@ -14,16 +15,27 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_NUMBER: Final = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
-_LOSS: Final = re.compile(rf"(?:\b(\w+)[ _/.-])?(?<![a-z])loss\b['\"]?\s*[=:(]?\s*({_NUMBER}|[-+]?(?:nan|inf)\b)", re.I)
+_NUMBER: Final = r"[-+]?(?:\d{1,20}\.?\d{0,20}|\.\d{1,20})(?:e[-+]?\d{1,3})?"
+_IS: Final = r"['\"]?\s{0,4}[=:#\[(]?\s{0,4}['\"]?"
+"""Between a name and its number, which transformers prints as a text: `'loss': '2.068'`."""
+_LOSS: Final = re.compile(
+    rf"(?:\b(\w+)[ _/.:|-]{{1,3}})?(?<![a-z])loss\b{_IS}({_NUMBER}|[-+]?(?:nan|inf))(?![\w%]|\.\d)", re.I
+)
 _NOT_TRAINING: Final = frozenset({"eval", "val", "valid", "validation", "test", "dev", "best", "min", "avg"})
+_END: Final = "train_runtime"
+"""In the last line of transformers, whose `train_loss` is the mean of the training."""
 _STEP: Final = re.compile(
-    r"\b(?:step|iter|iteration|batch)s?\b['\"]?\s*[=:#\[(]?\s*(\d{1,12})(?:\s*(?:/|of)\s*(\d{1,12}))?", re.I
+    rf"\b(?:step|iter|iteration|batch)s?\b{_IS}(\d{{1,12}})(?:\s{{0,4}}(?:/|of)\s{{0,4}}(\d{{1,12}}))?", re.I
 )
-_EPOCH: Final = re.compile(
-    r"\bepochs?\b['\"]?\s*[=:#\[(]?\s*(\d{1,9}(?:\.\d+)?)(?:\s*(?:/|of)\s*(\d{1,9}(?:\.\d+)?))?", re.I
+_OF: Final = r"\d{1,9}(?:\.\d{1,20})?"
+_EPOCH: Final = re.compile(rf"\bepochs?\b{_IS}({_OF})(?:\s{{0,4}}(?:/|of)\s{{0,4}}({_OF}))?", re.I)
+_BAR: Final = re.compile(r"\d%\|[^|]*\|\s{0,4}(\d{1,12})/(\d{1,12})\s{0,4}\[")
+_ASIDE: Final = re.compile(
+    r"\b(?:writing|saving|loading|downloading|uploading|fetching|generating|materializing|tokenizing|running|map|filter"
+    r"|eval\w*|valid\w*|test\w*|predict\w*)\b",
+    re.I,
 )
-_BAR: Final = re.compile(r"\d%\|.*\|\s*(\d{1,12})/(\d{1,12})\s*\[")
+"""Names of bars that count no steps of the training."""
 _SPEED: Final = re.compile(
     rf"\b({_NUMBER})\s*((?:it|step|batch|sample|img|image|token|tok|example|seq)(?:e?s)?/s(?:ec)?|s/it)\b", re.I
 )
@@ -77,6 +89,10 @@ class Figures:
         self._loss_from: int | None = None
         self._progress_from: int | None = None
         self._step_in_words = False
+        self._bar: int | None = None
+        """The total of the training's bar, once a loss was printed."""
+        self._next_bar = 0
+        """The total of that bar if it moved since the last loss, else the largest of bars not at their end, or 0."""
 
     def read_line(self, rank: int, line: str, *, unfinished: bool = False, count: int = 1) -> None:
         """Read one line, which stands for `count` lines with a loss.
@@ -85,8 +101,7 @@ class Figures:
         """
         if (self._loss_from is not None and rank > self._loss_from) or not _HINTS.search(line):
             return
-        losses = (found for found in _LOSS.finditer(line) if (found[1] or "").lower() not in _NOT_TRAINING)
-        loss = next((float(found[2]) for found in losses), None)
+        loss = training_loss(line)
         if loss is not None and not (unfinished and loss == self.loss):
             if rank != self._loss_from:
                 self._loss_from, self.curve = rank, Curve()
@@ -94,12 +109,26 @@ class Figures:
         if loss is not None:
             self.loss = loss
         if self._progress_from is None or rank <= self._progress_from:
-            self._read_progress(rank, line)
+            self._read_progress(rank, line, has_loss=loss is not None)
 
-    def _read_progress(self, rank: int, line: str) -> None:
+    def _read_progress(self, rank: int, line: str, *, has_loss: bool) -> None:
         bar, step_text, epoch, speed = (pattern.search(line) for pattern in (_BAR, _STEP, _EPOCH, _SPEED))
+        if bar and not has_loss and _ASIDE.search(line, 0, bar.start()):
+            return
         if (bar or step_text or epoch or speed) and rank != self._progress_from:
             self._progress_from, self._step_in_words = rank, False
+            self._bar, self._next_bar = None, 0
+        done, total = (int(bar[1]), int(bar[2])) if bar else (0, 0)
+        if bar and (has_loss or total == self._bar):
+            self._next_bar = total
+        elif done < total and self._next_bar != self._bar:
+            self._next_bar = max(self._next_bar, total)
+        elif bar and self._next_bar == total:
+            self._next_bar = 0
+        if has_loss and self._next_bar:
+            self._bar, self._next_bar = self._next_bar, 0
+        if bar and self._bar not in (None, total):
+            return
         # In a script that prints steps in words, the bars can be about something else: an epoch, a download.
         self._step_in_words = self._step_in_words or bool(step_text and step_text[2] and not bar)
         step = step_text if self._step_in_words and not bar else None if self._step_in_words else bar or step_text
@@ -109,6 +138,14 @@ class Figures:
             self.epoch = epoch[1], epoch[2]
         if speed:
             self.speed = f"{speed[1]} {speed[2]}"
+
+
+def training_loss(line: str) -> float | None:
+    """The first loss of the training in a line, which may be infinite or NaN."""
+    if "loss" not in line.lower() or _END in line:
+        return None
+    losses = (found for found in _LOSS.finditer(line) if (found[1] or "").lower() not in _NOT_TRAINING)
+    return next((float(found[2]) for found in losses), None)
 
 
 def sparkline(points: Sequence[float], width: int, *, unicode: bool = True) -> str:

@@ -49,6 +49,11 @@ class PrefixedLines:
             return self.prefix + complete.replace(b"\n", b"\n" + self.prefix) + b"\n"
         return self._feed_slowly(data)
 
+    @property
+    def unfinished(self) -> bytes:
+        """The last state of the line that has no end yet."""
+        return last_state(b"".join(self._buffered)[-_LONGEST_VIEWED:])
+
     def flush(self) -> bytes:
         """The buffered rest of a line that has no end."""
         line = b"".join(self._buffered)

@@ -73,6 +73,12 @@ def test_events_have_these_fields(capfd: Captured) -> None:
     assert (events[-1]["id"], events[-1]["state"], events[-1]["exit_code"]) == ("r7", "failed", 5)
 
 
+def test_figures_have_the_step_of_a_bar_that_has_no_end_yet(capfd: Captured) -> None:
+    bar = Chunk(0, "stderr", b"  3%|#   | 90/3000 [00:01<00:40, 9it/s]\r  4%|#   | 120/3000 [00:02<00:40, 9it/s]")
+    (figures,) = (event for event in shown(capfd, bar, RUNNING) if event["kind"] == "figures")
+    assert (figures["step"], figures["steps"]) == (120, 3000)
+
+
 def test_words_of_ipexctl_are_on_stderr_too(capfd: Captured) -> None:
     view = EventsView(Cancel())
     view.record = RECORD

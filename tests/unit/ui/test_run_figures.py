@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 from hypothesis import given
@@ -16,7 +17,11 @@ from ipexctl.ui.run.figures import Curve, Figures, sparkline
     [
         ("epoch 1 step 3/10 loss=0.123", 0.123, (3, 10), ("1", None), ""),
         ("{'loss': 0.5234, 'grad_norm': 1.2, 'epoch': 0.53}", 0.5234, None, ("0.53", None), ""),
-        ("{'loss': '0.5', 'epoch': 1}", None, None, ("1", None), ""),
+        ("{'loss': '2.068', 'grad_norm': '0.58', 'epoch': '0.0128'}", 2.068, None, ("0.0128", None), ""),
+        ("{'train_runtime': '18.3', 'train_loss': '1.383', 'epoch': '3'}", None, None, ("3", None), ""),
+        ("{'eval_loss': '1.4', 'epoch': '1'}", None, None, ("1", None), ""),
+        ("Writing model shards: 100%|###| 1/1 [00:00<00:00, 61.45it/s]", None, None, None, ""),
+        ("Epoch 3 training: 10%|#  | 10/100 [00:00<00:09, 9.8it/s]", None, (10, 100), ("3", None), "9.8 it/s"),
         (" 24%|##  | 120/500 [00:12<00:40,  9.80it/s, loss=1e-3]", 0.001, (120, 500), None, "9.80 it/s"),
         ("Epoch [2/5], Step [100/600], Loss: 0.2345", 0.2345, (100, 600), ("2", "5"), ""),
         ("val loss 0.3 train_loss=0.1", 0.1, None, None, ""),
@@ -90,3 +95,31 @@ def test_step_count_of_the_script_overrides_the_progress_bar() -> None:
     figures.read_line(0, "step 60/300 loss 1.84")
     figures.read_line(0, "epoch 1:  61%|#####     | 61/100 [00:05<00:05, 10.00it/s]", unfinished=True)
     assert figures.step == (60, 300)
+
+
+def test_steps_are_those_of_the_bar_that_moves_while_losses_are_printed() -> None:
+    """As a Trainer prints them, with an evaluation and a checkpoint at every hundredth step."""
+    figures = Figures()
+    figures.read_line(0, "100%|####| 5000/5000 [00:01<00:00, 900it/s]")
+    for step in range(100, 3001, 100):
+        figures.read_line(0, f" 10%|#   | {step}/3000 [00:10<00:20, 98.0it/s]", unfinished=True)
+        figures.read_line(0, f"{{'loss': '{2000 / step:.4g}', 'epoch': '0.1'}}")
+        assert figures.step == (step, 3000)
+        for line in (
+            "100%|####| 10/10 [00:00<00:00, 40it/s]",
+            "Writing model shards: 100%|##| 1/1 [00:00<00:00, 61it/s]",
+        ):
+            figures.read_line(0, line)
+        assert (figures.step, figures.speed) == ((step, 3000), "98.0 it/s")
+    for text in ("100%|###| 3000/3000 [00:30<00:00, 98.0it/s]", "10%|#  | 1/10 [00:00<00:00, 40it/s]", "loss 0.5"):
+        figures.read_line(0, text)  # the bar of the evaluation came before the loss, which is on another stream
+    figures.read_line(0, "100%|####| 10/10 [00:00<00:00, 40it/s]")
+    assert figures.step == (3000, 3000)
+    assert len(figures.curve.points) == 31
+
+
+def test_a_hostile_line_takes_no_time() -> None:
+    begun = time.process_time()
+    for text in ("loss ", "loss" + " " * 500, "step 1/", "a_", "9%|", "9%|" + "|" * 50 + "1/", "epoch"):
+        Figures().read_line(0, (text * 4000)[:4000])
+    assert time.process_time() - begun < 1.0

@@ -17,6 +17,8 @@ from ipexctl.node.run.output_times import TimesWriter
         ("loss: 0.25", 0.25),
         ("epoch 3 loss=2.5e-1 lr=1e-4", 0.25),
         ("{'loss': 2.1034, 'grad_norm': 3.1, 'epoch': 0.1}", 2.1034),
+        ("{'loss': '2.068', 'grad_norm': '0.58', 'epoch': '0.0128'}", 2.068),
+        ("{'train_runtime': '18.32', 'train_loss': '1.383', 'epoch': '0.024'}", None),
         ("step 10 | train_loss 4", 4.0),
         ("Training loss: .5", 0.5),
         ("\x1b[32mLoss\x1b[0m: 1.5", 1.5),
