@@ -32,7 +32,7 @@ class Declaration(NamedTuple):
     help: str
     """Its help; `{default}` stands for the default."""
     panel: str = ""
-    """The group of options in `ipexctl run --help`."""
+    """The group of options in `ipexctl run --help-all`."""
     least: float | None = None
     most: float | None = None
     kind: str = ""

@@ -90,6 +90,7 @@ _NO_DEFAULTS: Final = {
     "events": "type --events in the calls that need it",
     "inventory": "use hostfile",
     "resume_run": "type --resume RUN in the calls that need it",
+    "help_all": "type --help-all in a call of ipexctl run",
     "config": "type --config FILE in the calls that need it",
     CLUSTER: "choose a cluster by -c NAME or $IPEXCTL_CLUSTER; hosts at the top of the file need none",
 }
@@ -165,7 +166,7 @@ def _apply(command: TyperCommand, ctx: typer.Context, args: list[str]) -> None:
     if spec is None or (not args and command.no_args_is_help):
         return
     given: dict[str, Any] = command.make_parser(ctx).parse_args(args=list(args))[0]
-    if given.get("help"):
+    if given.get("help") or given.get("help_all"):
         return
     if ctx.find_root().params.get("no_config"):
         ctx.meta[_FILES] = ()

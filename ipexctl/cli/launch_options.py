@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from ipexctl.cli.defaults import ConfiguredCommand
-from ipexctl.cli.options import Home, Output, Targets, argument, is_on_command_line, option
+from ipexctl.cli.options import Home, Output, Targets, argument, flag, is_on_command_line, option
 from ipexctl.errors import UserError
 from ipexctl.file_reader import SCRIPT, read_regular
 from ipexctl.option_declaration import declared, values_of
@@ -29,7 +29,7 @@ from ipexctl.spec import RankOptions, RunOptions, StartOptions
 from ipexctl.text import expanded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from ipexctl.call_options import CallOptions
     from ipexctl.cli.interrupt import Interrupt
@@ -57,6 +57,7 @@ _OTHER_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
         "forks", "user", "port", "identity", "ssh_config", "known_hosts", "host_keys", "connect_timeout", "timeout",
         "transport",
     ),
+    "Other": ("help_all",),
 }  # fmt: skip
 _DECLARED: Final = declared(RankOptions) | declared(StartOptions) | declared(RunOptions)
 PANELS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -64,6 +65,7 @@ PANELS: Final[Mapping[str, tuple[str, ...]]] = {
     for panel, others in _OTHER_OPTIONS.items()
 }
 """The groups of options in the help of commands that plan a launch; declared options name theirs."""
+_SHORT: Final = "ipexctl.short_help"
 
 _SAME_MEANING: Final = {
     "--nproc-per-node": "--ppn",
@@ -79,16 +81,31 @@ _NODE_COUNTS: Final = ("--nnodes", "--num-machines", "--num_machines")
 class ScriptCommand(ConfiguredCommand):
     """A command whose arguments after SCRIPT or `-m NAME` belong to the script."""
 
+    most_used: Collection[str] = ()
+    """The options of --help; empty for all of them."""
+
+    def get_help(self, ctx: Any) -> str:
+        ctx.meta[_SHORT] = self.most_used
+        return super().get_help(ctx)
+
+    def get_full_help(self, ctx: Any) -> str:
+        ctx.meta[_SHORT] = ()
+        return super().get_help(ctx)
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options by group; plain text, as rich would take most of the start-up time."""
         records = {param.name: record for param in self.get_params(ctx) if (record := param.get_help_record(ctx))}
         grouped = {name for names in PANELS.values() for name in names}
-        others = [record for name, record in records.items() if name not in grouped]
-        panels = {panel: [records[name] for name in names if name in records] for panel, names in PANELS.items()}
-        for panel, rows in {**panels, "Other": others}.items():
+        panels = {**PANELS, "Other": (*PANELS["Other"], *(name for name in records if name not in grouped))}
+        shown = ctx.meta.get(_SHORT)
+        for panel, names in panels.items():
+            rows = [records[name] for name in names if name in records and (not shown or name in shown)]
             if rows:
                 with formatter.section(panel):
                     formatter.write_dl(rows)
+        if shown:
+            formatter.write_paragraph()
+            formatter.write_text(f"Every option: {ctx.command_path} --help-all")
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         options, words = self.split(args)
@@ -114,6 +131,16 @@ class ScriptCommand(ConfiguredCommand):
             if has_module(options):
                 break
         return options, args[index:]
+
+
+def _show_all(ctx: typer.Context, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        assert isinstance(ctx.command, ScriptCommand)
+        typer.echo(ctx.command.get_full_help(ctx))
+        raise typer.Exit
+
+
+HELP_ALL: Final = flag("--help-all", "Show every option and exit.", is_eager=True, callback=_show_all)
 
 
 def has_module(options: Sequence[tuple[str, ...]]) -> bool:

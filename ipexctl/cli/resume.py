@@ -42,6 +42,15 @@ Words: TypeAlias = "tuple[str, ...]"
 class ResumingCommand(ScriptCommand):
     """`run`, which keeps its words for --resume, and takes those of a run with it."""
 
+    most_used = frozenset(
+        (
+            *("words", "module", "resume_run", "dry_run", "hostfile", "hosts", "limit"),
+            *("env", "python", "install", "packages", "requirements", "export", "n", "ppn", "omp", "backend", "iface"),
+            *("include", "data", "verbose", "detach", "report", "time_limit", "max_restarts", "checkpoint"),
+            *("help", "help_all"),
+        )
+    )
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         options, words = self.split(args)
         names = {
@@ -50,7 +59,7 @@ class ResumingCommand(ScriptCommand):
         named = [(_name_of(option, names), option) for option in options]
         given = frozenset(name for name, _ in named)
         record = None
-        if "resume_run" in given and "help" not in given and not ctx.resilient_parsing:
+        if "resume_run" in given and not given & {"help", "help_all"} and not ctx.resilient_parsing:
             from ipexctl.run.registry import RunRegistry  # few calls need it
 
             run = next(option[-1] for name, option in reversed(named) if name == "resume_run")

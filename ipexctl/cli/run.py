@@ -23,7 +23,7 @@ import typer
 
 from ipexctl.api.run import Followed, FollowedRun, RunWatcher
 from ipexctl.api.run import run as run_call
-from ipexctl.cli.launch_options import LaunchLine, read_launch_call, refuse_plan
+from ipexctl.cli.launch_options import HELP_ALL, LaunchLine, read_launch_call, refuse_plan
 from ipexctl.cli.options import PACKAGES, REQUIREMENTS, SUMMARY, Output, PlanOutput, ViewOptions, command, flag, option
 from ipexctl.cli.resume import RESUME, ResumingCommand, on_hosts_left
 from ipexctl.cli.summary_file import check_summary, write_summary, write_summary_of_run
@@ -80,6 +80,7 @@ def run_command(
     notify: str = option(
         "--notify CMD", "Line for sh to run once at the end of the run, with the outcome as JSON on stdin.", ""
     ),
+    help_all: bool = HELP_ALL,
     line: RunLine,
 ) -> None:
     """Run a script on all hosts, one process per rank.
@@ -91,6 +92,7 @@ def run_command(
     \b
     Example: ipexctl run --hosts 'node[1-4]' --ppn 2 train.py --epochs 3
     """
+    del help_all
     output = line.output
     outcome = ctx.with_resource(_noting_failed_call(line, summary, needs_note=not dry_run))
     install = install or bool(packages or requirements)

@@ -162,7 +162,7 @@ class _Reader:
         name = dashed.lstrip("-").replace("-", "_")
         if name not in row.options:
             known = [f"--{key.replace('_', '-')}" for key in row.options if len(key) > 1]
-            own = "leave it out, and type ipexctl's own in front of the line, from the list of ipexctl run --help"
+            own = "leave it out, and type ipexctl's own in front of the line, from the list of ipexctl run --help-all"
             fix = did_you_mean(f"--{name.replace('_', '-')}", known, own, cutoff=0.8)
             raise self._wrong(at, f"{row.name} {quoted(dashed)} is not taken over", fix)
         target, has_value = row.options[name]

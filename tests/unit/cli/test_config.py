@@ -100,7 +100,7 @@ HARMLESS = frozenset(
     }
 )
 """Parameters that a project's file may set: they run no program, send and write no file, and weaken no check."""
-NO_DEFAULTS = {"events", "json", "inventory", "cluster", "config"}
+NO_DEFAULTS = {"events", "json", "inventory", "cluster", "config", "help_all"}
 
 
 @pytest.fixture

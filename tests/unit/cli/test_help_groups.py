@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from typing import Any
 
 import pytest
 
+from forked_calls import forked_call
 from ipexctl.cli.app import commands, groups, load_command
 from ipexctl.cli.launch_options import PANELS, ScriptCommand
 from ipexctl.errors import UserError
@@ -31,9 +33,26 @@ def test_each_option_of_run_and_submit_is_in_one_panel() -> None:
 
 @pytest.mark.parametrize("command", [RUN, SUBMIT, *PLANNERS], ids=lambda command: command.name)
 def test_the_help_has_every_option(command: Any) -> None:
-    text = command.get_help(command.make_context("x", ["--", "train.py"]))
+    text = command.get_full_help(command.make_context("x", ["--", "train.py"]))
     options = [option for param in command.params if param.name != "words" for option in param.opts]
     assert [option for option in options if option not in text] == []
+
+
+def test_the_help_of_run_has_the_options_that_most_need_and_names_the_rest() -> None:
+    context = RUN.make_context("ipexctl run", ["--", "train.py"])
+    text, full = RUN.get_help(context), RUN.get_full_help(context)
+    shown = [param.name for param in RUN.get_params(context) if max(param.opts, key=len) in text]
+    assert {*shown} == RUN.most_used - {"words"}
+    assert 20 <= len(shown) <= 30
+    assert text.splitlines()[-1].endswith("ipexctl run --help-all")
+    assert len(text.splitlines()) < 80 < len(full.splitlines())
+
+
+@pytest.mark.parametrize("arguments", [["--help-all"], ["--ppn", "0", "--help-all", "--config", "missing.toml"]])
+def test_help_all_shows_every_option_and_starts_nothing(arguments: list[str]) -> None:
+    done = forked_call("run", *arguments, cwd=None, env=os.environ)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--host-keys" in done.stdout
 
 
 @pytest.mark.parametrize("name", ["why", "dump", "run", "install", "lab"])

@@ -186,7 +186,7 @@ def test_run_module_has_the_options_of_the_run_command() -> None:
         "metric",
     }
     other = {"words", "install", "stack", "torch", "packages", "requirements", "no_requirements", "export"}
-    other |= {"env_file", "accelerate_config", "notify", "resume_run"}
+    other |= {"env_file", "accelerate_config", "notify", "resume_run", "help_all"}
     options = MODULES["run"].options
     assert params.keys() - of_call - other == (options.keys() & params.keys()) - {"home"}
     for name in options.keys() & params.keys():
