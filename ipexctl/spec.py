@@ -55,6 +55,12 @@ class RankOptions:
         least=1,
         most=_MOST_RANKS,
     )
+    oversubscribe: bool = declare(
+        "--oversubscribe",
+        "Allow more ranks than a host has cores or memory for.",
+        False,
+        panel=_RANKS,
+    )
     bind: Bind = declare("--bind", "Binding of ranks to cores (default: {default}).", "auto", panel=_RANKS)
     omp: int | None = declare(
         "--omp N",
@@ -257,6 +263,7 @@ if TYPE_CHECKING:
 
         n: int | None
         ppn: int | None
+        oversubscribe: bool
         bind: Bind
         omp: int | None
         ccl_workers: int | None

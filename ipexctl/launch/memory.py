@@ -1,8 +1,9 @@
-"""Notes on ranks that may not fit into the memory of their hosts. Pure.
+"""Refuses or notes ranks that may not fit into the memory of their hosts. Pure.
 
 In come the free memory of each host and what a rank takes: as in an earlier run of this script, else what Python with
-torch takes before there is a model. The rule: a note, never a refusal, because a model of another size or a smaller
-batch takes something else.
+torch takes before there is a model. Refused, unless --oversubscribe allows it: scripts that torch alone leaves no
+memory, and more ranks on a host than the earlier run had, if by its figure they do not fit. All else is a note, because
+a model of another size or a smaller batch takes something else.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
+from ipexctl.refusal import Refusal
 from ipexctl.text import counted, readable
 
 if TYPE_CHECKING:
@@ -30,6 +32,30 @@ class EarlierMemory:
 
     size: int
     run: str
+    ppn: int = 0
+    """The most ranks that it had on a host."""
+
+
+def refusal(context: LaunchContext) -> Refusal | None:
+    """Why the ranks can't have the memory that is known to be the least; of the first host."""
+    earlier, spec = context.request.earlier_memory, context.request.spec
+    for node in context.nodes:
+        free = _free(node.facts.memory)
+        if free is None or node.count == 1 or spec.oversubscribe:
+            continue
+        if earlier is not None:
+            size, whence = (earlier.size, f"as in run {earlier.run}") if node.count > earlier.ppn else (0, "")
+        else:
+            size, whence = (0, "") if spec.kind == "command" else (TORCH_START, "for Python with torch alone")
+        if node.count * size > free:
+            return Refusal(
+                f"{node.count} ranks would take {readable(node.count * size)} of memory on {node.name}, "
+                f"{readable(size)} each {whence}, and {readable(free)} are free",
+                f"--ppn {max(1, free // size)}, or a host with more memory; --oversubscribe starts them anyway",
+                (node.name,),
+                exit_code=2,
+            )
+    return None
 
 
 def notes(context: LaunchContext) -> Iterator[str]:

@@ -9,13 +9,11 @@ should know about the plan is in `notes`.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from ipexctl.facts.cpu import CpuList
-from ipexctl.hosts.nodeset import fold
-from ipexctl.launch import allreduce, comm_env, hub, mpi_commands, python_env, threads
+from ipexctl.launch import allreduce, comm_env, hub, memory, mpi_commands, python_env, threads
 from ipexctl.launch.binding import bind
 from ipexctl.launch.context import LaunchContext, NodeLayout
 from ipexctl.launch.mpi import find_launcher
@@ -31,8 +29,8 @@ from ipexctl.launch.overrides import (
     worker_count,
 )
 from ipexctl.launch.plan import HostPlan, LauncherChoice, LaunchPlan, RankPlan, Setting
-from ipexctl.launch.rank_distribution import distribute_ranks
-from ipexctl.launch.topology import cores_of, default_ranks, dtype
+from ipexctl.launch.rank_distribution import ranks_on
+from ipexctl.launch.topology import cores_of, dtype
 from ipexctl.option_declaration import values_for_wrapper
 from ipexctl.refusal import Refusal
 from ipexctl.starters.choice import rank_starter_of
@@ -43,29 +41,14 @@ if TYPE_CHECKING:
     from ipexctl.launch.request import LaunchRequest
 
 
-MAX_RANKS_PER_CORE: Final = 64
-"""Beyond it starting the ranks alone can stop a host from answering."""
-
-
 def plan_launch(request: LaunchRequest) -> LaunchPlan | Refusal:
     if (refusal := check_addresses(request)) is not None:
         return refusal
     spec = request.spec
-    default = min(default_ranks(request.facts[host.name].cpu) for host in request.hosts)
-    distribution = distribute_ranks(request.hosts, spec.n, spec.ppn, default)
+    distribution = ranks_on(request.hosts, request.facts, spec)
     if isinstance(distribution, Refusal):
         return distribution
-    distribution = replace(distribution, why=spec.sources.get("ranks", distribution.why))
     counts = {host.name: count for host, count in zip(request.hosts, distribution.counts, strict=True) if count}
-    cores = {name: cores_of(request.facts[name].cpu).count for name in counts}
-    crowded = tuple(name for name, count in counts.items() if count > MAX_RANKS_PER_CORE * cores[name])
-    if crowded:
-        most = min(cores[name] for name in crowded)
-        return Refusal(
-            f"more than {MAX_RANKS_PER_CORE} ranks for each core of {fold(crowded)} would only wait for one another",
-            f"--ppn {most} gives each rank a core",
-            crowded,
-        )
     world_size = sum(counts.values())
     cores_per_rank = min(cores_of(request.facts[name].cpu).count // count for name, count in counts.items())
     choice = choose_backend(request, len(counts), world_size, cores_per_rank)
@@ -84,7 +67,7 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | Refusal:
     context = LaunchContext(
         request, nodes, backend, backend_reason, launcher.flavor, workers, wanted, by_mpi, adding, wire
     )
-    if (refusal := _check_names(context) or hub.refusal(context)) is not None:
+    if (refusal := _check_names(context) or memory.refusal(context) or hub.refusal(context)) is not None:
         return refusal
     hosts = tuple(_host_plan(context, node) for node in nodes)
     own_address = "127.0.0.1" if context.alone else nodes[0].address

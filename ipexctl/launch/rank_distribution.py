@@ -1,19 +1,29 @@
-"""The number of ranks of each host: from slots, -n and --ppn, else one per NUMA node of the smallest host. Pure."""
+"""The number of ranks of each host: from slots, -n and --ppn, else one per NUMA node of the smallest host. Pure.
+
+The rule: no host gets more ranks than it has cores, also by its slots, unless --oversubscribe allows it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.binding import level
+from ipexctl.launch.topology import cores_of, default_ranks
 from ipexctl.refusal import Refusal
 from ipexctl.text import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from ipexctl.facts.facts import Facts
     from ipexctl.hosts.host import Host
+    from ipexctl.spec import RunSpec
+
+MAX_RANKS_PER_CORE: Final = 64
+"""Beyond it starting the ranks alone can stop a host from answering, so --oversubscribe does not allow it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +35,35 @@ class RankDistribution:
     notes: tuple[str, ...] = ()
     by_default: bool = False
     """Whether neither the call nor a slot of a host decides the number of ranks."""
+
+
+def ranks_on(hosts: Sequence[Host], facts: Mapping[str, Facts], spec: RunSpec) -> RankDistribution | Refusal:
+    """The ranks of each host, if their cores are enough. Hosts whose cores are not known have enough."""
+    cpus = {host.name: facts[host.name].cpu for host in hosts}
+    found = distribute_ranks(hosts, spec.n, spec.ppn, min(map(default_ranks, cpus.values())))
+    if isinstance(found, Refusal):
+        return found
+    crowded = defaultdict[tuple[int, int], list[str]](list)
+    for host, count in zip(hosts, found.counts, strict=True):
+        cores = cores_of(cpus[host.name])
+        is_known = bool(cores.cores) or cpus[host.name].allowed is not None
+        if is_known and count > cores.count * (MAX_RANKS_PER_CORE if spec.oversubscribe else 1):
+            crowded[count, cores.count].append(host.name)
+    if not crowded:
+        return replace(found, why=spec.sources.get("ranks", found.why))
+    shares = ", ".join(
+        f"{ranks} ranks on {counted(cores, 'core')} ({fold(names)})" for (ranks, cores), names in crowded.items()
+    )
+    typed = spec.sources.get("ranks", "" if spec.n is None else f"-n {spec.n}")
+    fewer = (
+        f"--ppn {min(cores for _, cores in crowded)}{f' in place of {typed}' if typed else ''} gives each rank a core"
+    )
+    return Refusal(
+        f"more {f'than {MAX_RANKS_PER_CORE} ranks a core' if spec.oversubscribe else 'ranks than cores'}: {shares}",
+        fewer if spec.oversubscribe else f"{fewer}; --oversubscribe lets them share",
+        tuple(name for names in crowded.values() for name in names),
+        exit_code=2,
+    )
 
 
 def distribute_ranks(hosts: Sequence[Host], n: int | None, ppn: int | None, default: int) -> RankDistribution | Refusal:

@@ -7,6 +7,7 @@ damaged is left out.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -113,5 +114,5 @@ def earlier_memory(project: Path, script: str) -> EarlierMemory | None:
         ranks = read_copied_windows(registry.directory / record.id).ranks.values()
         sizes = [rates.rss for rank in ranks for rates in rank.windows if rates is not None and rates.rss]
         if sizes:
-            return EarlierMemory(int(max(sizes)), record.id)
+            return EarlierMemory(int(max(sizes)), record.id, max(Counter(record.ranks).values(), default=0))
     return None

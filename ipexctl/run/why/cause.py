@@ -229,13 +229,20 @@ def _peer_that_ended(snapshot: RunSnapshot, first: Failure) -> Cause | None:
 
 _OF_SLOW_RANKS: Final = ("run.no_way_back", "run.not_begun")
 """Causes whose texts are also printed if ranks do not get their turn in time."""
+_OF_WAITING: Final = ("run.no_way_back", "meet.nobody", "meet.timeout", "meet.too_few", "gloo.no_mesh", "peer.timeout")
+"""Causes whose texts a rank prints after it waited for a connection in vain."""
 
 
 def _too_many_ranks(snapshot: RunSnapshot, first: Failure | None) -> Cause | None:
-    """Needs ranks that did not answer in time, on a host with far more ranks than cores, and no other text."""
+    """Needs ranks that did not answer in time, or a rank that waited for a connection, on hosts of which one has far
+    more ranks than cores, and no other text."""
     context = snapshot.context
-    if first is None or first.kind not in ("lost", "not-begun") or _has_killed_wrapper(first):
+    if first is None or _has_killed_wrapper(first):
         return None
+    if first.kind not in ("lost", "not-begun"):
+        own = _own_text(snapshot, first)
+        if own is None or own.id not in _OF_WAITING:
+            return None
     of_mpirun = cause_of(context.mpirun, context, known_errors())
     if of_mpirun is not None and of_mpirun.is_good and of_mpirun.id not in _OF_SLOW_RANKS:
         return None

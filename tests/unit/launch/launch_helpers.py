@@ -121,7 +121,7 @@ def request(
     hub: Hub = NO_HUB,
     **options: Any,
 ) -> LaunchRequest:
-    """A launch request for node1, node2 … with these facts."""
+    """A launch request for node1, node2 … with these facts, which may have more ranks than cores."""
     numbers = range(1, len(machines) + 1)
 
     def at(values: Sequence[int | None], number: int) -> int | None:
@@ -133,7 +133,7 @@ def request(
     )
     addresses = {f"node{number}": f"10.1.0.{number}" for number in numbers}
     return LaunchRequest(
-        spec=RunSpec(kind, command, **options),
+        spec=RunSpec(kind, command, **{"oversubscribe": True, **options}),
         given=given,
         stated=stated,
         uses_accelerate=uses_accelerate,

@@ -15,6 +15,7 @@ from ipexctl.launch.plan import LaunchPlan
 from ipexctl.launch.planner import plan_launch
 from ipexctl.node.run.window_codec import RANK_WINDOWS, RankRates
 from ipexctl.node.run.window_file import WindowWriter
+from ipexctl.refusal import Refusal
 from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.run.windows import earlier_memory
 from message_data import missing
@@ -54,6 +55,35 @@ def test_what_a_rank_took_in_an_earlier_run_counts_for_more() -> None:
     assert notes(FREE, 100, EarlierMemory(200_000_000, "x")) == []
 
 
+@pytest.mark.parametrize(
+    ("memory", "ranks", "earlier", "kind", "fix"),
+    [
+        (FREE, 105, None, "script", "--ppn 99,"),
+        (FREE, 105, None, "command", None),
+        (FREE, 95, None, "script", None),
+        (FREE._replace(available=TORCH_START // 2), 1, None, "script", None),
+        (Memory(), 105, None, "script", None),
+        (FREE, 4, EarlierMemory(6 * GB, "train-1", 2), "command", "--ppn 3,"),
+        (FREE, 4, EarlierMemory(6 * GB, "train-1", 4), "script", None),  # these fitted
+        (FREE, 2, EarlierMemory(30 * GB, "train-1", 1), "script", "--ppn 1,"),
+        (FREE, 105, EarlierMemory(GB // 10, "train-1", 1), "script", None),
+    ],
+)
+def test_ranks_that_cannot_fit_are_refused(
+    memory: Memory, ranks: int, earlier: EarlierMemory | None, kind: str, fix: str | None
+) -> None:
+    wanted = replace(
+        request(machine(cpu(128), memory=memory), ppn=ranks, kind=kind, oversubscribe=False), earlier_memory=earlier
+    )
+    found = plan_launch(wanted)
+    assert isinstance(found, Refusal) == (fix is not None)
+    if isinstance(found, Refusal) and fix is not None:
+        assert (found.hosts, found.exit_code) == (("node1",), 2)
+        assert missing(f"{found.reason} {found.fix}", f"{ranks} ranks 22.0 GB {fix} --oversubscribe") == []
+        allowed = plan_launch(replace(wanted, spec=replace(wanted.spec, oversubscribe=True)))
+        assert isinstance(allowed, LaunchPlan)
+
+
 def test_the_newest_run_of_the_same_script_in_the_same_project_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,7 +93,10 @@ def test_the_newest_run_of_the_same_script_in_the_same_project_is_asked(
     def save(number: int, script: str, project: str, *sizes: float) -> str:
         run = f"train-1120-17421{number}-5c1e"
         host = Host("node1", "node1")
-        registry.save(RunRecord(run, host, "/h", "python3", script=script, started=number, project=project))
+        ranks = ("node1", "node2", "node1")
+        registry.save(
+            RunRecord(run, host, "/h", "python3", script=script, started=number, project=project, ranks=ranks)
+        )
         (registry.directory / run / "ranks").mkdir(parents=True)
         for rank, size in enumerate(sizes):
             path = registry.directory / run / "ranks" / f"{rank:04}.meter"
@@ -80,6 +113,6 @@ def test_the_newest_run_of_the_same_script_in_the_same_project_is_asked(
     save(4, "train.pyc", "/p", 9e9)
     found = earlier_memory(Path("/p"), "train.py")
     assert found is not None
-    assert found.run == meant
+    assert (found.run, found.ppn) == (meant, 2)
     assert found.size == pytest.approx(3 * GB, rel=0.01)
     assert earlier_memory(Path("/p"), "other.py") is None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from launch_helpers import counts, cpu, machine, plan, refusal
 
+from ipexctl.facts.cpu import Cpu, CpuList
 from ipexctl.hosts.host import Host
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.rank_distribution import RankDistribution, distribute_ranks
@@ -86,6 +89,39 @@ def test_excessive_ppn_is_refused() -> None:
     assert found.hosts == ("node1", "node2")
     assert found.fix.startswith("--ppn ")
     assert plan(machine(SMALL), ppn=64).world_size == 64
+
+
+@pytest.mark.parametrize(
+    ("options", "hosts", "words"),
+    [
+        ({"ppn": 16}, None, ""),
+        ({"ppn": 17}, ("node2",), "17 ranks on 16 cores (node2) --ppn 16 gives"),
+        ({"ppn": 65}, ("node1", "node2"), "65 ranks on 64 cores (node1), 65 ranks on 16 cores (node2) --ppn 16 gives"),
+        ({"n": 40}, ("node2",), "20 ranks on 16 cores --ppn 16 in place of -n 40 gives"),
+        ({"n": 40, "sources": {"ranks": "mpirun -n 40"}}, ("node2",), "--ppn 16 in place of mpirun -n 40 gives"),
+        ({"slots": (64, 20)}, ("node2",), "20 ranks on 16 cores --ppn 16 gives"),
+        ({"ppn": 17, "backend": "none"}, ("node2",), "17 ranks --ppn 16"),
+        ({"ppn": 17, "bind": "none"}, ("node2",), "17 ranks --ppn 16"),
+    ],
+)
+def test_more_ranks_than_cores_are_refused_unless_they_may_share(
+    options: dict[str, Any], hosts: tuple[str, ...] | None, words: str
+) -> None:
+    machines = machine(BIG, 1), machine(SMALL, 2)
+    if hosts is None:
+        assert plan(*machines, oversubscribe=False, **options).world_size == 32
+        return
+    found = refusal(*machines, oversubscribe=False, **options)
+    assert (found.hosts, found.exit_code) == (hosts, 2)
+    assert missing(f"{found.reason} {found.fix}", f"{words} --oversubscribe") == []
+    assert any("more ranks than cores" in note for note in plan(*machines, **options).notes)
+
+
+def test_the_cores_that_ranks_may_use_count_for_their_number() -> None:
+    for some, ppn in ((SMALL._replace(quota=1.5), 2), (SMALL._replace(affinity=CpuList.of(range(3))), 3)):
+        assert plan(machine(some), ppn=ppn, oversubscribe=False).world_size == ppn
+        assert refusal(machine(some), ppn=ppn + 1, oversubscribe=False).exit_code == 2
+    assert plan(machine(Cpu()), ppn=9, oversubscribe=False).world_size == 9  # not known
 
 
 def test_ranks_are_numbered_host_after_host() -> None:

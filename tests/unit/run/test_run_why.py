@@ -124,6 +124,13 @@ def test_the_advice_to_install_keeps_the_stack(text: str) -> None:
     assert "ipexctl install --stack torch --with " in cause.fix
 
 
+@pytest.mark.parametrize(("share", "cause"), [([64, 2], "run.too_many_ranks"), ([4, 2], "meet.timeout")])
+def test_a_rank_that_waits_for_a_connection_on_overloaded_hosts(share: list[int], cause: str) -> None:
+    text = "The client socket has timed out after 300000ms while trying to connect to (10.0.0.1, 29500)."
+    judgement = judged([(STOPPED, ""), (FAILED, text)], plan={"shares": {"node1": share, "node2": [1, 2]}})
+    assert cause_in(judgement).id == cause
+
+
 @pytest.mark.parametrize(
     ("kind", "reason", "mpirun", "wanted"),
     [

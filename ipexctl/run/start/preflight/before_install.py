@@ -6,10 +6,11 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.launch.rank_distribution import distribute_ranks
+from ipexctl.launch.rank_distribution import distribute_ranks, ranks_on
 from ipexctl.option_defaults import DEFAULT_ENV
 from ipexctl.refusal import Refusal
 from ipexctl.run.start.context import gather, has_environment
+from ipexctl.run.start.pool import first_hosts
 from ipexctl.run.start.preflight.connectivity import check_connectivity
 from ipexctl.run.start.preflight.imports import ScriptFile, check_imports, with_environment
 from ipexctl.run.start.request import StartError, StartFailure
@@ -53,6 +54,9 @@ def check_before_install(
     try:
         unsynced = project.executed_path(spec)
         context = gather(hosts, spec, pool, unsynced=unsynced, before_install=True, probed=probed)
+        distribution = ranks_on(first_hosts(hosts, spec), context.facts, spec)
+        if isinstance(distribution, Refusal):
+            return StartFailure.of_refusal(distribution)
         nodes = likely_nodes(hosts, spec)
         if context.env.python:
             logs_in = needs_logins(spec) and not context.starter.no_logins
