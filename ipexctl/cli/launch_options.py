@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 from dataclasses import dataclass, fields, replace
 from itertools import chain
@@ -250,6 +251,8 @@ def read_launch_call(ctx: typer.Context, line: LaunchLine, ranks: RankSet = EVER
         if pasted.hosts:
             targets = targets.without_defaults("hosts", "hostfile")
             targets = replace(targets, **{"hostfile": None, "hosts": None, **pasted.hosts})
+        if "limit" in pasted.values:
+            targets = replace(targets.without_defaults("limit"), limit=pasted.values["limit"].value)
     of_accelerate = Path(found.hostfile) if found and found.hostfile else None
     cwd = current_directory()
     root = find_root(Path(spec.script) if spec.kind == "script" else None, line.run.cwd, cwd)
@@ -306,13 +309,16 @@ def note_on_arguments(ctx: typer.Context, spec: RunSpec) -> str:
     kind, argv = spec.kind, spec.argv
     if kind != "script" or not Path(argv[0]).is_file():
         return ""
-    options = {name for param in ctx.command.params for name in param.opts if name.startswith("--")}
-    options.discard("--config")  # many scripts have one
+    options = {name for param in ctx.command.params for name in param.opts}
+    options -= {"--config", "-v", "-q"}  # many scripts have them
     arguments = [word for word in argv[1:] if word.partition("=")[0] in options]
     text = ""
     with contextlib.suppress(OSError):  # what plans the run says why it can't be read
         text = read_regular(argv[0], SCRIPT).decode(errors="replace") if arguments else ""
-    arguments = [word for word in arguments if word.partition("=")[0] not in text]
+    # A docstring may show a call of ipexctl, with its options.
+    own_text = "\n".join(line for line in text.splitlines() if "ipexctl run" not in line)
+    named = set(re.findall(r"(?<![\w-])--?[A-Za-z][\w-]*", own_text))
+    arguments = [word for word in arguments if word.partition("=")[0] not in named]
     if not arguments:
         return ""
     return f"{', '.join(arguments)} goes to {argv[0]}; options of {ctx.command.name} stand before the script"

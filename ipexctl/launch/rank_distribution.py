@@ -52,7 +52,8 @@ def ranks_on(hosts: Sequence[Host], facts: Mapping[str, Facts], spec: RunSpec) -
     if not crowded:
         return replace(found, why=spec.sources.get("ranks", found.why))
     shares = ", ".join(
-        f"{ranks} ranks on {counted(cores, 'core')} ({fold(names)})" for (ranks, cores), names in crowded.items()
+        f"{ranks} on {counted(cores, 'core')} of {'each of ' * (len(names) > 1)}{fold(names)}"
+        for (ranks, cores), names in crowded.items()
     )
     typed = spec.sources.get("ranks", "" if spec.n is None else f"-n {spec.n}")
     fewer = (

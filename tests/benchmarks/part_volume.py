@@ -101,7 +101,8 @@ def _percent(watched: Watched) -> float:
 def _watched(rig: Rig, home: Path, ranks: int, script: tuple[str, ...], lines: int) -> tuple[dict[str, Watched], Exit]:
     project = rig.scratch / PROJECT
     words = ("run", "--hosts", "localhost", "--home", home, "-n", ranks, "--bind", "none", "--plain", "--cwd", project)
-    contender = ipexctl(f"ipexctl run {script[0]}", *words, project / script[0], *script[1:])
+    call = (*words, "--oversubscribe", project / script[0], *script[1:])
+    contender = ipexctl(f"ipexctl run {script[0]}", *call)
     found = {kind: Watched() for kind in KINDS.values()}
     counter = subprocess.Popen(["wc", "-l"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert counter.stdin is not None

@@ -79,6 +79,7 @@ class AllreduceRound(RunRound):
         self.stage.cluster.write("exchange.py", SCRIPT.read_bytes())
         hosts = ("--limit", "node1") if self.host_count == 1 else ()
         options = (*hosts, "--ppn", self.ppn, "--plain", "--wire", self.case.wire, *self.case.options)
+        options = (*options, "--oversubscribe")
         if self.ppn > 1:
             options = (*options, "--allreduce", "shared")
         words = (self.directory, self.case.fault, self.victim, self.chance.randrange(*STEPS))

@@ -177,6 +177,7 @@ def test_mpirun_outside_accelerate(cluster: Cluster, paste: Paste) -> None:
         "mpirun -f hostfile -n 16 -ppn 4 accelerate launch examples/nlp_example.py",
         "--accelerate-config",
         "config.yaml",
+        "--oversubscribe",
         exports=f"export CCL_WORKER_COUNT=1 MASTER_ADDR={cluster.lab.hosts[0].address} CCL_ATL_TRANSPORT=ofi",
     )
     reports = rank_reports(ran)

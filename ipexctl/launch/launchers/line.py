@@ -42,8 +42,10 @@ def find_launcher(words: Sequence[str]) -> str:
     except UserError:
         return "a launcher"
     start = launcher_at(found, 0) if found else None
-    if start is not None and start[0].environment:
-        return ""
+    if found and start is not None:
+        row, behind = start
+        if row.environment or (row.runs_itself and not "".join(found[behind : behind + 1]).startswith("-")):
+            return ""
     return (start[0].name or " ".join(found[: start[1]]).rpartition("/")[2]) if found and start else ""
 
 

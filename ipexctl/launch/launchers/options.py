@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ipexctl.errors import CommandLineError, UserError
 from ipexctl.hosts.names import did_you_mean, quoted
 from ipexctl.launch.launchers.line import is_python, launcher_at, own_line, refused_word
-from ipexctl.launch.launchers.table import CHOICES, NUMBERS, LauncherRow
+from ipexctl.launch.launchers.table import CHOICES, FLAGS, NUMBERS, LauncherRow
 from ipexctl.spec import Export
 from ipexctl.text import is_variable_name
 
@@ -91,6 +91,10 @@ def _program(words: tuple[str, ...], row: LauncherRow | None) -> tuple[CommandKi
     return "command", words, None
 
 
+def _name_of(option: str) -> str:
+    return option.partition("=")[0].lstrip("-").replace("-", "_")
+
+
 class _Reader:
     """Reads one line."""
 
@@ -117,13 +121,7 @@ class _Reader:
             if not row.runs_commands:
                 break
         rest = self._rest(row, at) if row is not None else self._words
-        kind: CommandKind = "script"
-        if row is not None and row.environment and "module" in self._targets:
-            kind = "module"
-        elif row is None or row.runs_commands:
-            kind, rest, python = _program(rest, row)
-        elif row.module or "module" in self._targets:
-            kind, rest = "module", (*filter(None, (row.module,)), *rest)
+        kind, rest, python = self._started(row, rest, python)
         if row is not None:
             self._add_own(row)
         if python is not None:
@@ -138,6 +136,21 @@ class _Reader:
             chosen = f"its packages: -r 'uv.lock[{','.join(self._extras)}]' in front of the line"
         return PastedLine(names, kind, rest, self._values, accelerate, self._typed, tuple(self._packages), chosen)
 
+    def _started(
+        self, row: LauncherRow | None, rest: tuple[str, ...], python: str | None
+    ) -> tuple[CommandKind, tuple[str, ...], str | None]:
+        """As `_program`; `python` is that of the launcher."""
+        is_module = "module" in self._targets
+        if row is not None and row.runs_itself:
+            return "command", (*row.name.split(), *rest), python
+        if row is not None and row.environment and is_module:
+            return "module", rest, python
+        if row is None or row.runs_commands or "command" in self._targets:
+            return _program(rest, row)
+        if row.module or is_module:
+            return "module", (*filter(None, (row.module,)), *rest), python
+        return "script", rest, python
+
     def _check(self, row: LauncherRow, behind: int, at: int) -> None:
         name = shlex.join(self._words[at:behind])
         if row.advice:
@@ -150,6 +163,8 @@ class _Reader:
     def _read_options(self, row: LauncherRow, at: int) -> int:
         """Reads the options that begin at this position; the position behind them."""
         words = self._words
+        if row.has_options_anywhere:
+            return at
         while at < len(words) and (words[at].startswith("-") or not words[at].strip()):
             if words[at] == "--":
                 return at + 1
@@ -157,13 +172,26 @@ class _Reader:
             at = self._read_option(row, at) if words[at].strip() else at + 1
         return at
 
+    def _take_out(self, row: LauncherRow, at: int) -> tuple[str, ...]:
+        """Reads its options wherever they stand; the other words."""
+        others = []
+        while at < len(self._words):
+            word = self._words[at]
+            if word.startswith("--") and _name_of(word) in row.options:
+                at = self._read_option(row, at)
+            else:
+                others.append(word)
+                at += 1
+        return tuple(others)
+
     def _read_option(self, row: LauncherRow, at: int) -> int:
         dashed, equals, value = self._words[at].partition("=")
-        name = dashed.lstrip("-").replace("-", "_")
+        name = _name_of(dashed)
         if name not in row.options:
             known = [f"--{key.replace('_', '-')}" for key in row.options if len(key) > 1]
             own = "leave it out, and type ipexctl's own in front of the line, from the list of ipexctl run --help-all"
-            fix = did_you_mean(f"--{name.replace('_', '-')}", known, own, cutoff=0.8)
+            near = did_you_mean(f"--{name.replace('_', '-')}", known, own, cutoff=0.8)
+            fix = row.meanings.get(name, near)
             raise self._wrong(at, f"{row.name} {quoted(dashed)} is not taken over", fix)
         target, has_value = row.options[name]
         end = at + 1
@@ -193,14 +221,29 @@ class _Reader:
             self._set("nodes", int(found[2]), source)
         elif target == "bind_to":
             self._set("bind", {"core": "cores", "hwthread": "cores"}.get(value, value), source)
-        elif target == "one_host":
-            self._set("nodes", 1, source)
+        elif target in FLAGS:
+            self._set(*FLAGS[target], source)
+        elif target == "fabric":
+            self._variable(f"LT_{name.upper()}", value, source)
+        elif target in ("include", "exclude"):
+            self._limit(value, at, source, "!" if target == "exclude" else "")
         elif target in NUMBERS and not re.fullmatch(r"[0-9]{1,9}", value):
             raise self._wrong(at, f"{source} is no number", "a number, or leave it out")
         elif target in CHOICES and value not in CHOICES[target]:
             raise self._wrong(at, f"{source} has no such value", ", ".join(CHOICES[target]))
-        elif target not in ("module", "use_env"):
+        elif target not in ("module", "use_env", "command"):
             self._set(target, int(value) if target in NUMBERS else value, source)
+
+    def _limit(self, text: str, at: int, source: str, sign: str) -> None:
+        """`node1:0,1@node2:0,1`: hosts, and the slots of each; only the number of slots counts."""
+        parts = [re.fullmatch(r"([\w.-]+)(?::([0-9]+(?:,[0-9]+)*))?", part) for part in text.split("@")]
+        counts = {len(part[2].split(",")) if part[2] else 0 for part in parts if part}
+        if None in parts or len(counts) != 1 or (sign and counts != {0}):
+            fix = "-l with the hosts in front of the line, and --ppn, the same for all; or slots=2 in the hostfile"
+            raise self._wrong(at, f"{source} does not choose the same number of ranks on each host", fix)
+        self._set("limit", ",".join(sign + part[1] for part in parts if part), source)
+        if ppn := counts.pop():
+            self._set("ppn", ppn, source)
 
     def _export(self, text: str, at: int, source: str) -> None:
         """`-genv NAME=VALUE`, `-x NAME=VALUE`; `-x NAME`, whose value is never shown."""
@@ -227,6 +270,12 @@ class _Reader:
         """What a launcher does without an option."""
         if row.starts_copies:
             self._copies(row.name)
+        if row.of_fabric:
+            for name, own in (("ppn", "DEVICES"), ("nodes", "NUM_NODES")):
+                self._set(name, 1, f"{row.name} without --{own.lower().replace('_', '-')}")
+                self._variable(f"LT_{own}", str(self._values[name].value), row.name)
+            for name, value in (("ACCELERATOR", "cpu"), ("CLI_USED", "1")):
+                self._variable(f"LT_{name}", value, row.name)
         if "min_hosts" in self._values:  # torchrun counts no change of its nodes as a restart
             self._set("max_restarts", _RESTARTS, self._values["min_hosts"].source)
         if row.local_rank and "use_env" not in self._targets:
@@ -253,7 +302,7 @@ class _Reader:
         if row.runs_commands and ":" in self._words[at:]:
             fix = "one program for all ranks, which looks at its RANK"
             raise self._wrong(self._words.index(":", at), "the line starts several programs (MPMD)", fix)
-        return self._words[at:]
+        return self._take_out(row, at) if row.has_options_anywhere else self._words[at:]
 
     def _wrong(self, at: int, what: str, fix: str) -> CommandLineError:
         return refused_word(self._words, at, what, fix)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 NUMBERS: Final = ("n", "ppn", "nodes", "omp", "ccl_workers", "master_port", "max_restarts")
 """Targets that are numbers."""
+FLAGS: Final[Mapping[str, tuple[str, int]]] = {"one_host": ("nodes", 1), "oversubscribe": ("oversubscribe", True)}
+"""Targets of options without a value that set one of ipexctl."""
 CHOICES: Final = {"allocator": get_args(Allocator), "openmp": get_args(OpenMp)}
 """Targets that have no option of ipexctl, and their values."""
 ACCELERATE: Final = {
@@ -37,10 +39,18 @@ class LauncherRow:
     """Its names, with a subcommand or as `-m MODULE` of Python."""
     options: Mapping[str, tuple[str, bool]] = field(default_factory=dict, hash=False)
     """Their targets, and whether a value follows."""
+    meanings: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """What to type in place of options that are not taken over."""
     runs_commands: bool = False
     """True if a word behind its options is a command; else it is a script of Python."""
     module: str = ""
     """The module that it runs, in place of one on the line."""
+    has_options_anywhere: bool = False
+    """True if its options stand among those of its module."""
+    runs_itself: bool = False
+    """True if each rank runs it, without those of its options that start ranks."""
+    of_fabric: bool = False
+    """True if it tells Lightning's Fabric by variables of its own what it starts."""
     of_accelerate: bool = False
     """True if it reads accelerate's configuration. It may stand behind mpirun, whose ranks it does not multiply."""
     local_rank: str = ""
@@ -76,9 +86,11 @@ _IPEXRUN: Final = _options(
 )
 _TORCHRUN: Final = _options(
     "ppn: nproc_per_node; nodes: nnodes; max_restarts: max_restarts; "
-    "ignored: node_rank rdzv_backend rdzv_endpoint rdzv_id log_dir tee redirects r t local_ranks_filter" + _MASTER,
-    "one_host: standalone; use_env: use_env; " + _MODULE,
+    "ignored: node_rank rdzv_backend rdzv_endpoint rdzv_id rdzv_conf log_dir tee redirects r t local_ranks_filter "
+    "role local_addr monitor_interval start_method" + _MASTER,
+    "one_host: standalone; use_env: use_env; command: no_python; ignored: run_path; " + _MODULE,
 )
+_IN_FRONT: Final = "in front of the line"
 _LOCKED: Final = "-r uv.lock or -r pyproject.toml in front of the line"
 _EXPORTED: Final = "-r pyproject.toml in front of the line, or -r requirements.txt after poetry export"
 _ON_HOSTS: Final = "the same environment on the hosts: --python PATH in front of the line; packages of pip: -r FILE"
@@ -89,9 +101,14 @@ LAUNCHERS: Final = (
         _named("mpirun, mpiexec, mpiexec.hydra, orterun"),
         _options(
             "n: n np; ppn: ppn perhost N npernode; hostfile: f hostfile machinefile; hosts: hosts host H; "
-            "iface: iface; variable: genv env x; bind_to: bind_to; ignored: map_by",
-            "ignored: allow_run_as_root oversubscribe report_bindings",
+            "iface: iface; variable: genv env x; bind_to: bind_to; ignored: map_by output_filename outfile_pattern",
+            "oversubscribe: oversubscribe; ignored: allow_run_as_root report_bindings l prepend_rank tag_output",
         ),
+        {
+            "timeout": f"--time-limit {_IN_FRONT}, also in seconds",
+            "genvlist": f"-x {_IN_FRONT}, once for each variable",
+            **dict.fromkeys(("wdir", "wd"), f"ranks start in the project; to name another: --cwd {_IN_FRONT}"),
+        },
         runs_commands=True,
     ),
     LauncherRow("torchrun", _named("torchrun, -m torch.distributed.run"), _TORCHRUN),
@@ -107,9 +124,14 @@ LAUNCHERS: Final = (
         _options(
             f"config_file: config_file; accelerate: {' '.join(ACCELERATE)}; omp: num_cpu_threads_per_process; "
             "ignored: machine_rank rdzv_backend",
-            "accelerate: ipex cpu use_cpu ipex_enabled; ipex_key: ipex_fusion_enabled; ignored: same_network; "
-            + _MODULE,
+            "accelerate: ipex cpu use_cpu ipex_enabled; ipex_key: ipex_fusion_enabled; command: no_python; "
+            "ignored: same_network multi_gpu enable_cpu_affinity; " + _MODULE,
         ),
+        {
+            "use_fsdp": "leave it and the other options of FSDP out: accelerate has no FSDP on CPUs, each rank keeps "
+            "the whole model; torch's own fully_shard works there: examples/fsdp_train.py",
+            "gpu_ids": f"leave it out, there are no GPUs; the number of ranks: --ppn {_IN_FRONT}",
+        },
         of_accelerate=True,
     ),
     LauncherRow(
@@ -130,10 +152,35 @@ LAUNCHERS: Final = (
         "deepspeed",
         _named("deepspeed, -m deepspeed.launcher.runner"),
         _options(
-            "hostfile: H hostfile; nodes: num_nodes; ppn: num_gpus num_accelerators; ignored: node_rank" + _MASTER,
-            "ignored: bind_cores_to_rank; " + _MODULE,
+            "hostfile: H hostfile; nodes: num_nodes; ppn: num_gpus num_accelerators; include: i include; "
+            "exclude: e exclude; ignored: node_rank bind_core_list launcher" + _MASTER,
+            "use_env: no_local_rank; command: no_python; ignored: bind_cores_to_rank force_multi; " + _MODULE,
         ),
         local_rank="--local_rank",
+    ),
+    LauncherRow(
+        "fabric run",
+        _named("fabric run model, fabric run, lightning run model, lightning run, -m lightning.fabric.cli run"),
+        _options(
+            "ppn: devices; nodes: num_nodes; fabric: strategy precision; master_addr: main_address; "
+            "master_port: main_port; ignored: accelerator node_rank"
+        ),
+        of_fabric=True,
+    ),
+    LauncherRow("tune run", _named("tune run"), _TORCHRUN, runs_itself=True),
+    *(
+        LauncherRow(
+            f"trl {name}",
+            _named(f"trl {name}"),
+            _options(
+                f"config_file: accelerate_config config_file; accelerate: {' '.join(ACCELERATE)}",
+                "accelerate: cpu use_cpu; ignored: multi_gpu same_network",
+            ),
+            module=f"trl.scripts.{name}",
+            has_options_anywhere=True,
+            of_accelerate=True,
+        )
+        for name in ("sft", "dpo", "grpo", "kto", "reward", "rloo", "distillation")
     ),
     LauncherRow(
         "uv run",

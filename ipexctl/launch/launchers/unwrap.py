@@ -170,6 +170,8 @@ def _note(line: PastedLine, wins: Mapping[str, TakenValue], first: str) -> str:
         "not in accelerate, whose file turns IPEX on by ipex_config: {ipex: true}": line.typed["ipex_key"],
     }
     start = f"{join_words(names)} {verb} left out, as {reason}: every rank runs {line.argv[0]}"
+    if line.argv[:2] == tuple(names[-1].split()):
+        start = f"every rank runs {names[-1]}, without torchrun, which would launch a second time"
     parts_shown = [f"{what}: {', '.join(words)}" for what, words in parts.items() if words]
     return "; ".join([start, *parts_shown, *([line.environment] if line.environment else [])])
 
@@ -180,6 +182,8 @@ def _shown(name: str, taken: TakenValue) -> str:
     if isinstance(value, Export):
         return f"-x {value.name}" if value.secret else f"-x {value.name}={shlex.quote(value.value)}"
     flags = {name: declaration.flag for name, declaration in declared(RunSpec).items()}
-    flags |= {name: f"--{name.replace('_', '-')}" for name in (*_HOSTS, "iface")}
+    flags |= {name: f"--{name.replace('_', '-')}" for name in (*_HOSTS, "iface", "limit")}
     flags["config_file"] = "--accelerate-config"
+    if value is True:
+        return flags[name]
     return f"{flags[name]} {shlex.quote(str(value))}" if name in flags else taken.source

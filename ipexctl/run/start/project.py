@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from ipexctl.spec import RunSpec
 
 _MOST_SIMILAR: Final = 20
+_OF_ONE_PROCESS: Final = {"litgpt": "this command trains in one process on CPUs: over several, it shards for GPUs"}
+"""Commands of which several ranks would train several models."""
 _GENERATION: Final = re.compile(r"(?P<tree>.*?)(?:\.gen(?P<number>\d+))?")
 
 
@@ -75,9 +77,14 @@ def locate_project(spec: RunSpec, cwd: Path, before: str = "") -> ProjectLocatio
     """
     script = Path(spec.script) if spec.kind == "script" else None
     if script is not None and (problem := path_problem(cwd / script, "file")):
+        fix = _script_fix(spec, script, cwd, before)
+        if not fix and before and not script.suffix and "/" not in spec.script and not os.path.lexists(cwd / script):
+            of_one, words = _OF_ONE_PROCESS.get(spec.script, ""), shlex.join(spec.argv)
+            reason = of_one or "there is no such script here; a command of the environment stands after --"
+            raise UserError(f"{quoted(spec.script)}: {reason}", fix=f"{before}{' -n 1' * bool(of_one)} -- {words}")
         raise UserError(
             f"the script {quoted(str(script))} {problem}",
-            fix=_script_fix(spec, script, cwd, before),
+            fix=fix or "name its path from here; for a module: -m NAME; for a command: -- CMD",
         )
     if spec.cwd is not None and (problem := path_problem(cwd / spec.cwd, "directory")):
         raise UserError(f"--cwd {quoted(str(spec.cwd))} {problem}", fix="name the project's directory on this machine")
@@ -143,10 +150,10 @@ def directories_above(directory: Path) -> tuple[Path, ...]:
 
 def _script_fix(spec: RunSpec, script: Path, cwd: Path, before: str) -> str:
     """The call with the same name in a directory of the project above, a similar one in the script's directory, or the
-    same one below."""
+    same one below; empty if there is none."""
     found = _scripts_above(script, spec.cwd, cwd) or _similar_scripts(script, cwd)
     if not found:
-        return "name its path from here; for a module: -m NAME; for a command: -- CMD"
+        return ""
     return f"{before} {shlex.join((found[0], *spec.argv[1:]))}" if before else f"did you mean {quoted(found[0])}?"
 
 

@@ -15,7 +15,7 @@ from test_mpirun import BARE, OPEN
 from test_show_plan import MIXED
 
 from ipexctl.extras.export.mpijob import to_mpijob
-from ipexctl.facts.system import System
+from ipexctl.facts.system import Memory, System
 from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate_config import remarks
 from ipexctl.launch.accelerate_env import misunderstandings
@@ -88,6 +88,12 @@ def refusals() -> list[Case]:
         "an unknown MPI": ((one,), {"mpi": "/opt/x/bin/mpirun"}),
         "no oneCCL": ((one,), {"backend": "ccl"}),
         "no backend mpi": ((one,), {"backend": "mpi", "env": STOCK}),
+        "too few cores": ((one, two), {"n": 300, "oversubscribe": False}),
+        "far too few cores": ((one,), {"ppn": 9999}),
+        "too little memory": (
+            (one._replace(memory=Memory(available=1 << 30)),),
+            {"ppn": 32, "oversubscribe": False},
+        ),
     }
     found = [(name, refusal(*machines, **options)) for name, (machines, options) in scenes.items()]
     for options in rows_of(share.test_impossible_numbers_are_refused):
@@ -170,12 +176,17 @@ def wrapped() -> list[Case]:
         "a script of a shell": "bash -c 'mpirun -n 2 python t.py | tee log'",
         "no number of copies": "ipexrun --ncores-per-instance 8 t.py",
         "not set": "mpirun -x NOT_SET t.py",
+        "FSDP": "accelerate launch --use_fsdp t.py",
+        "slots": "deepspeed --include node1:0@node2:0,1 t.py",
     }
     alone: Any = ("a",)
     return [
         Case("torchrun", unwrapped("torchrun --standalone --nproc-per-node 2 t.py").note),
         Case("two launchers", unwrapped(two, RunSpec("script", ("train.py",), ppn=2), environ, given=("ppn",)).note),
         Case("ipexrun", unwrapped("ipexrun --ninstances 2 --memory-allocator tcmalloc t.py").note),
+        Case("fabric run", unwrapped("fabric run --devices 2 --strategy ddp t.py").note),
+        Case("tune run", unwrapped("tune run --nproc_per_node 2 full --config c").note),
+        Case("trl", unwrapped("trl sft --lr 1").note),
         Case("IPEX of accelerate", unwrapped("accelerate launch --ipex_enabled --ipex_fusion_enabled t.py").note),
         refused("too few hosts", unwrapped("torchrun --nnodes 2 t.py").used_hosts, alone),
         *(refused(name, unwrapped, line) for name, line in wrong.items()),

@@ -77,6 +77,13 @@ def exports(found: UnwrappedCall) -> dict[str, str]:
         ("script", "poetry run python x.py", "x.py"),
         ("script", "conda run -n E --no-capture-output python x.py", "x.py"),
         ("command", "pixi run train", "train"),
+        ("command", "torchrun --no-python --nproc-per-node 2 ./train.sh -n 3", "./train.sh -n 3"),
+        ("script", "accelerate launch --no_python python x.py", "x.py"),
+        ("module", "trl sft --lr 1 --num_processes 4 --dataset_name d", "trl.scripts.sft --lr 1 --dataset_name d"),
+        ("command", "tune run --nnodes 1 --nproc_per_node 2 full --config c", "tune run full --config c"),
+        ("command", "tune run full --config c", "tune run full --config c"),
+        ("script", "fabric run --devices=2 x.py --devices 3", "x.py --devices 3"),
+        ("script", "lightning run model --num-nodes 2 x.py", "x.py"),
     ],
 )
 def test_the_command_behind_the_launchers_is_run(kind: str, line: str, words: str) -> None:
@@ -233,12 +240,14 @@ def test_a_foreign_master_address_is_not_used() -> None:
         "mpirun -n 2 ^-foo python x.py", "mpirun ^--rank-by core -n 2 python x.py", "mpirun ^-n many python x.py",
         "mpirun -n 1 python a.py ^: -n 1 python b.py", "mpirun ^-x NOT_SET python a.py", "mpirun ^-n",
         "mpirun -n 2 ^torchrun x.py", "mpirun -n 2 ^mpirun x.py", "mpirun -n 2 ^srun x.py", "mpirun ^-genv 1A=2 x",
-        "torchrun ^--nproc-per-node 1000000000 t.py", "accelerate launch ^--multi_gpu t.py", "^accelerate config",
+        "torchrun ^--nproc-per-node 1000000000 t.py", "accelerate launch ^--use_fsdp t.py", "^accelerate config",
         "accelerate launch ^--mixed_precison bf16 t.py", "accelerate launch ^--num_cpu_threads_per_process some t.py",
-        "ipexrun ^--cores-list 0-3 t.py", "ipexrun ^--memory-allocator mimalloc t.py", "deepspeed ^--include a t.py",
+        "ipexrun ^--cores-list 0-3 t.py", "ipexrun ^--memory-allocator mimalloc t.py",
         "ipexrun ^--ncores-per-instance 8 t.py", "^nohup mpirun -n 2 python x.py", "^A=1 mpirun -n 2 python x.py",
         "^nice python -m torch.distributed.run x.py", "^srun -n 4 python x.py", "^python -m horovod.runner.launch x.py",
         "^horovodrun -np 4 python x.py", "^prterun x.py",
+        "deepspeed ^--exclude a:0 t.py", "deepspeed ^-i '' t.py", "deepspeed ^--include a:0@b:0,1 t.py",
+        "trl dpo --lr 1 ^--num_processes", "tune run ^--x y z",
     ],
 )  # fmt: skip
 def test_what_is_not_taken_over_is_refused_at_its_place(marked: str) -> None:
@@ -251,7 +260,46 @@ def test_what_is_not_taken_over_is_refused_at_its_place(marked: str) -> None:
     assert find_launcher(shlex.split(line))  # so that a playbook refuses it, too
 
 
-@pytest.mark.parametrize(("option", "advice"), [("--gtool", "ipexctl run --help"), ("--hostfiles", "'--hostfile'")])
+@pytest.mark.parametrize(
+    ("line", "values"),
+    [
+        ("torchrun --log-dir logs --tee 3 --role a x.py", {}),
+        ("mpirun -n 2 --oversubscribe -bind-to core x", {"n": 2, "oversubscribe": True, "bind": "cores"}),
+        ("accelerate launch --multi_gpu x.py", {}),
+        ("deepspeed --num_accelerators 2 --bind_cores_to_rank --no_local_rank x.py", {"ppn": 2}),
+        ("deepspeed --include n1:0,1@n2:0,3 x.py", {"limit": "n1,n2", "ppn": 2, "local_rank": "--local_rank"}),
+        ("deepspeed -i n1@n-2 --no_local_rank x.py", {"limit": "n1,n-2"}),
+        ("deepspeed --exclude n1@n2 --no_local_rank x.py", {"limit": "!n1,!n2"}),
+        ("fabric run --devices 2 --num_nodes=3 --main-port 9 x.py", {"ppn": 2, "nodes": 3, "master_port": 9}),
+        ("fabric run x.py", {"ppn": 1, "nodes": 1}),
+        ("tune run --nnodes=1:3 --nproc_per_node=2 x", {"ppn": 2, "nodes": 3, "min_hosts": 1, "max_restarts": 3}),
+    ],
+)
+def test_options_that_ipexctl_has_are_taken_over(line: str, values: dict[str, Any]) -> None:
+    found = unwrapped(line)
+    taken = {name: taken.value for name, taken in found.values.items() if not name.startswith("$")}
+    assert taken == values
+    assert missing(found.note, " ".join(f"--{name.replace('_', '-')}" for name in values if name == "limit")) == []
+
+
+def test_fabric_is_told_what_its_launcher_would_tell_it() -> None:
+    found = exports(unwrapped("fabric run --accelerator gpu --strategy ddp --devices 2 --precision bf16-mixed x.py"))
+    wanted = "LT_CLI_USED=1 LT_ACCELERATOR=cpu LT_DEVICES=2 LT_NUM_NODES=1 LT_STRATEGY=ddp LT_PRECISION=bf16-mixed"
+    assert {f"{name}={value}" for name, value in found.items()} == set(wanted.split())
+
+
+def test_trl_has_the_configuration_of_its_launcher(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("distributed_type: MULTI_CPU\nuse_cpu: true\nnum_processes: 4\n")
+    found = unwrapped(f"trl grpo --lr 1 --accelerate_config {tmp_path}/c.yaml --mixed_precision=bf16 --seed 2")
+    assert found.spec.argv == ("trl.scripts.grpo", "--lr", "1", "--seed", "2")
+    assert found.config is not None
+    assert (found.config.processes, found.config.mixed_precision) == (4, "bf16")
+
+
+@pytest.mark.parametrize(
+    ("option", "advice"),
+    [("--gtool", "run --help-all"), ("--hostfiles", "'--hostfile'"), ("-wdir", "--cwd"), ("-timeout", "--time-limit")],
+)
 def test_an_unknown_option_is_typed_as_one_of_ipexctl(option: str, advice: str) -> None:
     with pytest.raises(CommandLineError) as caught:
         unwrapped(f"mpirun {option} x y")

@@ -95,13 +95,13 @@ def test_excessive_ppn_is_refused() -> None:
     ("options", "hosts", "words"),
     [
         ({"ppn": 16}, None, ""),
-        ({"ppn": 17}, ("node2",), "17 ranks on 16 cores (node2) --ppn 16 gives"),
-        ({"ppn": 65}, ("node1", "node2"), "65 ranks on 64 cores (node1), 65 ranks on 16 cores (node2) --ppn 16 gives"),
-        ({"n": 40}, ("node2",), "20 ranks on 16 cores --ppn 16 in place of -n 40 gives"),
+        ({"ppn": 17}, ("node2",), "17 on 16 cores of node2 --ppn 16 gives"),
+        ({"ppn": 65}, ("node1", "node2"), "65 on 64 cores of node1, 65 on 16 cores of node2 --ppn 16 gives"),
+        ({"n": 40}, ("node2",), "20 on 16 cores --ppn 16 in place of -n 40 gives"),
         ({"n": 40, "sources": {"ranks": "mpirun -n 40"}}, ("node2",), "--ppn 16 in place of mpirun -n 40 gives"),
-        ({"slots": (64, 20)}, ("node2",), "20 ranks on 16 cores --ppn 16 gives"),
-        ({"ppn": 17, "backend": "none"}, ("node2",), "17 ranks --ppn 16"),
-        ({"ppn": 17, "bind": "none"}, ("node2",), "17 ranks --ppn 16"),
+        ({"slots": (64, 20)}, ("node2",), "20 on 16 cores --ppn 16 gives"),
+        ({"ppn": 17, "backend": "none"}, ("node2",), "17 on --ppn 16"),
+        ({"ppn": 17, "bind": "none"}, ("node2",), "17 on --ppn 16"),
     ],
 )
 def test_more_ranks_than_cores_are_refused_unless_they_may_share(

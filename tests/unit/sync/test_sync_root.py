@@ -233,6 +233,7 @@ def test_path_problem_explains_missing_paths_and_wrong_types(tmp_path: Path) -> 
         ("eval.py", "src/eval.py"),
         ("nothing-like-it", ""),
         ("none/x.py", ""),
+        ("litgpt", ""),
     ],
 )
 def test_misspelled_script_gets_a_suggestion(tmp_path: Path, script: str, meant: str) -> None:
@@ -247,6 +248,9 @@ def test_misspelled_script_gets_a_suggestion(tmp_path: Path, script: str, meant:
         locate_project(request, tmp_path, "ipexctl run -n 2")
     if meant:
         assert refused.value.fix == f"ipexctl run -n 2 {meant} --lr 'a b'"
+    elif script != "none/x.py":  # perhaps a command of the environment
+        more = " -n 1" * (script == "litgpt")
+        assert refused.value.fix == f"ipexctl run -n 2{more} -- {script} --lr 'a b'"
 
 
 @pytest.mark.parametrize(("mark", "is_offered"), [("ipexctl.toml", True), ("", False)])
