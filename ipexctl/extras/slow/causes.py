@@ -2,8 +2,9 @@
 
 In: `Evidence`, what the rank and its host had more of than the others in the windows in which it was slow, and what was
 seen on its host if it was looked at. Out: the `SlowCause` of the first signature in `SIGNATURES` that fits. The rules:
-a cause must explain at least EXPLAINS of the rank's additional own time; what concerns a whole host counts only if the
-other ranks of that host are slow, too; a cause that others resemble is `possible`; without a fitting signature the
+a cause must explain at least EXPLAINS of the rank's additional own time; a rank with more work waits longer for crowded
+cores, too, which shows no other program; what concerns a whole host counts only if the other ranks of that host are
+slow, too; a cause that others resemble is `possible`; without a fitting signature the
 evidence is `insufficient`, and nothing is guessed.
 """
 
@@ -36,8 +37,6 @@ CauseKind = Literal[
 ]
 Confidence = Literal["likely", "possible", "insufficient"]
 EXPLAINS: Final = 0.5
-PROCESS_SHARE: Final = 0.1
-"""Of a processor, from which another process counts."""
 UNSEEN_SHARE: Final = 0.2
 """Of a processor: time without a visible process is the difference of rough figures."""
 LOWER_CLOCK: Final = 0.95
@@ -62,6 +61,7 @@ class Evidence:
     data_more: float | None = None
     disk_more: float | None = None
     usual_cpu: float | None = None
+    usual_queue: float | None = None
     samples_ratio: float | None = None
     """Samples a second by those of the others."""
     faults_more: float | None = None
@@ -81,6 +81,13 @@ class Evidence:
     @property
     def more(self) -> float:
         return self.own - self.usual_own
+
+    @property
+    def crowding(self) -> float | None:
+        """Time in the queue above that of the others for as much work."""
+        if self.queue_more is None or self.cpu_more is None or self.usual_queue is None or not self.usual_cpu:
+            return self.queue_more
+        return self.queue_more - self.usual_queue * self.cpu_more / self.usual_cpu
 
     def explains(self, part: float | None) -> bool:
         return part is not None and part >= EXPLAINS * self.more
@@ -119,21 +126,22 @@ def _is_stolen(evidence: Evidence) -> bool:
 
 def _has_other_process(evidence: Evidence) -> bool:
     look = evidence.look
-    if look is None or not evidence.explains(evidence.queue_more):
+    if look is None or not _waits_for_processor(evidence):
         return False
     foreign = sum(process.share for process in look.others if not process.is_of_run)
-    return foreign >= PROCESS_SHARE or (look.unseen_share or 0.0) >= UNSEEN_SHARE
+    unseen = look.unseen_share or 0.0
+    return evidence.explains(foreign) or (unseen >= UNSEEN_SHARE and evidence.explains(unseen))
 
 
 def _shares_with_run(evidence: Evidence) -> bool:
     look = evidence.look
-    if look is None or not evidence.explains(evidence.queue_more):
+    if look is None or not _waits_for_processor(evidence):
         return False
-    return sum(process.share for process in look.others if process.is_of_run) >= PROCESS_SHARE
+    return evidence.explains(sum(process.share for process in look.others if process.is_of_run))
 
 
 def _waits_for_processor(evidence: Evidence) -> bool:
-    return evidence.explains(evidence.queue_more)
+    return evidence.explains(evidence.crowding)
 
 
 def _computes_longer(evidence: Evidence) -> bool:

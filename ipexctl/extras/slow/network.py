@@ -4,7 +4,8 @@ In: rows of judged windows, and how the ranks wait. Out: `LinkFinding`s. The rul
 LOST of those that it sends are sent again, in ROW windows in a row; the loss is on its own link or on that of a host to
 which it sends, which retransmissions don't tell. The transfer is slow if no rank's own time explains a good part of
 each step, the hosts move many bytes in a step, and these take longer than on a link of 1 Gbit/s; this is known only
-where the own time of ranks is.
+where the own time of ranks is. No link is slow that did more in its busiest moment, and none is blamed where processes
+wait for processors: threads that send and receive may be among them.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ STEP_BYTES: Final = 1 << 20
 """Sent by each host in a step: less is a matter of round trips."""
 SLOW_SPEED: Final = 1e9 / 8
 """Bytes a second."""
+CROWDED: Final = 0.5
+"""The part of the time in which some process of a host waits for a processor."""
 Window = TypeVar("Window")
 LinkKind = Literal["lost-segments", "slow-transfer"]
 
@@ -133,6 +136,10 @@ def transfer_speed(window: JudgedWindow, waiting: Waiting) -> float:
 def is_slow_transfer(window: JudgedWindow, waiting: Waiting) -> bool:
     part, speed = transfer_part(window, waiting), transfer_speed(window, waiting)
     if part is None or part < TRANSFER or not 0 < speed < SLOW_SPEED:
+        return False
+    if any(
+        (h.peak_sent_per_s or 0.0) >= SLOW_SPEED or (h.cpu_pressure or 0.0) >= CROWDED for h in window.hosts.values()
+    ):
         return False
     step_bytes = speed * part * window.seconds / max(window.steps, 1e-9)
     return step_bytes >= STEP_BYTES

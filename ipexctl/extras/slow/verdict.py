@@ -272,16 +272,17 @@ def _evidence(rank: int, flat: Sequence[_Judged], setup: RunSetup, look: Suspect
     figures = _Comparison(rank, host, flat)
     own = figures.own(lambda time: time.total)
     samples = figures.rates(lambda rates: rates.samples_per_s)
-    cpu = figures.own(lambda time: time.cpu)
+    cpu, queue = figures.own(lambda time: time.cpu), figures.own(lambda time: time.queue)
     hot, mhz = figures.host(lambda rates: rates.hot_per_s), figures.host(lambda rates: rates.mhz)
     return Evidence(
         own=own.value or 0.0,
         usual_own=own.usual or 0.0,
         cpu_more=cpu.more,
-        queue_more=figures.own(lambda time: time.queue).more,
+        queue_more=queue.more,
         data_more=figures.own(lambda time: time.data).more,
         disk_more=figures.own(lambda time: time.disk).more,
         usual_cpu=cpu.usual,
+        usual_queue=queue.usual,
         samples_ratio=samples.value / samples.usual if samples.value and samples.usual else None,
         faults_more=figures.rates(lambda rates: rates.major_faults_per_s).more,
         is_whole_host=all(more >= MORE_OWN / 2 for more in mates_more),

@@ -171,7 +171,9 @@ def reason_of(found: SlowFinding) -> str:
             "be told apart"
         ),
         "all-wait-for-data": "the DataLoader does not keep up with the steps on any rank",
-        "unknown": "insufficient evidence: what was measured explains less than half of it",
+        "unknown": "insufficient evidence: what was measured explains less than half of it"
+        if evidence.cpu_more is None or evidence.queue_more is None
+        else f"more work in this rank, or other programs on its cores: not known; {compute}, and {queue}",
     }
     return reasons[found.cause.kind]
 
@@ -205,7 +207,7 @@ def fix_of(found: SlowFinding, record: RunRecord, *, is_over: bool) -> str:
         "more-samples": "give each rank equally many samples of similar length: DistributedSampler, or batches by size",
         "work-or-bandwidth": f"{stacks}; {after}compare the memory of the hosts: ipexctl doctor --smoke",
         "all-wait-for-data": f"{workers}; copy the data to a disk of each host: ipexctl push DATA /local/data",
-        "unknown": f"{stacks}; {after}compare the hosts: ipexctl doctor --smoke",
+        "unknown": f"{stacks}; {top}; {after}compare the hosts: ipexctl doctor --smoke",
     }
     return record.call_options.apply(fixes[found.cause.kind])
 
@@ -416,7 +418,7 @@ def _fix(fix: str, width: int) -> Iterator[str]:
 
 
 def _percent(part: float | None) -> str:
-    return f"{100 * (part or 0.0):.0f} %"
+    return f"{100 * max(0.0, part or 0.0):.0f} %"
 
 
 def _throttling(found: SlowFinding) -> str:

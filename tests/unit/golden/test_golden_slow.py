@@ -47,6 +47,7 @@ def cause_cases() -> list[Case]:
         "paging": {"faults_more": 50.0},
         "far-memory": {"look": SuspectLook(1.0, far_memory=0.6)},
         "more-samples": {"samples_ratio": 1.2},
+        "unknown": {"cpu_more": 0.03, "queue_more": 0.19},
     }
     cases = []
     for kind in get_args(causes.CauseKind):

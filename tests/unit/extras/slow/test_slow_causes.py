@@ -13,13 +13,16 @@ from ipexctl.node.run.host_notes import HostProbe
 from ipexctl.node.run.replies import ProcessShare, SuspectLook
 from ipexctl.node.run.window_codec import HostRates
 
-QUEUED = Evidence(0.9, 0.5, cpu_more=0.0, queue_more=0.4)
-COMPUTES = Evidence(0.9, 0.5, cpu_more=0.4, queue_more=0.0, usual_cpu=0.5)
-WAITS = Evidence(0.9, 0.5, cpu_more=0.0, queue_more=0.0, data_more=0.4)
-
 
 def look(**fields: Any) -> SuspectLook:
     return SuspectLook(1.0, (3,), 0.5, **fields)
+
+
+QUEUED = Evidence(0.9, 0.5, cpu_more=0.0, queue_more=0.4)
+COMPUTES = Evidence(0.9, 0.5, cpu_more=0.4, queue_more=0.0, usual_cpu=0.5)
+CROWDED = Evidence(0.9, 0.5, queue_more=0.4, usual_cpu=0.1, usual_queue=0.4, look=look(unseen_share=1.8))
+"""On a host whose processors are never free: a rank with half as much work again waits half as long again for them."""
+WAITS = Evidence(0.9, 0.5, cpu_more=0.0, queue_more=0.0, data_more=0.4)
 
 
 def processes(share: float, *, is_of_run: bool = False) -> SuspectLook:
@@ -39,16 +42,17 @@ def processes(share: float, *, is_of_run: bool = False) -> SuspectLook:
             "contention",
         ),
         (COMPUTES, {"steal_more": 0.2}, {"steal_more": 0.19}, "steal", "work-or-bandwidth"),
-        (QUEUED, {"look": processes(0.1)}, {"look": processes(0.09)}, "other-process", "contention"),
+        (QUEUED, {"look": processes(0.2)}, {"look": processes(0.19)}, "other-process", "contention"),
         (QUEUED, {"look": look(unseen_share=0.2)}, {"look": look(unseen_share=0.19)}, "other-process", "contention"),
         (
             QUEUED,
-            {"look": processes(0.1, is_of_run=True)},
-            {"look": processes(0.09, is_of_run=True)},
+            {"look": processes(0.2, is_of_run=True)},
+            {"look": processes(0.19, is_of_run=True)},
             "crowded-cores",
             "contention",
         ),
         (QUEUED, {"queue_more": 0.2}, {"queue_more": 0.19}, "contention", "unknown"),
+        (CROWDED, {"cpu_more": 0.049}, {"cpu_more": 0.051}, "other-process", "unknown"),
         (COMPUTES, {"hot": 0.1}, {"hot": 0.0}, "heat", "work-or-bandwidth"),
         (COMPUTES, {"hot": 0.1}, {"hot": 0.1, "usual_hot": 0.1}, "heat", "work-or-bandwidth"),
         (COMPUTES, {"look": look(hot=1)}, {"look": look(hot=0)}, "heat", "work-or-bandwidth"),
@@ -77,6 +81,16 @@ def test_every_signature_has_its_cause_once() -> None:
     kinds = [signature.cause.kind for signature in SIGNATURES]
     assert len(set(kinds)) == len(kinds)
     assert "unknown" not in kinds
+
+
+def test_a_rank_that_computes_more_on_crowded_cores_is_not_said_to_have_company() -> None:
+    """As recorded on two hosts that share two processors with others: rank 1 multiplied twice as often."""
+    other = HEALTHY._replace(main_cpu=0.07, main_queue=0.428, data_wait=None)
+    slow = HEALTHY._replace(main_cpu=0.1, main_queue=0.619, data_wait=None)
+    crowd = look(unseen_share=1.775)
+    assert only(judged(other, slow, looks={1: crowd})).cause == SlowCause("unknown", "insufficient")
+    same = slow._replace(main_cpu=0.07)
+    assert only(judged(other, same, looks={1: crowd})).cause.kind == "other-process"
 
 
 def test_without_evidence_nothing_is_guessed() -> None:

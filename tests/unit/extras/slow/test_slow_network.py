@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
 from slow_helpers import CALM, HEALTHY, judged, ranks_of, run_of, setup_of
 
 from ipexctl.extras.slow.network import LinkFinding
@@ -57,6 +58,23 @@ def test_slow_transfer_of_many_bytes() -> None:
     assert round(found[0].bytes_per_s or 0) == 120_000_000
     assert links(*[slow._replace(sent_per_s=6.3e7)] * 2, rank=half) == []
     assert links(slow, slow, rank=half, waiting="spins") == []
+
+
+@pytest.mark.parametrize(
+    ("figure", "count"),
+    [
+        ({"peak_sent_per_s": 1.94e9}, 0),
+        ({"peak_sent_per_s": 1.2e8}, 1),
+        ({"cpu_pressure": 0.5}, 0),
+        ({"cpu_pressure": 0.49}, 1),
+    ],
+)
+def test_a_link_that_did_more_is_not_slow_and_none_is_blamed_for_crowded_cores(
+    figure: dict[str, float], count: int
+) -> None:
+    half = HEALTHY._replace(main_cpu=0.49, main_queue=0.0, data_wait=0.01)
+    slow = CALM._replace(sent_per_s=6e7)
+    assert len(links(slow, slow._replace(**figure), rank=half)) == count
 
 
 def test_short_or_small_transfers_are_not_slow() -> None:
