@@ -89,6 +89,8 @@ class RunRecord:
     """The directory of that call; empty: no call of `ipexctl run` began it, or one of an older version did."""
     first_world_size: int = 0
     """The ranks of the first run, if it has begun another one anew; else 0."""
+    resumed: tuple[str, ...] = ()
+    """The runs that it has begun anew, the first one first."""
 
     @property
     def call_options(self) -> CallOptions:

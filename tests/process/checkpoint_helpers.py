@@ -63,5 +63,5 @@ class Hosts:
         home = self.base / self.names[rank]
         (home / "code").mkdir(parents=True, exist_ok=True)
         request = {"rank": rank, "path": str(home / "code" / self.path), "home": str(home)}
-        request |= {"address": "127.0.0.1", "port": port, "token": token}
+        request |= {"address": "127.0.0.1", "port": port, "token": token, "tree": self.path.partition("/")[0]}
         return start("files.checkpoint", "", request, python=python)

@@ -75,6 +75,35 @@ def test_new_and_deleted_files_are_distributed_to_all_hosts(hosts: Callable[[str
         assert [(path.parts[0], path.name) for path in kept if path.suffix] == [("checkpoints", "files.json")]
 
 
+def test_path_is_the_same_place_for_every_tree_of_the_project(hosts: Callable[[str], Hosts]) -> None:
+    first, second = hosts("p/ck/last.pt"), hosts("p.gen2/ck/last.pt")
+    for tree in (first, second):
+        for name in tree.names:
+            tree.of(name, f"{tree.path.partition('/')[0]}/.ipexctl/leases").mkdir(parents=True)
+    first.write("node1", saved("one"), at=100)
+    assert first.exchange().failure == "", first.errors
+    second.names = ("node2", "node3")
+    assert second.exchange().failure == "", second.errors
+    assert second.content() == [saved("one")] * 2
+    assert missing(" ".join(second.notes), "node2 (p) node2, node3") == []
+    second.write("node3", saved("two"), at=200)
+    for tree in (second, first, second):
+        assert tree.exchange().failure == "", tree.errors
+        assert tree.content() == [saved("two")] * len(tree.names)
+    for name in first.names:
+        first.of(name).unlink()
+    assert first.exchange().failure == "", first.errors
+    assert first.content() == [None] * 3  # what the last exchange has seen there does not come back
+    with subprocess.Popen([sys.executable, "-c", "input()", "/runs/r/agent.zip", "run.rank"], stdin=subprocess.PIPE):
+        for name in second.names:
+            second.of(name, "p.gen2/.ipexctl/leases/r").write_text("{}")
+        second.write("node2", saved("three"))
+        assert first.exchange().failure == "", first.errors
+        assert first.content() == [None] * 3  # a run is at work there
+    assert first.exchange().failure == "", first.errors
+    assert first.content() == [saved("three")] * 3
+
+
 def test_unmounted_disk_deletes_no_files(hosts: Callable[[str], Hosts]) -> None:
     cluster = hosts("out")
     cluster.write("node1", saved("one"), "out/last.pt")

@@ -67,6 +67,7 @@ from ipexctl.node.files.checkpoint_report import (
 )
 from ipexctl.node.files.manifest import ManifestEntry, identity_of
 from ipexctl.node.files.peer_transfer import ConnectRequest, FileServer, ServeRequest, connect
+from ipexctl.node.files.tree import generations, runs_with_programs
 
 if TYPE_CHECKING:
     import socket
@@ -92,14 +93,18 @@ class CheckpointRequest(NamedTuple):
     token: str
     project: str = ""
     """The working directory of the ranks if a project's file set the path; then fewer links may lead to it."""
+    tree: str = ""
+    """The tree of the project that a relative path is in, a name below HOME/code."""
 
 
 class CheckpointFiles:
     """The checkpoint of one host, and what is kept of it between exchanges."""
 
-    def __init__(self, path: str, home: str, project: str = "") -> None:
+    def __init__(self, path: str, home: str, project: str = "", tree: str = "") -> None:
         self.base, self.top = os.path.split(path)
-        self._path, self._home = path, home
+        self._path, self._home, self._tree = path, home, tree
+        self._others: list[CheckpointFiles] = []
+        """Those of other trees, with a file that came there since the last exchange."""
         self._enter = functools.partial(enter_path, home=home, project=project)
         self._entered: Place | None = None
         key = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
@@ -112,8 +117,13 @@ class CheckpointFiles:
         """The mount point of the checkpoint's filesystem after the last exchange."""
         self._number = 0
         """Of the last exchange."""
+        self._newest = -1
+        """The highest ctime of its files at the scan, in ns."""
+        self._seen: dict[str, int] = {}
+        """Other tree → that of its files which the last exchange has seen."""
         self._identities: dict[str, list[int]] = {}
-        """Complete file → its identity at the scan."""
+        """Complete file → its identity at the scan, as its hash below."""
+        self._hashes: dict[str, str] = {}
         self._empty: list[str] = []
         """Empty directories that count as checkpoints for scripts."""
         self._times: dict[str, int | None] = {}
@@ -123,6 +133,7 @@ class CheckpointFiles:
             self._rows: Json = record["files"]
             self.known = read_known({name: list(Known(*row[:-3])) for name, row in self._rows.items()}, self.top)
             self._mount, self._number = record.get("mount"), int(record.get("number", 0))
+            self._seen = {str(tree): int(at) for tree, at in record.get("seen", {}).items()}
         except (*MALFORMED, AttributeError):
             self._rows, self.known = {}, {}
 
@@ -140,7 +151,8 @@ class CheckpointFiles:
         self._entered = place
 
     def close(self) -> None:
-        self._hold(None)
+        for files in (self, *self._others):
+            files._hold(None)
 
     @property
     def root(self) -> str:
@@ -190,7 +202,32 @@ class CheckpointFiles:
             return number, os.fstat(number)
 
     def scan(self) -> HostCopies:
-        """The copies of this host; hashes of unchanged files are those of the last exchange."""
+        """The copies of this host, also in other trees of the project."""
+        here = self._scan(-1)
+        return here._replace(others=tuple(self._scan_others()))
+
+    def _scan_others(self) -> Iterator[HostCopies]:
+        """Trees with a process of a run are left alone: it may be saving."""
+        base = f"{self._home}/code/"
+        if not self._tree or not self._path.startswith(f"{base}{self._tree}/"):
+            return
+        for tree in generations(os.fsencode(self._home), re.sub(r"\.gen[0-9]+$", "", self._tree)):
+            name = os.fsdecode(os.path.basename(tree.path))
+            is_used = {os.fsencode(run) for run in tree.runs()}.intersection(runs_with_programs())
+            if name == self._tree or not tree.exists() or is_used:
+                continue
+            files = CheckpointFiles(base + name + self._path[len(base) + len(self._tree) :], self._home)
+            files.known = {}
+            self._others.append(files)
+            with contextlib.suppress(OSError, AgentError):  # what cannot be read there was not read before, either
+                found = files._scan(self._seen.get(name, -1))
+                self._seen[name] = files._newest
+                if found.copies:
+                    yield found._replace(left={}, written=set(found.copies), number=self._number, place=name)
+
+    def _scan(self, since: int) -> HostCopies:
+        """The copies that came later (`_newest`); hashes of unchanged files are those of the last exchange."""
+        self._newest = since
         copies: dict[str, ManifestEntry] = {}
         half: dict[str, str] = {}
         left: dict[str, str] = {}
@@ -198,7 +235,7 @@ class CheckpointFiles:
             if len(copies) >= MAX_FILES:
                 raise AgentError(f"more than {MAX_FILES} files", "name the directory of the checkpoints alone")
             try:
-                copies[name] = self._read_copy(name)
+                copies[name] = self._read_copy(name, since)
             except _HalfWrittenError as error:
                 half[name] = str(error)
             except OSError as error:
@@ -256,10 +293,13 @@ class CheckpointFiles:
                 if not is_temporary(part):
                     yield f"{above}/{part}"
 
-    def _read_copy(self, name: str) -> ManifestEntry:
+    def _read_copy(self, name: str, since: int) -> ManifestEntry:
         """A complete copy. Raises an error with the reason why it is none."""
         number, status = self._open_source(name)
         with open(number, "rb", buffering=0) as file:
+            if status.st_ctime_ns <= since:
+                raise AgentError("the last exchange has seen it")
+            self._newest = max(self._newest, status.st_ctime_ns)
             if not stat.S_ISREG(status.st_mode):
                 raise AgentError("it is not a file")
             if problem := problem_of(file, name, status.st_size):
@@ -272,14 +312,15 @@ class CheckpointFiles:
             sha256 = str(row[0]) if row and row[-3:] == identity else sha256_of_open(file)
             if identity_of(os.fstat(file.fileno())) != identity:
                 raise AgentError("it is being written")
-        self._identities[name] = identity
+        self._identities[name], self._hashes[name] = identity, sha256
         mode = stat.S_IMODE(status.st_mode)
         return ManifestEntry(name, "f", mode, status.st_size, sha256, status.st_mtime_ns)
 
     def open_copy(self, copy: ManifestEntry) -> IO[bytes]:
         """Open a file for other hosts, if it still is the one that was reported. Raises an OSError."""
+        files = next((files for files in (self, *self._others) if files._hashes.get(copy.path) == copy.content), self)
         try:
-            number, status = self._open_source(copy.path)
+            number, status = files._open_source(copy.path)
         except AgentError as error:
             raise OSError(errno.ELOOP, error.reason, copy.path) from None
         file = open(number, "rb", buffering=0)  # noqa: SIM115
@@ -382,7 +423,7 @@ class CheckpointFiles:
         mount = self.root
         while not os.path.ismount(mount):
             mount = os.path.dirname(mount)
-        write_json_atomically(self._record, {"files": rows, "mount": mount, "number": number})
+        write_json_atomically(self._record, {"files": rows, "mount": mount, "number": number, "seen": self._seen})
 
     def clear(self) -> None:
         with contextlib.suppress(OSError), GuardedDirectory.open(os.path.realpath(self.directory)) as directory:
@@ -563,7 +604,8 @@ def main(action: str) -> int:  # noqa: ARG001
         )
         with conn:
             send_line(conn, {"rank": request.rank})
-            Exchange(CheckpointFiles(request.path, request.home, request.project), conn, request.token).run()
+            files = CheckpointFiles(request.path, request.home, request.project, request.tree)
+            Exchange(files, conn, request.token).run()
     except ConnectError as error:
         sys.stderr.write(f"no connection to the supervisor at {peer}: {error}\n")
         return 1

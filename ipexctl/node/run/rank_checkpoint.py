@@ -25,14 +25,17 @@ class CheckpointProcess:
     """The process, until `read_problem` has taken its end."""
 
     def __init__(self, job: JobRecord, rank: int, address: str, port: int) -> None:
+        home = os.path.dirname(os.path.dirname(job.rundir))
+        below = os.path.relpath(job.cwd, os.path.join(home, "code"))
         request = {
             "rank": rank,
             "path": os.path.join(job.cwd, job.checkpoint),
-            "home": os.path.dirname(os.path.dirname(job.rundir)),
+            "home": home,
             "address": address,
             "port": port,
             "token": job.token,
             "project": job.cwd if job.checkpoint_is_found else "",
+            "tree": "" if os.path.isabs(job.checkpoint) else below.partition("/")[0],
         }
         self._process = subprocess.Popen(
             agent_argv(sys.executable, "files.checkpoint"),

@@ -42,3 +42,5 @@ class RunCall:
     typed: TypedCall = NOT_TYPED
     first_world_size: int = 0
     """The ranks of the first run, if this call begins another one anew."""
+    resumed: tuple[str, ...] = ()
+    """The run that this call begins anew, after those which that run began anew. They use no tree any more."""

@@ -129,7 +129,8 @@ def plan_run(
     spec, project = call.spec, call.project
     try:
         with ExitStack() as at_end:
-            query = begin_query(start_reading(spec, project, on_step), call.hosts, spec, pool, lease=None)
+            reading = start_reading(spec, project, on_step)
+            query = begin_query(reading, call.hosts, spec, pool, lease=None, ended=call.resumed)
             if query is not None:
                 at_end.callback(wait, (query,))
             context, plan, _ = _plan(_Start.of(call, pool, on_step, on_note), query, run, dry_run=True)
@@ -201,7 +202,7 @@ def _start_once(
     with mark_pending(registry.directory, run, undo.unreached), undo:
         began = time.monotonic()
         reading = reading or start_reading(spec, project, on_step)
-        query = begin_query(reading, hosts, spec, pool, lease=run)
+        query = begin_query(reading, hosts, spec, pool, lease=run, ended=call.resumed)
         if query is not None:
             undo.on_hosts(partial(release_tree, query, hosts, spec, pool, lease=run))
         context, plan, whole = _plan(start, query, run, locks=locks, probed=probed, no_logins=no_logins)

@@ -78,6 +78,7 @@ def run_record(
         typed_words=call.typed.words,
         typed_in=call.typed.directory,
         first_world_size=call.first_world_size,
+        resumed=call.resumed,
     )
 
 

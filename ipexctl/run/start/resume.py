@@ -85,6 +85,7 @@ def resumed_call(
         spec=spec,
         options=call.options.without(away),
         first_world_size=record.first_world_size or record.world_size,
+        resumed=(*record.resumed, record.id),
     )
 
 

@@ -71,11 +71,18 @@ def start_reading(spec: RunSpec, project: ProjectLocation, on_step: Callable[[st
 
 
 def begin_query(
-    reading: Future[Project] | None, hosts: Sequence[Host], spec: RunSpec, pool: SessionPool, *, lease: str | None
+    reading: Future[Project] | None,
+    hosts: Sequence[Host],
+    spec: RunSpec,
+    pool: SessionPool,
+    *,
+    lease: str | None,
+    ended: Sequence[str] = (),
 ) -> Future[ProjectSync] | None:
     """Ask the hosts in the background which files of the project they have; None if it is not synced.
 
-    A complete tree gets the lease of that run at once. Without one, nothing is changed anywhere.
+    A complete tree gets the lease of that run at once. Without one, nothing is changed anywhere. `ended`: runs that use
+    no tree any more, whatever the hosts' records say.
     """
     if reading is None:
         return None
@@ -92,7 +99,7 @@ def begin_query(
             timeout=spec.timeout,
             dry_run=lease is None,
             lease=lease,
-            ended=abandoned_runs(RunRegistry().directory),
+            ended=(*abandoned_runs(RunRegistry().directory), *ended),
         )
 
     return run_in_background(query, "tree")
