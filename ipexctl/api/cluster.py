@@ -13,12 +13,13 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_type_hints
 
 from ipexctl.api import hosts as steps
 from ipexctl.api.hosts import EnvsRequest, InstallOptions, InstructionSet, OpenHosts, check_seconds, open_sessions
-from ipexctl.api.interruptible import check_lists, check_types, interruptible
+from ipexctl.api.interruptible import check_lists, check_types, interruptible, refuses_wrong_calls
 from ipexctl.api.run import Followed, FollowedRun, RunWatcher, on_hosts_left
 from ipexctl.api.run import run as start_run
 from ipexctl.api.runs import CallWatcher, stop
@@ -115,6 +116,7 @@ def _path(given: str | Path | None) -> Path | None:
     return None if given is None else Path(given)
 
 
+@refuses_wrong_calls
 class Cluster:
     """Hosts and how they are reached; without hosts and without a hostfile, this machine alone."""
 
@@ -220,7 +222,7 @@ class Cluster:
         from ipexctl.stack.resolve.model import Sources, StackRequest
 
         check_lists(with_=with_, requirement=requirement, extra_index_url=extra_index_url, find_links=find_links)
-        check_types(get_type_hints(StackRequest), stack)
+        check_types(get_type_hints(StackRequest), stack, signature(self.install).parameters)
         sources = Sources(index_url, tuple(extra_index_url), tuple(find_links), wheelhouse, offline)
         return self._call(
             partial(
@@ -409,7 +411,8 @@ class Cluster:
                 "run needs one of script, module and command", fix='cluster.run("train.py", ["--lr", "0.1"])'
             )
         kind: CommandKind = "script" if script else "module" if module else "command"
-        check_types(get_type_hints(RankOptions) | get_type_hints(StartOptions) | get_type_hints(RunOptions), options)
+        known = get_type_hints(RankOptions) | get_type_hints(StartOptions) | get_type_hints(RunOptions)
+        check_types(known, options, signature(self.run).parameters)
         check_notify(notify)
         given = dict(options)
         if given.get("cwd") is not None:

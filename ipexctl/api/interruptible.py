@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from types import UnionType
+from types import FunctionType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from ipexctl.errors import IpexctlError, UserError
@@ -15,7 +17,7 @@ from ipexctl.remote.outcome import HostError
 from ipexctl.remote.progress import ignore_event
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 T = TypeVar("T")
 
@@ -37,16 +39,46 @@ def interruptible(work: Callable[[Cancel], T], after: Callable[[], object] = ign
         raise
 
 
-def check_types(known: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+def refuses_wrong_calls(handle: type[T]) -> type[T]:
+    """Raise a UserError where Python would raise a TypeError for the arguments of a public method."""
+    for name, member in list(vars(handle).items()):
+        if name[0] == "_" and name != "__init__":
+            continue
+        if isinstance(member, FunctionType):
+            setattr(handle, name, _checked(member))
+        elif isinstance(member, classmethod):
+            setattr(handle, name, classmethod(_checked(member.__func__)))
+    return handle
+
+
+def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
+    known = signature(method)
+    takes_any = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in known.parameters.values())
+
+    @wraps(method)
+    def call(*args: object, **options: object) -> Any:
+        if not takes_any:  # else the method itself checks the names
+            check_types(dict.fromkeys(known.parameters, object), options)
+        try:
+            known.bind(*args, **options)
+        except TypeError as error:
+            name = method.__qualname__
+            raise UserError(f"{name}: {error}", fix=f"help(ipexctl.{name.removesuffix('.__init__')})") from None
+        return method(*args, **options)
+
+    return call
+
+
+def check_types(known: Mapping[str, Any], given: Mapping[str, Any], also: Iterable[str] = ()) -> None:
     """Raise a UserError for an unknown option, or a value of a type that its option does not have.
 
     `known`: the type of each option. Which values of its type an option can have is checked by its command's own code.
+    `also`: names that may be meant.
     """
     for name, value in given.items():
         if name not in known:
-            raise UserError(
-                f"there is no option {name!r}", fix=did_you_mean(name, known, "its long name, with _ for -")
-            )
+            otherwise = "its long name, with _ for -"
+            raise UserError(f"there is no option {name!r}", fix=did_you_mean(name, {*known, *also}, otherwise))
         if not _is_of(value, known[name]):
             raise UserError(f"{name}={value!r} is not possible", fix=f"{name}: {_described(known[name])}")
 

@@ -11,13 +11,15 @@ from __future__ import annotations
 import os
 import queue
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 from ipexctl.api import runs as steps
 from ipexctl.api.hosts import check_seconds
-from ipexctl.api.interruptible import interruptible
+from ipexctl.api.interruptible import interruptible, refuses_wrong_calls
 from ipexctl.api.runs import CallWatcher
-from ipexctl.errors import CallError
+from ipexctl.errors import CallError, UserError
+from ipexctl.extensions import addition
 from ipexctl.node.common.frames import Chunk
 from ipexctl.option_defaults import RECONNECT_SECONDS
 from ipexctl.remote.cancel import Cancel
@@ -56,6 +58,17 @@ class OutputLine(NamedTuple):
     """When node0 received it, in seconds since the epoch."""
 
 
+class SlowAnswer(Protocol):
+    """The addition `slow-of-run` of an extra; its verdict has `findings`, `links` and `unjudged`, as `slow --json`."""
+
+    @property
+    def verdict(self) -> Any: ...
+
+    @property
+    def exit_code(self) -> int: ...
+
+
+@refuses_wrong_calls
 class Run:
     """A run that was started from this machine."""
 
@@ -127,6 +140,25 @@ class Run:
     def why(self, *, timeout: float | None = None) -> WhyResult:
         """Why the run ended: the first failure, its last lines, the likely cause and the fix."""
         return self._call(partial(steps.why, self.record, timeout=timeout))
+
+    def slow(self, *, timeout: float | None = None) -> SlowAnswer:
+        """The slow ranks and links, with their causes and what they cost."""
+        judge = _of_extra("slow-of-run", "slow")
+        check_seconds("timeout", timeout)
+        answer: SlowAnswer = self._call(lambda watcher: judge(self._begun(watcher), watcher, timeout=timeout))
+        return answer
+
+    def report(self, path: str | os.PathLike[str] | None = None, *, compare: Run | None = None) -> Path:
+        """Write one HTML page that shows the run; without a path, report-RUN.html in the current directory."""
+        write = _of_extra("page-of-run", "report")
+        file = Path(path or f"report-{self.id}.html")
+
+        def report(watcher: CallWatcher) -> None:
+            records = [steps.begun(run.record, watcher) for run in (self, compare) if run is not None]
+            write("path", file, records, watcher)
+
+        self._call(report)
+        return file
 
     def dump(self, ranks: Sequence[int] | None = None, *, timeout: float | None = None) -> Dump | RunStatus:
         """The Python stacks of all ranks, or of these; the status of a run that does not run."""
@@ -216,3 +248,10 @@ class Run:
                 steps.stop(self.record, self._watcher(Cancel()))
             except CallError as error:
                 self._on_line(f"run {self.id} could not be stopped: {error.message}; ipexctl stop {self.id}")
+
+
+def _of_extra(place: str, command: str) -> Any:
+    found = addition(place)
+    if found is None:
+        raise UserError(f"this installation of ipexctl lacks the command {command}")
+    return found

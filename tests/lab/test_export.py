@@ -25,11 +25,12 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(200)]
 RUN_ONLY_VARIABLES = (
     *("IPEXCTL_RUN", "IPEXCTL_RUN_DIR", "IPEXCTL_NOTES", "IPEXCTL_METER", "IPEXCTL_ALLREDUCE"),
     *("IPEXCTL_HOSTS", "IPEXCTL_FIRST_WORLD_SIZE", "RESTART_COUNT", "PYTHONPATH"),
-    *("GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE"),
-    *("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID"),
 )
 """Only ranks of `run` have these."""
-CALL_VARIABLES = ("MASTER_PORT", "PWD", "OLDPWD", "SHLVL", "_", "SSH_CLIENT", "SSH_CONNECTION", "LANG", "LC_CTYPE")
+CALL_VARIABLES = (
+    *("MASTER_PORT", "TORCHELASTIC_RUN_ID", "PWD", "OLDPWD", "SHLVL", "_"),
+    *("SSH_CLIENT", "SSH_CONNECTION", "LANG", "LC_CTYPE"),
+)
 """ssh may forward the locale of its caller."""
 MPI_PREFIXES = ("PMI_", "MPI_", "HYD", "GFORTRAN", "I_MPI_", "MPIR_", "PMIX_")
 
@@ -140,6 +141,7 @@ def test_mpijob_launcher_starts_its_ranks(cluster: Cluster) -> None:
     for rank in ranks.values():
         assert rank["argv"] == ["it's"]
         assert (rank["env"]["MASTER_ADDR"], rank["env"]["WORLD_SIZE"]) == ("node1", "4")
+        assert rank["env"]["GROUP_RANK"] == str(int(rank["env"]["RANK"]) // 2)
         assert rank["env"]["OMP_NUM_THREADS"] == "1"
 
 

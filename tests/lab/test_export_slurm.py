@@ -17,7 +17,8 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(200), NEEDS_SLURM]
 
 REPORTED_VARIABLES = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS", "PLAIN"),
-    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "GLOO_SOCKET_IFNAME", "HIDDEN"),
+    *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "HIDDEN"),
+    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "GLOO_SOCKET_IFNAME"),
 )
 REPORT_SCRIPT = f"""\
 import json, os, socket, sys
@@ -67,7 +68,7 @@ with open(f"/var/tmp/told-{os.environ['RANK']}.json", "w") as file:
 """
 SLURM_VARIABLES = (
     *("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "FI_TCP_IFACE", "MASTER_ADDR", "MASTER_PORT", "I_MPI_PIN"),
-    "IPEXCTL_ALLREDUCE",
+    *("IPEXCTL_ALLREDUCE", "TORCHELASTIC_RUN_ID"),
 )
 """Values that depend on the nodes Slurm chooses, and on the program that binds ranks; the last is for runs alone."""
 BOTH_LAUNCHERS = pytest.mark.parametrize("launcher", ["srun", "mpirun"])
@@ -120,6 +121,8 @@ def test_exported_job_starts_the_same_ranks_as_run(cluster: Cluster, slurm: Slur
         env = said["env"]
         assert (said["host"], said["argv"]) == (f"node{rank // 2 + 2}", ["a b"])
         assert (env["LOCAL_RANK"], env["LOCAL_WORLD_SIZE"], env["WORLD_SIZE"]) == (str(rank % 2), "2", "4")
+        assert (env["GROUP_RANK"], env["GROUP_WORLD_SIZE"], env["ROLE_WORLD_SIZE"]) == (str(rank // 2), "2", "4")
+        assert env["TORCHELASTIC_RUN_ID"]
         assert (env["MASTER_ADDR"], env["PLAIN"], env["HIDDEN"]) == ("node2", "two words", secret["HIDDEN"])
         assert env["MASTER_PORT"] == ranks[0]["env"]["MASTER_PORT"]
         assert len(said["cores"]) == int(env["OMP_NUM_THREADS"]) == len(cores) // 2
@@ -190,6 +193,7 @@ def test_sbatch_options_can_change_the_number_of_nodes(cluster: Cluster, slurm: 
         env = said["env"]
         assert (said["host"], env["MASTER_ADDR"]) == ("node2", "node2")
         assert (env["WORLD_SIZE"], env["LOCAL_WORLD_SIZE"]) == ("2", "2")
+        assert (env["GROUP_RANK"], env["GROUP_WORLD_SIZE"], env["ROLE_WORLD_SIZE"]) == ("0", "1", "2")
 
 
 def test_job_output_file_has_job_name_and_number(cluster: Cluster, slurm: Slurm) -> None:

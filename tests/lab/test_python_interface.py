@@ -92,6 +92,18 @@ def test_plan_and_list_are_those_of_the_commands(hosts: ipexctl.Cluster, cluster
     assert hosts.ps(running=True).runs == []
 
 
+def test_a_run_has_its_verdict_and_its_page(hosts: ipexctl.Cluster) -> None:
+    run = hosts.run("train.py", **OPTIONS)
+    run.wait()
+    slow = run.slow()
+    assert (slow.verdict.unjudged, slow.exit_code) == ("no-windows", 1)
+    other = hosts.run("train.py", ["again"], **OPTIONS)
+    other.wait()
+    page = run.report("page.html", compare=other).read_text()
+    assert missing(page, f"{run.id} {other.id}") == []
+    assert run.report().name == f"report-{run.id}.html"
+
+
 @pytest.mark.signals
 @pytest.mark.parametrize(("on_interrupt", "is_over"), [("detach", False), ("stop", True)])
 def test_ctrl_c_in_a_wait_leaves_the_run_or_stops_it(hosts: ipexctl.Cluster, on_interrupt: Any, is_over: bool) -> None:

@@ -13,7 +13,9 @@ import pytest
 
 import ipexctl
 from ipexctl.api.interruptible import interruptible
+from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
+from ipexctl.run.registry import RunRecord
 from linux_tests import THIS_MACHINE
 from measures import ROOT, modules
 
@@ -34,6 +36,8 @@ _TOUCHING = (
     "ipexctl.trust.setup",
 )
 """Modules that touch hosts."""
+UNTYPED: Any = ipexctl
+RECORD = RunRecord("run1", Host("here", "127.0.0.1"), "/nowhere", sys.executable)
 _FOLLOWING = {("ipexctl/cli/watch.py", "ipexctl.run.stop"), ("ipexctl/cli/watch.py", "ipexctl.run.why.why")}
 """`watch.py` decides what a signal means for a run: it stops it, and reads the cause from the copy."""
 
@@ -65,6 +69,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"ppn": 0}, "--ppn 0", "--ppn 1"),
         ({"ppn": True}, "ppn=True", "int or None"),
         ({"pnn": 1}, "'pnn'", "'ppn'"),
+        ({"instal": True}, "'instal'", "'install'"),
         ({"exclude": "*.pt"}, "exclude='*.pt'", "a list of str"),
         ({"args": "--lr 0.1"}, "args='--lr 0.1'", "['--lr', '0.1']"),
         ({"with_": "peft"}, "with_='peft'", "['peft']"),
@@ -89,6 +94,32 @@ def test_a_wrong_run_is_refused_before_a_host_is_touched(project: Path, options:
 def test_impossible_hosts_are_refused(project: Path, options: Any) -> None:
     with pytest.raises(ipexctl.UserError):
         ipexctl.Cluster(["node1"], **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "text", "fix"),
+    [
+        (lambda _: UNTYPED.Cluster(["node1"], hostfle="x"), "'hostfle'", "'hostfile'"),
+        (lambda _: UNTYPED.Cluster.from_hostfile("x", limt="node2"), "'limt'", "'limit'"),
+        (lambda cluster: cluster.doctor(smok=True), "'smok'", "'smoke'"),
+        (lambda cluster: cluster.install(whit=["peft"]), "'whit'", "'with_'"),
+        (lambda cluster: cluster.push("corpus"), "'path'", "help(ipexctl.Cluster.push)"),
+        (lambda cluster: cluster.doctor(True), "positional", "help(ipexctl.Cluster.doctor)"),
+        (lambda _: UNTYPED.Run.find(rnu="last"), "'rnu'", "'run'"),
+        (lambda _: UNTYPED.Run(RECORD).wait(timout=1), "'timout'", "'timeout'"),
+    ],
+)
+def test_wrong_arguments_of_any_call_are_refused_with_the_nearest_name(call: Any, text: str, fix: str) -> None:
+    with pytest.raises(ipexctl.UserError) as caught:
+        call(UNTYPED.Cluster(["nowhere.invalid"]))
+    assert (text in caught.value.message, fix in caught.value.fix) == (True, True), caught.value
+
+
+@pytest.mark.parametrize("name", ["slow", "report"])
+def test_a_run_without_the_extra_says_so(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ipexctl.api.run_handle.addition", lambda _: None)
+    with pytest.raises(ipexctl.UserError, match=f"command {name}"):
+        getattr(ipexctl.Run(RECORD), name)()
 
 
 def test_a_text_is_no_list_of_hosts() -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
-from ipexctl.launch.plan import ALLREDUCE, WIRE, WRAPPER_NAMES, LaunchPlan, Setting
+from ipexctl.launch.plan import ALLREDUCE, RANK_NAMES, WIRE, WRAPPER_NAMES, LaunchPlan, Setting
 from ipexctl.option_declaration import words_in_sh
 from ipexctl.spec import RankOptions
 from ipexctl.text import printable, variable_in_sh
@@ -24,12 +24,27 @@ if TYPE_CHECKING:
 
 
 MASTER: Final = ("MASTER_ADDR", "MASTER_PORT")
-RANK_OF_MPI: Final = (
+_OF_RANK: Final = {*RANK_NAMES, *MASTER, "GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK", "ROLE_RANK", "ROLE_WORLD_SIZE"}
+"""Each rank sets them itself. The others of torchrun are the same for all, and stand in the plan."""
+_RANK_OF_MPI: Final = (
     "export RANK=${PMI_RANK:-${OMPI_COMM_WORLD_RANK:-}} WORLD_SIZE=${PMI_SIZE:-${OMPI_COMM_WORLD_SIZE:-}}",
     "export LOCAL_RANK=${MPI_LOCALRANKID:-${OMPI_COMM_WORLD_LOCAL_RANK:-}}",
     "export LOCAL_WORLD_SIZE=${MPI_LOCALNRANKS:-${OMPI_COMM_WORLD_LOCAL_SIZE:-}}",
 )
-"""Sets torch's rank variables from those of Intel MPI, MPICH and Open MPI."""
+
+
+def host_of_rank(host: object, hosts: object) -> tuple[str, str]:
+    """Sets torchrun's variables that follow from RANK and WORLD_SIZE, the number of the host and that of all hosts."""
+    return (
+        f"export ROLE_RANK=$RANK ROLE_WORLD_SIZE=$WORLD_SIZE GROUP_WORLD_SIZE={hosts}",
+        f"export GROUP_RANK={host}; export NODE_RANK=$GROUP_RANK",
+    )
+
+
+def rank_of_mpi(hosts: object) -> tuple[str, ...]:
+    """Sets a rank's variables from those of Intel MPI, MPICH and Open MPI, which don't number the hosts."""
+    return (*_RANK_OF_MPI, *host_of_rank("$(( (RANK - LOCAL_RANK) * GROUP_WORLD_SIZE / ${WORLD_SIZE:-1} ))", hosts))
+
 
 TAKING_TURNS: Final = "chrt -b 0"
 """In front of a command: SCHED_BATCH for its threads. BusyBox has no long option for it."""
@@ -49,7 +64,7 @@ def common_settings(plan: LaunchPlan, *, without: Iterable[str] = ()) -> tuple[S
 
     Without the variables by which ranks add gradients up with our files, too: these are in the directory of a run.
     """
-    excluded = {*WRAPPER_NAMES, *MASTER, ALLREDUCE, WIRE, *without}
+    excluded = {*_OF_RANK, ALLREDUCE, WIRE, *without}
     differing = differing_settings(plan)
     kept: dict[str, Setting] = {}
     for setting in plan.settings:
@@ -62,7 +77,7 @@ def differing_settings(plan: LaunchPlan) -> dict[str, tuple[Setting, ...]]:
     """Variable → its settings, for variables that differ between hosts or ranks."""
     by_name: dict[str, list[Setting]] = {}
     for setting in plan.settings:
-        if setting.name not in WRAPPER_NAMES and setting.name not in MASTER and not setting.secret:
+        if setting.name not in _OF_RANK and not setting.secret:
             by_name.setdefault(setting.name, []).append(setting)
     hosts = {host.name for host in plan.hosts}
 
@@ -77,7 +92,8 @@ def differing_settings(plan: LaunchPlan) -> dict[str, tuple[Setting, ...]]:
 
 
 NO_RANKS: Final = (
-    "unset RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT",
+    f"unset {' '.join((*RANK_NAMES, *MASTER))}",
+    f"unset {' '.join(name for name in WRAPPER_NAMES if name not in RANK_NAMES)}",
     "unset PMI_RANK PMI_SIZE PMI_FD PMI_PORT PMI_ID PMIX_RANK MPI_LOCALRANKID MPI_LOCALNRANKS",
     "unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE",
 )

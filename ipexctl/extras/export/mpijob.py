@@ -11,9 +11,9 @@ import shlex
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.extras.export.common import (
-    RANK_OF_MPI,
     Exported,
     portable_command_line,
+    rank_of_mpi,
     require_mpirun,
     require_process_group,
     secrets_of,
@@ -101,7 +101,7 @@ def _command(plan: LaunchPlan) -> list[str]:
         f"export MASTER_ADDR MASTER_PORT={PORT}",
         "# the rank's numbers from mpirun's variables, in those that torch reads",
         "rank='",
-        *(f"  {line}" for line in RANK_OF_MPI),
+        *(f"  {line}" for line in rank_of_mpi(len(plan.hosts))),
         '  exec "$@"',
         "'",
         " \\\n  ".join([*mpirun, f'sh -c "$rank" rank {literal(portable_command_line(plan))}']),

@@ -24,6 +24,7 @@ from ipexctl.extras.export.common import (
     differing_settings,
     fold_line,
     header,
+    host_of_rank,
     rank_prefix,
     require_mpirun,
     secrets_of,
@@ -164,12 +165,13 @@ def _rank(plan: LaunchPlan, setup: str | None) -> list[str]:
     differing = [setting for settings in differing_settings(plan).values() for setting in settings]
     takes_turns = any(rank.batch for rank in plan.ranks)
     lines += ['case "$rank" in']
-    for host in plan.hosts:
+    for number, host in enumerate(plan.hosts):
         for rank in host.ranks:
             lines += [f"{rank.rank})  # on {host.name}"]
             if is_group:
                 lines += [f"  export RANK={rank.rank} LOCAL_RANK={rank.local_rank}"]
                 lines += [f"  export WORLD_SIZE={plan.world_size} LOCAL_WORLD_SIZE={len(host.ranks)}"]
+                lines += [f"  {line}" for line in host_of_rank(number, len(plan.hosts))]
             rank_settings = [
                 setting
                 for setting in differing

@@ -13,7 +13,6 @@ import shlex
 from typing import TYPE_CHECKING, Final, Literal
 
 from ipexctl.extras.export.common import (
-    RANK_OF_MPI,
     TAKING_TURNS,
     WHY_TURNS,
     Exported,
@@ -22,7 +21,9 @@ from ipexctl.extras.export.common import (
     common_settings,
     differing_settings,
     header,
+    host_of_rank,
     omitted,
+    rank_of_mpi,
     rank_prefix,
     require_mpirun,
     require_process_group,
@@ -54,6 +55,11 @@ RANK_OF_SLURM: Final = (
     "# 2(x3),1 is 2, 2, 2, 1",
     f"LOCAL_WORLD_SIZE=$({LOCAL_RANK_COUNT})",
     "export LOCAL_WORLD_SIZE",
+    *host_of_rank("$SLURM_NODEID", "$SLURM_JOB_NUM_NODES"),
+)
+RANK_IN_SLURM_OF_MPI: Final = (
+    "# the rank's numbers in the variables of torch; Slurm's are those of mpirun's daemon",
+    *rank_of_mpi("$SLURM_JOB_NUM_NODES"),
 )
 IFACES: Final = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "FI_TCP_IFACE", "CCL_KVS_IFACE")
 PINS: Final = ("I_MPI_PIN", "I_MPI_PIN_DOMAIN", "I_MPI_PIN_CELL")
@@ -91,8 +97,7 @@ def to_slurm(
         lines += ["# set these before sbatch, which passes them on"]
         lines += [f': "${{{secret_name}:?}}"' for secret_name in secret_names]
     lines += ["", "# run by each rank on its node", "rank() {"]
-    of_mpi = ("# the rank's numbers in the variables of torch; Slurm's are those of mpirun's daemon", *RANK_OF_MPI)
-    rank = [*(RANK_OF_SLURM if launcher == "srun" else of_mpi), f"unset {' '.join(SLURM_VARIABLES)}"]
+    rank = [*(RANK_OF_SLURM if launcher == "srun" else RANK_IN_SLURM_OF_MPI), f"unset {' '.join(SLURM_VARIABLES)}"]
     rank += [*_variables(plan, launcher, iface), *_rank_command(plan, launcher)]
     lines += [*(f"  {line}" for line in rank), "}", "export -f rank", ""]
     lines += [

@@ -34,10 +34,8 @@ def report_command(
     Example: ipexctl report last --compare train-1120-132512-9f3a
     """
     from ipexctl.api.hosts import check_seconds
-    from ipexctl.cli.run_hosts import begun, find_run
-    from ipexctl.extras.report.html import page_html
-    from ipexctl.extras.report.page_file import check_file, make_report, write_page
-    from ipexctl.extras.report.report import compared
+    from ipexctl.cli.run_hosts import begun, call_about_runs, find_run
+    from ipexctl.extras.report.page_file import write_report
     from ipexctl.run.registry import RunRegistry
     from ipexctl.ui.table import print_lines
 
@@ -45,14 +43,11 @@ def report_command(
         raise UserError("report has no --json", fix="ipexctl why --json")
     check_seconds("--timeout", timeout)
     registry = RunRegistry()
-    record = begun(find_run(run, output, registry), output)
-    other = begun(registry.find(compare), output) if compare is not None else None
-    path = page_file or Path(f"report-{record.id}.html")
-    check_file("-o", path)
-    report = make_report(record, registry, timeout, output)
-    page = report.page
-    if other is not None:
-        page = compared(page, make_report(other, registry, timeout, output).page)
-    write_page("-o", path, page_html(page))
+    records = [begun(find_run(run, output, registry), output)]
+    if compare is not None:
+        records.append(begun(registry.find(compare), output))
+    path = page_file or Path(f"report-{records[0].id}.html")
+    with call_about_runs(output) as (caller, _):
+        exit_code = write_report("-o", path, records, caller, timeout)
     print_lines([str(path)])
-    raise typer.Exit(report.exit_code)
+    raise typer.Exit(exit_code)

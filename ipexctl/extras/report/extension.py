@@ -1,4 +1,4 @@
-"""Tells the core of `ipexctl report`, and of the page that `run --report` writes."""
+"""Tells the core of `ipexctl report`, and of the page that `run --report` and Python programs write."""
 
 from ipexctl.extensions import CommandEntry, Extra
 
@@ -12,5 +12,8 @@ EXTRA = Extra(
             before="dump",
         ),
     ),
-    adds={"run-page": "ipexctl.extras.report.page_file:RunPageFile"},
+    adds={
+        "run-page": "ipexctl.extras.report.page_file:RunPageFile",
+        "page-of-run": "ipexctl.extras.report.page_file:write_report",
+    },
 )

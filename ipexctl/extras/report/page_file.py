@@ -1,4 +1,6 @@
-"""The page of a run as a file: for `ipexctl report`, and for `--report FILE` of a run that was just followed."""
+"""The page of a run as a file: for `ipexctl report`, for `--report FILE` of a run that was just followed, and for
+`Run.report` of a Python program. A file that is no such page is never replaced.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,13 @@ from ipexctl.limits import WHY_ANSWER
 from ipexctl.named_paths import check_named_file, write_named_file
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from ipexctl.cli.options import Output, TextOutput
+    from ipexctl.api.runs import CallWatcher
+    from ipexctl.cli.options import Output
     from ipexctl.extras.report.report import RunReport
-    from ipexctl.run.registry import RunRecord, RunRegistry
+    from ipexctl.run.registry import RunRecord
 
 _FIX: Final = "name a new file in a directory that you can write to, such as report.html"
 _HEAD: Final = 4096
@@ -40,11 +44,12 @@ class RunPageFile:
 
     def write(self, record: RunRecord, output: Output) -> bool:
         """Write the page of a run that was followed. The run's exit code matters more: a failure is only reported."""
+        from ipexctl.cli.run_hosts import call_about_runs
         from ipexctl.extras.report.html import page_html
-        from ipexctl.run.registry import RunRegistry
         from ipexctl.ui.messages import print_message
 
-        page = make_report(record, RunRegistry(), None, output).page
+        with call_about_runs(output) as (caller, _):
+            page = _make_report(record, caller, None).page
         try:
             write_page("--report", self.path, page_html(page))
         except UserError as error:
@@ -86,17 +91,29 @@ def _is_page(path: Path) -> bool:
     return not head or GENERATOR.encode() in head
 
 
-def make_report(
-    record: RunRecord, registry: RunRegistry, timeout: float | None, output: Output | TextOutput
-) -> RunReport:
+def write_report(
+    option: str, path: Path, records: Sequence[RunRecord], caller: CallWatcher, timeout: float | None = None
+) -> int:
+    """Write the page of a run, with what differs from a second one; the exit code is that of `why`."""
+    from ipexctl.extras.report.html import page_html
+    from ipexctl.extras.report.report import compared
+
+    check_file(option, path)
+    report, *others = [_make_report(record, caller, timeout) for record in records]
+    page = compared(report.page, others[0].page) if others else report.page
+    write_page(option, path, page_html(page))
+    return report.exit_code
+
+
+def _make_report(record: RunRecord, caller: CallWatcher, timeout: float | None) -> RunReport:
     """Ask node0 for what the page shows; from the copy on the control machine if it can't be reached."""
     from ipexctl.api.runs import node0_of
-    from ipexctl.cli.run_hosts import call_about_runs
     from ipexctl.extras.report.report import report_of
+    from ipexctl.run.registry import RunRegistry
 
-    with call_about_runs(output) as (caller, _), node0_of(record, caller) as pool:
+    with node0_of(record, caller) as pool:
         connect = partial(pool.connector.open, record.node0, pool.cancel)
-        return report_of(record, connect, registry.directory, pool.cancel, timeout=timeout or WHY_ANSWER)
+        return report_of(record, connect, RunRegistry().directory, pool.cancel, timeout=timeout or WHY_ANSWER)
 
 
 def write_page(option: str, path: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Tells the core of `ipexctl slow`, and of the verdict that `why` shows."""
+"""Tells the core of `ipexctl slow`, and of the verdict that `why` and Python programs get."""
 
 from ipexctl.extensions import CommandEntry, Extra
 
@@ -12,5 +12,8 @@ EXTRA = Extra(
             before="dump",
         ),
     ),
-    adds={"verdict-of-windows": "ipexctl.extras.slow.view:of_windows"},
+    adds={
+        "verdict-of-windows": "ipexctl.extras.slow.view:of_windows",
+        "slow-of-run": "ipexctl.extras.slow.slow:slow_of_run",
+    },
 )

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from ipexctl.api.runs import node0_of
 from ipexctl.extras.slow.causes import needs_look
 from ipexctl.extras.slow.verdict import RunSetup, SlowVerdict, judge
 from ipexctl.limits import SLOW_ANSWER
@@ -24,12 +25,14 @@ from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import Cancelled, HostError, Unreachable
 from ipexctl.run.local_copy import read_copy
 from ipexctl.run.node0 import call_on_node0
+from ipexctl.run.registry import RunRegistry
 from ipexctl.run.windows import RunWindows, fetch_windows, read_copied_windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from ipexctl.api.runs import CallWatcher
     from ipexctl.extras.slow.verdict import SlowFinding
     from ipexctl.hosts.host import Host
     from ipexctl.node.common.files import RunReference
@@ -52,6 +55,11 @@ class SlowResult:
     from_copy: bool = False
     look_error: str = ""
     """Why the host of the suspect could not be looked at; it begins with the host."""
+
+
+def slow_of_run(record: RunRecord, caller: CallWatcher, *, timeout: float | None) -> SlowResult:
+    with node0_of(record, caller) as pool:
+        return slow(record, pool.session, RunRegistry().directory, pool.cancel, timeout=timeout or SLOW_ANSWER)
 
 
 def slow(

@@ -26,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.launch.plan import WRAPPER_NAMES, LaunchPlan
+from ipexctl.launch.plan import ELASTIC_NAMES, WRAPPER_NAMES, LaunchPlan
 from ipexctl.limits import CANCEL_CLEANUP, JOB_UPLOAD, RUN_START, START_CONFIRMED
 from ipexctl.node.common.job import (
     ConnectivityRecord,
@@ -427,6 +427,7 @@ def common_job(plan: LaunchPlan, spec: RunSpec) -> JobRecord:
         command=plan.command,
         cwd="",
         ranks={},
+        variables={one.name: one.value for one in spec.exports if one.name in ELASTIC_NAMES and not one.secret},
         checkpoint_is_found=spec.checkpoint_is_found,
         has_rendezvous=plan.backend != "none",
         options=ProcessOptions(**values_for_wrapper(spec)),
@@ -447,7 +448,7 @@ def job_of(plan: LaunchPlan, secrets: Mapping[str, str], common: JobRecord, host
     own = {host.name: host for host in plan.hosts if host.name in hosts}
     if not own:
         return None
-    variables: dict[str, str | None] = {}
+    variables = dict(common.variables)
     of_ranks: dict[int, dict[str, str | None]] = {rank.rank: {} for host in own.values() for rank in host.ranks}
     prepended: dict[str, None] = {}
     for setting in plan.settings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -46,6 +47,15 @@ def test_hosts_of_one_store_share_a_job_and_each_rank_gets_the_variables_of_its_
     assert both.variables.items() <= job_for(found, "node1").variables.items()
     assert sorted(both.prepended) == ["LD_LIBRARY_PATH", "PATH"]
     assert job_of(found, {}, common_job(found, SPEC), ["node3"]) is None
+
+
+def test_ranks_get_those_variables_of_torchrun_that_the_user_exports() -> None:
+    exports = (Export("TORCHELASTIC_RUN_ID", "mine"),)
+    found = plan(*HOSTS, ppn=2, exports=exports)
+    job = job_of(found, {}, common_job(found, replace(SPEC, exports=exports)), ["node1"])
+    assert job is not None
+    assert {"TORCHELASTIC_RUN_ID": "mine"}.items() <= job.variables.items()
+    assert not {"TORCHELASTIC_RESTART_COUNT", "GROUP_RANK"} & set(job.variables)
 
 
 def test_job_is_read_back_from_its_json() -> None:
