@@ -77,8 +77,8 @@ def refuse_downgrade(
     if not lower:
         return None
     listed = ", ".join(map(str, lower[:_SHOWN])) + (f" and {len(lower) - _SHOWN} more" if len(lower) > _SHOWN else "")
-    fix = "if this is meant: ipexctl install with --downgrade; to keep the present one beside it: --env NAME"
-    return Refusal(f"the environment {name} has newer packages: {listed}", fix, exit_code=2)
+    fix = f"to keep it and have a second one: --env {name}-2; to change this one: ipexctl install with --downgrade"
+    return Refusal(f"packages of the environment {name} would be lower or lost: {listed}", fix, exit_code=2)
 
 
 def _names(lines: Iterable[str], operators: frozenset[str] = frozenset()) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""What a host reports of its checkpoint before an exchange, and the checks of such a message on the other side. Pure.
+"""The report that a host makes of its checkpoint before an exchange, and the checks of it on the other side. Pure.
 
 In: lines of JSON from a host or the supervisor, which are not trusted; out: values with paths below PATH only, or a
 ValueError. `checkpoint.py` makes a report, `checkpoint_units.py` decides from all of them.
