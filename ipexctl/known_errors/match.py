@@ -142,6 +142,9 @@ class FailureContext:
     def hosts(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(output.host for output in self.outputs))
 
+    line_that_sends: Callable[[str], str] = lambda _: ""
+    """A path that a rank missed → the line to type if the control machine has it, and no sync sends it; else empty."""
+
     def ranks_per_core(self, host: str) -> tuple[int, int] | None:
         """The ranks of a host and the cores that they share, if these are too few for them to answer in time."""
         share = as_list(as_dict(self.plan.get("shares")).get(host))
@@ -247,12 +250,12 @@ class KnownError:
 
     def texts(self, found: PatternMatch) -> tuple[str, str]:
         fields = found.fields()
-        in_command = _Fields({name: _quoted(str(value)) for name, value in fields.items()})
+        in_command = _Fields({name: quoted_in_fix(str(value)) for name, value in fields.items()})
         in_command["install"] = found.context.install(*self.package.split())
         return self.cause.format_map(fields), self.fix.format_map(in_command)
 
 
-def _quoted(text: str) -> str:
+def quoted_in_fix(text: str) -> str:
     """The word for a shell. It has no `; `, at which `ipexctl why` divides a fix into lines."""
     return shlex.quote(text).replace("; ", ";'' ")
 

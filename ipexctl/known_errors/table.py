@@ -31,7 +31,8 @@ from ipexctl.hugging_face import (
     parse_repo,
     push_line,
 )
-from ipexctl.known_errors.match import KnownError, PatternMatch
+from ipexctl.known_errors.gpu_code import suggestion_for
+from ipexctl.known_errors.match import KnownError, PatternMatch, quoted_in_fix, shortened
 from ipexctl.known_errors.package_names import PACKAGES
 from ipexctl.node.common.records import as_list
 from ipexctl.text import join_words
@@ -138,6 +139,30 @@ def _cpu_location(found: PatternMatch) -> tuple[str, str]:
     deserializer = "lambda storage, place: storage if place.startswith('cpu:') else None"
     fix += f"torch.serialization.register_package(11, lambda _: None, {deserializer})"
     return f"{versions} cannot load its optimizer if several ranks are on CPUs", fix
+
+
+def _for_gpus(found: PatternMatch) -> tuple[str, str]:
+    """With the line of the script, and what to type there, if the traceback shows them."""
+    output = found.output
+    file, _, number = output.place.rpartition(", line ")
+    shown = re.search(rf'{re.escape(file)}", line {number}\b.*\n +(.*)', output.last_text) if file else None
+    text = shortened(shown[1].strip(), 100) if shown is not None else ""
+    cause = "the script is written for GPUs, and these nodes have only CPUs"
+    if suggestion := suggestion_for(text):
+        return f"{cause}: {output.place}, {text}", f"line {number}: {suggestion}"
+    at = f" ({output.place})" if file else ""
+    return f"{cause}{at}", "device 'cpu', the backend gloo, DDP without device_ids; torch.load with map_location='cpu'"
+
+
+def _no_file(found: PatternMatch) -> tuple[str, str]:
+    path = found.groups["path"]
+    sentence = "{hosts_have_no} file {path}{doubt}".format_map(found.fields())
+    if line := found.context.line_that_sends(path):
+        return f"{sentence}; the project has it, but an ignore file keeps it from the hosts", line
+    return sentence, (
+        "put it into the project, and ipexctl sync uploads it; other data must be at the same path on every node, "
+        f"which run --data DIR checks; to see which hosts have it: ipexctl exec -- ls -d {quoted_in_fix(path)}"
+    )
 
 
 def _torch_library(found: PatternMatch) -> tuple[str, str] | None:
@@ -286,9 +311,11 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "aborted": _aborted,
     "argument": _argument,
     "cpu_location": _cpu_location,
+    "for_gpus": _for_gpus,
     "hub": _hub,
     "illegal_instruction": _illegal_instruction,
     "ipex_of_other_torch": _ipex_of_other_torch,
+    "no_file": _no_file,
     "no_module": _no_module,
     "port_busy": _port_busy,
     "proxy_ended": _proxy_ended,

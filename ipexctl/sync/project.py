@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ipexctl.sync.scan import Found, ScanResult
 
 _MAX_REMEMBERED: Final = 6
+_MOST_IGNORED: Final = 10_000
 _SCHEMA: Final = 1
 RACY_NS: Final = 2_000_000_000
 """A file changed this shortly before it was read may be changed again with the same mtime, so it is not cached."""
@@ -62,6 +63,8 @@ class Project:
     """Paths that may hold credentials."""
     fetched: tuple[str, ...] = ()
     """Paths that are left out because fetch brought them."""
+    ignored: tuple[str, ...] = ()
+    """The first paths that are left out because an ignore file names them; a directory has a trailing slash."""
     data: tuple[str, ...] = ()
     """Directories of the project that are the hosts' own: a sync neither sends nor removes them."""
     files_read: int = 0
@@ -114,6 +117,7 @@ def read_project(
         notes=_notes(scanned),
         left_out=credentials,
         fetched=fetched,
+        ignored=tuple(scanned.ignored[:_MOST_IGNORED]),
         data=data_paths,
         files_read=hashes.files_read,
     )

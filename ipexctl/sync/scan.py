@@ -65,6 +65,8 @@ class ScanResult:
     """Left out because of their names, or as an --env-file; a directory has a trailing slash."""
     fetched: list[str] = field(default_factory=list)
     """Left out because fetch brought them; a directory has a trailing slash."""
+    ignored: list[str] = field(default_factory=list)
+    """Left out because an ignore file names them; a directory has a trailing slash."""
     complete: bool = True
 
     @property
@@ -143,15 +145,14 @@ def _scan_directory(
         own = layer_of(Path(os.fsdecode(full)), prefix)
         layers = (*layers, own) if own else layers
     below: list[_Directory] = []
+    left_out = {"credentials": result.credentials, "fetched": result.fetched, "ignored": result.ignored}
     for name, entry in zip(names, entries, strict=True):
         path = prefix + composed_name(full, name, names)
         is_directory = entry.is_dir(follow_symlinks=False)
         reason = ignored.reason_left_out(path, layers, is_directory=is_directory, inside=directory.reason)
         if reason is not None and not (is_directory and reason != "excluded" and ignored.is_above_include(path)):
-            if reason == "credentials":
-                result.credentials.append(f"{path}/" if is_directory else path)
-            elif reason == "fetched":
-                result.fetched.append(f"{path}/" if is_directory else path)
+            if reason in left_out:
+                left_out[reason].append(f"{path}/" if is_directory else path)
             continue
         if is_directory and _is_environment(entry.path):
             continue

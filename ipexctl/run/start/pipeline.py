@@ -49,8 +49,9 @@ from ipexctl.run.start.preflight.resume import check_resumed
 from ipexctl.run.start.project import ProjectLocation, files_in_other_generations
 from ipexctl.run.start.records import launch_records, logind_notes, nodes_of, plan_document, run_record
 from ipexctl.run.start.request import StartError, StartFailure
-from ipexctl.run.start.start_notes import job_notes, restart_note, script_notes
+from ipexctl.run.start.start_notes import check_gpu_code, job_notes, restart_note, script_notes
 from ipexctl.run.start.upload import begin_query, release_tree, start_reading, upload_project
+from ipexctl.run.unsent import unsent_note
 from ipexctl.run.windows import earlier_memory
 from ipexctl.sync.path_notes import note_secret_files
 
@@ -216,7 +217,10 @@ def _start_once(
         try:
             tree, upload_seconds = upload_project(query, spec, project, context, on_step, preflight)
             arguments = {} if reading is None else unsynced_arguments(spec, project, reading.result().manifest, tree)
-            for text in check_data(hosts, spec, project.root, tree, pool, arguments):
+            notes = check_data(hosts, spec, project.root, tree, pool, arguments)
+            if reading is not None and project.script is not None:
+                notes += unsent_note(project.script.name, project.script.files, reading.result(), call.typed)
+            for text in notes:
                 start.on_note(text)
             if spec.sync and (text := files_in_other_generations(tree, project.subdirectory, registry.all())):
                 start.on_note(text)
@@ -402,6 +406,7 @@ def make_plan(
 
     Raises a StartError if there is no plan.
     """
+    check_gpu_code(project.script, spec, context.env.packages)
     given, notes = tuple[Setting, ...](), list[str]()
     if spec.accelerate is not None:
         given, notes = _accelerate_settings(spec.accelerate, spec, context)

@@ -1,7 +1,7 @@
 """Notes for the user before a run begins: about the job it is in or beside, restarts, and the script.
 
 In come the context, the plan and the spec; out go sentences, each with what to do. `pipeline.py` passes them on. The
-rule: a note is for what the user can act on now, and no run is refused by one.
+rule: a note is for what the user can act on now. Only a script that is certain to need a GPU is refused.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.hosts.batch_systems import SCHEDULERS
 from ipexctl.hosts.nodeset import fold
 from ipexctl.hosts.select import LOCAL
+from ipexctl.known_errors.gpu_code import suggestions
 from ipexctl.run.start.preflight.resume import find_resume_flag, trainer_resume_note
 from ipexctl.run.start.preflight.trainer import sets_use_ipex, trainer_note, use_ipex_note
+from ipexctl.run.start.request import StartError, StartFailure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.launch.plan import HostPlan, LaunchPlan
     from ipexctl.run.start.context import RunContext
+    from ipexctl.run.start.preflight.imports import ScriptFile
     from ipexctl.run.start.project import ProjectLocation
     from ipexctl.spec import RunSpec
 
@@ -62,6 +65,16 @@ def restart_note(hosts: Sequence[HostPlan], stores: Mapping[str, str]) -> str:
     )
 
 
+def check_gpu_code(script: ScriptFile | None, spec: RunSpec, packages: Mapping[str, str]) -> None:
+    """Raise a StartError for a script that fails on CPUs in any case. A torch for GPUs, as the user's Python may have,
+    may find one. Pure."""
+    if script is None or spec.python is not None or any(name.startswith("nvidia-") for name in packages):
+        return
+    if any(line.is_certain for line in script.gpu_lines):
+        reason = f"{script.name} is written for GPUs, and the ranks run on CPUs"
+        raise StartError(StartFailure(reason, suggestions(script.gpu_lines), exit_code=2))
+
+
 def script_notes(context: RunContext, plan: LaunchPlan, spec: RunSpec, project: ProjectLocation) -> tuple[str, ...]:
     """What the source of the script shows for this environment and these ranks. Pure."""
     script = project.script
@@ -69,7 +82,9 @@ def script_notes(context: RunContext, plan: LaunchPlan, spec: RunSpec, project: 
     packages = context.env.packages if context.env.is_installed else {}
     ranks = plan.world_size if plan.backend != "none" else 1
     has_use_ipex = sets_use_ipex(spec.argv[1:])
+    lines = script.gpu_lines if script is not None else ()
     notes = (
+        f"{spec.script} seems to be written for GPUs, and the ranks run on CPUs: {suggestions(lines)}" if lines else "",
         use_ipex_note(packages, _last_with_ipex(context.env.stacks)) if has_use_ipex else "",
         trainer_note(uses_it=uses_it, argv=spec.argv, packages=packages, ranks=ranks),
         trainer_resume_note(find_resume_flag(spec.argv[1:]), has_trainer=has_trainer, packages=packages, ranks=ranks),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ipexctl.extensions import addition
@@ -25,6 +26,7 @@ from ipexctl.run.dump import Dump, DumpReceiver, dump
 from ipexctl.run.node0 import call_on_node0, open_copy
 from ipexctl.run.queue import queue_of
 from ipexctl.run.ranks import describe_ranks
+from ipexctl.run.unsent import line_that_sends
 from ipexctl.run.why.diagnosis import Diagnosis, diagnose
 from ipexctl.run.why.run_snapshot import RunSnapshot, read_snapshot, with_copied_output
 from ipexctl.run.windows import fetch_windows, read_copied_windows
@@ -197,7 +199,8 @@ def _read_snapshot(
     node0 = record.node0.name
     if record.starter.waits and record.hosts:
         node0 = record.hosts[0]  # the record's is the login node
-    return read_snapshot(reply, output, node0, newest_dump)
+    snapshot = read_snapshot(reply, output, node0, newest_dump)
+    return replace(snapshot, context=replace(snapshot.context, line_that_sends=partial(line_that_sends, record)))
 
 
 def _diagnose_with_copy(snapshot: RunSnapshot, record: RunRecord, runs: Path, cancel: Cancel) -> Diagnosis:

@@ -11,7 +11,7 @@ from golden_file import Case, golden_diff, rows_of
 from golden_file import refusal as refused
 from launch_helpers import IPEX, STOCK, batch, cpu, eth, machine, plan, refusal, software, variables
 from test_launcher_lines import unwrapped
-from test_mpirun import BARE, OPEN
+from test_mpirun import BARE, MAY_NEED_MPI, NEEDS_MPI, OPEN
 from test_show_plan import MIXED
 
 from ipexctl.extras.export.mpijob import to_mpijob
@@ -56,6 +56,7 @@ def plans() -> list[LaunchPlan]:
         ),
         plan(*two, env=BARE),
         plan(*two, launcher="direct"),
+        plan(*two, env=BARE, **MAY_NEED_MPI),
     ]
 
 
@@ -82,6 +83,9 @@ def refusals() -> list[Case]:
             {"env": BARE, "launcher": "mpirun"},
         ),
         "direct over ccl": ((one, two), {"env": IPEX, "backend": "ccl", "launcher": "direct"}),
+        "mpi4py without an mpirun": ((one, two), {"env": BARE, **NEEDS_MPI}),
+        "mpi4py without logins": ((one, two), {"no_logins": "REASON", **NEEDS_MPI}),
+        "mpi4py directly": ((one, two), {"launcher": "direct", **NEEDS_MPI}),
         "direct with an MPI": ((one, two), {"mpi": "intel", "launcher": "direct"}),
         "no Open MPI": ((machine(SPR, 1, software=software(mpis=(OPEN,))), two), {"mpi": "openmpi"}),
         "no Intel MPI": ((one,), {"env": BARE, "mpi": "intel"}),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import test_gpu_code as gpus
 import test_run_ranks
 import test_run_refusals as refusals
 import test_run_script as scripts
@@ -35,6 +36,7 @@ from ipexctl.run.start.preflight.imports import (
     read_script,
 )
 from ipexctl.run.start.request import StartError, check_ranks, check_request
+from ipexctl.run.start.start_notes import check_gpu_code
 from ipexctl.spec import RunSpec
 
 
@@ -107,6 +109,8 @@ def of_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
         scripts.needs("cv2", own=False, install="ipexctl exec -- /opt/py -m pip install"),
     ):
         cases.append(refused("modules: another fix", check_imports, wanted, {"a": [wanted.imports[0].module]}))
+    for_gpus = read_script("train.py", gpus.DDP.encode())
+    cases.append(refused("written for GPUs", check_gpu_code, for_gpus, request_with(), {}))
     fault = {"kind": "SyntaxError", "what": "WHAT", "line": 2, "column": 7, "python": "3.11"}
     cases.append(refusal("syntax", check_syntax, ScriptFile("train.py", "x = 1\ndef f(:\n"), Reply(fault)))
     directory = tmp_path / "train.py"

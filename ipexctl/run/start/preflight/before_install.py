@@ -14,6 +14,7 @@ from ipexctl.run.start.pool import first_hosts
 from ipexctl.run.start.preflight.connectivity import check_connectivity
 from ipexctl.run.start.preflight.imports import ScriptFile, check_imports, with_environment
 from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.run.start.start_notes import check_gpu_code
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,6 +53,7 @@ def check_before_install(
     `adds_packages`: the modules of --with and -r are not known before the install.
     """
     try:
+        check_gpu_code(project.script, spec, {})
         unsynced = project.executed_path(spec)
         context = gather(hosts, spec, pool, unsynced=unsynced, before_install=True, probed=probed)
         distribution = ranks_on(first_hosts(hosts, spec), context.facts, spec)

@@ -21,6 +21,7 @@ from ipexctl.errors import FileError, UserError
 from ipexctl.file_reader import SCRIPT, NotRegularError, read_regular
 from ipexctl.hosts.names import quoted
 from ipexctl.hosts.nodeset import fold
+from ipexctl.known_errors.gpu_code import GpuLine, find_gpu_lines
 from ipexctl.known_errors.package_names import PACKAGES
 from ipexctl.launch.hub_use import NO_USE, HubUse, hub_use_of, imported_modules
 from ipexctl.launch.request import MPI_MODULES, MpiImport
@@ -32,6 +33,7 @@ from ipexctl.remote.node_call import call_line, script_text
 from ipexctl.remote.outcome import HostError
 from ipexctl.run.start.preflight.trainer import has_trainer, uses_accelerate, uses_trainer
 from ipexctl.run.start.request import StartError, StartFailure
+from ipexctl.run.unsent import named_files
 from ipexctl.text import join_words
 
 if TYPE_CHECKING:
@@ -106,6 +108,10 @@ class ScriptFile:
     """The models and data of a hub that it names."""
     mpi_import: MpiImport | None = None
     """Its first import of a module that needs mpirun."""
+    gpu_lines: tuple[GpuLine, ...] = ()
+    """Those that need a GPU."""
+    files: tuple[str, ...] = ()
+    """Texts that look like names of files that it reads."""
     requirements: OwnRequirements | None = None
     """The project's file that names its packages; its path is one to type."""
     call_from_above: str = ""
@@ -236,6 +242,8 @@ def read_script(name: str, data: bytes) -> ScriptFile:
         uses_accelerate=uses_accelerate(tree),
         hub=hub_use_of(tree, name),
         mpi_import=_mpi_import(tree, name),
+        gpu_lines=find_gpu_lines(tree, text),
+        files=named_files(tree),
     )
 
 

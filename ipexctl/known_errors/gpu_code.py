@@ -1,0 +1,138 @@
+"""Lines of a script that are written for GPUs, and what to type there for CPUs. Pure.
+
+In: the syntax tree of a script before a run, or the line that a traceback shows. A line is certain to fail only if the
+script reaches it in any case and mentions the CPU nowhere. Lines below an `if` about devices are left out, because such
+a script chooses the device itself.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from ipexctl.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_CALLS: Final = re.compile(
+    r"torch\.cuda\.(?:(?:set_|current_)?device|synchronize|get_device_\w+|mem_get_info|Event|Stream|CUDAGraph)"
+    r"|torch\.accelerator\.(?:set_device_index|synchronize)|(?!torch\.cuda$)[\w.]*\.cuda"
+)
+"""Functions that fail without a GPU."""
+_PLACE: Final = re.compile(r"(?:torch\.device\()?f?'cuda|(?:\w+\.)*(?:(?:\w+_)?rank|gpu(?:_id)?|device_id)$")
+"""An argument of `.to` that is a GPU, as `ast.unparse` writes it."""
+_GUARD: Final = re.compile(r"cuda|gpu|device|accelerator|cpu|nccl", re.IGNORECASE)
+"""In the test of an `if` that chooses between CPUs and GPUs."""
+_DOUBT: Final = re.compile(r"\bcpu\b(?!\()|is_available|\bexec\(|\bmock\b|\btorch\.[\w.]{1,80} = |setattr\(torch")
+"""In a script that may run on CPUs all the same."""
+_SUGGESTIONS: Final = tuple(
+    (re.compile(pattern), text)
+    for pattern, text in (
+        (r"init_process_group\(", 'init_process_group("gloo")'),
+        (r"get_default_backend_for_device\(", '"gloo" in its place'),
+        (r"\bdevice_ids\b", "DDP(model), without device_ids and output_device"),
+        (r"\btorch\.load\(", 'map_location="cpu" for torch.load'),
+        (r"\bdevice_count\(", 'int(os.environ["LOCAL_RANK"]) in place of the remainder'),
+        (r"\.pin_memory\(", "leave out .pin_memory()"),
+        (r"(?<!torch)\.cuda\(", "leave out .cuda()"),
+        (r"\btorch\.device\(", 'device = torch.device("cpu")'),
+        (r"\.to\(", '.to("cpu")'),
+        (r"\bdevice\w* ?= ?", 'device = "cpu"'),
+        (r"\btorch\.(?:cuda|accelerator)\.", "leave that line out"),
+    )
+)
+_MAIN: Final = re.compile(r"__name__ == '__main__'")
+_REACHED: Final = (ast.Module, ast.Expr, ast.Assign, ast.Call, ast.Attribute, ast.keyword)
+"""Nodes whose parts run whenever they do."""
+_SHOWN: Final = 5
+
+
+class GpuLine(NamedTuple):
+    """A line of a script that fails without a GPU."""
+
+    line: int
+    text: str
+    is_certain: bool
+    """Whether every run on CPUs gets there."""
+
+
+def suggestion_for(text: str) -> str:
+    """What to type in a line with this text; empty if the line does not show it."""
+    return next((suggestion for pattern, suggestion in _SUGGESTIONS if pattern.search(text)), "")
+
+
+def suggestions(lines: Sequence[GpuLine]) -> str:
+    """`line 12, model.cuda(): leave out .cuda()`, of the first lines."""
+    return "; ".join(f"line {line.line}, {line.text}: {suggestion_for(line.text)}" for line in lines[:_SHOWN])
+
+
+def find_gpu_lines(tree: ast.Module, text: str) -> tuple[GpuLine, ...]:
+    """In the order of the script. Without recursion, as code may be nested deeply."""
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    lines, has_doubt = text.split("\n"), _DOUBT.search(text) is not None
+    found: dict[int, bool] = {}
+    waiting: list[tuple[ast.AST, bool]] = [(tree, not has_doubt)]
+    while waiting:
+        node, is_sure = waiting.pop()
+        if _is_guard(node):
+            continue
+        if isinstance(node, ast.Call) and _needs_gpu(node):
+            found[node.lineno] = is_sure or found.get(node.lineno, False)
+        if is_sure and isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in functions:
+            waiting.append((ast.Module(functions.pop(node.func.id).body, []), True))
+        is_main = isinstance(node, ast.If) and _MAIN.fullmatch(_source(node.test)) is not None
+        waiting += _parts(node, is_sure=is_sure and (is_main or isinstance(node, _REACHED)))
+    return tuple(GpuLine(line, printable(lines[line - 1].strip())[:80], found[line]) for line in sorted(found))
+
+
+def _needs_gpu(call: ast.Call) -> bool:
+    name, keywords = _name(call.func), {keyword.arg: keyword.value for keyword in call.keywords}
+    last, first = name.rpartition(".")[2], call.args[0] if call.args else None
+    if last == "to":
+        return _PLACE.match(_source(keywords.get("device", first))) is not None
+    if last == "init_process_group":
+        return _source(keywords.get("backend", first)).startswith("'nccl")
+    ids = keywords.get("device_ids")
+    return _CALLS.fullmatch(name) is not None or (isinstance(ids, ast.List) and bool(ids.elts) and last != "barrier")
+
+
+def _name(node: ast.AST) -> str:
+    """`torch.cuda.set_device`; `.to` for a method of an expression."""
+    parts = list[str]()
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join((node.id if isinstance(node, ast.Name) else "", *reversed(parts)))
+
+
+def _source(node: ast.AST | None) -> str:
+    with suppress(RecursionError):
+        return ast.unparse(node) if node is not None else ""
+    return ""
+
+
+def _is_guard(node: ast.AST) -> bool:
+    return isinstance(node, (ast.If, ast.IfExp)) and _GUARD.search(_source(node.test)) is not None
+
+
+def _parts(node: ast.AST, *, is_sure: bool) -> Iterator[tuple[ast.AST, bool]]:
+    """The children, and whether each is reached: no longer certain after a statement that may leave their block."""
+    for child in ast.iter_child_nodes(node):
+        yield child, is_sure
+        if isinstance(child, ast.stmt) and _may_leave(child):
+            if _is_guard(child):
+                return
+            is_sure = False
+
+
+def _may_leave(statement: ast.stmt) -> bool:
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return False
+    return any(
+        isinstance(node, (ast.Return, ast.Raise))
+        or (isinstance(node, ast.Call) and _name(node.func).rpartition(".")[2] in ("exit", "_exit", "quit", "abort"))
+        for node in ast.walk(statement)
+    )

@@ -1,0 +1,97 @@
+"""Files of the project that a script names or a rank misses, and that no sync sends because an ignore file names them.
+
+In: the syntax tree of the script and the project that was read, or the path that a rank has missed. Out: a note, or the
+line to type, with `--include` for these files and those of their kind beside them. A file counts only if the control
+machine has it. Names that are more likely results than data are left out of the note.
+"""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+import re
+import shlex
+from contextlib import suppress
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.errors import UserError
+from ipexctl.sync.ignore import pattern_for
+from ipexctl.sync.root import owner_here, real_path, tree_name
+from ipexctl.text import join_words
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from ipexctl.run.registry import RunRecord
+    from ipexctl.run.start.call import TypedCall
+    from ipexctl.sync.project import Project
+
+_FILE_NAME: Final = re.compile(r"(?:[\w.+-]{1,100}/){0,8}[\w+-][\w.+-]{0,100}\.[A-Za-z]\w{0,9}")
+_RESULTS: Final = (".pt", ".pth", ".ckpt", ".log", ".png", ".html")
+_MOST_NAMES: Final = 100
+_MOST_DIRECTORIES: Final = 50
+
+
+def named_files(tree: ast.Module) -> tuple[str, ...]:
+    """The texts of a script that look like names of files that it reads."""
+    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    names = (text for text in texts if _FILE_NAME.fullmatch(text) and not text.endswith(_RESULTS))
+    return tuple(dict.fromkeys(names))[:_MOST_NAMES]
+
+
+def unsent_note(script: str, names: Collection[str], project: Project, typed: TypedCall) -> tuple[str, ...]:
+    """A note on files that the script names and the hosts do not get, if there are any."""
+    sent = {part for entry in project.manifest.entries for part in _ends(entry.path)}
+    found = tuple(dict.fromkeys(_ignored([name for name in names if name not in sent], project)))
+    if not found:
+        return ()
+    options = [word for pattern in dict.fromkeys(map(_include_pattern, found)) for word in ("--include", pattern)]
+    line = shlex.join(("ipexctl", "run", *options, *typed.options, *typed.words) if typed.words else options)
+    them = "it" if len(found) == 1 else "them"
+    return (
+        f"{script} names {join_words(found)}, but an ignore file keeps {them} from the hosts; to send {them}: {line}",
+    )
+
+
+def _ends(path: str) -> Iterator[str]:
+    """`a/b/c.bin`, `b/c.bin`, `c.bin`."""
+    yield path
+    while "/" in path:
+        path = path.partition("/")[2]
+        yield path
+
+
+def _ignored(names: Collection[str], project: Project) -> Iterator[str]:
+    """Those of the ignored files that have one of the names. Ignored directories were not scanned."""
+    wanted = frozenset(names)
+    yield from (path for path in project.ignored if not wanted.isdisjoint(_ends(path)))
+    for directory in [path for path in project.ignored if path.endswith("/")][:_MOST_DIRECTORIES]:
+        for name in names:
+            below = name if name.startswith(directory) else directory + posixpath.basename(name)
+            if (project.root / below).is_file():
+                yield below
+
+
+def _include_pattern(path: str) -> str:
+    """The pattern of --include for the files of this kind in the same directory, and no other one."""
+    place = PurePosixPath(path)
+    if not place.suffix:
+        return pattern_for(path)
+    directory = "" if place.parent == PurePosixPath() else pattern_for(str(place.parent))[1:]
+    return f"{directory}/*{pattern_for(place.suffix)[1:]}"
+
+
+def line_that_sends(record: RunRecord, path: str) -> str:
+    """The line to type for a file that a rank has missed; empty if the control machine lacks it, or a sync sends it."""
+    from ipexctl.sync.scan import scan_project  # few failures need it
+
+    root = real_path(record.project)
+    missed = posixpath.normpath(posixpath.join(record.cwd, path))
+    tree = f"/code/{tree_name(root, owner_here())}"  # then `.gen2`, and the path in the project
+    name = missed.partition(tree)[2].partition("/")[2]
+    with suppress(UserError, OSError):
+        if name and (root / name).is_file() and all(found.path != name for found in scan_project(root).found):
+            option = f"--include {shlex.quote(_include_pattern(name))}"
+            return f"ipexctl run --resume {record.id} {option}" if record.typed_in and not record.job else option
+    return ""

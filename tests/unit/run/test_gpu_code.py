@@ -1,0 +1,113 @@
+"""Scripts that are written for GPUs: which lines need one, and whether the script is refused, or the user told so."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import pytest
+
+from ipexctl.known_errors.gpu_code import find_gpu_lines, suggestion_for
+from ipexctl.run.start.preflight.imports import read_script
+from ipexctl.run.start.request import StartError
+from ipexctl.run.start.start_notes import check_gpu_code
+from ipexctl.spec import RunSpec
+
+DDP = """\
+def setup():
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    init_process_group(backend="nccl")
+class Trainer:
+    def __init__(self, model):
+        self.model = model.to(self.gpu_id)
+        self.model = DDP(self.model, device_ids=[self.gpu_id])
+def main(epochs):
+    setup()
+    Trainer(Net().cuda())
+if __name__ == "__main__":
+    main(3)
+"""
+GUARDED = """\
+device = "cuda" if torch.cuda.is_available() else "cpu"
+backend = "nccl" if torch.cuda.is_available() else "gloo"
+init_process_group(backend)
+if torch.cuda.is_available():
+    torch.cuda.set_device(local_rank)
+    model.cuda()
+else:
+    model.to("cpu")
+model.to(device)
+DDP(model, device_ids=[local_rank] if device == "cuda" else None)
+def place(tensor):
+    if not torch.cuda.is_available():
+        return tensor
+    return tensor.cuda()
+torch.cuda.empty_cache()
+torch.cuda.manual_seed(1)
+torch.amp.GradScaler("cuda")
+with torch.autocast("cuda"):
+    x.to(torch.float16)
+dist.barrier(device_ids=[0])
+"""
+
+
+def lines_of(code: str) -> dict[int, bool]:
+    return {found.line: found.is_certain for found in find_gpu_lines(ast.parse(code), code)}
+
+
+@pytest.mark.parametrize(
+    ("code", "lines"),
+    [
+        (DDP, {2: True, 3: True, 6: False, 7: False, 10: True}),
+        (f"{DDP}# needs no cpu\n", dict.fromkeys((2, 3, 6, 7, 10), False)),
+        (GUARDED, {}),
+        ("if ddp:\n    torch.cuda.set_device(rank)\n", {2: False}),
+        ("import sys\nif len(sys.argv) > 9:\n    sys.exit()\nmodel.cuda()\n", {4: False}),
+        ("x = [t.cuda() for t in data]\nmodel.to(local_rank)\nmodel.to(device='cuda:0')", {1: False, 2: True, 3: True}),
+        ("start = torch.cuda.Event(enable_timing=True)\nmodel.to(f'cuda:{n}')", {1: True, 2: True}),
+        ("mp.spawn(main, nprocs=2)\ndef main(rank):\n    torch.accelerator.set_device_index(rank)", {3: False}),
+        ("torch.cuda.set_device = print\ntorch.cuda.set_device(0)", {2: False}),
+        ("model.to(dtype)\nmodel.to(torch.device('cuda'))\ndist.init_process_group('gloo')", {2: True}),
+        ("x" + ".a" * 900 + ".cuda()\n" + "(" * 80 + "1" + ")" * 80, {1: True}),
+    ],
+)
+def test_lines_that_need_a_gpu_are_found(code: str, lines: dict[int, bool]) -> None:
+    assert lines_of(code) == lines
+
+
+@pytest.mark.parametrize(
+    ("line", "suggestion"),
+    [
+        ("torch.cuda.set_device(rank)", "leave that line out"),
+        ("device = torch.device('cuda')", 'device = torch.device("cpu")'),
+        ("device = f'cuda:{rank}'", 'device = "cpu"'),
+        ("self.model = DDP(model, device_ids=[rank])", "DDP(model), without device_ids and output_device"),
+        ("model = Net().to(rank)", '.to("cpu")'),
+        ("dist.init_process_group('nccl')", 'init_process_group("gloo")'),
+        ("trainer.fit(model)", ""),
+    ],
+)
+def test_each_line_has_what_to_type_there(line: str, suggestion: str) -> None:
+    assert suggestion_for(line) == suggestion
+
+
+@pytest.mark.parametrize(
+    ("code", "options", "packages", "is_refused"),
+    [
+        (DDP, {}, {"torch": "2.13.0"}, True),
+        (DDP, {"python": "/opt/py"}, {}, False),
+        (DDP, {}, {"torch": "2.13.0", "nvidia-nccl-cu12": "2.27"}, False),
+        (GUARDED, {}, {}, False),
+    ],
+)
+def test_a_script_is_refused_only_if_it_certainly_needs_a_gpu(
+    code: str, options: dict[str, Any], packages: dict[str, str], is_refused: bool
+) -> None:
+    spec = RunSpec("script", ("train.py",), **options)
+    try:
+        check_gpu_code(read_script("train.py", code.encode()), spec, packages)
+    except StartError as error:
+        fix = 'line 2, torch.cuda.set_device(int(os.environ["LOCAL_RANK"])): leave that line out; '
+        assert (is_refused, error.failure.exit_code, error.failure.fix.startswith(fix)) == (True, 2, True)
+    else:
+        assert not is_refused

@@ -1,0 +1,70 @@
+"""Files that a script names or a rank misses, and that an ignore file keeps from the hosts."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from ipexctl.hosts.host import Host
+from ipexctl.run.registry import RunRecord
+from ipexctl.run.start.call import NOT_TYPED, TypedCall
+from ipexctl.run.start.preflight.imports import read_script
+from ipexctl.run.unsent import line_that_sends, unsent_note
+from ipexctl.sync.project import read_project
+from ipexctl.sync.root import owner_here, tree_name
+
+CODE = b"""\
+data = os.path.join("data", dataset)
+for name in ("train.bin", "val.bin"): np.memmap(os.path.join(data, name))
+meta = os.path.join(data, "meta.pkl")
+json.load(open("conf.json")), torch.save(state, "last.pt"), print("no file. Really")
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    root = tmp_path / "nano"
+    for name in ("train.py", "data/char/train.bin", "data/char/meta.pkl", "conf.json", "big/conf.json", "big/val.bin"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("x")
+    (root / "last.pt").write_text("x")
+    (root / ".gitignore").write_text("*.bin\n*.pkl\n*.pt\nbig/\n")
+    return root
+
+
+def test_ignored_files_that_the_script_names_are_a_note_with_the_whole_call(project: Path) -> None:
+    names = read_script("train.py", CODE).files
+    typed = TypedCall(("--ppn", "2"), ("train.py", "--lr", "a b"))
+    (note,) = unsent_note("train.py", names, read_project(project), typed)
+    said, _, line = note.rpartition(": ")
+    assert "data/char/meta.pkl, data/char/train.bin and big/val.bin" in said
+    includes = ["--include", "data/char/*.pkl", "--include", "data/char/*.bin", "--include", "big/*.bin"]
+    assert shlex.split(line) == ["ipexctl", "run", *includes, "--ppn", "2", "train.py", "--lr", "a b"]
+    assert unsent_note("train.py", names, read_project(project, includes=includes[1::2]), typed) == ()
+    (note,) = unsent_note("train.py", ("val.bin",), read_project(project), NOT_TYPED)
+    assert note.endswith(": --include 'big/*.bin'")
+
+
+@pytest.mark.parametrize(
+    ("path", "pattern"),
+    [
+        ("data/char/train.bin", "data/char/*.bin"),
+        ("sub/./../big/conf.json", "big/*.json"),
+        ("last.pt", "/*.pt"),
+        ("conf.json", ""),
+        ("data/char/absent.bin", ""),
+        ("/etc/passwd", ""),
+        ("../../outside.bin", ""),
+    ],
+)
+def test_a_missed_file_of_the_project_has_the_line_that_sends_it(project: Path, path: str, pattern: str) -> None:
+    (project.parent / "outside.bin").write_text("x")
+    tree = f"/h/code/{tree_name(project, owner_here())}.gen2"
+    record = RunRecord("train-1", Host("n1", "n1"), "/h", "py", cwd=tree, project=str(project), typed_in=str(project))
+    line = f"ipexctl run --resume train-1 --include '{pattern}'"
+    assert line_that_sends(record, path) == (line if pattern else "")
+    assert line_that_sends(record, f"{tree}/{path}") == ("" if path == "/etc/passwd" or not pattern else line)
