@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 
@@ -260,8 +261,10 @@ def scenes_in(*stages: str) -> list[Scene]:
     return [context for context in SCENES if context.stage in stages]
 
 
-def scenes(*stages: str) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("context", scenes_in(*stages), ids=lambda context: context.page)
+def scenes(*stages: str, first: str = "a", last: str = "z") -> pytest.MarkDecorator:
+    """The scenes of pages whose names begin with a letter in this range."""
+    wanted = [scene for scene in scenes_in(*stages) if first <= Path(scene.page).name[0].lower() <= last]
+    return pytest.mark.parametrize("context", wanted, ids=lambda context: context.page)
 
 
 def play(context: Scene, shell: Shell) -> list[str]:

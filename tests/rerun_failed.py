@@ -55,7 +55,12 @@ def run_and_rerun(args: list[str]) -> int:
 def selecting(args: list[str]) -> list[str]:
     """The options among these that choose tests, with their values."""
     pairs = zip(args, [*args[1:], ""], strict=True)
-    return [part for option, value in pairs if option in ("-m", "-k", "--whole") for part in (option, value)]
+    return [
+        part
+        for option, value in pairs
+        if option in ("-m", "-k", "--whole", "--after-plain")
+        for part in (option, value)
+    ]
 
 
 def main(args: list[str]) -> int:

@@ -3,7 +3,7 @@
 #   sh tests/run.sh                 checks, unit tests, and each command once on real hosts: about ten minutes on two cores
 #   sh tests/run.sh --changed       checks, and the tests nearest to what differs from main; it says what it leaves out
 #   sh tests/run.sh --all           everything: all tests on real hosts, the pages, Ansible, Slurm, real wheels
-#   sh tests/run.sh --ci            the plain call, all tests of what changed since the last landing, a quarter of the rest
+#   sh tests/run.sh --ci            after the plain call: what changed since the last landing, and a sixth of the rest
 #   sh tests/run.sh -k hostfile     any other arguments go to pytest
 . "$(dirname -- "$0")/../.ci/environment"
 
@@ -20,30 +20,23 @@ fi
 pytest() { exec .venv/bin/python tests/rerun_failed.py "$@"; }
 three_at_a_time="-n 3 --dist loadfile --no-loadscope-reorder"
 most="tests/lab tests/package tests/process tests/unit"
-real_wheels="tests/stack --durations=0"
-
-checks() {
-  .venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && .venv/bin/lint-imports --no-cache
-}
+real_wheels="tests/stack -n 2 --dist loadfile --durations=0"
 
 # shellcheck disable=SC2086
 set -e
 case "${1:-}" in
-  "") checks; pytest $three_at_a_time --whole /dev/null $most ;;
+  "") pytest $three_at_a_time --whole /dev/null tests/checks $most ;;
   --changed)
     files=$(.venv/bin/python tests/selection.py changed)
-    checks & # mypy takes as long as the tests
-    .venv/bin/python tests/rerun_failed.py --once -q -n 2 --dist loadfile $files || { code=$?; wait; exit $code; }
-    wait $!
+    pytest --once -q -n 2 --dist loadfile tests/checks $files
     ;;
-  --all) checks; pytest $three_at_a_time $most --then $real_wheels ;;
+  --all) pytest $three_at_a_time tests/checks $most --then $real_wheels ;;
   --ci)
-    checks
     .venv/bin/python tests/selection.py ci >.venv/whole-files
-    pytest $three_at_a_time --whole .venv/whole-files $most --then $real_wheels --whole .venv/whole-files
+    pytest $three_at_a_time --after-plain .venv/whole-files $most --then $real_wheels --whole .venv/whole-files
     ;;
   *)
-    checks
+    .venv/bin/python tests/rerun_failed.py --once -q tests/checks
     case " $* " in
       *" --pdb"*|*" --trace "*) exec .venv/bin/python -m pytest "$@" ;; # at the terminal
       *) pytest --once "$@" ;;

@@ -4,9 +4,10 @@
 as fit into `BUDGET`; what it leaves out is named. Pages and golden texts bring the tests of pages and of golden texts.
 
 `ci` prints the files of which a submission runs all tests, beside the core of all others: those of `changed` since the
-last landing within `CI_BUDGET`, and a quarter of the rest. Which one is the number of commits: four landings see
-everything, also what is far from a change that nearly all files import. As a plugin of pytest, `--whole FILE` takes
-that list: tests that are neither core nor of a file in it are left out.
+last landing within `CI_BUDGET`, and a sixth of the rest. Which one is the number of commits: six landings see
+everything, also what is far from a change that nearly all files import. Real wheels are near to what is in `OF_WHEELS`
+alone. As a plugin of pytest, `--whole FILE` takes that list: tests that are neither core nor of a file in it are left
+out. `--after-plain FILE` leaves out the core, too, but for tests that need a program the plain call may have lacked.
 
 In: git and `durations.json`, the seconds of each file in the last recorded run (`python tests/selection.py record
 JUNIT.xml…`). The rule: what is left out is said, and `sh tests/run.sh --all` leaves out nothing.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import subprocess
 import sys
@@ -32,18 +34,21 @@ from import_graph import ROOT, distances, is_test, project_imports
 DURATIONS = Path(__file__).with_name("durations.json")
 BUDGET = 60.0
 """Seconds of tests, one after the other, for `changed`; two processes run them in half of it, beside the checks."""
-CI_BUDGET = 900.0
+CI_BUDGET = 300.0
 """Seconds of tests that a submission's changes bring, three at a time; unit tests run anyway and cost nothing here."""
 NEAR = 2
 """A test that reaches a changed module by more imports than this proves little of it: nearly all tests do."""
-UNKNOWN_SECONDS = 1.0
+UNKNOWN_SECONDS = 30.0
 """Of a test file without a record: it is new."""
 IMPORTS = "^ *(from [a-z_.]+ )?import "
-SHARES = 4
+SHARES = 6
 TESTS_OF = {"docs/": "tests/unit/docs", "mkdocs.yml": "tests/unit/docs", "tests/unit/golden/": "tests/unit/golden"}
 ALWAYS = ("tests/unit/test_measures.py", "tests/unit/test_language.py")
 """Rules for all files of the project."""
-REST = ("tests/process/", "tests/lab/", "tests/package/", "tests/stack/")
+WHEELS = "tests/stack/"
+OF_WHEELS = (WHEELS, "ipexctl/stack/", "ipexctl/node/env/", "ipexctl/inrank/", "tests/requirements.lock")
+"""Where a change brings the tests of real wheels; other changes leave them to their turn."""
+REST = ("tests/process/", "tests/lab/", "tests/package/", WHEELS)
 """Where tests are that are not core; those of `tests/unit` all are."""
 PAUSE_MINUTES = 40
 """Between the last commit of a submission and the first one of the next: about as long as a landing takes."""
@@ -111,13 +116,21 @@ def seconds_of(reports: Iterable[Path]) -> dict[str, float]:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--whole", metavar="FILE", help="run core tests, and all tests of the files that FILE lists")
+    parser.addoption("--after-plain", metavar="FILE", help="the same, without what tests/run.sh has run")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not (named := config.getoption("--whole")):
+    is_after_plain = bool(named := config.getoption("--after-plain"))
+    if not (named := named or config.getoption("--whole")):
         return
     whole = set(Path(named).read_text().split())
-    kept = [item for item in items if is_core(item) or str(item.path.relative_to(ROOT)) in whole]
+
+    def is_kept(item: pytest.Item) -> bool:
+        if is_core(item):
+            return not is_after_plain or item.get_closest_marker("needs") is not None
+        return str(item.path.relative_to(ROOT)) in whole
+
+    kept = [item for item in items if is_kept(item)]
     config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
     items[:] = kept
 
@@ -135,22 +148,22 @@ def is_core(item: pytest.Item) -> bool:
 
 def changed_files(base: str, root: Path = ROOT) -> list[str]:
     """Files that differ in more than their imports: a module that has moved is no reason to test its callers."""
-    new = _git("ls-files", "--others", "--exclude-standard", root=root)
-    counted = _git("diff", "--numstat", "-z", "--no-renames", "-I", IMPORTS, base, "--", root=root)
+    new = git_lines("ls-files", "--others", "--exclude-standard", root=root)
+    counted = git_lines("diff", "--numstat", "-z", "--no-renames", "-I", IMPORTS, base, "--", root=root)
     return sorted({*(entry.split("\t")[2] for line in counted for entry in line.split("\0") if entry), *new})
 
 
 def last_of_main() -> str:
     """Where this branch left main; the last commit on main itself."""
     for name in ("main", "origin/main"):
-        if found := _git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}"):
-            return (_git("merge-base", "HEAD", found[0]) or found)[0]
+        if found := git_lines("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}"):
+            return (git_lines("merge-base", "HEAD", found[0]) or found)[0]
     return "HEAD"
 
 
 def last_landing() -> str:
     """The newest commit before a pause; the first one of all if there was none."""
-    commits = [line.split() for line in _git("log", "--date-order", "--format=%H %ct", "HEAD")]
+    commits = [line.split() for line in git_lines("log", "--date-order", "--format=%H %ct", "HEAD")]
     return before_pause([(commit, int(time)) for commit, time in commits])
 
 
@@ -162,7 +175,7 @@ def before_pause(commits: Sequence[tuple[str, int]]) -> str:
     return commits[-1][0]
 
 
-def _git(*args: str, root: Path = ROOT) -> list[str]:
+def git_lines(*args: str, root: Path = ROOT) -> list[str]:
     return subprocess.run(["git", "-C", root, *args], capture_output=True, text=True, check=False).stdout.splitlines()
 
 
@@ -184,9 +197,12 @@ def _print_changed(base: str) -> None:
 def _print_ci() -> None:
     base, seconds, imports = os.environ.get("IPEXCTL_TESTS_BASE") or last_landing(), _recorded(), project_imports()
     anyway = dict.fromkeys((file for file in imports if not file.startswith(REST)), 0.0)
-    near = choose(changed_files(base), imports, {**seconds, **anyway}, budget=CI_BUDGET).files
+    changed = changed_files(base)
+    if not any(path.startswith(OF_WHEELS) for path in changed):
+        anyway.update({file: math.inf for file in imports if file.startswith(WHEELS)})
+    near = choose(changed, imports, {**seconds, **anyway}, budget=CI_BUDGET).files
     rest = [file for file in imports if is_test(file) and file.startswith(REST)]
-    number = int(_git("rev-list", "--count", "HEAD")[0]) % SHARES
+    number = int(git_lines("rev-list", "--count", "HEAD")[0]) % SHARES
     chosen = {file for file in near if file.startswith(REST)} | set(shares(rest, seconds)[number])
     print("\n".join(sorted(chosen)))
     left_out = sorted(set(rest) - chosen)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import pytest
+from needs import require
 
 
 @contextlib.contextmanager
@@ -33,9 +33,7 @@ def write_certificate(directory: Path) -> Path:
     key, cert, both = (directory / name for name in ("key.pem", "cert.pem", "both.pem"))
     line = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=index"
     argv = [*line.split(), "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
-    try:
-        subprocess.run(argv, capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("no openssl to make a certificate with")
+    require("openssl")
+    subprocess.run(argv, capture_output=True, check=True)
     both.write_text(key.read_text() + cert.read_text())
     return both

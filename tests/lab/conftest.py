@@ -23,6 +23,7 @@ from ipexctl.extras.lab import system
 from ipexctl.extras.lab.labs import Lab, LabHost, LabSpec, down, mend_host, remove_abandoned, up
 from lab_play_helpers import Site
 from lab_run_helpers import Cluster, lab_with_mpi, new_cluster, session_dir
+from page_fixtures import own_lab, page_hosts, slurm_programs, small_wheels, wheel_dir  # noqa: F401  (fixtures)
 from slurm_helpers import use_ssh
 from tiny_wheels import write_stack
 from trust_helpers import snapshot

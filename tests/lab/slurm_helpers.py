@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,11 +17,7 @@ from ipexctl.extras.lab.labs import Lab, LabHost, break_host, mend_host
 from ipexctl.extras.lab.system import in_host
 from lab_helpers import ask
 
-HAS_SLURM = all(shutil.which(name, path="/usr/sbin:/usr/bin") for name in ("slurmctld", "slurmd", "sbatch"))
-NEEDS_SLURM = pytest.mark.skipif(
-    not HAS_SLURM,
-    reason="Slurm isn't installed (on Debian: apt-get install --no-install-recommends slurm-wlm)",
-)
+NEEDS_SLURM = pytest.mark.needs("slurmctld", "slurmd", "sbatch")
 
 
 @dataclass(frozen=True)

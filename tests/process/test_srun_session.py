@@ -27,6 +27,7 @@ from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
 from ipexctl.remote.session import capture
 from ipexctl.remote.srun import SrunSession, StepServer, read_port_range, srun_argv
 from message_data import missing
+from needs import require
 
 SLEEP_SECONDS = 10**6 + os.getpid()
 """A sleep time that identifies processes of this test."""
@@ -43,11 +44,7 @@ HOST = Host("node2", "node2")
 @pytest.fixture(scope="module")
 def munge() -> Iterator[Path]:
     """A real munged with a key and a socket of its own, and a directory with `munge` and `unmunge` that ask it."""
-    programs = {
-        name: shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") for name in ("munged", "munge", "unmunge")
-    }
-    if not all(programs.values()):
-        pytest.skip("munge is not installed")
+    programs = require("munged", "munge", "unmunge")
     directory = Path(tempfile.mkdtemp(prefix="munge-", dir="/var/tmp"))  # others may not write above its socket
     directory.chmod(0o755)
     (directory / "key").write_bytes(os.urandom(64))
@@ -55,7 +52,7 @@ def munge() -> Iterator[Path]:
     files = [f"--{name}-file={directory / name}" for name in ("key", "pid", "log", "seed")]
     socket = f"--socket={directory / 'socket'}"
     daemon = subprocess.Popen(
-        [str(programs["munged"]), "--force", "--foreground", socket, *files], stderr=subprocess.DEVNULL
+        [programs["munged"], "--force", "--foreground", socket, *files], stderr=subprocess.DEVNULL
     )
     (directory / "bin").mkdir()
     for name in ("munge", "unmunge"):

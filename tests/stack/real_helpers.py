@@ -21,7 +21,8 @@ from ipexctl.extras.lab import system
 from ipexctl.extras.lab.disk import can_mount_images
 from ipexctl.extras.lab.files import hostfile
 from ipexctl.extras.lab.labs import Lab, LabHost, LabSpec, down, ssh_argv, up
-from slurm_helpers import HAS_SLURM, start_sshd
+from needs import find
+from slurm_helpers import start_sshd
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 EXAMPLES = CHECKOUT / "examples"
@@ -102,7 +103,7 @@ def real_lab(
     require_disk("/var/lib", disk)
     require_package(package)
     spec = LabSpec(hosts=hosts, name=f"{name}-{os.getpid()}", shared_home=shared_home, temporary=True)
-    lab = up(replace(spec, slurm=slurm and HAS_SLURM))
+    lab = up(replace(spec, slurm=slurm and find("sbatch") is not None))
     try:
         start_sshd(lab)
         lab.hostfile.write_text(hostfile(replace(lab, slurm=False)))

@@ -125,7 +125,7 @@ def test_pytest_and_its_programs_are_clean_whatever_the_caller_is(tmp_path: Path
     assert not Path(seen["home"]).exists(), "pytest removes what it made"
 
 
-@pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh here")
+@pytest.mark.needs("ssh")
 def test_ssh_reads_no_settings_of_the_account(tmp_path: Path) -> None:
     """The named file counts; without one, not even the machine's own."""
     named = tmp_path / "config"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,19 @@ from pathlib import Path
 import pytest
 
 from import_graph import ROOT, distances, is_test, project_imports
-from selection import PAUSE_MINUTES, REST, SHARES, before_pause, changed_files, choose, seconds_of, shares
+from selection import (
+    DURATIONS,
+    PAUSE_MINUTES,
+    REST,
+    SHARES,
+    before_pause,
+    changed_files,
+    choose,
+    git_lines,
+    last_landing,
+    seconds_of,
+    shares,
+)
 
 IMPORTS = {
     "ipexctl/a.py": frozenset[str](),
@@ -81,20 +94,32 @@ def test_seconds_are_read_from_the_reports_of_pytest(tmp_path: Path) -> None:
 def test_whole_files_run_beside_the_core_of_all_others(tmp_path: Path) -> None:
     """pytest itself, with the plugin: no test runs."""
     whole = tmp_path / "whole"
-    argv = [sys.executable, "-m", "pytest", "--collect-only", "-q", "--whole", str(whole), "tests/lab/test_exec.py"]
+    argv = [sys.executable, "-m", "pytest", "--collect-only", "-q", "tests/lab/test_exec.py"]
 
-    def collected(*files: str) -> list[str]:
+    def collected(option: str, *files: str) -> set[str]:
         whole.write_text("\n".join(files))
-        done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
-        return [line for line in done.stdout.splitlines() if "::" in line]
+        done = subprocess.run([*argv, option, whole], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+        return {line for line in done.stdout.splitlines() if "::" in line}
 
-    assert 0 < len(collected()) < len(collected("tests/lab/test_exec.py"))
+    core, every = collected("--whole"), collected("--whole", "tests/lab/test_exec.py")
+    assert set() < core < every
+    assert collected("--after-plain", "tests/lab/test_exec.py") == every - core
+    assert collected("--after-plain") == set()
 
 
 def test_every_file_that_is_not_core_is_in_a_share() -> None:
-    rest = [file for file in project_imports() if is_test(file) and not file.startswith("tests/unit/")]
+    plain = ("tests/checks/", "tests/unit/")
+    rest = [file for file in project_imports() if is_test(file) and not file.startswith(plain)]
     assert rest
     assert all(file.startswith(REST) for file in rest)
+
+
+def test_every_file_that_an_earlier_submission_brought_has_its_seconds() -> None:
+    """One without counts as `UNKNOWN_SECONDS`, so that budgets do not hold."""
+    recorded = json.loads(DURATIONS.read_text())
+    unknown = [file for file in project_imports() if is_test(file) and file.startswith(REST) and file not in recorded]
+    brought = set(git_lines("ls-tree", "-r", "--name-only", last_landing(), "--", *unknown)) if unknown else set()
+    assert brought == set(), "python tests/selection.py record JUNIT.xml"
 
 
 def test_a_submission_begins_after_the_last_pause() -> None:

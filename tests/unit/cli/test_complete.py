@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 from pathlib import Path
 
@@ -164,7 +163,7 @@ def test_completion_scripts_call_ipexctl_and_register_completion(place: Path, sh
     assert next(line for line in reversed(script) if line).startswith(ends)
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+@pytest.mark.needs("bash")
 def test_bash_completes_with_the_completion_script(place: Path) -> None:
     program = place / "bin/ipexctl"
     program.parent.mkdir()

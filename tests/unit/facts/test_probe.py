@@ -27,7 +27,10 @@ from ipexctl.remote.connector import ConnectOptions, Connector
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.session_pool import SessionPool
 
-SHELLS = [["dash"], ["bash"], ["bash", "--posix"], ["busybox", "ash"], ["ksh"], ["ksh93"], ["mksh"], ["yash"]]
+SHELLS = [
+    pytest.param(shell.split(), marks=pytest.mark.needs(shell.split()[0]), id=shell)
+    for shell in ("dash", "bash", "bash --posix", "busybox ash", "ksh", "ksh93", "mksh", "yash")
+]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
@@ -43,10 +46,8 @@ def probe(
 
 
 @linux
-@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+@pytest.mark.parametrize("shell", SHELLS)
 def test_every_posix_shell_gives_the_same_facts(shell: list[str], tmp_path: Path) -> None:
-    if shutil.which(shell[0]) is None:
-        pytest.skip(f"no {shell[0]} here")
     ours = parse(probe(shell, tmp_path, peers="localhost nosuch.invalid"))
     assert ours.complete
     reference = to_json(parse(probe(["sh"], tmp_path, peers="localhost nosuch.invalid")))
@@ -130,10 +131,8 @@ def started(pid: int) -> int:
 
 
 @linux
-@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+@pytest.mark.parametrize("shell", SHELLS)
 def test_processes_of_runs_are_found_by_environment_or_path(shell: list[str], tmp_path: Path) -> None:
-    if shutil.which(shell[0]) is None:
-        pytest.skip(f"no {shell[0]} here")
     home = tmp_path / ".ipexctl"
 
     def record(run: str, state: str, pid: int = 0, start: int = 0) -> None:
@@ -250,9 +249,8 @@ def test_hanging_programs_are_killed_and_other_facts_are_kept(tmp_path: Path, mo
 
 
 @linux
+@pytest.mark.needs("ip")
 def test_addresses_come_from_the_kernel_without_the_ip_command(tmp_path: Path) -> None:
-    if shutil.which("ip", path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None:
-        pytest.skip("no ip here to compare with")
     programs = tmp_path / "bin"
     programs.mkdir()
     for directory in ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin"):
@@ -304,10 +302,8 @@ def test_clock_skew_is_relative_to_the_middle_of_the_round_trip(clock: float, ex
 
 
 @linux
-@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+@pytest.mark.parametrize("shell", SHELLS)
 def test_live_runs_are_found_with_the_cores_of_their_ranks(shell: list[str], tmp_path: Path) -> None:
-    if shutil.which(shell[0]) is None:
-        pytest.skip(f"no {shell[0]} here")
     run = f"live-{os.getpid()}-{abs(hash(' '.join(shell))) % 10_000}"
     agent = tmp_path / "a home" / "runs" / run / "agent.zip"
     agent.parent.mkdir(parents=True)
@@ -340,12 +336,10 @@ def test_live_runs_are_found_with_the_cores_of_their_ranks(shell: list[str], tmp
 
 
 @linux
-@pytest.mark.parametrize("shell", SHELLS, ids=" ".join)
+@pytest.mark.parametrize("shell", SHELLS)
 def test_a_host_has_one_lock_which_others_see_and_which_ends_with_its_call_or_its_run(
     shell: list[str], tmp_path: Path
 ) -> None:
-    if shutil.which(shell[0]) is None:
-        pytest.skip(f"no {shell[0]} here")
     run = f"lock-{os.getpid()}"
     # Not the lock of this machine, which other tests may want.
     script = lock_command(run).script.replace("/proc", str(tmp_path), 1).replace("/bin/sh", " ".join(shell))

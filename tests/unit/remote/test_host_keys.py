@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import re
-import shutil
 import subprocess
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -281,7 +280,7 @@ def test_a_revoked_key_is_refused_even_if_it_is_known(
     assert str(file) in caught.value.reason
 
 
-@pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="OpenSSH's client is not on this machine")
+@pytest.mark.needs("ssh-keygen")
 def test_a_key_in_a_revocation_list_of_ssh_keygen_is_refused(at: Endpoint, tmp_path: Path) -> None:
     keys = {}
     for name in ("bad", "good"):

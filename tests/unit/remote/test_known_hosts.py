@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -91,7 +90,7 @@ def test_parse_accepts_any_text(text: str, name: str) -> None:
     )
 
 
-@pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="OpenSSH's ssh-keygen is not on this machine")
+@pytest.mark.needs("ssh-keygen")
 def test_names_are_hashed_and_fingerprints_shown_as_by_openssh(tmp_path: Path) -> None:
     blob = b"\0\0\0\x0bssh-ed25519\0\0\0\x20" + bytes(32)
     ours, theirs, key = tmp_path / "ours", tmp_path / "theirs", tmp_path / "key.pub"

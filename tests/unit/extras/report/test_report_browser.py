@@ -21,7 +21,7 @@ from ipexctl.run.why.diagnosis import Line
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.skipif(chromium.PROGRAM is None, reason="chromium is not installed")
+pytestmark = pytest.mark.needs("chromium")
 AXE = os.environ.get("IPEXCTL_TESTS_AXE", "")
 """The path of axe.min.js from npm's package axe-core."""
 

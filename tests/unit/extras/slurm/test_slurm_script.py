@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import shutil
 import signal
 import subprocess
 import time
@@ -90,7 +89,7 @@ def test_the_beginning_of_such_an_option_is_refused_as_sbatch_takes_it(option: s
     assert whole in refused.value.fix
 
 
-@pytest.mark.skipif(shutil.which("sbatch") is None, reason="sbatch (slurm-wlm) is not on this machine")
+@pytest.mark.needs("sbatch")
 def test_sbatch_takes_beginnings_and_no_whole_option_of_it_is_such_a_beginning(tmp_path: Path) -> None:
     config = tmp_path / "slurm.conf"
     config.write_text("ClusterName=x\nSlurmctldHost=localhost\n")

@@ -1,0 +1,44 @@
+"""The commands of the pages about Slurm, on a Slurm of a lab."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from doc_shell import FILES, LoginShell, Shell
+from ipexctl.extras.lab.labs import Lab, LabSpec
+from page_fixtures import wheels_of
+from page_scenes import ALLOCATION, LAB_SLURM, LOGIN, QUEUE, Scene, play, scenes, scenes_in
+from tiny_wheels import write_stack
+
+
+@pytest.mark.lab
+def test_pages_of_slurm(slurm_programs: None, make_lab: Callable[[LabSpec], Lab], tmp_path: Path) -> None:
+    """From this machine to the queue, which installs an environment; then in an allocation on the login node."""
+    lab = make_lab(LabSpec(hosts=3, slurm=True, shared_home=True))
+    first = lab.hosts[0]
+    config = tmp_path / "ssh_config"
+    login = f"Host {LOGIN}\n  HostName {first.address}\n  User {first.user}\n\n"
+    config.write_text(login + first.dir.parent.joinpath("ssh_config").read_text())
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    write_stack(wheels, torch="2.13.0", ipex=None)
+    # Attach waits for the job, and ends with the run.
+    laptop = Shell(tmp_path / "laptop", wheels_of(wheels), ssh_config=config, attach_seconds=90)
+    for context in scenes_in(QUEUE):
+        play(context, laptop)
+    allocation = LoginShell(tmp_path / "login", ssh_config=config, login=LOGIN)
+    allocation.type(f"mkdir ~/train && echo {shlex.quote((FILES / 'train.py').read_text())} >~/train/train.py")
+    for context in scenes_in(ALLOCATION):
+        play(context, allocation)
+    allocation.close()
+    assert laptop.differences + allocation.differences == []
+
+
+@pytest.mark.lab
+@scenes(LAB_SLURM)
+def test_pages_that_create_a_lab_with_slurm(context: Scene, slurm_programs: None, own_lab: str, tmp_path: Path) -> None:
+    assert play(context, Shell(tmp_path, lab=own_lab)) == []
