@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import signal
 import subprocess
@@ -15,7 +13,6 @@ import pytest
 from agent_helpers import wait_until
 from cli_helpers import IPEXCTL, begin, ipexctl, processes_with
 from ipexctl.extras.lab.labs import Lab, LabHost, break_host, mend_host
-from message_data import missing
 
 pytestmark = pytest.mark.lab
 
@@ -33,49 +30,6 @@ def test_arguments_are_passed_literally(lab3: Lab) -> None:
     words = ["it's", "$HOME", "`id`", "a\\b", "wow!", "two  spaces", "*", "", "ünï", "-n", "line\nbreak"]
     ran = ipexctl("exec", "-H", lab3.hostfile, "-l", "node2", "--", "printf", "[%s]", *words)
     assert ran.out == "node2: " + "".join(f"[{w}]" for w in words).replace("\n", "\nnode2: ") + "\n"
-
-
-@pytest.mark.core
-def test_gather_groups_hosts_with_equal_output(lab3: Lab) -> None:
-    ran = ipexctl(
-        "exec", "-H", lab3.hostfile, "--gather", "--shell", "[ $(hostname) = node2 ] && echo odd || echo even"
-    )
-    assert ran.out == "node[1,3] (2 hosts):\neven\nnode2 (1 host):\nodd\n"
-
-
-@pytest.mark.core
-def test_json_is_one_document_if_hosts_fail(lab3: Lab, node: LabHost) -> None:
-    break_host(node, "sshd-dead")
-    ran = ipexctl(
-        "exec", "-H", lab3.hostfile, "--json", "--", "sh", "-c", "echo out; echo err >&2; test $(hostname) = node2"
-    )
-    document = json.loads(ran.out)
-    assert document["schema"] == "ipexctl.exec/1"
-    assert [host["name"] for host in document["hosts"]] == ["node1", "node2", "node3"]
-    by_name = {host["name"]: host for host in document["hosts"]}
-    assert by_name["node1"] | {"seconds": 0} == {
-        "name": "node1",
-        "address": node.address,
-        "status": "unreachable",
-        "rc": None,
-        "stdout": "",
-        "stderr": "",
-        "seconds": 0,
-        "reason": "port 22 refuses connections",
-        "fix": by_name["node1"]["fix"],
-    }
-    assert (by_name["node2"]["status"], by_name["node2"]["rc"]) == ("ok", 0)
-    assert (by_name["node3"]["status"], by_name["node3"]["rc"]) == ("failed", 1)
-    assert (by_name["node3"]["stdout"], by_name["node3"]["stderr"]) == ("out\n", "err\n")
-    assert document["summary"] == {"ok": 1, "failed": 1, "unreachable": 1}
-    assert ran.rc == 3
-
-
-@pytest.mark.parametrize(("line", "named"), [("exit 255", "255"), ("kill -KILL $$", "SIGKILL")])
-def test_exit_code_or_signal_is_named_in_the_failure(lab3: Lab, line: str, named: str) -> None:
-    ran = ipexctl("exec", "-H", lab3.hostfile, "--shell", line)
-    assert missing(ran.err, f"node[1-3]: failed: {named}") == []
-    assert (ran.rc, ran.err.count("\n")) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -199,40 +153,6 @@ def test_closed_stdout_ends_the_call_and_the_commands_on_hosts(lab3: Lab) -> Non
     assert process.stderr.read() == ""
     time.sleep(0.5)
     assert processes_with(lab3, "marker-7731") == []
-
-
-def test_ctrl_c_works_if_stdout_and_stderr_are_full(lab3: Lab) -> None:
-    """As with a pager that is not scrolled: stdout and stderr are full."""
-    read_end, write_end = os.pipe()
-    line = "sleep 7741 & exec yes marker-7742"
-    process = begin("exec", "-H", lab3.hostfile, "--shell", line, stdout=write_end, stderr=write_end)
-    os.close(write_end)
-    time.sleep(3)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(20) == 130
-    os.close(read_end)
-    assert processes_with(lab3, "sleep 7741") == processes_with(lab3, "marker-7742") == []
-
-
-def test_sighup_works_if_stderr_is_closed(lab3: Lab) -> None:
-    process = begin("exec", "-H", lab3.hostfile, "--", "sleep", "7751")
-    assert process.stderr is not None
-    process.stderr.close()
-    wait_until(lambda: processes_with(lab3, "sleep 7751"), 60)
-    process.send_signal(signal.SIGHUP)
-    assert process.wait(20) == 129
-    assert processes_with(lab3, "sleep 7751") == []
-
-
-def test_stdout_write_error_ends_the_commands_on_hosts(lab3: Lab) -> None:
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [*IPEXCTL, "exec", "-H", str(lab3.hostfile), "--shell", "echo hi; exec sleep 7761"],
-            stdout=full, stderr=subprocess.PIPE, text=True, timeout=30, check=False,
-        )  # fmt: skip
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert "No space left on device" in done.stderr
-    assert processes_with(lab3, "sleep 7761") == []
 
 
 def test_stdin_pipe_is_sent_completely_to_every_host(lab3: Lab) -> None:

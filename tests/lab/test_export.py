@@ -87,13 +87,6 @@ def test_exported_script_starts_the_same_ranks_as_run(cluster: Cluster, tmp_path
         assert {name: theirs["env"].get(name) for name in expected} == expected
 
 
-def test_multiline_argument_is_passed_unchanged(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.write("who.py", REPORT_SCRIPT)
-    word = 'it\'s "quoted" $HOME\n  second `line`\n'
-    script = exported(cluster, "shell", "-n", "2", "who.py", word, "").out
-    assert [rank["argv"] for rank in documents(by_hand(script, tmp_path))] == [[word, ""]] * 2
-
-
 def test_exported_script_copies_no_credentials(cluster: Cluster, tmp_path: Path) -> None:
     cluster.write("lists.py", "import os\nprint(sorted(name for _, _, names in os.walk('.') for name in names))\n")
     for path in (".env", "conf/server.pem", "conf/id_rsa", ".ssh/known", "a/.docker/config.json", "a/config.json"):
@@ -149,20 +142,6 @@ def test_mpijob_launcher_starts_its_ranks(cluster: Cluster) -> None:
 def test_an_export_that_went_says_what_to_type(cluster: Cluster, name: str, instead: str) -> None:
     ran = cluster.call("export", name, "-H", cluster.lab.hostfile, "train.py")
     assert (ran.rc, instead in ran.err) == (2, True), ran.err
-
-
-def test_unsupported_options_are_named_in_a_warning(cluster: Cluster) -> None:
-    cluster.write("who.py", REPORT_SCRIPT)
-    lost = ("--max-restarts", "3", "--time-limit", "90", "--hang-after", "30", "--on-hang", "stop")
-    ran = exported(cluster, "shell", *lost, "who.py")
-    assert [
-        f"{option} {value} is not in it" in ran.err for option, value in zip(lost[::2], lost[1::2], strict=True)
-    ] == [True] * 4
-    assert "is not in it" not in exported(cluster, "shell", "who.py").err
-    ran = exported(cluster, "mpijob", *lost, "who.py")
-    assert ("--max-restarts" in ran.err, "--time-limit" in ran.err) == (False, False)
-    policy = yaml.safe_load(ran.out)["spec"]["runPolicy"]
-    assert (policy["backoffLimit"], policy["activeDeadlineSeconds"]) == (3, 90)
 
 
 @pytest.mark.parametrize(

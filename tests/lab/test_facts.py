@@ -91,19 +91,6 @@ def test_shared_home_is_recognized_before_and_after_first_install(
     assert len({store(answer) for answer in elsewhere.values()}) == 3
 
 
-def test_separate_homes_are_not_reported_as_shared(lab3: Lab) -> None:
-    assert len({store(answer) for answer in ask_all(lab3).values()}) == 3
-
-
-def test_homes_at_different_paths_are_reported(make_lab: Callable[[LabSpec], Lab]) -> None:
-    lab = make_lab(LabSpec(hosts=2, users=("alice", "root"), homes=("/scratch", "/home")))
-    alice, root = (whole(answer) for _, answer in sorted(ask_all(lab).items()))
-    assert alice.home is not None
-    assert root.home is not None
-    assert (alice.home.path, alice.account.uid) == ("/scratch/alice/.ipexctl", 1000)
-    assert (root.home.path, root.account.uid) == ("/root/.ipexctl", 0)
-
-
 def _settled(network: Network) -> Network:
     """Without link-local addresses, which a new interface gets a second or two later."""
     nics = [
@@ -157,16 +144,6 @@ def test_full_disk_is_reported_by_the_probe(lab3: Lab, node: LabHost) -> None:
     assert facts.home.disk.total
 
 
-def test_probe_writes_no_files(lab3: Lab, node: LabHost) -> None:
-    listing = (
-        "find / -xdev -newer /run/mark -not -path '/proc/*' -not -path '/var/log/*' -not -path '/run/*'; ls -A /tmp"
-    )
-    in_host(node, "touch /run/mark; sleep 0.05")
-    before = in_host(node, "ls -A /tmp")
-    assert ask_all(lab3)[node.name].status == "ok"
-    assert in_host(node, f"cd /; {listing}") == before
-
-
 def test_clock_skew_is_measured(lab3: Lab, node: LabHost) -> None:
     break_host(node, "clock-skew", ["90"])
     skew = ask_all(lab3)[node.name].skew
@@ -180,26 +157,6 @@ def test_unresolved_peer_names_are_reported(lab3: Lab, node: LabHost) -> None:
     assert facts.network.resolves_to == (node.address,)
     others = [host.name for host in lab3.hosts if host.name != node.name]
     assert [facts.network.peers[name] for name in others] == [(), ()]
-
-
-def test_cpu_affinity_of_the_account_is_reported(make_lab: Callable[[LabSpec], Lab], lab3: Lab, node: LabHost) -> None:
-    profile_lab = make_lab(LabSpec(hosts=1, cpus=("sapphirerapids",)))
-    for lab, host in ((lab3, node), (profile_lab, profile_lab.hosts[0])):
-        in_host(host, 'taskset -acp 1 "$(cat /run/sshd.pid)"')
-        facts = whole(ask_all(lab)[host.name])
-        in_host(host, 'taskset -acp 0-1023 "$(cat /run/sshd.pid)"')
-        assert str(facts.cpu.affinity) == "1"
-        assert facts.cpu.allowed == 1
-        assert whole(ask_all(lab)[host.name]).cpu.allowed == facts.cpu.cores
-
-
-def test_hanging_mpirun_is_ended_by_the_probe(lab3: Lab, node: LabHost) -> None:
-    in_host(node, r"printf '#!/bin/sh\nsleep 6644\n' >/usr/local/bin/mpirun; chmod 755 /usr/local/bin/mpirun")
-    answer = ask_all(lab3)[node.name]
-    in_host(node, "rm /usr/local/bin/mpirun")
-    assert answer.seconds < 4
-    assert [mpi.flavor for mpi in whole(answer).software.mpis] == ["unknown"]
-    assert processes_with(lab3, "sleep 6644") == []
 
 
 @pytest.mark.parametrize(("timeout", "status", "reason"), [(1, "failed", "not finished within 1 s"), (None, "ok", "")])

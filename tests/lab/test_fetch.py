@@ -14,7 +14,6 @@ import pytest
 
 from agent_helpers import wait_until
 from cli_helpers import begin, ipexctl, processes_with
-from forged_fetch import forged_sender
 from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, mend_host
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.run.registry import RunRecord, RunRegistry
@@ -139,22 +138,6 @@ def test_fetch_from_node_of_a_rank_or_from_a_named_host(context: FetchRun) -> No
     assert Path(f"{context.out}3/of").read_text() == "1\n"
 
 
-def test_other_hosts_with_the_path_are_named(context: FetchRun) -> None:
-    record = replace(context.record, stores=tuple(host.name for host in context.hosts))
-    RunRegistry(Path(context.env["XDG_STATE_HOME"]) / "ipexctl/runs").save(record)
-    assert ask(context.lab.hosts[1], "echo 2 >work/only").rc == 0
-    both = ipexctl("fetch", "last:ck/of", context.out, env=context.env)
-    assert both.rc == 0, both.err
-    assert missing(both.err, "node2 --all-hosts") == []
-    lacks = ipexctl("fetch", "last:only", context.out, env=context.env)
-    assert lacks.rc == 1
-    assert f"ipexctl fetch {record.id}:only {context.out} --from node2" in lacks.err
-    assert json.loads(ipexctl("fetch", "last:o*", context.out, "--json", env=context.env).out)["also_on"] == ["node2"]
-    assert ask(context.lab.hosts[1], "rm work/only").rc == 0
-    none = ipexctl("fetch", "last:o*", context.out, env=context.env)
-    assert (none.rc, "node2" in none.err) == (1, False)
-
-
 def test_results_and_paths_of_all_hosts_go_to_a_directory_each(context: FetchRun) -> None:
     record = replace(context.record, stores=tuple(host.name for host in context.hosts))
     RunRegistry(Path(context.env["XDG_STATE_HOME"]) / "ipexctl/runs").save(record)
@@ -186,23 +169,6 @@ def test_results_and_paths_of_all_hosts_go_to_a_directory_each(context: FetchRun
     assert not new.parent.exists(), "nothing was fetched, and no directory is left"
     assert ipexctl("fetch", "last:ck", context.out, "--results", env=context.env).rc == 2
     assert ipexctl("fetch", "last", context.out, "--results", "-r", "1", env=context.env).rc == 2
-
-
-@pytest.mark.parametrize(
-    ("words", "rc", "said"),
-    [
-        (("last:ck/of", "--user", "nobody-here"), 3, "nobody-here"),
-        (("last:ck/of", "--port", 9, "--connect-timeout", 3), 3, "port 9"),
-        (("last:ck/of", "-l", "node2"), 2, "--from HOST"),
-        (("last:ck/of", "--user", "ipex"), 0, ""),
-    ],
-)
-def test_connection_options_override_the_run_record(
-    context: FetchRun, words: tuple[object, ...], rc: int, said: str
-) -> None:
-    ran = ipexctl("fetch", *words, f"{context.out}/", env=context.env)
-    assert ran.rc == rc
-    assert said in ran.err
 
 
 def test_fetch_ends_at_its_timeout(context: FetchRun) -> None:
@@ -243,32 +209,3 @@ def test_full_local_disk_is_reported_and_partial_file_is_kept(context: FetchRun)
 
 
 PROJECT = ("train.py", "f", "evil"), (".envrc", "f", "evil"), (".git/hooks/post-checkout", "f", "evil")
-
-
-@pytest.mark.parametrize(
-    ("source", "sent"),
-    [
-        ("node2:model.pt", (("model.pt", "f", "weights"), *PROJECT[1:])),
-        ("node2:ck/", (("way", "l", "."), ("way/train.py", "f", "evil"))),
-        ("node2:ck/", (("\x1b]0;x\x07/../train.py", "f", "evil"),)),
-        ("last", PROJECT[1:]),
-    ],
-    ids=["more", "through", "escape", "run"],
-)
-@pytest.mark.core
-def test_files_that_were_not_requested_are_refused(
-    context: FetchRun, source: str, sent: tuple[tuple[str, str, str], ...]
-) -> None:
-    context.out.mkdir()
-    (context.out / "train.py").write_text("mine")
-    words = ("-H", context.lab.hostfile, source) if source.startswith("node2") else (source,)
-    with forged_sender(context.lab.hosts[source.startswith("node2")], *sent):
-        ran = ipexctl("fetch", *words, f"{context.out}/", env=context.env)
-        asked = ipexctl("fetch", *words, f"{context.out}/new", "--json", env=context.env)
-    assert ran.rc == 1
-    assert ran.err.startswith("node2: " if source.startswith("node2") else "node1: ")
-    assert "\x1b" not in ran.err
-    assert [path.name for path in context.out.iterdir()] == ["train.py"]
-    assert (context.out / "train.py").read_text() == "mine"
-    assert asked.rc == 1
-    assert json.loads(asked.out)["status"] == "failed"

@@ -20,7 +20,6 @@ mkdir -p agent/policy envs/mine wheels tmp checkpoints code/.git
 for file in agent/policy/w.pt envs/mine/a wheels/w tmp/t checkpoints/model code/.git/HEAD; do echo x >$file; done
 touch -d 2020-01-01 agent/policy
 """
-LIST = "cd {0} && find . -printf '%p %m %T@\\n' | sort"
 LISTED = ("agent/policy", "envs/mine", "wheels/w", "tmp/t", "checkpoints/model", "code/.git", "runs/r1", "runs/r30")
 PYTHON = ("--python", "/usr/bin/python3", "-n", "1", "-l", "node1")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cli_helpers import ipexctl, processes_with
+from cli_helpers import processes_with
 from install_helpers import PYTHON, Target, statuses
 from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, mend_host, ssh_argv
 from lab_helpers import ask
@@ -138,19 +138,3 @@ def test_environment_in_use_on_another_host_of_a_shared_home_is_kept(
     assert "node2" in refused[0]["reason"]
     assert ask(shared.hosts[1], f"pkill -P {shell}").rc == 0
     assert set(statuses(shared.report("--remove", "default", verb="envs")).values()) == {"changed"}
-
-
-def test_homes_at_different_paths_are_refused_with_a_common_path(
-    make_lab: Callable[[LabSpec], Lab], wheelhouse: Path
-) -> None:
-    """The homes of the accounts are where the hosts say."""
-    apart = make_lab(LabSpec(hosts=2, homes=("/home", "/scratch")))
-    ran = ipexctl("install", "-H", apart.hostfile, "--wheelhouse", wheelhouse, "--offline")
-    assert ran.rc == 1
-    assert "/home/ipex/.ipexctl on node1" in ran.err
-    assert "/scratch/ipex/.ipexctl on node2" in ran.err
-    proposed = ran.err.partition("--home ")[2].split(",")[0].split()[0]
-    again = ipexctl(
-        "install", "-H", apart.hostfile, "--wheelhouse", wheelhouse, "--offline", "--home", proposed, timeout=120
-    )
-    assert again.rc == 0, again.err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from install_helpers import PYTHON, Target, statuses
 from ipexctl.extras.lab.labs import LabSpec, break_host, mend_host
 from message_data import missing
 from simple_index import SimpleIndex
-from tiny_wheels import write_ipex, write_stack
+from tiny_wheels import write_stack
 
 LAB = LabSpec(hosts=2)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
@@ -27,23 +26,6 @@ def test_pruned_wheels_are_taken_from_the_wheelhouse_again(installed: Target, wh
     lost = target.report("--offline", rc=1)
     assert "--wheelhouse" in lost["hosts"][1]["fix"]
     assert statuses(target.report("--wheelhouse", wheelhouse, "--offline")) == {"node1": "ok", "node2": "changed"}
-
-
-def test_stored_wheels_are_not_counted_in_required_disk_space(target: Target, tmp_path: Path) -> None:
-    """A first call brought 10 MB of wheels: the second needs what they take unpacked, and 26 MB are free."""
-    write_stack(tmp_path, python=PYTHON, pad=10 << 20)
-    words = ("--wheelhouse", tmp_path, "--offline", "--limit", "node1")
-    target.report(*words)
-    target.report("--remove", "default", "--limit", "node1", verb="envs")
-    try:
-        target.on(0, "fallocate -l $(($(df --output=avail -B1 . | tail -1) - 26000000)) filler")
-        assert statuses(target.report(*words, "--dry-run")) == {"node1": "changed"}
-        target.report("--prune", "--limit", "node1", verb="envs")
-        target.on(0, "fallocate -l $(($(df --output=avail -B1 . | tail -1) - 26000000)) more-filler")
-        (refused,) = target.report(*words, rc=1)["hosts"]
-        assert re.search(r"needs about 3\d MB .* and 2\d MB are free", refused["reason"]), refused["reason"]
-    finally:
-        target.on(0, "rm -f filler more-filler")
 
 
 def test_another_request_for_the_same_packages_has_nothing_to_do(installed: Target, wheelhouse: Path) -> None:
@@ -150,45 +132,9 @@ def test_full_disk_or_invalid_store_on_first_host_fails_only_that_host(target: T
     assert missing(report["hosts"][0]["reason"], "wheels file directory") == []
 
 
-def test_damaged_environments_are_rebuilt_for_another_request(installed: Target, wheelhouse: Path) -> None:
-    """The wheels are on one host alone, and both have lost the same package."""
-    target = installed
-    for index in (0, 1):
-        target.on(index, "rm -r $HOME_OF_OURS/envs/default/lib/python3.11/site-packages/torch")
-    args = ("--wheelhouse", wheelhouse, "--offline", "--stack", "ipex-2.8")
-    assert statuses(target.report(*args)) == CHANGED
-    assert statuses(target.report(*args)) == {"node1": "ok", "node2": "ok"}
-
-
-def test_edited_record_or_verification_is_repaired(installed: Target, wheelhouse: Path) -> None:
-    """Each host has damage of its own; only one has to be built again."""
-    target = installed
-    target.on(0, """cd $HOME_OF_OURS/envs/default && sed -i 's/"variables"/"was"/' env.json""")
-    target.on(1, """cd $HOME_OF_OURS/envs/default/verified && for f in *; do echo '{"ok": true}' >$f; done""")
-    looked = target.report("--verify", verb="envs", rc=1)
-    assert "env.json" in looked["hosts"][0]["reason"]
-    mended = target.report("--wheelhouse", wheelhouse, "--offline")
-    assert statuses(mended) == {"node1": "changed", "node2": "ok"}
-    assert mended["hosts"][1]["verify"]["torch"] == "2.8.0"
-
-
 def names_of(target: Target) -> dict[str, list[str]]:
     """The names of each environment on the first host."""
     return {env["name"]: env["names"] for env in target.report(verb="envs")["hosts"][0]["envs"]}
-
-
-def test_failed_environment_is_neither_default_nor_reused(target: Target, tmp_path: Path) -> None:
-    """Verification fails on hosts, after all of them have built it."""
-    wrong, right = tmp_path / "wrong", tmp_path / "right"
-    write_stack(right, python=PYTHON)
-    write_stack(wrong, python=PYTHON)
-    write_ipex(wrong, torch="2.7.0", python=PYTHON)
-    failed = target.report("--wheelhouse", wrong, "--offline", rc=1)
-    assert set(statuses(failed).values()) == {"failed"}
-    assert names_of(target) == {failed["hosts"][0]["env"]: []}
-    again = target.report("--wheelhouse", right, "--offline")
-    assert statuses(again) == CHANGED
-    assert names_of(target) == {failed["hosts"][0]["env"]: [], again["hosts"][0]["env"]: ["default"]}
 
 
 def test_failed_environment_is_rebuilt_from_the_same_wheels(installed: Target, wheelhouse: Path) -> None:

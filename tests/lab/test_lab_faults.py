@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from cli_helpers import CommandResult, ipexctl
+from cli_helpers import CommandResult
 from ipexctl.errors import UserError
 from ipexctl.extras.lab.labs import FAULTS, Lab, LabHost, break_host, find_host, mend_host, ssh_argv
 from lab_helpers import ask, listens
@@ -110,19 +110,6 @@ def test_clock_skew_changes_only_the_current_date(node: LabHost) -> None:
     assert abs(gathered()) <= 2
 
 
-def test_tab_offers_the_hosts_of_the_lab_and_the_faults_that_a_host_has(node: LabHost) -> None:
-    def tab(*words: str) -> list[str]:
-        typed = {"COMP_WORDS": " ".join(("ipexctl", "lab", *words)), "COMP_CWORD": str(len(words) + 1)}
-        return ipexctl(env={**typed, "_IPEXCTL_COMPLETE": "complete_bash"}).out.split()
-
-    of_lab = ("--lab", node.lab)
-    assert tab("ssh", *of_lab, "") == ["node1", "node2", "node3"]
-    assert tab("mend", *of_lab, "node1", "") == []
-    break_host(node, "no-names")
-    assert tab("mend", *of_lab, "node1", "") == ["no-names"]
-    assert node.lab in tab("down", "")
-
-
 def test_mending_restores_the_home_exactly(node: LabHost) -> None:
     # One file without a newline at its end, one that does not exist.
     ask(node, "printf 'set x = 1' >~/.cshrc; rm -f ~/.zshenv")
@@ -134,27 +121,12 @@ def test_mending_restores_the_home_exactly(node: LabHost) -> None:
     assert ask(node, everything).out == before
 
 
-def test_repeated_fault_is_applied_once_with_the_newest_arguments(node: LabHost) -> None:
-    break_host(node, "slow-rc", ("1",))
-    break_host(node, "slow-rc", ("1",))
-    assert ask(node, "grep -c 'lab fault' ~/.bashrc").out == "1\n"
-    assert break_host(node, "slow-rc", ("2",)).faults == {"slow-rc": ("2",)}
-    assert ask(node, "grep -h sleep ~/.bashrc").out.startswith("sleep 2 ")
-
-
 def test_several_faults_are_mended_together(node: LabHost) -> None:
     for fault in ("noisy-rc", "full-disk", "read-only-home", "sshd-hang"):
         break_host(node, fault)
     assert list(find_host("node1", node.lab).faults) == ["noisy-rc", "full-disk", "read-only-home", "sshd-hang"]
     assert mend_host(node).faults == {}
     assert ask(node, "echo x >~/written && cat ~/written").out == "x\n"
-
-
-def test_conflicting_faults_are_refused_with_a_fix(node: LabHost) -> None:
-    break_host(node, "sshd-hang")
-    with pytest.raises(UserError, match="sshd-hang is in force") as refused:
-        break_host(node, "sshd-dead")
-    assert refused.value.fix == f"ipexctl lab mend {node.lab}/node1 sshd-hang"
 
 
 def test_unknown_interface_is_refused(node: LabHost) -> None:

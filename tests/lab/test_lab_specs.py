@@ -86,18 +86,6 @@ def test_two_labs_are_independent(lab3: Lab, make_lab: Callable[[LabSpec], Lab])
     assert {lab3.name, other.name} <= {lab.name for lab in list_labs()}
 
 
-def test_lab_name_in_use_is_refused(lab3: Lab, make_lab: Callable[[LabSpec], Lab]) -> None:
-    with pytest.raises(UserError, match="there is a lab"):
-        make_lab(LabSpec(hosts=1, name=lab3.name))
-    assert ask(lab3.hosts[0], "true").rc == 0
-
-
-def test_users_and_homes_are_repeated_for_all_hosts(make_lab: Callable[[LabSpec], Lab]) -> None:
-    lab = make_lab(LabSpec(hosts=3, users=("alice", "bob"), homes=("/home", "/scratch"), shared_home=True))
-    for host, expected in zip(lab.hosts, ("alice /home/alice", "bob /scratch/bob", "alice /home/alice"), strict=True):
-        assert ask(host, 'echo "$(whoami) $HOME"; test -O ~').out == f"{expected}\n"
-
-
 def test_shared_home_is_shared_and_other_directories_are_not(make_lab: Callable[[LabSpec], Lab]) -> None:
     lab = make_lab(LabSpec(hosts=3, users=("alice", "bob"), homes=("/home", "/scratch"), shared_home=True))
     node1, node2, node3 = lab.hosts

@@ -143,17 +143,6 @@ def test_every_key_type_is_accepted(lab3: Lab, tmp_path: Path, kind: list[str]) 
     assert ran.out.endswith(": ipex\n"), ran.err
 
 
-def test_user_is_set_by_host_option_or_ssh_config(lab3: Lab, tmp_path: Path) -> None:
-    host = lab3.hosts[0]
-    common = ["--known-hosts", lab3.known_hosts, "--identity", lab3.key, "--", "whoami"]
-    assert ipexctl("exec", "--hosts", f"root@{host.address}", *common).out.endswith(": root\n")
-    assert ipexctl("exec", "--hosts", host.address, "--user", "root", *common).out.endswith(": root\n")
-    (tmp_path / "config").write_text(f"Host {host.address}\n  User root\n")
-    assert ipexctl("exec", "--hosts", host.address, "--ssh-config", tmp_path / "config", *common).out.endswith(
-        ": root\n"
-    )
-
-
 def test_port_option_is_used_for_login_and_host_key(lab3: Lab, tmp_path: Path) -> None:
     host = lab3.hosts[0]
     rule = ["PREROUTING", "-t", "nat", "-p", "tcp", "--dport", "2222", "-j", "REDIRECT", "--to-ports", "22"]

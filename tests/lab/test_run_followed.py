@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import signal
 import subprocess
 import time
@@ -92,34 +91,6 @@ def test_followers_that_are_killed_on_node0_are_started_again_and_no_line_is_los
     assert cluster.status(running.id)["state"] == "ok"
 
 
-def test_python_of_node0_that_fails_at_each_start_ends_the_call_and_not_the_run(cluster: Cluster) -> None:
-    run = cluster.run("--ppn", "1", "--detach", "-l", "node1", "counts.py", "100000").out.strip()
-    cluster.wait_until(run, "running")
-    path = cluster.state / "ipexctl" / "runs" / f"{run}.json"
-    record = json.loads(path.read_text())
-    switch = "[ ! -e $HOME/broken ] || kill -ILL $$"
-    script = f'#!/bin/sh\n{switch}\nexec {record["python"]} "$@"\n'
-    cluster.on(0, f"printf %s {shlex.quote(script)} > fails; chmod +x fails")
-    path.write_text(json.dumps({**record, "python": cluster.on(0, "echo $HOME/fails").strip()}))
-    watching = cluster.begin_call("attach", run)
-    watching.wait_for("number 5\n")
-    cluster.on(0, "touch broken")
-    try:
-        kill_followers(cluster, FOLLOWER, run)
-        began = time.monotonic()
-        assert watching.end(60) == 1, watching.err.read_text()
-        assert time.monotonic() - began < 40
-    finally:
-        cluster.on(0, "rm broken")
-    errors = watching.err.read_text()
-    assert "5 times in a row" in errors
-    assert f"ipexctl attach {run}" in errors
-    numbers = by_rank(watching.out.read_text())[0]
-    assert numbers == [f"number {number}" for number in range(len(numbers))]
-    assert cluster.status(run)["state"] == "running"
-    assert cluster.call("stop", run).rc == 0
-
-
 def test_events_of_a_run_on_hosts_survive_a_reconnect_and_name_the_failed_host(cluster: Cluster) -> None:
     cluster.write(
         "ends.py",
@@ -183,22 +154,6 @@ def test_playbook_follows_its_run_after_reconnects(cluster: Cluster) -> None:
     lines = playing.out.read_text().splitlines()
     assert [line for line in lines if line.startswith("[0] ")] == [f"[0] number {number}" for number in range(200)]
     assert "failed=0 unreachable=0" in lines[-1]
-
-
-def test_local_copy_is_used_and_named_if_node0_is_unreachable(cluster: Cluster) -> None:
-    ran = cluster.run("--ppn", "2", "--ranks", "3", "counts.py", "20")
-    assert sorted(by_rank(ran.out)) == [3]
-    break_host(cluster.lab.hosts[0], "sshd-dead")
-    try:
-        logs = cluster.call("logs", "last", "-r", "0-2")
-        again = cluster.call("attach", "last")
-    finally:
-        mend_host(cluster.lab.hosts[0])
-    assert logs.rc == again.rc == 0
-    assert by_rank(logs.out) == {rank: [f"number {n}" for n in range(20)] for rank in range(3)}
-    assert "copy" in logs.err
-    assert sorted(by_rank(again.out)) == [0, 1, 2, 3]
-    assert "ended well" in again.err
 
 
 def test_any_python_of_node0_is_used_after_its_environment_is_removed(cluster: Cluster) -> None:

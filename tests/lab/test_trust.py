@@ -187,36 +187,3 @@ def test_interrupt_exits_with_130_and_json_document(clean: Lab) -> None:
             break
     assert trust(clean.hostfile).ran.rc == 0
     assert node0_logins(clean) == expected_logins(clean)
-
-
-def test_leftovers_of_a_crash_are_removed(clean: Lab) -> None:
-    node = clean.hosts[1]
-    lock = '"$HOME_DIR/.ssh/.ipexctl-trust"'
-    script = (
-        f'mkdir {lock}; echo "$(uname -n) $(cat /proc/sys/kernel/random/boot_id) $(readlink /proc/1/ns/pid) 999999"'
-    )
-    in_host(node, f"{script} >{lock}/holder; echo half >{lock}/next; chown -R $LOGIN {lock}")
-    started = time.monotonic()
-    assert trust(clean.hostfile).ran.rc == 0
-    assert time.monotonic() - started < 10, "a holder on the same machine is asked after"
-    assert ".ipexctl-trust" not in snapshot(node)
-
-
-def test_parallel_calls_add_one_line(clean: Lab) -> None:
-    both = [begin("trust", "-H", clean.hostfile) for _ in range(3)]
-    said = [process.communicate(timeout=60) for process in both]
-    assert [process.returncode for process in both] == [0, 0, 0], said
-    assert all(read_authorized_keys(host).count("ipexctl:") == 1 for host in clean.hosts)
-    assert node0_logins(clean) == expected_logins(clean)
-
-
-def test_home_option_sets_the_path_of_trust_files(clean: Lab) -> None:
-    in_host(clean.hosts[0], "mkdir -m 1777 /scratch")
-    done = trust(clean.hostfile, env={"IPEXCTL_HOME": "/scratch/my files/ipexctl"})
-    assert done.ran.rc == 0, done.document
-    assert done.document["config"] == "/scratch/my files/ipexctl/ssh/config"
-    assert ask(clean.hosts[0], "ssh -F '/scratch/my files/ipexctl/ssh/config' node2 hostname").out == "node2\n"
-    assert trust(clean.hostfile, "--home", "/scratch/my files/ipexctl", "--revoke").ran.rc == 0
-    assert in_host(clean.hosts[0], "ls -A /scratch; rmdir /scratch") == ""
-    wrong = ipexctl("trust", "-H", clean.hostfile, "--home", "here")
-    assert (wrong.rc, wrong.out) == (2, "")

@@ -10,7 +10,7 @@ import pytest
 from ipexctl.extras.lab.labs import Lab, LabHost, LabSpec, break_host, mend_host
 from ipexctl.extras.lab.system import in_host
 from lab_helpers import ask
-from trust_helpers import expected_logins, node0_logins, snapshot, trust
+from trust_helpers import snapshot, trust
 
 LAB = LabSpec(hosts=3)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
@@ -40,20 +40,6 @@ def sshd(node: LabHost, line: str | None) -> None:
     deadline = time.monotonic() + 10
     while ask(node, "true").rc not in (0, None) and time.monotonic() < deadline:
         time.sleep(0.05)
-
-
-def test_created_ssh_directory_is_removed_by_revoke(clean: Lab, keys_elsewhere: LabHost) -> None:
-    before = snapshot(keys_elsewhere)
-    assert ".ssh" not in before
-    assert trust(clean.hostfile).ran.rc == 0
-    assert node0_logins(clean) == expected_logins(clean)
-    assert in_host(keys_elsewhere, 'cd "$HOME_DIR"; stat -c "%a %U" .ssh .ssh/*') == "700 ipex\n600 ipex\n"
-    assert trust(clean.hostfile, "--revoke").ran.rc == 0
-    assert snapshot(keys_elsewhere) == before
-    trust(clean.hostfile)
-    in_host(keys_elsewhere, 'cd "$HOME_DIR/.ssh"; echo mine >known_hosts')
-    assert trust(clean.hostfile, "--revoke").ran.rc == 0
-    assert in_host(keys_elsewhere, 'ls -A "$HOME_DIR/.ssh"; rm -r "$HOME_DIR/.ssh"') == "known_hosts\n"
 
 
 def test_authorized_keys_file_setting_of_sshd_is_named_in_the_fix(clean: Lab, keys_elsewhere: LabHost) -> None:

@@ -80,17 +80,3 @@ def test_uninstall_restores_hosts_and_control_machine(
     assert [snapshot(host) for host in lab.hosts] == before
     assert [name for name in account.files() if not name.endswith((".out", ".err"))] == []
     assert account.on(0, "find /tmp /dev/shm /var/tmp -user ipex -name '*ipexctl*' 2>/dev/null || true") == ""
-
-
-def test_shared_home_is_handled_once(make_lab: Callable[[LabSpec], Lab], tmp_path: Path) -> None:
-    lab = make_lab(LabSpec(hosts=2, shared_home=True))
-    account = account_of(lab, tmp_path)
-    before = snapshot(lab.hosts[0])
-    account.good("trust")
-    account.good("sync")
-    done = json.loads(account.good("uninstall", "--yes", "--json"))
-    first, second = done["hosts"]
-    assert {group["kind"] for group in first["found"]} == {"projects", "agent"}
-    assert (second["status"], second["found"]) == ("ok", [])
-    assert missing(second["reason"], "node1") == []
-    assert snapshot(lab.hosts[0]) == before

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ipexctl.extras.lab.labs import LabHost, LabSpec, break_host
+from ipexctl.extras.lab.labs import LabHost, LabSpec
 from ipexctl.extras.lab.system import in_namespaces
 from lab_run_helpers import Cluster
 from message_data import missing
@@ -37,7 +36,6 @@ else:
     s.recv(2)
 """
 """Goes on when all three ranks have begun."""
-BIN = ".ipexctl/envs/default/bin"
 
 
 def fail(cluster: Cluster, body: str, *options: str, rc: int) -> dict[str, Any]:
@@ -111,34 +109,3 @@ def test_kill_for_lack_of_memory_is_known_on_a_host_that_shows_neither_cgroups_n
     assert (said["cause"]["id"], said["cause"]["confidence"]) == ("memory.oom", "likely")
     assert missing(said["cause"]["sentence"], "rank 1 node2 memory MB") == []
     assert "dmesg" not in json.dumps(said)
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_full_disk_of_any_host_is_named_soon_with_its_room(cluster: Cluster, number: int) -> None:
-    host = cluster.lab.hosts[number]
-    writes = f"""
-if os.environ["RANK"] == "{number}":
-    while True:
-        with open("checkpoint", "ab") as file:
-            try:
-                file.write(b"x" * (1 << 20))
-                file.flush()
-            except OSError:
-                raise RuntimeError("PytorchStreamWriter failed writing file data/1: file write failed") from None
-        time.sleep(0.1)
-"""
-    cluster.write("train.py", START_LINES + BARRIER_LINES + writes + WAIT_LINES)
-    running = cluster.begin("--plain", "--ppn", "1", "train.py")
-    running.wait_for("begins", times=3)
-    time.sleep(2)
-    break_host(host, "full-disk")
-    began = time.monotonic()
-    assert running.end(60) == 1, running.said()
-    took = time.monotonic() - began
-    said = asked(cluster)
-    assert (said["cause"]["id"], said["first_failure"]["host"]) == ("disk.full", host.name)
-    assert missing(said["cause"]["sentence"], f"{host.name} full 0 bytes") == []
-    assert cluster.on(number, "echo $HOME").strip() in said["cause"]["sentence"]
-    assert f"ipexctl exec -H {cluster.lab.hostfile} -l {host.name} -- df -h /" in said["cause"]["fix"]
-    assert said["cause"]["sentence"] in running.err.read_text()
-    assert took < 20, took

@@ -28,7 +28,6 @@ from ipexctl.node.common.frames import (
     Note,
     OutputPart,
 )
-from ipexctl.node.common.liveness import REPORT_LIMITS, WATCHED
 from ipexctl.node.common.processes import ProcessIdentity, read_stat
 from ipexctl.node.run.follow import (
     CHUNK_SIZE,
@@ -273,27 +272,6 @@ def test_search_without_matches_sends_keepalive_frames(tmp_path: Path, monkeypat
     assert all((b"J", b"{}") in flushed for flushed in frames)
 
 
-def test_run_with_killed_supervisor_is_lost(make: Callable[..., Run]) -> None:
-    run = make(SLEEP_FOREVER).start()
-    run.wait_for(b"here")
-    os.kill(run.status["supervisor"]["pid"], signal.SIGKILL)
-    followed = Follow(run).collect()
-    assert followed.last["status"]["state"] == "lost"
-    assert {row["state"] for row in followed.last["status"]["ranks"]} == {"lost"}
-    assert run.status == followed.last["status"]
-
-
-def test_remote_supervisor_is_lost_if_its_status_is_old(tmp_path: Path) -> None:
-    path = tmp_path / "status.json"
-    elsewhere = {"pid": 1, "start": 0, "machine": "login7"}
-    path.write_text(json.dumps({"state": "running", "supervisor": elsewhere, "ranks": [{"state": "running"}]}))
-    assert read_status_file(str(tmp_path)).status.state == "running"
-    os.utime(path, (0, time.time() - REPORT_LIMITS.remote - 1))
-    written = path.read_bytes()
-    assert read_status_file(str(tmp_path)).status.state == "lost"
-    assert path.read_bytes() == written
-
-
 def test_few_statuses_are_sent_while_many_ranks_start(tmp_path: Path) -> None:
     """Each status names all ranks: 100 statuses of 100 ranks would take the control machine 0.3 s."""
     ranks, path, now, sent = 100, tmp_path / "status.json", 1e9, 0
@@ -319,31 +297,6 @@ def test_few_statuses_are_sent_while_many_ranks_start(tmp_path: Path) -> None:
     assert watcher.poll(due + 0.1)[1]
     assert watcher.due_at == math.inf
     assert is_sent("ok", ranks)
-
-
-@pytest.mark.parametrize("clock", [-600.0, 0.0, 600.0])
-def test_clock_of_another_machine_does_not_end_the_follower(
-    clock: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The supervisor's machine writes every four seconds, for 40 minutes, and then no more."""
-    path = tmp_path / "status.json"
-    supervisor = {"pid": 1, "start": 0, "machine": "login7"}
-    watcher, now = StatusWatcher(str(tmp_path), 0.0), 1e9
-    monkeypatch.setattr(time, "time", lambda: now)
-
-    def state(*, writes: bool) -> str:
-        nonlocal now
-        now += 5
-        if writes:
-            path.write_text(json.dumps({"state": "running", "supervisor": supervisor, "ranks": []}))
-            os.utime(path, (0, now + clock))
-        return watcher.poll(now)[0].status.state
-
-    assert {state(writes=True) for _ in range(500)} == {"running"}
-    died = now
-    while state(writes=False) == "running":
-        assert now - died < REPORT_LIMITS.remote + 5
-    assert now - died >= WATCHED
 
 
 def test_unknown_run_is_reported(make: Callable[..., Run]) -> None:

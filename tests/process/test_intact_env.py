@@ -58,13 +58,6 @@ def test_intact_environment_is_found_with_lock_and_verification(home: Home) -> N
     assert (env.names, env.runs, json.loads(env.record)) == (("default",), True, home.record)
 
 
-def test_packages_added_by_the_user_are_accepted(home: Home) -> None:
-    info = home.site / "mine-1.0.dist-info"
-    info.mkdir()
-    (info / "RECORD").write_text("mine.py,,7\n")
-    assert look(home) is not None
-
-
 def without_verification(home: Home) -> None:
     (verified,) = (home.env / "verified").iterdir()
     verified.rename(verified.with_name("0123456789abcdef.json"))

@@ -186,24 +186,6 @@ def test_index_errors_are_described(wheels: Path, tmp_path: Path) -> None:
     ]
 
 
-def test_tls_error_is_reported_for_an_http_server(wheels: Path) -> None:
-    with SimpleIndex(wheels) as served:
-        assert reasons(ask(served.url.replace("http:", "https:")))[0].startswith("no TLS connection")
-
-
-def test_proxy_setting_is_used(wheels: Path) -> None:
-    with SimpleIndex(wheels) as proxy:
-        settings = {"proxy": proxy.origin, "trusted_hosts": ["index.invalid"]}
-        assert ask("http://index.invalid/simple", settings=settings)["answered"] == ["source 0"]
-
-
-def test_an_http_index_is_not_queried_unless_pip_trusts_its_host(wheels: Path) -> None:
-    with SimpleIndex(wheels) as proxy:
-        answer = ask("http://index.invalid/simple", settings={"proxy": proxy.origin})
-        assert (answer["answered"], sum(proxy.requests.values())) == ([], 0)
-    assert "pip config set global.trusted-host index.invalid" in reasons(answer)[0]
-
-
 def settings(env: Mapping[str, str], python: str = sys.executable) -> dict[str, Any]:
     return ran("env.pip_settings", "read", {}, python, env)
 

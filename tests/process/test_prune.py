@@ -20,7 +20,6 @@ from run_helpers import HERE
 from agent_helpers import agent_file, follow_request, mark_home, other_pythons, wait_until
 from cli_helpers import ipexctl
 from env_helpers import said, start
-from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.processes import read_stat
 from ipexctl.node.run.status_file import read_pruned
@@ -28,7 +27,7 @@ from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.local import LocalSession
 from ipexctl.run.ps import forgettable, query_runs
 from ipexctl.run.registry import RunRecord, RunRegistry
-from ipexctl.run.retention import RetentionLimits, background_prune, prune_local, prune_nodes, read_limits
+from ipexctl.run.retention import RetentionLimits, background_prune, prune_local, prune_nodes
 from message_data import missing
 
 pytest_plugins = ["run_fixtures"]
@@ -130,12 +129,6 @@ def test_oldest_runs_are_pruned_above_the_size_limit(runs: Runs) -> None:
     assert runs.names == ["r-1", "r-2"]
     assert done["size"] < 4_500_000
     assert done["pruned"][0]["why"] == "all runs took more than 0.0045 GB"
-
-
-def test_dry_run_removes_nothing(runs: Runs) -> None:
-    runs.make("r", 99)
-    assert [each["id"] for each in runs.prune(dry_run=True)["pruned"]] == ["r"]
-    assert runs.names == ["r"]
 
 
 @pytest.fixture
@@ -244,16 +237,6 @@ def test_nothing_outside_is_written_or_removed_by_a_link_in_the_home(runs: Runs,
     assert runs.names == []
     assert sorted(path.name for path in outside.iterdir()) == ["job.json", "notes", "old"]
     assert {path.read_text() for path in outside.iterdir()} == {"kept\n"}
-
-
-def test_damaged_records_are_pruned(runs: Runs) -> None:
-    for name, text in (("a", "{"), ("b", "[]"), ("c", '{"supervisor": {}}')):
-        (runs.make_other(name, 99) / "status.json").write_text(text)
-        os.utime(runs.place / name / "status.json", (1, 1))
-        os.utime(runs.place / name, (1, 1))
-    runs.prune()
-    assert runs.names == []
-    assert runs.prune() == {"event": "done", "pruned": [], "kept": 0, "size": 0}
 
 
 def test_pruned_run_is_listed_with_its_result(runs: Runs) -> None:
@@ -379,13 +362,6 @@ def test_records_of_runs_missing_on_node0_are_forgotten_later(runs: Runs) -> Non
     known = query_runs(records[:3], lambda record: LocalSession(record.node0), Cancel())
     assert forgettable(known, 30, now) == ["gone-long"]
     assert "has no record of it" in known[0].reason
-
-
-@pytest.mark.parametrize("text", ["-1", "two", "nan", "inf", "1,5"])
-def test_invalid_limits_are_a_usage_error(text: str) -> None:
-    with pytest.raises(UserError, match="IPEXCTL_KEEP_GB"):
-        read_limits({"IPEXCTL_KEEP_GB": text})
-    assert read_limits({"IPEXCTL_KEEP_DAYS": "7.5", "IPEXCTL_KEEP_GB": ""}) == RetentionLimits(days=7.5)
 
 
 def test_ps_prune_reports_pruned_runs_and_unreachable_hosts(tmp_path: Path) -> None:

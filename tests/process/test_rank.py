@@ -8,7 +8,6 @@ import json
 import os
 import resource
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -388,49 +387,3 @@ def test_repeated_connection_losses_lose_no_output(make: Callable[..., Run]) -> 
     expected = b"".join(b"%d %s\n" % (i, b"x" * 50) for i in range(60000))
     assert hashlib.sha256(run.output()).digest() == hashlib.sha256(expected).digest()
     assert len(run.events("reconnected")) >= 3
-
-
-@pytest.mark.rest
-def test_suspended_supervisor_blocks_no_rank_and_gets_all_output_later(make: Callable[..., Run]) -> None:
-    code = (
-        "import sys\nfor i in range(200000): print(i, 'x' * 50)\nprint('finished', file=sys.stderr)\nopen('done', 'w')"
-    )
-    run = make(code).start()
-    run.wait_until(lambda: run.status["ranks"][0]["wrapper"] is not None)
-    os.kill(run.status["supervisor"]["pid"], signal.SIGSTOP)
-    run.wait_until((run.home / "done").exists)
-    assert any((run.rundir / "spill").iterdir())
-    os.kill(run.status["supervisor"]["pid"], signal.SIGCONT)
-    assert run.wait()["state"] == "ok"
-    assert run.output() == b"".join(b"%d %s\n" % (i, b"x" * 50) for i in range(200000))
-    assert not list((run.rundir / "spill").iterdir())
-
-
-@pytest.mark.rest
-def test_rank_ends_if_the_supervisor_is_lost(make: Callable[..., Run]) -> None:
-    run = make(SLEEP_FOREVER, 2)
-    run.listen()
-    cable = BreakableConnection(run.port)
-    run.rank_port = cable.port
-    run.write_job()
-    run.send_go()
-    run.wait_for_all(b"here")
-    supervisor, mpirun = run.status["supervisor"]["pid"], run.status["mpirun"]["pid"]
-    os.kill(supervisor, signal.SIGSTOP)  # else it would end the ranks
-    cable.close()
-    run.wait_until(lambda: all("run.rank" not in words or "mpirun.py" in words for words in run.left()), 30)
-    assert run.said("mpirun.log").count("the supervisor was lost (Connection refused)") == 2
-    assert not (run.rundir / "job.json").exists()
-    for pid in (supervisor, mpirun):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def test_large_output_of_many_ranks_is_complete(make: Callable[..., Run]) -> None:
-    code = "import os\nfor i in range(12500): print(os.environ['RANK'], i, 'x' * 50, flush=True)"
-    run = make(code, 8).start()
-    status = run.wait(60)
-    assert status["state"] == "ok"
-    for rank in range(8):
-        assert run.output(rank) == b"".join(b"%d %d %s\n" % (rank, i, b"x" * 50) for i in range(12500))
-        assert status["ranks"][rank]["lines"]["out"] == 12500

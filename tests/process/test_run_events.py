@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from attach_helpers import COUNT_SCRIPT, IGNORE_TERM_SCRIPT, Attached
+from attach_helpers import COUNT_SCRIPT, Attached
 
 from ipexctl.run.registry import RunRegistry
 from message_data import missing
@@ -38,42 +37,6 @@ def test_a_failed_rank_is_a_failure_with_its_exit_code(attach: Callable[..., Att
     ran = attached.call("attach", "last", "--events")
     (failure,) = [event for event in read_events(ran.stdout) if event["kind"] == "failure"]
     assert (failure["failure"], failure["rank"], failure["exit_code"], ran.returncode) == ("exit", 1, 7, 7)
-
-
-@pytest.mark.rest
-@pytest.mark.signals
-def test_ctrl_c_stops_the_run_and_ends_with_the_state(attach: Callable[..., Attached]) -> None:
-    attached = attach(IGNORE_TERM_SCRIPT)
-    process = attached.begin_and_read("attach", "last", "--events")
-    attached.run.wait_for_all(b"still here")
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
-    events = read_events(out)
-    assert (process.returncode, events[-1]["state"], events[-1]["exit_code"]) == (130, "stopped", 130)
-    assert [event["rank"] for event in events if event.get("text") == "told to go"].count(0) == 1
-    assert b"again to leave at once" in err
-
-
-@pytest.mark.rest
-@pytest.mark.signals
-def test_sighup_detaches_and_the_end_does_not_know_the_state(attach: Callable[..., Attached]) -> None:
-    attached = attach(COUNT_SCRIPT.format(60, 0.1))
-    process = attached.begin_and_read("attach", "last", "--events")
-    process.send_signal(signal.SIGHUP)
-    out, err = process.communicate(timeout=30)
-    end = read_events(out)[-1]
-    assert (process.returncode, end["kind"], end["state"], end["exit_code"]) == (129, "end", "unknown", 129)
-    assert b"ipexctl attach" in err
-    assert attached.run.wait()["state"] == "ok"
-
-
-def test_reader_that_leaves_does_not_stop_the_run(attach: Callable[..., Attached]) -> None:
-    attached = attach(COUNT_SCRIPT.format(40, 0.05))
-    process = attached.begin_and_read("attach", "last", "--events")
-    assert process.stdout is not None
-    process.stdout.close()
-    assert process.wait(30) == 141
-    assert attached.run.wait()["state"] == "ok"
 
 
 def test_a_run_that_node0_has_not_is_a_failure(attach: Callable[..., Attached]) -> None:

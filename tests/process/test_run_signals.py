@@ -45,15 +45,6 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
     subprocess.run([*IPEXCTL, "stop", "last"], env={**os.environ, **home}, check=False, capture_output=True, timeout=60)
 
 
-def test_sigterm_at_run_stops_it_and_shows_its_end(begin: Begin) -> None:
-    process = begin()
-    process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 143, err
-    assert out.count(b"[0] told to go\n") == 1
-    assert missing(err.decode(), "was stopped") == []
-
-
 def test_second_sigterm_at_run_after_a_while_exits_at_once(begin: Begin) -> None:
     process = begin()
     process.send_signal(signal.SIGTERM)

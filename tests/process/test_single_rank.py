@@ -7,7 +7,6 @@ import os
 import shlex
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -60,18 +59,6 @@ def test_rank_has_the_planned_niceness_and_its_wrapper_has_not(make: Callable[..
     assert run.output().split() == [str(max(own, nice)).encode(), str(own).encode()]
 
 
-@pytest.mark.parametrize(
-    ("code", "kind", "exit_code"),
-    [("raise SystemExit(3)", "exit", 3), ("import os\nos.kill(os.getpid(), 9)", "signal", 137)],
-)
-def test_failure_of_the_single_rank_fails_the_run(
-    make: Callable[..., Run], code: str, kind: str, exit_code: int
-) -> None:
-    status = make(code).start().wait()
-    first = status["first_failure"]
-    assert (status["exit_code"], first["kind"], first["rank"], first["host"]) == (exit_code, kind, 0, "here")
-
-
 @pytest.mark.rest
 @pytest.mark.parametrize(
     ("number", "kind", "words"),
@@ -85,34 +72,6 @@ def test_killed_wrapper_is_not_reported_as_mpirun(make: Callable[..., Run], numb
     assert (status["first_failure"]["kind"], missing(status["reason"], words)) == (kind, [])
     assert "mpirun" not in status["reason"]
     assert run.left() == []
-
-
-def test_single_rank_can_save_before_it_is_stopped(make: Callable[..., Run]) -> None:
-    code = "import signal, sys, time\nsignal.signal(15, lambda *_: (print('saved'), sys.exit(0)))\n"
-    run = make(code + "print('here', flush=True)\ntime.sleep(600)").start()
-    run.wait_for(b"here\n")
-    began = time.monotonic()
-    os.kill(run.started["pid"], signal.SIGTERM)
-    status = run.wait()
-    assert time.monotonic() - began < 10
-    assert (status["state"], status["exit_code"], run.output()) == ("stopped", 143, b"here\nsaved\n")
-    assert run.left() == []
-
-
-def test_single_rank_ends_with_its_supervisor(make: Callable[..., Run]) -> None:
-    run = make(WAIT_SCRIPT).start()
-    run.wait_for(b"here\n")
-    os.kill(run.started["pid"], signal.SIGKILL)
-    run.wait_until(lambda: run.left() == [])
-
-
-def test_single_rank_is_restarted(make: Callable[..., Run]) -> None:
-    code = "import os, sys\nprint('begun', os.environ['RESTART_COUNT'], flush=True)\n"
-    run = make(code + "sys.exit(4 if os.environ['RESTART_COUNT'] == '0' else 0)", go={"restarts": 1}).start()
-    status = run.wait()
-    assert (status["state"], status["attempt"], len(status["attempts"])) == ("ok", 1, 1)
-    lines = run.output().splitlines()
-    assert (lines[0], lines[-1], len(lines)) == (b"begun 0", b"begun 1", 3)
 
 
 def test_files_of_the_script_follow_umask_and_run_files_are_private(

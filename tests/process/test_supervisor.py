@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import signal
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from run_helpers import SLEEP_FOREVER, Run, processes_with, runs_in
+from run_helpers import SLEEP_FOREVER, Run, processes_with
 
 from agent_helpers import all_pythons, wait_until
 from ipexctl.node.common.processes import is_running
-from ipexctl.node.run.unstored_output import CAPACITY
 from message_data import missing
 
 pytest_plugins = ["run_fixtures"]
@@ -39,19 +36,6 @@ def test_run_succeeds_under_every_python(make: Callable[..., Run], python: str) 
     assert run.output(1, "err") == b"err\n"
     assert [row["lines"] for row in status["ranks"]] == [{"out": 1, "err": 1}] * 2
     assert run.said("mpirun.log") == run.said("supervise.log") == ""
-    assert run.left() == []
-
-
-def test_failed_rank_ends_the_others_and_sets_the_exit_code(make: Callable[..., Run]) -> None:
-    run = make("import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(3)\ntime.sleep(600)", 3).start()
-    began = time.monotonic()
-    status = run.wait()
-    assert time.monotonic() - began < 8
-    assert (status["state"], status["exit_code"]) == ("failed", 3)
-    first = status["first_failure"]
-    assert (first["rank"], first["host"], first["exit_code"], first["signal"]) == (1, "here", 3, None)
-    assert states(status)[1] == ("failed", 3)
-    assert {state for state, _ in states(status)} == {"failed", "stopped"}
     assert run.left() == []
 
 
@@ -89,15 +73,6 @@ def test_killed_process_ends_the_run_with_all_child_processes(
     assert run.left() == []
 
 
-@pytest.mark.rest
-def test_rank_that_ignores_sigterm_is_killed_after_the_grace_time(make: Callable[..., Run]) -> None:
-    code = "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('here', flush=True)\n"
-    run = make(code + "time.sleep(1 if os.environ['RANK'] == '0' else 600)\nsys.exit(5)").start()
-    status = run.wait()
-    assert (status["exit_code"], states(status)) == (5, [("failed", 5), ("stopped", 137)])
-    assert run.left() == []
-
-
 def test_sigterm_stops_the_run_without_restart_and_ranks_can_save(make: Callable[..., Run]) -> None:
     code = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (print('saved'), sys.exit(0)))\n"
     run = make(code + "print('here', flush=True)\ntime.sleep(600)", go={"restarts": 2}).start()
@@ -126,24 +101,6 @@ def test_other_ranks_can_save_when_a_wrapper_gets_a_signal(make: Callable[..., R
     assert (status["state"], first["kind"], first["rank"]) == ("failed", "signal", 1)
     assert [run.output(rank) for rank in (0, 2)] == [b"here\nsaved\n"] * 2
     assert run.left() == []
-
-
-def test_output_of_mpirun_that_started_no_rank_is_reported(make: Callable[..., Run]) -> None:
-    complaint = "import sys; print('Error: Unable to run bstrap_proxy on node2', file=sys.stderr); sys.exit(255)"
-    run = make(SLEEP_FOREVER, launch=[sys.executable, "-c", complaint]).start()
-    status = run.wait()
-    assert (status["state"], status["exit_code"]) == ("failed", 1)
-    first = status["first_failure"]
-    assert (first["kind"], first["rank"], first["host"], first["ranks"]) == ("not-begun", None, None, [0, 1])
-    assert missing(status["reason"], "mpirun 255 0-1 here") == []
-    assert status["mpirun"]["tail"] == ["Error: Unable to run bstrap_proxy on node2"]
-
-
-def test_mpirun_that_cannot_start_is_reported_at_once(make: Callable[..., Run]) -> None:
-    run = make(SLEEP_FOREVER, launch=["/nowhere/mpiexec.hydra"]).start()
-    assert run.started["event"] == "failed"
-    assert "/nowhere/mpiexec.hydra: No such file or directory" in run.started["reason"]
-    assert run.wait()["state"] == "failed"
 
 
 def test_run_directory_errors_are_reported(make: Callable[..., Run]) -> None:
@@ -214,18 +171,6 @@ def test_supervisor_listens_only_on_the_given_address(make: Callable[..., Run]) 
     assert [line.split()[3] for line in sockets.splitlines() if f":{run.port} " in line] == [f"127.0.0.1:{run.port}"]
 
 
-def test_restarted_run_counts_its_attempts(make: Callable[..., Run]) -> None:
-    code = "import os, sys\nprint('try', os.environ['RESTART_COUNT'], flush=True)\n"
-    run = make(code + "sys.exit(4 if os.environ['RESTART_COUNT'] < '2' else 0)", go={"restarts": 3}).start()
-    status = run.wait()
-    assert (status["state"], status["exit_code"], status["attempt"]) == ("ok", 0, 2)
-    assert b"try 0\n" in run.output(0) + run.output(1)
-    assert b"try 2\n" in run.output(0)
-    assert b"try 2\n" in run.output(1)
-    assert not (run.rundir / "job.json").exists()
-    assert run.left() == []
-
-
 def test_full_disk_on_node0_loses_no_output_if_space_is_freed(
     make: Callable[..., Run], mounted: Callable[[str], Path]
 ) -> None:
@@ -245,45 +190,6 @@ def test_full_disk_on_node0_loses_no_output_if_space_is_freed(
     expected = b"".join(b"%d %s\n" % (i, b"x" * 40) for i in range(60000)) + b"end\n"
     assert run.output(0) == expected
     assert (status["state"], status["ranks"][0]["lost"]) == ("ok", 0)
-
-
-@pytest.mark.rest
-@pytest.mark.parametrize("lines", [60_000, 900_000], ids=["in-memory", "more-than-memory-has-room-for"])
-def test_permanently_full_disk_does_not_end_training_and_loss_is_counted(
-    make: Callable[..., Run], tmp_path: Path, mounted: Callable[[str], Path], lines: int
-) -> None:
-    place = mounted("size=1m")
-    assert (lines * 46 > CAPACITY) == (lines > 60_000)
-    run = make(f"for i in range({lines}): print(i, 'x' * 40)\nopen('trained', 'w')", 1)
-    run.listen()
-    run.write_job()
-    (run.rundir / "ranks").symlink_to(place)
-    run.send_go()
-    status = run.wait(60)
-    assert (tmp_path / "trained").exists()
-    assert (status["state"], status["exit_code"]) == ("ok", 0)
-    whole = sum(len(str(i)) + 42 for i in range(lines))
-    assert status["ranks"][0]["lost"] > whole - (1 << 20)
-
-
-@pytest.mark.rest
-def test_final_status_is_written_to_a_home_whose_disk_stays_full(
-    mounted: Callable[[str], Path], tmp_path: Path
-) -> None:
-    home, go = mounted("size=4m"), tmp_path / "go"
-    code = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)\n"
-    code += "for i in range(3000): print(i, 'x' * 40)"
-    with runs_in(home) as make:
-        run = make(code).start()
-        run.wait_until(lambda: run.status["state"] == "running")
-        with contextlib.suppress(OSError), (home / "ballast").open("wb", buffering=0) as ballast:
-            while ballast.write(b"\0" * 4096):
-                pass
-        go.touch()
-        status = run.wait()
-        assert (status["state"], status["exit_code"], states(status)) == ("ok", 0, [("ok", 0), ("ok", 0)])
-        assert all(row["lost"] > 100_000 for row in status["ranks"])
-        assert run.left() == []
 
 
 def test_failed_setup_file_on_node0_is_reported_with_a_command(make: Callable[..., Run], tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from run_helpers import SLEEP_FOREVER, Run
 from stranger_helpers import UnauthenticatedClients
 
 from ipexctl.node.common.frames import Chunk, FrameReader, decode_json, encode_chunk, encode_json
-from ipexctl.node.common.handshake import CHECKPOINT_EXCHANGE, RANKS, ClientHandshake
+from ipexctl.node.common.handshake import RANKS, ClientHandshake
 
 pytest_plugins = ["run_fixtures"]
 
@@ -89,7 +89,6 @@ class FakeRank:
 
 
 BEAT = {"t": "beat", "cpu": 1.0, "rss": 1, "process": "S", "waits_in": None, "ends": {"out": 0, "err": 0}}
-IDENTITY = {"rank": 1, "instance": "another", "pid": 1, "host": "there", "attempt": None}
 EXIT = {"t": "exit", "code": 0, "signal": None, "is_own": True, "oom": None}
 STUCK = {"t": "stuck", "code": 1, "text": "x", "seconds": 10}
 
@@ -150,48 +149,3 @@ def test_malformed_message_closes_only_its_connection(make: Callable[..., Run]) 
     assert [event["rank"] for event in run.events("malformed")] == list(range(1, len(MALFORMED) + 1))
     assert {run.output(number) for number in range(1, len(MALFORMED) + 1)} == {b"first"}
     assert run.said("supervise.log") == ""
-
-
-@pytest.mark.rest
-def test_unauthenticated_connections_are_dropped_and_the_run_continues(make: Callable[..., Run]) -> None:
-    run = make(SLEEP_FOREVER).start()
-    run.wait_for(b"here", 1)
-    began = time.monotonic()
-    with contextlib.ExitStack() as stack:
-
-        def connect() -> socket.socket:
-            return stack.enter_context(socket.create_connection(("127.0.0.1", run.port), timeout=10))
-
-        def challenge(stranger: socket.socket) -> dict[str, Any]:
-            ((_, payload),) = FrameReader().feed(stranger.recv(4096))
-            return decode_json(payload)
-
-        def hello(**changes: object) -> bytes:
-            return encode_json({**ClientHandshake("f" * 64, RANKS, **IDENTITY).hello(first), **changes})
-
-        strangers = [connect(), connect()]
-        first = challenge(strangers[0])
-        valid = ClientHandshake(run.token, RANKS, **IDENTITY).hello(first)
-        other_port = ClientHandshake(run.token, CHECKPOINT_EXCHANGE, **IDENTITY).hello(first)
-        strangers[0].sendall(encode_json(other_port))
-        strangers[1].sendall(encode_json(valid))  # valid on the other connection alone
-        for said in (
-            *(b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 10_000, b"\0\0\0\2J{}", b"\0\0\0\1Jx"),
-            *(hello(proof=""), hello(rank=-1, proof=[]), hello()[:-3], hello() + hello(), encode_json(EXIT)),
-            *(encode_json({"t": "welcome"}), frame(b"J", b"[" * 4000), frame(b"O", b"x" * 4000)),
-        ):
-            strangers.append(connect())
-            strangers[-1].sendall(said)
-        with connect() as slow, contextlib.suppress(ConnectionError):
-            for byte in hello(proof="x" * 1000):
-                slow.sendall(bytes([byte]))
-                time.sleep(0.1)
-        for stranger in strangers:
-            with contextlib.suppress(ConnectionError):
-                while stranger.recv(4096):
-                    pass
-    assert time.monotonic() - began < 7
-    assert run.status["state"] in ("starting", "running")
-    assert run.said("supervise.log") == ""
-    os.kill(run.status["supervisor"]["pid"], signal.SIGTERM)
-    assert run.wait()["state"] == "stopped"

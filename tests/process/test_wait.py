@@ -66,18 +66,3 @@ def test_no_signal_to_a_wait_touches_the_run(attach: Callable[..., Attached], nu
     before = attached.run.output()
     wait_until(lambda: len(attached.run.output()) > len(before), 20)
     assert attached.run.status["state"] == "running"
-
-
-def test_followed_logs_end_with_the_code_of_the_run_and_others_do_not(attach: Callable[..., Attached]) -> None:
-    attached = attach(FAILS, 1)
-    assert attached.call("logs", "last", "-f").returncode == 7
-    assert attached.call("logs", "last").returncode == 0
-
-
-def test_attach_writes_a_summary(attach: Callable[..., Attached]) -> None:
-    attached = attach(FAILS, 1)
-    summary = attached.run.home / "summary.json"
-    assert attached.call("attach", "last", "--summary", str(summary)).returncode == 7
-    assert json.loads(summary.read_text())["state"] == "failed"
-    refused = attached.call("attach", "last", "--summary", str(attached.run.home))
-    assert refused.returncode == 2

@@ -45,34 +45,6 @@ def read(text: str) -> dict[str, Host]:
     return {host.name: host for host in read_inventory_yaml(text, "inv/hosts.yml")}
 
 
-def test_an_inventory_is_read_in_the_order_of_the_file() -> None:
-    assert list(read(CLUSTER)) == ["jump", "node01", "node02", "node03", "here"]
-
-
-def test_variable_precedence_is_all_then_parents_then_children_then_host() -> None:
-    hosts = read(CLUSTER)
-    assert {name: host.user for name, host in hosts.items()} == {
-        "jump": "nobody",
-        "node01": "root",
-        "node02": "root",
-        "node03": "me",
-        "here": "gpu",
-    }
-
-
-def test_host_has_its_groups_and_their_parents() -> None:
-    groups = {name: host.groups for name, host in read(CLUSTER).items()}
-    assert groups["jump"] == ("ungrouped",)
-    assert groups["node01"] == ("gpu", "xeon", "cpu")
-    assert groups["here"] == ("gpu",)
-
-
-def test_other_variables_are_kept_as_text() -> None:
-    hosts = read(CLUSTER)
-    assert hosts["node01"].vars == {"ntp": '["a", {"b": "c"}]', "rack": "7"}
-    assert hosts["here"].vars == {"ntp": '["a", {"b": "c"}]', "on": "yes", "secret": "x"}
-
-
 def test_paths_are_relative_to_the_inventory() -> None:
     host = read(CLUSTER)["node03"]
     assert (host.identity, host.ssh_config, host.known_hosts) == (

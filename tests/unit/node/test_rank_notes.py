@@ -65,26 +65,6 @@ def go_on(proc: Proc) -> None:
     proc.thread(BACKWARD, cpu=23, queue=2.5, name="pt_autograd_0")
 
 
-def test_rates_between_two_readings(proc: Proc) -> None:
-    probe = probe_of(proc)
-    go_on(proc)
-    probe.update([PID], MAIN, 1020.0)
-    assert probe.take() == RankNotes(
-        cores=3.0,
-        rss=300 * PAGE,
-        main_cpu=approx(0.4),
-        main_queue=approx(0.1),
-        backward_cpu=approx(0.3),
-        backward_queue=approx(0.05),
-        io_wait=approx(0.2),
-        read_per_s=500.0,
-        write_per_s=1000.0,
-        switches_per_s=7.0,
-        forced_switches_per_s=14.0,
-        major_faults_per_s=4.0,
-    )
-
-
 def test_what_the_thread_used_before_its_first_step_is_in_no_window(proc: Proc) -> None:
     probe = RankProbe(1000.0, str(proc.root))
     probe.update([PID], 0, 1010.0)

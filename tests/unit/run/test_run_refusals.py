@@ -304,12 +304,6 @@ def test_impossible_ranks_are_refused_before_connecting(spec: RunSpec, ranks: st
     check_ranks(RunSpec("script", ("train.py",)), hosts, parse_ranks("9"))
 
 
-def test_mpi_given_by_path_is_identified_by_its_version_output() -> None:
-    checked = evaluate({"a": MPI, "b": MPI}, None)
-    assert checked.mpi is not None
-    assert (checked.mpi.path, checked.mpi.flavor, checked.mpi.version) == ("/o/bin/mpirun", "openmpi", "5.0.11")
-
-
 def test_fix_repeats_the_host_options() -> None:
     said = StartFailure("REASON", "ipexctl install --env x; ipexctl ps")
     assert (

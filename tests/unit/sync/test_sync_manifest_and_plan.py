@@ -23,10 +23,9 @@ from ipexctl.sync import scan as walk
 from ipexctl.sync.node_calls import TreeState
 from ipexctl.sync.plan import make_sync_plan
 from ipexctl.sync.project import Hashes, manifest_of, read_project
-from ipexctl.sync.report import SyncReport, SyncResult
+from ipexctl.sync.report import SyncResult
 from ipexctl.sync.root import MARKS, find_root, tree_name
 from ipexctl.sync.scan import heaviest
-from ipexctl.ui.sync import as_json
 
 
 @pytest.mark.parametrize(
@@ -299,13 +298,3 @@ def test_follower_of_a_shared_tree_refers_to_the_host_that_changed_it() -> None:
     answers = {"a": seen, "b": changed._replace(updated=SyncResult(B, "changed")), "c": answer(store="s")}
     decision = make_sync_plan((A, B, C), answers)
     assert (decision.whole, decision.leaders, decision.followers) == ((A, B), (), ((C, B),))
-
-
-def test_json_document_has_the_documented_fields() -> None:
-    done = SyncResult(A, "changed", "", "", 0.5, "/h/code/p-1", 1, 10, 2, 1, ("ck\udcff",))
-    report = SyncReport((done,), 0.5, Path("/p"), "p-1", "d", 3, 30, "/h/code/p-1", 1)
-    data = json.loads(json.dumps(as_json(report), ensure_ascii=False).encode("utf-8"))
-    assert data["schema"] == "ipexctl.sync/1"
-    promised = "name status reason fix path generation sent_bytes files_sent files_deleted seconds"
-    assert set(promised.split()) <= set(data["hosts"][0])
-    assert data["summary"] == {"changed": 1, "ok": 0, "failed": 0, "unreachable": 0}

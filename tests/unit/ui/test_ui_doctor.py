@@ -5,15 +5,13 @@ from __future__ import annotations
 import pytest
 from doctor_rules_helpers import context, healthy
 
-from ipexctl.call_options import CallOptions
 from ipexctl.doctor.finding import DoctorReport, Finding, HostReport
 from ipexctl.doctor.recommend import Recommendation
 from ipexctl.doctor.run import findings_by_host, host_report
 from ipexctl.facts.gather import HostFacts
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.nodeset import fold
-from ipexctl.ui.doctor import _folded, _paragraph, host_rows, show_doctor
-from ipexctl.ui.paragraph import wrapped_fix
+from ipexctl.ui.doctor import host_rows, show_doctor
 
 LONG = "Something about the host that is " + "quite " * 30 + "long"
 
@@ -76,22 +74,6 @@ def test_findings_stand_by_level_and_a_fix_has_its_own_line(capfd: pytest.Captur
     assert lines[lines.index("warn  cpu.example  node1") - 1] == "      fix: add memory"
 
 
-@pytest.mark.parametrize("columns", ["60", "80", "100"])
-def test_command_in_a_fix_is_whole_on_a_line(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: str
-) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    command = "sudo iptables -I INPUT -p tcp -s 10.77.2.0/23 --dport 32768:60999 -j ACCEPT"
-    loop = "for p in 12 13; do kill $p; done"
-    fix = f"open the ports: {command}; in a cloud, in the security group too, and to end the others: {loop}"
-    finding = Finding("network.example", "fail", "Broken", fix, ("node1",))
-    lines = [line.strip() for line in shown(capfd, finding)]
-    assert f"{command};" in lines
-    assert [line for line in lines if loop in line]
-    assert all(len(line) <= int(columns) for line in lines if command not in line)
-    assert fix in " ".join(lines)
-
-
 def test_many_hosts_are_counted_in_the_table_and_named_in_the_finding(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,17 +131,3 @@ def test_fix_with_limit_names_the_hosts(capfd: pytest.CaptureFixture[str]) -> No
     fix = "train without them (--limit '!NAME,!NAME')"
     lines = shown(capfd, Finding("cluster.example", "warn", "Slow", fix, ("node1", "node4")))
     assert any("(--limit '!node1,!node4')" in line for line in lines)
-
-
-def test_commands_with_long_options_are_whole_on_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """At 80 columns: a command that breaks in the middle of a path can't be pasted."""
-    options = CallOptions(" -H /home/me/clusters/of-the-group/hostfile --identity /home/me/.ssh/keys/id_of_the_cluster")
-    lines = _folded("info", [Finding("cpu.smt", "info", "m", ""), Finding("thp.off", "info", "m", "")], False, options)
-    assert any(line.strip() == f"{options.apply('ipexctl doctor')} -v" for line in lines), lines
-    heading = wrapped_fix(
-        options.apply("plan, not installed: ipexctl install; or: ipexctl run --install train.py"), 80, "", "  "
-    )
-    commands = [line.strip().rstrip(";") for line in heading if line.strip().startswith("ipexctl")]
-    assert commands == [options.apply("ipexctl install"), options.apply("ipexctl run --install train.py")]
-    message = options.apply("the hosts lack one environment: ipexctl install")
-    assert _paragraph("info", "env.none", message, "", False)[-1].strip() == options.apply("ipexctl install")

@@ -230,19 +230,6 @@ def exchanging(place: Path) -> Iterator[None]:
     process.join()
 
 
-@pytest.mark.usefixtures("exchanging")
-def test_a_directory_that_is_swapped_for_a_link_redirects_nothing(place: Path, run: Run) -> None:
-    conf = place / "work" / "conf"
-    before = snapshot(place / "victim")
-    seen = set()
-    for number in range(8):
-        seen.add(run("copy", content="new", dest=f"{conf}/{number}").status)
-        seen.add(run("file", path=f"{conf}/made", state="directory", mode=0o777).status)
-        seen.add(run("file", path=f"{conf}/kept", state="absent").status)
-        assert snapshot(place / "victim") == before
-    assert "failed" in seen
-
-
 def test_tune_keeps_its_record_behind_no_link_of_another_account(place: Path, run: Run) -> None:
     link(place / "work" / "conf", place / "victim")
     before = snapshot(place)
