@@ -43,7 +43,7 @@ class Stock:
     python: Path
 
     def run(self, project: Path, *words: str, **env: str) -> CommandResult:
-        options = ("--hosts", "localhost", "--home", self.home, "--cwd", project, "--plain")
+        options = ("--hosts", "localhost", "--home", self.home, "--cwd", project, "--plain", "--oversubscribe")
         return ipexctl("run", *options, *words, cwd=project, env=env, timeout=240)
 
     @property
