@@ -76,6 +76,7 @@ _SAME_MEANING: Final = {
     "--master_port": "--master-port",
 }
 """Options of torchrun and accelerate, and the option of ipexctl with the same meaning."""
+_OUR_CALL: Final = re.compile(r"\bipexctl\b")
 _NODE_COUNTS: Final = ("--nnodes", "--num-machines", "--num_machines")
 
 
@@ -316,7 +317,7 @@ def note_on_arguments(ctx: typer.Context, spec: RunSpec) -> str:
     with contextlib.suppress(OSError):  # what plans the run says why it can't be read
         text = read_regular(argv[0], SCRIPT).decode(errors="replace") if arguments else ""
     # A docstring may show a call of ipexctl, with its options.
-    own_text = "\n".join(line for line in text.splitlines() if "ipexctl run" not in line)
+    own_text = "\n".join(line for line in text.splitlines() if not _OUR_CALL.search(line))
     named = set(re.findall(r"(?<![\w-])--?[A-Za-z][\w-]*", own_text))
     arguments = [word for word in arguments if word.partition("=")[0] not in named]
     if not arguments:

@@ -56,7 +56,7 @@ HARMLESS = frozenset(
     | {"account", "nodes", "partition", "qos", "requeue", "time"}
     | {"hang_after", "host", "hostfile", "hosts", "identity", "iface", "image", "install", "internal", "ipex", "lab"}
     | {"launcher", "limit", "list_tasks", "live", "master_port", "max_restarts", "mpirun_hostfile", "n", "names"}
-    | {"min_hosts", "resume_run", "spares"}
+    | {"min_hosts", "oversubscribe", "resume_run", "spares"}
     | {"network", "no_color", "offline", "omp", "oneccl", "plain", "port", "ppn", "quiet", "rank", "ranks", "require"}
     | {
         "require_oneccl",
