@@ -21,6 +21,7 @@ from ipexctl.extras.lab import system
 from ipexctl.extras.lab.disk import can_mount_images
 from ipexctl.extras.lab.files import hostfile
 from ipexctl.extras.lab.labs import Lab, LabHost, LabSpec, down, ssh_argv, up
+from ipexctl.ui.run.figures import training_loss
 from needs import find
 from slurm_helpers import start_sshd
 
@@ -162,7 +163,7 @@ def mpirun_config(first: str, machines: int, processes: int) -> str:
 
 def trainer_losses(lines: list[str]) -> list[float]:
     """Of one rank, as the Trainer of transformers prints them."""
-    return [float(found[1]) for line in lines if (found := re.search(r"'loss': '?([\d.]+)", line))]
+    return [loss for line in lines if (loss := training_loss(line)) is not None]
 
 
 def loss_lines(said: str) -> list[str]:

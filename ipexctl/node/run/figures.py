@@ -87,8 +87,9 @@ class RunFigures:
         rates = window.rates()
         self._ranks[rank].throughput.add(window)
         files.of_rank.add(window.number, rates, now.clock, now.epoch)
-        self._slow.add(rank, window.number, rates, window.seconds)
-        self._network.add(rank, window.number, rates, window.seconds, window.gradients)
+        of_window = rates._replace(steps_per_s=window.steps / window.seconds)  # with pauses, as its bytes are
+        self._slow.add(rank, window.number, of_window, window.seconds)
+        self._network.add(rank, window.number, of_window, window.seconds, window.gradients)
 
     def rank_status(self, peer: RankState, sinks: Mapping[str, OutputFile]) -> RankStatus:
         figures, out, err = self._ranks[peer.rank], sinks["out"], sinks["err"]

@@ -12,9 +12,13 @@ from supervised_run import Supervised, exit_of
 from ipexctl.node.common.records import RunStatus, TrialFigures
 from ipexctl.node.run import stack_dumps
 from ipexctl.node.run.figures import MAX_MISMATCHES, RunFigures
+from ipexctl.node.run.host_notes import HostNotes
 from ipexctl.node.run.machine_state import Moment
 from ipexctl.node.run.messages import Beat, Exit, Message, Mismatch
+from ipexctl.node.run.rank_notes import RankNotes
 from ipexctl.node.run.recorder import Recorder
+from ipexctl.node.run.step_windows import StepWindow
+from ipexctl.node.run.window_codec import HostRates
 
 NOW = Moment(5.0, 1000.0)
 TRIAL = TrialFigures(2.0, 10, None, 1.0, 0.5, is_warm=True, is_done=False)
@@ -54,6 +58,20 @@ def test_each_mismatch_counts_once_and_their_number_is_bounded(recorder: Recorde
     assert (figures.of(0).mismatch, figures.of(0).throughput) == ((), throughput)
     figures.begin_attempt({0: "node1", 1: "node1"})
     assert figures.of(0).throughput is not throughput
+
+
+def test_bytes_of_a_step_are_those_of_the_steps_that_a_window_had(recorder: Recorder) -> None:
+    """Half of each window is an evaluation."""
+    figures = RunFigures({0: "node1", 1: "node2"}, {"backend": "gloo"})
+    notes = RankNotes(main_cpu=0.1, main_queue=0.0)
+    for number in range(4):
+        for rank in (0, 1):
+            window = StepWindow(number, 10.0, 50, 5.0, worked=5.0, notes=notes)
+            sent = HostNotes(number, 10.0, HostRates(sent_per_s=1e7), "eth0")
+            assert all(figures.add(rank, each, recorder.windows(rank), NOW) for each in (window, sent))
+    network = figures.run_status(RunStatus("r", "running"), []).network
+    assert network is not None
+    assert network.bytes_per_step == 2e6
 
 
 def test_requests_for_dumps_are_taken_once_and_the_newest_dumps_stay(tmp_path: Path) -> None:
