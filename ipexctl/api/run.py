@@ -102,7 +102,14 @@ def run(
         from ipexctl.run.start.request import StartFailure
 
         if dry_run:
-            return pipeline.plan_run(call, pool, run="RUN", on_step=watcher.on_step, on_note=watcher.on_note)
+            notes: list[str] = []
+            if spec.install:
+                stack = _request_of(call, notes.append).with_torch().env.stack
+                call = replace(call, spec=replace(spec, torch=stack.torch))
+            planned = pipeline.plan_run(call, pool, run="RUN", on_step=watcher.on_step, on_note=watcher.on_note)
+            for note in notes:  # the project is named before any note
+                watcher.on_step(note)
+            return planned
         reading: Future[Project] | None = None
         probed: Sequence[HostFacts] = ()
         if spec.install:
@@ -157,7 +164,21 @@ def on_hosts_left(
     return found
 
 
-def _request_of_project(call: RunCall, stack: StackRequest, watcher: RunWatcher) -> InstallRequest | None:
+def _request_of(call: RunCall, on_step: Callable[[str], None]) -> InstallRequest:
+    from ipexctl.stack.install_context import install_request
+    from ipexctl.stack.resolve.model import Sources, StackRequest
+
+    spec = call.spec
+    stack = StackRequest(spec.torch, spec.stack)
+    wanted = _request_of_project(call, stack, on_step) or install_request(
+        stack, spec.packages, spec.requirements, Sources(), spec.env, os.environ
+    )
+    return replace(wanted, home=spec.home, iface=spec.iface, timeout=spec.timeout)
+
+
+def _request_of_project(
+    call: RunCall, stack: StackRequest, on_step: Callable[[str], None]
+) -> InstallRequest | None:
     """The request for the packages of the project's own file, which was found and not named; None if none is taken.
 
     A file that cannot be installed as it stands does not end the call: the script may not need what it names.
@@ -181,12 +202,12 @@ def _request_of_project(call: RunCall, stack: StackRequest, watcher: RunWatcher)
         for read in request.files:  # with those that it includes
             check_found(read, naming=f"ipexctl run {option}")
     except UserError as error:
-        watcher.on_step(f"note: {file.path.name} is left out: {error}; --no-requirements leaves it out in silence")
+        on_step(f"note: {file.path.name} is left out: {error}; --no-requirements leaves it out in silence")
         return None
     if request.sources != Sources():
-        watcher.on_step(f"note: {file.path.name} is left out: it names indexes, which count if the call has {option}")
+        on_step(f"note: {file.path.name} is left out: it names indexes, which count if the call has {option}")
         return None
-    watcher.on_step(f"note: the packages of {file.path.name} are installed, too; without them: --no-requirements")
+    on_step(f"note: the packages of {file.path.name} are installed, too; without them: --no-requirements")
     return request
 
 
@@ -204,17 +225,12 @@ def _install_first(
     from ipexctl.run.start.preflight.before_install import check_before_install
     from ipexctl.run.start.request import StartFailure
     from ipexctl.stack.install import find_unchanged, install
-    from ipexctl.stack.install_context import install_request
-    from ipexctl.stack.resolve.model import EnvRequest, Sources, StackRequest
+    from ipexctl.stack.resolve.model import EnvRequest, StackRequest
 
     hosts, spec = call.hosts, call.spec
     if reading is not None:
         reading.result()  # a project that cannot be sent is refused first
-    stack = StackRequest(spec.torch, spec.stack)
-    wanted = _request_of_project(call, stack, watcher) or install_request(
-        stack, spec.packages, spec.requirements, Sources(), spec.env, os.environ
-    )
-    wanted = replace(wanted, home=spec.home, iface=spec.iface, timeout=spec.timeout)
+    wanted = _request_of(call, watcher.on_step)
     is_any = wanted.env == EnvRequest(StackRequest())
     unchanged = run_in_background(lambda: None if is_any else find_unchanged(hosts, wanted, pool), "environment")
     # All answers are read: an abandoned gather cancels the pool.
@@ -223,8 +239,7 @@ def _install_first(
     if (is_there and is_any) or unchanged.result() is not None:
         return probed
     if not is_there:
-        adds_packages = bool(wanted.env.extras)
-        checked = check_before_install(hosts, spec, pool, call.project, probed, adds_packages=adds_packages)
+        checked = check_before_install(hosts, spec, pool, call.project, probed, wanted)
         if isinstance(checked, StartFailure):
             return checked
         if checked:

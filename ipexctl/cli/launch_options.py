@@ -326,14 +326,26 @@ def note_on_arguments(ctx: typer.Context, spec: RunSpec) -> str:
 
 
 def plan_or_exit(
-    call: RunCall, output: Output, pool: SessionPool, interrupt: Interrupt, *, run: str, schema: str
+    call: RunCall,
+    output: Output,
+    pool: SessionPool,
+    interrupt: Interrupt,
+    *,
+    run: str,
+    schema: str,
+    checks_logins: bool = True,
 ) -> PlannedRun:
     """Plan the run without starting it; print why it cannot start and end the call if that is so."""
     from ipexctl.run.start import pipeline
     from ipexctl.run.start.request import StartFailure
 
     planned = pipeline.plan_run(
-        call, pool, run=run, on_step=output.print_note, on_note=lambda text: output.print_note(f"note: {text}")
+        call,
+        pool,
+        run=run,
+        on_step=output.print_note,
+        on_note=lambda text: output.print_note(f"note: {text}"),
+        checks_logins=checks_logins,
     )
     if not isinstance(planned, StartFailure):
         return planned

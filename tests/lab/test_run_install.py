@@ -10,6 +10,7 @@ from cli_helpers import ipexctl
 from ipexctl.extras.lab.labs import LabSpec
 from lab_run_helpers import Cluster
 
+EXPORTS = ("shell", "slurm", "accelerate", "mpijob")
 LAB = LabSpec(hosts=2)
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]
 NO_INDEX_ENV = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_FIND_LINKS": ""}
@@ -20,10 +21,20 @@ def installed(cluster: Cluster) -> list[str]:
     return [cluster.on(index, "ls .ipexctl/envs .ipexctl/wheels 2>/dev/null || true") for index in range(2)]
 
 
+@pytest.mark.parametrize("command", ["run --dry-run", *(f"export {kind}" for kind in EXPORTS)])
+def test_hosts_without_an_environment_and_without_logins_have_a_plan(cluster: Cluster, command: str) -> None:
+    cluster.write("plain.py", "import torch\n")
+    ran = cluster.call(*command.split(), "-H", cluster.lab.hostfile, "plain.py")
+    assert (ran.rc, "does not exist yet" in ran.err, "plain.py" in ran.out) == (0, True, True), ran.err
+
+
 def test_logins_and_imports_are_checked_before_the_install(cluster: Cluster) -> None:
     cluster.write("plain.py", "import torch\n")
     cluster.write("train.py", "import torch, numpy\nimport frobnicate\nimport helper\n")
     cluster.write("helper.py", "")
+    cluster.write("requirements.txt", "torch==2.13\n")
+    assert "ipexctl trust" not in cluster.refused("--install", "plain.py", env=NO_INDEX_ENV)
+    (cluster.project / "requirements.txt").unlink()
     mpirun = ("--launcher", "mpirun")
     no_login = cluster.refused("--install", "--stack", "torch", *mpirun, "plain.py", env=NO_INDEX_ENV)
     assert no_login.startswith("project ")

@@ -52,7 +52,7 @@ class Recorded(api.RunWatcher):
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the steps return, by the name of their function; the fakes of `start_run` and of `_install_first`."""
-    found: dict[str, Any] = {"start_run": STARTED, "plan_run": "plan", "_install_first": (), "probed": None}
+    found: dict[str, Any] = {"start_run": STARTED, "_install_first": (), "probed": None}
 
     def submit(*_: Any, probed: Any, **__: Any) -> Any:
         found["probed"] = probed
@@ -62,7 +62,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         given[-1].removed = True
 
     monkeypatch.setattr("ipexctl.run.start.pipeline.start_run", submit)
-    monkeypatch.setattr("ipexctl.run.start.pipeline.plan_run", lambda *_, **__: found["plan_run"])
+    monkeypatch.setattr("ipexctl.run.start.pipeline.plan_run", lambda call, *_, **__: call)
     monkeypatch.setattr("ipexctl.run.start.pipeline.remove_job_files", remove)
     monkeypatch.setattr("ipexctl.run.start.upload.start_reading", lambda *_: None)
     monkeypatch.setattr(api, "_install_first", lambda *_: found["_install_first"])
@@ -79,10 +79,15 @@ def test_secrets_are_removed_over_new_sessions_if_the_run_may_have_left_them(
     assert hasattr(watcher.pool, "removed") == bool(after)
 
 
-def test_a_dry_run_ends_before_the_first_step_that_changes_something(answers: dict[str, Any]) -> None:
-    watcher, call = Recorded(), replace(CALL, spec=replace(CALL.spec, install=True))
+def test_a_dry_run_ends_before_the_first_step_that_changes_something(tmp_path: Path, answers: dict[str, Any]) -> None:
+    (tmp_path / "requirements.txt").write_text("torch==2.13\n")
+    project = ProjectLocation(tmp_path, ".", ("train.py",))
+    watcher, call = (
+        Recorded(),
+        replace(CALL, spec=replace(CALL.spec, install=True, takes_own_requirements=True), project=project),
+    )
     planned: Any = api.run(call, watcher, dry_run=True)
-    assert planned == "plan"
+    assert planned.spec.torch == "2.13"
     assert watcher.events == ["open", "close"]
     assert answers["probed"] is None
 
@@ -138,13 +143,8 @@ def test_a_found_file_of_requirements_counts_with_all_that_it_reads_or_not_at_al
     if open_to_all:
         (tmp_path / open_to_all).chmod(0o777)
     notes: list[str] = []
-
-    class Noting(Recorded):
-        def on_step(self, text: str) -> None:
-            notes.append(text)
-
     spec = replace(CALL.spec, install=True, takes_own_requirements=True)
     call = replace(CALL, spec=spec, project=ProjectLocation(tmp_path, ".", ("train.py",)))
-    request = api._request_of_project(call, StackRequest(stack="torch"), Noting())
+    request = api._request_of_project(call, StackRequest(stack="torch"), notes.append)
     assert (request is not None) is is_taken
     assert is_taken or f"{tmp_path}/{open_to_all}" in notes[0]

@@ -159,12 +159,15 @@ def shell(*, ctx: typer.Context, line: LaunchLine) -> None:
 
 
 def _plan(ctx: typer.Context, line: LaunchLine) -> tuple[RunCall, PlannedRun]:
-    """Plan as a dry run does."""
+    """Plan as a dry run does, but for logins between the hosts: a script names those that it needs."""
     from ipexctl.cli.hosts import session_pool
 
     call = read_launch_call(ctx, line)
     with session_pool(line.targets, line.output) as (pool, interrupt):
-        return call, plan_or_exit(call, line.output, pool, interrupt, run="by-hand", schema=SCHEMA)
+        planned = plan_or_exit(
+            call, line.output, pool, interrupt, run="by-hand", schema=SCHEMA, checks_logins=False
+        )
+        return call, planned
 
 
 class _Resources(TypedDict):

@@ -82,6 +82,12 @@ class RunContext:
         return {} if self.starter.no_logins else ssh_names_for(self.hosts, self.addresses)
 
     @property
+    def probe_python(self) -> str:
+        """A Python for checks on the hosts; empty if the environment is not installed and the hosts have none in
+        common."""
+        return self.env.python if self.env.is_installed else _common_python(self.facts)
+
+    @property
     def stores(self) -> dict[str, str]:
         """Host → its store."""
         return {name: facts.store_of(name) for name, facts in self.facts.items()}

@@ -124,9 +124,18 @@ class _Undo(ExitStack):
 
 
 def plan_run(
-    call: RunCall, pool: SessionPool, *, run: str, on_step: Callable[[str], None], on_note: Callable[[str], None]
+    call: RunCall,
+    pool: SessionPool,
+    *,
+    run: str,
+    on_step: Callable[[str], None],
+    on_note: Callable[[str], None],
+    checks_logins: bool = True,
 ) -> PlannedRun | StartFailure:
-    """The steps of `start_run` up to the first that changes something, for --dry-run and export."""
+    """The steps of `start_run` up to the first that changes something, for --dry-run and export.
+
+    Without `checks_logins`, ranks are planned for an mpirun also where node0 cannot log in to the other hosts.
+    """
     spec, project = call.spec, call.project
     try:
         with ExitStack() as at_end:
@@ -134,7 +143,9 @@ def plan_run(
             query = begin_query(reading, call.hosts, spec, pool, lease=None, ended=call.resumed)
             if query is not None:
                 at_end.callback(wait, (query,))
-            context, plan, _ = _plan(_Start.of(call, pool, on_step, on_note), query, run, dry_run=True)
+            context, plan, _ = _plan(
+                _Start.of(call, pool, on_step, on_note), query, run, dry_run=True, checks_logins=checks_logins
+            )
             tree, _ = upload_project(query, spec, project, context, on_step)
             notes = (*notes_on(plan.other_runs, time.time()), *plan.notes)
             plan = replace(plan, notes=tuple(map(call.options.apply, notes)))
@@ -257,6 +268,7 @@ def _plan(
     probed: Sequence[HostFacts] = (),
     no_logins: str = "",
     dry_run: bool = False,
+    checks_logins: bool = True,
 ) -> tuple[RunContext, LaunchPlan, LaunchPlan]:
     """Gather what the plan needs, and make it, with the plan of all hosts that the run may use; notes go out. Raises a
     StartError, and a UserError for ranks to show that do not exist."""
@@ -277,7 +289,7 @@ def _plan(
     if no_logins:
         context = replace(context, node0=replace(context.node0, no_logins=no_logins))
     plan = make_plan(context, spec, project, run, earlier)
-    if needs_login_check(context, plan, spec):
+    if checks_logins and needs_login_check(context, plan, spec):
         context = _check_logins(start, context, plan, dry_run=dry_run)
         plan = make_plan(context, spec, project, run, earlier) if context.node0.no_logins else plan
     call.ranks.within(plan.world_size)
@@ -349,7 +361,7 @@ def _check_logins(start: _Start, context: RunContext, plan: LaunchPlan, *, dry_r
     """
     nodes = nodes_of(context, plan)
     node0 = remember_failure(nodes, context)
-    if not node0.no_logins:
+    if not node0.no_logins and context.probe_python:
         try:
             record = check_connectivity(nodes, context, start.pool, keeps_record=dry_run)
             node0 = replace(node0, connectivity=record)

@@ -14,6 +14,7 @@ from ipexctl.call_options import NO_OPTIONS, CallOptions
 from ipexctl.errors import UserError
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.network import Address, Network, Nic
+from ipexctl.facts.software import Python, Software
 from ipexctl.facts.system import Account, Security, System
 from ipexctl.files.manifest import Manifest
 from ipexctl.hosts.host import Host
@@ -33,6 +34,10 @@ from ipexctl.run.start.preflight.checkpoint import check_synced_path, check_unsy
 from ipexctl.run.start.project import ProjectLocation
 from ipexctl.run.start.request import StartError, StartFailure, check_ranks, check_request
 from ipexctl.spec import Export, RunSpec
+from ipexctl.stack.catalog.user_table import known_rows
+from ipexctl.stack.resolve.model import StackRequest
+from ipexctl.stack.resolve.reasons import Reason
+from ipexctl.stack.resolve.resolver import resolve_by_table
 from message_data import missing
 
 ADDRESSES = {"a": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"}
@@ -143,14 +148,16 @@ def test_only_recent_valid_connectivity_records_are_used(rest: str, is_valid: bo
 @pytest.mark.parametrize(
     ("options", "is_needed"),
     [
-        ({}, True),
+        ({}, False),  # its indexes decide
+        ({"torch": "2.13"}, False),
+        ({"torch": "2.7"}, True),
         ({"stack": "torch"}, False),
         ({"stack": "torch-2.13"}, False),
         ({"stack": "torch", "mpi": "intel"}, True),
         ({"stack": "torch", "backend": "ccl"}, True),
         ({"stack": "torch", "launcher": "mpirun"}, True),
-        ({"stack": "ipex-2.8"}, True),
-        ({"stack": "ipex-2.8", "backend": "gloo"}, False),
+        ({"stack": "ipex-2.7"}, True),
+        ({"stack": "ipex-2.7", "backend": "gloo"}, False),
         ({"launcher": "direct"}, False),
         ({"backend": "none"}, False),
     ],
@@ -158,7 +165,23 @@ def test_only_recent_valid_connectivity_records_are_used(rest: str, is_valid: bo
 def test_logins_are_needed_before_an_install_only_for_ranks_of_an_mpirun(
     options: dict[str, Any], *, is_needed: bool
 ) -> None:
-    assert needs_logins(RunSpec("script", ("train.py",), **options)) == is_needed
+    spec = RunSpec("script", ("train.py",), **options)
+    chosen = resolve_by_table(StackRequest(spec.torch, spec.stack), {}, known_rows({}))
+    assert not isinstance(chosen, Reason)
+    assert needs_logins(spec, chosen) == is_needed
+
+
+@pytest.mark.parametrize(("pythons", "taken"), [("/a /b", "/b"), ("/a", "")])
+def test_connections_of_a_plan_are_tried_by_a_python_that_the_hosts_have(pythons: str, taken: str) -> None:
+    programs = {"a": tuple(pythons.split()), "b": ("/b", "/c")}
+    facts = {
+        name: Facts(software=Software(pythons=tuple(Python(path, "3.11.2") for path in found)))
+        for name, found in programs.items()
+    }
+    context = RunContext(tuple(HOSTS), facts, ADDRESSES, "/h", RankEnv("/h/envs/default/bin/python"))
+    assert context.probe_python == context.env.python
+    planned = replace(context, env=replace(context.env, is_installed=False))
+    assert ways._connections(HOSTS, planned, logs_in=True)["python"] == planned.probe_python == taken
 
 
 HOSTS = [Host("a", "10.0.0.1"), Host("b", "10.0.0.2")]

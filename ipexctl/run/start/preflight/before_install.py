@@ -15,6 +15,8 @@ from ipexctl.run.start.preflight.connectivity import check_connectivity
 from ipexctl.run.start.preflight.imports import ScriptFile, check_imports, with_environment
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.start_notes import check_gpu_code
+from ipexctl.stack.choice import choose_stack
+from ipexctl.stack.resolve.model import StackPlan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.run.start.project import ProjectLocation
     from ipexctl.spec import RunSpec
+    from ipexctl.stack.install_context import InstallRequest
+    from ipexctl.stack.resolve.model import Undecided
 
 _IN_A_STACK: Final = frozenset((
     "torch", "torchgen", "functorch", "numpy", "intel_extension_for_pytorch", "oneccl_bindings_for_pytorch",
@@ -45,13 +49,9 @@ def check_before_install(
     pool: SessionPool,
     project: ProjectLocation,
     probed: Sequence[HostFacts],
-    *,
-    adds_packages: bool,
+    wanted: InstallRequest,
 ) -> StartFailure | str:
-    """One round trip. Returns a note, or an empty text, if the environment may be installed.
-
-    `adds_packages`: the modules of --with and -r are not known before the install.
-    """
+    """One round trip. Returns a note, or an empty text, if what is `wanted` may be installed."""
     try:
         check_gpu_code(project.script, spec, {})
         unsynced = project.executed_path(spec)
@@ -61,10 +61,12 @@ def check_before_install(
             return StartFailure.of_refusal(distribution)
         nodes = likely_nodes(hosts, spec)
         if context.env.python:
-            logs_in = needs_logins(spec) and not context.starter.no_logins
+            request = wanted.with_torch().env.stack
+            chosen = choose_stack(request, context.facts, wanted.rows, env=spec.env)
+            logs_in = needs_logins(spec, chosen) and not context.starter.no_logins
             check_connectivity(nodes, context, pool, logs_in=logs_in)
-        if project.script is None or not spec.sync or adds_packages:
-            return ""
+        if project.script is None or not spec.sync or wanted.env.extras:
+            return ""  # the modules of --with and -r are not known before the install
         if has_environment(spec.env, context.facts):
             return ""  # the hosts get an environment that exists, with the packages that were added to it
         return check_modules(with_environment(project.script, spec, context), [host.name for host in nodes], spec)
@@ -72,16 +74,16 @@ def check_before_install(
         return error.failure
 
 
-def needs_logins(spec: RunSpec) -> bool:
-    """Whether the ranks of the environment that is to be installed may need an mpirun. Pure.
+def needs_logins(spec: RunSpec, chosen: StackPlan | Undecided | Refusal) -> bool:
+    """Whether the ranks of the environment that is to be installed need an mpirun. Pure.
 
-    A stack of torch alone has no oneCCL bindings, so that its ranks meet over gloo.
+    Where the indexes decide whether it has oneCCL bindings, they most likely lack them, and the ranks meet over gloo.
     """
     if spec.launcher != "auto":
         return spec.launcher == "mpirun"
-    has_no_ccl = spec.backend == "auto" and (spec.stack or "").startswith("torch")
-    is_over_gloo = has_no_ccl or spec.backend in ("gloo", "none")
-    return spec.mpi != "auto" or not is_over_gloo
+    if spec.mpi != "auto" or spec.backend != "auto":
+        return spec.mpi != "auto" or spec.backend not in ("gloo", "none")
+    return isinstance(chosen, StackPlan) and chosen.backend == "ccl"
 
 
 def likely_nodes(hosts: Sequence[Host], spec: RunSpec) -> Sequence[Host]:

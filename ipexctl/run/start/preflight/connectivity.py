@@ -119,14 +119,14 @@ def check_connectivity(
         is_new = bool(files.no_logins)
         return passed._replace(no_logins=files.no_logins, logins_tried=files.logins_tried) if is_new else passed
     if not logs_in:
-        results = check_ports(hosts, context.addresses, context.env.python, pool)
+        results = check_ports(hosts, context.addresses, context.probe_python, pool)
         evaluate_connectivity(node0.name, context.addresses, results)
         if not (key and files.uptime):
             return None
         return ConnectivityRecord(key, files.uptime, files.no_logins, files.logins_tried)
     if keeps_record:
         connections["record"] = ""
-    program = Command.argv(context.env.python, "-I", "-S", "-c", script_text("network.ports"))
+    program = Command.argv(context.probe_python, "-I", "-S", "-c", script_text("network.ports"))
     request: ConnectivityRequest = {**connections, "probe": login_line(program, secrets.token_hex(8))}
     try:
         reply = call(
@@ -134,7 +134,7 @@ def check_connectivity(
             "network.connectivity",
             "try",
             request,
-            python=context.env.python,
+            python=context.probe_python,
             label="check the connections",
             timeout=8 * CONNECTIVITY_CHECK,
             cancel=pool.cancel,
@@ -172,7 +172,7 @@ def _connections(hosts: Sequence[Host], context: RunContext, *, logs_in: bool) -
     names = _ssh_names(others, context)
     return {
         "address": context.addresses.get(node0.name, ""),
-        "python": context.env.python,
+        "python": context.probe_python,
         "ssh": ssh if logs_in else [],
         "nodes": [{"ssh_name": ssh_name, "address": context.addresses[name]} for ssh_name, name in names.items()],
         "seconds": CONNECTIVITY_CHECK,
