@@ -5,6 +5,7 @@ A host's failure is a value (`Outcome`), not an exception that crosses packages.
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -28,6 +29,11 @@ class Interrupted(Exception):
     def __init__(self, code: int) -> None:
         super().__init__(f"exit code {code}")
         self.code = code
+
+
+def place_fix(error: OSError, other: str) -> str:
+    """The fix for a place on this machine that can't be written: room helps only where the disk or a quota is full."""
+    return f"make room there, or {other}" if error.errno in (errno.ENOSPC, errno.EDQUOT) else other
 
 
 class IpexctlError(Exception):

@@ -8,6 +8,7 @@ counts and lists of words are written here in one way for all messages.
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import time
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from ipexctl.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 _COLOR: Final = re.compile(r"\x1b\[[0-9;:]*m")
 _COLORS_AND_LINES: Final = re.compile(rf"({_COLOR.pattern}|[\n\t])")
@@ -28,6 +29,24 @@ _SEQUENCE: Final = re.compile(
 )
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+AS_ASCII: Final = "ipexctl.ascii"
+"""How text is encoded for a stream: signs of ours have a word of ASCII, any other character is escaped."""
+_SIGNS: Final = {"─": "-", "│": "|", "…": "...", "→": "->", "µ": "u"}
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    text = error.object[error.start : error.end]
+    return "".join(_SIGNS.get(sign) or sign.encode("ascii", "backslashreplace").decode() for sign in text), error.end
+
+
+codecs.register_error(AS_ASCII, _in_ascii)
+
+
+def is_ascii_locale(environ: Mapping[str, str]) -> bool:
+    """Whether the user chose the locale C, under which Python writes UTF-8 and sets LC_CTYPE itself."""
+    of_characters = environ.get("LC_CTYPE", "").replace("C.UTF-8", "")
+    return (environ.get("LC_ALL") or of_characters or environ.get("LANG", "")) in ("C", "POSIX")
 
 
 def is_variable_name(text: str) -> bool:

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ipexctl.errors import UserError
+from ipexctl.errors import UserError, place_fix
 from ipexctl.facts.internal import addresses_among
 from ipexctl.files import store_client as stores
 from ipexctl.files.distribute import Distributor
@@ -175,7 +175,7 @@ class Uploader:
         except OSError as error:
             raise UserError(
                 f"files can't be packed in {tempfile.gettempdir()}: {error.strerror or error}",
-                fix="make room there, or name another directory: TMPDIR=DIR",
+                fix=place_fix(error, "set TMPDIR to another directory"),
             ) from None
         self._files.append((StoredFile(digest.hexdigest(), PARCEL, parcel.stat().st_size), parcel))
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ipexctl.call_options import CallOptions
-from ipexctl.errors import UserError
+from ipexctl.errors import UserError, place_fix
 from ipexctl.hosts.batch_systems import job_number
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import make_private_directory, write_atomically, write_json_atomically
@@ -174,7 +174,7 @@ class RunRegistry:
         except OSError as error:
             raise UserError(
                 f"{self.directory}: the record of the run can't be written: {error.strerror or error}",
-                fix="free some space there, or use another directory: XDG_STATE_HOME=DIR",
+                fix=place_fix(error, "set XDG_STATE_HOME to a directory that this account may write to"),
             ) from None
 
     def all(self) -> list[RunRecord]:
@@ -202,7 +202,7 @@ class RunRegistry:
         if meant and not any(record.id == word for record in records):
             raise max(meant, key=lambda record: (record.id == word, record.written)).error()
         if not records:
-            raise UserError("no run was started from the control machine yet", fix="ipexctl run SCRIPT.py starts one")
+            raise UserError("no run was started from the control machine yet", fix="ipexctl run starts one")
         if word == "last":
             return next((record for record in reversed(records) if not record.is_trial), records[-1])
         return _only(word, records)

@@ -15,7 +15,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.errors import UserError
+from ipexctl.errors import UserError, place_fix
 from ipexctl.files.store_client import StoreLocation
 from ipexctl.node.common.files import write_atomically
 from ipexctl.refusal import Refusal
@@ -99,7 +99,7 @@ def _fetch(context: InstallContext, locked: LockedStack, directory: Path) -> Non
         write_atomically(directory / LOCK, f"{text}\n".encode(), durable=False, mode=0o644, is_of_user=True)
     except OSError as error:
         raise HostError(
-            f"{error.filename or directory}: {error.strerror or error}", "make room there, or choose another directory"
+            f"{error.filename or directory}: {error.strerror or error}", place_fix(error, "choose another directory")
         ) from None
 
 

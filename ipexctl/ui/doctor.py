@@ -214,9 +214,7 @@ def _plan_lines(report: DoctorReport, options: CallOptions) -> list[str]:
         return [*wrapped(f"no stack fits these hosts: {advice.why.get('stack', '')}", _width()), ""]
     missing = [host.host.name for host in report.hosts if host.is_installed is False]
     where = "" if len(missing) == len(report.hosts) else f" on {fold_names(missing)}"
-    # Hosts that have an environment decide its stack, and oneCCL has one of its own.
-    stack = "" if where or advice.backend == "ccl" else " --stack torch"
-    first = f"plan, not installed{where}: ipexctl run --install{stack} train.py" if missing else "plan"
+    first = f"plan, not installed{where}: ipexctl run --install train.py" if missing else "plan"
     return [*wrapped_fix(options.apply(first), _width(), "", "  "), *_settings(advice), ""]
 
 

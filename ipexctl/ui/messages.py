@@ -14,7 +14,7 @@ import threading
 from typing import TYPE_CHECKING, TextIO
 
 from ipexctl.errors import CommandLineError, FileError, UserError
-from ipexctl.text import neutralise, printable, printable_lines
+from ipexctl.text import AS_ASCII, neutralise, printable, printable_lines
 from ipexctl.ui.paragraph import wrapped_fix, wrapped_lines
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def print_message(text: str, patience: float | None = None) -> None:
         return
     try:
         safe = neutralise(text) if sys.stderr.isatty() else text
-        rest = memoryview(f"{safe}\n".encode(sys.stderr.encoding, "backslashreplace"))
+        rest = memoryview(f"{safe}\n".encode(sys.stderr.encoding, AS_ASCII))
         with contextlib.suppress(OSError):
             while rest:
                 rest = rest[os.write(descriptor, rest) :]

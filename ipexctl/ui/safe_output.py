@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Final, TextIO
 
-from ipexctl.text import neutralise
+from ipexctl.text import AS_ASCII, is_ascii_locale, neutralise
 from ipexctl.ui.messages import paint, wants_color
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ def for_terminal(data: bytes, stream: TextIO) -> bytes:
     """Output of a host, neutralised if `stream` is a terminal."""
     if not stream.isatty():
         return data
-    return neutralise(data.decode(errors="replace")).encode(stream.encoding or "utf-8", "replace")
+    encoding = "utf-8" if stream.encoding in (None, "ascii") else stream.encoding
+    return neutralise(data.decode(errors="replace")).encode(encoding, "replace")
 
 
 class _TerminalText(io.TextIOWrapper):
@@ -42,9 +43,12 @@ class _TerminalText(io.TextIOWrapper):
 
 
 def guard_stdout() -> None:
-    """Neutralise all text that this process writes to `sys.stdout`, if that is a terminal."""
+    """Write only ASCII of ours in the locale C, and neutralise all text for `sys.stdout`, if that is a terminal."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="ascii" if is_ascii_locale(os.environ) else None, errors=AS_ASCII)
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.isatty():
-        sys.stdout = _TerminalText(sys.stdout.buffer, sys.stdout.encoding, "backslashreplace", line_buffering=True)
+        sys.stdout = _TerminalText(sys.stdout.buffer, sys.stdout.encoding, AS_ASCII, line_buffering=True)
 
 
 class Pipe:

@@ -64,6 +64,12 @@ def _listed(text: str | None) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip()) if text else ()
 
 
+def _one_name(command: str, name: str | None, lab: str | None) -> str | None:
+    if name is not None and lab not in (None, name):
+        raise UserError(f"two names of a lab: {name} and --lab {lab}", fix=f"ipexctl lab {command} {name}")
+    return name or lab
+
+
 def _exit_on_signals() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
@@ -73,8 +79,9 @@ def _exit_on_signals() -> None:
 @subcommand(lab_command, "up")
 def up(
     *,
+    name: str | None = argument("[NAME]", "Name of the lab (default: lab, else lab2, …).", default=None),
     hosts: int = option("--hosts -n N", "Number of hosts (default: {default}).", LAB_HOSTS, min=1, max=400),
-    lab: str | None = option("--lab LAB", "Name of the lab (default: lab, else lab2, …)."),
+    lab: str | None = option("--lab LAB", "The same."),
     cpu: str | None = option("--cpu NAME,…", "CPU profiles, assigned to the hosts in turn; 'list' shows all."),
     shared_home: bool = flag("--shared-home", "Share one home directory between all hosts, as on NFS."),
     bastion: bool = flag("--bastion", "Put the hosts behind a bastion host."),
@@ -101,7 +108,7 @@ def up(
     _exit_on_signals()  # like Ctrl-C, they remove the unfinished lab
     spec = labs.LabSpec(
         hosts=hosts,
-        name=lab,
+        name=_one_name("up", name, lab),
         cpus=_listed(cpu),
         shared_home=shared_home,
         bastion=bastion,
@@ -131,9 +138,9 @@ def down(
     \b
     Example: ipexctl lab down lab2
     """
-    if name is not None and lab not in (None, name):
-        raise UserError(f"two names of a lab: {name} and --lab {lab}", fix=f"ipexctl lab down {name}")
-    ui.show_removed(labs.down(name or lab, remove_all=remove_all), json=output.json, quiet=output.quiet)
+    ui.show_removed(
+        labs.down(_one_name("down", name, lab), remove_all=remove_all), json=output.json, quiet=output.quiet
+    )
 
 
 @subcommand(lab_command, "list")

@@ -156,8 +156,8 @@ def mention_failed_call(answer: WhyResult, failed: FailedCall | None) -> WhyResu
 
 
 def mention_page(answer: WhyResult) -> WhyResult:
-    """Add the command that shows the run on one page, if there is a record to show."""
-    if answer.snapshot is None:
+    """Add the command that shows the run on one page, if there is a record to show; a cause has its own next step."""
+    if answer.snapshot is None or answer.diagnosis.cause is not None:
         return answer
     command = answer.record.call_options.apply(f"ipexctl report {answer.record.id}")
     return replace(answer, diagnosis=replace(answer.diagnosis, next=(*answer.diagnosis.next, command)))

@@ -23,7 +23,7 @@ from ipexctl.node.common.records import RunStatus
 from ipexctl.remote.progress import Notice
 from ipexctl.run.ranks import EVERY_RANK, RankSet
 from ipexctl.run.summary import summary_fields
-from ipexctl.text import printable, without_colors
+from ipexctl.text import AS_ASCII, printable, without_colors
 from ipexctl.ui.messages import STOPPING, fitted, notice_text, write_to_terminal
 from ipexctl.ui.run.figures import Figures
 from ipexctl.ui.run.lines import PrefixedLines
@@ -282,7 +282,7 @@ class EventsView:
         self._events.write(text.encode())
 
     def _print_words(self, text: str) -> None:
-        self._words.write(f"{text}\n".encode(sys.stderr.encoding, "backslashreplace"))
+        self._words.write(f"{text}\n".encode(sys.stderr.encoding, AS_ASCII))
 
 
 class _RankLines:

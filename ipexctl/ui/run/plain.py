@@ -18,7 +18,7 @@ from ipexctl.node.common.frames import Chunk, Note, StreamName
 from ipexctl.remote.progress import Notice
 from ipexctl.run.follow import RunEnded, RunUpdate
 from ipexctl.run.ranks import EVERY_RANK, RankSet
-from ipexctl.text import printable
+from ipexctl.text import AS_ASCII, printable
 from ipexctl.ui.messages import STOPPING, fitted, notice_text, print_message, write_to_terminal
 from ipexctl.ui.run.lines import PrefixedLines
 from ipexctl.ui.run.notes import ShownNotes
@@ -142,7 +142,7 @@ class PlainRun(OutputPipes):
 
     def _print(self, text: str) -> None:
         # Through the same pipe as the stderr of the ranks: a direct write could end up inside a line.
-        self.write("stderr", f"{text}\n".encode(sys.stderr.encoding, "backslashreplace"))
+        self.write("stderr", f"{text}\n".encode(sys.stderr.encoding, AS_ASCII))
 
 
 class JsonLog(OutputPipes):

@@ -20,6 +20,8 @@ from rich.console import Console, RenderableType
 from rich.control import Control
 from rich.segment import Segment, Segments
 
+from ipexctl.text import AS_ASCII
+
 _ENTER: Final = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
 _LEAVE: Final = b"\x1b[?2026l\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 _BEGIN_FRAME: Final = b"\x1b[?2026h"
@@ -123,7 +125,7 @@ class Terminal:
             self._shown = lines
             with self._console.capture() as captured:
                 self._console.print(Segments(changes), end="", crop=False, soft_wrap=True)
-            frame = captured.get().encode(self._console.encoding, "replace")
+            frame = captured.get().encode(self._console.encoding, AS_ASCII)
             self._pending = memoryview(bytes(self._pending) + _BEGIN_FRAME + frame + _END_FRAME)
             self._push()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +34,20 @@ def test_record_is_read_back_and_its_file_is_private(register: RunRegistry, tmp_
     register.save(replace(RUN, id="train-2", nodes=(NODE0, OTHER)))
     assert register.find("train-2") == replace(RUN, id="train-2", nodes=(NODE0, OTHER))
     assert stat.S_IMODE((tmp_path / "runs" / "train-1.json").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES])
+def test_room_is_a_fix_only_where_it_is_used_up(
+    number: int, register: RunRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("ipexctl.run.registry.write_atomically", fail)
+    with pytest.raises(UserError) as caught:
+        register.save(RUN)
+    assert "XDG_STATE_HOME" in caught.value.fix
+    assert ("room" in caught.value.fix) == (number in (errno.ENOSPC, errno.EDQUOT))
 
 
 def test_node0_is_found_by_the_full_id_only(register: RunRegistry, tmp_path: Path) -> None:
@@ -90,7 +106,7 @@ def test_note_names_files_in_another_generation_of_the_tree() -> None:
     beside = replace(RUN, id="train-2", cwd=f"{code}/p-1.gen2/sub")
     said = files_in_other_generations(f"{code}/p-1", "sub", [RUN, beside])
     assert missing(said, f"{code}/p-1 train-2 {beside.cwd}") == []
-    assert "ipexctl fetch train-2:PATH ." in said
+    assert "ipexctl fetch train-2:. ." in said
     assert files_in_other_generations(f"{code}/p-1.gen2", "sub", [beside]) == ""
     assert files_in_other_generations(f"{code}/p-1.gen3", "sub", [beside]) == "", "sync says it when it goes beside"
     assert files_in_other_generations(f"{code}/p-2", "sub", [beside]) == "", "another project"

@@ -53,6 +53,22 @@ def test_neutralised_text_has_only_printable_characters_and_colors(text: str) ->
     assert neutralise(safe) == safe
 
 
+@pytest.mark.parametrize(
+    ("locale", "is_ascii"),
+    [
+        ({"LANG": "C"}, True),
+        ({"LC_ALL": "POSIX", "LANG": "de_DE.UTF-8"}, True),
+        ({"LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, True),
+        ({"LANG": "C.UTF-8"}, False),
+    ],
+)
+def test_the_locale_c_gets_ascii(locale: dict[str, str], is_ascii: bool) -> None:
+    kept = {name: value for name, value in os.environ.items() if name not in ("LANG", "LC_ALL", "LC_CTYPE")}
+    argv = (sys.executable, "-m", "ipexctl", "versions")
+    table = subprocess.run(argv, capture_output=True, env={**kept, **locale}, check=False).stdout
+    assert (table.isascii(), b"\n---" in table, "─".encode() in table) == (is_ascii, is_ascii, not is_ascii)
+
+
 EXEC = """
 from ipexctl.hosts.host import Host
 from ipexctl.ui.exec import LiveOutput

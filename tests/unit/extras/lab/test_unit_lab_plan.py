@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from typer.main import get_command
 
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import files, network, state
+from ipexctl.extras.lab.command import lab_command
 from ipexctl.extras.lab.down import labs_of, mounts_below
 from ipexctl.extras.lab.fault_injection import find_host, pick_host
 from ipexctl.extras.lab.labs import LabSpec
@@ -231,3 +234,15 @@ def test_the_hostfile_of_a_slurm_has_the_host_for_logins_alone() -> None:
     lab = plan_lab(LabSpec(hosts=3, slurm=True), "lab", 2)
     assert files.hostfile(lab).split()[0] == "node1"
     assert len(files.hostfile(lab).splitlines()) == 1, "sshd runs on no other host"
+
+
+def test_up_takes_a_name_as_down_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str | None] = []
+    monkeypatch.setattr("ipexctl.extras.lab.labs.up", lambda spec: names.append(spec.name))
+    monkeypatch.setattr("ipexctl.extras.lab.view.show_lab", lambda *_, **__: None)
+    up: Any = get_command(lab_command)
+    for words in ([], ["mine"], ["--lab", "mine"]):
+        up.main(["up", *words], standalone_mode=False)
+    assert names == [None, "mine", "mine"]
+    with pytest.raises(UserError):
+        up.main(["up", "mine", "--lab", "other"], standalone_mode=False)
