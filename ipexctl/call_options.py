@@ -37,7 +37,7 @@ _PATHS: Final = ("-H", "--identity", "--ssh-config", "--known-hosts", "--config"
 
 _FOR_SUBMIT: Final = (
     (re.compile(r"ipexctl doctor --limit ([\w.-]+)"), r"on the login node: sinfo -n \1"),
-    (re.compile(r"ipexctl run --limit '!([\w.-]+)'"), r"ipexctl submit --sbatch=--exclude=\1"),
+    (re.compile(r"--limit '!([\w.-]+)'"), r"--sbatch=--exclude=\1"),
 )
 """Commands of a fix, and those for a submitted run, whose nodes the scheduler chooses."""
 

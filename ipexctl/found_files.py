@@ -89,7 +89,7 @@ def check_own(path: Path) -> None:
     if distrust is None:
         return
     if distrust.objection == "owner":
-        fix = "use a configuration directory of this account: export XDG_CONFIG_HOME=DIR"
+        fix = "set XDG_CONFIG_HOME to a directory of this account"
     else:
         fix = f"read it first; then: chmod go-w {shlex.quote(distrust.part.path)}"
     raise UserError(f"{tilde_path(path)} does not count: {describe(distrust, os.fspath(path))}", fix=fix)

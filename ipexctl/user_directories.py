@@ -48,7 +48,7 @@ def _secured(kind: Literal["state", "cache", "data"], variable: str) -> Path:
         directory: Path = getattr(Unix("ipexctl", appauthor=False), f"user_{kind}_path")
     except RuntimeError:
         what = f"this account (uid {os.getuid()}) has no home directory: it is not in /etc/passwd, and HOME is not set"
-        raise UserError(what, fix="name a directory of this account: export HOME=DIR") from None
+        raise UserError(what, fix="set HOME to a directory of this account") from None
     try:
         secure_directory(directory, f"use a directory of this account: {variable}=DIR")
     except AgentError as error:

@@ -10,7 +10,6 @@ imported while the hosts connect. Each fix of a report has the options that reac
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -343,8 +342,7 @@ class EnvsRequest:
                 "--remove, --prune, --verify and --diff exclude each other", fix="use one of them at a time"
             )
         if self.setup and not self.python:
-            fix = f"ipexctl envs --verify --python PATH --setup {shlex.quote(self.setup)}"
-            raise UserError("--setup needs --python PATH", fix=fix)
+            raise UserError("--setup needs --python", fix="add --python with the path of a Python on the hosts")
         for name, path in (("--python", self.python), ("--setup", self.setup)):
             if path is not None and not path.startswith("/"):
                 raise UserError(

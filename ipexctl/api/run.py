@@ -176,9 +176,7 @@ def _request_of(call: RunCall, on_step: Callable[[str], None]) -> InstallRequest
     return replace(wanted, home=spec.home, iface=spec.iface, timeout=spec.timeout)
 
 
-def _request_of_project(
-    call: RunCall, stack: StackRequest, on_step: Callable[[str], None]
-) -> InstallRequest | None:
+def _request_of_project(call: RunCall, stack: StackRequest, on_step: Callable[[str], None]) -> InstallRequest | None:
     """The request for the packages of the project's own file, which was found and not named; None if none is taken.
 
     A file that cannot be installed as it stands does not end the call: the script may not need what it names.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ipexctl.hosts.source import SourceFile
 
 PROJECT_FILE: Final = "ipexctl.toml"
-WITHOUT_FILES: Final = "to leave out all files of defaults: ipexctl --no-config COMMAND"
+WITHOUT_FILES: Final = "ipexctl --no-config leaves out all files of defaults"
 _HEADER: Final = re.compile(r"\s*\[\s*(?P<table>[^\[\]]+?)\s*\]")
 _KEY: Final = re.compile(r"""\s*(?P<quote>["']?)(?P<key>[^"'=\s]+)(?P=quote)\s*=""")
 _POSITION: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")

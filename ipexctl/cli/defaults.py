@@ -521,7 +521,7 @@ def _refusal_fix(param: Param, table: str) -> str:
     where = f"[{table}] of " if table else ""
     return (
         f"read it first; if you want it, type {option} in the call, or write it into {where}your own "
-        f"{tilde_path(user_file())}; to leave out this file: ipexctl --no-config COMMAND"
+        f"{tilde_path(user_file())}; ipexctl --no-config leaves out this file"
     )
 
 

@@ -42,7 +42,7 @@ def envs_command(
     )
     named = {"env": env, "python": python, "setup": setup}
     if not verify and any(value and name not in targets.defaults for name, value in named.items()):
-        raise UserError("--env, --python and --setup need --verify", fix="ipexctl envs --verify …")
+        raise UserError("--env, --python and --setup need --verify", fix="add --verify, or leave them out")
     with open_hosts(targets, home, output) as (opened, interrupt):
         report = envs(opened, request)
     output.print_report(report, as_json, show, options=opened.options.hosts)

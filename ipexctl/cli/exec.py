@@ -38,7 +38,10 @@ def exec_command(
     from ipexctl.ui.exec import CollectedOutput, FailureReport, LiveOutput, show_gathered, show_json
 
     if bool(command) == bool(shell):
-        raise UserError("exec needs one command", fix="ipexctl exec -- CMD ARGS…, or: ipexctl exec --shell 'LINE'")
+        raise UserError(
+            "exec needs one command",
+            fix="such as: ipexctl exec -- uname -r; a line of sh: ipexctl exec --shell 'uname -r; uptime'",
+        )
     request = Command.shell(shell) if shell else Command.argv(*(command or ()))
     with open_hosts(targets, home, output) as (opened, interrupt):
         problems = FailureReport(opened.options)

@@ -66,7 +66,8 @@ def push_command(
     source = expanded(source)
     if include or on != HUB_MACHINE:
         raise UserError(
-            "--include and --on are for repositories of a hub", fix="ipexctl push hf:ORG/MODEL --include GLOB"
+            "--include and --on are for repositories of a hub",
+            fix="leave them out, or name a repository, as hf:ORG/MODEL",
         )
     if len(others) != 1:
         raise UserError(

@@ -99,7 +99,7 @@ def refuse_typed(record: RunRecord, directory: str, has_script: bool, given: Set
         raise UserError(
             f"the record of run {run} lacks the words of its call: it is of a playbook, Python, `submit` or "
             "ipexctl 0.3",
-            fix=f"type the call again, on the hosts that are left: ipexctl run{away} {printable(record.script)}",
+            fix=f"begin it again as it was begun, on the hosts that are left{away and f':{away}'}",
         )
     if directory != record.typed_in:
         raise UserError(

@@ -346,7 +346,7 @@ def _refuse_ignored_options(
     if view.events and (detach or dry_run):
         raise UserError(
             "--events follows the run, so it cannot be used with --detach or --dry-run",
-            fix="--dry-run --json shows the plan; ipexctl attach RUN --events follows a detached run",
+            fix="--dry-run --json shows the plan; attach --events follows a detached run",
         )
     if summary is not None and detach:
         raise UserError(

@@ -63,8 +63,8 @@ def same_hostname(cluster: ClusterContext) -> Iterator[Finding]:
                 "warn",
                 f"Different machines have the host name {hostname[:40]}: MPI and oneCCL take them for one, look for "
                 "shared memory, and hang",
-                "if no service on them (Slurm, Kerberos, a directory service) uses the name, as root, on each: "
-                "hostnamectl set-hostname UNIQUE-NAME",
+                "if no service on them (Slurm, Kerberos, a directory service) uses the name, give each its own, as "
+                "root, with hostnamectl set-hostname",
                 tuple(names),
             )
 

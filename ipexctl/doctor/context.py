@@ -113,9 +113,10 @@ def open_ports(hosts: Sequence[str], internal: Mapping[str, str], facts: Mapping
     if not commands:
         tables = "ip6tables" if version == 6 else "iptables"
         commands.append(f"sudo {tables} -I INPUT -p tcp -s {source} --dport {low}:{high} -j ACCEPT")
+    how = f": {' or '.join(commands)}" if source else ", in the firewall"
     return (
-        f"open ports {low}-{high} to the nodes: {' or '.join(commands)}; in a cloud, in the security group too."
-        " If only a few ports can be opened: I_MPI_PORT_RANGE=LOW:HIGH limits Intel MPI to them, but not gloo"
+        f"open ports {low}-{high} to the nodes{how}; in a cloud, in the security group too."
+        " If only a few ports can be opened, I_MPI_PORT_RANGE limits Intel MPI to them, but not gloo"
     )
 
 
@@ -123,6 +124,8 @@ def close_ports(hosts: Sequence[str], internal: Mapping[str, str], facts: Mappin
     """The command that closes the ports on these hosts to new connections from outside of their network."""
     low, high = _port_range(hosts, facts)
     source, version = _network_of(hosts, internal, facts)
+    if not source:
+        return f"close ports {low}-{high} to other networks, in the firewall or, in a cloud, in the security group"
     tables = "ip6tables" if version == 6 else "iptables"
     rule = f"INPUT ! -i lo -p tcp --syn ! -s {source} --dport {low}:{high} -j REJECT"
     return f"close ports {low}-{high} to other networks: sudo {tables} -I {rule}; in a cloud, in the security group"
@@ -135,7 +138,7 @@ def _port_range(hosts: Sequence[str], facts: Mapping[str, Facts]) -> tuple[int, 
 
 
 def _network_of(hosts: Iterable[str], internal: Mapping[str, str], facts: Mapping[str, Facts]) -> tuple[str, int]:
-    """The subnet of their internal addresses, and 4 or 6."""
+    """The subnet of their internal addresses, empty if it is not known, and 4 or 6."""
     for name in hosts:
         for nic in facts[name].network.nics if name in facts else ():
             for address in nic.addresses:
@@ -143,7 +146,7 @@ def _network_of(hosts: Iterable[str], internal: Mapping[str, str], facts: Mappin
                     return str(
                         ipaddress.ip_network(f"{address.address}/{address.prefix}", strict=False)
                     ), address.family
-    return "CIDR", 6 if any(":" in internal.get(name, "") for name in hosts) else 4
+    return "", 6 if any(":" in internal.get(name, "") for name in hosts) else 4
 
 
 def usable_cores(cpu: Cpu) -> int | None:

@@ -158,7 +158,7 @@ def _replaced(env: Env) -> Finding | None:
         "env.drift",
         "warn",
         f"Environment {env.name[:40]} is not what was installed and verified: {few(changed, 3)}",
-        "ipexctl install again restores it; for packages of your own: ipexctl install --with PKG",
+        "ipexctl install again restores it; packages of your own go into it with --with",
     )
 
 

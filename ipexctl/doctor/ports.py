@@ -159,8 +159,8 @@ def port_findings(
             " to others, so ipexctl run refuses this host."
         )
         fix = (
-            "look for rules on outgoing connections on it (sudo iptables -S OUTPUT; sudo nft list ruleset) and for the"
-            " route it takes: ip route get ADDRESS"
+            "look for rules on outgoing connections on it (sudo iptables -S OUTPUT, sudo nft list ruleset) and for the"
+            " route it takes (ip route get)"
         )
         findings.append(Finding("network.port_closed", "fail", message, fix, diagnosis.closed_out))
     if diagnosis.pairs:
@@ -246,7 +246,7 @@ def _blocked_pairs(pairs: Sequence[Pair]) -> Finding:
         " Ranks on them would wait for each other for ever."
     )
     fix = (
-        "look for a firewall or a security group between them (ip route get ADDRESS shows the route that is taken), or"
+        "look for a firewall or a security group between them (ip route get shows the route that is taken), or"
         " leave hosts out: --limit '!NAME'"
     )
     hosts = tuple(dict.fromkeys(name for pair in pairs for name in pair))

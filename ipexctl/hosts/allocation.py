@@ -89,7 +89,7 @@ def _refuse_repeated_start(environ: Mapping[str, str]) -> None:
     task_count = environ.get("SLURM_STEP_NUM_TASKS", "1")
     if task_count.isdecimal() and int(task_count) > 1:
         raise UserError(
-            f"srun starts this {task_count} times, and one call starts all ranks", fix="without srun, or: srun -n 1 …"
+            f"srun starts this {task_count} times, and one call starts all ranks", fix="without srun, or with srun -n 1"
         )
 
 

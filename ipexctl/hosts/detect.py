@@ -62,7 +62,7 @@ def read_hosts_file(path: Path, *, shown: str | None = None, found: str = "") ->
         raise UserError(
             f"{shown}: this is a script, and inventory scripts are not run",
             fix="if you trust it, let Ansible run it and write a new file: ansible-inventory -i "
-            f"{shlex.quote(shown)} --list --yaml --output NEW.yml",
+            f"{shlex.quote(shown)} --list --yaml --output new-inventory.yml",
         )
     format_ = detect(text, path.suffix)
     read_format = read_hostfile
@@ -97,7 +97,7 @@ def _read_bytes(path: Path, shown: str, found: str) -> bytes:
     except PermissionError:
         raise UserError(
             f"{shown}: you may not read this file",
-            fix=f"if it has no passwords, its owner can say: chmod a+r {shlex.quote(str(found))}",
+            fix=f"if it has no passwords, its owner can say: chmod a+r {shlex.quote(str(path))}",
         ) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

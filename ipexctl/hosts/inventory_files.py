@@ -226,8 +226,7 @@ class _YamlReader:
             return self.tree.error(
                 group.key_node,
                 "this is the answer of an inventory script, not an inventory",
-                fix="let Ansible write one to a new file (this runs SCRIPT): "
-                "ansible-inventory -i SCRIPT --list --yaml --output NEW.yml",
+                fix="let ansible-inventory --list --yaml --output write one to a new file; it runs the script",
             )
         fix = did_you_mean(part.key.lower(), _PARTS, "a group has hosts, children and vars; put hosts under hosts:")
         return self.tree.error(part.key_node, f"unknown key {quoted(part.key)} in group {quoted(group.key)}", fix=fix)

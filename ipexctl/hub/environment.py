@@ -40,7 +40,7 @@ def explain_refused_lock(refusal: Refusal | HostError) -> HostError:
     return HostError(
         f"{PACKAGE} can't be installed for the download: {refusal.reason}",
         f"an index of yours: PIP_INDEX_URL=URL; or install {PACKAGE} beside ipexctl; or, without internet, "
-        "`hf download ORG/MODEL --local-dir DIR` elsewhere, then: ipexctl push DIR models/MODEL",
+        "`hf download` it elsewhere, and push that directory",
     )
 
 

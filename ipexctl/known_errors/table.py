@@ -252,7 +252,7 @@ def _hub_repos(found: PatternMatch) -> list[HubRepo]:
 def _hub(found: PatternMatch) -> tuple[str, str]:
     repos = _hub_repos(found)
     what = join_words([repo.repo_id for repo in repos]) or "the model or data"
-    line = push_line(repos) if repos else "ipexctl push hf:ORG/MODEL"
+    line = push_line(repos) if repos else "ipexctl push sends it to every host, named hf:ORG/MODEL"
     hosts = fold(found.hosts)
     if "model" in found.groups:
         return f"the cache of {hosts} lacks a file of {what} that the script needs", line

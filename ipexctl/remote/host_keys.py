@@ -111,8 +111,6 @@ class HostKeys:
                 del self._matching[cached]
 
 
-_ACCEPT: Final = "ipexctl exec -l HOST --host-keys accept-new -- true (with your -H or --hosts)"
-"""Stores the key of one host: with `accept-new` alone, those of all others would be stored unseen."""
 _HOST_KEY = {
     "ssh-ed25519": "/etc/ssh/ssh_host_ed25519_key.pub",
     "ssh-rsa": "/etc/ssh/ssh_host_rsa_key.pub",
@@ -157,16 +155,18 @@ def _rejected_key(
             option="else name the file that has its key: --known-hosts FILE",
         )
     expected = f"what {shows} says there"
+    # Stores the key of one host: with `accept-new` alone, those of all others would be stored unseen.
+    accept = f"ipexctl exec -l {shlex.quote(endpoint.name)} --host-keys accept-new -- true"
     if not endpoint.can_add_keys:
         advice = f"compare it with {expected}"
         option = "then name a file for it: --known-hosts FILE --host-keys accept-new"
     elif endpoint.jump or endpoint.proxy or endpoint.key_alias:
         advice = f"compare it with {expected}"
-        option = f"if it is the same: {_ACCEPT}"
+        option = f"if it is the same: {accept}"
     else:
         options = ("-H " if endpoint.hash_names else "") + (f"-p {endpoint.port} " if endpoint.port != 22 else "")
         scan = f"ssh-keyscan {options}{shlex.quote(endpoint.hostname)} >> {shlex.quote(str(store))}"
-        advice, option = f"if it is {expected}, then: {scan}", f"or: {_ACCEPT}"
+        advice, option = f"if it is {expected}, then: {scan}", f"or: {accept}"
     known_by = " (only a certificate authority vouches for it, which ipexctl can't check)" if has_authority else ""
     return Unreachable(f"its host key {print_} is unknown{known_by}", advice, option=option)
 

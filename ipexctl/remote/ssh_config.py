@@ -79,6 +79,8 @@ class Endpoint(NamedTuple):
     algorithms: Algorithms = ANY_ALGORITHMS
     required_rsa_size: int = 0
     revoked_keys: tuple[Path, ...] = ()
+    name: str = ""
+    """The host's, in the call."""
 
     @property
     def key_name(self) -> str:
@@ -361,6 +363,7 @@ def endpoint(settings: Mapping[str, Sequence[str]], host: Host, environ: Mapping
         ),
         required_rsa_size=int(rsa_size) if rsa_size.isdigit() else 0,
         revoked_keys=tuple(Path(expand(path)) for path in revoked if unset(path)),
+        name=host.name,
     )
 
 

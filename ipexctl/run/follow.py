@@ -202,7 +202,7 @@ class Follower:
             raise HostError(
                 f"the program that follows the run there ended {self._early_ends} times in a row ({error.how}); "
                 f"whether run {run} goes on cannot be seen from here",
-                f"ipexctl doctor -l {name} shows its memory and disks; then: ipexctl attach {run}, or, if the run has "
+                f"ipexctl doctor -l {name} shows its memory and disks; then: ipexctl attach {run}; or, if the run has "
                 f"ended: ipexctl why {run}",
             )
         text = f"{name}: the program that follows the run there has ended ({error.how}); starting it again"

@@ -77,7 +77,7 @@ def refuse_downgrade(
     if not lower:
         return None
     listed = ", ".join(map(str, lower[:_SHOWN])) + (f" and {len(lower) - _SHOWN} more" if len(lower) > _SHOWN else "")
-    fix = f"to keep it and have a second one: --env {name}-2; to change this one: ipexctl install with --downgrade"
+    fix = f"to keep it and have a second one: --env {name}-2; to change this one, add --downgrade"
     return Refusal(f"packages of the environment {name} would be lower or lost: {listed}", fix, exit_code=2)
 
 

@@ -74,7 +74,10 @@ def choose_starter(
         is_over_srun = names and has_srun and not others and not any(map(ssh_options, hosts))
         return starter_of(_SRUN) if is_over_srun else OVER_SSH
     if not (job and names):
-        raise UserError("--transport srun is for an allocation of Slurm, and this call is in none", fix="salloc -N 2 …")
+        raise UserError(
+            "--transport srun is for an allocation of Slurm, and this call is in none",
+            fix="salloc gets one; or without --transport",
+        )
     if not has_srun:
         raise UserError("--transport srun: there is no srun on PATH", fix="load Slurm's module, or --transport ssh")
     if others:

@@ -326,7 +326,7 @@ class ProjectSync:
             verb = "uses" if len(plan.users) == 1 else "use"
             text = (
                 f"the project is copied to a new directory, because {', '.join(plan.users)} still {verb} the old one; "
-                "files that runs wrote stay there: ipexctl fetch RUN:PATH brings them"
+                "files that runs wrote stay there: ipexctl fetch brings them"
             )
             self.notes.append(text)
             self.watch(Notice(text))

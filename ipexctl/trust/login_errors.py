@@ -109,7 +109,7 @@ def explain(login: LoginAttempt, node: HostState, address: str, addresses: Mappi
     return HostError(
         f"a login from node0 ended with exit code {login.code}"
         + (f": {printable(lines[-1].strip())}" if lines else ""),
-        "try it on node0: ssh -v -F ~/.ipexctl/ssh/config NODE",
+        "try it on node0 with ssh -v -F ~/.ipexctl/ssh/config and the name of the host",
     )
 
 

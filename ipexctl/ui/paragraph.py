@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import re
 import textwrap
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _CLAUSE: Final = re.compile(r""" *for \w+ in .*?; done;?|(?:(?<=[ =])'[^']*'|(?<=[ =])"[^"]*"|[^:;]|[:;](?! ))+[:;]?""")
 """Up to a colon or semicolon before a blank, outside of words in quotes and of loops."""
 _COMMAND: Final = re.compile(
-    r"(sudo|ipexctl|apt-get|conda|curl|dnf|echo|find|for|grep|hostnamectl|ip|mount|ps|setsebool|sysctl|yum|zypper) "
+    r"(for \w+ in|find [/~.]|(ansible-inventory|apt-get|chmod|chown|conda|cp|cpupower|curl|df|dmesg|dnf|echo|grep|"
+    r"hostnamectl|iconv|ip|ipexctl|ip6?tables|journalctl|loginctl|ls|mkdir|mount|mv|pip|ps|python3?|restorecon|rm|sed|"
+    r"setsebool|srun|ssh|ssh-key\w+|sudo|swapoff|sysctl|tar|timedatectl|touch|uv|yum|zypper) )"
 )
 
 
@@ -54,16 +59,21 @@ def wrapped_names(text: str, width: int, indent: str, hanging: str) -> list[str]
     return lines
 
 
+def clauses(fix: str) -> Iterator[tuple[str, bool]]:
+    """The clauses of a fix, each with whether it is a command to paste."""
+    follows_colon = False
+    for match in _CLAUSE.finditer(fix):
+        clause = match[0].strip()
+        yield clause, _COMMAND.match(clause) is not None and (follows_colon or ", " not in clause)
+        follows_colon = clause.endswith(":")
+
+
 def wrapped_fix(fix: str, width: int, indent: str, hanging: str) -> list[str]:
     """A fix in lines. A command that does not fit the rest of a line has a line of its own, and stays whole."""
     lines: list[str] = []
     prose, margin = "", indent
-    follows_colon = False
-    for match in _CLAUSE.finditer(printable(fix).strip()):
-        clause = match[0].strip()
+    for clause, is_command in clauses(printable(fix).strip()):
         text = f"{prose} {clause}".strip()
-        is_command = _COMMAND.match(clause) is not None and (follows_colon or ", " not in clause)
-        follows_colon = clause.endswith(":")
         if not is_command or len(margin) + len(text) <= width:
             *full, last = wrapped(text, width, margin, hanging)
             lines += full

@@ -93,7 +93,7 @@ def show(runs: Sequence[KnownRun], *, hidden: int = 0, quiet: bool = False, no_c
         show_table(layout, [[row[name] for name in layout] for row in rows], notes=notes, no_color=no_color)
     elif not quiet:
         text = f"no run goes on; ipexctl ps shows the {counted(hidden, 'run')} that ended"
-        print_message(text if hidden else "no runs; ipexctl run SCRIPT.py starts one")
+        print_message(text if hidden else "no runs; ipexctl run starts one")
     for problem in dict.fromkeys((run.reason, run.fix) for run in runs if run.reason):
         print_with_fix(printable(problem[0]), problem[1])
 

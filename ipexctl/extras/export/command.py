@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from ipexctl.run.start.pipeline import PlannedRun
 
 _REMOVED: Final = {
-    "ansible": "ipexctl hosts lists them; every command reads an Ansible inventory: -H inventory.yaml",
-    "trainjob": "for Kubernetes: ipexctl export mpijob --image NAME train.py",
+    "ansible": "every command reads an Ansible inventory: -H inventory.yaml",
+    "trainjob": "for Kubernetes: ipexctl export mpijob train.py",
 }
 """Went in 0.5 → what to type."""
 
@@ -164,9 +164,7 @@ def _plan(ctx: typer.Context, line: LaunchLine) -> tuple[RunCall, PlannedRun]:
 
     call = read_launch_call(ctx, line)
     with session_pool(line.targets, line.output) as (pool, interrupt):
-        planned = plan_or_exit(
-            call, line.output, pool, interrupt, run="by-hand", schema=SCHEMA, checks_logins=False
-        )
+        planned = plan_or_exit(call, line.output, pool, interrupt, run="by-hand", schema=SCHEMA, checks_logins=False)
         return call, planned
 
 

@@ -38,7 +38,7 @@ class RemovedLabs:
 def labs_left() -> Iterator[FileGroup]:
     """What `ipexctl uninstall` names among the files that stay on the control machine."""
     if labs := state.directories() if os.access(state.LABS, os.R_OK) else ():
-        fix = f"{', '.join(labs)}; to remove one that you made: ipexctl lab down --lab NAME"
+        fix = f"{', '.join(labs)}; to remove one that you made: ipexctl lab down --lab {labs[0]}"
         yield FileGroup("labs", len(labs), 0, str(state.LABS), fix)
 
 

@@ -191,16 +191,14 @@ def read_arguments(fault: Fault, given: Sequence[str]) -> tuple[str, ...]:
         texts.insert(0, fault.arguments[0].default)
     if len(texts) > len(fault.arguments):
         takes = f"takes {len(fault.arguments)} at most" if fault.arguments else "takes no argument"
-        raise UserError(f"{fault.name} {takes}: {' '.join(given)!r}", fix=f"ipexctl lab break NAME {fault.usage}")
+        raise UserError(f"{fault.name} {takes}: {' '.join(given)!r}", fix=f"as in its usage: {fault.usage}")
     values = []
     for position, argument in enumerate(fault.arguments):
         text = texts[position] if position < len(texts) else argument.default
         try:
             values.append(argument.parse(text))
         except ValueError as error:
-            raise UserError(
-                f"{fault.name}: {text!r} is not {error}", fix=f"ipexctl lab break NAME {fault.usage}"
-            ) from None
+            raise UserError(f"{fault.name}: {text!r} is not {error}", fix=f"as in its usage: {fault.usage}") from None
     return tuple(values)
 
 

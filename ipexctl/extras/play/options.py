@@ -272,7 +272,7 @@ def source_path(module: str, base: Path, text: str) -> Path:
 
 
 TOO_LARGE_FIX: Final = (
-    "push sends it, and goes on where it broke off: ipexctl push SRC PATH; a directory of a project: sync: {src: DIR}"
+    "ipexctl push sends it, and goes on where it broke off; a directory of a project: sync: {src: DIR}"
 )
 
 

@@ -38,7 +38,7 @@ class RunPageFile:
         if detach or dry_run:
             raise UserError(
                 "--report is written at the end of the run, so it cannot be used with --detach or --dry-run",
-                fix="ipexctl report RUN writes it at any time",
+                fix="ipexctl report writes it at any time",
             )
         check_file("--report", self.path)
 

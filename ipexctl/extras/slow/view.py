@@ -181,7 +181,8 @@ def reason_of(found: SlowFinding) -> str:
 def fix_of(found: SlowFinding, record: RunRecord, *, is_over: bool) -> str:
     """What to type; clauses end with semicolons. Stacks and processes can be asked for in a run that goes on only."""
     host, run = shlex.quote(found.host), record.id
-    later = f"start the next run without it: ipexctl run -l '!{found.host}' {shlex.quote(record.script) or 'SCRIPT'}"
+    without = f"-l '!{found.host}'"
+    later = f"start the next run without it: {_again(record, without)}"
     top = f"see what runs there: ipexctl exec -l {host} -- top -b -n 1"
     workers = "in the next run, give the DataLoader more workers"
     stacks, workers_wait = f"see where it is: ipexctl dump {run} -r {found.rank}", "see where its workers wait"
@@ -196,20 +197,25 @@ def fix_of(found: SlowFinding, record: RunRecord, *, is_over: bool) -> str:
         "cgroup-limit": f"raise the limit where it was set: the job of the scheduler, or the container; {later}",
         "steal": f"ask the provider for a machine that is not shared; {later}",
         "other-process": f"{_see_process(found, host)}; ask its user to move it; {later}",
-        "crowded-cores": f"give each rank cores of its own: ipexctl run --bind cores {shlex.quote(record.script)}",
+        "crowded-cores": f"give each rank cores of its own: {_again(record, '--bind cores')}",
         "contention": f"{top}; {naming}",
         "heat": f"let its administrator look at cooling and power limits; {later}",
         "clock": f"let its administrator look at governor and power limits: ipexctl doctor -l {host}; {later}",
-        "storage": f"copy the data to a disk of each host: ipexctl push DATA /local/data; {workers}",
+        "storage": f"copy the data to a disk of each host with ipexctl push; {workers}",
         "data": f"{waiting}; {workers}",
         "paging": f"use less memory on that host, such as fewer ranks or a smaller batch; {top}",
-        "far-memory": f"bind ranks to NUMA nodes: ipexctl run --bind numa {shlex.quote(record.script)}",
+        "far-memory": f"bind ranks to NUMA nodes: {_again(record, '--bind numa')}",
         "more-samples": "give each rank equally many samples of similar length: DistributedSampler, or batches by size",
         "work-or-bandwidth": f"{stacks}; {after}compare the memory of the hosts: ipexctl doctor --smoke",
-        "all-wait-for-data": f"{workers}; copy the data to a disk of each host: ipexctl push DATA /local/data",
+        "all-wait-for-data": f"{workers}; copy the data to a disk of each host with ipexctl push",
         "unknown": f"{stacks}; {top}; {after}compare the hosts: ipexctl doctor --smoke",
     }
     return record.call_options.apply(fixes[found.cause.kind])
+
+
+def _again(record: RunRecord, option: str) -> str:
+    """The command that begins the run anew with this option, or the option alone."""
+    return f"{record.resume_command} {option}" if record.resume_command else option
 
 
 def link_sentence(link: LinkFinding) -> str:

@@ -85,7 +85,7 @@ def explain(record: RunRecord, status: RunStatus) -> Explained:
     by_code = {
         NO_HOME: (
             f"{nodes} does not have {record.home} of {login}",
-            "a directory that they share: ipexctl install --home DIR; then submit with --home DIR",
+            "install and submit with --home and a directory that they share",
         ),
         NO_PROJECT: (f"its directory {record.cwd} is not on {node}", ""),
         NO_PYTHON: (f"{record.python} cannot be executed on {node}", "ipexctl install makes the environment again"),
@@ -141,7 +141,7 @@ def with_end_of_job(diagnosis: Diagnosis, status: RunStatus, *, had_notice: bool
         notes = (f"{note}; another code is a failure", *notes)
     if job is not None and status.job_end == LIMIT_NEAR:
         near = f"{describe_run_end(LIMIT_NEAR)}, and ranks had been told: they may not be at their end"
-        more = "more time: ipexctl submit -t TIME, or --requeue --checkpoint PATH"
+        more = "for more time, submit it with a longer -t, or with --requeue and --checkpoint"
         notes = (*((near,) if status.state == "ok" else ()), more, *notes)
     elif job is not None and status.state in ("stopped", "failed", "lost") and not status.job_end:
         text = ended_by_slurm(job)

@@ -48,10 +48,10 @@ _OWN: Final = {
 """Options of sbatch, and those of `submit` that stand for them."""
 _REFUSED: Final = {
     "--array": "one call of ipexctl submit for each run",
-    "--wait": "ipexctl wait RUN",
+    "--wait": "ipexctl wait waits for its end",
     "--signal": "ranks get SIGUSR1 a minute before the time limit, if they handle it",
-    "--wrap": "the command behind --: ipexctl submit --slurm LOGIN -- COMMAND",
-    **dict.fromkeys(("--output", "--error", "--input", "--open-mode"), "ipexctl logs RUN has the output of the ranks"),
+    "--wrap": "put the command behind --",
+    **dict.fromkeys(("--output", "--error", "--input", "--open-mode"), "ipexctl logs has the output of the ranks"),
     **dict.fromkeys(("--job-name", "--parsable", "--no-requeue", "--clusters"), "leave it out: submit decides it"),
 }
 """Those that would break a run, and what to do in their place."""

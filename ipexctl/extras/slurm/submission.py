@@ -205,7 +205,8 @@ class Submission:
             raise StartError(
                 StartFailure(
                     f"{self.login.name}: {context.env.python} is Python {'.'.join(versions[-1])}; the job needs 3.10",
-                    "ipexctl install --python 3.11 --env NAME makes an environment with a newer one; then --env NAME",
+                    "ipexctl install --python 3.11 --env py311 makes an environment with a newer one, for submit "
+                    "--env py311",
                     (self.login.name,),
                 )
             )

@@ -256,7 +256,9 @@ class _Reader:
         elif name in self._environ:
             self._set(f"${name}", Export(name, self._environ[name], secret=True, source=option), option)
         else:
-            raise self._wrong(at, f"{source} names a variable that is not set here", f"export {name}=…")
+            raise self._wrong(
+                at, f"{source} names a variable that is not set here", f"set {name} in this shell, or leave it out"
+            )
 
     def _variable(self, name: str, value: str, source: str) -> None:
         if name == "MASTER_ADDR":

@@ -221,8 +221,8 @@ LAUNCHERS: Final = (
             "mpiexec.slurm, mpiexec.mpd, mpiexec.gforker, oshrun, shmemrun, flux, torchx, composer, colossalai, "
             "-m horovod.runner.launch, -m torch.distributed.launcher.api"
         ),
-        advice="give ipexctl the hosts and the number of ranks: -H HOSTFILE -n N --ppn N SCRIPT.py; in a job of Slurm "
-        "it takes the hosts of the allocation: --ppn N SCRIPT.py; for a job script: ipexctl export slurm SCRIPT.py",
+        advice="give ipexctl run the script itself, with the hosts (-H) and the number of ranks (-n, --ppn); in a job "
+        "of Slurm it takes the hosts of the allocation; ipexctl export slurm writes a job script",
     ),
 )
 """The last ones are not taken apart, and never start in a rank."""

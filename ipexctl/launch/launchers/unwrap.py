@@ -63,7 +63,7 @@ class UnwrappedCall:
         ppn = self.values.get("ppn")
         if ppn is None or hosts < 2 or "nodes" in self.values or not self.values.keys().isdisjoint(_HOSTS):
             return self.note
-        ranks = f"{ppn.source} is for each of {hosts} hosts: {ppn.value * hosts} ranks; for one host alone: -l HOST"
+        ranks = f"{ppn.source} is for each of {hosts} hosts: {ppn.value * hosts} ranks; -l chooses one host"
         return f"{self.note}; {ranks}"
 
     def used_hosts(self, hosts: tuple[Host, ...]) -> tuple[Host, ...]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ipexctl.node.common.walk import Place
 
 OWN_CHECKPOINT = "name the place itself in the call: --checkpoint /PATH/ON/EVERY/HOST"
-OWN_DATA = "name the place itself in the call: ipexctl push SRC /PATH/ON/EVERY/HOST"
+OWN_DATA = "name the place itself in the call: push to its absolute path, the same on every host"
 
 
 def enter_path(

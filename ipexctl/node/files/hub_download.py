@@ -568,7 +568,7 @@ def _explain(error: Exception, library: _Library, wanted: WantedRepo) -> AgentEr
         return AgentError(
             f"{reason}: the hub can't be reached from there",
             "a machine that reaches it: --on HOST; a mirror: HF_ENDPOINT=URL; a proxy: HTTPS_PROXY=URL; without any, "
-            f"`hf download {name} --local-dir DIR` elsewhere, then: ipexctl push DIR models/{name}",
+            f"on another machine: hf download {name} --local-dir {name}; then: ipexctl push {name} models/{name}",
         )
     response = answered.response
     code, kind = response.status_code, response.headers.get("X-Error-Code", "")

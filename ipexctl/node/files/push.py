@@ -105,7 +105,7 @@ def _check_path(place: Place, account: str, own: str, *, is_file: bool) -> None:
     places = [(account, "your home directory"), (own, "ipexctl's own directory")]
     with contextlib.suppress(KeyError):  # $HOME may be another directory
         places.append((os.path.realpath(pwd.getpwuid(os.geteuid()).pw_dir), "your home directory"))
-    fix = "name a directory of its own: ipexctl push SRC data/NAME"
+    fix = "name a directory of its own, such as data/corpus"
     for directory, what in places:
         if path == directory:
             raise AgentError(f"{path} is {what}", fix)

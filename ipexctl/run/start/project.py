@@ -204,7 +204,7 @@ def files_in_other_generations(tree: str, subdirectory: str, records: Sequence[R
             return ""
         return (
             f"this run starts in {tree}; the files that {record.id} wrote are in {record.cwd}: "
-            f"ipexctl fetch {record.id}:PATH ./from-{record.id}/ brings them"
+            f"ipexctl fetch {record.id}:. ./from-{record.id}/ brings them"
         )
     return ""
 

@@ -102,10 +102,9 @@ def _failed(snapshot: RunSnapshot) -> Diagnosis:
     failed = f"run {run} failed{_after(snapshot)}"
     has_hung = first is not None and first.kind == "hang"
     if has_hung or _is_over_time(first):
-        command = "run" if not snapshot.status.is_submitted else "submit"
-        more = f"more time: ipexctl {command} --time-limit S …; a script continues from its own checkpoint"
+        more = "a longer --time-limit gives it more time; a script continues from its own checkpoint"
         if has_hung:
-            more = "--on-hang stop has ended it; a run that prints less often needs: ipexctl run --hang-after S …"
+            more = "--on-hang stop has ended it; a run that prints less often needs a longer --hang-after"
         return Diagnosis(
             run,
             "failed",

@@ -66,7 +66,9 @@ def _other_stack(record: EnvRecord) -> str:
     stock = [row.name for row in rows() if not row.ipex]
     older = stock[stock.index(record.row) + 1 :] if record.row in stock else stock
     if record.row not in stock or not older:
-        return "choose another stack: ipexctl install --stack torch is PyTorch without IPEX; all: ipexctl versions"
+        return (
+            "choose another stack, such as PyTorch without IPEX: ipexctl install --stack torch; all: ipexctl versions"
+        )
     return f"choose another stack, such as the one before: ipexctl install --stack {older[0]}; all: ipexctl versions"
 
 

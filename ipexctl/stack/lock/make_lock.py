@@ -283,8 +283,8 @@ def explain_refusal(
         )
         if "certificate" in text:
             fix = (
-                "if your site has its own certificate authority, get its file from your administrator; then on "
-                f"{machine}: pip config set global.cert FILE"
+                "if your site has its own certificate authority, get its file from your administrator, and "
+                f"name it on {machine}, with pip config set global.cert"
             )
         elif re.search(r"\b40[13] (?:Unauthorized|Forbidden)", text):
             fix = (

@@ -295,7 +295,7 @@ def _of_conda(path: Path, text: str) -> Iterator[FileLine]:
             raise FileLine(path, number, package, lines[number - 1]).error(
                 f"{package} is a package of conda, and hosts get wheels of pip",
                 package,
-                "move it below `- pip:` if PyPI has it; a conda environment of the hosts: ipexctl run --python PATH",
+                "move it below `- pip:` if PyPI has it; --python of ipexctl run takes a conda environment of the hosts",
             )
 
 

@@ -247,7 +247,7 @@ def _second_mpi(text: str) -> tuple[str, str] | None:
         return None
     return (
         f"{mpi} would overwrite mpirun of Intel MPI, which the environment has",
-        f"remove it; to use {mpi}, install it in the same directory on every host: ipexctl run --mpi DIR/bin/mpirun",
+        f"remove it; to use {mpi}, install it in the same directory on every host, and name its mpirun with run --mpi",
     )
 
 
@@ -325,6 +325,6 @@ def _absolute(location: str, option: str) -> str:
         what = "is not a directory" if place.exists() else "does not exist"
         raise UserError(
             f"{option} {quoted(location)} {what}",
-            fix="choose a directory of wheels; ipexctl install --download-only DIR makes one",
+            fix="choose a directory of wheels; ipexctl install --download-only makes one",
         )
     return str(place)

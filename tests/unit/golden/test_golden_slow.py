@@ -21,7 +21,7 @@ from ipexctl.run.registry import RunRecord
 
 HOST = Host(name="node1", address="10.0.0.1")
 RECORD = RunRecord(
-    "train-1", HOST, "/h", "/env/bin/python", script="train.py", hosts=("node1", "node2"), again="-H hosts"
+    "train-1", HOST, "/h", "/env/bin/python", hosts=("node1", "node2"), again="-H hosts", typed_in="/project"
 )
 
 

@@ -127,7 +127,7 @@ def unreadable(tmp_path: Path) -> Iterator[Path]:
 def test_missing_read_permission_is_reported_with_chmod_as_fix(unreadable: Path) -> None:
     error = user_error(read_hosts_file, unreadable)
     assert missing(error.message, str(unreadable)) == []
-    assert "chmod a+r" in error.fix
+    assert f"chmod a+r {unreadable}" in error.fix
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

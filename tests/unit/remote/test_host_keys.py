@@ -28,7 +28,9 @@ def line(name: str, key: bytes) -> str:
 
 @pytest.fixture
 def at(tmp_path: Path) -> Endpoint:
-    return Endpoint("10.0.0.1", 2222, "me", known_hosts=(tmp_path / ".ssh" / "known_hosts", tmp_path / "global"))
+    return Endpoint(
+        "10.0.0.1", 2222, "me", known_hosts=(tmp_path / ".ssh" / "known_hosts", tmp_path / "global"), name="n1"
+    )
 
 
 def write_known_hosts(at: Endpoint, text: str) -> Path:
@@ -103,7 +105,7 @@ def test_keyscan_is_not_suggested_with_a_bastion_or_an_alias(at: Endpoint, chang
     with pytest.raises(Unreachable) as caught:
         HostKeys("strict").check(at._replace(**changes), "ssh-ed25519", KEY)
     assert "keyscan" not in caught.value.fix
-    assert "ipexctl exec -l HOST --host-keys accept-new -- true" in caught.value.fix
+    assert "ipexctl exec -l n1 --host-keys accept-new -- true" in caught.value.fix
 
 
 @pytest.mark.parametrize("policy", ["strict", "accept-new"])

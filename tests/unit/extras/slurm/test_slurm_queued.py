@@ -46,7 +46,7 @@ def status(run_state: Any, /, **job: Any) -> RunStatus:
         (status("starting", state="RUNNING", node="node2"), "starting node2 12 attach"),
         (status("stopped", state="CANCELLED", notice="stop"), "it was stopped before"),
         (status("stopped", state="CANCELLED"), "12 cancelled before"),
-        (status("failed", exit_code=77, node="node2"), "node2 /home/me/.ipexctl login --home --hosts"),
+        (status("failed", exit_code=77, node="node2"), "node2 /home/me/.ipexctl login --home"),
         (status("failed", script_code=77, without_home=("node3", "node4")), "node3 node4"),
         (status("failed", script_code=78, node="node2"), "directory node2"),
         (status("failed", script_code=79), "python3 executed --hosts"),
@@ -86,7 +86,7 @@ def test_what_slurm_did_stands_before_other_causes(job: QueueJob, words: str) ->
     ("fix", "words"),
     [
         ("check whether it is up: ipexctl doctor --limit node4", "login node: sinfo -n node4"),
-        ("to run without it: ipexctl run --limit '!node4' …", "ipexctl submit --sbatch=--exclude=node4 …"),
+        ("to run without it: --limit '!node4'", "--sbatch=--exclude=node4"),
         ("nothing to do under ipexctl run", "nothing to do under ipexctl run"),
     ],
 )

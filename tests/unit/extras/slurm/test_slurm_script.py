@@ -114,7 +114,7 @@ def test_sbatch_takes_beginnings_and_no_whole_option_of_it_is_such_a_beginning(t
 
 @pytest.mark.parametrize(
     ("option", "fix"),
-    [("--nodes=2", "-N"), ("--requeue", "--requeue"), ("--array=0-3", "each run"), ("--wait", "wait RUN")],
+    [("--nodes=2", "-N"), ("--requeue", "--requeue"), ("--array=0-3", "each run"), ("--wait", "ipexctl wait")],
 )
 def test_an_option_that_submit_has_or_that_would_break_a_run_is_refused_with_what_to_type(
     option: str, fix: str
