@@ -28,26 +28,30 @@ _GUARD: Final = re.compile(r"cuda|gpu|device|accelerator|cpu|nccl", re.IGNORECAS
 """In the test of an `if` that chooses between CPUs and GPUs."""
 _DOUBT: Final = re.compile(r"\bcpu\b(?!\()|is_available|\bexec\(|\bmock\b|\btorch\.[\w.]{1,80} = |setattr\(torch")
 """In a script that may run on CPUs all the same."""
+_PLAIN_DDP: Final = "DDP(model), without device_ids and output_device"
 _SUGGESTIONS: Final = tuple(
     (re.compile(pattern), text)
     for pattern, text in (
         (r"init_process_group\(", 'init_process_group("gloo")'),
         (r"get_default_backend_for_device\(", '"gloo" in its place'),
-        (r"\bdevice_ids\b", "DDP(model), without device_ids and output_device"),
+        (r"\bdevice_ids\b", _PLAIN_DDP),
         (r"\btorch\.load\(", 'map_location="cpu" for torch.load'),
         (r"\bdevice_count\(", 'int(os.environ["LOCAL_RANK"]) in place of the remainder'),
         (r"\.pin_memory\(", "leave out .pin_memory()"),
         (r"(?<!torch)\.cuda\(", "leave out .cuda()"),
         (r"\btorch\.device\(", 'device = torch.device("cpu")'),
+        (r"\.to\((?:\w+\.)*device\b", 'device = torch.device("cpu") before it'),
         (r"\.to\(", '.to("cpu")'),
         (r"\bdevice\w* ?= ?", 'device = "cpu"'),
         (r"\btorch\.(?:cuda|accelerator)\.", "leave that line out"),
+        (r"\b(?:DDP|DistributedDataParallel)\(", _PLAIN_DDP),  # of a call over several lines
     )
 )
 _MAIN: Final = re.compile(r"__name__ == '__main__'")
 _REACHED: Final = (ast.Module, ast.Expr, ast.Assign, ast.Call, ast.Attribute, ast.keyword)
 """Nodes whose parts run whenever they do."""
 _SHOWN: Final = 5
+_WIDTH: Final = 80
 
 
 class GpuLine(NamedTuple):
@@ -55,6 +59,7 @@ class GpuLine(NamedTuple):
 
     line: int
     text: str
+    """The whole call, over all its lines."""
     is_certain: bool
     """Whether every run on CPUs gets there."""
 
@@ -66,26 +71,30 @@ def suggestion_for(text: str) -> str:
 
 def suggestions(lines: Sequence[GpuLine]) -> str:
     """`line 12, model.cuda(): leave out .cuda()`, of the first lines."""
-    return "; ".join(f"line {line.line}, {line.text}: {suggestion_for(line.text)}" for line in lines[:_SHOWN])
+    return "; ".join(
+        f"line {line.line}, {printable(line.text[:_WIDTH])}: {suggestion_for(line.text)}" for line in lines[:_SHOWN]
+    )
 
 
 def find_gpu_lines(tree: ast.Module, text: str) -> tuple[GpuLine, ...]:
     """In the order of the script. Without recursion, as code may be nested deeply."""
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     lines, has_doubt = text.split("\n"), _DOUBT.search(text) is not None
-    found: dict[int, bool] = {}
+    found: dict[int, GpuLine] = {}
     waiting: list[tuple[ast.AST, bool]] = [(tree, not has_doubt)]
     while waiting:
         node, is_sure = waiting.pop()
         if _is_guard(node):
             continue
         if isinstance(node, ast.Call) and _needs_gpu(node):
-            found[node.lineno] = is_sure or found.get(node.lineno, False)
+            is_certain = is_sure or (node.lineno in found and found[node.lineno].is_certain)
+            call = " ".join(map(str.strip, lines[node.lineno - 1 : node.end_lineno]))
+            found[node.lineno] = GpuLine(node.lineno, call, is_certain)
         if is_sure and isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in functions:
             waiting.append((ast.Module(functions.pop(node.func.id).body, []), True))
         is_main = isinstance(node, ast.If) and _MAIN.fullmatch(_source(node.test)) is not None
         waiting += _parts(node, is_sure=is_sure and (is_main or isinstance(node, _REACHED)))
-    return tuple(GpuLine(line, printable(lines[line - 1].strip())[:80], found[line]) for line in sorted(found))
+    return tuple(found[line] for line in sorted(found))
 
 
 def _needs_gpu(call: ast.Call) -> bool:
@@ -95,6 +104,8 @@ def _needs_gpu(call: ast.Call) -> bool:
         return _PLACE.match(_source(keywords.get("device", first))) is not None
     if last == "init_process_group":
         return _source(keywords.get("backend", first)).startswith("'nccl")
+    if name.startswith("torch.") and last != "GradScaler" and _source(keywords.get("device")).startswith("'cuda"):
+        return True
     ids = keywords.get("device_ids")
     return _CALLS.fullmatch(name) is not None or (isinstance(ids, ast.List) and bool(ids.elts) and last != "barrier")
 

@@ -51,10 +51,6 @@ dist.barrier(device_ids=[0])
 """
 
 
-def lines_of(code: str) -> dict[int, bool]:
-    return {found.line: found.is_certain for found in find_gpu_lines(ast.parse(code), code)}
-
-
 @pytest.mark.parametrize(
     ("code", "lines"),
     [
@@ -64,6 +60,7 @@ def lines_of(code: str) -> dict[int, bool]:
         ("if ddp:\n    torch.cuda.set_device(rank)\n", {2: False}),
         ("import sys\nif len(sys.argv) > 9:\n    sys.exit()\nmodel.cuda()\n", {4: False}),
         ("x = [t.cuda() for t in data]\nmodel.to(local_rank)\nmodel.to(device='cuda:0')", {1: False, 2: True, 3: True}),
+        ("x = torch.zeros(2, device='cuda')\nmodel = DDP(\n    model,\n    device_ids=[rank],\n)", {1: True, 2: True}),
         ("start = torch.cuda.Event(enable_timing=True)\nmodel.to(f'cuda:{n}')", {1: True, 2: True}),
         ("mp.spawn(main, nprocs=2)\ndef main(rank):\n    torch.accelerator.set_device_index(rank)", {3: False}),
         ("torch.cuda.set_device = print\ntorch.cuda.set_device(0)", {2: False}),
@@ -72,7 +69,9 @@ def lines_of(code: str) -> dict[int, bool]:
     ],
 )
 def test_lines_that_need_a_gpu_are_found(code: str, lines: dict[int, bool]) -> None:
-    assert lines_of(code) == lines
+    found = find_gpu_lines(ast.parse(code), code)
+    assert {each.line: each.is_certain for each in found} == lines
+    assert all(suggestion_for(each.text) for each in found)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +83,8 @@ def test_lines_that_need_a_gpu_are_found(code: str, lines: dict[int, bool]) -> N
         ("self.model = DDP(model, device_ids=[rank])", "DDP(model), without device_ids and output_device"),
         ("model = Net().to(rank)", '.to("cpu")'),
         ("dist.init_process_group('nccl')", 'init_process_group("gloo")'),
+        ("model = Net().to(self.device)", 'device = torch.device("cpu") before it'),
+        ("model = DDP(", "DDP(model), without device_ids and output_device"),
         ("trainer.fit(model)", ""),
     ],
 )
