@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.extras.lab.labs import LabSpec, break_host
+from agent_helpers import wait_until
+from ipexctl.extras.lab.labs import LabSpec, break_host, mend_host
 from lab_run_helpers import Cluster, by_rank
 from message_data import missing
 
@@ -206,9 +207,29 @@ def test_run_that_lost_node0_is_resumed_on_the_hosts_that_are_left(cluster: Clus
     assert f"ipexctl run --resume {run}" in cluster.call("why", "last").out
     refused = cluster.call("run", "--resume", "last", "--min-hosts", "3")
     assert (refused.rc, missing(refused.err, "2 hosts of 3 answer --min-hosts 3; node1 --min-hosts 2")) == (3, [])
+    cluster.write("each.py", f"{ON_EACH_HOST}# corrected\n")  # the project goes into the tree of the lost run
     resumed = cluster.call("run", "--resume", "last")
     assert resumed.rc == 0, resumed.err
     assert by_rank(resumed.out) == {rank: ["from 20 2 of 3", "at 21"] for rank in range(2)}
     assert missing(resumed.err, f"node1 is left out run {run} begins anew on node[2-3]") == []
     again = cluster.call("run", "--resume", "last", "-l", "node3", "--min-hosts", "1", "-n", "1")
     assert by_rank(again.out) == {0: ["from 21 1 of 3", "at 22"]}, again.err
+    mend_host(cluster.lab.hosts[0], "link-down")
+    mended = cluster.run("--ppn", "1", "--checkpoint", "kept", "each.py", cluster.marker)
+    assert by_rank(mended.out) == {rank: ["from 22 3 of 3", "at 23"] for rank in range(3)}, mended.err
+
+
+def test_run_is_not_begun_anew_without_the_checkpoint_that_node0_alone_had(cluster: Cluster) -> None:
+    cluster.write("each.py", ON_EACH_HOST.replace("while step", "while not rank and step"))
+    options = ("-n", "3", "--min-hosts", "2", "--max-restarts", "3", "--checkpoint", "kept", "--reconnect", "5")
+    began = cluster.begin(*options, "--connect-timeout", "3", "each.py", cluster.marker)
+    began.wait_for("at 20")
+    record = cluster.state / f"ipexctl/runs/{began.id}/status.json"
+    wait_until(lambda: json.loads(record.read_text())["has_checkpoint"], 40)
+    break_host(cluster.lab.hosts[0], "link-down")
+    assert began.end(timeout=90) == 3
+    cluster.wait_until_gone(75, cluster.marker)
+    refused = cluster.call("run", "--resume", "last")
+    words = f"{began.id} had a checkpoint in kept whole node[2-3] node1 answers again --resume first step: ipexctl run"
+    assert (refused.rc, missing(refused.err, words)) == (2, [])
+    assert not cluster.on(1, "ls .ipexctl/code/*/.ipexctl/leases").split()

@@ -370,6 +370,8 @@ class RunStatus(NamedTuple):
     """None on one host, and where it can't be known."""
     job_end: str = ""
     """What its queue did that stopped it, such as TIMEOUT: a word that `job_words.py` knows."""
+    has_checkpoint: bool = False
+    """Whether node0 has had a file at the PATH of --checkpoint; false where no host exchanges any."""
     notes: bool = False
     """Whether `output.notes` says which lines of the output are ipexctl's; false in records of older versions."""
     slurm: QueueJob | None = None

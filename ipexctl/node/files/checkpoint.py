@@ -1,6 +1,7 @@
 """One host's part of an exchange of checkpoints: reports its copies, sends and receives files, puts them in place.
 
-A rank wrapper starts it as `PYTHON -I RUNDIR/agent.zip files.checkpoint`, with a `CheckpointRequest` on stdin. It
+A call for a run that is begun anew asks with `find` what is there, and changes nothing. For an exchange, a rank wrapper
+starts it as `PYTHON -I RUNDIR/agent.zip files.checkpoint`, with a `CheckpointRequest` on stdin. It
 connects to the supervisor (`common/authenticated_socket.py`), and the two take turns, with one line of JSON each:
 
     {"rank"}
@@ -35,7 +36,7 @@ import zipfile
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, Collection, Iterator, NamedTuple, cast
 
 from ipexctl.node.common import authenticated_socket
-from ipexctl.node.common.answer import AgentError, Json, explain_os_error
+from ipexctl.node.common.answer import AgentError, Json, answer, explain_os_error
 from ipexctl.node.common.authenticated_socket import MALFORMED, ConnectError, read_line, send_line
 from ipexctl.node.common.files import (
     explain_full_disk,
@@ -76,6 +77,7 @@ PATIENCE = 60.0
 """Seconds for a connection to the supervisor while strangers fill its port."""
 _IN_STORE = "file"
 """The name of each file in the store of received files."""
+_NO_HASH = "0" * 64
 _OF_TORCH = (".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".distcp")
 _MAX_HEADER = 100 << 20
 _MAX_LIST = 64 << 20
@@ -115,6 +117,7 @@ class CheckpointFiles:
         os.umask(self._umask)
         self._mount: str | None = None
         """The mount point of the checkpoint's filesystem after the last exchange."""
+        self._has_hashes = True
         self._number = 0
         """Of the last exchange."""
         self._newest = -1
@@ -201,8 +204,9 @@ class CheckpointFiles:
             number = directory.open_to_read(entry)
             return number, os.fstat(number)
 
-    def scan(self) -> HostCopies:
-        """The copies of this host, also in other trees of the project."""
+    def scan(self, *, has_hashes: bool = True) -> HostCopies:
+        """The copies of this host, also in other trees of the project. Without hashes, all contents look the same."""
+        self._has_hashes = has_hashes
         here = self._scan(-1)
         return here._replace(others=tuple(self._scan_others()))
 
@@ -217,7 +221,7 @@ class CheckpointFiles:
             if name == self._tree or not tree.exists() or is_used:
                 continue
             files = CheckpointFiles(base + name + self._path[len(base) + len(self._tree) :], self._home)
-            files.known = {}
+            files.known, files._has_hashes = {}, self._has_hashes
             self._others.append(files)
             with contextlib.suppress(OSError, AgentError):  # what cannot be read there was not read before, either
                 found = files._scan(self._seen.get(name, -1))
@@ -309,7 +313,10 @@ class CheckpointFiles:
             row = self._rows.get(name)
             file.seek(0)
             identity = identity_of(status)
-            sha256 = str(row[0]) if row and row[-3:] == identity else sha256_of_open(file)
+            if row and row[-3:] == identity:
+                sha256 = str(row[0])
+            else:
+                sha256 = sha256_of_open(file) if self._has_hashes else _NO_HASH
             if identity_of(os.fstat(file.fileno())) != identity:
                 raise AgentError("it is being written")
         self._identities[name], self._hashes[name] = identity, sha256
@@ -593,8 +600,23 @@ def _as_store_files(copies: list[ManifestEntry]) -> list[store.StoreFile]:
     return [{"sha256": sha256, "name": _IN_STORE, "size": size} for sha256, size in sizes.items()]
 
 
-def main(action: str) -> int:  # noqa: ARG001
+class FoundReply(NamedTuple):
+    report: Json
+    """That of an exchange, without hashes of files that are new."""
+
+
+def find(request: Json, _: BinaryIO) -> FoundReply:
+    files = CheckpointFiles(request["path"], request["home"], tree=request["tree"])
+    try:
+        return FoundReply(files.scan(has_hashes=False).to_json())
+    finally:
+        files.close()
+
+
+def main(action: str) -> int:
     """Errors that the supervisor does not know are on stderr."""
+    if action:
+        return answer({"find": find}[action])
     request = CheckpointRequest(**parse_json(sys.stdin.readline()))
     store.end_on_signals()
     peer = f"{request.address} port {request.port}"

@@ -21,7 +21,7 @@ from ipexctl.node.common.authenticated_socket import MALFORMED, REPLY_TIME, Auth
 from ipexctl.node.common.files import format_size
 from ipexctl.node.common.handshake import CHECKPOINT_EXCHANGE
 from ipexctl.node.common.limits import CHECKPOINT_STEP
-from ipexctl.node.files.checkpoint_report import HostCopies, read_host_copies
+from ipexctl.node.files.checkpoint_report import HostCopies, is_temporary, read_host_copies
 from ipexctl.node.files.checkpoint_units import ExchangePlan, plan_exchange
 
 if TYPE_CHECKING:
@@ -183,6 +183,19 @@ class CheckpointExchange(AuthenticatingServer):
             fix = f" ({str(message['fix'])[:_MAX_REASON]})" if message.get("fix") else ""
             raise _HostFailure(host, f"{str(message['failed'])[:_MAX_REASON]}{fix}")
         return message
+
+
+def has_file(path: str) -> bool:
+    """Whether there is a file that may be a checkpoint, here or in the directories below."""
+    with contextlib.suppress(OSError):
+        if os.path.isfile(path):
+            return bool(os.path.getsize(path))
+        return any(
+            not is_temporary(name) and os.lstat(os.path.join(directory, name)).st_size
+            for directory, _, names in os.walk(path)
+            for name in names
+        )
+    return False
 
 
 def describe_exchange(

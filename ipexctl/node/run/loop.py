@@ -14,6 +14,7 @@ import json
 import os
 import shlex
 import signal
+import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, NamedTuple
@@ -63,6 +64,8 @@ MINIMUM_TURN = 0.01
 """Minimum seconds of one loop iteration while output arrives, so that many small chunks are handled together."""
 
 
+CHECKPOINT_INTERVAL = 5.0
+"""Seconds between two looks for a first file of the checkpoint on node0."""
 STARTER_HEARD = 6.0
 """Seconds since the last message of a starter on a host that answers: it sends one every four."""
 
@@ -102,6 +105,7 @@ class SupervisorLoop:
         """Of the last attempt."""
         self.exchange: CheckpointExchange | None = None
         """Runs before the commands of an attempt start."""
+        self.has_checkpoint = False
         self.fix = ""
         """What to do about an mpirun that can't be started."""
         self.is_finished = False
@@ -323,7 +327,8 @@ class SupervisorLoop:
 
     def complete_status(self, status: RunStatus) -> RunStatus:
         ranks = [self.figures.rank_status(peer, self.peer(peer.rank).sinks) for peer in self.state.ranks.values()]
-        return self.figures.run_status(status, ranks)
+        has_checkpoint = status.has_checkpoint or self.has_checkpoint
+        return self.figures.run_status(status, ranks)._replace(has_checkpoint=has_checkpoint)
 
     def end_output(self, command: m.EndOutput) -> None:
         peer = self.peer(command.rank)
@@ -395,6 +400,8 @@ class SupervisorLoop:
         master = master._replace(port=master.port or sockets.free_port(master.addr))
         if plan.checkpoint:
             self.exchange = self.begin_exchange(plan)
+            if not self.has_checkpoint:
+                threading.Thread(target=self.watch_checkpoint, args=(plan.checkpoint,), daemon=True).start()
         remove_file(self.connectivity_path)
         self.process = start_attempt(
             plan, self.rundir, self.state.status.attempt, self.connections.starters, self.starter_orders()
@@ -417,6 +424,15 @@ class SupervisorLoop:
             addresses,
             is_restart=bool(self.state.status.attempt),
         )
+
+    def watch_checkpoint(self, path: str) -> None:
+        """In a thread, as its disk may be slow to answer."""
+        from ipexctl.node.run.checkpoint_exchange import has_file
+
+        path = os.path.join(read_json(os.path.join(self.rundir, "plan.json")).get("cwd", ""), path)
+        while not self.has_checkpoint:
+            self.has_checkpoint = has_file(path)
+            time.sleep(CHECKPOINT_INTERVAL)
 
     def end_exchange(self, _: m.EndExchange) -> None:
         if self.exchange is not None:

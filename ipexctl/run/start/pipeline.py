@@ -41,6 +41,7 @@ from ipexctl.run.start.context import RunContext, gather
 from ipexctl.run.start.exclusive import HostLocks, Obstacles, lock_hosts, refusal
 from ipexctl.run.start.pool import check_whole, first_hosts, spec_of_all
 from ipexctl.run.start.preflight.before_install import likely_nodes
+from ipexctl.run.start.preflight.checkpoint import refuse_lost_checkpoint
 from ipexctl.run.start.preflight.connectivity import NoLogin, check_connectivity, remember_failure
 from ipexctl.run.start.preflight.hub import find_use
 from ipexctl.run.start.preflight.imports import check_script, with_environment
@@ -236,6 +237,7 @@ def _start_once(
             if spec.sync and (text := files_in_other_generations(tree, project.subdirectory, registry.all())):
                 start.on_note(text)
             plan, whole = _plan_in(tree, plan, project), _plan_in(tree, whole, project)
+            refuse_lost_checkpoint(call, nodes_of(context, whole), plan.cwd, context.home, pool, registry)
             if text := check_resumed(nodes_of(context, whole), spec, plan, pool):
                 start.on_note(text)
             record = replace(record, cwd=plan.cwd)

@@ -18,7 +18,8 @@ from ipexctl.hosts.host import Host
 from ipexctl.refusal import Refusal
 from ipexctl.remote.outcome import HostError, TimedOut, Unreachable
 from ipexctl.run.registry import RunRecord, RunRegistry
-from ipexctl.run.start.call import RunCall
+from ipexctl.run.start.call import RunCall, TypedCall
+from ipexctl.run.start.preflight.checkpoint import lost_checkpoint
 from ipexctl.run.start.project import ProjectLocation
 from ipexctl.run.start.resume import resumed_call
 from ipexctl.spec import RunSpec
@@ -154,3 +155,20 @@ def test_words_of_a_call_are_read_as_they_were_typed_also_from_a_run_that_was_re
         assert found.obj["dashes"] == first.obj["dashes"]
         assert found.obj["given"] == {"resume_run", "time_limit"}
         assert found.params == {**first.params, "resume_run": "last", "time_limit": 9.0}
+
+
+@pytest.mark.parametrize(
+    ("options", "anew"),
+    [
+        (("--ppn", "2", "-H", "hosts", "-lgpu"), "ipexctl run -H hosts -l 'gpu,!n1' --ppn 2 train.py 'a b'"),
+        (("--hostfile=hosts", "--limit", "gpu", "-m"), "ipexctl run -H hosts -l 'gpu,!n1' -m train.py 'a b'"),
+    ],
+)
+def test_a_lost_checkpoint_is_refused_with_the_line_that_begins_with_the_first_step(
+    options: tuple[str, ...], anew: str
+) -> None:
+    failure = lost_checkpoint("ck", "train-1", ["n2", "n3"], ["n1"], TypedCall(options, ("train.py", "a b")))
+    assert (failure.exit_code, failure.hosts) == (2, ("n1",))
+    assert missing(failure.reason, "train-1 ck n[2-3]") == []
+    fix = CALL.options.without(["n1"]).apply(failure.fix)
+    assert fix == f"when n1 answers again: ipexctl run --resume train-1; to begin with the first step: {anew}"

@@ -1,28 +1,44 @@
-"""Refuses a `--checkpoint` whose path leads through a link of the project, before any host gets a file of the run.
+"""Refuses a `--checkpoint` that leads through a link of the project, and a run begun anew whose checkpoint is lost.
 
-The path and the project on the control machine come in; a UserError goes out. The rule is that of
-`node/files/checkpoint_path.py`, which each host applies again when it uses the path: a project decides nothing about
-files outside of it.
+The path and the project on the control machine come in; a UserError goes out, before any host gets a file of the run.
+The rule is that of `node/files/checkpoint_path.py`, which each host applies again when it uses the path: a project
+decides nothing about files outside of it. Of a run that `--resume` begins anew, the local copy of its record says
+whether it had a checkpoint: with none on the hosts that answer, the script would begin at its first step, unsaid.
 """
 
 from __future__ import annotations
 
 import posixpath
+import shlex
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
+from ipexctl.hosts.nodeset import fold
+from ipexctl.limits import PATHS_CHECK
+from ipexctl.node.files.checkpoint_report import HostCopies, read_host_copies
+from ipexctl.node.files.checkpoint_units import plan_exchange
+from ipexctl.remote.node_call import call as call_node
+from ipexctl.remote.outcome import HostError
+from ipexctl.run.local_copy import read_copy
+from ipexctl.run.start.request import StartError, StartFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Sequence
 
     from ipexctl.files.manifest import Manifest
+    from ipexctl.hosts.host import Host
+    from ipexctl.remote.session import Session
+    from ipexctl.remote.session_pool import SessionPool
+    from ipexctl.run.registry import RunRegistry
+    from ipexctl.run.start.call import RunCall, TypedCall
     from ipexctl.run.start.project import ProjectLocation
 
 _FIX: Final = (
     "have a directory of that name in place of the link, or name the place itself in the call: "
     "--checkpoint /PATH/ON/EVERY/HOST"
 )
+_HOSTS: Final = frozenset(("-H", "--hostfile", "--hosts", "-c", "--cluster", "-l", "--limit"))
 
 
 def check_synced_path(checkpoint: str, project: ProjectLocation, manifest: Manifest) -> None:
@@ -60,3 +76,53 @@ def _parts_of(checkpoint: str, project: ProjectLocation) -> Iterator[str]:
     parts = posixpath.normpath(posixpath.join(project.subdirectory, checkpoint)).split("/")
     if checkpoint and parts[0] not in ("", ".."):
         yield from ("/".join(parts[:end]) for end in range(1, len(parts) + 1))
+
+
+def refuse_lost_checkpoint(
+    call: RunCall, nodes: Sequence[Host], cwd: str, home: str, pool: SessionPool, registry: RunRegistry
+) -> None:
+    """Raise a StartError if the run that is begun anew had a checkpoint, and no host that answers has a whole one.
+
+    `cwd`: the working directory of the ranks. A host that cannot say what it has may have one.
+    """
+    path = call.spec.checkpoint
+    records = [read_copy(registry.directory / run) for run in call.resumed]
+    if not path or not any(record is not None and record.status.has_checkpoint for record in records):
+        return
+    tree = "" if posixpath.isabs(path) else posixpath.relpath(cwd, f"{home}/code").partition("/")[0]
+    request = {"path": posixpath.join(cwd, path), "home": home, "tree": tree}
+
+    def ask(host: Host, session: Session) -> HostCopies:
+        del host
+        reply = call_node(
+            session, "files.checkpoint", "find", request, label="look for checkpoints", timeout=PATHS_CHECK,
+            cancel=pool.cancel,
+        )  # fmt: skip
+        try:
+            return read_host_copies(reply.record("report"), posixpath.basename(path))
+        except (ValueError, TypeError, KeyError):
+            raise HostError("its list of checkpoints cannot be read", "ipexctl doctor") from None
+
+    reports = {done.host.name: done.result for done in pool.each(nodes, ask)}
+    found = {name: report for name, report in reports.items() if report is not None}
+    if len(found) == len(reports) and not any(plan_exchange(found).known.values()):
+        away = [name for name in registry.find(call.resumed[-1]).hosts if name not in reports]
+        raise StartError(lost_checkpoint(path, call.resumed[-1], list(reports), away, call.typed))
+
+
+def lost_checkpoint(path: str, run: str, hosts: Sequence[str], away: Collection[str], typed: TypedCall) -> StartFailure:
+    """Why the run is not begun anew, with the line that begins with the first step. Pure."""
+    options = list(typed.options)
+    for at in reversed(range(len(options))):  # the hosts that answer take the place of those in the first call
+        name = options[at].partition("=")[0]
+        if name in _HOSTS or (name[:2] in _HOSTS and not name.startswith("--")):
+            del options[at : at + 2 if options[at] in _HOSTS else at + 1]
+    anew = f"ipexctl run {shlex.join([*options, *typed.words])}"
+    return StartFailure(
+        f"run {run} had a checkpoint in {quoted(path)}, and none that is whole is on {fold(hosts)}",
+        f"when {fold(away)} answers again: ipexctl run --resume {run}; to begin with the first step: {anew}"
+        if away
+        else f"to begin with the first step: {anew}",
+        tuple(away),
+        2,
+    )
