@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
+from ipexctl.launch.rank_distribution import fewer_ranks
 from ipexctl.refusal import Refusal
 from ipexctl.text import counted, readable
 
@@ -33,7 +34,7 @@ class EarlierMemory:
     size: int
     run: str
     ppn: int = 0
-    """The most ranks that it had on a host."""
+    """The most ranks that it had on a host; 0 if its record lacks them."""
 
 
 def refusal(context: LaunchContext) -> Refusal | None:
@@ -44,14 +45,14 @@ def refusal(context: LaunchContext) -> Refusal | None:
         if free is None or node.count == 1 or spec.oversubscribe:
             continue
         if earlier is not None:
-            size, whence = (earlier.size, f"as in run {earlier.run}") if node.count > earlier.ppn else (0, "")
+            size, whence = (earlier.size, f"as in run {earlier.run}") if node.count > earlier.ppn > 0 else (0, "")
         else:
             size, whence = (0, "") if spec.kind == "command" else (TORCH_START, "for Python with torch alone")
         if node.count * size > free:
             return Refusal(
                 f"{node.count} ranks would take {readable(node.count * size)} of memory on {node.name}, "
                 f"{readable(size)} each {whence}, and {readable(free)} are free",
-                f"--ppn {max(1, free // size)}, or a host with more memory; --oversubscribe starts them anyway",
+                f"{fewer_ranks(spec, max(1, free // size))}, or a host with more memory; --oversubscribe ignores it",
                 (node.name,),
                 exit_code=2,
             )

@@ -55,16 +55,19 @@ def ranks_on(hosts: Sequence[Host], facts: Mapping[str, Facts], spec: RunSpec) -
         f"{ranks} on {counted(cores, 'core')} of {'each of ' * (len(names) > 1)}{fold(names)}"
         for (ranks, cores), names in crowded.items()
     )
-    typed = spec.sources.get("ranks", "" if spec.n is None else f"-n {spec.n}")
-    fewer = (
-        f"--ppn {min(cores for _, cores in crowded)}{f' in place of {typed}' if typed else ''} gives each rank a core"
-    )
+    fewer = f"{fewer_ranks(spec, min(cores for _, cores in crowded))} gives each rank a core"
     return Refusal(
         f"more {f'than {MAX_RANKS_PER_CORE} ranks a core' if spec.oversubscribe else 'ranks than cores'}: {shares}",
         fewer if spec.oversubscribe else f"{fewer}; --oversubscribe lets them share",
         tuple(name for names in crowded.values() for name in names),
         exit_code=2,
     )
+
+
+def fewer_ranks(spec: RunSpec, ppn: int) -> str:
+    """What to type for so many ranks on each host."""
+    typed = spec.sources.get("ranks", "" if spec.n is None else f"-n {spec.n}")
+    return f"--ppn {ppn} in place of {typed}" if typed else f"--ppn {ppn}"
 
 
 def distribute_ranks(hosts: Sequence[Host], n: int | None, ppn: int | None, default: int) -> RankDistribution | Refusal:

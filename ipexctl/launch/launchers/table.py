@@ -174,7 +174,7 @@ LAUNCHERS: Final = (
             _named(f"trl {name}"),
             _options(
                 f"config_file: accelerate_config config_file; accelerate: {' '.join(ACCELERATE)}",
-                "accelerate: cpu use_cpu; ignored: multi_gpu same_network",
+                "accelerate: cpu; ignored: multi_gpu same_network",  # its scripts have a --use_cpu of their own
             ),
             module=f"trl.scripts.{name}",
             has_options_anywhere=True,

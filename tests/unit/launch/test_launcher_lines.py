@@ -290,8 +290,8 @@ def test_fabric_is_told_what_its_launcher_would_tell_it() -> None:
 
 def test_trl_has_the_configuration_of_its_launcher(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("distributed_type: MULTI_CPU\nuse_cpu: true\nnum_processes: 4\n")
-    found = unwrapped(f"trl grpo --lr 1 --accelerate_config {tmp_path}/c.yaml --mixed_precision=bf16 --seed 2")
-    assert found.spec.argv == ("trl.scripts.grpo", "--lr", "1", "--seed", "2")
+    found = unwrapped(f"trl grpo --lr 1 --accelerate_config {tmp_path}/c.yaml --mixed_precision=bf16 --use_cpu True")
+    assert found.spec.argv == ("trl.scripts.grpo", "--lr", "1", "--use_cpu", "True")
     assert found.config is not None
     assert (found.config.processes, found.config.mixed_precision) == (4, "bf16")
 
