@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+from ipexctl.refusal import Refusal
+
 AnyReport = TypeVar("AnyReport")
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -70,10 +72,12 @@ class CallOptions:
         if not self:
             return report
         changes: dict[str, Any] = {}
-        for name in ("fix", "next_step", "hosts", "cluster", "findings"):
+        for name in ("fix", "next_step", "refusal", "hosts", "cluster", "findings"):
             value = getattr(report, name, None)
             if isinstance(value, str):
                 changes[name] = self.apply(value)
+            elif isinstance(value, Refusal):
+                changes[name] = self.in_report(value)
             elif value:
                 changes[name] = tuple(map(self.in_report, value))
         return _replace(report, changes)

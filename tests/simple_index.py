@@ -105,7 +105,8 @@ class SimpleIndex:
             self.bytes.clear()
 
     def wheels(self, project: str | None = None) -> list[Path]:
-        found = sorted(self.directory.glob("*.whl"))
+        """And the source archives."""
+        found = sorted((*self.directory.glob("*.whl"), *self.directory.glob("*.tar.gz")))
         return [file for file in found if project in (None, normal(file.name.partition("-")[0]))]
 
     def digest(self, file: Path) -> str:

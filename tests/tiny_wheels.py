@@ -6,7 +6,9 @@ Made in milliseconds, so that a test makes its own. `write_wheel` writes any whe
 from __future__ import annotations
 
 import hashlib
+import io
 import os
+import tarfile
 import zipfile
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
@@ -59,6 +61,40 @@ def write_wheel(
             _add(archive, path, content, runs="/bin/" in path or "/scripts/" in path or path.endswith(".sh"))
         _add(archive, f"{info}/RECORD", "\n".join([*record, f"{info}/RECORD,,", ""]).encode())
     return wheel
+
+
+_BACKEND = """
+import pathlib, sys
+sys.path += {paths!r}
+import tiny_wheels
+
+def prepare_metadata_for_build_wheel(directory, config_settings=None):
+    info = pathlib.Path(directory, "{name}-{version}.dist-info")
+    info.mkdir()
+    info.joinpath("METADATA").write_text("Metadata-Version: 2.1\\nName: {name}\\nVersion: {version}\\n")
+    return info.name
+
+def build_wheel(directory, config_settings=None, metadata_directory=None):
+    {before}
+    return tiny_wheels.write_wheel(pathlib.Path(directory), "{name}", "{version}").name
+"""
+
+
+def write_sdist(directory: Path, name: str, version: str, *, before: str = "pass") -> Path:
+    """A source archive with a backend of its own, which needs no other package; `before` runs in its build."""
+    backend = _BACKEND.format(paths=[str(Path(__file__).parent)], name=name, version=version, before=before)
+    files = {
+        "backend.py": backend,
+        "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',
+        "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+    }
+    archive = directory / f"{name}-{version}.tar.gz"
+    with tarfile.open(archive, "w:gz") as packed:
+        for path, text in files.items():
+            entry = tarfile.TarInfo(f"{name}-{version}/{path}")
+            entry.size = len(text.encode())
+            packed.addfile(entry, io.BytesIO(text.encode()))
+    return archive
 
 
 def _add(archive: zipfile.ZipFile, path: str, content: bytes, *, runs: bool = False) -> None:

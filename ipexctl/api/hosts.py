@@ -126,6 +126,7 @@ class InstallOptions(NamedTuple):
     downgrade: bool = False
     dry_run: bool = False
     download_only: Path | None = None
+    build: Sequence[str] = ()
 
 
 def install(
@@ -146,7 +147,9 @@ def install(
     from ipexctl.stack.resolve.model import Sources, StackRequest
 
     request = replace(
-        install_request(stack or StackRequest(), packages, requirements, sources or Sources(), env, os.environ),
+        install_request(
+            stack or StackRequest(), packages, requirements, sources or Sources(), env, os.environ, options.build
+        ),
         home=opened.home,
         iface=opened.iface,
         timeout=opened.timeout,

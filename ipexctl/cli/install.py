@@ -18,6 +18,9 @@ def install_command(
     ),
     requirements: list[Path] | None = REQUIREMENTS,
     packages: list[str] | None = PACKAGES,
+    build: list[str] | None = option(
+        "--build NAME", "Package that one host builds from its source for all, which runs its code; repeatable."
+    ),
     index_url: str | None = option("--index-url URL", "Package index in place of all others."),
     extra_index_url: list[str] | None = option("--extra-index-url URL", "Further package index; repeatable."),
     find_links: list[str] | None = option("--find-links DIR|URL", "Further directory or page of wheels; repeatable."),
@@ -60,7 +63,7 @@ def install_command(
                 env=env,
                 packages=packages or (),
                 requirements=requirements or (),
-                options=InstallOptions(upgrade, downgrade, dry_run, download_only),
+                options=InstallOptions(upgrade, downgrade, dry_run, download_only, build or ()),
                 watch=view.watch,
             )
     output.print_report(report, as_json, show)

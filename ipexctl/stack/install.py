@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.facts.gather import HostFacts
+    from ipexctl.facts.software import Env
     from ipexctl.hosts.host import Host
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.stack.lock.pipeline import LockedStack
@@ -139,7 +140,11 @@ def _find_known(context: InstallContext) -> Existing | None:
         added = EnvRequest.from_json(context.extended.requests[-1]).with_packages(request.env)
         context.request = replace(request, env=added)
     made_for = context.request.to_json()
-    return find_existing(context.facts, request.name, lambda _, record: made_for in record.requests)
+
+    def answers(_: Env, record: EnvRecord) -> bool:
+        return made_for in record.requests and set(request.builds) <= set(record.built)
+
+    return find_existing(context.facts, request.name, answers)
 
 
 def _has_torch(record: EnvRecord, requested: str) -> bool:
@@ -242,6 +247,7 @@ def _install_locked(context: InstallContext, locked: LockedStack) -> InstallRepo
             mpi=summary.mpi,
             why=plan.reason.text,
             installer=dict(locked.installer.to_json()),
+            built=context.request.builds,
         ),
         interpreters=plan.interpreters,
         index_answer=locked.index_answer,

@@ -62,6 +62,12 @@ class InstallRequest:
     """On the requirements files."""
     files: tuple[Path, ...] = field(default=(), repr=False)
     """The requirements files that were read."""
+    named_files: tuple[Path, ...] = field(default=(), repr=False)
+    """Those that the call names, with their extras."""
+    named: tuple[str, ...] = ()
+    """The packages that the user named: a verification imports them."""
+    builds: tuple[str, ...] = ()
+    """The packages to build from source. Never from a host's record: a build runs code."""
     name: str = DEFAULT_ENV
     home: str = DEFAULT_HOME
     iface: str | None = None
@@ -89,11 +95,13 @@ def install_request(
     sources: Sources,
     env: str,
     environ: Mapping[str, str],
+    builds: Sequence[str] = (),
 ) -> InstallRequest:
     """The request for these packages and requirements files. Raises a UserError, before any host is contacted."""
     rows = known_rows(environ)
     check_stack_request(stack, rows)
     request = InstallRequest(EnvRequest(stack), sources, rows, name=check_new_env_name(env))
+    request = replace(request, named_files=tuple(files), builds=tuple(map(_package_to_build, builds)))
     if not (packages or files) and sources == Sources():
         return request
     from packaging.requirements import Requirement
@@ -113,8 +121,19 @@ def install_request(
         torch=torch if stack.ipex is None and stack.oneccl is None else None,
         notes=packages_read.notes,
         files=packages_read.files,
+        named=tuple(dict.fromkeys(Requirement(line).name for line in packages_read.named)),
     )
     return request if stack == StackRequest(python=stack.python) else request.with_torch()
+
+
+def _package_to_build(name: str) -> str:
+    """Its normalised name. Raises a UserError."""
+    from packaging.utils import InvalidName, canonicalize_name
+
+    try:
+        return canonicalize_name(name, validate=True)
+    except InvalidName:
+        raise UserError(f"--build {name!r} is not the name of a package", fix="versions belong to --with") from None
 
 
 def _refuse_torch(stack: StackRequest, torch: str, rows: Sequence[StackSpec]) -> Refusal | None:
@@ -198,8 +217,8 @@ class InstallContext:
     def __init__(self, hosts: Sequence[Host], request: InstallRequest, pool: SessionPool, watch: Watch) -> None:
         self.hosts = tuple(hosts)
         self.request = request
-        self.own_extras = request.env.extras
-        """The requirements of this call; `request` may get those that a host's record has, too."""
+        self.typed = request
+        """The request of this call; `request` may get the packages that a host's record has, too."""
         self.pool = pool
         self.watch = watch
         self.extended: EnvRecord | None = None

@@ -20,7 +20,7 @@ import pytest
 from cli_helpers import CommandResult, ipexctl
 from message_data import missing
 from simple_index import SimpleIndex
-from tiny_wheels import write_stack, write_torch, write_wheel
+from tiny_wheels import write_sdist, write_stack, write_torch, write_wheel
 
 PYTHON = f"cp{sys.version_info.major}{sys.version_info.minor}"
 
@@ -252,6 +252,51 @@ def test_private_index_without_answer_is_an_error(answers: bool, tmp_path: Path)
     assert ran.rc == (0 if answers else 1), ran.err
     text = json.dumps(json.loads(ran.out))
     assert [part in text for part in ("acme-1.0-", "acme-9.9", DEAD)] == [answers, False, not answers]
+
+
+@pytest.fixture
+def deep(empty: Machine) -> Iterator[tuple[Machine, tuple[str, ...]]]:
+    """An index with a wheel of the old version of a package and the source of the newest; the words of an install."""
+    write_stack(empty.wheels, "2.13.0+cpu", None, None, PYTHON)
+    write_wheel(empty.wheels, "deep", "0.3")
+    write_sdist(empty.wheels, "deep", "0.19", before=f"open({str(empty.directory / 'built')!r}, 'a').write('x')")
+    with SimpleIndex(empty.wheels) as served:
+        empty.env = {**empty.env, "PIP_NO_INDEX": "", "PIP_FIND_LINKS": ""}
+        yield empty, ("--stack", "torch", "--index-url", served.url, "--with", "deep")
+
+
+def test_older_version_is_no_substitute_for_the_newest_without_a_wheel(deep: tuple[Machine, tuple[str, ...]]) -> None:
+    machine, words = deep
+    refused = machine.ask("install", *words)["refused"]
+    assert missing(refused["reason"], "deep 0.19 0.3") == []
+    assert missing(refused["fix"], "--hosts --stack torch --with deep --build --index-url deep==0.3") == []
+    dry = machine.ask("install", *words, "--build", "deep", "--dry-run")["refused"]
+    assert missing(dry["reason"], "--dry-run deep") == []
+    assert machine.install(*words[:-1], "deep<0.19", "--dry-run")["hosts"][0]["packages"]["deep"] == "0.3"
+    absent = machine.ask("install", *words[:-2], "--build", "deep")["refused"]
+    assert missing(absent["fix"], "--with deep --build") == []
+    assert not (machine.directory / "built").exists()
+
+
+def test_named_package_is_built_once_and_installed_by_its_hash(deep: tuple[Machine, tuple[str, ...]]) -> None:
+    machine, words = deep
+    for status in ("changed", "ok"):
+        (host,) = machine.install(*words, "--build", "deep")["hosts"]
+        assert (host["status"], host["packages"]["deep"]) == (status, "0.19")
+        assert (machine.directory / "built").read_text() == "x"
+        assert status == "ok" or "import deep" in [phase["name"] for phase in host["verify"]["phases"]]
+
+
+def test_package_that_cannot_be_imported_fails_the_verification(empty: Machine) -> None:
+    write_stack(empty.wheels, "2.13.0+cpu", None, None, PYTHON)
+    text = "raise RuntimeError('operator torchvision::nms does not exist')"
+    write_wheel(empty.wheels, "torchvision", "0.28", files={"torchvision/__init__.py": text})
+    write_wheel(empty.wheels, "other-name", "2.0", files={"tests/__init__.py": "", "other/__init__.py": "1 / 0"})
+    for package, said in (("torchvision", "torchvision CUDA"), ("other-name", "other-name ZeroDivisionError")):
+        (host,) = empty.ask("install", "--stack", "torch", "--with", package)["hosts"]
+        assert (host["status"], missing(host["reason"], said)) == ("failed", [])
+        assert not (empty.home / "envs" / "default").exists()
+    assert missing(host["fix"], "'other-name<2.0'") == []
 
 
 @pytest.mark.rest

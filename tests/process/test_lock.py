@@ -27,6 +27,9 @@ def request_for(uv: Path, timeout: float = 300) -> bytes:
         "platform": "linux",
         "sources": [],
         "settings": {},
+        "logins": {},
+        "builds": [],
+        "interpreter": "",
         "timeout": timeout,
     }
     return json.dumps(request).encode() + b"\n"

@@ -21,7 +21,7 @@ from ipexctl.node.env.replies import PipSettings
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.node_call import call
 from simple_index import SimpleIndex
-from tiny_wheels import write_oneccl, write_wheel
+from tiny_wheels import write_oneccl, write_sdist, write_wheel
 
 TORCH = "torch-2.8.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
 
@@ -50,7 +50,7 @@ def ran(
 def ask(*urls: str, kind: str = "index", projects: tuple[str, ...] = ("torch", "oneccl_bind_pt"), **more: Any) -> Any:
     sources = [{"kind": kind, "url": url, "label": f"source {number}"} for number, url in enumerate(urls)]
     python, env = more.pop("python", sys.executable), more.pop("env", None)
-    request = {"projects": list(projects), "sources": sources, "settings": {}, "timeout": 10, **more}
+    request = {"projects": list(projects), "sources": sources, "settings": {}, "timeout": 10, "sdists": False, **more}
     return ran("env.indexes", "ask", request, python, env)
 
 
@@ -80,6 +80,15 @@ def test_index_is_read_in_json_and_html(wheels: Path, python: str, json: bool) -
         }
         assert [item["version"] for item in answer["candidates"]["oneccl-bind-pt"]] == ["2.7.0"]
         assert served.asked("/files/") == 0
+
+
+@pytest.mark.parametrize("json", [True, False])
+def test_source_archives_count_where_they_are_wanted(tmp_path: Path, json: bool) -> None:
+    write_sdist(tmp_path, "deep", "0.19")
+    with SimpleIndex(tmp_path, json=json) as served:
+        found = [ask(served.url, projects=("deep",), sdists=wanted)["candidates"] for wanted in (True, False)]
+    assert [(item["version"], item["filename"]) for item in found[0]["deep"]] == [("0.19", "deep-0.19.tar.gz")]
+    assert found[1] == {"deep": []}
 
 
 @pytest.mark.parametrize("where", ["page", "directory", "file url"])

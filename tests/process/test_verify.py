@@ -46,6 +46,7 @@ def request(home: Home, *, variables: dict[str, str] | None = None, **more: Any)
         "backend": record["backend"],
         "module": record["module"],
         "ipex": False,
+        "packages": [],
         "setup": None,
         "keep": None,
         "timeout": 20,

@@ -40,6 +40,7 @@ TAG = re.compile(r"<(a|base)\s((?:\"[^\"]*\"|'[^']*'|[^'\">])*)>", re.IGNORECASE
 ATTRIBUTE = re.compile(r"([a-zA-Z-]+)(?:\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s'\"]+)))?")
 ONECCL_LIBRARY = re.compile(r"/libccl\.so[.\d]*$")
 SHA256 = re.compile(r"(?:^|&)sha256=([0-9a-fA-F]{64})")
+SDIST = re.compile(r"\.(?:tar\.gz|zip)(?:$|#)")
 BINDINGS = "oneccl-bind-pt"
 
 
@@ -55,6 +56,8 @@ class QueryRequest(TypedDict):
     sources: list[SourceRequest]
     settings: HttpSettings
     timeout: float
+    sdists: bool
+    """Whether source archives of the projects count, too."""
 
 
 class SizesRequest(TypedDict):
@@ -136,7 +139,7 @@ def links_of(address: str, kind: str, text: str) -> list[FileLink]:
         href = values.get("href", "").strip()
         if tag.lower() == "base":
             address = urljoin(address, href)
-        elif ".whl" in href:
+        elif ".whl" in href or SDIST.search(href):
             url, fragment = urldefrag(urljoin(address, href))
             hashed = SHA256.search(fragment)
             found_links.append(
@@ -160,6 +163,17 @@ def wheels(links: Iterable[FileLink], source: str) -> list[AvailableWheel]:
             continue
         if any(re.fullmatch(r"any|(many)?linux\w*_x86_64", tag) for tag in parts[-1].split(".")):
             found.append(AvailableWheel(normalize(parts[0]), parts[1], filename, source, **link._asdict()))
+    return found
+
+
+def sdists(links: Iterable[FileLink], source: str) -> list[AvailableWheel]:
+    """The source archives among the links of a source."""
+    found = []
+    for link in links:
+        filename = unquote(urlsplit(link.url).path.rpartition("/")[2])
+        if SDIST.search(filename):
+            project, _, version = SDIST.sub("", filename).rpartition("-")
+            found.append(AvailableWheel(normalize(project), version, filename, source, **link._asdict()))
     return found
 
 
@@ -210,12 +224,15 @@ def inside_bindings(wheel: Path) -> tuple[str | None, bool | None]:
 class SourceQuery(threading.Thread):
     """The query of one source, and its results so far."""
 
-    def __init__(self, source: SourceRequest, projects: list[str], client: HttpClient, timeout: float) -> None:
+    def __init__(
+        self, source: SourceRequest, projects: list[str], client: HttpClient, timeout: float, sdists: bool
+    ) -> None:
         super().__init__(daemon=True)
         self.source = source
         self.projects = projects
         self.client = client
         self.timeout = timeout
+        self.sdists = sdists
         self.results: dict[str, list[AvailableWheel]] = {}
         self.reason: str | None = None
         self.has_replied = False
@@ -269,7 +286,8 @@ class SourceQuery(threading.Thread):
                 page = path / project / "index.html"
                 links = local_links(page) if page.is_file() else []
             self.has_replied = True
-            return wheels(links, self.source["label"]), False
+            label = self.source["label"]
+            return wheels(links, label) + (sdists(links, label) if self.sdists else []), False
         except ProjectMissing as missing:
             self.has_replied = True
             return [], missing.denied
@@ -285,7 +303,7 @@ def query_sources(request: QueryRequest, _: BinaryIO) -> QueryReply:
     timeout = request["timeout"]
     client = HttpClient(request["settings"])
     projects = [normalize(project) for project in request["projects"]]
-    queries = [SourceQuery(source, projects, client, timeout) for source in request["sources"]]
+    queries = [SourceQuery(each, projects, client, timeout, request["sdists"]) for each in request["sources"]]
     first, whole = Countdown(timeout), Countdown(3 * timeout)
     for query in queries:
         query.start()

@@ -31,6 +31,7 @@ from ipexctl.node.common.stop import answer_until_stopped
 from ipexctl.node.env.indexes import local_path
 from ipexctl.node.env.replies import CompileReply, LocalWheel
 from ipexctl.node.env.uv import run, unpack_uv, uv_environment
+from ipexctl.node.env.wheel_build import BuildFailed, build_wheels, interpreter_for
 
 if TYPE_CHECKING:
     from ipexctl.node.common.http import HttpSettings
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 MAX_MESSAGES = 16384
 MAX_METADATA = 16 << 20
+PIN = re.compile(r"[\w.-]+==[\w.+!]+")
+"""A build that needs torch gets the one of the stack."""
 METADATA = re.compile(r"[^/]+\.dist-info/METADATA")
 
 
@@ -52,6 +55,11 @@ class CompileRequest(TypedDict):
     platform: str
     sources: list[SourceRequest]
     settings: HttpSettings
+    logins: Mapping[str, str]
+    builds: list[str]
+    """The packages that are built from their sources, which runs their code."""
+    interpreter: str
+    """The Python of the environments on this machine, for the builds; empty if it is not known."""
     timeout: float
 
 
@@ -166,7 +174,7 @@ def compile_lock(request: CompileRequest, directory: Path) -> CompileReply:
     sources: list[SourceRequest] = []
     for source in request["sources"]:
         original = local_path(source["url"]) if source["kind"] == "links" else None
-        if original is not None and original.is_dir():
+        if original is not None and original.is_dir() and not request["builds"]:  # builds use the wheels themselves
             links = directory / f"links{len(originals)}"
             originals[links] = original.absolute()
             make_metadata_links(originals[links], links)
@@ -176,20 +184,15 @@ def compile_lock(request: CompileRequest, directory: Path) -> CompileReply:
     config = directory / "uv.toml"
     config.write_text(configuration(sources, env), encoding="utf-8")
     requirements, constraints = directory / "requirements.txt", directory / "constraints.txt"
-    for path, lines in ((requirements, request["requirements"]), (constraints, request["constraints"])):
+    pins = [line for line in request["requirements"] if request["builds"] and PIN.fullmatch(line)]
+    for path, lines in ((requirements, request["requirements"]), (constraints, [*request["constraints"], *pins])):
         path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    argv = [
-        uv,
-        "pip",
-        "compile",
-        "--config-file",
-        str(config),
-        "--format",
-        "pylock.toml",
-        "--no-header",
-        "--no-sources",
-    ]
-    argv += ["--only-binary", ":all:", "--python", sys.executable]
+    base, builds = [uv, "--config-file", str(config)], request["builds"]
+    argv = [*base, "pip", "compile", "--format", "pylock.toml", "--no-header", "--no-sources"]
+    argv += ["--only-binary", ":all:", "--python", interpreter_for(request) if builds else sys.executable]
+    for name in builds:
+        argv += ["--no-binary", name]
+    argv += ["--build-constraints", str(constraints)] if builds else []
     argv += ["--python-version", request["python"], "--python-platform", request["platform"]]
     argv += ["--constraints", str(constraints)] if request["constraints"] else []
     argv.append(str(requirements))
@@ -197,9 +200,13 @@ def compile_lock(request: CompileRequest, directory: Path) -> CompileReply:
         child = run(argv, env, directory, timeout=request["timeout"], stdout=pylock, kept=(0, MAX_MESSAGES))
         pylock.seek(0)
         text = pylock.read().decode(errors="replace")
-    if child.process.returncode == 0:
-        return CompileReply(text, local_wheels(text, originals))
     message = child.text
+    if child.process.returncode == 0:
+        try:
+            built = build_wheels(request, text, base, env, directory) if builds else {}
+            return CompileReply(text, {**local_wheels(text, originals), **built})
+        except BuildFailed as error:
+            message = str(error)
     for links, original in originals.items():
         message = message.replace(str(links), str(original))
     return CompileReply(None, message=message.replace(str(directory) + "/", ""))

@@ -42,6 +42,8 @@ class EnvRecord(NamedTuple):
     build: str = ""
     variables: Mapping[str, str] = {}
     prepended: tuple[str, ...] = ()
+    built: tuple[str, ...] = ()
+    """The packages whose wheels were built from source."""
 
 
 class CheckResult(NamedTuple):

@@ -49,6 +49,8 @@ class VerifyRequest(TypedDict):
     """That of the bindings; None for the one that is there."""
     ipex: bool
     """Whether IPEX is required."""
+    packages: Sequence[str]
+    """Further packages to import."""
     setup: str | None
     """A file that bash sources first."""
     keep: str | None
@@ -104,7 +106,8 @@ class Verify:
             emit_step(f"verifying {pending[0]}")
             pipe = os.pipe()
             done = [phase.name for phase in self.phases]
-            text = json.dumps([[self.request["backend"], self.request["module"], self.request["ipex"]], done, pipe[1]])
+            wanted = [self.request[key] for key in ("backend", "module", "ipex", "packages")]
+            text = json.dumps([wanted, done, pipe[1]])
             child = Child(agent_argv(self.python, "env.verify_steps", text, isolated=False), self.env, pipe)
             in_time = watch([child], self.timeout)
             began = None

@@ -17,9 +17,16 @@ import sys
 import time
 import traceback
 from importlib import metadata
+from pathlib import PurePosixPath
 from typing import Any, Callable
 
 from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.env.check import normalize
+
+IMPORT = "import "
+"""Begins the name of a step that imports a package; the package follows."""
+NO_MODULES = {"benchmarks", "doc", "docs", "examples", "scripts", "test", "tests"}
+"""Directories that some packages leave beside their module."""
 
 
 def version_of(*names: str) -> str | None:
@@ -108,6 +115,32 @@ def bindings_step(module_name: str) -> dict[str, Any]:
     return {"oneccl": version_of("oneccl-bind-pt", "torch-ccl") or getattr(module, "__version__", None)}
 
 
+def module_of(package: str) -> str | None:
+    """The module to import for a package: the one of its name, else the one with most files; None if it has none.
+
+    A package inside a namespace, such as google.protobuf, counts as a module.
+    """
+    paths = [PurePosixPath(str(file)) for file in metadata.files(package) or ()]
+    inits = {path.parent for path in paths if path.name == "__init__.py"}
+    counts: dict[str, int] = {}
+    for path in paths:
+        name = path.name.partition(".")[0]
+        top = next((parent for parent in reversed(path.parents) if parent in inits), None)
+        if top is None and len(path.parts) == 1 and path.suffix in (".py", ".so"):
+            top = PurePosixPath(name)
+        parts = top.parts if top is not None else ()
+        if parts and all(map(str.isidentifier, parts)) and not (parts[0].startswith("_") or parts[0] in NO_MODULES):
+            counts[".".join(parts)] = counts.get(".".join(parts), 0) + 1
+    own = [module for module in counts if normalize(module) == normalize(package)]
+    return own[0] if own else max(counts, key=lambda module: counts[module], default=None)
+
+
+def import_step(package: str) -> dict[str, Any]:
+    if module := module_of(package):
+        importlib.import_module(module)
+    return {}
+
+
 STEPS: dict[str, Callable[[str], dict[str, Any]]] = {
     "torch": torch_step,
     "ipex": ipex_step,
@@ -115,7 +148,7 @@ STEPS: dict[str, Callable[[str], dict[str, Any]]] = {
 }
 
 
-def choose_steps(backend: str, module: str | None, has_ipex: bool) -> tuple[list[str], str, str]:
+def choose_steps(backend: str, module: str | None, has_ipex: bool, packages: list[str]) -> tuple[list[str], str, str]:
     """The steps for the parts that are there or required, without importing them, the backend, and its module."""
     modules = ("oneccl_bindings_for_pytorch", "torch_ccl")
     module = module or next((name for name in modules if importlib.util.find_spec(name)), None)
@@ -123,7 +156,7 @@ def choose_steps(backend: str, module: str | None, has_ipex: bool) -> tuple[list
         backend = "ccl" if module else "gloo"
     has_ipex = has_ipex or importlib.util.find_spec("intel_extension_for_pytorch") is not None
     steps = ["torch", *(["ipex"] if has_ipex else []), *(["bindings"] if backend == "ccl" else [])]
-    return steps, backend, module or modules[0]
+    return [*steps, *(IMPORT + package for package in packages)], backend, module or modules[0]
 
 
 def main(options_text: str) -> int:
@@ -142,7 +175,7 @@ def main(options_text: str) -> int:
         emit(begin=step)
         began = time.monotonic()
         try:
-            facts = STEPS[step](module)
+            facts = import_step(step[len(IMPORT) :]) if step.startswith(IMPORT) else STEPS[step](module)
         except BaseException:  # noqa: BLE001  # IPEX leaves by exit() from an import
             traceback.print_exc()
             sys.stderr.flush()

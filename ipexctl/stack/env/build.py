@@ -313,7 +313,9 @@ class EnvInstaller:
         context.installed_mpi = found.record.mpi or context.installed_mpi
         machine = machine_token(context.facts[host.name], host)
         client = self._client(host, session)
-        result = client.verify(name, found.record, machine=machine, timeout=context.request.timeout)
+        result = client.verify(
+            name, found.record, machine=machine, packages=context.request.named, timeout=context.request.timeout
+        )
         problem = explain(result, env=name, record=found.record)
         named = self.is_named(host)
         works_elsewhere = any(parse_result(other) for key, other in found.verified.items() if key != machine)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ipexctl.limits import ENV_BUILD, ENV_CHECK, ENV_STEP
+from ipexctl.node.env.check import normalize
 from ipexctl.node.env.replies import CheckResult, EnvListing, EnvRecord, Removed, Unpacked, VerifyResult
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
@@ -107,13 +108,16 @@ class EnvClient:
         request: CheckRequest = {"home": self.home, "name": name, "digest": digest}
         return self._call("check", request, cached=cached, timeout=timeout).decode(CheckResult)
 
-    def verify(self, name: str, record: EnvRecord, *, machine: str, timeout: float | None = None) -> VerifyResult:
+    def verify(
+        self, name: str, record: EnvRecord, *, machine: str, packages: Sequence[str] = (), timeout: float | None = None
+    ) -> VerifyResult:
         """Verify an environment by its directory; the result is recorded under the name `machine`."""
         path = f"{self.home}/envs/{name}"
         return verify(
             self.session,
             f"{path}/bin/python",
             record,
+            packages=packages,
             keep=f"{path}/verified/{machine}.json",
             timeout=timeout,
             cancel=self.cancel,
@@ -188,6 +192,7 @@ def verify(
     python: str,
     record: EnvRecord | None = None,
     *,
+    packages: Sequence[str] = (),
     setup: str | None = None,
     keep: str | None = None,
     timeout: float | None = None,
@@ -195,7 +200,8 @@ def verify(
 ) -> VerifyResult:
     """Use the environment of an interpreter: imports, a training step in bf16, an all-reduce of two ranks.
 
-    With a record, what it names must be there. `keep` is a file on the host for the result.
+    With a record, what it names must be there, and those of `packages` that it lists are imported. `keep` is a file on
+    the host for the result.
     """
     request: VerifyRequest = {
         "python": python,
@@ -204,6 +210,7 @@ def verify(
         "backend": record.backend if record else "auto",
         "module": record.module if record else None,
         "ipex": record is not None and "intel-extension-for-pytorch" in record.packages,
+        "packages": [name for name in packages if record is not None and normalize(name) in record.packages],
         "setup": setup,
         "keep": keep,
         "timeout": ENV_STEP,

@@ -7,9 +7,12 @@ import shlex
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from packaging.utils import canonicalize_name
+
 from ipexctl.known_errors.match import FailureContext, RankOutput, cause_of
 from ipexctl.known_errors.package_names import PACKAGES as MODULES
 from ipexctl.known_errors.table import known_errors
+from ipexctl.node.env.verify_steps import IMPORT
 from ipexctl.node.run.verdict import signal_name
 from ipexctl.stack.catalog.table import rows
 from ipexctl.stack.lock.bindings import PACKAGES, add_oneccl
@@ -43,7 +46,9 @@ def explain(verify: VerifyResult, *, env: str, record: EnvRecord | None = None) 
     phase = verify.failed
     if phase is None:
         return None
-    step, fix = f"{_STEPS[phase.name]} in {env}", _OWN_PYTHON if record is None else _other_stack(record)
+    package = phase.name[len(IMPORT) :] if phase.name.startswith(IMPORT) else ""
+    step = f"{f'the import of {package}' if package else _STEPS[phase.name]} in {env}"
+    fix = _OWN_PYTHON if record is None else _other_version(record, package) if package else _other_stack(record)
     output = _output(phase)
     plan = {"backend": verify.backend} if phase.name == "allreduce" else {}
     cause = cause_of(output, FailureContext("", plan=plan), _known_errors())
@@ -54,11 +59,19 @@ def explain(verify: VerifyResult, *, env: str, record: EnvRecord | None = None) 
     if cause is None:
         return f"{step} {how}: {_last_line(phase)}", fix
     reason = f"{step} {how}: {cause.sentence}"
-    if record is not None and cause.id == _NO_MODULE and (package := _missing_package(phase)):
-        return reason, f"add it: ipexctl install --stack {record.row} --with {package}"
+    if record is not None and cause.id == _NO_MODULE and (absent := _missing_package(phase)):
+        named = f" --with {package}" if package else ""
+        return reason, f"add it: ipexctl install --stack {record.row}{named} --with {absent}"
     if record is not None and cause.id in _LIBRARIES_OF_ONECCL:
         return _no_oneccl_inside(reason, record)
     return reason, cause.at_install.replace("{fix}", fix) or fix
+
+
+def _other_version(record: EnvRecord, package: str) -> str:
+    version = record.packages.get(canonicalize_name(package), "").partition("+")[0]
+    older = shlex.quote(f"{package}<{version}")
+    more = f", or try an older version: ipexctl install --stack {record.row} --with {older}" if version else ""
+    return f"leave {package} out{more}"
 
 
 def _other_stack(record: EnvRecord) -> str:

@@ -167,14 +167,19 @@ def query_indexes(
     *,
     timeout: float = INDEX_ANSWER,
     cancel: Cancel | None = None,
+    sdists: bool = False,
 ) -> IndexAnswer:
-    """Query the sources for these projects from that machine. Raises a HostError."""
+    """Query the sources for these projects from that machine, with `sdists` for source archives, too.
+
+    Raises a HostError.
+    """
     queried = tuple(sources)
     request: QueryRequest = {
         "projects": sorted(set(map(canonicalize_name, projects))),
         "sources": [source.to_json() for source in queried],
         "settings": settings.transport(),
         "timeout": timeout,
+        "sdists": sdists,
     }
     done = call(session, "env.indexes", "ask", request, python=python, timeout=8 * timeout + 20, cancel=cancel)
     reply = done.decode(QueryReply)

@@ -22,7 +22,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import Version
 
 from ipexctl.errors import UserError
-from ipexctl.limits import INDEX_ANSWER, LOCK_SOLVE
+from ipexctl.limits import ENV_BUILD, INDEX_ANSWER, LOCK_SOLVE
 from ipexctl.node.common.files import sha256_of
 from ipexctl.node.common.http import without_login
 from ipexctl.node.env.replies import AvailableWheel, CompileReply
@@ -36,7 +36,7 @@ from ipexctl.stack.lock.wheels import NOT_QUERIED, OLDEST_GLIBC, Availability, T
 from ipexctl.user_config import parse_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from packaging.tags import Tag
 
@@ -54,7 +54,11 @@ _PLATFORMS: Final = (OLDEST_GLIBC, 28, *range(31, 41))
 _FULL: Final = re.compile(r"No space left on device|os error (?:28|122)\b|[Qq]uota exceeded")
 _FETCH: Final = re.compile(r"(?:Failed to fetch|Failed to download|for url)[:\s`(]+(https?://[^\s`)]+)")
 # A match begins where a word begins: without that a long word takes time by the square of its length.
-_NO_WHEEL: Final = re.compile(r"(?<![\w.-])([\w.-]+[=<>!~]=?[\w.+]+) has no (?:wheels with a matching|usable wheels)")
+_NO_WHEEL: Final = re.compile(
+    r"(?<![\w.-])([\w.-]+[=<>!~]=?[\w.+*]+(?:,[<>!]=?[\w.+*]+)?) has no (?:wheels with a matching|usable wheels)"
+)
+_BUILD_FAILED: Final = re.compile(r"Failed to build (?:source distribution )?`([\w.-]+)[=@`]")
+_ERROR_LINE: Final = re.compile(r"[\w.]{1,100}(?:Error|Exception|Exit)\b:?|error: |fatal error: ")
 _OTHER_PYTHON: Final = re.compile(r"does not satisfy Python\S* and (\S+) depends on Python")
 _ABSENT: Final = re.compile(
     r"(?:Because|and) (\S+) was not found in the|there (?:is no version|are no versions) of (\S+?)(?=[,.]? )"
@@ -77,6 +81,8 @@ class LockMaker:
     """A path there, or a file of its store."""
     name: str = "the control machine"
     """For messages."""
+    interpreter: str = ""
+    """The Python of the environments there, for builds; empty if it is not known."""
     cancel: Cancel | None = None
 
     def call(self, command: str, action: str, request: Mapping[str, Any], timeout: float | None = None) -> Reply:
@@ -141,12 +147,14 @@ def make_lock(
     extras: Iterable[str] = (),
     constraints: Iterable[str] = (),
     origins: Mapping[str, str] | None = None,
+    builds: Sequence[str] = (),
 ) -> Lock:
     """The exact wheels of this plan, from the sources that answered on that machine. Raises a HostError.
 
-    `origins` says where the user wrote each requirement, for messages.
+    `origins` says where the user wrote each requirement, for messages; the packages of `builds` are built there.
     """
     wanted = tuple(extras)
+    timeout = ENV_BUILD if builds else LOCK_SOLVE
     if not index_answer.sources:
         raise _no_index_error(index_answer)
     request: CompileRequest = {
@@ -158,9 +166,12 @@ def make_lock(
         "platform": platform_for(plan.glibc),
         "sources": [source.to_json() for source in lock_sources(index_answer)],
         "settings": index_answer.settings.transport(),
-        "timeout": LOCK_SOLVE,
+        "logins": index_answer.logins,
+        "builds": list(builds),
+        "interpreter": maker.interpreter,
+        "timeout": timeout,
     }
-    reply = maker.call("env.lock", "compile", request, timeout=LOCK_SOLVE + 30).decode(CompileReply)
+    reply = maker.call("env.lock", "compile", request, timeout=timeout + 30).decode(CompileReply)
     if reply.pylock is None:
         raise explain_refusal(reply.message, plan, wanted, origins or {}, index_answer, maker.name)
     try:
@@ -200,6 +211,14 @@ class NoWheel(Exception):
     """No file of a package fits the target."""
 
 
+class LacksWheel(HostError):
+    """A package besides those of the stack, of which the indexes have no wheel for the hosts."""
+
+    def __init__(self, package: str, reason: str) -> None:
+        super().__init__(reason, f"use another version, or build it from its source: --build {package}")
+        self.package = package
+
+
 def platform_for(glibc: str) -> str:
     """uv's name of the newest platform for that glibc: `x86_64-manylinux_2_28`."""
     known = [number for number in _PLATFORMS if number <= glibc_minor(glibc)]
@@ -209,12 +228,15 @@ def platform_for(glibc: str) -> str:
 def read_pylock(text: str, python: str, glibc: str, local: Mapping[str, LocalWheel]) -> tuple[Wheel, ...]:
     """The lock's wheels, one a package; an empty sha256 if the lock has none. Raises NoWheel.
 
-    `local`: those that are files of the machine that made the lock, by URL.
+    `local`: those that are files of the machine that made the lock, by URL; built ones by the URL of their source.
     """
     ranks = tag_ranks(python, glibc)
     made = []
     for package in parse_toml(text).get("packages", ()):
         files = package.get("wheels") or [package[kind] for kind in ("archive",) if kind in package]
+        source = str((package.get("sdist") or {}).get("url"))
+        if not files and source in local:
+            files = [{"url": source, "name": Path(local[source].path).name}]
         fitting = [(fit, file) for file in files if (fit := _fit(file, ranks)) is not None]
         if not fitting:
             raise NoWheel(package["name"])
@@ -297,13 +319,21 @@ def explain_refusal(
                 "or the wheels of a directory, --wheelhouse DIR"
             )
         return HostError(f"fetching from {source} on {machine} failed{quote}", fix)
+    if found := _BUILD_FAILED.search(text):
+        errors = [line.strip() for line in messages.splitlines() if _ERROR_LINE.match(line.strip())]
+        return HostError(
+            f"{found[1]} cannot be built from its source on {machine}: {errors[-1][:_MAX_WIDTH] if errors else quote}",
+            f"install what its build needs on {machine}, such as a compiler and Python's headers; or build it yourself "
+            f"(`pip wheel --no-deps {found[1]}`) and add --find-links DIR",
+        )
     if found := _NO_WHEEL.search(text) or _OTHER_PYTHON.search(text):
         package = found[1]
-        return HostError(
-            f"{package} has no wheel for Python {plan.python} and glibc {plan.glibc} on x86_64{needed_by}{quote}",
-            f"use another version; if it has only a source, build a wheel (`pip wheel {package}`) and add "
-            "--find-links DIR",
-        )
+        reason = f"{package} has no wheel for Python {plan.python} and glibc {plan.glibc} on x86_64{needed_by}{quote}"
+        project = canonicalize_name(re.split(r"[=<>!~]", package)[0])
+        of_stack = {canonicalize_name(Requirement(line).name) for line in plan.requirements}
+        if found.re is _NO_WHEEL and project not in of_stack:
+            return LacksWheel(project, reason)
+        return HostError(reason, "use another version")
     if found := _ABSENT.search(text):
         failures = index_answer.availability.failures
         no_answer = f" (no answer from {', '.join(f'{s.source}: {s.reason}' for s in failures)})" if failures else ""

@@ -10,7 +10,6 @@ names. The answer is kept for commands that query no index (`index_cache.py`).
 
 from __future__ import annotations
 
-import contextlib
 import os
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,7 +44,8 @@ from ipexctl.stack.lock.indexes import (
     query_indexes,
     sources_for,
 )
-from ipexctl.stack.lock.make_lock import LockMaker, make_lock, sized, uv_for_node, uv_here
+from ipexctl.stack.lock.make_lock import LacksWheel, LockMaker, make_lock, sized, uv_for_node, uv_here
+from ipexctl.stack.lock.newest import build_fix, install_line, refuse_outdated
 from ipexctl.stack.lock.requirements import contradiction
 from ipexctl.stack.lock.wheels import Availability, Target, is_cpu_build
 from ipexctl.stack.resolve import resolver
@@ -261,17 +261,19 @@ class _Locking:
             raise error
         if problem := lacks_oneccl(plan, request.env.extras, index_answer.availability):
             raise HostError(*problem)
+        if request.builds and request.dry_run:
+            raise HostError(
+                f"--dry-run does not build {join_names(request.builds, 3)}, whose code would run for it",
+                "leave --dry-run out",
+            )
         uv = uv_for_node(index_answer.availability, plan.glibc, context.request.sources)
-        maker = self._maker(uv, index_answer, by_node0=by_node0)
-        make = partial(make_lock, maker, plan, index_answer, extras=request.env.extras, origins=request.origins)
+        maker = self._maker(uv, index_answer, plan, by_node0=by_node0)
         context.watch(Notice(f"{plan.row.name} for Python {plan.python}: making the lock"))
-        lock: Lock | None = None
+        if request.builds:
+            names = join_names(request.builds, 3)
+            context.watch(Notice(f"{maker.name} builds {names} from source; that runs the code of the package there"))
         with context.timed("", "made the lock"):
-            if context.extended is not None:  # its packages keep their versions if that is possible
-                kept = [f"{name}=={version}" for name, version in context.extended.packages.items()]
-                with contextlib.suppress(HostError, UserError):
-                    lock = make(constraints=(*request.env.constraints, *kept))
-            lock = lock or make(constraints=request.env.constraints)
+            lock = self._make(plan, index_answer, maker)
         if request.sources.extra_index_urls:
             target, named = Target(plan.python, plan.glibc), call_labels(request.sources)
             note = index_order_note(request.env.extras, lock.packages, index_answer.availability, target, named)
@@ -280,7 +282,32 @@ class _Locking:
             (uv,) = sized(maker, (uv,), index_answer)
         return LockedStack(plan, lock, uv, index_answer, by_node0)
 
-    def _maker(self, uv: Wheel, index_answer: IndexAnswer, *, by_node0: bool) -> LockMaker:
+    def _make(self, plan: StackPlan, index_answer: IndexAnswer, maker: LockMaker) -> Lock:
+        context, request, typed = self.context, self.context.request, self.context.typed
+        attempt = partial(make_lock, maker, plan, index_answer, extras=request.env.extras, origins=request.origins)
+        make = partial(attempt, builds=request.builds)
+        lock: Lock | None = None
+        if context.extended is not None:  # its packages keep their versions if that is possible
+            packages = context.extended.packages.items()
+            kept = [f"{name}=={version}" for name, version in packages if name not in request.builds]
+            try:
+                lock = make(constraints=(*request.env.constraints, *kept))
+            except (HostError, UserError) as error:
+                built = [name for name in context.extended.built if name not in request.builds]
+                if isinstance(error, LacksWheel) and error.package in built:
+                    raise HostError(error.reason, build_fix(typed, built, maker.name)) from None
+        try:
+            lock = lock or make(constraints=request.env.constraints)
+        except LacksWheel as error:
+            raise HostError(error.reason, build_fix(typed, [error.package], maker.name)) from None
+        if absent := [name for name in request.builds if name not in lock.packages]:
+            line = install_line(typed, packages=absent)
+            raise HostError(f"nothing requires {join_names(absent, 3)}, so it was not built", f"name it, too: {line}")
+        held = request.env.constraints
+        refuse_outdated(typed, plan, lock, index_answer, maker, lambda more: attempt(constraints=(*held, more)))
+        return lock
+
+    def _maker(self, uv: Wheel, index_answer: IndexAnswer, plan: StackPlan, *, by_node0: bool) -> LockMaker:
         context, control, cancel = self.context, self.context.control, self.context.pool.cancel
         if by_node0:
             host = context.first
@@ -294,7 +321,8 @@ class _Locking:
                     raise HostError(f"{uv.filename} cannot be downloaded: {next(iter(fetched.failed.values()))}")
             elif uv.path:
                 stores.push(session, location, [(uv.stored_file, Path(uv.path))], cancel=cancel)
-            return LockMaker(session, python, context.home, uv, host.name, cancel)
+            interpreter = plan.interpreters.get(host.name, "")
+            return LockMaker(session, python, context.home, uv, host.name, interpreter, cancel)
         binary = uv_here()
         if binary is None:
             raise HostError(

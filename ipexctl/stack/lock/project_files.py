@@ -71,6 +71,8 @@ class ProjectLines:
 
     lines: tuple[FileLine, ...]
     notes: tuple[str, ...] = ()
+    indirect: tuple[FileLine, ...] = ()
+    """Those of a lock that only other packages require."""
 
 
 def split_extras(path: Path) -> tuple[Path, tuple[str, ...]]:
@@ -219,7 +221,8 @@ def _of_uv_lock(path: Path, text: str, names: Sequence[str]) -> ProjectLines:
                 fix=did_you_mean(name, known, f"it has {', '.join(known) or 'none'}", cutoff=0.6),
             )
         options += [option, name]
-    kept, left_out = [], []
+    kept, left_out, indirect = [], [], []
+    direct = {canonicalize_name(word) for word in re.findall(r"[A-Za-z0-9][\w.-]*", project)}
     for exported in _export(path, {UV_LOCK: text, PYPROJECT: _with_workspace(project)}, options).splitlines():
         line = exported.strip()
         if not line or line.startswith("#"):
@@ -232,13 +235,14 @@ def _of_uv_lock(path: Path, text: str, names: Sequence[str]) -> ProjectLines:
         if public != line:
             left_out.append(line.partition(";")[0].strip())
         kept.append(_line_with(path, text, f'name = "{package}"', public))
+        indirect += [] if canonicalize_name(package) in direct else kept[-1:]
     note = (
         f"{path.name} is for CUDA: hosts get torch's build for CPUs, without {left_out[0]}"
         + (f" and {counted(len(left_out) - 1, 'other')}" if len(left_out) > 1 else "")
         if left_out
         else ""
     )
-    return ProjectLines(tuple(kept), (note,) if note else ())
+    return ProjectLines(tuple(kept), (note,) if note else (), tuple(indirect))
 
 
 def _export(path: Path, texts: Mapping[str, str], options: Sequence[str]) -> str:

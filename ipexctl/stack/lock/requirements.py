@@ -57,6 +57,13 @@ class PackageRequest:
     """What was left out of the files."""
     files: tuple[Path, ...] = ()
     """All that were read: with those that a file includes."""
+    indirect: frozenset[str] = frozenset()
+    """Lines of a lock for packages that only others require."""
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The lines of packages that the user named."""
+        return tuple(line for line in self.lines if line not in self.indirect)
 
     @property
     def torch(self) -> str | None:
@@ -148,6 +155,8 @@ def _read_requirements_file(
     found = PackageRequest(notes=of_project.notes if of_project else (), files=(path,))
     for line in of_project.lines if of_project else _lines(path, text):
         part = _parse_line(line, (*above, path.resolve()), constraining=constraining)
+        if of_project and line in of_project.indirect:
+            part = replace(part, indirect=frozenset(part.lines))
         found = _merge(found, part)
         if part.sources.index_url:  # as for pip, the last one of a file counts
             found = replace(found, sources=replace(found.sources, index_url=part.sources.index_url))
@@ -289,6 +298,7 @@ def _merge(first: PackageRequest, second: PackageRequest) -> PackageRequest:
         {**first.origins, **second.origins},
         tuple(dict.fromkeys((*first.notes, *second.notes))),
         (*first.files, *second.files),
+        first.indirect | second.indirect,
     )
 
 

@@ -84,6 +84,12 @@ class Availability:
             if exact or not candidate.yanked
         )
 
+    def newest(self, project: str, specifier: SpecifierSet, python: str) -> Version | None:
+        """The newest release that the specifier and that Python allow, also where it has no wheel."""
+        usable = (c for c in self.of(project) if not c.yanked and _allows(c.requires_python, python))
+        known = (version for version in (_version(each.version) for each in usable) if version is not None)
+        return max((version for version in known if specifier.contains(version, prereleases=False)), default=None)
+
     def versions(self, project: str) -> tuple[str, ...]:
         """All available versions, for any platform, oldest first."""
         return tuple(sorted({candidate.version for candidate in self.of(project)}, key=version_key))

@@ -144,6 +144,9 @@ def test_killed_agent_leaves_no_uv_process_and_no_files(
         "platform": "x86_64-manylinux_2_28",
         "sources": [links(str(wheels)).to_json()],
         "settings": {},
+        "logins": {},
+        "builds": [],
+        "interpreter": "",
         "timeout": 60,
     }
     agent = subprocess.Popen(

@@ -45,7 +45,15 @@ hint: Wheels are available for `torch` (v2.8.0) on the following platforms: `man
 
 Because deep==4.9.3 has no usable wheels and you require deep==4.9.3, END
 hint: Wheels are required for `deep` because building from source is disabled for all packages
-=> deep==4.9.3 3.11 => --find-links
+=> deep==4.9.3 3.11 => --build
+
+Because deep>=4.9,<=4.9.3 has no usable wheels and peft==1.3.8 depends on deep==4.9.*, END
+=> deep 3.11 => --build
+
+Failed to build `deep==1.0`
+  cause: The build backend returned an error
+ModuleNotFoundError: No module named 'torch'
+=> deep node1 ModuleNotFoundError => pip wheel
 
 Because the requested Python version (>=3.11) does not satisfy Python>=3.12 and deep==1.0 depends on Python>=3.12, END
 => deep==1.0 3.11 => version

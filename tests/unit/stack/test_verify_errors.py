@@ -194,6 +194,8 @@ CASES: list[tuple[str, str, dict[str, object], str, str]] = [
     ("allreduce", "find_provider(2954): fi_getinfo() failed", {}, "", "FI_PROVIDER_PATH"),
     ("allreduce", "Connection was likely closed. Did the remote server shutdown or crash?", {}, "", "firewall lo"),
     ("allreduce", "TimeoutError: timed out", {}, "", "firewall lo"),
+    ("import torchvision", "RuntimeError: operator torchvision::nms does not exist", {}, "torchvision CUDA", "whl/cpu"),
+    ("import deep", "KeyError: 'x'", {}, "deep KeyError", ""),
 ]
 
 
@@ -308,6 +310,13 @@ def test_module_that_nothing_requires_is_added_to_the_stack() -> None:
         assert fix.endswith(f"--stack ipex-1.12 --with {package}")
     _, fix = told("ipex", "ModuleNotFoundError: No module named 'torch'", env="ipex-1.12-12345678", record=old)
     assert "--with" not in fix
+
+
+def test_package_that_fails_or_lacks_another_is_named_with_the_line_to_type() -> None:
+    record = RECORD._replace(packages={"deep-speed": "0.19.8"})
+    assert missing(told("import Deep_Speed", "KeyError: 'x'", record=record)[1], "'Deep_Speed<0.19.8'") == []
+    _, fix = told("import Deep_Speed", "ModuleNotFoundError: No module named 'hydra'", record=record)
+    assert fix.endswith("ipexctl install --stack ipex-2.8 --with Deep_Speed --with hydra-core")
 
 
 def test_failed_stack_of_torch_alone_names_the_one_before() -> None:

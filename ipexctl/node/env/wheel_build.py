@@ -1,0 +1,98 @@
+"""Build wheels from the sources of a lock with uv, which runs the packages' own code on this machine.
+
+Only packages that the call names have a source in the lock, and what their builds need comes as wheels.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from http.client import HTTPException
+from pathlib import Path
+from typing import TYPE_CHECKING, Iterator, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from ipexctl.node.common.answer import AgentError
+from ipexctl.node.common.files import make_private_directory, sha256_of, write_atomically
+from ipexctl.node.common.http import HttpClient, explain, without_login
+from ipexctl.node.common.limits import DOWNLOAD_SILENCE
+from ipexctl.node.env.replies import LocalWheel
+from ipexctl.node.env.uv import run
+
+if TYPE_CHECKING:
+    from ipexctl.node.env.lock import CompileRequest
+
+NAME = re.compile(r'^name = "([^"]+)"', re.MULTILINE)
+SDIST = re.compile(r'^sdist = \{ url = "([^"]+)"[^\n]{0,400}?\bsha256 = "([0-9a-f]{64})"', re.MULTILINE)
+
+
+class Source(NamedTuple):
+    """The source of a package in a lock."""
+
+    package: str
+    url: str
+    sha256: str
+
+
+class BuildFailed(Exception):
+    """uv's output, with the package on its first line."""
+
+
+def sources(pylock: str) -> Iterator[Source]:
+    for entry in pylock.split("[[packages]]")[1:]:
+        name, sdist = NAME.search(entry), SDIST.search(entry)
+        if name and sdist:
+            yield Source(name.group(1), sdist.group(1), sdist.group(2))
+
+
+def interpreter_for(request: CompileRequest) -> str:
+    """The Python that builds: the one of the environments, here. Raises an AgentError if this machine has none."""
+    version = request["python"]
+    own = sys.executable if version == "{}.{}".format(*sys.version_info) else None
+    found = request["interpreter"] or own or shutil.which(f"python{version}")
+    if found is None:
+        builds = ", ".join(request["builds"])
+        raise AgentError(
+            f"there is no Python {version} on this machine to build {builds}",
+            "install that Python here, or let the first host reach an index: it builds then",
+        )
+    return found
+
+
+def build_wheels(
+    request: CompileRequest, pylock: str, uv: list[str], env: dict[str, str], directory: Path
+) -> dict[str, LocalWheel]:
+    """The built wheels, which are in the store of the home, by the URLs of their sources. Raises BuildFailed."""
+    client = HttpClient(request["settings"], request["logins"])
+    env = {**env, "SOURCE_DATE_EPOCH": "315532800"}  # the same source makes the same wheel
+    built = {}
+    for source in sources(pylock):
+        place = directory / "built" / source.package
+        place.mkdir(parents=True)
+        archive = download(client, source, place)
+        argv = [*uv, "build", "--wheel", "--no-build", "--no-create-gitignore", "--no-sources"]
+        argv += ["--python", interpreter_for(request), "--build-constraints", str(directory / "constraints.txt")]
+        child = run([*argv, "--out-dir", str(place), str(archive)], env, directory, timeout=request["timeout"])
+        wheel = next(place.glob("*.whl"), None)
+        if child.process.returncode or wheel is None:
+            raise BuildFailed(f"Failed to build `{source.package}`\n{child.text}")
+        digest = sha256_of(wheel)
+        stored = Path(request["home"], "wheels", digest, wheel.name)
+        make_private_directory(stored.parent)
+        write_atomically(stored, wheel.read_bytes())
+        built[source.url] = LocalWheel(str(stored), digest, stored.stat().st_size)
+    return built
+
+
+def download(client: HttpClient, source: Source, directory: Path) -> Path:
+    """Raises an AgentError, also for a file with another hash than the lock's."""
+    path = directory / unquote(urlsplit(source.url).path.rpartition("/")[2])
+    try:
+        with client.open(source.url, timeout=DOWNLOAD_SILENCE) as response, path.open("wb") as file:
+            shutil.copyfileobj(response, file, 1 << 20)
+    except (OSError, HTTPException, ValueError) as error:
+        raise AgentError(f"{without_login(source.url)}: {explain(error, DOWNLOAD_SILENCE)}") from None
+    if sha256_of(path) != source.sha256:
+        raise AgentError(f"{path.name} has not the sha256 of the index", "run ipexctl install again")
+    return path
