@@ -14,6 +14,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.rank_distribution import RankDistribution, distribute_ranks
 from ipexctl.refusal import Refusal
+from ipexctl.run.start.request import StartFailure
 from ipexctl.spec import RunSpec
 from message_data import missing
 
@@ -112,7 +113,7 @@ def test_more_ranks_than_cores_are_refused_unless_they_may_share(
         assert plan(*machines, oversubscribe=False, **options).world_size == 32
         return
     found = refusal(*machines, oversubscribe=False, **options)
-    assert (found.hosts, found.exit_code) == (hosts, 2)
+    assert (found.hosts, StartFailure.of_refusal(found).exit_code) == (hosts, 2)
     assert missing(f"{found.reason} {found.fix}", f"{words} --oversubscribe") == []
     assert any("more ranks than cores" in note for note in plan(*machines, **options).notes)
 
