@@ -108,12 +108,16 @@ def read_known(rows: Any, top: str) -> KnownFiles:
 def read_host_copies(document: Any, top: str, *, is_other: bool = False) -> HostCopies:
     others = [] if is_other else _limited(document["others"], list, _MAX_TREES)
     named_parts = _limited(document["named_parts"], dict)
+    copies, known = read_copies(document["copies"], top), read_known(document["known"], top)
+    written = frozenset(check_name(name, top) for name in _limited(document["written"], list))
+    if not copies.keys() <= known.keys() | written:
+        raise ValueError("a file that is neither known nor written")
     return HostCopies(
-        read_copies(document["copies"], top),
+        copies,
         _read_reasons(document["half"], top),
         _read_reasons(document["left"], top),
-        read_known(document["known"], top),
-        frozenset(check_name(name, top) for name in _limited(document["written"], list)),
+        known,
+        written,
         decode_natural(document["number"], "an exchange"),
         {
             check_name(name, top): frozenset(check_name(part, part) for part in _limited(parts, list))

@@ -235,7 +235,7 @@ def _describe_removals(path: str, reports: Mapping[str, HostCopies], plan: Excha
     for host, names in plan.removals.items():
         for name in names:
             unit = next((above for above in _directories_of(name) if above in units), name)
-            why = units.get(unit) or reports[host].half.get(name, "not in the newest whole copy")
+            why = units.get(unit) or reports[host].half.get(name, "replaced by the newest whole copy")
             of_hosts = counts.setdefault((unit, why), {})
             of_hosts[host] = of_hosts.get(host, 0) + 1
     alike: dict[tuple[str, str], dict[str, int]] = {}

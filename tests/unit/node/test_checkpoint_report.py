@@ -46,6 +46,7 @@ def test_files_that_are_being_written_are_known_by_their_names(names: str, expec
         {"left": []},
         {"written": ["../x"]},
         {"number": "1"},
+        {"written": [], "known": {}},
         {"named_parts": []},
         {"named_parts": {"ck/x": "y"}},
         {"named_parts": {"../x": ["y"]}},
@@ -67,7 +68,7 @@ def test_reports_with_outside_paths_or_invalid_values_are_refused(changed: dict[
         frozenset({"ck/x"}),
         3,
         {"ck/x": frozenset({"y"})},
-        others=(HostCopies(copies, place="project.gen2"),),
+        others=(HostCopies(copies, written=frozenset(copies), place="project.gen2"),),
     )
     document = json.loads(json.dumps(report.to_json()))
     assert read_host_copies(document, "ck") == report

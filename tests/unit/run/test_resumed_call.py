@@ -164,11 +164,9 @@ def test_words_of_a_call_are_read_as_they_were_typed_also_from_a_run_that_was_re
         (("--hostfile=hosts", "--limit", "gpu", "-m"), "ipexctl run -H hosts -l 'gpu,!n1' -m train.py 'a b'"),
     ],
 )
-def test_a_lost_checkpoint_is_refused_with_the_line_that_begins_with_the_first_step(
-    options: tuple[str, ...], anew: str
-) -> None:
+def test_a_lost_checkpoint_is_refused_with_the_line_that_starts_over(options: tuple[str, ...], anew: str) -> None:
     failure = lost_checkpoint("ck", "train-1", ["n2", "n3"], ["n1"], TypedCall(options, ("train.py", "a b")))
     assert (failure.exit_code, failure.hosts) == (2, ("n1",))
     assert missing(failure.reason, "train-1 ck n[2-3]") == []
     fix = CALL.options.without(["n1"]).apply(failure.fix)
-    assert fix == f"when n1 answers again: ipexctl run --resume train-1; to begin with the first step: {anew}"
+    assert fix == f"when n1 answers again: ipexctl run --resume train-1; to start over: {anew}"
