@@ -119,7 +119,7 @@ class Resolver:
         key = (host.ssh_config, host.user, host.port, host.identity, host.known_hosts, host.proxy, matched)
         with self._lock:
             group = self._groups.setdefault(key, _HostGroup())
-        return group.endpoint_for(host, query)
+        return group.endpoint_for(host, query)._replace(name=host.name)
 
     def _host_patterns(self, config: Path | None) -> tuple[str, ...] | None:
         with self._lock:

@@ -226,6 +226,7 @@ def test_ssh_g_runs_once_for_hosts_with_the_same_matching_lines(config: Path, fa
     hosts = [Host(n, n, ssh_config=config) for n in ("n1", "n2", "n3", "special")]
     found = [resolver.resolve(host) for host in hosts]
     assert [e.hostname for e in found] == ["n1", "n2", "n3", "10.9.9.9"]
+    assert [e.name for e in found] == [host.name for host in hosts]
     assert [e.port for e in found] == [2200] * 4
     assert found[3].user == "root"
     assert len(calls.read_text().splitlines()) == 2

@@ -18,7 +18,7 @@ from ipexctl.facts.software import Python, Software
 from ipexctl.facts.system import Account, Security, System
 from ipexctl.files.manifest import Manifest
 from ipexctl.hosts.host import Host
-from ipexctl.launch.request import RankEnv
+from ipexctl.launch.request import MpiImport, RankEnv
 from ipexctl.limits import LOGINS_REMEMBERED
 from ipexctl.node.common.job import ConnectivityRecord
 from ipexctl.node.files.manifest import EntryKind, ManifestEntry
@@ -31,6 +31,7 @@ from ipexctl.run.start.preflight import connectivity as ways
 from ipexctl.run.start.preflight import paths as places
 from ipexctl.run.start.preflight.before_install import needs_logins
 from ipexctl.run.start.preflight.checkpoint import check_synced_path, check_unsynced_path
+from ipexctl.run.start.preflight.imports import ScriptFile
 from ipexctl.run.start.project import ProjectLocation
 from ipexctl.run.start.request import StartError, StartFailure, check_ranks, check_request
 from ipexctl.spec import Export, RunSpec
@@ -168,7 +169,11 @@ def test_logins_are_needed_before_an_install_only_for_ranks_of_an_mpirun(
     spec = RunSpec("script", ("train.py",), **options)
     chosen = resolve_by_table(StackRequest(spec.torch, spec.stack), {}, known_rows({}))
     assert not isinstance(chosen, Reason)
-    assert needs_logins(spec, chosen) == is_needed
+    script = ScriptFile("train.py")
+    project = ProjectLocation(Path("/p"), ".", spec.argv, script)
+    assert needs_logins(spec, chosen, project) == is_needed
+    by_mpi = replace(project, script=replace(script, mpi_import=MpiImport("mpi4py", "line 1", is_certain=True)))
+    assert needs_logins(spec, chosen, by_mpi) == (spec.launcher == "auto" or is_needed)
 
 
 @pytest.mark.parametrize(("pythons", "taken"), [("/a /b", "/b"), ("/a", "")])

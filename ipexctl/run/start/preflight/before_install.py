@@ -63,7 +63,7 @@ def check_before_install(
         if context.env.python:
             request = wanted.with_torch().env.stack
             chosen = choose_stack(request, context.facts, wanted.rows, env=spec.env)
-            logs_in = needs_logins(spec, chosen) and not context.starter.no_logins
+            logs_in = needs_logins(spec, chosen, project) and not context.starter.no_logins
             check_connectivity(nodes, context, pool, logs_in=logs_in)
         if project.script is None or not spec.sync or wanted.env.extras:
             return ""  # the modules of --with and -r are not known before the install
@@ -74,15 +74,17 @@ def check_before_install(
         return error.failure
 
 
-def needs_logins(spec: RunSpec, chosen: StackPlan | Undecided | Refusal) -> bool:
+def needs_logins(spec: RunSpec, chosen: StackPlan | Undecided | Refusal, project: ProjectLocation) -> bool:
     """Whether the ranks of the environment that is to be installed need an mpirun. Pure.
 
     Where the indexes decide whether it has oneCCL bindings, they most likely lack them, and the ranks meet over gloo.
     """
     if spec.launcher != "auto":
         return spec.launcher == "mpirun"
-    if spec.mpi != "auto" or spec.backend != "auto":
-        return spec.mpi != "auto" or spec.backend not in ("gloo", "none")
+    if spec.mpi != "auto" or project.needs_mpirun:
+        return True
+    if spec.backend != "auto":
+        return spec.backend not in ("gloo", "none")
     return isinstance(chosen, StackPlan) and chosen.backend == "ccl"
 
 
