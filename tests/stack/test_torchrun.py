@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from real_helpers import real_lab
 
-from ipexctl.extras.lab.labs import Lab, ssh_argv
+from ipexctl.extras.lab.labs import Lab
 from lab_helpers import on_host
-from lab_run_helpers import REPORT_SCRIPT, Cluster, by_rank, new_cluster, rank_reports
+from lab_run_helpers import Cluster, by_rank, new_cluster, rank_reports
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
 
-PORT = "29571"
 OTHER_VALUES = {
     "MASTER_PORT": "a free one, chosen at each start",
     "OMP_NUM_THREADS": "the cores of the rank, not 1",
     "TORCHELASTIC_RUN_ID": "the id of the run",
 }
 NOT_SET = {
-    "TORCHELASTIC_ERROR_FILE": "an agent reads it; `why` reads the rank's own traceback",
-    "TORCHELASTIC_SIGNALS_TO_HANDLE": "of the agent",
-    "TORCHELASTIC_USE_AGENT_STORE": "no agent has a store at MASTER_PORT: rank 0 has it, and with True nobody had",
+    "TORCHELASTIC_ERROR_FILE": "torchrun reads it; `why` reads the rank's traceback",
+    "TORCHELASTIC_SIGNALS_TO_HANDLE": "of torchrun itself",
+    "TORCHELASTIC_USE_AGENT_STORE": "torchrun has a store at MASTER_PORT; here rank 0 makes it, and not with True",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "of GPUs",
 }
+REPORT = """\
+import json, os
+
+os.write(1, (json.dumps({"env": dict(os.environ)}) + "\\n").encode())
+"""
+"""Two ranks of torchrun share a pipe: a line is written at once."""
 LIGHTNING = """\
 import sys
 from pytorch_lightning import Trainer
@@ -50,39 +53,36 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         made = new_cluster(lab, tmp_path_factory.mktemp("elastic"))
         words = ("--stack", "torch", "--torch", "2.13", "--with", "pytorch-lightning")
         made.good("install", "-H", lab.hostfile, *words, timeout=600)
-        made.write("who.py", REPORT_SCRIPT)
+        made.write("who.py", REPORT)
         made.write("light.py", LIGHTNING)
-        on_host(lab.hosts[0], f"cat > who.py <<'EOF'\n{REPORT_SCRIPT}EOF")
+        on_host(lab.hosts[0], f"cat > who.py <<'EOF'\n{REPORT}EOF")
         yield made
 
 
-def set_by_torchrun(lab: Lab, hosts: int, ranks: int, tmp_path: Path) -> dict[int, dict[str, str]]:
+def set_by_torchrun(lab: Lab, hosts: int, ranks: int) -> dict[int, dict[str, str]]:
     """Rank → what torchrun has added to the environment of a login, or changed in it."""
-    python = ".ipexctl/envs/default/bin/python"
-    before = json.loads(on_host(lab.hosts[0], f"{python} who.py"))["env"]
 
-    def start(number: int) -> str:
+    def start(number: int) -> list[dict[str, str]]:
         size = f"--nnodes {hosts} --nproc-per-node {ranks} --node-rank {number}"
-        way = f"--master-addr {lab.hosts[0].address if hosts > 1 else '127.0.0.1'} --master-port {PORT}"
-        line = f"timeout 100 {python} -m torch.distributed.run {size} {way} who.py"
-        argv = [*ssh_argv(lab.hosts[number]), line]
-        return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True).stdout
+        way = f"--master-addr {lab.hosts[0].address if hosts > 1 else '127.0.0.1'} --master-port 29571"
+        line = f"$P who.py; $P -m torch.distributed.run {size} {way} who.py; true"
+        said = on_host(lab.hosts[number], f"P='timeout 100 .ipexctl/envs/default/bin/python'; {line}", timeout=120)
+        before, *envs = (json.loads(line)["env"] for line in said.splitlines())
+        return [{name: value for name, value in env.items() if before.get(name) != value} for env in envs]
 
     with ThreadPoolExecutor() as pool:
-        said = [json.loads(line)["env"] for text in pool.map(start, range(hosts)) for line in text.splitlines()]
-    return {int(env["RANK"]): {name: value for name, value in env.items() if before.get(name) != value} for env in said}
+        return {int(env["RANK"]): env for envs in pool.map(start, range(hosts)) for env in envs}
 
 
 @SHAPES
-def test_ranks_have_the_variables_of_torchrun(cluster: Cluster, hosts: int, ranks: int, tmp_path: Path) -> None:
-    theirs = set_by_torchrun(cluster.lab, hosts, ranks, tmp_path)
+def test_ranks_have_the_variables_of_torchrun(cluster: Cluster, hosts: int, ranks: int) -> None:
+    theirs = set_by_torchrun(cluster.lab, hosts, ranks)
     ours = rank_reports(cluster.run("-n", hosts * ranks, "--ppn", ranks, "who.py"))
     assert sorted(theirs) == sorted(ours) == [0, 1]
     for rank, expected in theirs.items():
         env = ours[rank]["env"]
-        assert not NOT_SET.keys() & env.keys()
-        assert [name for name in expected if name not in env] == [name for name in expected if name in NOT_SET]
-        compared = expected.keys() & env.keys() - OTHER_VALUES.keys()
+        assert sorted(expected.keys() - env.keys()) == sorted(NOT_SET)
+        compared = (expected.keys() & env.keys()) - OTHER_VALUES.keys()
         assert {name: env[name] for name in compared} == {name: expected[name] for name in compared}
         assert {"GROUP_RANK", "ROLE_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"} <= compared
 
