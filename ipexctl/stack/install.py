@@ -126,7 +126,8 @@ def _check_homes(context: InstallContext) -> Refusal | None:
 
 
 def _find_known(context: InstallContext) -> Existing | None:
-    """The environment made for this request. A request without a stack is one for more packages of the present one."""
+    """The environment made for this request. A request without a stack, or with that of the present environment, is one
+    for more packages of it: a second project on the same hosts keeps those of the first."""
     request = context.request
     if request.upgrade:
         context.request = request.with_torch()
@@ -136,9 +137,10 @@ def _find_known(context: InstallContext) -> Existing | None:
     if request.torch is not None and not (context.extended and _has_torch(context.extended, request.torch)):
         context.extended = None
         context.request = request = request.with_torch()
-    if context.extended is not None and request.env.stack == StackRequest():
-        added = EnvRequest.from_json(context.extended.requests[-1]).with_packages(request.env)
-        context.request = replace(request, env=added)
+    if context.extended is not None:
+        present, stack = EnvRequest.from_json(context.extended.requests[-1]), request.env.stack
+        if stack == StackRequest() or (stack == present.stack and not request.downgrade):
+            context.request = replace(request, env=present.with_packages(request.env))
     made_for = context.request.to_json()
 
     def answers(_: Env, record: EnvRecord) -> bool:
