@@ -64,8 +64,7 @@ def write_wheel(
 
 
 _BACKEND = """
-import pathlib, sys
-sys.path += {paths!r}
+import pathlib
 import tiny_wheels
 
 def prepare_metadata_for_build_wheel(directory, config_settings=None):
@@ -82,9 +81,9 @@ def build_wheel(directory, config_settings=None, metadata_directory=None):
 
 def write_sdist(directory: Path, name: str, version: str, *, before: str = "pass") -> Path:
     """A source archive with a backend of its own, which needs no other package; `before` runs in its build."""
-    backend = _BACKEND.format(paths=[str(Path(__file__).parent)], name=name, version=version, before=before)
     files = {
-        "backend.py": backend,
+        "tiny_wheels.py": Path(__file__).read_text(),
+        "backend.py": _BACKEND.format(name=name, version=version, before=before),
         "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',
         "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
     }

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from packaging.utils import InvalidName, canonicalize_name
+
 from ipexctl.errors import UserError
 from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.files.store_client import StoreLocation
@@ -128,8 +130,6 @@ def install_request(
 
 def _package_to_build(name: str) -> str:
     """Its normalised name. Raises a UserError."""
-    from packaging.utils import InvalidName, canonicalize_name
-
     try:
         return canonicalize_name(name, validate=True)
     except InvalidName:

@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from ipexctl.node.common.answer import AgentError
 from ipexctl.node.common.files import make_private_directory, sha256_of, write_atomically
+from ipexctl.node.common.home import home_of
 from ipexctl.node.common.http import HttpClient, explain, without_login
 from ipexctl.node.common.limits import DOWNLOAD_SILENCE
 from ipexctl.node.env.replies import LocalWheel
@@ -27,7 +28,7 @@ NAME = re.compile(r'^name = "([^"]+)"', re.MULTILINE)
 SDIST = re.compile(r'^sdist = \{ url = "([^"]+)"[^\n]{0,400}?\bsha256 = "([0-9a-f]{64})"', re.MULTILINE)
 
 
-class Source(NamedTuple):
+class SourceArchive(NamedTuple):
     """The source of a package in a lock."""
 
     package: str
@@ -36,14 +37,14 @@ class Source(NamedTuple):
 
 
 class BuildFailed(Exception):
-    """uv's output, with the package on its first line."""
+    """uv's output."""
 
 
-def sources(pylock: str) -> Iterator[Source]:
+def sources(pylock: str) -> Iterator[SourceArchive]:
     for entry in pylock.split("[[packages]]")[1:]:
         name, sdist = NAME.search(entry), SDIST.search(entry)
         if name and sdist:
-            yield Source(name.group(1), sdist.group(1), sdist.group(2))
+            yield SourceArchive(name.group(1), sdist.group(1), sdist.group(2))
 
 
 def interpreter_for(request: CompileRequest) -> str:
@@ -76,16 +77,16 @@ def build_wheels(
         child = run([*argv, "--out-dir", str(place), str(archive)], env, directory, timeout=request["timeout"])
         wheel = next(place.glob("*.whl"), None)
         if child.process.returncode or wheel is None:
-            raise BuildFailed(f"Failed to build `{source.package}`\n{child.text}")
+            raise BuildFailed(child.text)
         digest = sha256_of(wheel)
-        stored = Path(request["home"], "wheels", digest, wheel.name)
+        stored = Path(home_of(request), "wheels", digest, wheel.name)
         make_private_directory(stored.parent)
         write_atomically(stored, wheel.read_bytes())
         built[source.url] = LocalWheel(str(stored), digest, stored.stat().st_size)
     return built
 
 
-def download(client: HttpClient, source: Source, directory: Path) -> Path:
+def download(client: HttpClient, source: SourceArchive, directory: Path) -> Path:
     """Raises an AgentError, also for a file with another hash than the lock's."""
     path = directory / unquote(urlsplit(source.url).path.rpartition("/")[2])
     try:

@@ -1,4 +1,8 @@
-"""Explains a failed verification by the table of known error texts: what is wrong, and what to type next. Pure."""
+"""Explains a failed verification by the table of known error texts: what is wrong, and what to type next. Pure.
+
+The first failed step counts. A text that the table lacks is quoted with its last line, and the fix is another stack, or
+another version of the package that cannot be imported.
+"""
 
 from __future__ import annotations
 

@@ -57,8 +57,8 @@ _FETCH: Final = re.compile(r"(?:Failed to fetch|Failed to download|for url)[:\s`
 _NO_WHEEL: Final = re.compile(
     r"(?<![\w.-])([\w.-]+[=<>!~]=?[\w.+*]+(?:,[<>!]=?[\w.+*]+)?) has no (?:wheels with a matching|usable wheels)"
 )
-_BUILD_FAILED: Final = re.compile(r"Failed to build (?:source distribution )?`([\w.-]+)[=@`]")
-_ERROR_LINE: Final = re.compile(r"[\w.]{1,100}(?:Error|Exception|Exit)\b:?|error: |fatal error: ")
+_BUILD_FAILED: Final = re.compile(r"Failed to build (?:source distribution )?`(?:built/)?([\w.-]+)[=@`/]")
+_EXCEPTION: Final = re.compile(r"[\w.]{1,100}(?:Error|Exception|Exit)\b")
 _OTHER_PYTHON: Final = re.compile(r"does not satisfy Python\S* and (\S+) depends on Python")
 _ABSENT: Final = re.compile(
     r"(?:Because|and) (\S+) was not found in the|there (?:is no version|are no versions) of (\S+?)(?=[,.]? )"
@@ -320,9 +320,10 @@ def explain_refusal(
             )
         return HostError(f"fetching from {source} on {machine} failed{quote}", fix)
     if found := _BUILD_FAILED.search(text):
-        errors = [line.strip() for line in messages.splitlines() if _ERROR_LINE.match(line.strip())]
+        lines = [line.strip()[:_MAX_WIDTH] for line in messages.splitlines()]
+        errors = [line for line in lines if "fatal error" in line] or [line for line in lines if _EXCEPTION.match(line)]
         return HostError(
-            f"{found[1]} cannot be built from its source on {machine}: {errors[-1][:_MAX_WIDTH] if errors else quote}",
+            f"{found[1]} cannot be built from its source on {machine}: {errors[-1] if errors else quote}",
             f"install what its build needs on {machine}, such as a compiler and Python's headers; or build it yourself "
             f"(`pip wheel --no-deps {found[1]}`) and add --find-links DIR",
         )

@@ -39,16 +39,16 @@ def refuse_outdated(
 ) -> None:
     """Raises a HostError. `make` tries a lock with one more constraint."""
     held = (*plan.requirements, *plan.constraints, *typed.env.constraints)
-    asked = open_projects(typed.env.extras, held, {**lock.packages, **dict.fromkeys(typed.builds)})
+    projects = open_projects(typed.env.extras, held, {**lock.packages, **dict.fromkeys(typed.builds)})
     sources = [source for source in index_answer.sources if source.kind == "index" and not source.is_of_stacks]
-    if not (asked and sources):
+    if not (projects and sources):
         return
     settings, cancel = index_answer.settings, maker.cancel
     try:
-        answer = query_indexes(maker.session, maker.python, sources, asked, settings, cancel=cancel, sdists=True)
+        answer = query_indexes(maker.session, maker.python, sources, projects, settings, cancel=cancel, sdists=True)
     except HostError:
         return  # the lock stands without it
-    for project, allowed in asked.items():
+    for project, allowed in projects.items():
         newest, locked = answer.availability.newest(project, allowed, plan.python), lock.packages[project]
         if newest is None or newest <= Version(locked):
             continue

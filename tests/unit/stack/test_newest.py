@@ -1,4 +1,4 @@
-"""Which versions count as chosen by the user, the newest release among archives, and the line to type."""
+"""The versions that a user leaves open, the newest release among archives, and the install to type."""
 
 from __future__ import annotations
 
