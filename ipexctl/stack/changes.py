@@ -9,7 +9,7 @@ only those count that an earlier call has asked for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -79,6 +79,18 @@ def refuse_downgrade(
     listed = ", ".join(map(str, lower[:_SHOWN])) + (f" and {len(lower) - _SHOWN} more" if len(lower) > _SHOWN else "")
     fix = f"to keep it and have a second one: --env {name}-2; to change this one, add --downgrade"
     return Refusal(f"packages of the environment {name} would be lower or lost: {listed}", fix, exit_code=2)
+
+
+def with_packages(present: EnvRequest, added: EnvRequest) -> EnvRequest:
+    """The packages of both. Where both name one, the added line counts: an edited pin is no conflict with itself."""
+    named = _names((*added.extras, *added.constraints))
+    extras = [line for line in present.extras if not _names([line]) & named]
+    constraints = [line for line in present.constraints if not _names([line]) & named]
+    return replace(
+        present,
+        extras=tuple(dict.fromkeys((*extras, *added.extras))),
+        constraints=tuple(dict.fromkeys((*constraints, *added.constraints))),
+    )
 
 
 def _names(lines: Iterable[str], operators: frozenset[str] = frozenset()) -> frozenset[str]:

@@ -29,7 +29,7 @@ from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.progress import Notice, Watch, ignore_event
 from ipexctl.remote.reply import MalformedReply
 from ipexctl.remote.session import Session, capture
-from ipexctl.stack.changes import changes_of, refuse_downgrade
+from ipexctl.stack.changes import changes_of, refuse_downgrade, with_packages
 from ipexctl.stack.choice import installed_plan, installed_record
 from ipexctl.stack.env.build import (
     EnvInstaller,
@@ -140,7 +140,7 @@ def _find_known(context: InstallContext) -> Existing | None:
     if context.extended is not None:
         present, stack = EnvRequest.from_json(context.extended.requests[-1]), request.env.stack
         if stack == StackRequest() or (stack == present.stack and not request.downgrade):
-            context.request = replace(request, env=present.with_packages(request.env))
+            context.request = replace(request, env=with_packages(present, request.env))
     made_for = context.request.to_json()
 
     def answers(_: Env, record: EnvRecord) -> bool:

@@ -65,11 +65,6 @@ class EnvRequest:
     constraints: tuple[str, ...] = ()
     """Constraints of requirements files."""
 
-    def with_packages(self, other: EnvRequest) -> EnvRequest:
-        """This request with the packages of another one added."""
-        extras = tuple(dict.fromkeys((*self.extras, *other.extras)))
-        return replace(self, extras=extras, constraints=tuple(dict.fromkeys((*self.constraints, *other.constraints))))
-
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self.stack), "extras": list(self.extras), "constraints": list(self.constraints)}
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ipexctl.node.env.replies import EnvRecord
-from ipexctl.stack.changes import PackageChange, changes_of, refuse_downgrade
+from ipexctl.stack.changes import PackageChange, changes_of, refuse_downgrade, with_packages
 from ipexctl.stack.resolve.model import EnvRequest, StackRequest
 
 BEFORE = {"torch": "2.13.0", "transformers": "5.24.0", "peft": "0.14.0", "numpy": "2.3.0"}
@@ -42,6 +42,21 @@ def test_lower_and_lost_packages_are_refused_unless_the_call_names_them(
 ) -> None:
     packages = {name: version for name, version in {**BEFORE, **after}.items() if version is not None}
     assert refused(packages, EnvRequest(stack, extras), row) == names
+
+
+@pytest.mark.parametrize(
+    ("added", "both"),
+    [
+        (("trl",), ("peft==0.14", "Transformers>=5", "./own.whl", "trl")),
+        (("PEFT==0.13",), ("Transformers>=5", "./own.whl", "PEFT==0.13")),
+        (("transformers", "transformers<6"), ("peft==0.14", "./own.whl", "transformers", "transformers<6")),
+    ],
+)
+def test_a_later_line_for_a_package_replaces_the_earlier_one(added: tuple[str, ...], both: tuple[str, ...]) -> None:
+    present = EnvRequest(StackRequest(stack="torch"), ("peft==0.14", "Transformers>=5", "./own.whl"), ("peft<1", "a<2"))
+    merged = with_packages(present, EnvRequest(StackRequest(), added))
+    assert (merged.stack, merged.extras) == (present.stack, both)
+    assert ("peft<1" in merged.constraints, "a<2" in merged.constraints) == (added[0] != "PEFT==0.13", True)
 
 
 def test_changes_are_named_and_versions_that_cannot_be_compared_are_no_downgrade() -> None:
