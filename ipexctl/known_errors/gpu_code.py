@@ -71,9 +71,12 @@ def suggestion_for(text: str) -> str:
 
 def suggestions(lines: Sequence[GpuLine]) -> str:
     """`line 12, model.cuda(): leave out .cuda()`, of the first lines."""
-    return "; ".join(
-        f"line {line.line}, {printable(line.text[:_WIDTH])}: {suggestion_for(line.text)}" for line in lines[:_SHOWN]
-    )
+    shown = []
+    for line in lines[:_SHOWN]:
+        text = line.text if len(line.text) <= _WIDTH else f"{line.text[:_WIDTH]}…"
+        shown.append(f"line {line.line}, {printable(text)}: {suggestion_for(line.text)}")
+    more = len(lines) - _SHOWN
+    return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
 
 
 def find_gpu_lines(tree: ast.Module, text: str) -> tuple[GpuLine, ...]:

@@ -305,7 +305,8 @@ class InstallContext:
 
     def _next_step(self, stack: StackSummary | None) -> str:
         """trust is a step only where an mpirun starts the ranks."""
-        run = "ipexctl run train.py"
+        name = self.request.name
+        run = "ipexctl run train.py" if name == DEFAULT_ENV else f"ipexctl run --env {name} train.py"
         if stack is None or stack.backend == "gloo" or len(self.hosts) < 2:
             return run
         if self.pool.connector.options.starter.no_logins:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ipexctl.known_errors.gpu_code import find_gpu_lines, suggestion_for
+from ipexctl.known_errors.gpu_code import GpuLine, find_gpu_lines, suggestion_for, suggestions
 from ipexctl.run.start.preflight.imports import read_script
 from ipexctl.run.start.request import StartError
 from ipexctl.run.start.start_notes import check_gpu_code
@@ -49,6 +49,11 @@ with torch.autocast("cuda"):
     x.to(torch.float16)
 dist.barrier(device_ids=[0])
 """
+
+
+def test_what_is_left_out_of_a_suggestion_is_said() -> None:
+    text = suggestions([GpuLine(number, f"{'x' * 90}.cuda()", True) for number in range(7)])
+    assert (text.count("x…:"), text.endswith("; and 2 more")) == (5, True)
 
 
 @pytest.mark.parametrize(
