@@ -251,7 +251,7 @@ class KnownError:
     def texts(self, found: PatternMatch) -> tuple[str, str]:
         fields = found.fields()
         in_command = _Fields({name: quoted_in_fix(str(value)) for name, value in fields.items()})
-        in_command["install"] = found.context.install(*self.package.split())
+        in_command |= {"install": found.context.install(*self.package.split()), "repair": found.context.repair}
         return self.cause.format_map(fields), self.fix.format_map(in_command)
 
 

@@ -74,4 +74,4 @@ def test_without_a_home_it_is_told_to_name_one(base: Path, words: tuple[str, ...
     code, said = call(base, *words, home=False)
     assert code == 2, said
     assert f"this account (uid {ME}) has no home directory" in said
-    assert "export HOME=DIR" in said
+    assert "set HOME" in said

@@ -47,7 +47,8 @@ def texts_of_table() -> Iterator[str]:
     table = yaml.safe_load((ROOT / "ipexctl/known_errors/table.yaml").read_text())
     for row in (row for rows in table.values() for row in rows):
         for name in {"fix", "at_install"} & row.keys():
-            yield re.sub(r"\{\w+\}", VALUE, row[name])
+            added = f"ipexctl install --with {row.get('package', VALUE)}"
+            yield re.sub(r"\{\w+\}", VALUE, row[name].replace("{install}", added))
 
 
 def texts_of_module(file: Path) -> Iterator[str]:
