@@ -170,7 +170,7 @@ def test_all_reduce_counts_for_an_environment_of_the_same_files(machine: Machine
     verify = host["verify"]
     assert verify["allreduce_of"] == (before if change == "nothing" else None)
     assert verify["allreduce_ms"]
-    assert [phase["name"] for phase in verify["phases"]] == ["torch", "allreduce"]
+    assert [phase["name"] for phase in verify["phases"]] == ["torch", f"import {package}", "allreduce"]
     assert before not in (verify["launcher"] or "")
 
 
