@@ -376,10 +376,6 @@ class RunSpec(RankOptions, StartOptions, RunOptions):
     """Whether this call follows the run."""
     repeats_notes: bool = False
     """Whether the notes on what is left out of the project are shown again."""
-    own_tree: str = ""
-    """Added to the name of the project's tree on the hosts; empty for the one that runs share."""
-    trial: bool = False
-    """Whether the rank wrappers measure its steps for `autotune`."""
     hosts_from: str = ""
     """The source of the hosts, for the message that names the project."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,7 +29,7 @@ REASONS = {
     "runs these tests": "a test can't",
     "submits to Slurm": "tests/lab/test_export_slurm.py does, on a Slurm of its own",
     "downloads gigabytes": "IPEX, whose torch is the one with CUDA",
-    "trains for minutes": "transformers and a model of theirs; searches are made by tests/lab/test_autotune.py",
+    "trains for minutes": "transformers and a model of theirs",
     "removes what other pages need": "tests/lab/test_uninstall.py does, on hosts of its own",
 }
 """The only reasons for blocks that are not executed."""
@@ -106,6 +107,8 @@ SHORT_EXAMPLES = (
 STEP = "optimizer.step()"
 """A pause follows it where a rank is killed: a fast machine trains an epoch before the signal comes."""
 ALL_BEGUN = "until test $(ipexctl logs last 2>&1 | grep -c epoch) = 4; do sleep 0.5; done"
+OUR_PYTHON = f"export PATH={Path(sys.executable).parent}:$PATH"
+"""The `python` that has ipexctl; that of the environment has torch."""
 LOGIN = "login.example.org"
 ON_LOGIN = f"ssh {LOGIN}"
 LACKS = "ipexctl exec --shell 'cd .ipexctl/envs/default/lib/python3.*/site-packages && {} tqdm.py' -l '!node3'"
@@ -116,7 +119,6 @@ SCENES = (
     Scene("CONTRIBUTING.md", PACKAGE),
     Scene("docs/accelerate.md", CLUSTER, before={0: PREPARED}),
     Scene("docs/allreduce.md", CLUSTER, frozenset({0}), before={0: (TRAIN,)}),
-    Scene("docs/autotune.md", CLUSTER, before={0: (TRAIN,)}),
     Scene("docs/config.md", CLUSTER, hosts=4, take={"ipexctl.toml": ("toml", 0)}, before={1: ("rm ipexctl.toml",)}),
     Scene("docs/doctor.md", CLUSTER, hosts=4),
     Scene(
@@ -183,7 +185,8 @@ SCENES = (
         before={0: ("rm -r examples", uses("with_ipex.txt", as_name="train.py")), 2: (TRAIN,)},
     ),
     Scene("docs/oneccl.md", REAL_CCL, before={0: ("mkdir ~/wheels && cp $BINDINGS/*.whl ~/wheels/", SHORT)}),
-    Scene("docs/python.md", CLUSTER, take={"sweep.py": ("python", 0)}, before={0: (TRAIN,)}),
+    Scene("docs/python.md", CLUSTER, frozenset({0}), take={"sweep.py": ("python", 0)}, before={0: (TRAIN,)}),
+    Scene("docs/python.md", REAL_HERE, frozenset({1}), before={1: (OUR_PYTHON,)}),
     Scene(
         "docs/report.md",
         CLUSTER,

@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 import ipexctl
-from ipexctl.errors import Interrupted, OutputError
+from ipexctl.errors import Interrupted, OutputError, UserError
 from ipexctl.extensions import commands_of_extras
 
 if TYPE_CHECKING:
@@ -134,6 +134,8 @@ class _Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and not args[0].startswith("-") and not is_command(args[0]):
+            if args[0] == "autotune":
+                raise UserError("autotune went in 0.5: examples/tune.py compares settings", fix=_TUNE)
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], commands(), n=1)
@@ -148,6 +150,7 @@ class _Commands(TyperGroup):
                 formatter.write_dl([(name.ljust(width), text) for name, text in of_group.items()])
 
 
+_TUNE: Final = "python examples/tune.py -H hostfile omp=1 omp=2 -- train.py"
 _REMOVED_OPTIONS: Final = {"--rejoin": "--rejoin went in 0.5: a lost host that answers again joins at the next restart"}
 
 app = typer.Typer(

@@ -60,7 +60,7 @@ SHARED_GROUPS: Final[list[frozenset[str]]] = []
 _META: Final = "ipexctl.defaults"
 _FILES: Final = "ipexctl.config_files"
 CLUSTER: Final = "cluster"
-TABLES: Final = {"autotune": "run", "submit": "run"}
+TABLES: Final = {"submit": "run"}
 """Commands that have their defaults from the table of another one."""
 CLUSTER_VARIABLE: Final = "IPEXCTL_CLUSTER"
 _VARIABLES: Final = (
@@ -99,7 +99,6 @@ _NO_DEFAULTS: Final = {
 _SOURCES: Final = "decides where packages come from"
 _SENDS: Final = "can send files or secrets of this machine to the hosts"
 _WRITES: Final = "writes files on this machine"
-_TRIALS: Final = "lets trials write outside the project"
 _REPLACES: Final = "replaces files"
 _DELETES: Final = "deletes what the hosts have"
 _ANY: Final = ".*"
@@ -115,8 +114,6 @@ REFUSED: Final[Mapping[str, tuple[str, str]]] = {
     "export": ("[^=]*", _SENDS),
     "checkpoint": (r"[/~].*|(.*/)?\.\.(/.*)?", _SENDS),
     **dict.fromkeys(("summary", "report", "page_file", "download_only", "homes", "users"), (_ANY, _WRITES)),
-    "save": (_ANY, _WRITES),
-    "allow_path": (_ANY, _TRIALS),
     "force": (_ANY, _REPLACES),
     **dict.fromkeys(("prune", "remove", "remove_all", "revoke", "with_results", "yes"), (_ANY, _DELETES)),
 }
@@ -137,10 +134,7 @@ class ConfiguredCommand(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         params = ctx.params
         is_shown = (
-            ctx.info_name in ("run", "autotune", "submit")
-            or params.get("dry_run")
-            or params.get("check")
-            or params.get("verbose")
+            ctx.info_name in ("run", "submit") or params.get("dry_run") or params.get("check") or params.get("verbose")
         )
         if is_shown and not params.get("json") and not params.get("quiet") and (text := _origins(self, ctx)):
             from ipexctl.ui.messages import print_message

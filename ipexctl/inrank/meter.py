@@ -178,16 +178,6 @@ class Meter:
         except Exception:  # noqa: BLE001  # the script trains without the meter
             self.turn_off()
 
-    def on_backward(self) -> None:
-        """In a trial, after the first backward pass: a record without a step says that the training has begun."""
-        if not self.is_on or self.counter.steps:
-            return
-        try:
-            self._write(time.monotonic_ns())
-            self._written_at = 0  # the first step is written however soon it comes
-        except Exception:  # noqa: BLE001
-            self.turn_off()
-
     def on_batch(self, iterator: Any, batch: Any, wait: int) -> None:
         try:
             is_sized = getattr(iterator, "_auto_collation", True)  # else an item is one sample or a batch, as it likes
@@ -255,26 +245,6 @@ def is_new_enough(version: str) -> bool:
     """Whether that torch has the hooks, and `torch.compiler.is_compiling`."""
     major, minor = [*version.split("."), ""][:2]
     return major.isdigit() and minor.isdigit() and (int(major), int(minor)) >= OLDEST
-
-
-def watch_backward(module: Any) -> None:
-    """`torch.autograd`: note the end of the first backward pass in a trial of `autotune`, which waits for steps.
-
-    In other runs, nothing of torch is changed for this.
-    """
-    if not os.environ.get("IPEXCTL_AUTOTUNE"):
-        return
-    own, run = meter(), module.backward
-
-    @functools.wraps(run)
-    def backward(*args: Any, **kwargs: Any) -> Any:
-        result = run(*args, **kwargs)
-        if module.backward is backward:
-            module.backward = run
-        own.on_backward()
-        return result
-
-    module.backward = backward
 
 
 def watch_loaders(module: Any) -> None:

@@ -79,8 +79,6 @@ class RunRecord:
     """The number of the scheduler's job in which it runs; empty outside one."""
     project: str = ""
     """The project's directory on the control machine."""
-    is_trial: bool = False
-    """One of `autotune`, which removes it; `last` never means it while another run is known."""
     typed_options: tuple[str, ...] = ()
     """The words of its `ipexctl run` up to the script, for --resume."""
     typed_words: tuple[str, ...] = ()
@@ -194,7 +192,7 @@ class RunRegistry:
         return sorted(found, key=lambda record: (record.started, record.id)), damaged
 
     def find(self, word: str) -> RunRecord:
-        """The run with that id, or that unique prefix of an id; `last` is the newest that is no trial."""
+        """The run with that id, or that unique prefix of an id; `last` is the newest."""
         records, damaged = self.read_records()
         newest = records[-1].started if records else 0.0
         of_word = [record for record in damaged if word and record.id.startswith(word)]
@@ -204,7 +202,7 @@ class RunRegistry:
         if not records:
             raise UserError("no run was started from the control machine yet", fix="ipexctl run starts one")
         if word == "last":
-            return next((record for record in reversed(records) if not record.is_trial), records[-1])
+            return records[-1]
         return _only(word, records)
 
     def find_named(self, word: str | None, command: str) -> RunRecord:

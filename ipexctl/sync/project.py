@@ -79,15 +79,13 @@ def read_project(
     secret_files: Sequence[Path] = (),
     home: str = "",
     allow_big: bool = False,
-    own_tree: str = "",
     data: Sequence[Path] = (),
 ) -> Project:
     """Raises a UserError if it can't be read, is no project, or is too large for a call without `allow_big`.
 
     ipexctl's own directories below the root are left out, because their files change during the call. `home` is one of
     them, because this machine may be a node too. `secret_files` are left out as credentials.
-    `own_tree` is added to the name of its tree, for one that no other run shares. `data` are directories that the hosts
-    have already; relative ones are below the root.
+    `data` are directories that the hosts have already; relative ones are below the root.
     """
     root = real_path(root)
     if problem := root_problem(root):
@@ -111,7 +109,7 @@ def read_project(
     credentials, fetched = tuple(sorted(scanned.credentials)), tuple(sorted(scanned.fetched))
     return Project(
         root,
-        name + own_tree,
+        name,
         manifest,
         cache,
         notes=_notes(scanned),

@@ -29,7 +29,6 @@ COMMANDS: tuple[tuple[object, ...], ...] = (
     ("ps", "--prune", "--dry-run"),
     ("doctor", "--no-network", *LOCAL),
     ("uninstall", "--dry-run"),
-    ("autotune", *RUN[1:], "--resume", "--dry-run", "train.py"),
     ("sync", *LOCAL),
     (*RUN, "train.py"),
 )

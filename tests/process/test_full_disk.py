@@ -9,9 +9,6 @@ from pathlib import Path
 
 from run_helpers import runs_in
 
-from ipexctl.node.common.records import RunStatus
-from ipexctl.node.run.recorder import Recorder
-
 pytest_plugins = ["run_fixtures"]
 WRITES = """
 import os, time
@@ -40,24 +37,6 @@ def test_full_disk_is_recorded_and_ends_the_run_soon(mounted: Callable[[str], Pa
         assert Path(disk["path"]).is_relative_to(home)
         assert (disk["free"] < 1 << 20, disk["size"], disk["lacks_files"]) == (True, 4 << 20, False)
         assert took < 20, took
-
-
-def test_a_record_knows_since_when_its_disk_refuses_it(mounted: Callable[[str], Path]) -> None:
-    """A trial ends then: the call that measures it would wait for its steps to the time limit."""
-    home = mounted("size=256k")
-    record = Recorder(str(home), RunStatus("r", "running"))
-    record.save(0.0)
-    assert record.refused_at is None
-    with contextlib.suppress(OSError), (home / "ballast").open("wb", buffering=0) as ballast:
-        while ballast.write(b"\0" * 4096):
-            pass
-    for now in (10.0, 20.0):
-        record.is_unsaved = True
-        record.save(now)
-        assert record.refused_at == 10.0
-    (home / "ballast").unlink()
-    record.save(30.0)
-    assert (record.refused_at, record.is_unsaved) == (None, False)
 
 
 def test_rank_that_fails_beside_a_disk_with_room_has_no_disk(tmp_path: Path) -> None:

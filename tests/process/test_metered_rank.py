@@ -78,11 +78,3 @@ def test_without_both_nothing_is_measured(make: Callable[..., Run]) -> None:
     assert run.wait()["throughput"] is None
     assert run.output() == b"samples/s: 77 False\n"
     assert sorted(path.suffix for path in (run.rundir / "ranks").iterdir()) == [".err", ".out"]
-
-
-def test_a_trial_is_measured_step_by_step(make: Callable[..., Run]) -> None:
-    script = TRAIN.replace("range(1, 22)", "range(1, 202)").replace("time.sleep(1.1)", "time.sleep(2.5)")
-    status = make(script, meter=True, trial=True).start().wait()
-    found = status["ranks"][0]["trial"]
-    assert (found["is_done"], found["is_warm"]) == (True, True)
-    assert [found["rate"], found["samples_per_step"]] == pytest.approx([20.0, 8.0])

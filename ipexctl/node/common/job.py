@@ -77,8 +77,6 @@ class JobRecord(NamedTuple):
     options: ProcessOptions = ProcessOptions()
     meter: bool = False
     """Whether steps and samples are counted in the ranks' processes."""
-    trial: bool = False
-    """Whether the steps are measured for `autotune`."""
     metric: str = ""
     """A regular expression, whose first group is samples a second in a line of output; empty for none."""
     hosts: tuple[str, ...] = ()
@@ -186,10 +184,6 @@ class Notification(NamedTuple):
 
 
 CONNECTIVITY_FILE = ".connectivity.json"
-CALLER_FILE = "caller"
-"""In the run's directory. The call that watches a trial of `autotune` renews its time while it lives: a run belongs to
-nobody and outlives its call, but a trial is of no use without it. The time is compared with itself alone, as clocks of
-hosts differ and jump."""
 
 
 class StarterCall(NamedTuple):
@@ -237,8 +231,6 @@ class StartRequest(NamedTuple):
     starter_calls: tuple[StarterCall, ...] = ()
     """Empty where node0 logs in nowhere."""
     notify: Notification | None = None
-    caller_silence: float = 0.0
-    """Seconds without a sign of the call until the run ends; 0 for a run that goes on without it."""
     job: str = ""
     """The text of node0's job.json, which the supervisor writes; empty if no rank has its store."""
     plan: str = ""

@@ -83,8 +83,6 @@ JOB_STOP = 15.0
 ORPHANED_JOB = 1200.0
 """For the controller of a queue to count node0 of a run with --min-hosts as down, if it is: most wait for 300."""
 
-CALLER_SILENCE = 40.0
-"""Without a sign of the call that watches a trial of `autotune`, until the trial is ended."""
 NOTIFY_CLAIM = 20.0
 """After the end of a run, for a call that follows it to claim the command of `--notify` before node0 runs it."""
 NOTIFY = 60.0

@@ -132,26 +132,6 @@ class NetworkCost(NamedTuple):
     advice: WireAdvice | None = None
 
 
-class TrialFigures(NamedTuple):
-    """What a rank of a trial of `autotune` has measured so far; `node/run/trial_meter.py` has the rules."""
-
-    rate: float
-    """Steps a second of the measured part; with --metric, the mean of the printed values. 0.0: not known yet."""
-    steps: int
-    """In the measured part; with --metric, the number of values."""
-    samples_per_step: float | None
-    """None: not known."""
-    first_step: float
-    """Seconds of the rank's clock."""
-    since_step: float
-    """Seconds since the last step."""
-    is_warm: bool
-    is_done: bool
-    """Enough is measured, or it has taken long enough."""
-    has_stepped: bool = True
-    """False for a rank that trains, as far as can be seen, without a step that could be counted."""
-
-
 class RankStatus(NamedTuple):
     rank: int
     host: str
@@ -181,7 +161,6 @@ class RankStatus(NamedTuple):
     disk: FullDisk | None = None
     """A disk of its host that was full when its command failed."""
     throughput: Throughput | None = None
-    trial: TrialFigures | None = None
 
     def to_json(self) -> Json:
         fields = self._asdict()  # `as_json` takes three times as long, and a run may have thousands of ranks
@@ -191,7 +170,6 @@ class RankStatus(NamedTuple):
             "problem": self.problem and self.problem._asdict(),
             "disk": self.disk and self.disk._asdict(),
             "throughput": self.throughput and self.throughput._asdict(),
-            "trial": self.trial and self.trial._asdict(),
         }
         return {**fields, **records, "lines": lines}
 

@@ -1,15 +1,15 @@
 """The figures of a run: what its ranks measure, and what it is for the record. None of them decides about the run.
 
-In come the ranks' messages with figures: processor and memory, windows of steps and of hosts, results of a trial, and
-cores that differ from the plan. Out go the status of each rank and of the run, with the figures of this attempt; the
-windows go to their files. The rule: a rank that has ended uses nothing.
+In come the ranks' messages with figures: processor and memory, windows of steps and of hosts, and cores that
+differ from the plan. Out go the status of each rank and of the run, with the figures of this attempt; the windows go to
+their files. The rule: a rank that has ended uses nothing.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Mapping, Sequence
 
-from ipexctl.node.common.records import FINAL, RankStatus, RunStatus, TrialFigures
+from ipexctl.node.common.records import FINAL, RankStatus, RunStatus
 from ipexctl.node.run.host_notes import HostNotes
 from ipexctl.node.run.messages import Beat, Message, Mismatch
 from ipexctl.node.run.network_watch import NetworkWatch
@@ -31,7 +31,6 @@ class RankFigures:
 
     def __init__(self, throughput: RankThroughput) -> None:
         self.beat: Beat | None = None
-        self.trial: TrialFigures | None = None
         self.mismatch: tuple[str, ...] = ()
         self.throughput = throughput
 
@@ -65,8 +64,6 @@ class RunFigures:
         figures = self._ranks[rank]
         if isinstance(message, Beat):
             figures.beat = message
-        elif isinstance(message, TrialFigures):
-            figures.trial = message
         elif isinstance(message, Mismatch):
             if message.text in figures.mismatch or len(figures.mismatch) >= MAX_MISMATCHES:
                 return False
@@ -98,7 +95,6 @@ class RunFigures:
             err_lines=err.lines,
             lost=out.lost + err.lost,
             throughput=figures.throughput.now(is_over=peer.exit is not None or peer.is_done),
-            trial=figures.trial,
             mismatch=figures.mismatch,
         )
         beat = figures.beat

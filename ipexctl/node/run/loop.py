@@ -30,7 +30,6 @@ from ipexctl.node.common.files import (
     write_json_atomically,
 )
 from ipexctl.node.common.job import (
-    CALLER_FILE,
     CONNECTIVITY_FILE,
     HostStarterRequest,
     StartRequest,
@@ -250,8 +249,6 @@ class SupervisorLoop:
                 self.connections.received(),
                 self.connections.printed_at(),
                 self.connections.written_at,
-                self.caller_changed(),
-                self.record.refused_at,
                 tuple(tail),
                 self.connections.starters.received(),
             )
@@ -269,14 +266,6 @@ class SupervisorLoop:
             self.add_note(m.AddNote(next(iter(self.connections.all)), "checkpoint", fields))
         if is_over:
             self.on_event(m.ExchangeOver(exchange.failure, exchange.failed_host))
-
-    def caller_changed(self) -> int:
-        if not self.state.plan.caller_silence:
-            return 0
-        try:
-            return os.stat(self.record.path(CALLER_FILE)).st_mtime_ns
-        except OSError:
-            return 0
 
     # What the connections need to know
 

@@ -51,8 +51,6 @@ RUNNING_INTERVAL = 1.0
 """While all is well: each check takes time from the ranks of this node."""
 SUSPENDED = 5.0
 """Seconds between two checks after which this process was itself suspended: then the ranks do not count as silent."""
-UNRECORDED = 20.0
-"""Seconds for which the status may not be written in a trial: its call sees the steps in no other way."""
 MAX_MALFORMED = 3
 """Malformed messages of a rank until it counts as lost."""
 DISK_CHECK_INTERVAL = 1.0
@@ -277,7 +275,7 @@ def on_tick(t: Transition, tick: m.Tick) -> None:
     verdict.on_lost(t, drop_silent(t, silence), silence, tick.mpirun_log)
     if t.state.ending is not None:
         verdict.release_ended(t)
-    check_limits(t, tick, mpirun)
+    check_limits(t, mpirun)
     verdict.check_outside_signals(t)
     check_disk(t, tick)
     check_dumps(t)
@@ -366,8 +364,8 @@ def drop_silent(t: Transition, silence: Mapping[int, float]) -> list[int]:
     return lost
 
 
-def check_limits(t: Transition, tick: m.Tick, mpirun: MpirunState) -> None:
-    """The ranks' time to begin, the time limit of the run and of its job, and those of a trial."""
+def check_limits(t: Transition, mpirun: MpirunState) -> None:
+    """The ranks' time to begin, and the time limit of the run and of its job."""
     now, plan = t.now.clock, t.state.plan
     missing = [peer for peer in t.ranks if not peer.has_begun]
     if missing and now - mpirun.started_at > RANKS_BEGIN:
@@ -378,16 +376,6 @@ def check_limits(t: Transition, tick: m.Tick, mpirun: MpirunState) -> None:
     if limit is not None and t.state.ending is None and limit.is_due(now):
         t.set(limit=limit._replace(is_asked=True))
         t.do(m.AskTimeLeft())
-    if not plan.caller_silence:
-        return
-    if tick.caller_changed not in (0, t.state.caller_changed):
-        t.set(caller_changed=tick.caller_changed, caller_seen_at=now)
-    if now - t.state.caller_seen_at > plan.caller_silence:
-        reason = f"the call that watched it was gone for {plan.caller_silence:g} s"
-        verdict.end(t, "stopped", 128 + signal.SIGHUP, reason)
-    if tick.unrecorded_since is not None and now - tick.unrecorded_since > UNRECORDED:
-        reason = f"nothing could be recorded for {UNRECORDED:g} s: the disk of {t.state.status.node0} is full"
-        verdict.end(t, "failed", 1, f"{reason}, or a quota is used up")
 
 
 def on_time_left(t: Transition, event: m.TimeLeft) -> None:

@@ -174,10 +174,8 @@ class SupervisorState(NamedTuple):
     created_at: float
     checked_at: float
     """The last `Tick`."""
-    caller_seen_at: float
     resumed_at: float = 0.0
     """When this process ran again after it was suspended: an earlier time of a rank counts as this one."""
-    caller_changed: int = 0
     mpirun: MpirunState | None = None
     starters: Mapping[str, StarterState] = {}
     """Host → its starter."""
@@ -276,10 +274,6 @@ class Tick(NamedTuple):
     """When any rank has printed something last, in this attempt."""
     written_at: float = 0.0
     """When output was written last."""
-    caller_changed: int = 0
-    """The time of the file which the call that watches a trial renews, as far as there is one."""
-    unrecorded_since: float | None = None
-    """When the disk first refused the status, if it does so still."""
     mpirun_log: tuple[str, ...] = ()
     """The last lines of mpirun, if a rank is not connected or mpirun has ended."""
     starters: Mapping[str, float] = {}

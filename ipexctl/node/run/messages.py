@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Callable, Dict, Mapping, NamedTuple, TypeVar, 
 
 from ipexctl.node.common.frames import FrameError, decode_json
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder, check_type, decode, decode_natural
-from ipexctl.node.common.records import Detail, FullDisk, OutOfMemory, TrialFigures
+from ipexctl.node.common.records import Detail, FullDisk, OutOfMemory
 from ipexctl.node.run.host_notes import HostNotes
 from ipexctl.node.run.step_windows import StepWindow
 
@@ -196,7 +196,6 @@ Message = Union[
     End,
     StepWindow,
     HostNotes,
-    TrialFigures,
 ]
 
 
@@ -216,7 +215,6 @@ MESSAGES: Mapping[str, Callable[..., Message]] = {
     "end": End,
     "window": StepWindow,
     "host": HostNotes,
-    "trial": TrialFigures,
 }
 
 

@@ -97,7 +97,7 @@ class Rank:
         self.supervisor_address = addresses[-1]
         self.guard = processes.Guard()
         self.stacks = process_stacks.ProcessStacks(job.rundir, job.command)
-        self.meter = RankMeter(is_on=job.meter, metric=job.metric, host=host_plan(job, rank), is_trial=job.trial)
+        self.meter = RankMeter(is_on=job.meter, metric=job.metric, host=host_plan(job, rank))
         process = {"rank": rank, "host": socket.gethostname(), "pid": os.getpid(), "instance": os.urandom(16).hex()}
         self.identity: Json = {**process, "attempt": job.attempt}
         self.client = supervisor_client.SupervisorClient(
@@ -106,7 +106,7 @@ class Rank:
         self.welcome: Json = {}
         self.streams: list[supervisor_client.CommandStream] = []
         self.is_lowest = rank == min(job.ranks)
-        self.state = WrapperState(time.monotonic(), is_lowest=self.is_lowest, is_trial=job.trial)
+        self.state = WrapperState(time.monotonic(), is_lowest=self.is_lowest)
         self.exchange_process: CheckpointProcess | None = None
         self.child: subprocess.Popen[bytes] | None = None
         self.watch: CommandWatch | None = None
@@ -421,9 +421,6 @@ class Rank:
         if self.client.contact.is_up:
             for kind, fields in self.meter.take():
                 self.client.send_message(kind, **fields)
-            trial = self.meter.trial_figures(time.monotonic())
-            if trial is not None:
-                self.client.send_message("trial", **trial)
 
     def check_memory(self) -> None:
         if self.watch is not None:

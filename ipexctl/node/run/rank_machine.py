@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from ipexctl.node.run.supervisor_contact import Contact
 
 NEVER = float("inf")
-TRIAL_BEAT_INTERVAL = 1.0
-"""Like BEAT_INTERVAL, in a trial of `autotune`, which ends as soon as enough is measured."""
 EXITED_BEAT_INTERVAL = 1.0
 """The same once the command has ended: a rank then soon gives up a supervisor that does not answer."""
 FIRST_MEMORY_INTERVAL = 0.1
@@ -158,7 +156,6 @@ class WrapperState(NamedTuple):
     begun: float
     is_lowest: bool = False
     """Of its job: it takes part in the exchange of checkpoints for all ranks of the store."""
-    is_trial: bool = False
     phase: Phase = Phase.CONNECTING
     bond: Bond = Bond.HELD
     lost_why: str = ""
@@ -374,7 +371,7 @@ class WrapperState(NamedTuple):
     def _beat(self, now: float) -> Step:
         if now < self.beat_at:
             return self, ()
-        interval = self._beat_interval if self.exit is None else EXITED_BEAT_INTERVAL
+        interval = BEAT_INTERVAL if self.exit is None else EXITED_BEAT_INTERVAL
         return self._replace(beat_at=now + interval), (Act.SEND_BEAT,)
 
     def _measure(self, turn: Turn, now: float) -> Step:
@@ -389,7 +386,7 @@ class WrapperState(NamedTuple):
         if now >= turn.look_at:
             acts.append(Act.LOOK_AT_HOST)
         if now >= min(self.poll_at, turn.window_end):
-            state = state._replace(poll_at=now + self._beat_interval)
+            state = state._replace(poll_at=now + BEAT_INTERVAL)
             acts.append(Act.READ_METER)
         return state, tuple(acts)
 
@@ -406,10 +403,6 @@ class WrapperState(NamedTuple):
         if self.phase is not Phase.EXITED or not (turn.is_read or now >= self.drain_until):
             return self, ()
         return self.enter(Phase.DONE)._replace(kill_at=NEVER, drain_until=NEVER), (Act.CLEAN_UP,)
-
-    @property
-    def _beat_interval(self) -> float:
-        return TRIAL_BEAT_INTERVAL if self.is_trial else BEAT_INTERVAL
 
     @property
     def _is_measured(self) -> bool:

@@ -17,7 +17,6 @@ from ipexctl.node.run.host_notes import HostNotes, HostProbe
 from ipexctl.node.run.meter_reader import MeterReader
 from ipexctl.node.run.rank_notes import RankProbe
 from ipexctl.node.run.step_windows import RECENT, StepWindow, WindowMaker
-from ipexctl.node.run.trial_meter import TrialMeter
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -26,8 +25,6 @@ VARIABLE = "IPEXCTL_METER"
 MOST_UNSENT = 360
 """Windows that are held while the supervisor can't be reached: an hour."""
 MAX_LINE = 4096
-TORCH = b"/libtorch"
-"""The beginning of the names of torch's libraries."""
 Window = Union[StepWindow, HostNotes]
 
 
@@ -67,25 +64,11 @@ def _as_number(text: str | None) -> float | None:
     return value if 0 <= value < float("inf") else None
 
 
-def has_torch(pid: int) -> bool:
-    """Whether the process has loaded torch; True also if that can't be seen."""
-    try:
-        with open(f"/proc/{pid}/maps", "rb") as file:
-            return any(TORCH in line for line in file)
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    except OSError:
-        return True
-
-
 class RankMeter:
     """The meter of one command."""
 
-    def __init__(
-        self, *, is_on: bool, metric: str = "", host: MeteredHost | None = None, is_trial: bool = False
-    ) -> None:
-        """`host` is for the rank that makes the notes of its host; a trial of `autotune` is measured step by step."""
-        self._trial = TrialMeter(has_metric=bool(metric)) if is_trial else None
+    def __init__(self, *, is_on: bool, metric: str = "", host: MeteredHost | None = None) -> None:
+        """`host` is for the rank that makes the notes of its host."""
         self._is_on = is_on
         self._has_metric = bool(metric)
         self._reader = MeterReader.create() if is_on else None
@@ -122,8 +105,6 @@ class RankMeter:
         """The command has been started."""
         if self._is_on or self._has_metric:
             self._windows = WindowMaker(now, has_metric=self._has_metric)
-        if self._trial is not None:
-            self._trial.start(now)
         if self._is_on:
             self._probe = RankProbe(now)
         if self._is_on and self._host is not None:
@@ -135,8 +116,6 @@ class RankMeter:
         value = reader.read(data) if reader is not None else None
         if value is not None and self._windows is not None:
             self._windows.add_metric(now, value)
-            if self._trial is not None:
-                self._trial.add_metric(now, value)
 
     def poll(self, pids: Sequence[int], now: float) -> None:
         """Read the ring, and the command's processes: at least every 20 seconds, or records are missed.
@@ -146,8 +125,6 @@ class RankMeter:
         if self._windows is None:
             return
         self._read_ring(self._windows)
-        if self._trial is not None and self._trial.waits_for_torch and any(map(has_torch, pids)):
-            self._trial.on_torch()
         if self._probe is not None:
             self._probe.update(pids, self._windows.thread, now)
         closed = self._windows.close_windows(now)
@@ -169,15 +146,8 @@ class RankMeter:
             self._windows = None
 
     def _read_ring(self, windows: WindowMaker) -> None:
-        records = self._reader.read() if self._reader is not None else []
-        windows.add(record for record in records if record.steps)
-        if self._trial is not None:
-            self._trial.add(records)
-
-    def trial_figures(self, now: float) -> Json | None:
-        """Of a trial, once its training has begun."""
-        figures = self._trial.figures(now) if self._trial is not None else None
-        return None if figures is None else figures._asdict()
+        if self._reader is not None:
+            windows.add(self._reader.read())
 
     def _add(self, closed: Sequence[StepWindow]) -> None:
         notes = self._probe.take() if self._probe is not None else None

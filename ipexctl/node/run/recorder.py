@@ -237,8 +237,6 @@ class Recorder:
         self.complete: Callable[[RunStatus], RunStatus] = lambda status: status
         self.is_unsaved = True
         """A figure has changed since the last write."""
-        self.refused_at: float | None = None
-        """When the disk first refused the status, if it does so still."""
         self._saved_at = 0.0
         self._unwritten: list[bytes] = []
         self._events = os.open(self.path("events.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -317,14 +315,12 @@ class Recorder:
         is_last = self.status.ended is not None
         data = json.dumps(self.whole_status().to_json()).encode()
         if self._put(temporary, data):
-            self.is_unsaved, self.refused_at = False, None
+            self.is_unsaved = False
             if is_last:
                 remove_file(spare)
         elif is_last:
             remove_file(temporary)
             self.is_unsaved = not self._put(spare, data)
-        elif self.refused_at is None:
-            self.refused_at = now
 
     def whole_status(self) -> RunStatus:
         """With the ranks, all figures, and how the record is kept."""

@@ -432,7 +432,6 @@ def common_job(plan: LaunchPlan, spec: RunSpec) -> JobRecord:
         has_rendezvous=plan.backend != "none",
         options=ProcessOptions(**values_for_wrapper(spec)),
         meter=spec.meter,
-        trial=spec.trial,
         metric=spec.metric or "",
         hosts=tuple(host.name for host in plan.hosts),
         restarts=spec.max_restarts,

@@ -32,7 +32,6 @@ from ipexctl.launch.stated_backend import stated_backend
 from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.run.local_copy import read_final_status
-from ipexctl.run.measured import notes_on as notes_on_measurement
 from ipexctl.run.registry import RunRecord, RunRegistry, clear_pending, given_id, mark_pending, new_id
 from ipexctl.run.retention import RetentionLimits, prune_local, read_limits
 from ipexctl.run.start.begin import Launch, clean_up, job_of
@@ -303,12 +302,7 @@ def _plan(
     for text in (*notes, *script_notes(context, plan, spec, project)):
         start.on_note(text)
     whole = _plan_of_all(context, spec, project, run, earlier, plan)
-    if spec.trial:
-        return context, plan, whole
-    text, note = notes_on_measurement(plan, context, spec, project)
-    if note:  # what `autotune` has measured is no longer what runs
-        start.on_note(note)
-    return context, replace(plan, choices=(*plan.choices, text)) if text else plan, whole
+    return context, plan, whole
 
 
 def _plan_of_all(

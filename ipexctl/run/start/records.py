@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ipexctl.hosts.home import find_leaders
 from ipexctl.launch.plan import LaunchPlan, to_json
 from ipexctl.node.common.job import Master, Notification, RankPlacement, StartRequest
-from ipexctl.node.common.limits import CALLER_SILENCE, NOTIFY, NOTIFY_CLAIM
+from ipexctl.node.common.limits import NOTIFY, NOTIFY_CLAIM
 from ipexctl.node.env.check import normalize
 from ipexctl.node.run.host_pool import start_with
 from ipexctl.node.run.rank_wrappers import ADDRESSES
@@ -73,7 +73,6 @@ def run_record(
         transport=connect.starter.name,
         job=context.job,
         project=str(call.project.root),
-        is_trial=call.spec.trial,
         typed_options=call.typed.options,
         typed_words=call.typed.words,
         typed_in=call.typed.directory,
@@ -113,7 +112,6 @@ def launch_records(
         hang_after=spec.hang_after,
         on_hang=spec.on_hang,
         notify=_notification(record, spec) if spec.notify else None,
-        caller_silence=CALLER_SILENCE if spec.trial else 0.0,
         pool=pool,
     )
     if pool is not None:

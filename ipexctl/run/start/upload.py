@@ -57,7 +57,6 @@ def start_reading(spec: RunSpec, project: ProjectLocation, on_step: Callable[[st
             secret_files=spec.secret_files,
             home=spec.home,
             allow_big=spec.allow_big,
-            own_tree=spec.own_tree,
             data=[Path(path) for path in spec.data],
         )
         check_synced_path(checkpoint, project, content.manifest)

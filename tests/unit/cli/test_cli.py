@@ -87,6 +87,7 @@ WRONG_CALLS = (
     "exce",
     "exec --hosst x -- true",
     "exec --hosts a",
+    "autotune -H nosuch train.py",
     "exec --shell true -- true",
     "exec --shell=",
     "exec --forks 0 -- true",

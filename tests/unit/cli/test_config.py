@@ -178,12 +178,12 @@ def test_values_of_every_type_are_read(project: Path) -> None:
     assert slurm.params["launcher"] == "srun"
 
 
-def test_autotune_has_the_defaults_of_run(project: Path) -> None:
+def test_submit_has_the_defaults_of_run(project: Path) -> None:
     (project / "ipexctl.toml").write_text("[run]\nomp = 3\nranks = '0'\ndetach = true\n")
-    assert parse("autotune", "train.py").params["omp"] == 3
-    (project / "ipexctl.toml").write_text("[autotune]\nomp = 3\n")
+    assert parse("submit", "train.py").params["omp"] == 3
+    (project / "ipexctl.toml").write_text("[submit]\nomp = 3\n")
     with pytest.raises(FileError):
-        parse("autotune", "train.py")
+        parse("submit", "train.py")
 
 
 def test_hosts_of_lab_up_ignore_the_shared_hosts_option(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import test_autotune_output as tune
 import test_run_summary as summary
 import test_ui_install as install
 import test_unit_lab_condition as lab
 from golden_file import Case, golden_diff, refusal, rows_of
 from test_run_screen import plain, status
 
-from ipexctl.extras.autotune.view import show_result
 from ipexctl.extras.lab.condition import labs_to_remove
 from ipexctl.extras.lab.view import condition_text
 from ipexctl.node.common.records import Failure, RankStatus, RunStatus
@@ -59,9 +57,6 @@ def test_ui(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
         out, err = capfd.readouterr()
         cases += [Case("install, stdout", out), Case("install, stderr", err)]
     monkeypatch.setenv("COLUMNS", "140")
-    for name, result in tune.RESULTS.items():
-        show_result(result, "ipexctl run --omp 3 train.py")
-        cases.append(Case(f"autotune, {name}", capfd.readouterr().out))
     assert not (diff := golden_diff("ui", [*cases, *labs()])), diff
 
 

@@ -121,18 +121,6 @@ def test_without_the_variable_nothing_is_loaded(site: Path) -> None:
     run(site, None, "train(2); assert not [name for name in sys.modules if 'ipexctl' in name]")
 
 
-def test_in_a_trial_the_end_of_the_first_backward_pass_is_a_record(site: Path, ring: MeterReader) -> None:
-    script = """
-own = torch.autograd.backward
-assert [own(3), torch.autograd.backward(4)] == [3, 4]
-train(2)
-torch.autograd.backward(5)
-"""
-    records = run(site, ring, script, IPEXCTL_AUTOTUNE="1")
-    assert [record.steps for record in records] == [0, 1, 2]
-    assert [record.steps for record in run(site, ring, script)] == [3, 4]
-
-
 def test_faster_steps_share_a_record(site: Path, ring: MeterReader) -> None:
     records = run(site, ring, "for _ in range(5000): optimizer.step()\ntime.sleep(0.03); optimizer.step()")
     assert records[-1].steps == 5001

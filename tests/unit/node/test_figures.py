@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from supervised_run import Supervised, exit_of
 
-from ipexctl.node.common.records import RunStatus, TrialFigures
+from ipexctl.node.common.records import RunStatus
 from ipexctl.node.run import stack_dumps
 from ipexctl.node.run.figures import MAX_MISMATCHES, RunFigures
 from ipexctl.node.run.host_notes import HostNotes
@@ -21,7 +21,6 @@ from ipexctl.node.run.step_windows import StepWindow
 from ipexctl.node.run.window_codec import HostRates
 
 NOW = Moment(5.0, 1000.0)
-TRIAL = TrialFigures(2.0, 10, None, 1.0, 0.5, is_warm=True, is_done=False)
 
 
 @pytest.fixture
@@ -37,9 +36,9 @@ def status_of(run: Supervised, recorder: Recorder, *received: Message) -> dict[s
 
 
 def test_a_rank_has_its_last_figures_and_one_that_has_ended_uses_nothing(recorder: Recorder) -> None:
-    received = (Beat(90.0, 1, {}), Beat(99.0, 2 << 30, {}, "S", "futex"), TRIAL)
+    received = (Beat(90.0, 1, {}), Beat(99.0, 2 << 30, {}, "S", "futex"))
     running = status_of(Supervised(2).begin(), recorder, *received)
-    wanted = {"cpu": 99.0, "rss": 2 << 30, "process": "S", "waits_in": "futex", "trial": TRIAL, "pid": 2001}
+    wanted = {"cpu": 99.0, "rss": 2 << 30, "process": "S", "waits_in": "futex", "pid": 2001}
     assert wanted.items() <= running.items()
     ended = status_of(Supervised(2).begin().at(5, exit_of(1, 3)), recorder, *received)
     assert {**wanted, "cpu": 0.0, "rss": 0, "exit_code": 3}.items() <= ended.items()

@@ -45,11 +45,6 @@ def quiet(run: Supervised) -> None:
     run.quiet_since = run.clock
 
 
-def unrecorded(run: Supervised) -> None:
-    """The disk refuses the status."""
-    run.looks = {"unrecorded_since": run.clock}
-
-
 Happening = m.Event | Callable[[Supervised], None]
 
 
@@ -116,8 +111,6 @@ CHECK = machine.RUNNING_INTERVAL
             5 + 9 + DUMP_REPLIES,
             "9 s",
         ),
-        ({"caller_silence": 40.0}, [], ("stopped", 129), None, 40, "call 40 s"),
-        ({"caller_silence": 400.0}, [(5, unrecorded)], ("failed", 1), None, 5 + machine.UNRECORDED, "disk node1"),
     ],
 )
 def test_a_run_ends(
@@ -143,10 +136,6 @@ def test_a_run_ends(
     [
         ({}, []),
         ({"hang_after": 0.0}, [(5, quiet)]),
-        (
-            {"caller_silence": 40.0},
-            [(at, lambda run: run.looks.update(caller_changed=1000 - run.clock)) for at in (39, 78)],
-        ),
         ({}, [(5, closed_by_peer(1)), (5 + RANK_RECONNECT - 0.5, lambda run: run.connect(1))]),
         (  # it is slow, and has said so
             {},
@@ -160,7 +149,7 @@ def test_a_run_ends(
         ({}, [(at, SENT(1, messages.Malformed("no JSON"))) for at in (5, 6)]),
         ({}, [(5, exit_of(1, 0))]),
     ],
-    ids=["nothing", "quiet", "caller", "reconnects", "leaves", "silent for a while", "malformed twice", "one is done"],
+    ids=["nothing", "quiet", "reconnects", "leaves", "silent for a while", "malformed twice", "one is done"],
 )
 def test_a_run_goes_on(plan: dict[str, Any], happenings: list[tuple[float, Happening]]) -> None:
     run = Supervised(4, **plan).begin()

@@ -365,12 +365,11 @@ def test_a_wrapper_is_over_when_its_command_is_and_the_supervisor_has_released_i
     assert (loop.state.is_over, loop.state.exit_code, loop.state.owns_job_file) == (True, 4, False)
 
 
-@pytest.mark.parametrize(("is_trial", "times"), [(False, [0.0, 4.0, 8.0]), (True, [float(at) for at in range(10)])])
-def test_the_rank_reports_every_four_seconds_and_more_often_in_a_trial(is_trial: bool, times: list[float]) -> None:
-    loop = Loop(WrapperState(0.0, is_trial=is_trial))
+def test_the_rank_reports_every_four_seconds() -> None:
+    loop = Loop()
     loop.play((0.0, welcome()), (9.5, nothing))
     for act in (Act.SEND_BEAT, Act.READ_METER):
-        assert [now for now, routine in loop.routine if routine is act] == times
+        assert [now for now, routine in loop.routine if routine is act] == [0.0, 4.0, 8.0]
 
 
 def test_after_its_exit_the_rank_reports_every_second_and_measures_nothing() -> None:

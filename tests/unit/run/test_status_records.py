@@ -22,7 +22,7 @@ DOCUMENT = {
     "world_size": 2,
     "ranks": [
         {"rank": 0, "host": "a", "pid": 7, "state": "ok", "exit_code": 0, "signal": None, "lines": {"out": 4, "err": 0},
-         "cpu": 790.5, "rss": 1024},
+         "cpu": 790.5, "rss": 1024, "trial": {"rate": 2.0}},
         {"rank": 1, "host": "b", "pid": 8, "state": "failed", "exit_code": 3, "signal": None},
     ],
     "first_failure": {"rank": 1, "host": "b", "exit_code": 3, "signal": None, "at": 19.5},
