@@ -99,9 +99,10 @@ def _read_bytes(path: Path, shown: str, found: str) -> bytes:
             f"{shown}: you may not read this file",
             fix=f"if it has no passwords, its owner can say: chmod a+r {shlex.quote(str(path))}",
         ) from None
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UserError(f"{shown}: can't be read: {reason}", fix="check the path") from None
+    except ValueError:  # each Python has words of its own for it
+        raise UserError(f"{shown}: no path has a null character", fix="check the path") from None
+    except OSError as error:
+        raise UserError(f"{shown}: can't be read: {error.strerror or error}", fix="check the path") from None
 
 
 def _decode(data: bytes, path: Path, shown: str) -> str:

@@ -31,6 +31,7 @@ from ipexctl.hosts.host import ssh_options
 from ipexctl.remote.algorithms import ANY_ALGORITHMS, Algorithms
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.patterns import matches
+from ipexctl.remote.ssh_imports import import_ssh
 from ipexctl.text import home_directory
 from ipexctl.user_directories import account_name
 
@@ -289,6 +290,7 @@ def parse_ssh_g(text: str) -> dict[str, list[str]]:
 
 def _query_paramiko(host: Host) -> dict[str, list[str]]:
     """The settings without OpenSSH: paramiko's parser, and OpenSSH's defaults for missing keywords."""
+    import_ssh()  # another thread imports it, too
     import paramiko
 
     config = paramiko.SSHConfig()

@@ -24,10 +24,10 @@ def test_hooks_before_a_commit_are_the_checks_of_the_tests_with_the_locked_versi
     assert repository["repo"] == "local"
     called = [hook["entry"].split()[0] for hook in repository["hooks"]]
     assert set(called) == {".venv/bin/ruff", ".venv/bin/mypy"}
-    checks, lock = (ROOT / "tests/run.sh").read_text(), (ROOT / "tests/requirements.lock").read_text()
-    for program in set(called):
-        assert program in checks
-        assert re.search(rf"^{Path(program).name}==", lock, re.MULTILINE)
+    checks, lock = ((ROOT / "tests" / file).read_text() for file in ("checks/test_checks.py", "requirements.lock"))
+    for program in {Path(entry).name for entry in called}:
+        assert re.search(rf'"{program}\b', checks)
+        assert re.search(rf"^{program}==", lock, re.MULTILINE)
 
 
 def test_workflow_calls_the_script_that_tests_everything() -> None:

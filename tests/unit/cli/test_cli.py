@@ -152,7 +152,7 @@ def test_json_document_is_printed_for_a_refused_plan(command: list[str], tmp_pat
         (["doctor", "--nonsense"], "--nonsense"),
         (["sync", "--forks", "0"], "--forks"),
         (["install", "--hosts", "localhost", "--torch", "9.9"], "9.9"),
-        (["lab", "down", "--lab", "nolab"], "nolab"),
+        pytest.param(["lab", "down", "--lab", "nolab"], "nolab", marks=pytest.mark.needs("sshd", "ip", "mkfs.ext4")),
     ],
 )
 def test_json_document_is_printed_for_usage_errors(args: list[str], reason: str) -> None:

@@ -223,6 +223,7 @@ def test_slurm_is_detected_if_slurm_conf_has_nodes(
 
 
 @linux
+@pytest.mark.needs("pgrep")
 def test_hanging_programs_are_killed_and_other_facts_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()

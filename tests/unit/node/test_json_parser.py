@@ -44,7 +44,7 @@ def nested(depth: int, of: str = "[]") -> str:
         (b"\xff\xfe", "UTF-8"),
         ("", "line 1, column 1"),
         ("{", "line 1, column 2"),
-        ('{"a": 1,\n }', "line 2, column 2"),
+        ('{"a": 1,\n x}', "line 2, column 2"),
         ('"a\nb"', "control character"),
         ("[] []", "extra data"),
     ],

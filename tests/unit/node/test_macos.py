@@ -27,6 +27,7 @@ def mac(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(macos, "has_proc", lambda: False)
 
 
+@pytest.mark.needs("ps")
 @pytest.mark.usefixtures("mac")
 def test_a_process_is_known_by_the_second_of_its_start() -> None:
     own = own_identity()

@@ -23,7 +23,7 @@ KINDS = (
     ("ecdsa", "-m", "PEM"),
     ("rsa", "-b", "2048", "-m", "PKCS8"),
 )
-pytestmark = pytest.mark.timeout(30)
+pytestmark = [pytest.mark.timeout(30), pytest.mark.needs("ssh-keygen")]
 
 
 def keygen(*words: object) -> None:

@@ -17,6 +17,7 @@ from ipexctl.remote.command import Command
 from ipexctl.remote.local import LocalSession
 from ipexctl.remote.outcome import Cancelled, TimedOut
 from ipexctl.remote.session import capture
+from needs import require
 
 SLEEP_SECONDS = 10**6 + os.getpid()
 """A sleep time that identifies processes of this test."""
@@ -29,6 +30,7 @@ def session() -> LocalSession:
 
 def is_still_running(marker: str) -> bool:
     """Whether the process still exists after a second, since a killed process may take a moment to end."""
+    require("ps")
     until = time.monotonic() + 1
     while True:
         listed = subprocess.run(["ps", "-eo", "stat=,args="], capture_output=True, text=True, check=True).stdout

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +44,7 @@ identityagent SSH_AUTH_SOCK
 addressfamily inet6
 """
 
-needs_ssh = pytest.mark.skipif(not shutil.which("ssh"), reason="OpenSSH's client is not on this machine")
+needs_ssh = pytest.mark.needs("ssh")
 
 
 @pytest.fixture
@@ -301,6 +302,7 @@ def test_name_that_ssh_refuses_does_not_affect_other_hosts(config: Path) -> None
     assert resolver.resolve(Host("n1", "n1", ssh_config=config)).hostname == "n1"
 
 
+@pytest.mark.needs("ps")
 def test_ssh_g_runs_in_its_own_session(config: Path, fake_ssh: Callable[[str], Path]) -> None:
     fake_ssh("echo hostname $(ps -o sid= -p $$)")
     session = Resolver().resolve(Host("n1", "n1", ssh_config=config)).hostname
@@ -355,3 +357,20 @@ def test_unsupported_ssh_options_are_warned_about_once(config: Path) -> None:
             with pytest.raises(Unreachable):
                 connector.open(Host(name, "127.0.0.2", user="nobody", ssh_config=config), Cancel())
     assert [warning.count("BindAddress") for warning in warnings] == [1]
+
+
+def test_paramiko_reads_the_settings_while_another_thread_imports_it() -> None:
+    """On a control machine without OpenSSH; a module of paramiko was seen half imported there."""
+    program = """
+import sys, threading
+from ipexctl.hosts.host import Host
+from ipexctl.remote.ssh_config import _query_paramiko
+from ipexctl.remote.ssh_imports import import_ssh
+sys.setswitchinterval(1e-5)
+threads = [threading.Thread(target=import_ssh), threading.Thread(target=_query_paramiko, args=(Host("n1", "n1"),))]
+for thread in threads:
+    thread.start()
+"""
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+        assert done.stderr == ""

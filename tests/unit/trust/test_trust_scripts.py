@@ -157,6 +157,7 @@ def test_concurrent_edits_are_serialized(run: Run, keys: Path) -> None:
     assert list(keys.parent.iterdir()) == [keys]
 
 
+@pytest.mark.needs("ssh-keygen")
 def test_key_is_created_once_and_removed(run: Run, tmp_path: Path) -> None:
     ours = tmp_path / "a b" / "ipexctl"
     first = run(("lock", "key"), ours)
@@ -179,6 +180,7 @@ def test_key_is_created_once_and_removed(run: Run, tmp_path: Path) -> None:
     assert run(("lock", "remove"), ours, "").stdout == b"same\n"
 
 
+@pytest.mark.needs("ssh-keygen")
 @pytest.mark.parametrize(
     ("entries", "mode"), [(None, 0o700), ([], 0o700), (["runs"], 0o700), (["runs", ".mine"], 0o700)]
 )
