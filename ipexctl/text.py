@@ -30,7 +30,7 @@ _SEQUENCE: Final = re.compile(
 
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 AS_ASCII: Final = "ipexctl.ascii"
-"""How text is encoded for a stream: signs of ours have a word of ASCII, any other character is escaped."""
+"""How text is encoded for a stream: our own signs become ASCII, any other character is escaped."""
 _SIGNS: Final = {"─": "-", "│": "|", "…": "...", "→": "->", "µ": "u"}
 
 

@@ -31,7 +31,6 @@ from ipexctl.hosts.host import ssh_options
 from ipexctl.remote.algorithms import ANY_ALGORITHMS, Algorithms
 from ipexctl.remote.outcome import Unreachable
 from ipexctl.remote.patterns import matches
-from ipexctl.remote.ssh_imports import import_ssh
 from ipexctl.text import home_directory
 from ipexctl.user_directories import account_name
 
@@ -41,6 +40,8 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
 
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
+PARAMIKO_LOCK = threading.Lock()
+"""Held while paramiko is imported: two threads that begin at once see its modules half imported."""
 _UNSUPPORTED = {
     "pkcs11provider": "PKCS11Provider",
     "bindaddress": "BindAddress",
@@ -290,8 +291,8 @@ def parse_ssh_g(text: str) -> dict[str, list[str]]:
 
 def _query_paramiko(host: Host) -> dict[str, list[str]]:
     """The settings without OpenSSH: paramiko's parser, and OpenSSH's defaults for missing keywords."""
-    import_ssh()  # another thread imports it, too
-    import paramiko
+    with PARAMIKO_LOCK:
+        import paramiko
 
     config = paramiko.SSHConfig()
     for file in [host.ssh_config] if host.ssh_config else [ssh_home() / ".ssh/config", SYSTEM_CONFIG]:

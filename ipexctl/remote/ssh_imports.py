@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-_lock = threading.Lock()
+from ipexctl.remote.ssh_config import PARAMIKO_LOCK
 
 
 def _version(name: str) -> str:
@@ -33,7 +32,7 @@ They are a third of the time of `import fabric`: unittest.mock imports asyncio a
 
 def import_ssh() -> None:
     """Import the modules once; other threads wait for the first."""
-    with _lock:
+    with PARAMIKO_LOCK:
         placeholders = [_placeholder(name) for name in _UNUSED if name not in sys.modules]
         try:
             _import()

@@ -20,7 +20,7 @@ _CLAUSE: Final = re.compile(r""" *for \w+ in .*?; done;?|(?:(?<=[ =])'[^']*'|(?<
 _COMMAND: Final = re.compile(
     r"(for \w+ in|find [/~.]|(ansible-inventory|apt-get|chmod|chown|conda|cp|cpupower|curl|df|dmesg|dnf|echo|grep|"
     r"hostnamectl|iconv|ip|ipexctl|ip6?tables|journalctl|loginctl|ls|mkdir|mount|mv|pip|ps|python3?|restorecon|rm|sed|"
-    r"setsebool|srun|ssh|ssh-key\w+|sudo|swapoff|sysctl|tar|timedatectl|touch|uv|yum|zypper) )"
+    r"setsebool|ssh|ssh-key\w+|sudo|swapoff|sysctl|tar|timedatectl|touch|uv|yum|zypper) )"
 )
 
 

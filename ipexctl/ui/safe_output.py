@@ -43,7 +43,7 @@ class _TerminalText(io.TextIOWrapper):
 
 
 def guard_stdout() -> None:
-    """Write only ASCII of ours in the locale C, and neutralise all text for `sys.stdout`, if that is a terminal."""
+    """Write our own signs in ASCII in the locale C, and neutralise all text for `sys.stdout`, if that is a terminal."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="ascii" if is_ascii_locale(os.environ) else None, errors=AS_ASCII)

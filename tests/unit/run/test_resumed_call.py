@@ -96,7 +96,7 @@ def test_refused_runs(looks: tuple[Any, ...], least: int | None, words: str) -> 
     [
         ({}, "/project", True, "script ipexctl run --resume train-1"),
         ({"job": "12"}, "/project", False, "job 12 --requeue"),
-        ({"typed_in": ""}, "/project", False, "0.3 ipexctl run -l '!n1' train.py"),
+        ({"typed_in": ""}, "/project", False, "0.3 as it was begun -l '!n1'"),
         ({"typed_in": "/a b"}, "/project", False, "cd '/a b' && ipexctl run --resume train-1"),
     ],
 )
