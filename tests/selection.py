@@ -136,11 +136,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def is_core(item: pytest.Item) -> bool:
-    """A file of `REST` has a few core tests, or is core as a whole if none of its tests is marked `rest`."""
-    path = str(item.path.relative_to(ROOT))
-    if path.startswith("tests/process/"):
-        return item.get_closest_marker("rest") is None
-    return not path.startswith(REST) or item.get_closest_marker("core") is not None
+    """Of the files of `REST`, a few tests are core: each command and each program of the agent once."""
+    is_of_rest = str(item.path.relative_to(ROOT)).startswith(REST)
+    return not is_of_rest or item.get_closest_marker("core") is not None
 
 
 # The checkout

@@ -71,6 +71,7 @@ def home(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.core
 def test_agent_is_sent_once_and_runs_from_its_copy(home: Path) -> None:
     assert not is_copied(home)
     (copy,) = copies(home)
@@ -246,7 +247,6 @@ NOT_IMPORTED = ("run.sitecustomize",)
 """It runs in a rank and changes the interpreter that imports it."""
 
 
-@pytest.mark.rest
 @pytest.mark.parametrize("python", all_pythons())
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_module_can_be_imported(python: str, folder: str) -> None:

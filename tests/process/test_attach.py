@@ -33,7 +33,6 @@ def of_rank(out: bytes, rank: int) -> list[bytes]:
     return [line.removeprefix(prefix) for line in out.splitlines() if line.startswith(prefix)]
 
 
-@pytest.mark.rest
 @pytest.mark.parametrize("is_freed", [False, True])
 def test_output_that_the_disk_of_node0_has_no_room_for_is_shown_while_it_is_printed(
     attach: Callable[..., Attached], mounted: Callable[[str], Path], is_freed: bool
@@ -113,7 +112,6 @@ def test_incomplete_copy_is_reported(attach: Callable[..., Attached]) -> None:
     assert b"as far as the run was followed" in logs.stderr
 
 
-@pytest.mark.rest
 @pytest.mark.signals
 def test_ctrl_c_stops_the_run_and_shows_its_end(attach: Callable[..., Attached]) -> None:
     attached = attach(IGNORE_TERM_SCRIPT)
@@ -129,7 +127,6 @@ def test_ctrl_c_stops_the_run_and_shows_its_end(attach: Callable[..., Attached])
     assert attached.run.status["state"] == "stopped"
 
 
-@pytest.mark.rest
 @pytest.mark.signals
 @pytest.mark.parametrize("after", [0.06, 0.5])
 def test_second_ctrl_c_exits_when_node0_has_the_request(attach: Callable[..., Attached], after: float) -> None:
@@ -194,6 +191,7 @@ def test_sigterm_of_timeout_detaches_and_the_run_ends_well(attach: Callable[...,
     assert attached.run.wait()["state"] == "ok"
 
 
+@pytest.mark.core
 def test_sigterm_to_the_live_view_detaches_and_restores_the_terminal(attach: Callable[..., Attached]) -> None:
     attached = attach(COUNT_SCRIPT.format(1000, 0.05))
     shown = attached.show()
@@ -204,7 +202,6 @@ def test_sigterm_to_the_live_view_detaches_and_restores_the_terminal(attach: Cal
     assert attached.run.status["state"] == "running"
 
 
-@pytest.mark.rest
 @pytest.mark.signals
 def test_sighup_detaches_from_the_run_unless_nohup(attach: Callable[..., Attached]) -> None:
     attached = attach(COUNT_SCRIPT.format(60, 0.1))
@@ -225,7 +222,6 @@ def test_sighup_detaches_from_the_run_unless_nohup(attach: Callable[..., Attache
     assert of_rank(out, 0)[-1] == b"number 59"
 
 
-@pytest.mark.rest
 @pytest.mark.signals
 def test_sigint_during_logs_does_not_stop_the_run(attach: Callable[..., Attached]) -> None:
     attached = attach(COUNT_SCRIPT.format(60, 0.1))
@@ -244,7 +240,6 @@ def test_background_call_is_not_stopped_by_terminal_access(attach: Callable[...,
     assert "ended well" in (tmp_path / "said").read_text()
 
 
-@pytest.mark.rest
 @pytest.mark.signals
 def test_live_view_continues_until_the_stopped_run_has_ended(attach: Callable[..., Attached]) -> None:
     attached = attach(IGNORE_TERM_SCRIPT)
@@ -347,7 +342,6 @@ def test_why_dumps_stacks_of_ranks_once(attach: Callable[..., Attached]) -> None
     assert places() == [[0, 1]]
 
 
-@pytest.mark.rest
 def test_attach_shows_stack_dump_of_a_stopped_hang(attach: Callable[..., Attached]) -> None:
     attached = attach(HANG_SCRIPT, 2, go={"hang_after": 6, "on_hang": "stop"})
     ended = attached.call("attach", "last")

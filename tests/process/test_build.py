@@ -26,6 +26,7 @@ def home(tmp_path: Path) -> Home:
     return Home.below(tmp_path)
 
 
+@pytest.mark.core
 def test_build_is_complete_named_and_leaves_no_temporary_files(home: Home) -> None:
     done = home.build()
     assert done["state"] == "built"
@@ -79,7 +80,6 @@ def test_uv_errors_are_reported(home: Home, tmp_path: Path, text: str, reason: s
     assert home.leftovers() == []
 
 
-@pytest.mark.rest
 @pytest.mark.parametrize("python", other_pythons())
 def test_env_commands_run_under_every_python(home: Home, python: str) -> None:
     assert home.build(python=python)["state"] == "built"
@@ -140,7 +140,6 @@ def test_wheel_with_wrong_record_passes_the_check(home: Home, tmp_path: Path) ->
     assert home.envs("check", name=home.name)["problems"] == []
 
 
-@pytest.mark.rest
 @pytest.mark.parametrize("seed", range(10))
 def test_build_completes_after_sigkill(home: Home, seed: int) -> None:
     child = start("env.build", "build", home.request())

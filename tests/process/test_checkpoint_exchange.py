@@ -104,6 +104,7 @@ def test_path_is_the_same_place_for_every_tree_of_the_project(hosts: Callable[[s
     assert first.content() == [saved("three")] * 3
 
 
+@pytest.mark.core
 def test_unmounted_disk_deletes_no_files(hosts: Callable[[str], Hosts]) -> None:
     cluster = hosts("out")
     cluster.write("node1", saved("one"), "out/last.pt")

@@ -132,6 +132,7 @@ def test_save_that_was_killed_is_no_checkpoint_on_any_host(three: Training, file
     assert ends == {name: (0, ["from checkpoint-20", "at 60"]) for name in three.names}
 
 
+@pytest.mark.core
 def test_save_into_an_old_checkpoint_that_was_killed_leaves_the_old_one(three: Training) -> None:
     three.train("20")
     three.exchanged()

@@ -218,7 +218,6 @@ def test_download_works_with_every_python(server: str, tmp_path: Path, python: s
     assert sorted(content_of(tmp_path / "store").values()) == sorted([BODY, b"local"]), last
 
 
-@pytest.mark.rest
 @pytest.mark.parametrize(
     ("mode", "reason"),
     [
@@ -238,6 +237,7 @@ def test_failed_download_has_a_reason(server: str, tmp_path: Path, mode: str, re
     assert "a.whl" in said
 
 
+@pytest.mark.core
 def test_failed_download_does_not_affect_others(server: str, tmp_path: Path) -> None:
     good = [item(server, "good", name=f"{index}.whl") for index in range(6)]
     last = fetch(tmp_path, item(server, "gone", b"other"), *good)
@@ -254,7 +254,6 @@ def test_silent_server_is_a_timeout(server: str, tmp_path: Path, monkeypatch: py
     assert content_of(tmp_path) == {}
 
 
-@pytest.mark.rest
 def test_connection_and_url_errors_are_reported(tmp_path: Path) -> None:
     assert "refused" in failure_reason(tmp_path, item("http://127.0.0.1:1", "good"))
     assert "http://no-such-host.invalid/good/a.whl: " in failure_reason(

@@ -32,6 +32,7 @@ def test_replaced_package_is_reported(home: Home) -> None:
     assert missing(wrong, "torch 2.9.0 2.8.0") == []
 
 
+@pytest.mark.core
 def test_file_of_another_size_is_reported(home: Home) -> None:
     (home.site / "numpy.py").write_text("")
     assert home.envs("check", name="default")["problems"][0].startswith("numpy: numpy.py ")
@@ -43,7 +44,6 @@ def test_missing_python_is_reported(home: Home) -> None:
     assert "/usr/bin/python3.99" in home.envs("check", name="default")["problems"][0]
 
 
-@pytest.mark.rest
 @pytest.mark.parametrize("key", ["variables", "prepended", "packages", "backend", "build", "digest"])
 def test_incomplete_record_is_reported_and_rebuilt(home: Home, key: str) -> None:
     record = home.env / "env.json"
@@ -200,7 +200,6 @@ def test_an_environment_is_private_with_any_umask(tmp_path: Path) -> None:
     assert not [path for path in paths if path.stat().st_mode & 0o022]
 
 
-@pytest.mark.rest
 def test_names_that_lead_out_of_the_home_are_refused(home: Home, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()

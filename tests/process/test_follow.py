@@ -92,7 +92,6 @@ class Follow:
         return last
 
 
-@pytest.mark.rest
 @pytest.mark.parametrize("python", all_pythons())
 def test_run_is_followed_from_first_line_to_end(make: Callable[..., Run], python: str) -> None:
     run = make("import sys\nprint('out')\nprint('err', file=sys.stderr)", 2).start()
@@ -165,7 +164,6 @@ for n in range(3):
 """Two ranks print in turns, each line in one write."""
 
 
-@pytest.mark.rest
 def test_finished_output_is_read_in_order_of_time(make: Callable[..., Run]) -> None:
     run = make(IN_TURNS, 2).start()
     run.wait()
@@ -193,6 +191,7 @@ def test_output_without_times_is_read_rank_by_rank(make: Callable[..., Run]) -> 
     assert [chunk.data for chunk in Follow(run, tail=1, follow=False).collect().chunks] == [b"two\n"]
 
 
+@pytest.mark.core
 def test_only_requested_ranks_and_streams_are_sent(make: Callable[..., Run]) -> None:
     run = make(SLEEP_FOREVER, 3).start()
     run.wait_for_all(b"here")
@@ -201,7 +200,6 @@ def test_only_requested_ranks_and_streams_are_sent(make: Callable[..., Run]) -> 
     assert followed.last["status"]["state"] == "running"
 
 
-@pytest.mark.rest
 def test_lines_are_sent_without_delay(make: Callable[..., Run]) -> None:
     run = make("import time\nfor i in range(40):\n    print(time.time(), flush=True)\n    time.sleep(0.07)").start()
     follow = Follow(run)

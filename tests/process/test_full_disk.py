@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from run_helpers import runs_in
 
 pytest_plugins = ["run_fixtures"]
@@ -39,6 +40,7 @@ def test_full_disk_is_recorded_and_ends_the_run_soon(mounted: Callable[[str], Pa
         assert took < 20, took
 
 
+@pytest.mark.core
 def test_rank_that_fails_beside_a_disk_with_room_has_no_disk(tmp_path: Path) -> None:
     with runs_in(tmp_path) as make:
         status = make("raise ValueError('no')", 1).start().wait()

@@ -72,6 +72,7 @@ def test_ranks_of_both_hosts_run_and_the_starter_goes_with_the_run(make: Callabl
     assert [event["host"] for event in run.events("starter")] == ["there"]
 
 
+@pytest.mark.core
 def test_starter_that_connects_after_the_start_starts_its_ranks(make: Callable[..., Run]) -> None:
     run = make("print('ran')").start()
     time.sleep(0.5)
@@ -102,7 +103,6 @@ def test_killed_starter_costs_no_rank(make: Callable[..., Run], number: int) -> 
     wait_until(lambda: not run.left(), 5, run.left)
 
 
-@pytest.mark.rest
 def test_restart_without_the_starter_ends_and_says_so(make: Callable[..., Run]) -> None:
     code = "import os, sys, time\nprint('here', flush=True)\ntime.sleep(600 * int(os.environ['RESTART_COUNT']) + 2)\n"
     run = make(f"{code}sys.exit(4)", go={"restarts": 1})
@@ -116,7 +116,6 @@ def test_restart_without_the_starter_ends_and_says_so(make: Callable[..., Run]) 
     assert run.left() == []
 
 
-@pytest.mark.rest
 def test_stopped_starter_holds_up_neither_the_run_nor_its_end(make: Callable[..., Run]) -> None:
     run = make("import time\nprint('here', flush=True)\ntime.sleep(1)")
     pid = started(run)

@@ -108,6 +108,7 @@ def test_a_refusal_has_the_hubs_words_and_the_line_to_type(
     assert "hf_wrong" not in text
 
 
+@pytest.mark.core
 def test_a_token_reads_what_is_private_and_goes_to_no_storage(hub: Hub, tmp_path: Path) -> None:
     for name in ("org/private", "org/gated"):
         reply = download(hub, tmp_path / "home", name, token=TOKEN)

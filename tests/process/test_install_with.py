@@ -98,7 +98,6 @@ def machine(kept: tuple[Machine, Path]) -> Iterator[Machine]:
     shutil.rmtree(machine.directory)
 
 
-@pytest.mark.rest
 def test_added_package_needs_only_its_wheel(machine: Machine) -> None:
     (before,) = machine.envs
     pad = os.stat(next(machine.site.glob("torch_pad*")))
@@ -122,7 +121,6 @@ def test_added_package_needs_only_its_wheel(machine: Machine) -> None:
     assert again["hosts"][0]["status"] == "ok"
 
 
-@pytest.mark.rest
 def test_added_packages_are_kept_by_later_installs(machine: Machine) -> None:
     write_wheel(machine.wheels, "rich", "14.0.0")
     machine.install("--with", "tqdm")
@@ -130,7 +128,6 @@ def test_added_packages_are_kept_by_later_installs(machine: Machine) -> None:
     assert machine.install()["hosts"][0]["status"] == "ok"
 
 
-@pytest.mark.rest
 def test_environment_with_another_name_shares_what_is_unpacked(machine: Machine) -> None:
     """It is resolved anew; the packages that both have are the same files, and their wheels are not needed."""
     write_wheel(machine.wheels, "numpy", "2.4.0")
@@ -145,7 +142,6 @@ def test_environment_with_another_name_shares_what_is_unpacked(machine: Machine)
     assert not list((machine.home / "wheels").glob("*/torch-2.13*"))
 
 
-@pytest.mark.rest
 @pytest.mark.parametrize("change", ["nothing", "file", "library", "variable"])
 def test_all_reduce_counts_for_an_environment_of_the_same_files(machine: Machine, change: str) -> None:
     """It is made again if a file was changed since, or where an added package could change what it uses."""
@@ -174,7 +170,6 @@ def test_all_reduce_counts_for_an_environment_of_the_same_files(machine: Machine
     assert before not in (verify["launcher"] or "")
 
 
-@pytest.mark.rest
 def test_another_version_of_a_package_replaces_only_that_package(machine: Machine) -> None:
     write_wheel(machine.wheels, "numpy", "1.26.4", files={"numpy.py": "__version__ = '1.26.4'\n"})
     report = machine.install("--with", "numpy<2")
@@ -182,7 +177,6 @@ def test_another_version_of_a_package_replaces_only_that_package(machine: Machin
     assert len(list(machine.site.glob("numpy-*.dist-info"))) == 1
 
 
-@pytest.mark.rest
 def test_environment_in_use_is_kept(machine: Machine) -> None:
     (before,) = machine.envs
     python = machine.home / "envs" / before / "bin" / "python"
@@ -193,7 +187,6 @@ def test_environment_in_use_is_kept(machine: Machine) -> None:
         process.communicate(b"\n")
 
 
-@pytest.mark.rest
 def test_damaged_package_alone_comes_from_its_wheel(machine: Machine) -> None:
     """Another environment, and the same one that is built again, take the rest from the damaged one."""
     torch = next(machine.site.glob("torch_pad*"))
@@ -207,7 +200,6 @@ def test_damaged_package_alone_comes_from_its_wheel(machine: Machine) -> None:
     assert next(machine.site.glob("torch_pad*")).stat().st_size > 0
 
 
-@pytest.mark.rest
 def test_files_with_other_content_come_from_their_wheel_after_a_failed_verification(machine: Machine) -> None:
     """Their sizes are those of the list, so that only the hashes show it."""
     file = next(machine.site.glob("torch_pad*"))
@@ -220,7 +212,6 @@ def test_files_with_other_content_come_from_their_wheel_after_a_failed_verificat
     assert next(machine.site.glob("torch_pad*")).read_bytes() == good
 
 
-@pytest.mark.rest
 def test_run_adds_packages_before_the_start(machine: Machine, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import tqdm\n")
@@ -299,7 +290,6 @@ def test_package_that_cannot_be_imported_fails_the_verification(empty: Machine) 
     assert missing(host["fix"], "'other-name<2.0'") == []
 
 
-@pytest.mark.rest
 @pytest.mark.parametrize(
     ("torch", "ipex", "oneccl", "name"),
     [("2.7.0+cpu", "2.7.0", "2.7.0", "ipex-2.7"), ("2.8.0+cpu", "2.8.0", None, "torch-2.13")],
@@ -314,6 +304,7 @@ def test_all_commands_name_the_stack_of_install_after_an_index_query(
     assert empty.answers() == {"versions": name, "doctor": name, "run": name}
 
 
+@pytest.mark.core
 def test_empty_indexes_give_no_stack_in_all_commands(empty: Machine) -> None:
     refused = empty.ask("install", "--dry-run")
     assert refused["stack"] is None
@@ -331,7 +322,6 @@ def test_all_commands_name_candidates_before_an_index_query(empty: Machine) -> N
     assert not any("env.json" in setting["reason"] for setting in plan["settings"])
 
 
-@pytest.mark.rest
 def test_all_commands_name_the_installed_environment(empty: Machine) -> None:
     write_stack(empty.wheels, "2.8.0+cpu", "2.8.0", None, PYTHON)
     assert empty.ask("install", "--stack", "ipex")["hosts"][0]["status"] == "changed"
@@ -342,7 +332,6 @@ def test_all_commands_name_the_installed_environment(empty: Machine) -> None:
     assert empty.ask("install", "--upgrade", "--dry-run")["stack"]["name"] == "torch-2.13"
 
 
-@pytest.mark.rest
 def test_mpi_in_bindings_from_a_url_is_named_after_install(empty: Machine) -> None:
     """Before the download it is not known, and the one of impi-rt is named."""
     write_stack(empty.wheels, "2.8.0+cpu", "2.8.0", "2.8.0", PYTHON, impi="2021.18.0")

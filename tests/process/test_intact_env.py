@@ -50,6 +50,7 @@ def home(verified_home: Home, tmp_path: Path) -> Home:
     return Home(tmp_path / "home", verified_home.wheels)
 
 
+@pytest.mark.core
 def test_intact_environment_is_found_with_lock_and_verification(home: Home) -> None:
     found = look(home)
     assert found is not None

@@ -50,6 +50,7 @@ def test_long_error_of_uv_is_kept_and_a_uv_without_permission_named(tmp_path: Pa
             assert "noexec" in answer["reason"]
 
 
+@pytest.mark.core
 @pytest.mark.parametrize(("seconds", "text"), [(60, ""), (0.5, "uv found no answer in time")])
 def test_uv_ends_if_the_connection_closes_or_at_timeout(tmp_path: Path, seconds: float, text: str) -> None:
     uv, started = tmp_path / "uv", tmp_path / "started"

@@ -35,6 +35,7 @@ def spin(stack: ExitStack, core: int, **variables: str) -> int:
     return process.pid
 
 
+@pytest.mark.core
 def test_look_names_the_process_that_disturbs_and_no_other_rank_as_such(
     started: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

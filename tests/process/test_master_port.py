@@ -39,6 +39,7 @@ def test_port_with_a_listener_is_refused_with_its_process(make: Callable[..., Ru
     assert (run.wait()["state"], run.output(0)) == ("ok", f"{port}\n".encode())
 
 
+@pytest.mark.core
 def test_port_whose_connections_are_being_closed_is_free() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

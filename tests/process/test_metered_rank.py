@@ -52,6 +52,7 @@ def test_steps_of_a_rank_are_in_status_and_record(make: Callable[..., Run]) -> N
     assert decode_host_windows((run.rundir / "ranks/0000.host").read_bytes()) is not None
 
 
+@pytest.mark.core
 def test_windows_are_sent_to_a_follower_and_on_request(make: Callable[..., Run]) -> None:
     run = make(TRAIN, meter=True).start()
     run.wait()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 from agent_helpers import wait_until
 from ipexctl.node.common.job import Master, StartRequest
 from ipexctl.node.common.processes import all_processes
@@ -33,6 +35,7 @@ def test_a_signal_reaches_mpirun_and_its_exit_code_is_known(tmp_path: Path) -> N
     assert mpirun.take_events() == [MpirunEnded(7)]
 
 
+@pytest.mark.core
 def test_nothing_of_its_session_is_left(tmp_path: Path) -> None:
     mpirun = started(tmp_path, LEAVES_ONE)
     assert len([stat for stat in all_processes() if stat.session == mpirun.pid and stat.state != "Z"]) == 2

@@ -65,6 +65,7 @@ def test_repositories_are_found_in_both_caches(tmp_path: Path, own_home: Path) -
     assert (wrong["in_home"], wrong["has_own_cache"]) == ([], False)
 
 
+@pytest.mark.core
 def test_datasets_that_were_prepared_and_directories_count(tmp_path: Path, own_home: Path) -> None:
     mixed = {**DATA, "word": "hf-dataset:org/MyData2", "repo_id": "org/MyData2"}
     for home, name in ((tmp_path / "own", "org___d"), (own_home / "hub", "org___my_data2")):

@@ -41,6 +41,7 @@ def check(tmp_path: Path, **addresses: str) -> dict[str, Any]:
     return said(start("network.connectivity", "try", request))
 
 
+@pytest.mark.core
 def test_open_connections_are_ok(tmp_path: Path) -> None:
     (tmp_path / "record").write_text("of an earlier check")
     result = check(tmp_path, node2="127.0.0.1", nat="192.0.2.1")

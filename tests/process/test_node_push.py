@@ -118,6 +118,7 @@ def test_everything_arrives_with_its_mode_and_nothing_else_is_left(target: Targe
     assert target.all() == ALL
 
 
+@pytest.mark.core
 def test_file_that_differs_stays_without_force_and_is_replaced_with_it(target: Target) -> None:
     target.path.mkdir()
     (target.path / "a.txt").write_bytes(b"x")

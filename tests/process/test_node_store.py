@@ -30,6 +30,7 @@ def sha(content: bytes) -> str:
     return str(file_of(content)["sha256"])
 
 
+@pytest.mark.core
 def test_received_files_are_stored(tmp_path: Path) -> None:
     store = tmp_path / "home" / "wheels"
     said = receive(store, frame(ONE) + frame(TWO, "b.whl") + frame(b"", "empty") + END)

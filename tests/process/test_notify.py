@@ -49,6 +49,7 @@ def test_node0_gives_the_summary_to_the_command_once(make: Callable[..., Run], t
     assert (run.rundir / FILE).stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.core
 def test_call_that_claims_the_command_in_time_keeps_node0_from_running_it(
     make: Callable[..., Run], tmp_path: Path
 ) -> None:
@@ -83,7 +84,6 @@ def test_of_many_claims_one_counts_and_a_run_without_record_has_none(tmp_path: P
     assert not claim(str(tmp_path / "none"), "call")
 
 
-@pytest.mark.rest
 @pytest.mark.parametrize(
     ("command", "timeout", "code"),
     [("echo it broke; exit 3", 20.0, 3), ("sleep 100 & echo begun; sleep 100", 1.0, None), ("kill -9 $$", 20.0, 137)],

@@ -140,6 +140,7 @@ def test_runs_have_their_state_output_and_cause(account: Account) -> None:
     assert [path.name for path in fetched] == ["checkpoint-0.txt", "checkpoint-1.txt"]
 
 
+@pytest.mark.core
 def test_live_run_is_followed_to_its_end(account: Account, live: Callable[[str], Run]) -> None:
     live(COUNT_SCRIPT)
     followed = account.call("attach", OlderRun.id)

@@ -41,6 +41,7 @@ def group() -> Iterator[Path]:
         place.rmdir()
 
 
+@pytest.mark.core
 def test_limit_that_was_reached_and_memory_of_the_rank_are_named(
     attach: Callable[..., Attached], group: Path, tmp_path: Path
 ) -> None:

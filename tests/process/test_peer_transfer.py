@@ -94,6 +94,7 @@ LIES: dict[str, Callable[[dict[str, Any]], bytes]] = {
 }
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("lie", LIES)
 def test_client_refuses_a_server_without_the_token(tmp_path: Path, lie: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -102,6 +102,7 @@ def test_signal_goes_to_the_nearest_processes_that_handle_it() -> None:
         assert process.stdout.read() == b"", "one process got it"
 
 
+@pytest.mark.core
 def test_descendants_are_searched_only_if_the_guard_has_siblings() -> None:
     code = "import os, subprocess, sys\nfrom ipexctl.node.run import processes\nguard = processes.Guard()\n"
     code += "print(processes.has_children(guard.pid))\n"

@@ -83,6 +83,7 @@ def runs(tmp_path: Path) -> Runs:
     return Runs(tmp_path)
 
 
+@pytest.mark.core
 def test_old_runs_are_pruned_but_the_newest_are_kept(runs: Runs) -> None:
     for days in range(31, 36):
         runs.make(f"r-{days}", days)

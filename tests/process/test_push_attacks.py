@@ -138,6 +138,7 @@ def test_a_directory_that_a_member_of_the_team_puts_in_place_is_not_used(team: T
     assert team.receive(found, parcel, name=PARCEL)["event"] == "failed", "nothing arrives in another's directory"
 
 
+@pytest.mark.core
 def test_each_push_places_what_is_in_its_own_list(team: Team) -> None:
     """Two hosts may see the same directory and lack different things; what a list has become meanwhile is not used."""
     found, other = team.inspect(ROWS, str(team.data)), [*ROWS, ["more.bin", "f", 0o644, len(CONTENTS), ROWS[1][4]]]

@@ -77,7 +77,6 @@ def daemon_of(directory: Path) -> int:
     return int((directory / "started").read_text())
 
 
-@pytest.mark.rest
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_ends_the_tests_quietly_with_all_their_processes(start: Start, tmp_path: Path, number: int) -> None:
     process = start(slow())
@@ -104,7 +103,6 @@ def test_second_signal_ends_tests_that_do_not_stop(start: Start, tmp_path: Path)
     assert not (tmp_path / "torn-down").exists()
 
 
-@pytest.mark.rest
 def test_signals_that_the_caller_ignores_do_not_reach_the_tests(start: Start, tmp_path: Path) -> None:
     process = start(slow(2), before=["sh", "-c", "trap '' INT HUP; exec \"$@\"", "sh"])
     daemon = daemon_of(tmp_path)
@@ -116,7 +114,6 @@ def test_signals_that_the_caller_ignores_do_not_reach_the_tests(start: Start, tm
     assert not is_running(daemon)
 
 
-@pytest.mark.rest
 def test_failed_tests_run_again_and_sets_of_tests_follow_one_another(start: Start, tmp_path: Path) -> None:
     flaky = (
         "import pathlib\nhere = pathlib.Path(__file__).parent\n"
@@ -142,6 +139,7 @@ def test_a_test_that_fails_in_company_alone_is_not_called_flaky(start: Start) ->
     assert (process.returncode, "flaky:" in out) == (1, False), out + err
 
 
+@pytest.mark.core
 def test_pytest_ends_with_a_killed_launcher(start: Start, tmp_path: Path) -> None:
     process = start(slow())
     daemon = daemon_of(tmp_path)

@@ -87,6 +87,7 @@ def test_independent_copies_have_no_variables_of_a_rank_or_of_mpirun(make: Calla
         assert not {*strays, "PMI_RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT"} & set(env)
 
 
+@pytest.mark.core
 def test_script_knows_its_run_and_has_a_directory_for_results(make: Callable[..., Run]) -> None:
     code = "import os, stat\nplace = os.environ['IPEXCTL_RUN_DIR']\n"
     code += "print(os.environ['IPEXCTL_RUN'], os.environ['RESTART_COUNT'], oct(stat.S_IMODE(os.stat(place).st_mode)))\n"
@@ -261,7 +262,6 @@ print("done")
     assert run.left() == []
 
 
-@pytest.mark.rest
 @pytest.mark.parametrize("end", ["exit", "kill", "kill the wrapper"])
 def test_intel_openmp_files_of_a_rank_are_removed(make: Callable[..., Run], end: str) -> None:
     """As libiomp5 leaves them; `foreign` is of a process that is not of this run."""
@@ -295,7 +295,6 @@ if {end!r} == "kill the wrapper":
         foreign.unlink()
 
 
-@pytest.mark.rest
 def test_rank_that_cannot_reach_the_supervisor_starts_nothing_and_exits_with_111(make: Callable[..., Run]) -> None:
     """Nothing listens on that port, or another program without the token. Both waits take 20 seconds at once."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -369,7 +368,6 @@ class BreakableConnection:
                     (far if each is near else near).sendall(data)
 
 
-@pytest.mark.rest
 def test_repeated_connection_losses_lose_no_output(make: Callable[..., Run]) -> None:
     code = "import time\nfor i in range(60000):\n    print(i, 'x' * 50)\n    if i % 600 == 0: time.sleep(0.05)"
     run = make(code)

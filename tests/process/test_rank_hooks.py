@@ -147,6 +147,7 @@ except ImportError as error:
 """
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("python", [*PYTHONS, *TOO_OLD])
 def test_hooks_are_invisible_for_every_python(shim: HookDirectory, python: str) -> None:
     got, plain = shim.run(python, INSPECT_CODE), bare(python, INSPECT_CODE)

@@ -39,6 +39,7 @@ def test_a_failed_rank_is_a_failure_with_its_exit_code(attach: Callable[..., Att
     assert (failure["failure"], failure["rank"], failure["exit_code"], ran.returncode) == ("exit", 1, 7, 7)
 
 
+@pytest.mark.core
 def test_a_run_that_node0_has_not_is_a_failure(attach: Callable[..., Attached]) -> None:
     attached = attach("print('out')")
     attached.run.wait()

@@ -33,7 +33,7 @@ def make(tmp_path: Path, intel: Path) -> Iterator[Callable[..., Run]]:
         )
 
 
-@pytest.mark.rest
+@pytest.mark.core
 def test_mpi_library_works_in_a_rank(make: Callable[..., Run]) -> None:
     """The wrapper passes on the file descriptors that hydra has opened for it."""
     code = """

@@ -35,6 +35,7 @@ def test_rank_that_starts_after_another_ended_finds_its_job_file(make: Callable[
     assert not (run.rundir / "job.json").exists()
 
 
+@pytest.mark.core
 def test_each_attempt_has_its_own_port_and_a_separator_line(make: Callable[..., Run]) -> None:
     code = "import os, sys, time\nprint('begun', os.environ['RESTART_COUNT'], os.environ['MASTER_PORT'], flush=True)\n"
     code += "time.sleep(0.5)\nsys.stdout.write('no end')\nsys.stdout.flush()\n"
@@ -77,7 +78,6 @@ def test_supervisor_keeps_its_record_while_a_host_joins(make: Callable[..., Run]
     assert run.left() == []
 
 
-@pytest.mark.rest
 def test_silent_run_is_reported_with_last_lines_and_not_ended(make: Callable[..., Run]) -> None:
     code = "import os, time\nprint('step', os.environ['RANK'], flush=True)\nwhile not os.path.exists('speak'):\n"
     code += " time.sleep(0.1)\nprint('again', flush=True)\ntime.sleep(2)"
@@ -184,7 +184,6 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
-@pytest.mark.rest
 def test_wrapper_of_the_previous_attempt_does_not_affect_the_next(make: Callable[..., Run], tmp_path: Path) -> None:
     code = f"""
 import os, pathlib, sys, time

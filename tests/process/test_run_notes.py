@@ -22,7 +22,6 @@ if os.environ["RANK"] == "1" and os.environ.get("RESTART_COUNT", "0") == "0":
 """
 
 
-@pytest.mark.rest
 @pytest.mark.parametrize("source", ["node0", "copy"])
 def test_printed_notes_stay_lines_and_real_ones_are_notes(attach: Callable[..., Attached], source: str) -> None:
     attached = attach(SCRIPT, go={"restarts": 1})
@@ -58,6 +57,7 @@ def test_a_command_that_can_not_start_is_a_note(attach: Callable[..., Attached])
     assert (line["rank"], line["stream"], line["note"]) == (0, "stderr", "not-started")
 
 
+@pytest.mark.core
 def test_the_note_of_a_restart_is_in_the_last_lines(attach: Callable[..., Attached]) -> None:
     attached = attach("print('once', flush=True)\nimport sys\nsys.exit(3)", 1, go={"restarts": 1})
     attached.run.wait()

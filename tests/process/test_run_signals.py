@@ -45,6 +45,7 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
     subprocess.run([*IPEXCTL, "stop", "last"], env={**os.environ, **home}, check=False, capture_output=True, timeout=60)
 
 
+@pytest.mark.core
 def test_second_sigterm_at_run_after_a_while_exits_at_once(begin: Begin) -> None:
     process = begin()
     process.send_signal(signal.SIGTERM)

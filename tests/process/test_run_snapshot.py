@@ -69,6 +69,7 @@ def test_output_is_split_into_lines_for_any_bytes(tmp_path: Path) -> None:
     assert last == "no end"
 
 
+@pytest.mark.core
 def test_only_the_end_of_a_large_log_is_read(tmp_path: Path) -> None:
     line = b"epoch 1 step 1: loss 0.5\n"
     directory(tmp_path, {"ranks/0001.out": line * 2_000_000, "ranks/0000.out": line * 100})

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable
 
+import pytest
 from run_helpers import HERE, Run
 
 from ipexctl.remote.local import LocalSession
@@ -50,6 +51,7 @@ def awaited_by(run: Run, rank: int) -> int | None:
     return found.ranks[0].processes[0].waits_for
 
 
+@pytest.mark.core
 def test_rank_that_died_first_is_blamed_and_not_the_one_that_waited_for_it(make: Callable[..., Run]) -> None:
     """The wrapper of the rank that is killed stands still until the other rank has raised its error."""
     run = make(EXCHANGES)

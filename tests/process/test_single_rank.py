@@ -50,6 +50,7 @@ def test_single_rank_has_the_usual_variables_and_record(make: Callable[..., Run]
     assert run.left() == []
 
 
+@pytest.mark.core
 @pytest.mark.parametrize("nice", [0, 7])
 def test_rank_has_the_planned_niceness_and_its_wrapper_has_not(make: Callable[..., Run], nice: int) -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)
@@ -59,7 +60,6 @@ def test_rank_has_the_planned_niceness_and_its_wrapper_has_not(make: Callable[..
     assert run.output().split() == [str(max(own, nice)).encode(), str(own).encode()]
 
 
-@pytest.mark.rest
 @pytest.mark.parametrize(
     ("number", "kind", "words"),
     [(signal.SIGKILL, "lost", "0 here wrapper"), (signal.SIGTERM, "signal", "0 here SIGTERM")],

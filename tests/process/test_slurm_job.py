@@ -83,7 +83,7 @@ def status_of(run: Run, *states: str) -> dict[str, Any]:
     return dict(run.status)
 
 
-@pytest.mark.rest
+@pytest.mark.core
 def test_ranks_that_save_and_end_at_the_notice_go_on_in_the_next_start(
     start: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,7 +100,6 @@ def test_ranks_that_save_and_end_at_the_notice_go_on_in_the_next_start(
     assert "restart" in output[2]
 
 
-@pytest.mark.rest
 def test_ranks_without_a_handler_go_on_until_the_run_is_stopped(start: Callable[..., Run], tmp_path: Path) -> None:
     run = start(GOES_ON, may_requeue=False)
     status = status_of(run, "stopped", "failed", "ok")

@@ -256,6 +256,7 @@ def test_the_port_is_one_that_the_cluster_lets_nodes_reach(shown: str, ports: ra
     assert read_port_range(shown) == ports
 
 
+@pytest.mark.core
 def test_a_port_in_use_is_passed_over_and_the_last_one_is_named() -> None:
     with socket.socket(socket.AF_INET6) as used:
         used.bind(("::", 0))

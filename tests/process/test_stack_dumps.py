@@ -83,7 +83,6 @@ subprocess.run([sys.executable, "-c", code], close_fds=False)
 }
 
 
-@pytest.mark.rest
 def test_slow_exit_is_not_stuck(make: Callable[..., Run]) -> None:
     """All at once, as they take longer than an interpreter that is stuck may."""
     runs = {name: make(command, 1).start() for name, command in SLOW_EXITS.items()}
@@ -129,7 +128,6 @@ load() if os.environ["RANK"] == "1" else all_reduce()
 """
 
 
-@pytest.mark.rest
 @pytest.mark.parametrize("python", [PYTHONS[0], *PYTHONS[1:2], *PYTHONS[-1:]])
 def test_dump_shows_stacks_and_ranks_continue(make: Callable[..., Run], python: str) -> None:
     run = running(make([python, "-u", "-c", HANG_SCRIPT], 3, job={"variables": {"PATH": "/usr/bin:/bin"}}))
@@ -175,7 +173,6 @@ time.sleep(600)
     assert {row["state"] for row in run.status["ranks"]} == {"running"}
 
 
-@pytest.mark.rest
 def test_suspended_wrapper_delays_the_dump_only_briefly(make: Callable[..., Run]) -> None:
     code = "import os, time\nprint('here', flush=True)\nif os.environ['RANK'] != '2': time.sleep(600)"
     run = running(make(code, 3))
@@ -194,6 +191,7 @@ def test_suspended_wrapper_delays_the_dump_only_briefly(make: Callable[..., Run]
     assert run.status["state"] == "running"
 
 
+@pytest.mark.core
 def test_child_processes_of_a_rank_are_dumped(make: Callable[..., Run]) -> None:
     code = """
 import multiprocessing, time

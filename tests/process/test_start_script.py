@@ -71,6 +71,7 @@ def test_torch_wheel_in_wheelhouse_is_used(clone: Path) -> None:
     assert run.endswith(f"links={clone}/wheelhouse")
 
 
+@pytest.mark.core
 def test_existing_environment_keeps_its_stack(clone: Path) -> None:
     (clone / ".ipexctl" / "envs" / "default").mkdir(parents=True)
     _, (_, run) = start(clone)

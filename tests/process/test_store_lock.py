@@ -94,6 +94,7 @@ def test_holder_updates_its_heartbeat(lock: Path, monkeypatch: pytest.MonkeyPatc
         wait_until(lambda: lock.lstat().st_mtime != 1e9)
 
 
+@pytest.mark.core
 def test_waiting_can_end_without_the_lock(lock: Path) -> None:
     held_elsewhere(lock, 0)
     waited: list[float] = []

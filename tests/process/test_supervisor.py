@@ -26,7 +26,6 @@ def states(status: dict[str, Any]) -> list[tuple[str, int | None]]:
     return [(row["state"], row["exit_code"]) for row in status["ranks"]]
 
 
-@pytest.mark.rest
 @pytest.mark.parametrize("python", all_pythons())
 def test_run_succeeds_under_every_python(make: Callable[..., Run], python: str) -> None:
     run = make("import os, sys\nprint('out', os.environ['RANK'])\nprint('err', file=sys.stderr)", python=python).start()
@@ -42,7 +41,6 @@ def test_run_succeeds_under_every_python(make: Callable[..., Run], python: str) 
 WITH_A_CHILD = "import subprocess, time\nsubprocess.Popen(['sleep', '600'])\nprint('here', flush=True)\ntime.sleep(600)"
 
 
-@pytest.mark.rest
 @pytest.mark.parametrize(
     ("victim", "exit_code", "first", "row"),
     [
@@ -85,6 +83,7 @@ def test_sigterm_stops_the_run_without_restart_and_ranks_can_save(make: Callable
     assert run.left() == []
 
 
+@pytest.mark.core
 def test_other_ranks_can_save_when_a_wrapper_gets_a_signal(make: Callable[..., Run]) -> None:
     """The wrapper does not exit before the run knows what the signal means: mpirun may kill the other ranks then."""
     code = "import os, signal, sys, time\nsave = lambda *_: (print('saved', flush=True), sys.exit(7))\n"

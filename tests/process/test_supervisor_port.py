@@ -36,7 +36,6 @@ def connect_locally(name: str) -> socket.socket:
     return connection
 
 
-@pytest.mark.rest
 @pytest.mark.parametrize("source", ["127.0.0.2", "127.0.0.1", "@"])
 def test_many_unauthenticated_connections_delay_no_rank(make: Callable[..., Run], source: str) -> None:
     run = make(SLEEP_FOREVER, 4, go={"addresses": ["127.0.0.1"]})
@@ -131,6 +130,7 @@ MALFORMED: list[dict[str, Any] | bytes] = [
 ]
 
 
+@pytest.mark.core
 def test_malformed_message_closes_only_its_connection(make: Callable[..., Run]) -> None:
     run = make("", len(MALFORMED) + 1, launch=NO_RANKS).start()
     zero, *others = (FakeRank(run, rank) for rank in range(len(MALFORMED) + 1))

@@ -133,6 +133,7 @@ def test_the_cache_of_a_hub_goes_and_other_files_beside_it_stay(home: Path) -> N
     assert {entry["path"] for entry in left} == {f"{home}/hub/hub", f"{home}/hub/token"}
 
 
+@pytest.mark.core
 def test_removal_with_results_leaves_nothing(home: Path, tmp_path: Path) -> None:
     shutil.copytree(home, tmp_path / "other", symlinks=True)
     assert agent("remove", home, results=True)["left"] == []

@@ -87,6 +87,7 @@ def test_stack_with_gloo_is_verified(gloo: Home) -> None:
     assert result.to_json()["phases"][0]["name"] == "torch"
 
 
+@pytest.mark.core
 def test_stack_with_oneccl_is_verified(ccl: Home) -> None:
     result = verified(ccl)
     assert phases(result) == {"torch": True, "ipex": True, "bindings": True, "allreduce": True}
@@ -94,7 +95,6 @@ def test_stack_with_oneccl_is_verified(ccl: Home) -> None:
     assert "opt/mpi/bin/mpiexec.hydra" in str(result.launcher)
 
 
-@pytest.mark.rest
 @pytest.mark.parametrize("python", other_pythons())
 def test_verify_runs_under_every_python(gloo: Home, python: str) -> None:
     assert verify(gloo, request(gloo), python)["ok"]

@@ -31,6 +31,7 @@ def test_exit_code_of_the_run_and_its_summary(attach: Callable[..., Attached]) -
     assert (again.returncode, run["state"], run["exit_code"]) == (7, "failed", 7)
 
 
+@pytest.mark.core
 def test_run_that_ends_well_is_waited_for_to_its_end(attach: Callable[..., Attached]) -> None:
     attached = attach(COUNT_SCRIPT.format(20, 0.05), 1)
     done = attached.call("wait", "last")
@@ -39,7 +40,6 @@ def test_run_that_ends_well_is_waited_for_to_its_end(attach: Callable[..., Attac
     assert attached.call("wait", "last", "-q").stderr == b""
 
 
-@pytest.mark.rest
 def test_time_limit_has_its_own_exit_code_and_leaves_the_run_alone(attach: Callable[..., Attached]) -> None:
     attached = attach(COUNT_SCRIPT.format(100_000, 0.05), 1)
     started = time.monotonic()
@@ -51,7 +51,6 @@ def test_time_limit_has_its_own_exit_code_and_leaves_the_run_alone(attach: Calla
     assert json.loads(attached.call("wait", "last", "--timeout", "3", "--json").stdout)["runs"][0]["state"] == "running"
 
 
-@pytest.mark.rest
 @pytest.mark.signals
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_no_signal_to_a_wait_touches_the_run(attach: Callable[..., Attached], number: signal.Signals) -> None:
