@@ -40,7 +40,8 @@ NEAR = 2
 """A test that reaches a changed module by more imports than this proves little of it: nearly all tests do."""
 UNKNOWN_SECONDS = 30.0
 """Of a test file without a record: it is new."""
-IMPORTS = "^ *(from [a-z_.]+ )?import "
+UNTESTED = r"^ *((from [a-z_.]+ )?import |@pytest\.mark\.(core|rest)$)"
+"""Lines that change nothing that a test could find."""
 SHARES = 6
 TESTS_OF = {"docs/": "tests/unit/docs", "mkdocs.yml": "tests/unit/docs", "tests/unit/golden/": "tests/unit/golden"}
 ALWAYS = ("tests/unit/test_measures.py", "tests/unit/test_language.py")
@@ -145,10 +146,14 @@ def is_core(item: pytest.Item) -> bool:
 
 
 def changed_files(base: str, root: Path = ROOT) -> list[str]:
-    """Files that differ in more than their imports: a module that has moved is no reason to test its callers."""
+    """Files that differ in more than their imports: a module that has moved is no reason to test its callers.
+
+    A file of tests of which lines were only removed is no reason to run those that are left.
+    """
     new = git_lines("ls-files", "--others", "--exclude-standard", root=root)
-    counted = git_lines("diff", "--numstat", "-z", "--no-renames", "-I", IMPORTS, base, "--", root=root)
-    return sorted({*(entry.split("\t")[2] for line in counted for entry in line.split("\0") if entry), *new})
+    counted = git_lines("diff", "--numstat", "-z", "--no-renames", "-I", UNTESTED, base, "--", root=root)
+    rows = [entry.split("\t") for line in counted for entry in line.split("\0") if entry]
+    return sorted({*(path for added, _, path in rows if added != "0" or not is_test(path)), *new})
 
 
 def last_of_main() -> str:

@@ -125,7 +125,8 @@ def test_a_file_of_which_only_imports_differ_has_not_changed(tmp_path: Path) -> 
             ["git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a", *args], check=True, timeout=60
         )
 
-    for name in ("imports", "code", "as it was"):
+    (tmp_path / "tests/unit").mkdir(parents=True)
+    for name in ("imports", "code", "as it was", "tests/unit/test_less"):
         (tmp_path / f"{name}.py").write_text("from a.b import c\nx = 1\n")
     git("init", "-q")
     git("add", "-A")
@@ -133,4 +134,5 @@ def test_a_file_of_which_only_imports_differ_has_not_changed(tmp_path: Path) -> 
     (tmp_path / "imports.py").write_text("from d import c\nx = 1\n")
     (tmp_path / "code.py").write_text("from d import c\nx = 2\n")
     (tmp_path / "new.py").touch()
+    (tmp_path / "tests/unit/test_less.py").write_text("x = 1\n")
     assert changed_files("HEAD", tmp_path) == ["code.py", "new.py"]
