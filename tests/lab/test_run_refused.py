@@ -87,7 +87,7 @@ def test_damaged_environment_is_repaired_by_the_printed_line(cluster: Cluster) -
     cluster.write("train.py", "import numpy\nprint(numpy.__name__)\n")
     said = cluster.refused("--ppn", "1", "train.py")
     assert missing(said, "node2 numpy train.py 1") == []
-    printed = re.search(r": ipexctl (install -H \S+ --stack torch)$", said, re.MULTILINE)
+    printed = re.search(r": ipexctl (install -H \S+)$", said, re.MULTILINE)
     assert printed, said
     cluster.good(*printed[1].split())
     assert by_rank(cluster.run("--ppn", "1", "train.py").out) == {rank: ["numpy"] for rank in range(3)}

@@ -109,7 +109,8 @@ def test_a_run_over_srun_survives_its_call_and_a_failed_rank_is_blamed(lab: Lab)
         lab.hosts[0], f"mkdir -p project && cd project && touch pyproject.toml && echo {shlex.quote(RANK_SCRIPT)} >s.py"
     )
     words = f"{RUN} -q s.py badly 30; echo rc $?; IPEXCTL_RUN_ID=s-0102-030405-abcd ipexctl run --detach -q"
-    words += " --python /usr/bin/python3 -n 3 s.py well 4; ipexctl attach s-0102; echo rc $?; squeue -h -s"
+    words += " --python /usr/bin/python3 -n 3 --oversubscribe s.py well 4; ipexctl attach s-0102; echo rc $?"
+    words += "; squeue -h -s"
     ran = in_job(lab, words)
     assert missing(ran.err, "rank 1 node3 exit code 7") == []
     first, _, second = ran.out.partition("rc 7\n")
