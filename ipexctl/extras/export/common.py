@@ -34,7 +34,7 @@ _RANK_OF_MPI: Final = (
 
 
 def host_of_rank(host: object, hosts: object) -> tuple[str, str]:
-    """Sets torchrun's variables that follow from RANK and WORLD_SIZE, the number of the host and that of all hosts."""
+    """Sets torchrun's variables from RANK, WORLD_SIZE, the host's number and the number of hosts."""
     return (
         f"export ROLE_RANK=$RANK ROLE_WORLD_SIZE=$WORLD_SIZE GROUP_WORLD_SIZE={hosts}",
         f"export GROUP_RANK={host}; export NODE_RANK=$GROUP_RANK",

@@ -94,7 +94,7 @@ def _is_page(path: Path) -> bool:
 def write_report(
     option: str, path: Path, records: Sequence[RunRecord], caller: CallWatcher, timeout: float | None = None
 ) -> int:
-    """Write the page of a run, with what differs from a second one; the exit code is that of `why`."""
+    """Write the page of a run, compared with a second run if one is named. Exits with the code of `why`."""
     from ipexctl.extras.report.html import page_html
     from ipexctl.extras.report.report import compared
 

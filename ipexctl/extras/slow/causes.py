@@ -84,7 +84,7 @@ class Evidence:
 
     @property
     def crowding(self) -> float | None:
-        """Time in the queue above that of the others for as much work."""
+        """Time in the run queue, less what the other ranks wait for the same work."""
         if self.queue_more is None or self.cpu_more is None or self.usual_queue is None or not self.usual_cpu:
             return self.queue_more
         return self.queue_more - self.usual_queue * self.cpu_more / self.usual_cpu

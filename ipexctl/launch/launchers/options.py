@@ -139,7 +139,7 @@ class _Reader:
     def _started(
         self, row: LauncherRow | None, rest: tuple[str, ...], python: str | None
     ) -> tuple[CommandKind, tuple[str, ...], str | None]:
-        """As `_program`; `python` is that of the launcher."""
+        """Like `_program`; `python` is the launcher's Python."""
         is_module = "module" in self._targets
         if row is not None and row.runs_itself:
             return "command", (*row.name.split(), *rest), python

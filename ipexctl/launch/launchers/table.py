@@ -46,9 +46,9 @@ class LauncherRow:
     module: str = ""
     """The module that it runs, in place of one on the line."""
     has_options_anywhere: bool = False
-    """True if its options stand among those of its module."""
+    """True if launcher options and module options are mixed."""
     runs_itself: bool = False
-    """True if each rank runs it, without those of its options that start ranks."""
+    """True if each rank runs it, without the options that start ranks."""
     of_fabric: bool = False
     """True if it tells Lightning's Fabric by variables of its own what it starts."""
     of_accelerate: bool = False

@@ -68,8 +68,8 @@ def build_wheels(
     client = HttpClient(request["settings"], request["logins"])
     env = {**env, "SOURCE_DATE_EPOCH": "315532800"}  # the same source makes the same wheel
     built = {}
-    for source in sources(pylock):
-        place = directory / "built" / source.package
+    for number, source in enumerate(sources(pylock)):
+        place = directory / "built" / str(number)
         place.mkdir(parents=True)
         archive = download(client, source, place)
         argv = [*uv, "build", "--wheel", "--no-build", "--no-create-gitignore", "--no-sources"]
@@ -88,7 +88,7 @@ def build_wheels(
 
 def download(client: HttpClient, source: SourceArchive, directory: Path) -> Path:
     """Raises an AgentError, also for a file with another hash than the lock's."""
-    path = directory / unquote(urlsplit(source.url).path.rpartition("/")[2])
+    path = directory / Path(unquote(urlsplit(source.url).path)).name  # an index may name `..%2F..%2Fx`
     try:
         with client.open(source.url, timeout=DOWNLOAD_SILENCE) as response, path.open("wb") as file:
             shutil.copyfileobj(response, file, 1 << 20)
