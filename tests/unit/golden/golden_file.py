@@ -17,6 +17,8 @@ import pytest
 
 from ipexctl.doctor.finding import Finding
 from ipexctl.errors import UserError
+from ipexctl.refusal import Refusal
+from ipexctl.remote.outcome import HostError
 
 _DATA = re.compile(r"""(?<!\w)'[^'\n]*'|"[^"\n]*"|`[^`\n]*`|\d[\d.,]*""")
 
@@ -33,12 +35,31 @@ class Case(NamedTuple):
         """Name, message and fix without quoted names and numbers, to find messages that differ only in data."""
         return _DATA.sub("'", "\n".join(self))
 
+    @property
+    def data(self) -> str:
+        """The quoted names and numbers that `pattern` leaves out."""
+        return " ".join(_DATA.findall("\n".join(self)))
+
 
 def refusal(name: str, call: Callable[..., object], *arguments: Any, at: object = None) -> Case:
-    """The case of a call that raises a UserError. `at` is a directory of this test run: left out of the text."""
-    with pytest.raises(UserError) as caught:
+    """The case of a call that raises an error, with the place it points at.
+
+    `at` is a directory of this test run: left out of the text.
+    """
+    with pytest.raises((UserError, HostError)) as caught:
         call(*arguments)
-    return Case(name, without(caught.value.message, at), without(caught.value.fix, at))
+    assert isinstance(caught.value, UserError | HostError)
+    return refused(name, caught.value, at)
+
+
+def refused(name: str, why: UserError | HostError | Refusal, at: object = None) -> Case:
+    """The case of a refusal: its message with the place it points at, or its reason with hosts and exit code."""
+    if isinstance(why, UserError):
+        column = getattr(why, "column", 0)
+        more = f" (column {column})" if column else ""
+        return Case(name, without(why.message, at) + more, without(why.fix, at))
+    hosts = f" ({', '.join(why.hosts)}; exit code {why.exit_code})" if isinstance(why, Refusal) else ""
+    return Case(name, without(why.reason, at) + hosts, without(why.fix, at))
 
 
 def finding_cases(findings: Iterable[Finding], prefix: str = "") -> list[Case]:
@@ -53,18 +74,24 @@ def without(text: str, *paths: object) -> str:
 
 
 def render(cases: Iterable[Case]) -> str:
-    """Each message once, in the given order, with name and fix; of messages that differ only in data, the first."""
+    """Each message once, in the given order, with name and fix; of messages that differ only in data, the first.
+
+    The names and numbers of the others follow, so that a change of any of them is a difference.
+    """
     first: dict[str, Case] = {}
+    others: dict[str, list[str]] = {}
     for case in cases:
-        first.setdefault(case.pattern, case)
+        if first.setdefault(case.pattern, case) != case:
+            others.setdefault(case.pattern, []).append(case.data)
     repeated = {name for name, count in Counter(case.name for case in first.values()).items() if count > 1}
     seen: Counter[str] = Counter()
     entries = []
-    for name, message, fix in first.values():
+    for pattern, (name, message, fix) in first.items():
         seen[name] += 1
         lines = [f"{name} #{seen[name]}" if name in repeated else name, *_indented("", message)]
         if fix:
             lines += _indented("fix: ", fix)
+        lines += _indented("also: ", "\nalso: ".join(dict.fromkeys(others[pattern]))) if pattern in others else []
         entries.append("\n".join(lines) + "\n")
     return "\n".join(entries)
 

@@ -11,10 +11,10 @@ from golden_file import Case, golden_diff, render
 CASES = [Case("home.full", "200 MB left\non node1", "make room"), Case("tmp", "a"), Case("tmp", "b")]
 
 
-def test_a_message_with_other_data_is_rendered_once() -> None:
+def test_a_message_with_other_data_is_rendered_once_and_that_data_follows() -> None:
     more = Case("home.full", "9.5 MB left\non node2", "make room")
     assert render([*CASES, CASES[0], more]) == (
-        "home.full\n  200 MB left\n  on node1\n  fix: make room\n\ntmp #1\n  a\n\ntmp #2\n  b\n"
+        "home.full\n  200 MB left\n  on node1\n  fix: make room\n  also: 9.5 2\n\ntmp #1\n  a\n\ntmp #2\n  b\n"
     )
 
 

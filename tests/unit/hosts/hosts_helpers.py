@@ -28,6 +28,10 @@ PIECES = (
     *("\x00", "\x07", "\x85", "\u2028", "\xa0", "\ufeff", "\ud800", "é", "\N{ARABIC-INDIC DIGIT THREE}", "9" * 20),
 )
 almost_valid = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
+BOMB = "b0: &b0 {hosts: {x: }}\n" + "".join(
+    f"b{n}: &b{n} {{children: {{" + ", ".join(f"c{n}{m}: *b{n - 1}" for m in range(9)) + "}}\n" for n in range(1, 9)
+)
+TEXT_BOMB = f"all:\n  hosts: {{n: }}\n  vars:\n    a: &a {'x' * 100_000}\n    b: [{', '.join(['*a'] * 5000)}]\n"
 any_text = st.one_of(st.text(max_size=200), st.text(st.characters(), max_size=80), almost_valid)
 
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from hosts_helpers import any_text, assert_can_be_reached, assert_points_inside, user_error
 from ipexctl.errors import FileError, UserError
-from ipexctl.file_reader import HOSTS
 from ipexctl.hosts.detect import detect, read_hosts_file
 from message_data import missing
 
@@ -67,48 +66,6 @@ def test_paths_in_a_hostfile_are_relative_to_the_file(tmp_path: Path) -> None:
     path.write_text("n identity=key\n")
     (host,) = read_hosts_file(path, shown="./hostfile")
     assert host.identity == tmp_path / "key"
-
-
-@pytest.mark.parametrize(
-    ("data", "what", "fix"),
-    [
-        (b"", "", ""),
-        (b" \n\r\n", "", ""),
-        (b"# only\n# comments\n", "", ""),
-        (b"\x7fELF\x00\x01", "", ""),
-        ("n1\n".encode("utf-16"), "UTF-16", ""),
-        (b"#!/bin/sh\necho '{}'\n", "", "ansible-inventory"),
-        (b"#" * (HOSTS.limit + 1), "16", ""),
-    ],
-)
-def test_files_without_hosts_are_refused_with_a_fix(tmp_path: Path, data: bytes, what: str, fix: str) -> None:
-    path = tmp_path / "hosts"
-    path.write_bytes(data)
-    error = user_error(read_hosts_file, path)
-    assert missing(error.message, f"{path} {what}") == []
-    assert missing(error.fix, fix) == []
-    assert error.fix
-
-
-@pytest.mark.parametrize(
-    ("data", "line", "column"),
-    [(b"n1\nJ\xfcrgen\n", 2, 2), (b"\xff", 1, 1), (b"\xef\xbb\xbfab\xe9", 1, 3), (b"\xc3\xa9\xe9", 1, 2)],
-)
-def test_invalid_utf8_is_reported_with_position(tmp_path: Path, data: bytes, line: int, column: int) -> None:
-    path = tmp_path / "hosts"
-    path.write_bytes(data)
-    error = user_error(read_hosts_file, path)
-    assert isinstance(error, FileError)
-    assert (error.line, error.column) == (line, column)
-    assert "UTF-8" in error.what
-
-
-@pytest.mark.parametrize("name", ["missing", ".", "file/below", "x" * 300, "a\0b"])
-def test_unreadable_paths_are_reported_with_a_fix(tmp_path: Path, name: str) -> None:
-    (tmp_path / "file").write_text("n1\n")
-    error = user_error(read_hosts_file, tmp_path / name)
-    assert missing(error.message, str(tmp_path)) == []
-    assert error.fix
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from ipexctl.errors import UserError
 from ipexctl.hosts.detect import read_hosts_file
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.hostfile import read_host_list, read_hostfile
-from message_data import missing
 
 MIXED = """\
 \ufeff# our cluster
@@ -32,11 +31,10 @@ fe80::4%eth0
 node13 slots = 3
 node14 internal=10.1.0.14 port=2222 user=me address=198.51.100.4
 """
-
-
-def one(line: str) -> Host:
-    (host,) = read_hostfile(line, "hostfile")
-    return host
+BLANKS_AND_COMMENTS = (
+    *("node1", " node1 ", "\tnode1\t", "node1\r", "node1#x"),
+    *("node1 # slots=4", "\ufeffnode1", "node1 #'", "node1 \t\r"),
+)
 
 
 def test_one_file_may_mix_every_format() -> None:
@@ -64,14 +62,6 @@ def test_one_file_may_mix_every_format() -> None:
 
 
 @pytest.mark.parametrize(
-    "line",
-    ["node1", " node1 ", "\tnode1\t", "node1\r", "node1#x", "node1 # slots=4", "\ufeffnode1", "node1 #'", "node1 \t\r"],
-)
-def test_whitespace_comments_and_line_ends_are_ignored(line: str) -> None:
-    assert one(line) == Host("node1", "node1")
-
-
-@pytest.mark.parametrize(
     ("line", "host"),
     [
         ("DOM\\me@node1", Host("node1", "node1", "DOM\\me")),
@@ -84,15 +74,18 @@ def test_whitespace_comments_and_line_ends_are_ignored(line: str) -> None:
         ("localhost slots=2", Host("localhost", "localhost", slots=2)),
         ("4u-rack.site", Host("4u-rack.site", "4u-rack.site")),
         ("node1:0012", Host("node1", "node1", slots=12)),
+        ("node1:2222 port=22", Host("node1", "node1", port=22, slots=2222)),
+        ("n ssh_config=none", Host("n", "n", ssh_config=Path("/dev/null"))),
+        ("a max_slots=4\na max_slots=4", Host("a", "a", slots=2, max_slots=4)),
+        (
+            "a slots=1 max_slots=2\nme@a port=22 slots=1 max_slots=2 internal=10.0.0.1",
+            Host("a", "a", "me", 22, 2, 4, "10.0.0.1"),
+        ),
+        *((line, Host("node1", "node1")) for line in BLANKS_AND_COMMENTS),
     ],
 )
 def test_lines_are_parsed_into_hosts(line: str, host: Host) -> None:
-    assert one(line) == host
-
-
-def test_number_after_a_colon_is_slots_not_port() -> None:
-    host = one("node1:2222 port=22")
-    assert (host.slots, host.port) == (2222, 22)
+    assert read_hostfile(line, "hostfile") == (host,)
 
 
 def test_paths_are_relative_to_the_hostfile_or_home(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,10 +95,6 @@ def test_paths_are_relative_to_the_hostfile_or_home(monkeypatch: pytest.MonkeyPa
     assert host.identity == Path("clusters/keys/id")
     assert host.known_hosts == Path("/home/me/.ssh/known")
     assert host.ssh_config == Path("clusters/my config#1")
-
-
-def test_ssh_config_none_is_an_empty_configuration_as_for_ssh() -> None:
-    assert one("n ssh_config=none").ssh_config == Path("/dev/null")
 
 
 def test_a_node_set_takes_a_node_set_of_addresses() -> None:
@@ -136,125 +125,6 @@ def test_slots_of_repeated_hosts_are_added(text: str, slots: dict[str, int | Non
     assert [host.name for host in hosts] == list(slots)
 
 
-def test_settings_of_repeated_hosts_are_merged() -> None:
-    (host,) = read_hostfile("a slots=1 max_slots=2\nme@a port=22 slots=1 max_slots=2 internal=10.0.0.1", "hostfile")
-    assert host == Host("a", "a", "me", 22, 2, 4, "10.0.0.1")
-
-
-def test_a_repeated_line_does_not_raise_the_limit_of_its_host() -> None:
-    error = file_error(read_hostfile, "a slots=4 max_slots=4\nb\na slots=4 max_slots=4")
-    assert error.line == 3
-    assert missing(error.what, "8 max_slots=4") == []
-    assert read_hostfile("a max_slots=4\na max_slots=4", "hostfile")[0].max_slots == 4
-
-
-@pytest.mark.parametrize(
-    "second",
-    ["y@a", "a port=23", "a address=b2", "a internal=10.0.0.2", "a identity=k2", "a known_hosts=h", "a ssh_config=c"],
-)
-def test_conflicting_settings_of_a_host_are_refused_with_both_lines(second: str) -> None:
-    first = "x@a port=22 address=b1 internal=10.0.0.1 identity=k1 known_hosts=g ssh_config=d"
-    error = file_error(read_hostfile, f"{first}\n\n  {second}")
-    assert (error.line, error.column) == (3, 3)
-    assert missing(error.what, "1") == []
-
-
-@pytest.mark.parametrize(
-    ("text", "key_line"),
-    [("a\na user=x\na user=y", "2"), ("a\n\na\nx@a\na\na user=y", "4"), ("a port=22\nx@a\na user=y", "2")],
-)
-def test_conflict_names_the_first_line_with_the_value(text: str, key_line: str) -> None:
-    error = file_error(read_hostfile, text)
-    assert error.line == text.count("\n") + 1
-    assert missing(error.what, f"'y' 'x' line {key_line}") == []
-
-
-def test_repeated_slots_above_max_slots_are_refused() -> None:
-    error = file_error(read_hostfile, "b\na slots=2 max_slots=2\na\nb")
-    assert error.line == 3
-    assert missing(error.what, "3 2 line 2") == []
-
-
-@pytest.mark.parametrize(
-    ("line", "column", "what", "fix"),
-    [
-        ("node1,node2", 6, "", ""),
-        ("node1, node2", 8, "", ""),
-        ("n[1-2],m", 7, "", ""),
-        ("node1 node2", 7, "", ""),
-        ("node1 4", 7, "", "node1:4 node1 slots=4"),
-        ("node1 slots=four", 13, "four", "4"),
-        ("node1 slots=\N{ARABIC-INDIC DIGIT THREE}", 13, "", ""),
-        ("node1 slots=-1", 13, "", ""),
-        ("node1 slots=0", 13, "1", ""),
-        ("node1:0", 7, "1", ""),
-        ("node1:x", 7, "", "4"),
-        ("node1:", 7, "", "node1:4"),
-        ("node1:9999999999", 7, "", ""),
-        ("node1 slots=", 13, "", ""),
-        ("node1 =4", 7, "", "slots=4"),
-        ("node1 slots=2 slots=2", 15, "", ""),
-        ("node1:4 slots=2", 9, "4 2", ""),
-        ("node1 slots=4 max_slots=2", 15, "max_slots", ""),
-        ("node1 slotz=4", 7, "slotz", "slots="),
-        ("node1 Slots=4", 7, "Slots", "slots="),
-        ("node1 ifhn=ib0", 7, "ifhn", "internal="),
-        ("node1 qwertz=4", 7, "", "slots"),
-        ("node1 port=70000", 12, "1 65535", ""),
-        ("node1 user=-x", 12, "-", ""),
-        ("me@node1 user=you", 10, "me you", ""),
-        ("node[1-", 5, "", "node[1-4]"),
-        ("\tnode[1-", 6, "", "node[1-4]"),
-        ("me@node[1-", 8, "", ""),
-        ("node[1-999999999]", 6, "999,999,999", ""),
-        ("node[1:4]", 6, "-", ""),
-        ("ssh://me@node1:2222", 1, "URL", "me@node1 port=2222"),
-        ("ssh://node1", 1, "URL", "user@host"),
-        ("me@", 4, "", "me@node1"),
-        ("@node1", 1, "", ""),
-        ("-oProxyCommand=x", 1, "-", ""),
-        ("me@-oProxyCommand", 4, "-", ""),
-        ("-x@node1", 1, "-", ""),
-        ("node1 address=-oX", 15, "-", ""),
-        ("node1 internal=-oX", 16, "-", ""),
-        ("no$de", 3, "'$'", ""),
-        ("n;reboot", 2, "';'", ""),
-        ("n`id`", 2, "'`'", ""),
-        ("n[1-2];x", 7, "';'", ""),
-        ("me;x@node1", 3, "';'", ""),
-        ("no\x07de", 3, "U+0007", ""),
-        ("no\x1b[31mde", 3, "U+001B", ""),
-        ("node1\xa0slots=4", 6, "NO-BREAK SPACE", ""),
-        ("node\u200b1", 5, "ZERO WIDTH SPACE", ""),
-        ("nöde", 2, "'ö'", "ASCII"),
-        ("10.0.0.256", 1, "IPv4", "0 255"),
-        ("10.0.0.01", 1, "IPv4", ""),
-        ("10.0.0", 1, "IPv4", ""),
-        ("12", 1, "", ""),
-        ("fe80:::2", 1, "IPv6", ""),
-        ("node1:4:5", 1, "IPv6", ""),
-        ("fe80::2%", 9, "", ""),
-        ("[fe80::2]2", 10, "", ""),
-        ("[fe80::2]:", 10, "", ""),
-        ("[fe80:::2]:1", 2, "IPv6", ""),
-        ("n[1-4] internal=10.0.0.1", 17, "1 4", ""),
-        ("n address=a[1-2]", 11, "2 1", ""),
-        ("n identity='x", 12, "", ""),
-        ("n identity=~nobody-here/x", 12, "", ""),
-        ("10.0.0.1 node1 node1.site", 10, "/etc/hosts", "node1 address=10.0.0.1"),
-        ("Host node1", 6, "", "--ssh-config"),
-        ("[gpu]", 1, "", ".ini"),
-        ("all:", 1, "YAML", ".yml"),
-        ("x" * 254, 1, "253", ""),
-    ],
-)
-def test_invalid_lines_are_refused_with_position_and_fix(line: str, column: int, what: str, fix: str) -> None:
-    error = file_error(read_hostfile, f"node0\n{line}\nnode9\n")
-    assert (error.line, error.column) == (2, column)
-    assert missing(error.what, what) == []
-    assert missing(error.fix, fix) == []
-
-
 def test_control_characters_in_errors_are_replaced_one_for_one() -> None:
     error = file_error(read_hostfile, "\tnode\x1b[31m")
     assert error.text == " node\N{REPLACEMENT CHARACTER}[31m"
@@ -265,13 +135,6 @@ def test_long_lines_are_shortened_around_the_error() -> None:
     error = file_error(read_hostfile, "a" * 400 + ";" + "b" * 400)
     assert len(error.text) <= 160
     assert error.text[error.column - 1] == ";"
-
-
-def test_too_many_hosts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ipexctl.hosts.hostfile.MAX_ENTRIES", 1000)
-    error = file_error(read_hostfile, "\n".join(f"h{n}x[1-100]" for n in range(11)))
-    assert error.line == 11
-    assert missing(error.what, "1,000") == []
 
 
 def test_hosts_option_has_the_syntax_of_hostfile_names() -> None:
@@ -285,26 +148,6 @@ def test_hosts_option_has_the_syntax_of_hostfile_names() -> None:
         ("h", None, 3),
         ("localhost", None, None),
     ]
-
-
-@pytest.mark.parametrize(
-    ("spec", "what", "fix"),
-    [
-        ("", "", "node[1-4]"),
-        (" , ", "", ""),
-        ("node1 node2", "", ""),
-        ("a,node[1-", "'node[1-'", "node[1-4]"),
-        ("./hosts/all", "'./hosts/all'", "-H ./hosts/all"),
-        ("a,-oX", "'-oX'", ""),
-        ("x@a,y@a", "y x", ""),
-        ("a:0", "1", ""),
-    ],
-)
-def test_invalid_hosts_option_is_refused_with_the_item(spec: str, what: str, fix: str) -> None:
-    with pytest.raises(UserError) as caught:
-        read_host_list(spec)
-    assert missing(caught.value.message, f"--hosts {what}") == []
-    assert missing(caught.value.fix, fix) == []
 
 
 @given(any_text)

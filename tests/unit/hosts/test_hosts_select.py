@@ -9,9 +9,7 @@ import pytest
 from ipexctl.errors import FileError, UserError
 from ipexctl.hosts.allocation import allocated_hosts, read_tasks
 from ipexctl.hosts.host import Host
-from ipexctl.hosts.names import WordError
 from ipexctl.hosts.select import HostRequest, select_hosts
-from message_data import missing
 
 SLURM = {"SLURM_JOB_ID": "123", "SLURM_JOB_NODELIST": "slurm[1-2]"}
 
@@ -89,40 +87,6 @@ def test_tilde_in_the_hostfile_option_is_expanded(here: Path, monkeypatch: pytes
     assert [host.name for host in selection.hosts] == ["from-given"]
 
 
-@pytest.mark.parametrize(
-    ("request_", "environ", "what"),
-    [
-        (HostRequest(hostfile=Path("gone")), {}, "gone"),
-        (HostRequest(), {"IPEXCTL_HOSTFILE": "gone"}, "$IPEXCTL_HOSTFILE"),
-        (HostRequest(), {"PBS_NODEFILE": "/gone"}, "$PBS_NODEFILE /gone"),
-        (HostRequest(hosts=""), {}, "--hosts"),
-        (HostRequest(hosts="a", limit="b"), {}, "--limit"),
-        (HostRequest(hosts="a", user="-x"), {}, "--user"),
-        (HostRequest(hosts="a", port=0), {}, "--port"),
-        (HostRequest(hosts="a", port=65536), {}, "--port"),
-        (HostRequest(), {"SLURM_JOB_NODELIST": "n[1-"}, "$SLURM_JOB_NODELIST"),
-        (HostRequest(), {"SLURM_NODELIST": "-x"}, "$SLURM_NODELIST: "),
-        (HostRequest(), {"SLURM_JOB_NODELIST": ","}, ""),
-        (HostRequest(), {**SLURM, "SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "2(x"}, "$SLURM_TASKS_PER_NODE: "),
-        (HostRequest(), {**SLURM, "SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "2(x3)"}, "3 2"),
-        (HostRequest(), {**SLURM, "SLURM_NTASKS": "2", "SLURM_TASKS_PER_NODE": "2(x999999)"}, "$SLURM_TASKS_PER_NODE:"),
-    ],
-)
-def test_unusable_sources_are_named_in_the_error(
-    request_: HostRequest, environ: dict[str, str], what: str, tmp_path: Path
-) -> None:
-    with pytest.raises(UserError) as caught:
-        select_hosts(request_, environ=environ, cwd=tmp_path)
-    assert missing(caught.value.message, what) == []
-
-
-def test_error_names_the_hostfile_as_the_user_wrote_it(here: Path) -> None:
-    (here / "given").write_text("ok\nno$\n")
-    with pytest.raises(FileError) as caught:
-        select_hosts(HostRequest(hostfile=Path("given")), environ={}, cwd=here)
-    assert caught.value.message.startswith("given:2: ")
-
-
 def test_the_command_line_wins_over_the_file_for_every_host(here: Path) -> None:
     (here / "given").write_text("me@a port=22 identity=k\nb\n")
     request = HostRequest(
@@ -165,12 +129,6 @@ def test_slurm_task_counts_are_expanded(text: str, tasks: list[int]) -> None:
     assert read_tasks(text) == tasks
 
 
-@pytest.mark.parametrize("text", ["", "0", "x", "2(x0)", "2(3)", "2(x3", "-1", "2,,1", "1(x999999)"])
-def test_invalid_slurm_task_counts_are_refused(text: str) -> None:
-    with pytest.raises(WordError):
-        read_tasks(text)
-
-
 def slots(environ: dict[str, str]) -> tuple[dict[str, int | None], str]:
     allocation = allocated_hosts(environ)
     assert allocation is not None
@@ -195,14 +153,6 @@ def test_slurm_step_on_fewer_nodes_uses_all_nodes_of_its_job() -> None:
     step = {"SLURM_STEP_NODELIST": "n2", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_STEP_NUM_TASKS": "1"}
     of_step = {"SLURM_NTASKS": "1", "SLURM_TASKS_PER_NODE": "1", "SLURM_NODELIST": "n[1-2]"}
     assert slots({"SLURM_JOB_NODELIST": "n[1-2]", **of_step, **step})[0] == {"n1": None, "n2": None}
-    with pytest.raises(UserError, match=r"\b1\b.*\b2\b"):
-        allocated_hosts({"SLURM_JOB_NODELIST": "n[1-2]", **of_step})
-
-
-def test_srun_with_several_tasks_is_refused() -> None:
-    with pytest.raises(UserError, match=r"srun.*\b4\b") as refused:
-        allocated_hosts({"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_STEP_NUM_TASKS": "4"})
-    assert "srun -n 1" in refused.value.fix
 
 
 @pytest.mark.parametrize(
@@ -220,17 +170,6 @@ def test_repeated_lines_of_a_pbs_nodefile_are_slots(tmp_path: Path, lines: str, 
     path.write_bytes(lines.encode())
     environ = {"PBS_NODEFILE": str(path), "PBS_JOBID": "7.server", "NCPUS": "4", "OMP_NUM_THREADS": "4"}
     assert slots(environ) == (found, "PBS job 7.server")
-
-
-@pytest.mark.parametrize("text", [None, "", "\n"])
-def test_missing_or_empty_pbs_nodefile_is_refused_with_a_fix(tmp_path: Path, text: str | None) -> None:
-    path = tmp_path / "nodes"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(UserError) as refused:
-        allocated_hosts({"PBS_NODEFILE": str(path), "PBS_JOBID": "7.server"})
-    assert "PBS_NODEFILE" in refused.value.message
-    assert "--hosts" in refused.value.fix
 
 
 def test_outside_a_job_there_is_no_allocation() -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.run.queue import queue_of
 from ipexctl.run.registry import RunRecord
@@ -49,28 +48,9 @@ def test_auto_takes_srun_for_nodes_of_the_job_without_words_on_logins(
     assert choose_starter("ssh", hosts, environ, find_program=found(has_srun)) is OVER_SSH
 
 
-@pytest.mark.parametrize(
-    ("hosts", "environ", "has_srun", "named"),
-    [
-        (NODES, {}, True, "--transport srun"),
-        (NODES, IN_JOB, False, "PATH"),
-        ((*NODES, OUTSIDE), IN_JOB, True, "12 node9"),
-    ],
-)
-def test_srun_that_cannot_be_is_refused(
-    hosts: tuple[Host, ...], environ: dict[str, str], *, has_srun: bool, named: str
-) -> None:
-    with pytest.raises(UserError) as refused:
-        choose_starter("srun", hosts, environ, find_program=found(has_srun))
-    assert missing(refused.value.message, named) == []
-    assert choose_starter("srun", NODES, IN_JOB, find_program=found(True)) is OVER_SRUN
-
-
-def test_a_command_that_needs_ssh_refuses_srun_and_takes_ssh_in_a_job() -> None:
-    with pytest.raises(UserError) as refused:
-        choose_starter("srun", None, IN_JOB, find_program=found(True))
-    assert missing(refused.value.fix, "--transport") == []
+def test_a_command_that_needs_ssh_takes_it_in_a_job_too() -> None:
     assert choose_starter("auto", None, IN_JOB, find_program=found(True)) is OVER_SSH
+    assert choose_starter("srun", NODES, IN_JOB, find_program=found(True)) is OVER_SRUN
 
 
 def test_names_of_records_are_decoded_and_an_unknown_one_is_ssh() -> None:

@@ -1,4 +1,4 @@
-"""Ansible's INI inventory, read as it is: groups, ranges, variables and their precedence."""
+"""Ansible's inventories, INI and YAML, read as they are: groups, ranges, variables and their precedence."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosts_helpers import almost_valid, assert_only_user_errors, file_error
+from hosts_helpers import almost_valid, assert_only_user_errors
 from ipexctl.hosts.host import Host, ssh_options
-from ipexctl.hosts.inventory_files import read_inventory_ini
+from ipexctl.hosts.inventory_files import read_inventory_ini, read_inventory_yaml
 from ipexctl.hosts.source import refused_argument
-from message_data import missing
 
 CLUSTER = """\
 ; written for Ansible
@@ -41,42 +40,66 @@ ansible_port=2200
 """
 
 
+YAML = """\
+---
+all:
+  vars: {ansible_user: nobody, ansible_port: 2200, ntp: [a, b: c]}
+  hosts:
+    jump: {ansible_host: 203.0.113.1}
+  children:
+    xeon:
+      vars: &defaults
+        ansible_user: root
+        motto: say it loud
+      children:
+        cpu:
+          hosts:
+            node[01:03].site: {slots: 4, rack: 7}
+            db-[a:c]: {ansible_port: 2222}
+          vars: {ansible_user: worker, ansible_ssh_private_key_file: keys/cpu}
+        big:
+          hosts:
+            node01.site: {internal: 10.1.0.1}
+            here: {ansible_connection: local, ansible_host: ~, on: yes, secret: !vault x}
+gpu:
+  hosts:
+    far: {ansible_ssh_common_args: -F cfg -o UserKnownHostsFile=kh}
+  vars:
+    <<: *defaults
+    ansible_user: gpu
+"""
+FORMS = (CLUSTER, YAML)
+
+
 def read(text: str) -> dict[str, Host]:
-    return {host.name: host for host in read_inventory_ini(text, "inv/hosts.ini")}
+    """The hosts of an inventory; YAML begins with `---` or `{`."""
+    reader = read_inventory_yaml if text.startswith(("---", "{")) else read_inventory_ini
+    return {host.name: host for host in reader(text, "inv/hosts")}
 
 
-def test_an_inventory_is_read_in_the_order_of_the_file() -> None:
-    assert list(read(CLUSTER)) == [
-        "jump",
-        "node01.site",
-        "node02.site",
-        "node03.site",
-        "db-a",
-        "db-b",
-        "db-c",
-        "here",
+@pytest.mark.parametrize("text", FORMS, ids=("ini", "yaml"))
+def test_an_inventory_has_its_hosts_in_order_with_groups_and_variables_by_precedence(text: str) -> None:
+    """all, then parents, then children, then the host; settings of a host in two groups are merged."""
+    hosts = read(text)
+    assert list(hosts)[:8] == [
+        *("jump", "node01.site", "node02.site", "node03.site", "db-a", "db-b", "db-c", "here"),
     ]
-
-
-def test_variable_precedence_is_all_then_parents_then_children_then_host() -> None:
-    hosts = read(CLUSTER)
     assert (hosts["jump"].user, hosts["jump"].port, hosts["jump"].address) == ("nobody", 2200, "203.0.113.1")
-    assert (hosts["here"].user, hosts["node02.site"].user) == ("root", "worker")
+    assert (hosts["here"].user, hosts["here"].address, hosts["node02.site"].user) == ("root", "localhost", "worker")
     assert (hosts["db-b"].port, hosts["node02.site"].port) == (2222, 2200)
     assert hosts["node02.site"].identity == Path("inv/keys/cpu")
-    assert hosts["node02.site"].vars == {"motto": "say it loud"}
-
-
-def test_host_has_its_groups_and_their_parents() -> None:
-    hosts = read(CLUSTER)
+    assert hosts["node02.site"].vars["motto"] == "say it loud"
     assert hosts["jump"].groups == ("ungrouped",)
     assert hosts["node01.site"].groups == ("xeon", "big", "cpu")
     assert hosts["here"].groups == ("xeon", "big")
+    assert (hosts["node01.site"].slots, hosts["node01.site"].internal) == (4, "10.1.0.1")
 
 
-def test_settings_of_a_host_in_two_groups_are_merged() -> None:
-    host = read(CLUSTER)["node01.site"]
-    assert (host.slots, host.internal) == (4, "10.1.0.1")
+def test_anchors_tags_lists_and_paths_of_yaml_are_read() -> None:
+    hosts = read(YAML)
+    assert (hosts["far"].user, hosts["far"].vars["motto"]) == ("gpu", "say it loud")
+    assert (hosts["far"].ssh_config, hosts["far"].known_hosts) == (Path("inv/cfg"), Path("inv/kh"))
+    assert (hosts["node01.site"].vars["rack"], hosts["here"].vars["on"]) == ("7", "yes")
 
 
 def test_groups_of_equal_depth_are_ordered_by_priority_then_name() -> None:
@@ -177,57 +200,6 @@ def test_files_in_ssh_arguments_are_read_and_the_rest_is_kept(
     assert host.vars.get("ansible_ssh_common_args") == left
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "column", "what", "fix"),
-    [
-        ("[a:children]\nb\n[b:children]\nc\n[c:children]\na\n", 6, 1, "b c", ""),
-        ("[a:children]\na\n", 2, 1, "", ""),
-        ("[a:children]\nall\n", 2, 1, "all", ""),
-        ("[nodes]\nn\n[node:vars]\nx=1\n", 3, 2, "node", ""),
-        ("[a:children]\nbb\n", 2, 1, "bb", ""),
-        ("[a:children]\nb c\n", 2, 3, "", ""),
-        ("[a:foo]\n", 1, 4, "[group:vars]", ""),
-        ("[a b]\n", 1, 1, "", "[group]"),
-        ("[a\n", 1, 1, "", ""),
-        ("[a:vars]\nfoo\n", 2, 1, "key=value", ""),
-        ("n ansible_port=abc", 1, 16, "", ""),
-        ("n\n[all:vars]\nansible_port = abc", 3, 16, "", ""),
-        ("n ansible_host='{{ x }}'", 1, 16, "Jinja", "ansible-inventory"),
-        ("n ansible_host={{ x }}", 1, 19, "", ""),
-        ("n ansible_ssh_common_args='-F {{ x }}'", 1, 27, "Jinja", ""),
-        ('n ansible_ssh_common_args="-F \'x"', 1, 27, "", ""),
-        ("n ansible_ssh_common_args='-C -o ProxyJump={{b}}'", 1, 27, "Jinja", "ansible-inventory"),
-        ("n ansible_ssh_common_args='-voProxyCommand=x'", 1, 27, "ProxyCommand", "-o"),
-        ("n ansible_ssh_extra_args='-vJ b'", 1, 26, "-J", "-o"),
-        ("n ansible_host=-oX", 1, 16, "-", ""),
-        ("n ansible_user=a;b", 1, 17, "';'", ""),
-        ("n slots=0", 1, 9, "1", ""),
-        ("n slots=4 max_slots=2", 1, 9, "max_slots", ""),
-        ("n:4", 1, 3, "", "slots=4"),
-        ("n 4", 1, 3, "", "slots=4"),
-        ("n =4", 1, 3, "", ""),
-        ("n x='y", 1, 5, "", ""),
-        ("all:\n  hosts:\n", 1, 1, "", ".yml"),
-        ("n[01:100]", 1, 3, "", ""),
-        ("-oX", 1, 1, "-", ""),
-        ("n\xa0x=1", 1, 2, "NO-BREAK SPACE", ""),
-        ("[a]\nn\n[a:vars]\nx=\x07", 4, 3, "U+0007", ""),
-    ],
-)
-def test_invalid_lines_are_refused_with_position_and_fix(
-    text: str, line: int, column: int, what: str, fix: str
-) -> None:
-    error = file_error(read_inventory_ini, text)
-    assert (error.line, error.column) == (line, column), error.what
-    assert missing(error.what, what) == []
-    assert missing(error.fix, fix) == []
-
-
-def test_deeply_nested_groups_are_refused() -> None:
-    text = "".join(f"[g{n}:children]\ng{n + 1}\n" for n in range(200)) + "[g200]\nn\n"
-    assert missing(file_error(read_inventory_ini, text).what, "100") == []
-
-
 sections = st.builds(
     "[{}{}]".format, st.sampled_from(["a", "b", "c", "all", "ungrouped"]), st.sampled_from(["", ":vars", ":children"])
 )
@@ -239,3 +211,36 @@ lines = st.one_of(
 @given(st.lists(lines, max_size=12).map("\n".join))
 def test_nearly_valid_inventory_is_read_or_refused(text: str) -> None:
     assert_only_user_errors(read_inventory_ini, text)
+
+
+def test_json_inventory_is_read() -> None:
+    assert read('{"all": {"hosts": {"n": {"ansible_port": 2222}}}}')["n"].port == 2222
+
+
+@pytest.mark.parametrize("text", ["", "# nothing", "---\n", "all:", "all: {hosts: }"])
+def test_empty_yaml_inventory_has_no_hosts(text: str) -> None:
+    assert read_inventory_yaml(text, "inv/hosts.yml") == ()
+
+
+def test_python_object_tags_are_not_executed(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    text = f"---\nall: {{hosts: {{n: {{x: !!python/object/apply:os.mkdir ['{made}']}}}}}}"
+    assert read(text)["n"].vars == {"x": f'["{made}"]'}
+    assert not made.exists()
+
+
+words = st.sampled_from(
+    ["all", "a", "b", "n1", "n[1:3]", "hosts", "children", "vars", "slots", "ansible_port", "<<", "4", "x y"]
+)
+trees = st.recursive(
+    words | st.none() | almost_valid,
+    lambda inner: st.dictionaries(words, inner, max_size=3) | st.lists(inner, max_size=2),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(words, trees, max_size=3))
+def test_nearly_valid_yaml_is_read_or_refused(tree: dict[str, object]) -> None:
+    import yaml
+
+    assert_only_user_errors(read_inventory_yaml, yaml.safe_dump(tree, sort_keys=False))
