@@ -15,6 +15,7 @@ from ipexctl.launch.memory import EarlierMemory
 from ipexctl.limits import WHY_ANSWER
 from ipexctl.node.common.frames import WINDOWS, Frame, FrameError, WindowsFile, decode_windows
 from ipexctl.node.run.window_file import (
+    BINARY,
     HOST_SUFFIX,
     KINDS,
     RANK_SUFFIX,
@@ -22,7 +23,6 @@ from ipexctl.node.run.window_file import (
     RankWindows,
     decode_host_windows,
     decode_rank_windows,
-    max_size,
 )
 from ipexctl.run.node0 import call_on_node0
 from ipexctl.run.registry import RunRegistry, stem_of
@@ -48,6 +48,8 @@ class RunWindows:
     ranks: Mapping[int, RankWindows] = field(default_factory=dict, hash=False)
     hosts: Mapping[int, HostWindows] = field(default_factory=dict, hash=False)
     """By the lowest rank of each host, which has noted them."""
+    are_older: bool = False
+    """Of version 0.4 or before, whose files cannot be read."""
 
 
 def fetch_windows(session: Session, record: RunRecord, cancel: Cancel, *, timeout: float = WHY_ANSWER) -> RunWindows:
@@ -80,7 +82,7 @@ def _copied_files(directory: Path) -> Iterator[WindowsFile]:
         if path.suffix in KINDS and path.stem.isdigit():
             try:
                 with path.open("rb") as file:
-                    yield WindowsFile(int(path.stem), path.suffix, file.read(max_size(KINDS[path.suffix])))
+                    yield WindowsFile(int(path.stem), path.suffix, file.read(KINDS[path.suffix].max_size))
             except OSError:
                 continue
 
@@ -88,19 +90,21 @@ def _copied_files(directory: Path) -> Iterator[WindowsFile]:
 def run_windows(files: Iterable[WindowsFile]) -> RunWindows:
     ranks: dict[int, RankWindows] = {}
     hosts: dict[int, HostWindows] = {}
+    are_older = False
     for rank, suffix, data in files:
+        are_older = are_older or data.startswith(BINARY)
         if suffix == RANK_SUFFIX and (of_rank := decode_rank_windows(data)) is not None:
             ranks[rank] = of_rank
         elif suffix == HOST_SUFFIX and (of_host := decode_host_windows(data)) is not None:
             hosts[rank] = of_host
-    return RunWindows(ranks, hosts)
+    return RunWindows(ranks, hosts, are_older)
 
 
 def check_windows(world_size: int, payload: bytes) -> WindowsFile:
     """Raises a FrameError for a file that this run can't have."""
     file = decode_windows(payload)
     kind = KINDS.get(file.suffix)
-    if kind is None or 0 < world_size <= file.rank or len(file.data) > max_size(kind):
+    if kind is None or 0 < world_size <= file.rank or len(file.data) > kind.max_size:
         raise FrameError(f"windows of rank {file.rank} that this run doesn't have")
     return file
 

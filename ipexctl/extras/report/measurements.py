@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from ipexctl.node.common.records import Throughput
-    from ipexctl.node.run.window_codec import HostRates, RankRates
+    from ipexctl.node.run.rates import HostRates, RankRates
     from ipexctl.node.run.window_file import HostWindows, RankWindows
 
 MAX_COLUMNS: Final = 400

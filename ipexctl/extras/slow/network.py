@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ipexctl.extras.slow.timeline import JudgedWindow
     from ipexctl.node.run.own_time import Waiting
-    from ipexctl.node.run.window_codec import HostRates
+    from ipexctl.node.run.rates import HostRates
 
 LOST: Final = 0.005
 SEGMENT: Final = 1448

@@ -14,7 +14,7 @@ from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ipexctl.node.run.own_time import MIN_STEPS
-from ipexctl.node.run.window_codec import HostRates, RankRates
+from ipexctl.node.run.rates import HostRates, RankRates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

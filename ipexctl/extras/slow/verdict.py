@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from ipexctl.extras.slow.timeline import JudgedWindow
     from ipexctl.node.common.records import NetworkCost
     from ipexctl.node.run.own_time import Waiting
+    from ipexctl.node.run.rates import HostRates, RankRates
     from ipexctl.node.run.replies import SuspectLook
-    from ipexctl.node.run.window_codec import HostRates, RankRates
     from ipexctl.run.windows import RunWindows
 
 ALL_WAIT: Final = 0.1
@@ -38,7 +38,9 @@ TOGETHER: Final = 0.2
 """By which the steps of ranks in a window may differ, in parts of the median, if they step together."""
 LIMITED: Final = 0.5
 """Of the periods of a cgroup's limit, from which half of MORE_OWN is enough: something slows the rank for certain."""
-Unjudged = Literal["", "no-windows", "too-short", "no-own-time", "independent", "not-together", "one-rank"]
+Unjudged = Literal[
+    "", "older-version", "no-windows", "too-short", "no-own-time", "independent", "not-together", "one-rank"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,8 @@ def _crowded(row: Sequence[JudgedWindow], slow: Collection[str]) -> Iterator[Cro
 
 
 def _without_windows(windows: RunWindows) -> Unjudged:
+    if windows.are_older:
+        return "older-version"
     steps = [any(rates is not None and rates.steps_per_s > 0 for rates in r.windows) for r in windows.ranks.values()]
     return "no-windows" if not any(steps) else "too-short" if all(steps) else "not-together"
 

@@ -40,6 +40,7 @@ SCHEMA: Final = "ipexctl.slow/1"
 _WIDE: Final = 100
 _CONFIDENCE: Final = {"likely": "likely cause", "possible": "possible cause", "insufficient": "cause"}
 _NOT_JUDGED: Final = {
+    "older-version": ("an older version of ipexctl wrote its figures", "its throughput: ipexctl why {run}"),
     "no-windows": (
         "its record has no measured steps",
         "once more 10 s after the first step: ipexctl slow {run}; steps are counted unless the run has --no-meter",

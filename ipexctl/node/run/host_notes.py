@@ -1,4 +1,4 @@
-"""Notes of a host for each window: load, pressure, frequency, memory, network, disks.
+"""Notes of a host for each window: pressure, frequency, memory, network, disks.
 
 The wrapper of its lowest rank makes them. In come the ranks' processors, the run's interface and a process of the rank,
 for its cgroup; out come rates between two readings of /proc and /sys. The rules: it needs no rights; what a host does
@@ -13,7 +13,7 @@ from typing import Iterator, NamedTuple, Sequence
 
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder
 from ipexctl.node.run.network_watch import MOMENT
-from ipexctl.node.run.window_codec import HostRates
+from ipexctl.node.run.rates import HostRates
 from ipexctl.node.run.window_file import MAX_LABEL, WINDOW
 
 MAX_PROCESSORS = 4
@@ -117,20 +117,17 @@ class HostProbe:
         busiest = [change[name] / seconds for name in change if name.startswith("busy ")]
         return HostRates(
             busy=None if idle is None or steal is None else max(0.0, 1 - idle - steal),
-            load=self._load(),
             cpu_pressure=rate("pressure cpu"),
             memory_pressure=rate("pressure memory"),
             io_pressure=rate("pressure io"),
             steal=steal,
             throttled=part("throttled", "periods"),
             mhz=sum(speeds) / len(speeds) if speeds else None,
-            lowest_mhz=min(speeds, default=None),
             hot_per_s=rate("hot"),
             memory_used=self._memory_used(),
             swap_per_s=rate("swap"),
             received_per_s=rate("received"),
             sent_per_s=rate("sent"),
-            other_per_s=rate("other"),
             retransmits_per_s=rate("retransmits"),
             read_per_s=rate("disk read"),
             write_per_s=rate("disk write"),
@@ -181,10 +178,6 @@ class HostProbe:
             if text.isdigit():
                 yield int(text) / 1000
 
-    def _load(self) -> float | None:
-        first = self._read("/proc/loadavg").split(" ")[0]
-        return float(first) if first else None
-
     def _memory_used(self) -> float | None:
         found = dict(re.findall(r"^(MemTotal|MemAvailable): +(\d+) kB$", self._read("/proc/meminfo"), re.MULTILINE))
         return (int(found["MemTotal"]) - int(found["MemAvailable"])) * 1024.0 if len(found) == 2 else None
@@ -216,7 +209,7 @@ class HostProbe:
                 path = os.path.dirname(path)
 
     def _network(self) -> Iterator[tuple[str, float]]:
-        received = sent = other = 0.0
+        received = sent = 0.0
         lines = [line for line in self._read("/proc/net/dev").splitlines() if ":" in line]
         for line in lines:
             name, _, text = line.partition(":")
@@ -225,12 +218,8 @@ class HostProbe:
                 continue
             if len(numbers) >= 9 and (name.strip() == self.iface or not self.iface):
                 received, sent = received + float(numbers[0]), sent + float(numbers[8])
-            elif len(numbers) >= 9:
-                other += float(numbers[0]) + float(numbers[8])
         if lines:
             yield from (("received", received), ("sent", sent))
-            if self.iface:
-                yield "other", other
         tcp = [line.split() for line in self._read("/proc/net/snmp").splitlines() if line.startswith("Tcp:")]
         retransmits = dict(zip(*tcp)).get("RetransSegs") if len(tcp) == 2 else None
         if retransmits is not None:

@@ -23,7 +23,7 @@ from ipexctl.node.common.records import NetworkCost, WireAdvice
 from ipexctl.node.run.own_time import MIN_STEPS, Waiting, own_time, waiting_in
 
 if TYPE_CHECKING:
-    from ipexctl.node.run.window_codec import HostRates, RankRates
+    from ipexctl.node.run.rates import HostRates, RankRates
 
 MOMENT = 0.05
 """Seconds between two looks at an interface (`host_notes.py`)."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Collection, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from ipexctl.node.run.window_codec import RankRates
+    from ipexctl.node.run.rates import RankRates
 
 MORE_OWN = 0.05
 """Of a step: the own time above the median of the other ranks from which a rank is slow."""

@@ -1,4 +1,4 @@
-"""Notes of a rank's processes for each window: processor time, memory, disk, and how its stepping thread spent time.
+"""Notes of a rank's processes for each window: processor time, memory, and how its stepping thread spent time.
 
 In come the pids of the rank's processes and the thread that steps its optimizer, which the rank itself names
 (`meter_ring.py`); out come rates between two readings of /proc. The rules: it needs no other rights than the rank's,
@@ -29,7 +29,7 @@ FIELD_DECODERS: dict[str, FieldDecoder] = {**NATURAL}
 
 
 class RankNotes(NamedTuple):
-    """`RankRates` of `window_codec.py` has what each means."""
+    """`RankRates` of `rates.py` has what each means."""
 
     cores: float | None = None
     rss: float | None = None
@@ -38,10 +38,6 @@ class RankNotes(NamedTuple):
     backward_cpu: float | None = None
     backward_queue: float | None = None
     io_wait: float | None = None
-    read_per_s: float | None = None
-    write_per_s: float | None = None
-    switches_per_s: float | None = None
-    forced_switches_per_s: float | None = None
     major_faults_per_s: float | None = None
     transfer_cpu: float | None = None
 
@@ -106,10 +102,6 @@ class RankProbe:
             backward_cpu=rate(backward, "cpu"),
             backward_queue=rate(backward, "queue"),
             io_wait=rate(main, "delay") if self._has_delays else None,
-            read_per_s=rate(sums, "read_bytes"),
-            write_per_s=rate(sums, "write_bytes"),
-            switches_per_s=rate(main, "voluntary"),
-            forced_switches_per_s=rate(main, "nonvoluntary"),
             major_faults_per_s=rate(sums, "faults"),
             transfer_cpu=rate(transfer, "cpu"),
         )
@@ -128,16 +120,11 @@ class RankProbe:
         fields = self._stat(f"{pid}/stat")
         if len(fields) < 22:
             return {}
-        values = {
+        return {
             "cpu": (int(fields[11]) + int(fields[12])) / _TICKS,
             "faults": float(fields[9]),
             "rss": float(int(fields[21]) * _PAGE),
         }
-        for line in self._read(f"{pid}/io").splitlines():
-            name, _, number = line.partition(": ")
-            if name in ("read_bytes", "write_bytes"):
-                values[name] = float(number)
-        return values
 
     def _has_thread(self, pid: int, thread: int) -> bool:
         return os.path.exists(f"{self._proc}/{pid}/task/{thread}")
@@ -175,10 +162,6 @@ class RankProbe:
         fields = self._stat(f"{path}/stat")
         if len(fields) > 39:
             values["delay"] = int(fields[39]) / _TICKS
-        for line in self._read(f"{path}/status").splitlines():
-            name, found, number = line.partition("_ctxt_switches:")
-            if found:
-                values[name] = float(number)
         return values
 
 

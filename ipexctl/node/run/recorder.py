@@ -24,8 +24,7 @@ from ipexctl.node.common.records import Attempt, RunStatus
 from ipexctl.node.run.output_notes import NotesWriter, note_line
 from ipexctl.node.run.output_times import TimesWriter
 from ipexctl.node.run.unstored_output import Held, UnstoredOutput
-from ipexctl.node.run.window_codec import HOST_WINDOWS, RANK_WINDOWS
-from ipexctl.node.run.window_file import HOST_SUFFIX, RANK_SUFFIX, WindowWriter
+from ipexctl.node.run.window_file import HOST_SUFFIX, HOST_WINDOWS, RANK_SUFFIX, RANK_WINDOWS, WindowWriter
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json

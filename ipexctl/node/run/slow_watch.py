@@ -16,7 +16,7 @@ from ipexctl.node.common.records import SlowRank
 from ipexctl.node.run.own_time import MIN_STEPS, MORE_OWN, ROW, Waiting, own_time, waiting_in
 
 if TYPE_CHECKING:
-    from ipexctl.node.run.window_codec import RankRates
+    from ipexctl.node.run.rates import RankRates
 
 MOST_OPEN = 6
 """Windows that wait for those of other ranks."""

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Iterable, NamedTuple, Sequence
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder
 from ipexctl.node.common.records import Throughput
 from ipexctl.node.run.rank_notes import RankNotes  # noqa: TC001  # decoded by its name
-from ipexctl.node.run.window_codec import RankRates
+from ipexctl.node.run.rates import RankRates
 from ipexctl.node.run.window_file import WINDOW
 
 if TYPE_CHECKING:

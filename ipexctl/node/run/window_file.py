@@ -1,11 +1,16 @@
-"""Files of windows: `ranks/NNNN.meter` of a rank, `ranks/NNNN.host` of the host of that rank; the oldest window first.
+"""Files of windows: `ranks/NNNN.meter` of a rank, `ranks/NNNN.host` of the host of that rank. Lines of JSON.
 
-In come windows with the number that the rank gave them; out goes an entry of fixed size for each (`window_codec.py`),
-at its place in time, or zeros where nothing is known: before a restart, or while a rank was cut off. The rules: the
-file never has more than a header and the capacity of its kind, since each two entries become one when it is full; a
-window that arrives twice is written twice at the same place; a window that a full disk refuses is left out.
+The first line is a `_Header`; each other one is a window, the oldest first: its place in time, then its figures
+in the order of the header's `fields`. Of a place without a line nothing is known: before a restart, or while a rank was
+cut off.
 
-The places are by the clock of this process: those of the hosts may differ.
+    {"schema": "ipexctl.windows/1", "started": 1764211550.0, "seconds": 10.0, "iface": "", "fields": ["steps_per_s", …]}
+    [0,3.214,102.8,…]
+
+In come windows with the number that the rank gave them. The rules: no place is beyond the capacity of its kind, since
+each two places become one when the file is full; a window that arrives twice counts once; a window that a full disk
+refuses is left out, and so is a line that cannot be read. The places are by the clock of this process: those of the
+hosts may differ.
 
 A RunReference is answered with frames of kind W, one for each file of a run, then {"event": "done"}; a follower gets
 the same at the end of the run (`follow.py`). Of a run whose files have more than MAX_SENT bytes together, each 2nd,
@@ -15,105 +20,158 @@ the same at the end of the run (`follow.py`). Of a run whose files have more tha
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import struct
-from typing import Any, Generic, Iterator, Mapping, NamedTuple
+from typing import Any, Iterator, Mapping, NamedTuple
 
 from ipexctl.node.common.answer import Json, answer, emit_frames
 from ipexctl.node.common.files import RunReference, open_private, remove_file
 from ipexctl.node.common.frames import WindowsFile, encode_windows
 from ipexctl.node.common.home import rundir_of
-from ipexctl.node.run.window_codec import HOST_WINDOWS, RANK_WINDOWS, HostRates, RankRates, Rates, WindowKind
+from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.common.json_records import as_json, decode
+from ipexctl.node.run.rates import HostRates, RankRates, merge
 
 WINDOW = 10.0
 RANK_SUFFIX, HOST_SUFFIX = ".meter", ".host"
-_HEADER = struct.Struct("<8sdd24s")
-HEADER_SIZE = _HEADER.size
+SCHEMA = "ipexctl.windows/1"
+BINARY = b"ipex"
+"""How the files of version 0.4 and before begin."""
 MAX_LABEL = 24
+MAX_LINE = 256
 MAX_SENT = 16 << 20
-"""Bytes of all files together: 64 ranks have 5 MB after a day, 1,024 ranks 54 MB."""
+"""Bytes of all files together: 64 ranks have 12 MB after a day."""
 MOST_DOUBLINGS = 20
 """Then a window has four months, and the file more than anyone runs."""
 
 
-class WindowWriter(Generic[Rates]):
+class WindowKind(NamedTuple):
+    rates: Any
+    """The class of a window's figures."""
+    capacity: int
+    """Places in a file."""
+
+    @property
+    def max_size(self) -> int:
+        """Bytes of a file at most."""
+        return MAX_LINE * (self.capacity + 3)
+
+
+RANK_WINDOWS, HOST_WINDOWS = WindowKind(RankRates, 2160), WindowKind(HostRates, 720)
+"""Six hours in windows of ten seconds; two hours."""
+KINDS: Mapping[str, WindowKind] = {RANK_SUFFIX: RANK_WINDOWS, HOST_SUFFIX: HOST_WINDOWS}
+
+
+class _Header(NamedTuple):
+    schema: str
+    started: float
+    """The begin of the first place, in seconds since the epoch."""
+    seconds: float
+    iface: str
+    fields: tuple[str, ...]
+
+    def line(self) -> bytes:
+        return json.dumps(as_json(self)).encode() + b"\n"
+
+
+class WindowWriter:
     """Writes the windows of one rank or host. The file is made with the first one."""
 
-    def __init__(self, path: str, kind: WindowKind[Rates]) -> None:
+    def __init__(self, path: str, kind: WindowKind) -> None:
         self._path, self._kind = path, kind
         self._number = -1
-        self._label = b""
+        self._header = _Header(SCHEMA, 0.0, WINDOW, "", kind.rates._fields)
         self._began = 0.0
         """By the clock of `add`: the begin of the first place."""
-        self._started = 0.0
-        """The same in seconds since the epoch."""
         self._doublings = 0
         self._first: int | None = None
         """The place of this attempt's window 0."""
-        self._place = 0
-        self._windows: dict[int, Rates] = {}
-        """What is in the entry that is written, once an entry has several windows."""
+        self._last = -1
+        """The place of the last window, before places became one."""
+        self._line = -1
+        """The place of the last line."""
+        self._at = self._size = 0
+        """Where the last line begins and ends."""
+        self._windows: list[RankRates | HostRates] = []
+        """Those of the last line."""
 
     def begin_attempt(self) -> None:
         """The next windows are numbered from 0 again."""
         self._first = None
 
-    def add(self, number: int, rates: Rates, now: float, at: float, label: str = "") -> None:
-        """`now` is a clock that never goes back, `at` the time of day; the first label is kept."""
+    def add(self, number: int, rates: RankRates | HostRates, now: float, at: float, iface: str = "") -> None:
+        """`now` is a clock that never goes back, `at` the time of day; the first interface is kept."""
         with contextlib.suppress(OSError):
-            self._add(number, rates, now, at, label)
+            self._add(number, rates, now, at, iface)
 
-    def _add(self, number: int, rates: Rates, now: float, at: float, label: str) -> None:
+    def _add(self, number: int, rates: RankRates | HostRates, now: float, at: float, iface: str) -> None:
         if self._number < 0:
-            ago = (number + 1) * WINDOW
-            self._label = label.encode(errors="replace")[:MAX_LABEL]
-            self._began, self._started, self._first = now - ago, at - ago, 0
-            self._number = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            os.pwrite(self._number, self._header(), 0)
+            self._create((number + 1) * WINDOW, now, at, iface)
         if self._first is None:
             self._first = max(0, round((now - self._began) / WINDOW) - number - 1)
         place = self._first + number
+        if place <= self._last:
+            return
         while place >> self._doublings >= self._kind.capacity:
             if self._doublings == MOST_DOUBLINGS:
                 return
             self._double()
-        entry = place >> self._doublings
-        if entry < self._place and self._doublings:  # it was written, with others that are not in memory any more
-            return
-        if entry != self._place:
-            self._place, self._windows = entry, {}
-        self._windows[place] = rates
-        windows = [rates] if not self._doublings else list(self._windows.values())
-        data = self._kind.encode(self._kind.merge(windows))
-        os.pwrite(self._number, data, HEADER_SIZE + entry * self._kind.size)
+        line = place >> self._doublings
+        if line != self._line:
+            self._line, self._at, self._windows = line, self._size, []
+        self._windows.append(rates)
+        self._last = place
+        data = _encoded(line, merge(self._windows))
+        if os.pwrite(self._number, data, self._at) == len(data):
+            self._size = self._at + len(data)
+            os.ftruncate(self._number, self._size)
 
-    def _header(self) -> bytes:
-        return _HEADER.pack(self._kind.magic, self._started, WINDOW * (1 << self._doublings), self._label)
+    def _create(self, ago: float, now: float, at: float, iface: str) -> None:
+        self._header = self._header._replace(started=at - ago, iface=iface[:MAX_LABEL])
+        self._began, self._first = now - ago, 0
+        number = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            self._size = os.pwrite(number, self._header.line(), 0)
+        except OSError:
+            os.close(number)
+            raise
+        self._number = number
 
     def _double(self) -> None:
         """Write a new file: a follower that reads the old one sees it whole."""
-        size = self._kind.size
-        entries = os.pread(self._number, self._kind.capacity * size, HEADER_SIZE)
-        self._doublings += 1
+        with open(self._path, "rb") as file:
+            content = _read(self._kind, file.read())
+        places = content.places if content is not None else {}
+        header = self._header._replace(seconds=2 * self._header.seconds)
+        data = header.line()
+        for place in sorted({place // 2 for place in places}):
+            found = [places[part] for part in (2 * place, 2 * place + 1) if part in places]
+            data += _encoded(place, merge(found))
         temporary = f"{self._path}.part"
         try:
             with open(temporary, "wb", opener=open_private) as file:
-                file.write(self._header() + self._kind.merge_pairs(entries[: len(entries) - len(entries) % size]))
+                file.write(data)
             number = os.open(temporary, os.O_RDWR | os.O_CLOEXEC)
             os.replace(temporary, self._path)
         except OSError:
-            self._doublings -= 1
             remove_file(temporary)
             raise
         os.close(self._number)
-        self._number, self._windows = number, {}
-        self._place = len(entries) // size // 2
+        self._number, self._header, self._size = number, header, len(data)
+        self._doublings += 1
+        self._line = -1
 
     def close(self) -> None:
         if self._number >= 0:
             with contextlib.suppress(OSError):
                 os.close(self._number)
             self._number = -1
+
+
+def _encoded(place: int, rates: RankRates | HostRates) -> bytes:
+    """Numbers have four digits, which is more than they are known to."""
+    short = [float(f"{value:.4g}") if isinstance(value, float) else value for value in rates]
+    return json.dumps([place, *short], separators=(",", ":")).encode() + b"\n"
 
 
 class RankWindows(NamedTuple):
@@ -133,56 +191,78 @@ class HostWindows(NamedTuple):
 
 
 class _Content(NamedTuple):
-    started: float
-    seconds: float
-    label: str
-    entries: tuple[bytes, ...]
+    header: _Header
+    places: Mapping[int, Any]
+
+    @property
+    def windows(self) -> tuple[Any, ...]:
+        return tuple(self.places.get(place) for place in range(max(self.places, default=-1) + 1))
 
 
-def _content(kind: WindowKind[Rates], data: bytes) -> _Content | None:
+def _read_header(line: bytes) -> _Header | None:
+    """None for a file that is damaged or of another version."""
     try:
-        magic, started, seconds, label = _HEADER.unpack_from(data)
-    except struct.error:
+        header = decode(_Header, parse_json(line), "windows")
+    except ValueError:
         return None
-    if magic != kind.magic or not 0 < seconds < float("inf") or not abs(started) < float("inf"):
+    return header if header.schema == SCHEMA and header.seconds > 0 else None
+
+
+def _read(kind: WindowKind, data: bytes) -> _Content | None:
+    first, *lines = data.split(b"\n")
+    header = _read_header(first)
+    if header is None:
         return None
-    ends = range(HEADER_SIZE + kind.size, min(len(data), max_size(kind)) + 1, kind.size)
-    entries = tuple(data[end - kind.size : end] for end in ends)
-    return _Content(started, seconds, label.rstrip(b"\0").decode(errors="replace"), entries)
+    names = {place: name for place, name in enumerate(header.fields) if name in kind.rates._fields}
+    places = {}
+    for line in lines:
+        row = _row(line, len(header.fields))
+        if row is None or not 0 <= row[0] < kind.capacity:
+            continue
+        place, *values = row
+        places[place] = kind.rates(**{name: values[at] for at, name in names.items() if values[at] is not None})
+    return _Content(header, places)
 
 
-def max_size(kind: WindowKind[Rates]) -> int:
-    """Bytes of a file at most."""
-    return HEADER_SIZE + kind.capacity * kind.size
+def _row(line: bytes, fields: int) -> list[Any] | None:
+    try:
+        row = parse_json(line)
+    except ValueError:
+        return None
+    if type(row) is not list or len(row) != fields + 1 or type(row[0]) is not int:
+        return None
+    return row if all(value is None or (type(value) in _NUMBERS and value >= 0) for value in row) else None
 
 
-KINDS: Mapping[str, WindowKind[Any]] = {RANK_SUFFIX: RANK_WINDOWS, HOST_SUFFIX: HOST_WINDOWS}
+_NUMBERS = (float, int, bool)
 
 
-def thinned(kind: WindowKind[Rates], data: bytes, step: int) -> bytes:
+def thinned(data: bytes, step: int) -> bytes:
     """The content of a file with every so-manieth window alone, which then stands for so many."""
-    content = _content(kind, data)
-    if content is None or step < 2:
+    first, *lines = data.split(b"\n")
+    header = _read_header(first)
+    if header is None or step < 2:
         return data
-    header = _HEADER.pack(kind.magic, content.started, content.seconds * step, content.label.encode())
-    return header + b"".join(content.entries[::step])
+    kept = header._replace(seconds=header.seconds * step).line()
+    for line in lines:
+        row = _row(line, len(header.fields))
+        if row is not None and row[0] % step == 0:
+            kept += json.dumps([row[0] // step, *row[1:]], separators=(",", ":")).encode() + b"\n"
+    return kept
 
 
 def decode_rank_windows(data: bytes) -> RankWindows | None:
-    """The content of a rank's file; None for one that is damaged or of a newer version."""
-    content = _content(RANK_WINDOWS, data)
-    if content is None:
-        return None
-    return RankWindows(content.started, content.seconds, tuple(map(RANK_WINDOWS.decode, content.entries)))
+    """The content of a rank's file; None for one that is damaged or of another version."""
+    content = _read(RANK_WINDOWS, data)
+    return None if content is None else RankWindows(content.header.started, content.header.seconds, content.windows)
 
 
 def decode_host_windows(data: bytes) -> HostWindows | None:
     """The same for a host."""
-    content = _content(HOST_WINDOWS, data)
+    content = _read(HOST_WINDOWS, data)
     if content is None:
         return None
-    windows = tuple(map(HOST_WINDOWS.decode, content.entries))
-    return HostWindows(content.started, content.seconds, windows, content.label)
+    return HostWindows(content.header.started, content.header.seconds, content.windows, content.header.iface)
 
 
 def windows_of(rundir: str, max_sent: int = MAX_SENT) -> Iterator[WindowsFile]:
@@ -204,7 +284,7 @@ def windows_of(rundir: str, max_sent: int = MAX_SENT) -> Iterator[WindowsFile]:
         except OSError:
             continue
         if stem.isdigit():
-            yield WindowsFile(int(stem), suffix, thinned(KINDS[suffix], data, step))
+            yield WindowsFile(int(stem), suffix, thinned(data, step))
 
 
 def read_windows(request: RunReference, _: object) -> Json:

@@ -13,8 +13,8 @@ from ipexctl.hosts.host import Host
 from ipexctl.launch.memory import TORCH_START, EarlierMemory
 from ipexctl.launch.plan import LaunchPlan
 from ipexctl.launch.planner import plan_launch
-from ipexctl.node.run.window_codec import RANK_WINDOWS, RankRates
-from ipexctl.node.run.window_file import WindowWriter
+from ipexctl.node.run.rates import RankRates
+from ipexctl.node.run.window_file import RANK_WINDOWS, WindowWriter
 from ipexctl.refusal import Refusal
 from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.run.windows import earlier_memory

@@ -16,9 +16,9 @@ from ipexctl.node.run.host_notes import HostNotes
 from ipexctl.node.run.machine_state import Moment
 from ipexctl.node.run.messages import Beat, Exit, Message, Mismatch
 from ipexctl.node.run.rank_notes import RankNotes
+from ipexctl.node.run.rates import HostRates
 from ipexctl.node.run.recorder import Recorder
 from ipexctl.node.run.step_windows import StepWindow
-from ipexctl.node.run.window_codec import HostRates
 
 NOW = Moment(5.0, 1000.0)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ipexctl.node.run.host_notes import MAX_PROCESSORS, HostNotes, HostProbe
-from ipexctl.node.run.window_codec import HostRates
+from ipexctl.node.run.rates import HostRates
 
 approx: Any = pytest.approx
 PID = 7
@@ -82,20 +82,17 @@ def rates_of(host: Host, iface: str = "eth0") -> HostRates:
 def test_rates_between_two_readings(host: Host) -> None:
     assert rates_of(host) == HostRates(
         busy=approx(0.6),
-        load=3.5,
         cpu_pressure=approx(0.1),
         memory_pressure=approx(0.2),
         io_pressure=approx(0.05),
         steal=approx(0.1),
         throttled=approx(0.2),
         mhz=2500.0,
-        lowest_mhz=2000.0,
         hot_per_s=approx(1.0),
         memory_used=700 * 1024.0,
         swap_per_s=3.0 * PAGE,
         received_per_s=100.0,
         sent_per_s=50.0,
-        other_per_s=10.0,
         retransmits_per_s=3.0,
         read_per_s=1024.0,
         write_per_s=2048.0,
@@ -106,7 +103,7 @@ def test_rates_between_two_readings(host: Host) -> None:
 @pytest.mark.parametrize("iface", ["", "gone0"])
 def test_without_an_interface_of_the_run_all_but_the_loopback_count(host: Host, iface: str) -> None:
     rates = rates_of(host, iface)
-    assert (rates.received_per_s, rates.sent_per_s, rates.other_per_s) == (100.0, 60.0, None)
+    assert (rates.received_per_s, rates.sent_per_s) == (100.0, 60.0)
 
 
 def test_cgroups_of_version_1_are_read(host: Host) -> None:
@@ -141,12 +138,12 @@ def test_of_many_processors_a_few_are_read_in_turn(host: Host) -> None:
         host.write(f"sys/devices/system/cpu/cpu{core}/cpufreq/scaling_cur_freq", f"{1000 + core}000\n")
     probe = HostProbe(cores, "", 1000.0, str(host.root))
     probe.take(PID, 1000.0)
-    lowest = []
+    means = []
     for at in (1010.0, 1020.0):
         rates = probe.take(PID, at)
         assert rates is not None
-        lowest.append(rates.lowest_mhz)
-    assert lowest == [1000.0, 1000.0 + MAX_PROCESSORS]
+        means.append(rates.mhz)
+    assert means == [1001.5, 1001.5 + MAX_PROCESSORS]
 
 
 def test_this_host() -> None:

@@ -15,8 +15,8 @@ from ipexctl.node.run import messages, meter_reader
 from ipexctl.node.run.host_notes import HostNotes
 from ipexctl.node.run.rank_meter import MOST_UNSENT, VARIABLE, MeteredHost, MetricReader, RankMeter
 from ipexctl.node.run.rank_notes import RankNotes
+from ipexctl.node.run.rates import HostRates
 from ipexctl.node.run.step_windows import RECENT, StepWindow
-from ipexctl.node.run.window_codec import HostRates
 
 SECOND = 1_000_000_000
 
@@ -135,7 +135,7 @@ def test_one_rank_of_a_host_makes_its_notes() -> None:
 
 
 WINDOW = StepWindow(3, 10.0, 20, 10.0, 160.0, 0.2, 0.1, notes=RankNotes(cores=3.0))
-HOST = HostNotes(3, 10.0, HostRates(busy=0.5, load=2.0), "eth0")
+HOST = HostNotes(3, 10.0, HostRates(busy=0.5, steal=0.1), "eth0")
 
 
 @pytest.mark.parametrize(("kind", "window"), [("window", WINDOW), ("host", HOST)])

@@ -110,7 +110,7 @@ def test_a_thread_that_is_none_of_the_rank_is_not_read(proc: Proc, thread: int) 
     probe.update([PID], thread, 1010.0)
     notes = probe.take()
     assert notes is not None
-    assert (notes.main_cpu, notes.main_queue, notes.switches_per_s, notes.cores) == (None, None, None, 10.0)
+    assert (notes.main_cpu, notes.main_queue, notes.cores) == (None, None, 10.0)
 
 
 @pytest.mark.parametrize(("accounting", "io_wait"), [("1\n", 0.0), ("0\n", None), (None, 0.0)])
@@ -154,13 +154,12 @@ def test_threads_of_gloo_are_counted_by_their_names(proc: Proc) -> None:
 
 
 def test_what_cannot_be_read_is_unknown(proc: Proc) -> None:
-    (proc.root / f"{PID}/io").unlink()
     (proc.root / f"{PID}/task/{MAIN}/schedstat").write_text("")
     probe = probe_of(proc)
     probe.update([PID], MAIN, 1020.0)
     notes = probe.take()
     assert notes is not None
-    assert (notes.read_per_s, notes.main_cpu, notes.main_queue) == (None, None, None)
+    assert (notes.main_cpu, notes.main_queue) == (None, None)
 
 
 def test_a_real_thread_that_computes_and_one_that_sleeps() -> None:

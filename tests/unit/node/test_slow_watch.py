@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ipexctl.node.common.records import RunStatus, SlowRank, read_status
+from ipexctl.node.run.rates import RankRates
 from ipexctl.node.run.slow_watch import MOST_OPEN, SlowWatch
-from ipexctl.node.run.window_codec import RankRates
 
 HOSTS = {0: "node1", 1: "node2", 2: "node3"}
 FINE = RankRates(5.0, main_cpu=0.7, main_queue=0.01)

@@ -9,6 +9,7 @@ import pytest
 from ipexctl.node.common.records import Throughput
 from ipexctl.node.run.meter_reader import StepRecord
 from ipexctl.node.run.rank_notes import RankNotes
+from ipexctl.node.run.rates import RankRates
 from ipexctl.node.run.step_windows import (
     MOST_AT_ONCE,
     RECENT,
@@ -17,7 +18,6 @@ from ipexctl.node.run.step_windows import (
     WindowMaker,
     run_throughput,
 )
-from ipexctl.node.run.window_codec import RankRates
 
 approx: Any = pytest.approx
 """In place of a number in a tuple."""

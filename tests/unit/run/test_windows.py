@@ -10,8 +10,15 @@ import pytest
 from fakes import FakeSession
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import CompressedFrameWriter, WindowsFile, encode_json, encode_windows
-from ipexctl.node.run.window_codec import HOST_WINDOWS, RANK_WINDOWS, HostRates, RankRates
-from ipexctl.node.run.window_file import HostWindows, RankWindows, WindowWriter, max_size, windows_of
+from ipexctl.node.run.rates import HostRates, RankRates
+from ipexctl.node.run.window_file import (
+    HOST_WINDOWS,
+    RANK_WINDOWS,
+    HostWindows,
+    RankWindows,
+    WindowWriter,
+    windows_of,
+)
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import HostError
 from ipexctl.run.follow import Follower, RunEnded
@@ -21,12 +28,12 @@ from ipexctl.run.windows import RunWindows, fetch_windows, read_copied_windows
 
 HOST = Host(name="node1", address="10.0.0.1")
 RECORD = RunRecord("r1", HOST, "/home/me/.ipexctl", "python3", world_size=2)
-OF_RANK, OF_HOST = RankRates(2.0, 16.0, cores=1.0), HostRates(0.5, 4.0)
+OF_RANK, OF_HOST = RankRates(2.0, 16.0, cores=1.0), HostRates(0.5, 0.25)
 
 
 @pytest.fixture
 def rundir(tmp_path: Path) -> Path:
-    """On node0, with four windows of each of two ranks, and one of a host: 368 bytes."""
+    """On node0, with four windows of each of two ranks, and one of a host."""
     ranks = tmp_path / "run/ranks"
     ranks.mkdir(parents=True)
     for rank in range(2):
@@ -75,6 +82,12 @@ def test_a_copy_without_windows_has_none(tmp_path: Path) -> None:
     assert read_copied_windows(tmp_path) == RunWindows()
 
 
+def test_binary_files_are_of_an_older_version(rundir: Path) -> None:
+    (rundir / "ranks/0001.meter").write_bytes(b"ipexrnk1" + bytes(64))
+    found = read_copied_windows(rundir)
+    assert (sorted(found.ranks), found.are_older) == ([0], True)
+
+
 def test_damaged_files_are_left_out(rundir: Path) -> None:
     (rundir / "ranks/0001.meter").write_bytes(b"damaged")
     found = read_copied_windows(rundir)
@@ -87,7 +100,7 @@ def test_damaged_files_are_left_out(rundir: Path) -> None:
         WindowsFile(2, ".meter", b""),
         WindowsFile(0, ".out", b"x"),
         WindowsFile(0, "/../x", b"x"),
-        WindowsFile(0, ".meter", bytes(max_size(RANK_WINDOWS) + 1)),
+        WindowsFile(0, ".meter", bytes(RANK_WINDOWS.max_size + 1)),
     ],
 )
 def test_files_that_the_run_cannot_have_are_a_host_error(file: WindowsFile) -> None:
@@ -95,8 +108,9 @@ def test_files_that_the_run_cannot_have_are_a_host_error(file: WindowsFile) -> N
         fetch_windows(FakeSession(HOST, answer(encode_windows(file))), RECORD, Cancel())
 
 
-@pytest.mark.parametrize(("limit", "count", "seconds"), [(368, 4, 10.0), (367, 2, 20.0), (183, 1, 40.0)])
-def test_many_windows_are_thinned(rundir: Path, limit: int, count: int, seconds: float) -> None:
+@pytest.mark.parametrize(("part", "count", "seconds"), [(1, 4, 10.0), (2, 2, 20.0), (4, 1, 40.0)])
+def test_many_windows_are_thinned(rundir: Path, part: int, count: int, seconds: float) -> None:
+    limit = sum(len(file.data) for file in windows_of(str(rundir))) // part
     found = fetch_windows(
         FakeSession(HOST, answer(*map(encode_windows, windows_of(str(rundir), limit)))), RECORD, Cancel()
     )

@@ -7,7 +7,7 @@ import random
 from ipexctl.extras.report.measurements import HostWindow, Measurements, Window, host_curves, rank_grid
 from ipexctl.extras.report.page import Fact, ReportPage, SettingRow, StackText, throughput_of
 from ipexctl.extras.report.phases import RunPhase
-from ipexctl.node.run.window_codec import HostRates
+from ipexctl.node.run.rates import HostRates
 from ipexctl.run.why.diagnosis import Line
 
 START = 1_700_000_000.0

@@ -19,8 +19,8 @@ from ipexctl.extras.report.comparison import ChangedSetting, RunComparison
 from ipexctl.extras.report.html import page_html
 from ipexctl.extras.report.measurements import Measurements, Window, host_curves, measurements_of, rank_grid
 from ipexctl.extras.report.page import ReportPage, SettingRow
-from ipexctl.node.run.window_codec import RANK_WINDOWS, RankRates
-from ipexctl.node.run.window_file import WindowWriter
+from ipexctl.node.run.rates import RankRates
+from ipexctl.node.run.window_file import RANK_WINDOWS, WindowWriter
 from ipexctl.run.windows import read_copied_windows
 
 TAGS = (

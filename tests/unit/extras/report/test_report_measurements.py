@@ -18,7 +18,7 @@ from ipexctl.extras.report.measurements import (
     rank_grid,
     windows_of,
 )
-from ipexctl.node.run.window_codec import HostRates, RankRates
+from ipexctl.node.run.rates import HostRates, RankRates
 from ipexctl.node.run.window_file import HostWindows, RankWindows
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ipexctl.extras.slow.verdict import RunSetup, SlowFinding, SlowVerdict, judge
+from ipexctl.node.run.rates import HostRates, RankRates
 from ipexctl.node.run.replies import ProcessShare, SuspectLook
-from ipexctl.node.run.window_codec import HostRates, RankRates
 from ipexctl.node.run.window_file import HostWindows, RankWindows
 from ipexctl.run.windows import RunWindows
 

@@ -10,8 +10,8 @@ from slow_helpers import CALM, HEALTHY, hog, judged, only
 
 from ipexctl.extras.slow.causes import SIGNATURES, Evidence, SlowCause, find_cause, needs_look
 from ipexctl.node.run.host_notes import HostProbe
+from ipexctl.node.run.rates import HostRates
 from ipexctl.node.run.replies import ProcessShare, SuspectLook
-from ipexctl.node.run.window_codec import HostRates
 
 
 def look(**fields: Any) -> SuspectLook:

@@ -9,7 +9,7 @@ from slow_helpers import CALM, HEALTHY, judged, ranks_of, run_of, setup_of
 
 from ipexctl.extras.slow.network import LinkFinding
 from ipexctl.extras.slow.verdict import judge
-from ipexctl.node.run.window_codec import HostRates, RankRates
+from ipexctl.node.run.rates import HostRates, RankRates
 
 SEGMENTS = 10_000.0
 SENDS = CALM._replace(sent_per_s=SEGMENTS * 1448)

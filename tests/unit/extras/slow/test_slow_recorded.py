@@ -5,7 +5,6 @@ Two ranks on two hosts over gloo, a core each. The windows have 2 s; joined to o
 
 from __future__ import annotations
 
-import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from slow_helpers import BEGIN, setup_of
 
 from ipexctl.extras.slow import timeline
 from ipexctl.extras.slow.verdict import SlowVerdict, judge
-from ipexctl.node.run.window_codec import HOST_WINDOWS, RANK_WINDOWS, RankRates, WindowKind
+from ipexctl.node.run.rates import HostRates, RankRates
 from ipexctl.node.run.window_file import HostWindows, RankWindows
 from ipexctl.run.windows import RunWindows
 
@@ -23,13 +22,8 @@ RECORDED: list[dict[str, Any]] = json.loads((Path(__file__).parents[3] / "data/s
 SECONDS = 2.0
 
 
-def decoded(kind: WindowKind[Any], text: str) -> tuple[Any, ...]:
-    data = base64.b64decode(text)
-    return tuple(kind.decode(data[at : at + kind.size]) for at in range(0, len(data), kind.size))
-
-
 def rank_windows(recorded: dict[str, Any]) -> list[tuple[RankRates, ...]]:
-    return [decoded(RANK_WINDOWS, text) for text in recorded["ranks"]]
+    return [tuple(RankRates(**window) for window in windows) for windows in recorded["ranks"]]
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +32,7 @@ def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def verdict(recorded: dict[str, Any], ranks: list[tuple[RankRates, ...]]) -> SlowVerdict:
-    hosts = [decoded(HOST_WINDOWS, text) for text in recorded["hosts"]]
+    hosts = [tuple(HostRates(**window) for window in windows) for windows in recorded["hosts"]]
     windows = RunWindows(
         {rank: RankWindows(BEGIN, SECONDS, found) for rank, found in enumerate(ranks)},
         {rank: HostWindows(BEGIN, SECONDS, found) for rank, found in enumerate(hosts)},

@@ -11,7 +11,7 @@ from ipexctl.extras.slow.timeline import judged_rows
 from ipexctl.extras.slow.verdict import judge
 from ipexctl.node.common.medians import medians_of_others
 from ipexctl.node.run.own_time import own_time, waiting_of
-from ipexctl.node.run.window_codec import RankRates
+from ipexctl.node.run.rates import RankRates
 from ipexctl.node.run.window_file import RankWindows
 from ipexctl.run.windows import RunWindows
 
@@ -230,6 +230,7 @@ def test_work_of_ranks_that_spin_is_not_seen() -> None:
 
 def test_why_there_is_no_verdict() -> None:
     assert judge(RunWindows({}, {}), setup_of(2)).unjudged == "no-windows"
+    assert judge(RunWindows({}, {}, are_older=True), setup_of(2)).unjudged == "older-version"
     assert judge(run_of(ranks_of([HEALTHY], [HEALTHY])), setup_of(2)).unjudged == "too-short"
     assert judged(HEALTHY, slower(0.3), windows=3).unjudged == "too-short"
     assert judged(HEALTHY, slower(0.3), windows=4).unjudged == ""
