@@ -19,21 +19,14 @@ from ipexctl.errors import UserError
 
 from . import (
     part_allreduce,
-    part_doctor,
-    part_exec,
-    part_fetch,
+    part_commands,
+    part_files,
     part_install,
-    part_lines,
     part_meter,
-    part_play,
     part_scale,
     part_start,
     part_startup,
-    part_step,
-    part_stream,
-    part_sync,
     part_train,
-    part_volume,
     part_wire,
     peers,
 )
@@ -55,26 +48,22 @@ class Part:
 
 
 PARTS: Final[Mapping[str, Part]] = {
-    "exec": Part(part_exec.measure, counts=(1, 8, 32)),
-    "doctor": Part(part_doctor.measure, counts=(1, 8, 32)),
+    "exec": Part(part_commands.measure_exec, counts=(1, 8, 32)),
+    "doctor": Part(part_commands.measure_doctor, counts=(1, 8, 32)),
     "allreduce": Part(part_allreduce.measure_sizes, runs=7),
     "allreduce-train": Part(part_allreduce.measure_trainings, runs=7),
     "allreduce-hosts": Part(part_allreduce.measure_hosts, runs=7),
-    "fetch": Part(part_fetch.measure),
+    "fetch": Part(part_files.measure_fetch),
     "install": Part(part_install.measure, hosts=part_install.HOSTS, runs=3),
-    "lines": Part(part_lines.measure, hosts=part_lines.HOSTS),
     "meter": Part(part_meter.measure),
-    "play": Part(part_play.measure, hosts=part_play.HOSTS),
+    "play": Part(part_commands.measure_play, counts=(1, 8)),
     "startup": Part(part_startup.measure),
     "start": Part(part_start.measure, hosts=part_start.HOSTS),
-    "step": Part(part_step.measure),
-    "stream": Part(part_stream.measure),
-    "sync": Part(part_sync.measure, counts=(1, 8)),
+    "sync": Part(part_files.measure_sync, counts=(1, 8)),
     "train-digits": Part(partial(part_train.measure, part_train.DIGITS), runs=48),
     "train-fp32": Part(partial(part_train.measure, part_train.FP32), runs=28),
     "train-bf16": Part(partial(part_train.measure, part_train.BF16), runs=28),
     "scale": Part(part_scale.measure, counts=(1, 32, 128, 256), runs=3),
-    "volume": Part(part_volume.measure, runs=1),
     "wire": Part(part_wire.measure_steps, runs=9),
     "wire-accuracy": Part(part_wire.measure_accuracy, runs=1),
 }
@@ -106,7 +95,7 @@ def _arguments() -> argparse.Namespace:
         metavar="PART,…",
         help=f"{', '.join(PARTS)}; with a name, all that begin with it and -",
     )
-    parser.add_argument("--hosts", type=_counts, metavar="N,…", help="for exec, doctor, sync and scale")
+    parser.add_argument("--hosts", type=_counts, metavar="N,…", help="for exec, doctor, play, sync and scale")
     parser.add_argument(
         "--steady", type=float, metavar="S", help="seconds of a training a round (default: 4, of the digits 2)"
     )

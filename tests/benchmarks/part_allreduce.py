@@ -24,13 +24,14 @@ from .part_train import (
     SHARED,
     TORCH,
     TORCHRUN,
+    TRAININGS,
     Speeds,
     Workload,
     prepare_place,
     trained,
 )
 from .report import Goal, Report
-from .rig import CONTENDERS, Rig, ipexctl, laboratory, prepare
+from .rig import Rig, ipexctl, laboratory, prepare
 
 AIM_4MB, AIM_16MB, AIM_ALWAYS = 0.60, 0.45, 1.05
 """Of gloo's time."""
@@ -41,7 +42,7 @@ HOSTS, RANKS_OF_HOST, STARTS = 2, 2, 2
 """Of the part with several hosts."""
 LIMIT: Final = "tc qdisc add dev eth0 root tbf rate 1gbit burst 256kb latency 100ms"
 NAMES: Final = (SHARED, BACKEND, TORCHRUN)
-EXCHANGE: Final = Workload(CONTENDERS / "gradients.py", "steps", 1, 10, 1.5, (), 1.5)
+EXCHANGE: Final = Workload(TRAININGS, "steps", 1, 10, 1.5, ("gradients",), 1.5)
 
 
 def _short(workload: Workload) -> Workload:
@@ -59,7 +60,7 @@ class Training:
     """Contender → how many times as fast shared memory is to be."""
 
 
-TRAININGS: Final = (
+COLUMNS: Final = (
     Training("25 MB of gradients", EXCHANGE, {TORCHRUN: AIM_STEP, BACKEND: AIM_STEP_BACKEND}),
     Training("transformer, fp32", _short(FP32), {TORCHRUN: AIM_TRAINING}),
     Training("transformer, bf16", _short(BF16), {TORCHRUN: AIM_TRAINING}),
@@ -71,8 +72,7 @@ def measure_sizes(rig: Rig) -> Report:
     """Each start of the run is one observation of each size."""
     place = prepare_place(rig)
     options = ("--plain", "--quiet", "--hosts", "localhost", "--home", place.home, "-n", RANKS, "--cwd", place.project)
-    script = place.project / "allreduce_sizes.py"
-    call = ipexctl(SHARED, "run", *options, "--allreduce", "shared", script)
+    call = ipexctl(SHARED, "run", *options, "--allreduce", "shared", place.project / TRAININGS.name, "sizes")
     starts: list[dict[int, list[list[float]]]] = []
     for number in range(rig.runs):
         say(f"all-reduce: sizes, start {number + 1} of {rig.runs}")
@@ -99,9 +99,9 @@ def measure_trainings(rig: Rig) -> Report:
     place = prepare_place(rig)
     found = [
         (training, trained(rig, place, training.workload, RANKS, rig.runs, NAMES, share_rounds=0))
-        for training in TRAININGS
+        for training in COLUMNS
     ]
-    header = ("2 ranks, steps, tokens or images/s (shared memory is as fast)", *(t.title for t in TRAININGS))
+    header = ("2 ranks, steps, tokens or images/s (shared memory is as fast)", *(t.title for t in COLUMNS))
     rows = tuple((name, *(_speed(speeds, name) for _, speeds in found)) for name in NAMES)
     goals = tuple(
         Goal(f"{training.title}: ≥ {aim}x {name}", str(beside), beside.reaches(aim))
@@ -115,9 +115,8 @@ def measure_trainings(rig: Rig) -> Report:
 def measure_hosts(rig: Rig) -> Report:
     project = rig.scratch / "allreduce-hosts"
     project.mkdir()
-    for name in ("allreduce_hosts.py", "gradients.py"):
-        shutil.copy(CONTENDERS / name, project)
-    pairs: list[Any] = []
+    shutil.copy(TRAININGS, project)
+    turns: list[Any] = []
     with laboratory(HOSTS, shared_home=True) as lab:
         shared = replace(rig, lab=lab)
         where = shared.where(HOSTS)
@@ -127,16 +126,16 @@ def measure_hosts(rig: Rig) -> Report:
         for host in lab.hosts:
             system.in_host(host, LIMIT)
         options = ("--plain", "--quiet", *where, "--ppn", RANKS_OF_HOST, "--allreduce", "shared")
-        call = ipexctl(SHARED, "run", *options, project / "allreduce_hosts.py")
+        call = ipexctl(SHARED, "run", *options, project / TRAININGS.name, "turns", "gloo", "ours")
         for number in range(STARTS):
             say(f"all-reduce: {HOSTS} hosts, start {number + 1} of {STARTS}")
-            pairs += printed(call, shared.env, "turn")
-    gloo, ours = ([pair[at] for pair in pairs] for at in (0, 1))
+            turns += printed(call, shared.env, "turn")
+    gloo, ours = ([turn[name] for turn in turns] for name in ("gloo", "ours"))
     titles = ("ms a step", "MB a step that a host sends")
     intervals = [_beside(gloo, ours, at) for at in (0, 1)]
     rows = tuple(
-        (name, *(f"{median([turn[at] for turn in turns]) * factor:.1f}" for at, factor in ((0, 1e3), (1, 1e-6))))
-        for name, turns in (("gloo", gloo), ("shared memory on each host", ours))
+        (name, *(f"{median([turn[at] for turn in found]) * factor:.1f}" for at, factor in ((0, 1e3), (1, 1e-6))))
+        for name, found in (("gloo", gloo), ("shared memory on each host", ours))
     )
     rows = (*rows, ("ratio (interval)", *map(str, intervals)))
     goals = (
@@ -145,7 +144,7 @@ def measure_hosts(rig: Rig) -> Report:
     )
     ranks = counted(HOSTS * RANKS_OF_HOST, "rank")
     note = f"{ranks} on {HOSTS} hosts, which share the cores of one machine; the turns of {STARTS} starts."
-    return Report(len(pairs), ("25 MB of gradients, 1 Gbit/s", *titles), rows, goals, (note,))
+    return Report(len(turns), ("25 MB of gradients, 1 Gbit/s", *titles), rows, goals, (note,))
 
 
 def _beside(gloo: Sequence[Any], ours: Sequence[Any], at: int) -> Interval:

@@ -76,9 +76,9 @@ class Workload:
     """Seconds of each contender in a round: few, because a start is one observation, however long it runs."""
 
 
-_BLOCKS: Final = CONTENDERS / "blocks.py"
-FP32: Final = Workload(_BLOCKS, "tokens", 8 * 128, 3, 4.0, ("--dtype", "fp32"), 4.0)
-BF16: Final = Workload(_BLOCKS, "tokens", 8 * 128, 3, 4.0, ("--dtype", "bf16"), 4.0)
+TRAININGS: Final = CONTENDERS / "trainings.py"
+FP32: Final = Workload(TRAININGS, "tokens", 8 * 128, 3, 4.0, ("blocks", "--dtype", "fp32"), 4.0)
+BF16: Final = Workload(TRAININGS, "tokens", 8 * 128, 3, 4.0, ("blocks", "--dtype", "bf16"), 4.0)
 DIGITS: Final = Workload(
     HERE.parents[1] / "examples" / "train_digits.py",
     "images",

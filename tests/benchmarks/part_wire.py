@@ -1,8 +1,8 @@
 """Gradients between hosts in fewer bytes, beside gloo and torch's own hooks: steps, sums, bytes; and what they learn.
 
-A start of the run has `--wire`, and models for all contenders, which take turns (`contenders/wire_steps.py`): what a
+A start of the run has `--wire`, and models for all contenders, which take turns (`contenders/trainings.py`): what a
 script does under torchrun is what its models do with process groups of their own. The network cards of the lab's hosts
-are limited by `tc`. For the accuracy, whole trainings with several seeds (`contenders/accuracy.py`).
+are limited by `tc`. For the accuracy, whole trainings with several seeds.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from ipexctl.text import counted
 
 from .figures import Interval, median, median_interval, ratios
 from .harness import printed, say, spend
-from .part_train import TORCH
+from .part_train import TORCH, TRAININGS
 from .report import Goal, Report
-from .rig import CONTENDERS, HERE, Rig, ipexctl, laboratory, prepare
+from .rig import HERE, Rig, ipexctl, laboratory, prepare
 
 MODES: Final = ("bf16", "int8")
 HOOKS: Final = ("bf16 hook",)
+CONTENDERS: Final = ("gloo", *HOOKS, "ours", "sum by gloo", "sum by ours")
 LIMITS: Final = {
     "100 Mbit/s": "rate 100mbit burst 64kb latency 400ms",
     "1 Gbit/s": "rate 1gbit burst 256kb latency 100ms",
@@ -84,7 +85,7 @@ class Found:
 
 
 def measure_steps(rig: Rig) -> Report:
-    project = _project(rig, "wire_steps.py", "allreduce_hosts.py", "gradients.py")
+    project = _project(rig, "wire")
     found = {}
     with laboratory(HOSTS, shared_home=True) as lab:
         shared = replace(rig, lab=lab)
@@ -137,15 +138,14 @@ def _turns(rig: Rig, project: Path, place: Place, mode: str) -> Turns:
     where = rig.where(place.hosts)
     call = ipexctl(mode, "run", "--plain", "--quiet", *where, "--ppn", place.ranks, "--omp", 1, "--wire", mode)
     steps = 1 if place.limit == SLOWEST else 3
-    words = (str(project / "wire_steps.py"), "--turns", str(rig.runs), "--steps", str(steps))
+    words = (str(project / TRAININGS.name), "turns", *CONTENDERS, "--turns", str(rig.runs), "--steps", str(steps))
     return printed(replace(call, argv=(*call.argv, *words)), rig.env, "turn")
 
 
-def _project(rig: Rig, *names: str) -> Path:
-    project = rig.scratch / names[0].removesuffix(".py")
+def _project(rig: Rig, name: str) -> Path:
+    project = rig.scratch / name
     project.mkdir()
-    for name in names:
-        shutil.copy(CONTENDERS / name, project)
+    shutil.copy(TRAININGS, project)
     return project
 
 
@@ -168,7 +168,7 @@ def _limit(rig: Rig, limit: str) -> None:
 
 def measure_accuracy(rig: Rig) -> Report:
     """Whole trainings: their figures do not depend on what else the machine does."""
-    project = _project(rig, "accuracy.py")
+    project = _project(rig, "accuracy")
     found: dict[str, dict[str, list[Any]]] = {}
     with ExitStack() as stack:
         lab = stack.enter_context(laboratory(2, shared_home=True))
@@ -178,7 +178,7 @@ def measure_accuracy(rig: Rig) -> Report:
         for workload, mode, seed in product(WORKLOADS, ("fp32", *MODES), range(1, SEEDS + 1)):
             say(f"wire: accuracy of {workload}, {mode}, seed {seed}")
             call = ipexctl(mode, "run", "--plain", "--quiet", *shared.where(2), *ALONE, "--wire", mode)
-            words = (str(project / "accuracy.py"), workload, "--seed", str(seed))
+            words = (str(project / TRAININGS.name), "accuracy", workload, "--seed", str(seed))
             trained = printed(replace(call, argv=(*call.argv, *words)), shared.env, "trained")
             found.setdefault(workload, {}).setdefault(mode, []).extend(trained)
     PICTURE.write_text(picture(found))

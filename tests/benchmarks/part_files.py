@@ -1,4 +1,4 @@
-"""`sync` of a project: to hosts that have nothing of it, after one file has changed, and when nothing has."""
+"""`sync` of a project to hosts that have nothing, one file less or all of it, and `fetch`: beside rsync."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import itertools
 import os
 import random
 import shlex
+import shutil
+import subprocess
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -28,6 +30,15 @@ PLACE = "bench-sync"
 "Nothing there" is a directory that never existed: ext4 creates files much slower where others were just deleted.
 """
 PAUSE = 0.3
+FETCH, RSYNC_BACK = "ipexctl fetch", "rsync -a"
+BIG, SMALL = "one file of 500 MB", "2,000 files of 8 kB"
+FETCHED: Final = {BIG: "fetch-big", SMALL: "fetch-small"}
+MADE: Final = {
+    BIG: "mkdir -p fetch-big && head -c 500000000 /dev/urandom >fetch-big/file",
+    SMALL: "for i in $(seq 2000); do mkdir -p fetch-small/d$((i%20)); "
+    "head -c 8000 /dev/urandom >fetch-small/d$((i%20))/f$i; done",
+}
+AIM_FETCH: Final = 1.0
 
 
 def make_tree(root: Path) -> None:
@@ -39,7 +50,7 @@ def make_tree(root: Path) -> None:
         (directory / f"module{number:04}.py").write_bytes(chance.randbytes(SIZE // FILES))
 
 
-def measure(rig: Rig) -> Report:
+def measure_sync(rig: Rig) -> Report:
     tree = rig.scratch / "project"
     make_tree(tree)
     names = [OURS]
@@ -110,3 +121,33 @@ def _prove(rig: Rig, tree: Path, count: int, name: str, place: str) -> None:
         *sizes, ends = said.splitlines()
         if (len(sizes), sum(map(int, sizes)), ends.strip()) != (FILES, SIZE, last):
             raise Failed(f"{name}: {host} has {len(sizes)} files, the changed one ending with {ends}")
+
+
+def measure_fetch(rig: Rig) -> Report:
+    if not rig.peers["rsync"] or not rig.peers["ssh"]:
+        raise Failed("rsync and ssh are what fetch is measured beside")
+    figures, goals = {}, []
+    for what, command in MADE.items():
+        say(f"fetch: {what}")
+        all_well(rig.on_hosts(command, 1), "making what is fetched")
+        figures[what] = in_turns([FETCH, RSYNC_BACK], rig.runs, partial(_fetched, rig, what), PAUSE)
+        reached = walls_ratio(figures[what], RSYNC_BACK, FETCH)
+        goals.append(Goal(f"{what}: ≥ {AIM_FETCH}x as fast as rsync", f"{reached:.2f}x", reached >= AIM_FETCH))
+    header = ("wall s / client CPU s (x rsync's wall)", *MADE)
+    return Report(rig.runs, header, table(figures.values(), RSYNC_BACK), tuple(goals))
+
+
+def _fetched(rig: Rig, what: str, name: str) -> Spent:
+    out, place = rig.scratch / "fetched", FETCHED[what]
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
+    paths = (f"{rig.names(1)[0]}:{place}", f"{out}/")
+    shell = f"{rig.peers['ssh']} -F {rig.lab.ssh_config}"
+    rsync = Contender(name, (str(rig.peers["rsync"]), "-a", "-e", shell, *paths))
+    spent = spend(ipexctl(name, "fetch", *rig.where(1), *paths) if name == FETCH else rsync, rig.env)
+    count = "find . -type f -printf '%s\\n' | awk '{n++; s+=$1} END {print n, s}'"
+    ((_, there),) = rig.on_hosts(f"cd {place} && {count}", 1)
+    here = subprocess.run(["sh", "-c", count], cwd=out / place, capture_output=True, text=True, check=True).stdout
+    if here.split() != there.split():
+        raise Failed(f"{name}: {here.strip()} files and bytes came, of {there}")
+    return spent

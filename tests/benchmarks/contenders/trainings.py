@@ -1,0 +1,448 @@
+"""Trainings of all measurements but the digits: `trainings.py blocks|gradients|sizes|turns|accuracy`.
+
+- `blocks` trains transformer blocks with 30 million parameters on random tokens, `gradients` exchanges 25 MB in each
+  step and computes little; both until they are ended. The batch is divided among the ranks, all tokens have one seed.
+- `sizes`: the all-reduce of one bucket on the ranks of one host, in turns: over gloo, and as the plan of the run says,
+  which is what the hook of DDP calls for a bucket and divides by the number of ranks, too. Rank 0 prints `sizes` with a
+  JSON object: bytes → a list of pairs of seconds, of the slower rank.
+- `turns`: steps with 25 MB of gradients over several hosts, in turns of the named contenders. Each is a model with a
+  process group of its own: DDP as it is (`gloo`), with torch's bf16 hook, as under torchrun; and `ours`, whose group is
+  that of the run. A `sum` is an all-reduce alone. Rank 0 prints lines `turn` with JSON: contender → seconds a step, and
+  bytes a step of the host that sends most. torch's PowerSGD hook is no contender: with torch 2.13 over gloo it hangs at
+  the third or fourth step of many trainings, and its batched one fails.
+- `accuracy` trains scikit-learn's `digits`, a small language model on the texts of the installed packages (`words`), or
+  the `trainer` of transformers, which tells from a line of these texts which package it is from. Rank 0 prints
+  `trained` with a JSON object: `metric` (accuracy; for `words` the loss on texts that it has not seen, in bits for a
+  byte) and `losses`, means of the same number of steps each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import math
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+# Trainings that run until they are ended
+
+VOCABULARY, WIDTH, HEADS, BLOCKS = 4096, 512, 8, 9
+TOKENS, BATCH = 128, 8
+"""Tokens of a sequence; sequences of a step, over all ranks."""
+PARAMETERS, NUMBERS = 10, 655_360
+"""Ten of 2.5 MiB."""
+
+
+class Blocks(nn.Module):
+    """Predicts the next token; the output layer has the weights of the embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, WIDTH)
+        nn.init.normal_(self.tokens.weight, std=0.02)
+        self.positions = nn.Parameter(0.02 * torch.randn(TOKENS, WIDTH))
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(
+                WIDTH, HEADS, 4 * WIDTH, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+            )
+            for _ in range(BLOCKS)
+        )
+        self.norm = nn.LayerNorm(WIDTH)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(TOKENS), persistent=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = self.tokens(tokens) + self.positions
+        for block in self.blocks:
+            hidden = block(hidden, src_mask=self.mask, is_causal=True)
+        return nn.functional.linear(self.norm(hidden), self.tokens.weight)
+
+
+class Products(nn.Module):
+    """The sum of all parameters, each times a number: its gradients are that number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ParameterList(nn.Parameter(torch.zeros(NUMBERS)) for _ in range(PARAMETERS))
+
+    def forward(self, number: torch.Tensor) -> torch.Tensor:
+        return torch.stack([part.sum() for part in self.parts]).sum() * number
+
+
+def train_for_ever(
+    network: nn.Module, optimizer: torch.optim.Optimizer, every: int, loss_of: Callable[[Any], torch.Tensor], **of: Any
+) -> None:
+    """Rank 0 first prints what the training is of, and then each so many steps, as in real training."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    model = DistributedDataParallel(network, **of)
+    if rank == 0:
+        size = sum(parameter.numel() for parameter in network.parameters()) / 1e6
+        print(f"ranks: {ranks}, threads: {torch.get_num_threads()}, {size:.1f} M parameters", flush=True)
+    for step in count(1):
+        loss = loss_of(model)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if rank == 0 and step % every == 0:
+            print(f"step {step} loss {loss.item():.3f}", flush=True)
+
+
+def blocks(dtype: str) -> None:
+    torch.manual_seed(1)
+    network, chance = Blocks(), generator(1)
+
+    def loss_of(model: nn.Module) -> torch.Tensor:
+        batch = torch.randint(VOCABULARY, (BATCH, TOKENS + 1), generator=chance)[
+            dist.get_rank() :: dist.get_world_size()
+        ]
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "bf16"):
+            logits = model(batch[:, :-1])
+        return cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
+
+    train_for_ever(network, torch.optim.AdamW(network.parameters(), lr=1e-4), 1, loss_of)
+
+
+def gradients() -> None:
+    network, number = Products(), torch.tensor(1.0 + dist.get_rank())
+    optimizer = torch.optim.SGD(network.parameters(), lr=1e-6)
+    train_for_ever(network, optimizer, 20, lambda model: model(number), gradient_as_bucket_view=True)
+
+
+# All-reduces of one size, on one host
+
+SIZES = (16 << 10, 64 << 10, 256 << 10, 512 << 10, 1 << 20, 4 << 20, 16 << 20, 25 << 20, 64 << 20, 256 << 20)
+WARM_UP = 3
+MOST, FEWEST = 80, 6
+SECONDS_OF_A_SIZE = 0.8
+
+
+def connected() -> Any:
+    """The module that adds up the gradients of DDP, once its ranks are connected."""
+    for name, module in sys.modules.items():
+        if name.endswith("inrank.ddp") and module._connected is not None:
+            return module
+    raise SystemExit("the ranks do not add up as the run was told to")
+
+
+def planned() -> Callable[[torch.Tensor], None]:
+    """The all-reduce of the plan: from the size on for which DDP takes it, else gloo's."""
+    model = DistributedDataParallel(nn.Linear(256, 256))  # connects the ranks
+    ddp, factor = connected(), 1.0 / dist.get_world_size()
+
+    def reduce(tensor: torch.Tensor) -> None:
+        if tensor.nbytes < ddp.CROSSOVER:
+            dist.all_reduce(tensor)
+        else:
+            link = ddp._connected.link
+            future = link.all_reduce(model, tensor, factor)
+            link.channel.finish()
+            future.wait()
+
+    return reduce
+
+
+def seconds_of(reduce: Callable[[torch.Tensor], None], tensor: torch.Tensor) -> float:
+    dist.barrier()
+    begun = time.perf_counter()
+    reduce(tensor)
+    return time.perf_counter() - begun
+
+
+def sizes() -> None:
+    ways = (dist.all_reduce, planned())
+    found = {}
+    for size in SIZES:
+        tensor = torch.full((size // 4,), 1e-30)
+        last = [seconds_of(way, tensor) for _ in range(WARM_UP) for way in ways][-2:]
+        agreed = torch.tensor([sum(last)])
+        dist.all_reduce(agreed, dist.ReduceOp.MAX)
+        rounds = max(FEWEST, min(MOST, int(SECONDS_OF_A_SIZE / agreed.item())))
+        times = torch.zeros(rounds, 2)
+        for number in range(rounds):
+            tensor.fill_(1e-30)
+            for at in (0, 1) if number % 2 == 0 else (1, 0):
+                times[number, at] = seconds_of(ways[at], tensor)
+        dist.all_reduce(times, dist.ReduceOp.MAX)
+        found[size] = times.tolist()
+    if dist.get_rank() == 0:
+        print("sizes", json.dumps(found), flush=True)
+
+
+# Steps over several hosts, in turns
+
+STEPS_BEFORE = 4
+
+
+def sent() -> int:
+    """Bytes that this host has sent over its network, as the kernel counts them."""
+    cards = [card for card in Path("/sys/class/net").iterdir() if card.name != "lo"]
+    return sum(int((card / "statistics/tx_bytes").read_text()) for card in cards)
+
+
+def timed(action: Callable[[], object], times: int) -> tuple[float, float]:
+    """Seconds a call, and bytes a call of this host."""
+    dist.barrier()
+    before, begun = sent(), time.perf_counter()
+    for _ in range(times):
+        action()
+    seconds = time.perf_counter() - begun
+    dist.barrier()
+    return seconds / times, (sent() - before) / times
+
+
+def halved(group, bucket):  # type: ignore[no-untyped-def]  # DDP takes no annotations that are strings
+    """torch's own hook, which DDP refuses on CPUs by its name."""
+    return default_hooks.bf16_compress_hook(group, bucket)
+
+
+def step_of(name: str) -> Callable[[], None]:
+    group = None if name == "ours" else dist.new_group(backend="gloo")
+    model = DistributedDataParallel(Products(), process_group=group)
+    if name == "bf16 hook":
+        model.register_comm_hook(group, halved)
+    number = torch.tensor(1.0 + dist.get_rank())
+
+    def step() -> None:
+        model.zero_grad()
+        model(number).backward()
+
+    return step
+
+
+def turns(names: Sequence[str], turns: int, steps: int) -> None:
+    values, lost = torch.randn(PARAMETERS * NUMBERS), {}
+
+    def sum_by_ours() -> None:
+        link = connected()._connected.link
+        link.all_reduce(link, values, 0.5, lost)
+        link.channel.finish()
+
+    sums = {"sum by gloo": lambda: dist.all_reduce(values), "sum by ours": sum_by_ours}
+    actions = {name: partial(timed, sums.get(name) or step_of(name)) for name in names}
+    between = connected()._connected.link.between
+    if "sum by ours" in names and between.codec is None:
+        raise SystemExit("gradients do not go in fewer bytes")
+    for action in actions.values():
+        action(STEPS_BEFORE)
+    for turn in range(turns):
+        found = torch.zeros(len(names), 2, dtype=torch.float64)
+        for place in range(len(names)):
+            at = (place + turn) % len(names)
+            values.normal_()
+            found[at] = torch.tensor(actions[names[at]](steps), dtype=torch.float64)
+        dist.all_reduce(found, dist.ReduceOp.MAX)  # of the slowest rank, and of the host that sends most
+        if dist.get_rank() == 0:
+            print("turn", json.dumps(dict(zip(names, found.tolist(), strict=True))), flush=True)
+
+
+# What trainings learn
+
+POINTS = 40
+"""Losses of a curve."""
+TEXTS = ("LICENSE", "LICENCE", "NOTICE", "COPYING", "METADATA", "README", "AUTHORS")
+LENGTH, CLASSES = 64, 4
+
+
+def texts() -> dict[str, bytes]:
+    """Package → the licences and descriptions that are installed with it, the same on all hosts."""
+    found: dict[str, bytes] = {}
+    for package in importlib.metadata.distributions():
+        files = [file for file in package.files or () if file.name.upper().split(".")[0] in TEXTS and is_there(file)]
+        data = b"\n".join(file.read_binary() for file in sorted(files, key=str))
+        found[package.metadata["Name"].lower()] = data
+    return dict(sorted(found.items()))
+
+
+def is_there(file: Any) -> bool:
+    return bool(file.locate().is_file())
+
+
+def generator(*numbers: int) -> torch.Generator:
+    return torch.Generator().manual_seed(sum(number * 1009**power for power, number in enumerate(numbers)))
+
+
+def descend(
+    network: nn.Module, steps: int, loss_of: Callable[[nn.Module, int], torch.Tensor], rate: float
+) -> list[float]:
+    """Train with AdamW, and return the losses: means over ranks."""
+    model = DistributedDataParallel(network)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
+    losses = torch.zeros(steps)
+    for step in range(steps):
+        loss = loss_of(model, step)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        losses[step] = loss.detach()
+    dist.all_reduce(losses)
+    return (losses / dist.get_world_size()).tolist()
+
+
+def digits(seed: int) -> tuple[float, list[float]]:
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    images, labels = torch.tensor(data.images, dtype=torch.float32)[:, None] / 16, torch.tensor(data.target)
+    order = torch.randperm(len(labels), generator=generator(1))  # the same split for all seeds
+    train, test = order[:1400], order[1400:]
+    torch.manual_seed(seed)
+    network = nn.Sequential(
+        *(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(1024, 128), nn.ReLU(), nn.Linear(128, 10)),
+    )
+
+    def loss_of(model: nn.Module, step: int) -> torch.Tensor:
+        batch = train[torch.randint(len(train), (32,), generator=generator(seed, step, dist.get_rank()))]
+        return cross_entropy(model(images[batch]), labels[batch])
+
+    losses = descend(network, 300, loss_of, 3e-3)
+    with torch.no_grad():
+        return float((network(images[test]).argmax(1) == labels[test]).float().mean()), losses
+
+
+class Predictor(nn.Module):
+    """The next byte, by a transformer with 1.3 million weights."""
+
+    def __init__(self, width: int = 160, layers: int = 3) -> None:
+        super().__init__()
+        self.bytes, self.places = nn.Embedding(256, width), nn.Embedding(LENGTH, width)
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+            for _ in range(layers)
+        )
+        self.last = nn.Linear(width, 256)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(LENGTH), persistent=False)
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        hidden = self.bytes(data) + self.places.weight
+        for layer in self.layers:
+            hidden = layer(hidden, src_mask=self.mask, is_causal=True)
+        return self.last(hidden)
+
+
+def words(seed: int) -> tuple[float, list[float]]:
+    everything = torch.frombuffer(bytearray(b"\n".join(texts().values())), dtype=torch.uint8).long()
+    cut = len(everything) * 9 // 10
+    train, test = everything[:cut], everything[cut:]
+    torch.manual_seed(seed)
+    network = Predictor()
+
+    def batch_of(data: torch.Tensor, size: int, *numbers: int) -> torch.Tensor:
+        begins = torch.randint(len(data) - LENGTH - 1, (size, 1), generator=generator(*numbers))
+        return data[begins + torch.arange(LENGTH + 1)]
+
+    def loss_with(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+        return cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+
+    losses = descend(
+        network, 280, lambda model, step: loss_with(model, batch_of(train, 8, seed, step, dist.get_rank())), 2e-3
+    )
+    with torch.no_grad():
+        found = [loss_with(network, batch_of(test, 32, 5, number)) for number in range(8)]
+    return float(torch.stack(found).mean()) / math.log(2), losses
+
+
+def trainer(seed: int) -> tuple[float, list[float]]:
+    from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+
+    found = sorted(texts().items(), key=lambda item: -len(item[1]))[:CLASSES]
+    lines = [
+        {"input_ids": list(line[:LENGTH].ljust(LENGTH)), "labels": label}
+        for label, (_, text) in enumerate(sorted(found))
+        for line in text.splitlines()[:400]
+        if len(line.strip()) > 20
+    ]
+    random.Random(7).shuffle(lines)
+    config = BertConfig(
+        vocab_size=256,
+        hidden_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=512,
+        max_position_embeddings=LENGTH,
+        num_labels=CLASSES,
+    )
+    torch.manual_seed(seed)
+    options = TrainingArguments(
+        "trained",
+        per_device_train_batch_size=16,
+        per_device_eval_batch_size=64,
+        max_steps=180,
+        learning_rate=1e-3,
+        warmup_steps=24,
+        logging_steps=4,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+        seed=seed,
+    )
+    own = Trainer(
+        BertForSequenceClassification(config),
+        options,
+        train_dataset=lines[300:],
+        eval_dataset=lines[:300],
+        compute_metrics=lambda given: {"right": float((given[0].argmax(1) == given[1]).mean())},
+    )
+    own.train()
+    losses = [entry["loss"] for entry in own.state.log_history if "loss" in entry]
+    return float(own.evaluate()["eval_right"]), losses
+
+
+def curve(losses: Sequence[float]) -> list[float]:
+    size = max(1, len(losses) // POINTS)
+    return [round(sum(losses[at : at + size]) / len(losses[at : at + size]), 4) for at in range(0, len(losses), size)]
+
+
+WORKLOADS = {"digits": digits, "words": words, "trainer": trainer}
+
+
+def accuracy(workload: str, seed: int) -> None:
+    metric, losses = WORKLOADS[workload](seed)
+    if dist.get_rank() == 0:
+        print("trained", json.dumps({"metric": metric, "losses": curve(losses)}), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    kinds = parser.add_subparsers(required=True)
+    for function in (blocks, gradients, sizes, turns, accuracy):
+        kind = kinds.add_parser(function.__name__)
+        kind.set_defaults(train=function)
+        if function is blocks:
+            kind.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
+        elif function is turns:
+            kind.add_argument("names", nargs="+")
+            kind.add_argument("--turns", type=int, default=9)
+            kind.add_argument("--steps", type=int, default=4)
+        elif function is accuracy:
+            kind.add_argument("workload", choices=WORKLOADS)
+            kind.add_argument("--seed", type=int, default=1)
+    options = vars(parser.parse_args())
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo")
+    else:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    options.pop("train")(**options)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
