@@ -52,7 +52,7 @@ PARTS: Final[Mapping[str, Part]] = {
     "doctor": Part(part_commands.measure_doctor, counts=(1, 8, 32)),
     "allreduce": Part(part_allreduce.measure_sizes, runs=7),
     "allreduce-train": Part(part_allreduce.measure_trainings, runs=7),
-    "allreduce-hosts": Part(part_allreduce.measure_hosts, runs=7),
+    "allreduce-hosts": Part(part_wire.measure_shared, runs=9),
     "fetch": Part(part_files.measure_fetch),
     "install": Part(part_install.measure, hosts=part_install.HOSTS, runs=3),
     "meter": Part(part_meter.measure),

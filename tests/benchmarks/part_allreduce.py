@@ -1,28 +1,23 @@
-"""The all-reduce in shared memory beside gloo's: of one bucket, of steps and trainings on one host, and of two hosts.
+"""The all-reduce in shared memory beside gloo's on one host: of one bucket, of steps and of trainings.
 
-Sizes and the two hosts are measured inside one run, in which both ways exist and take turns. Trainings are those of
-`part_train`, whose launchers take turns.
+Sizes are measured inside one run, in which both ways exist and take turns. Trainings are those of `part_train`, whose
+launchers take turns. `part_wire` has two hosts.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
-from ipexctl.extras.lab import system
-from ipexctl.text import counted
-
-from .figures import Interval, median, median_interval, ratio, ratios
-from .harness import printed, say, spend
+from .figures import Interval, median, median_interval, ratio
+from .harness import printed, say
 from .part_train import (
     BACKEND,
     BF16,
     DIGITS,
     FP32,
     SHARED,
-    TORCH,
     TORCHRUN,
     TRAININGS,
     Speeds,
@@ -31,16 +26,12 @@ from .part_train import (
     trained,
 )
 from .report import Goal, Report
-from .rig import Rig, ipexctl, laboratory, prepare
+from .rig import Rig, ipexctl
 
 AIM_4MB, AIM_16MB, AIM_ALWAYS = 0.60, 0.45, 1.05
 """Of gloo's time."""
 AIM_STEP, AIM_STEP_BACKEND, AIM_TRAINING, AIM_UNHARMED = 1.3, 1.25, 1.05, 0.98
-AIM_BYTES, AIM_STEP_HOSTS = 0.70, 0.85
 RANKS: Final = 2
-HOSTS, RANKS_OF_HOST, STARTS = 2, 2, 2
-"""Of the part with several hosts."""
-LIMIT: Final = "tc qdisc add dev eth0 root tbf rate 1gbit burst 256kb latency 100ms"
 NAMES: Final = (SHARED, BACKEND, TORCHRUN)
 EXCHANGE: Final = Workload(TRAININGS, "steps", 1, 10, 1.5, ("gradients",), 1.5)
 
@@ -110,45 +101,6 @@ def measure_trainings(rig: Rig) -> Report:
         for beside in [speeds.beside(name, SHARED)]
     )
     return Report(rig.runs, header, rows, goals)
-
-
-def measure_hosts(rig: Rig) -> Report:
-    project = rig.scratch / "allreduce-hosts"
-    project.mkdir()
-    shutil.copy(TRAININGS, project)
-    turns: list[Any] = []
-    with laboratory(HOSTS, shared_home=True) as lab:
-        shared = replace(rig, lab=lab)
-        where = shared.where(HOSTS)
-        prepare(shared, "trust", *where)
-        say(f"all-reduce: installing torch {TORCH} on the lab's hosts")
-        spend(ipexctl("ipexctl install", "install", *where, "--stack", "torch", "--torch", TORCH), rig.env)
-        for host in lab.hosts:
-            system.in_host(host, LIMIT)
-        options = ("--plain", "--quiet", *where, "--ppn", RANKS_OF_HOST, "--allreduce", "shared")
-        call = ipexctl(SHARED, "run", *options, project / TRAININGS.name, "turns", "gloo", "ours")
-        for number in range(STARTS):
-            say(f"all-reduce: {HOSTS} hosts, start {number + 1} of {STARTS}")
-            turns += printed(call, shared.env, "turn")
-    gloo, ours = ([turn[name] for turn in turns] for name in ("gloo", "ours"))
-    titles = ("ms a step", "MB a step that a host sends")
-    intervals = [_beside(gloo, ours, at) for at in (0, 1)]
-    rows = tuple(
-        (name, *(f"{median([turn[at] for turn in found]) * factor:.1f}" for at, factor in ((0, 1e3), (1, 1e-6))))
-        for name, found in (("gloo", gloo), ("shared memory on each host", ours))
-    )
-    rows = (*rows, ("ratio (interval)", *map(str, intervals)))
-    goals = (
-        Goal(f"step: ≤ {AIM_STEP_HOSTS}x gloo", str(intervals[0]), intervals[0].stays_below(AIM_STEP_HOSTS)),
-        Goal(f"bytes: ≤ {AIM_BYTES}x gloo", str(intervals[1]), intervals[1].stays_below(AIM_BYTES)),
-    )
-    ranks = counted(HOSTS * RANKS_OF_HOST, "rank")
-    note = f"{ranks} on {HOSTS} hosts, which share the cores of one machine; the turns of {STARTS} starts."
-    return Report(len(turns), ("25 MB of gradients, 1 Gbit/s", *titles), rows, goals, (note,))
-
-
-def _beside(gloo: Sequence[Any], ours: Sequence[Any], at: int) -> Interval:
-    return median_interval(ratios([turn[at] for turn in ours], [turn[at] for turn in gloo]))
 
 
 def _worst(aim: str, beside: Mapping[int, Interval], limit: float) -> Goal:

@@ -34,6 +34,10 @@ LIMITS: Final = {
     "10 Gbit/s": "rate 10gbit burst 4mb latency 50ms",
     "no limit": "",
 }
+SHARED: Final = "shared"
+"""In place of a mode: `--allreduce shared`, which sends all bytes."""
+STARTS: Final = 2
+SHARED_AIMS: Final = {"step": 0.85, "bytes": 0.70}
 SLOWEST, GIGABIT, UNLIMITED = "100 Mbit/s", "1 Gbit/s", "no limit"
 HOSTS: Final = 4
 SUM_AIMS: Final = {"bf16": 0.55, "int8": 0.32}
@@ -135,11 +139,12 @@ def _goals(found: Mapping[Place, Found]) -> Sequence[Goal]:
 
 def _turns(rig: Rig, project: Path, place: Place, mode: str) -> Turns:
     say(f"wire: {place}, {mode}")
-    where = rig.where(place.hosts)
-    call = ipexctl(mode, "run", "--plain", "--quiet", *where, "--ppn", place.ranks, "--omp", 1, "--wire", mode)
+    asked = ("--allreduce", SHARED) if mode == SHARED else ("--omp", "1", "--wire", mode)
+    where = (*rig.where(place.hosts), "--ppn", place.ranks, *asked, project / TRAININGS.name)
+    names = ("gloo", "ours") if mode == SHARED else CONTENDERS
     steps = 1 if place.limit == SLOWEST else 3
-    words = (str(project / TRAININGS.name), "turns", *CONTENDERS, "--turns", str(rig.runs), "--steps", str(steps))
-    return printed(replace(call, argv=(*call.argv, *words)), rig.env, "turn")
+    words = ("turns", *names, "--turns", rig.runs, "--steps", steps)
+    return printed(ipexctl(mode, "run", "--plain", "--quiet", *where, *words), rig.env, "turn")
 
 
 def _project(rig: Rig, name: str) -> Path:
@@ -161,6 +166,32 @@ def _limit(rig: Rig, limit: str) -> None:
         system.in_host(host, "tc qdisc del dev eth0 root 2>/dev/null || true")
         if limit:
             system.in_host(host, f"tc qdisc add dev eth0 root tbf {limit}")
+
+
+# Two hosts whose ranks add up in shared memory
+
+
+def measure_shared(rig: Rig) -> Report:
+    project, place = _project(rig, "shared"), Place(2, 2, GIGABIT)
+    with laboratory(place.hosts, shared_home=True) as lab:
+        shared = replace(rig, lab=lab)
+        _install(shared, place.hosts)
+        _limit(shared, LIMITS[place.limit])
+        found = Found({SHARED: [turn for _ in range(STARTS) for turn in _turns(shared, project, place, SHARED)]})
+    intervals = [found.beside(SHARED, "ours", "gloo", at) for at in (0, 1)]
+    rows = [
+        (title, *(f"{found.median(SHARED, name, at) * factor:.1f}" for at, factor in ((0, 1e3), (1, 1e-6))))
+        for name, title in (("gloo", "gloo"), ("ours", "shared memory on each host"))
+    ]
+    rows.append(("ratio (interval)", *map(str, intervals)))
+    goals = tuple(
+        Goal(f"{what}: ≤ {aim}x gloo", str(beside), beside.stays_below(aim))
+        for (what, aim), beside in zip(SHARED_AIMS.items(), intervals, strict=True)
+    )
+    ranks = counted(place.hosts * place.ranks, "rank")
+    note = f"{ranks} on {place.hosts} hosts, which share the cores of one machine; the turns of {STARTS} starts."
+    header = (f"25 MB of gradients, {place.limit}", "ms a step", "MB a step that a host sends")
+    return Report(len(found.turns[SHARED]), header, tuple(rows), goals, (note,))
 
 
 # What they learn

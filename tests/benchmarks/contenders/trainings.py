@@ -429,8 +429,8 @@ def main() -> None:
             kind.add_argument("--dtype", choices=("fp32", "bf16"), default="fp32")
         elif function is turns:
             kind.add_argument("names", nargs="+")
-            kind.add_argument("--turns", type=int, default=9)
-            kind.add_argument("--steps", type=int, default=4)
+            kind.add_argument("--turns", type=int)
+            kind.add_argument("--steps", type=int)
         elif function is accuracy:
             kind.add_argument("workload", choices=WORKLOADS)
             kind.add_argument("--seed", type=int, default=1)
