@@ -9,12 +9,16 @@ count, as the files that a new option touches, has no row.
 from __future__ import annotations
 
 import ast
+import os
 import re
+import subprocess
 import sys
-from collections import Counter, defaultdict
+import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +26,6 @@ import yaml
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "ipexctl"
-STORY_LINES = 120
-"""Modules of this length or more open with their story."""
-STORY_WORDS = 30
-"""An opening with fewer words can't say what a module decides, what comes in and goes out, and which rule it keeps."""
 
 
 @dataclass(frozen=True)
@@ -255,18 +255,6 @@ def defaults_in(tree: ast.AST, defaults: Mapping[str, Set[Any]]) -> Iterator[tup
                 yield name, value.lineno
 
 
-# Stories
-
-
-@row(f"* modules of >= {STORY_LINES} lines whose opening has < {STORY_WORDS} words", wanted=0, held=0)
-def modules_without_a_story() -> list[str]:
-    return [
-        f"{path}: {words} words"
-        for path, tree in modules().items()
-        if length(path) >= STORY_LINES and (words := len((ast.get_docstring(tree) or "").split())) < STORY_WORDS
-    ]
-
-
 # Failures
 
 
@@ -319,39 +307,6 @@ def classes_nobody_distinguishes() -> list[str]:
             elif isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Tuple):
                 used.update(re.findall(r"\w+", ast.unparse(node.value)))  # a tuple of classes to catch
     return [name for name in exception_classes() if name not in used]
-
-
-# JSON
-
-_OTHER_JSON = {
-    "ipexctl/node/common/json_parser.py": "the one way",
-    "ipexctl/inrank/agreement.py": "a rank imports nothing of the agent, and damaged JSON there means off",
-}
-"""Modules with a parser of JSON of their own → why."""
-
-
-@row("* places that parse JSON in another way than node/common/json_parser.py", wanted=0, held=0)
-def json_parsed_elsewhere() -> list[str]:
-    return [
-        f"{path}:{line}" for path, tree in modules().items() if path not in _OTHER_JSON for line in json_parsers(tree)
-    ]
-
-
-def json_parsers(tree: ast.AST) -> Iterator[int]:
-    """The lines where a module takes a parser of the standard library, under whatever name."""
-    names = {"load", "loads", "JSONDecoder", "decoder"}
-    for node in nodes(tree):
-        if isinstance(node, ast.Attribute):
-            is_one = node.attr in names and ast.unparse(node.value) == "json"
-        elif isinstance(node, ast.Import):
-            is_one = any(name.name.startswith("json.") or (name.name == "json" and name.asname) for name in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            is_of_json = (node.module or "").partition(".")[0] == "json"
-            is_one = is_of_json and any(name.name in names | {"*"} for name in node.names)
-        else:
-            continue
-        if is_one:
-            yield node.lineno
 
 
 # Directories of others
@@ -433,17 +388,7 @@ def _reads_by_path(call: ast.Call) -> bool:
     return not (has_directory or _OPENED.search(text) or text in _OF_THE_HOME)
 
 
-# Views, liveness, limits
-
-
-@row("isinstance(view, …) in cli/watch.py", wanted=0, held=0)
-def views_told_apart() -> list[str]:
-    tree = modules()["ipexctl/cli/watch.py"]
-    return [
-        f"cli/watch.py:{call.lineno}"
-        for call in calls(tree, "isinstance")
-        if ast.unparse(call.args[0]).endswith("view")
-    ]
+# Liveness
 
 
 _OTHER_QUESTIONS = {
@@ -468,47 +413,7 @@ def answers_about_liveness() -> list[str]:
     return found
 
 
-_SECONDS = re.compile(r"\b(?:[Ss]econds|[Mm]inutes)\b")
-
-
-@row("time constants of modules that are not in the limits file of their side", wanted=90)
-def time_constants() -> list[str]:
-    """A constant at the top of a module with a number, and a comment or a name that says that it is a time."""
-    found = []
-    for path, tree in modules().items():
-        if path.endswith("limits.py"):
-            continue
-        for node, after in zip(tree.body, [*tree.body[1:], None], strict=False):
-            target = (
-                node.target
-                if isinstance(node, ast.AnnAssign)
-                else node.targets[0]
-                if isinstance(node, ast.Assign)
-                else None
-            )
-            value = getattr(node, "value", None)
-            is_number = isinstance(value, ast.Constant) and type(value.value) in (int, float)
-            if not isinstance(target, ast.Name) or not is_number:
-                continue
-            is_note = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-            note = str(after.value.value) if is_note else ""  # type: ignore[union-attr]
-            is_time = re.search(r"TIME|WAIT|LIMIT|PATIENCE|INTERVAL|GRACE|TIMEOUT|SECONDS|AGE", target.id)
-            if _SECONDS.search(note) or (is_time and isinstance(value.value, float)):  # type: ignore[union-attr]
-                found.append(f"{path}:{node.lineno}: {target.id} = {ast.unparse(value)}")  # type: ignore[arg-type]
-    return found
-
-
 # Names
-
-
-@row("functions and methods named read or _read", wanted=0)
-def functions_named_read() -> list[str]:
-    return [
-        f"{path}:{node.lineno}"
-        for path, tree in modules().items()
-        for node in nodes(tree)
-        if isinstance(node, ast.FunctionDef) and node.name in {"read", "_read"}
-    ]
 
 
 @row("class names used for several things", wanted=0, held=0)
@@ -551,7 +456,7 @@ def known_modules() -> frozenset[str]:
     return frozenset(map(module_name, modules()))
 
 
-@row("imports inside functions", wanted=390)
+@row("imports inside functions", wanted=200)
 def imports_inside_functions() -> list[str]:
     """A call waits for no module that it does not need, or loads it while hosts answer; a host may lack one."""
     lines = {f"{path}:{line}": None for path in modules() for _, line, inside in imports(path) if inside}
@@ -583,41 +488,14 @@ def imports_inside_functions_that_save_nothing() -> list[str]:
 
 @row("* import circles inside rooms", wanted=0, held=0)
 def import_circles() -> list[str]:
-    """Two modules of one package that import one another, directly or over others."""
+    """Modules that import one another, directly or over others; the first circle. Contracts keep rooms apart."""
     graph = {module_name(path): {name for name, _, _ in imports(path) if name in known_modules()} for path in modules()}
-    return [", ".join(circle) for circle in strongly_connected(graph) if len({_room(name) for name in circle}) == 1]
-
-
-def _room(name: str) -> str:
-    return ".".join(name.split(".")[:2])
-
-
-def strongly_connected(graph: dict[str, set[str]]) -> list[list[str]]:
-    """The groups of more than one node that reach one another (Tarjan)."""
-    number: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    found: list[list[str]] = []
-
-    def visit(node: str) -> None:
-        number[node] = low[node] = len(number)
-        stack.append(node)
-        for other in sorted(graph[node]):
-            if other not in number:
-                visit(other)
-                low[node] = min(low[node], low[other])
-            elif other in stack:
-                low[node] = min(low[node], number[other])
-        if low[node] == number[node]:
-            at = stack.index(node)
-            if len(stack) - at > 1:
-                found.append(sorted(stack[at:]))
-            del stack[at:]
-
-    for node in sorted(graph):
-        if node not in number:
-            visit(node)
-    return found
+    graph["ipexctl"] = set()  # its `__getattr__` names all that `import ipexctl` shows
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return [" imports ".join(reversed(error.args[1]))]
+    return []
 
 
 _OF_CLOCKS: dict[str, str] = {
@@ -783,43 +661,57 @@ def modules_that_name_slurm() -> list[str]:
     ]
 
 
-# The hardest
+# One run
+
+_PROFILED = """
+import inspect, os, sys, threading
+package, found, functions = *sys.argv[1:3], set()
+
+def profile(frame, event, argument):
+    code = frame.f_code
+    is_function = code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<")  # no body of a class
+    if is_function and code.co_filename.startswith(package):
+        functions.add(f"{os.path.relpath(code.co_filename, package)}:{code.co_firstlineno}: {code.co_name}")
+
+def leave(code):  # ipexctl ends without waiting for threads
+    raise SystemExit(code)
+
+sys.argv = ["ipexctl", *sys.argv[3:]]
+os._exit = leave
+from ipexctl.__main__ import main
+
+threading.setprofile(profile)
+sys.setprofile(profile)
+try:
+    main()
+except SystemExit as done:
+    assert not done.code, done.code
+finally:
+    sys.setprofile(None)
+    threading.setprofile(None)
+with open(found, "w") as file:
+    print(*sorted(functions), sep="\\n", file=file)
+"""
 
 
-def lines_of(path: str, name: str) -> int:
-    """Lines of a class or a function; 0 if there is none of that name any more."""
-    for node in nodes(modules()[path]):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
-            return (node.end_lineno or node.lineno) - node.lineno + 1
-    return 0
+@row("functions that one run with one rank on localhost calls on the control side", wanted=820)
+@cache
+def functions_of_a_run() -> list[str]:
+    """Under `sys.setprofile`, with a HOME of its own; the agent's programs are processes of their own."""
+    with tempfile.TemporaryDirectory() as home:
+        found, project = Path(home, "found"), Path(home, "project")
+        project.mkdir()
+        (project / "train.py").write_text("print('one line')\n")
+        environ = {"HOME": home, "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+        words = ["run", "--hosts", "localhost", "--python", sys.executable, "-n", "1", "train.py"]
+        argv = [sys.executable, "-c", _PROFILED, str(PACKAGE), str(found), *words]
+        subprocess.run(argv, cwd=project, env=environ, capture_output=True, check=True, timeout=120)
+        return found.read_text().splitlines()
 
 
-@row("functions of more than 50 lines", wanted=0)
-def long_functions() -> list[str]:
-    return [
-        f"{path}:{node.lineno}: {node.name}, {size} lines"
-        for path, tree in modules().items()
-        for node in nodes(tree)
-        if isinstance(node, ast.FunctionDef) and (size := (node.end_lineno or 0) - node.lineno + 1) > 50
-    ]
-
-
-@row("attributes of the class with the most, beyond 20", wanted=0)
-def attributes_of_the_largest_class() -> list[str]:
-    counts: Counter[str] = Counter()
-    for path, tree in modules().items():
-        for node in nodes(tree):
-            if isinstance(node, ast.ClassDef):
-                stored = {
-                    part.attr
-                    for part in ast.walk(node)
-                    if isinstance(part, ast.Attribute)
-                    and isinstance(part.ctx, ast.Store)
-                    and ast.unparse(part.value) == "self"
-                }
-                counts[f"{path}: {node.name}"] = len(stored)
-    (name, most), *_ = counts.most_common(1)
-    return [f"{name}: {most}"] * max(0, most - 20)
+@row("files that have these functions", wanted=105)
+def files_of_a_run() -> list[str]:
+    return sorted({place.partition(":")[0] for place in functions_of_a_run()})
 
 
 def table(rows: Iterable[Row] = ROWS, *, verbose: bool = False) -> str:

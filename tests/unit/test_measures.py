@@ -13,10 +13,8 @@ from measures import (
     clock_calls,
     compared_texts,
     compared_transports,
-    json_parsers,
     rendered,
     rewrites_of_the_agent,
-    strongly_connected,
 )
 
 
@@ -45,27 +43,6 @@ def test_a_text_that_is_looked_for_is_found(code: str, texts: list[str]) -> None
 def test_a_sentence_with_fields_is_rendered_as_a_number_and_as_a_word() -> None:
     (sentence,) = (node for node in ast.walk(ast.parse('f"rank {rank} ended"')) if isinstance(node, ast.JoinedStr))
     assert rendered(sentence) == ["rank 1 ended", "rank a-word ended"]
-
-
-def test_circles_are_found_also_over_others() -> None:
-    assert strongly_connected({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
-
-
-@pytest.mark.parametrize(
-    ("code", "count"),
-    [
-        ("json.loads(text)", 1),
-        ("json.load(file)", 1),
-        ("parse = json.loads", 1),
-        ("json.JSONDecoder().raw_decode", 1),
-        ("from json import loads as parse", 1),
-        ("import json as j", 1),
-        ("import json; json.dumps({})", 0),
-        ("pickle.loads(data)", 0),
-    ],
-)
-def test_a_parser_of_json_is_found_under_any_name(code: str, count: int) -> None:
-    assert len(list(json_parsers(ast.parse(code)))) == count
 
 
 @pytest.mark.parametrize(
