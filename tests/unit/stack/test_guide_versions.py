@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 from stack_helpers import host, index, planned, refused
 
-from ipexctl.stack.lock.requirements import contradiction
 from ipexctl.stack.lock.wheels import Availability
 from ipexctl.stack.resolve.model import StackRequest
 from ipexctl.stack.resolve.reasons import gloo_instead_of_oneccl, yanked_wheel
 from ipexctl.stack.resolve.resolver import resolve
-from message_data import missing
 
 IPEX = [
     ("2.1.100", "2.1.1", "3.11"),
@@ -63,13 +61,6 @@ def test_each_version_of_ipex_is_planned_as_it_is_named(version: str, torch: str
     assert {gloo_instead_of_oneccl, yanked_wheel} <= {note.kind for note in plan.notes}
 
 
-@pytest.mark.parametrize(("version", "torch", "python"), IPEX)
-def test_a_version_that_no_index_has_is_refused_by_its_name(version: str, torch: str, python: str) -> None:
-    other = pypi("2.8.0", "3.11", "2.8.0")
-    refusal = refused(resolve(StackRequest(ipex=version), {"n1": host("2.31", python)}, other))
-    assert missing(refusal.reason, torch.rpartition(".")[0]) == []
-
-
 @pytest.mark.parametrize(("version", "torch", "pythons"), ONECCL)
 def test_each_version_of_the_bindings_is_planned_for_its_pythons(
     version: str, torch: str, pythons: tuple[str, ...]
@@ -82,35 +73,3 @@ def test_each_version_of_the_bindings_is_planned_for_its_pythons(
             continue
         plan = planned(outcome)
         assert (plan.oneccl, plan.torch, plan.backend) == (f"{version}+cpu", torch, "ccl")
-
-
-@pytest.mark.parametrize(("version", "torch", "pythons"), ONECCL)
-def test_bindings_that_no_index_has_are_refused_and_never_replaced_by_gloo(
-    version: str, torch: str, pythons: tuple[str, ...]
-) -> None:
-    wheels = pypi(torch, pythons[-1])
-    refusal = refused(resolve(StackRequest(oneccl=version), {"n1": host("2.31", pythons[-1])}, wheels))
-    assert missing(refusal.reason, "oneccl_bind_pt") == []
-    assert missing(refusal.fix, f"--oneccl {version} gloo") == []
-
-
-def test_bindings_of_another_patch_are_refused_with_those_that_fit() -> None:
-    refusal = refused(resolve(StackRequest(torch="1.12.1", oneccl="1.12.0"), {"n1": host("2.31", "3.10")}, None))
-    assert missing(refusal.reason, "1.12.0 1.12.1 1.12.100") == []
-
-
-@pytest.mark.parametrize(
-    ("line", "option"),
-    [
-        ("intel_extension_for_pytorch==1.13.0+cpu", "--ipex 1.13.0+cpu"),
-        ("oneccl_bind_pt==1.12.100", "--oneccl 1.12.100"),
-        ("oneccl-bind-pt", "ipexctl versions"),
-        ("intel-extension-for-pytorch==2.*", "ipexctl versions"),
-    ],
-)
-def test_a_package_of_the_guides_is_answered_with_the_option_for_it(line: str, option: str) -> None:
-    torch = index("torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl")
-    plan = planned(resolve(StackRequest(stack="torch"), {"n1": host()}, torch))
-    error = contradiction(plan, (line,), {})
-    assert error is not None
-    assert option in error.fix

@@ -287,18 +287,9 @@ def test_every_ipex_and_bindings_version_can_be_requested(row: StackSpec) -> Non
 # Requirements of the stack
 
 
-@pytest.mark.parametrize("other", ["torch-2.8.0+cu126-cp311-cp311-manylinux_2_28_x86_64.whl"])
-def test_gpu_build_of_torch_is_not_used(other: str) -> None:
-    without = index(other, *(wheel for wheel in PYPI if not wheel.startswith("torch-2.8.0")))
-    assert missing(refused(resolve(StackRequest(torch="2.8"), {"n1": host()}, without)).reason, "torch 2.8.0 CPU") == []
-
-
 def test_ipex_1_12_0_is_not_for_cpus_without_avx512() -> None:
-    why = refused(resolve(StackRequest(ipex="1.12.0"), {"n1": host("2.31", "3.8", flags=AVX2)}, None)).reason
-    assert missing(why, "n1 AVX-512 1.12.0") == []
-    assert (
-        planned(resolve(StackRequest(torch="1.12"), {"n1": host("2.31", "3.8", flags=AVX2)}, None)).ipex == "1.12.300"
-    )
+    hosts = {"n1": host("2.31", "3.8", flags=AVX2)}
+    assert planned(resolve(StackRequest(torch="1.12"), hosts, None)).ipex == "1.12.300"
 
 
 @pytest.mark.parametrize(
@@ -336,7 +327,6 @@ def test_numpy_is_needed_by_ipex_and_not_by_torch() -> None:
     """The wheel of IPEX 1.12 does not require it, and fails at import without it."""
     none = index(*(wheel for wheel in OLD if "numpy" not in wheel))
     hosts = {"n1": host("2.31", "3.8")}
-    assert missing(refused(resolve(StackRequest(stack="ipex-1.12"), hosts, none)).reason, "numpy") == []
     assert "numpy" not in planned(resolve(StackRequest(stack="torch-1.12"), hosts, none)).requirements
     assert "numpy" in planned(resolve(StackRequest(stack="ipex-1.12"), hosts, index(*OLD))).requirements
 
@@ -412,13 +402,9 @@ def test_older_torch_is_chosen_if_newer_ones_have_only_a_cuda_build() -> None:
     assert planned(resolve(StackRequest(stack="torch"), facts, retired_only)).torch == "2.15.0"
 
 
-def test_requested_python_is_used_or_refused() -> None:
+def test_requested_python_is_used() -> None:
     facts = {"a": host("2.36", "3.9", "3.11", "3.12")}
     assert planned(resolve(StackRequest(python="3.9"), facts, None)).python == "3.9"
-    why = refused(resolve(StackRequest(torch="2.7", python="3.10"), facts, None))
-    assert why.hosts == ("a",)
-    assert missing(why.reason, "a 3.10 3.9 3.11 3.12") == []
-    assert missing(why.fix, "--python 3.10") == []
 
 
 def test_hosts_with_a_shared_home_use_the_same_interpreter() -> None:

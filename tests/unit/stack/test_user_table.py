@@ -11,24 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stack_helpers import host, planned
 
-from ipexctl.errors import FileError, UserError
+from ipexctl.errors import UserError
 from ipexctl.stack.catalog.table import packaged, rows
 from ipexctl.stack.catalog.user_table import ROW_KEYS, check_row, known_rows, merged, rows_file
 from ipexctl.stack.resolve.model import StackRequest
 from ipexctl.stack.resolve.resolver import resolve
-from message_data import missing
 
 NEW = {"name": "torch-2.16", "torch": "2.16.0", "torch_pythons": ["3.11", "3.12"]}
 
 
 def with_rows(*own: dict[str, Any]) -> tuple[Any, ...]:
     return merged(json.dumps(list(own)), "rows.json")
-
-
-def error_of(text: str) -> UserError:
-    with pytest.raises(UserError) as caught:
-        merged(text, "rows.json")
-    return caught.value
 
 
 def test_packaged_rows_match_the_format() -> None:
@@ -86,54 +79,6 @@ def test_user_row_precedes_a_packaged_row_for_the_same_torch() -> None:
     assert plan.row.name == "ipex-2.7-site"
 
 
-@pytest.mark.parametrize(
-    ("text", "what", "fix"),
-    [
-        ('[{"name": "x", "tourch": "2.8.0"}]', "the row 'x' 'tourch'", "torch"),
-        ("{}", "list rows", "["),
-        ("[7]", "a row object", "{...}"),
-        ("[{}]", "'name' missing", ""),
-        ('[{"name": "Big Row"}]', "'name' of the row 'Big Row'", "ipex-2.8-site"),
-        ('[{"name": "torch"}]', "'torch'", ""),
-        ('[{"name": "x", "torch": "2.8"}]', "'torch' of the row 'x'", "2.8.0"),
-        ('[{"name": "x", "torch": 2.8}]', "'torch'", "2.8.0"),
-        ('[{"name": "ipex-2.9"}]', "ipex-2.9 torch", ""),
-        ('[{"name": "x", "torch": "2.8.0"}]', "torch_pythons", ""),
-        ('[{"name": "x", "torch_pythons": ["3.11", "cp312"]}]', "item 2 of 'torch_pythons' of the row 'x'", '"3.11"'),
-        ('[{"name": "x", "torch_pythons": "3.11"}]', "'torch_pythons' list", "[...]"),
-        ('[{"name": "x", "retired": "no"}]', "'retired'", ""),
-        ('[{"name": "x", "ipex": [{"version": "2.8.0", "pypi": "yankt"}]}]', "'pypi' of item 1 of 'ipex'", "'yanked'"),
-        ('[{"name": "x", "ipex": [{}]}]', "'version' missing item 1 of 'ipex'", ""),
-        ('[{"name": "x", "mpi": {"new": "impi-rt"}}]', "'new' 'mpi' glibc", "2.28"),
-        ('[{"name": "x", "requires": ["a==foo"]}]', "item 1 of 'requires'", "impi-rt>="),
-        (f'[{{"name": "x", "torch": "2.16.{"1" * 5000}"}}]', "'torch' of the row 'x'", "2.8.0"),
-        ('[{"name": "x", "requires": ["a; rm -rf /"]}]', "item 1 of 'requires'", "impi-rt>="),
-        ('[{"name": "x", "indexes": [{"kind": "index", "url": "wheels"}]}]', "'url'", "https://"),
-        ('[{"name": "x", "setvars": "../../etc/x.sh"}]', "'setvars'", "env/setvars.sh"),
-        ('[{"name": "torch-2.15"}, {"name": "torch-2.15"}]', "torch-2.15 twice", ""),
-        ('[{"name": "torch-2.15", "torch_patches": ["2.15.9"]}]', "torch 2.15.0", ""),
-        ('[{"name": "ipex-2.8", "ipex": [{"version": "2.8.0", "works_with": ["2.7.0"]}]}]', "'ipex-2.8' 2.8.0", ""),
-        ('[{"name": "torch-2.15", "oneccl": [{"version": "2.15.0"}]}]', "'torch-2.15' IPEX", ""),
-    ],
-)  # fmt: skip
-def test_invalid_rows_are_errors_that_name_row_and_key(text: str, what: str, fix: str) -> None:
-    error = error_of(text)
-    assert error.message.startswith("rows.json: ")
-    assert missing(error.message, what) == []
-    assert missing(error.fix, fix) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "column"),
-    [('[\n {"name": "x"\n  "torch": "2.8.0"}\n]', 3, 3), ("", 1, 1), ("[" * 100_000, 1, 1)],
-)
-def test_text_that_is_no_json_is_an_error_with_line_and_column(text: str, line: int, column: int) -> None:
-    error = error_of(text)
-    assert isinstance(error, FileError)
-    assert (error.line, error.column) == (line, column)
-    assert error.message.startswith(f"rows.json:{line}: ")
-
-
 json_ = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([*ROW_KEYS, "x"]), inner, max_size=4),
@@ -165,13 +110,3 @@ def test_rows_file_is_from_ipexctl_rows_or_the_config_directory(
     own = tmp_path / "own.json"
     own.write_text("\ufeff[]", encoding="utf-8")
     assert known_rows({"IPEXCTL_ROWS": str(own)}) == rows()
-
-
-def test_unreadable_rows_file_is_a_user_error(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="No such file"):
-        known_rows({"IPEXCTL_ROWS": str(tmp_path / "none.json")})
-    with pytest.raises(UserError, match="Is a directory"):
-        known_rows({"IPEXCTL_ROWS": str(tmp_path)})
-    (tmp_path / "latin").write_bytes(b'[{"name": "\xe9"}]')
-    with pytest.raises(UserError, match="not UTF-8"):
-        known_rows({"IPEXCTL_ROWS": str(tmp_path / "latin")})
