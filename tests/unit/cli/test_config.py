@@ -214,56 +214,6 @@ def test_project_file_is_found_for_the_current_directory(project: Path, monkeypa
     assert config_file.project_file() is None
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "column", "word"),
-    [
-        ("fork = 3\n", 1, 1, "forks"),
-        ("# x\n\n  fork = 3\n", 3, 3, "forks"),
-        ("[rnu]\nppn = 2\n", 1, 2, "[run]"),
-        ("[run]\n\npnp = 2\n", 3, 1, "ppn"),
-        ("[run]\nmax_restarts = 2\n", 2, 1, "max-restarts"),
-        ("[run]\nno-sync = true\n", 2, 1, "sync"),
-        ("[run]\nppn = '2'\n", 2, 1, "--help"),
-        ("[run]\nppn = true\n", 2, 1, "--help"),
-        ("[run]\nsync = 1\n", 2, 1, "--help"),
-        ("[run]\nexclude = '*.pt'\n", 2, 1, "--help"),
-        ("[run]\nexclude = [1]\n", 2, 1, "--help"),
-        ("[run]\nbackend = 'nccl'\n", 2, 1, "--help"),
-        ("[run]\nstack = {name = 'torch'}\n", 2, 1, "--help"),
-        ("forks = 0\n", 1, 1, "--help"),
-        ("[cluster.lab]\nhost = 'a'\n", 2, 1, "hosts"),
-        ("[cluster.lab]\nppn = 2\n", 2, 1, "[run]"),
-        ("ppn = 2\n", 1, 1, "[run]"),
-        ("forks = 2\nupgrade = true\n", 2, 1, "[install]"),
-        ("[run]\nupgrade = true\n", 2, 1, "[install]"),
-        ("[run]\nmpi = 'foo'\n", 2, 1, "openmpi"),
-        ("[run]\nppn = 0\n", 2, 1, "--ppn 1"),
-        ("[run]\nstack = 'foo'\n", 2, 1, "torch"),
-        ("[run]\nranks = 'a-'\n", 2, 1, "0-3,8"),
-        ("[run]\ncheckpoint = 'a//b'\n", 2, 1, "--checkpoint"),
-        ("[run]\nenv = '../x'\n", 2, 1, "64"),
-        ("iface = '10.0.0.0/99'\n", 1, 1, "eth1"),
-        ("hosts = 'node['\n", 1, 1, "node[1-4]"),
-        ("user = 'a b'\n", 1, 1, ""),
-        ("timeout = 1e9\n", 1, 1, ""),
-        ("[cluster]\nhosts = 'a'\n", 2, 1, "[cluster.NAME]"),
-        ("run = 3\n", 1, 1, "[run]"),
-        ("json = true\n", 1, 1, "--json"),
-        ("[run]\ncluster = 'a'\n", 2, 1, "-c"),
-        ("[run\nppn = 2\n", 1, 5, "--no-config"),
-        ("forks = 2\nforks = 3\n", 2, 10, "--no-config"),
-        ("run.pnp = 2\n", 1, 1, "ppn"),
-    ],
-)
-def test_invalid_files_are_refused_with_position(text: str, line: int, column: int, word: str, project: Path) -> None:
-    (project / "ipexctl.toml").write_text(text)
-    with pytest.raises(FileError) as caught:
-        parse("run", "train.py")
-    assert (caught.value.path, caught.value.line, caught.value.column) == ("ipexctl.toml", line, column)
-    assert word in caught.value.fix
-    parse("run", "train.py", root=("--no-config",))
-
-
 def test_all_errors_of_both_files_are_reported(project: Path) -> None:
     (project / "ipexctl.toml").write_text("fork = 1\n[run]\npnp = 1\n")
     write_user(project, "[run]\nbinds = 'numa'\n")

@@ -157,12 +157,6 @@ def test_invalid_hash_cache_is_ignored(tmp_path: Path, text: str) -> None:
     assert hashes.files_read == 1
 
 
-def test_missing_project_directory_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError) as refused:
-        walk.scan_project(tmp_path / "nothing")
-    assert "nothing" in refused.value.message
-
-
 @pytest.mark.parametrize(
     ("path", "target", "out"),
     [

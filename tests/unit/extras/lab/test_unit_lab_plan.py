@@ -68,11 +68,6 @@ def test_free_name(taken: tuple[str, ...], wanted: str | None, expected: str) ->
     assert free_name(taken, wanted) == expected
 
 
-def test_a_name_in_use_is_refused() -> None:
-    with pytest.raises(UserError, match="'mine'"):
-        free_name(("mine",), "mine")
-
-
 @pytest.mark.parametrize(
     ("taken", "routes", "expected"),
     [
@@ -86,32 +81,6 @@ def test_a_name_in_use_is_refused() -> None:
 )
 def test_free_block(taken: tuple[int, ...], routes: tuple[str, ...], expected: int) -> None:
     assert free_block(taken, routes) == expected
-
-
-def test_missing_free_block_is_an_error() -> None:
-    with pytest.raises(UserError, match="network"):
-        free_block((), ("10.77.0.0/16",))
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        (LabSpec(hosts=0), "1 400 0"),
-        (LabSpec(hosts=401), "1 400 401"),
-        (LabSpec(name="No Good"), ""),
-        (LabSpec(name="../etc"), ""),
-        (LabSpec(users=()), ""),
-        (LabSpec(users=("a b",)), ""),
-        (LabSpec(homes=("relative",)), ""),
-        (LabSpec(homes=("/home/../etc",)), ""),
-        (LabSpec(homes=("/usr/people",)), ""),
-        (LabSpec(cpus=("hasswell",)), ""),
-    ],
-)
-def test_invalid_specs_are_refused(spec: LabSpec, message: str) -> None:
-    with pytest.raises(UserError) as caught:
-        check(spec)
-    assert data_missing(f"{caught.value.message} {caught.value.fix}", message) == []
 
 
 def test_lab_is_read_back_from_its_json() -> None:
@@ -154,14 +123,6 @@ def test_host_is_found_by_name_if_the_name_is_unique() -> None:
     assert pick_host([one], "node2") == one.hosts[1]
     assert pick_host([one, two], "node2", "lab2") == two.hosts[1]
     assert pick_host([one], "bastion") == one.bastion
-    for labs, name, lab, message in (
-        ([], "node1", None, "there is no lab on this machine"),
-        ([one], "node9", None, "no lab has a host 'node9'"),
-        ([one], "node1", "lab7", "there is no lab 'lab7'"),
-        ([one, two], "node1", None, "more than one lab has a node1"),
-    ):
-        with pytest.raises(UserError, match=message):
-            pick_host(labs, name, lab)
 
 
 def test_the_lab_of_the_hostfile_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,40 +154,8 @@ def test_innermost_pid_is_read_from_status() -> None:
 PROGRAMS = ("/usr/sbin/sshd", "ssh-keygen", "ip", "unshare", "nsenter", "setsid", "mount", "mkfs.ext4", "hostname")
 
 
-@pytest.mark.parametrize(
-    ("platform", "uid", "programs", "message", "fix"),
-    [
-        ("linux", 0, PROGRAMS, "", ""),
-        ("darwin", 0, PROGRAMS, "", ""),
-        ("linux", 1000, PROGRAMS, "", ""),
-        ("linux", 0, PROGRAMS[1:], "/usr/sbin/sshd", ""),
-        ("linux", 0, PROGRAMS[:2], "", "iproute2 e2fsprogs"),
-    ],
-)
-def test_missing_requirements_are_reported_in_one_sentence(
-    platform: str, uid: int, programs: tuple[str, ...], message: str, fix: str
-) -> None:
-    said = missing(platform=platform, uid=uid, programs=programs)
-    assert data_missing(said[0], message) == []
-    assert bool(said[0]) == ((platform, uid, programs) != ("linux", 0, PROGRAMS))
-    assert "\n" not in said[0]
-    assert data_missing(said[1], fix) == []
-
-
-@pytest.mark.parametrize(
-    ("spec", "fix"),
-    [
-        (LabSpec(hosts=1, slurm=True), "--hosts"),
-        (LabSpec(slurm=True, bastion=True), "--bastion"),
-        (LabSpec(slurm=True, names=False), "--no-names"),
-        (LabSpec(slurm=True, users=("alice", "bob")), "--users"),
-        (LabSpec(slurm=True, homes=("/home", "/scratch")), "--homes"),
-    ],
-)
-def test_what_slurm_cannot_work_with_is_refused(spec: LabSpec, fix: str) -> None:
-    with pytest.raises(UserError) as refused:
-        check(spec)
-    assert data_missing(refused.value.fix or "", fix) == []
+def test_a_machine_that_lacks_nothing_can_have_a_lab() -> None:
+    assert missing(platform="linux", uid=0, programs=PROGRAMS) == ("", "")
 
 
 def test_the_hostfile_of_a_slurm_has_the_host_for_logins_alone() -> None:

@@ -49,46 +49,6 @@ def test_time_of_slurm(time_: str) -> None:
     assert f"--time={time_}" in option_lines(RUN, QueueOptions(time=time_))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        QueueOptions(partition="a b"),
-        QueueOptions(account='x"'),
-        QueueOptions(qos="a\n#SBATCH --wrap=x"),
-        QueueOptions(time="soon"),
-        QueueOptions(time="5\n"),
-        QueueOptions(others=("--job-name=x",)),
-        QueueOptions(others=("-p",)),
-        QueueOptions(others=("--constraint=a b",)),
-        QueueOptions(others=("--comment=$(id)",)),
-    ],
-)
-def test_what_is_no_word_for_slurm_is_refused(options: QueueOptions) -> None:
-    with pytest.raises(UserError):
-        check_queue_options(options)
-
-
-@pytest.mark.parametrize(
-    ("option", "whole"),
-    [
-        ("--err=F", "--error"),
-        ("--er=F", "--error"),
-        ("--outp=F", "--output"),
-        ("--arr=0-3", "--array"),
-        ("--job=x", "--job-name"),
-        ("--wra=true", "--wrap"),
-        ("--cluster=b", "--clusters"),
-        ("--par", "--partition"),
-        ("--exclus", "--exclusive"),
-        ("--cpus-per-t=4", "--cpus-per-task"),
-    ],
-)
-def test_the_beginning_of_such_an_option_is_refused_as_sbatch_takes_it(option: str, whole: str) -> None:
-    with pytest.raises(UserError) as refused:
-        check_queue_options(QueueOptions(others=(option,)))
-    assert whole in refused.value.fix
-
-
 @pytest.mark.needs("sbatch")
 def test_sbatch_takes_beginnings_and_no_whole_option_of_it_is_such_a_beginning(tmp_path: Path) -> None:
     config = tmp_path / "slurm.conf"
@@ -110,18 +70,6 @@ def test_sbatch_takes_beginnings_and_no_whole_option_of_it_is_such_a_beginning(t
             check_queue_options(QueueOptions(others=(f"{option}=x",)))
         except UserError as error:
             assert "sbatch takes it for" not in error.message, option
-
-
-@pytest.mark.parametrize(
-    ("option", "fix"),
-    [("--nodes=2", "-N"), ("--requeue", "--requeue"), ("--array=0-3", "each run"), ("--wait", "ipexctl wait")],
-)
-def test_an_option_that_submit_has_or_that_would_break_a_run_is_refused_with_what_to_type(
-    option: str, fix: str
-) -> None:
-    with pytest.raises(UserError) as refused:
-        check_queue_options(QueueOptions(others=(option,)))
-    assert fix in refused.value.fix
 
 
 def test_the_words_of_the_run_have_each_option_that_differs_and_no_secret() -> None:

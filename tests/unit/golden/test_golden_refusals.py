@@ -1,0 +1,329 @@
+"""The texts of refusals in rooms without a golden text of their own.
+
+A row is what is asked, read or typed; the golden text has the message, the place and the fix.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from golden_file import Case, golden_diff, refusal, without
+from sync_helpers import put
+from test_config import VARIABLES, parse
+from test_sync_root import HOMES, OWN, run_spec
+from test_unit_lab_faults import HOST
+from test_unit_lab_plan import PROGRAMS
+
+import ipexctl
+from ipexctl.extras.lab.fault_injection import pick_host
+from ipexctl.extras.lab.faults import check_possible, find_fault, read_arguments
+from ipexctl.extras.lab.labs import LabSpec
+from ipexctl.extras.lab.plan import check, free_block, free_name, plan_lab
+from ipexctl.extras.lab.system import missing
+from ipexctl.extras.slurm.script import QueueOptions, check_queue_options
+from ipexctl.files.push_source import read_source
+from ipexctl.hosts.home import home_on_nodes
+from ipexctl.hosts.host import Host
+from ipexctl.hugging_face import parse_repo
+from ipexctl.remote.cancel import Cancel
+from ipexctl.run.registry import RunRecord
+from ipexctl.run.start.project import locate_project
+from ipexctl.spec import RunSpec
+from ipexctl.sync.project import read_project
+from ipexctl.sync.root import describe_root_problem, path_problem
+from ipexctl.sync.scan import scan_project
+
+UNTYPED: Any = ipexctl
+RECORD = RunRecord("run1", Host("here", "127.0.0.1"), "/nowhere", "python3")
+
+LABS: tuple[LabSpec, ...] = (
+    LabSpec(hosts=0),
+    LabSpec(hosts=401),
+    LabSpec(name="No Good"),
+    LabSpec(name="../etc"),
+    LabSpec(users=()),
+    LabSpec(users=("a b",)),
+    LabSpec(homes=("relative",)),
+    LabSpec(homes=("/home/../etc",)),
+    LabSpec(homes=("/usr/people",)),
+    LabSpec(cpus=("hasswell",)),
+    LabSpec(hosts=1, slurm=True),
+    LabSpec(slurm=True, bastion=True),
+    LabSpec(slurm=True, names=False),
+    LabSpec(slurm=True, users=("alice", "bob")),
+    LabSpec(slurm=True, homes=("/home", "/scratch")),
+)
+FAULT_ARGUMENTS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("slow-link", ("fast",)),
+    ("slow-link", ("1bit",)),
+    ("slow-link", ("10mbit", "wlan0")),
+    ("packet-loss", ("0",)),
+    ("packet-loss", ("101",)),
+    ("packet-loss", ("1;reboot",)),
+    ("slow-rc", ("-1",)),
+    ("clock-skew", ("1.5",)),
+    ("clock-skew", ("0",)),
+    ("full-disk", ("now",)),
+    ("slow-rc", ("1", "2")),
+)
+CONFLICTS = (
+    ("sshd-hang", "sshd-dead"),
+    ("csh-shell", "fish-shell"),
+    ("read-only-home", "noisy-rc"),
+    ("full-disk", "slow-rc"),
+)
+QUEUE_OPTIONS = (
+    QueueOptions(partition="a b"),
+    QueueOptions(account='x"'),
+    QueueOptions(qos="a\n#SBATCH --wrap=x"),
+    QueueOptions(time="soon"),
+    QueueOptions(time="5\n"),
+    QueueOptions(others=("--job-name=x",)),
+    QueueOptions(others=("-p",)),
+    QueueOptions(others=("--constraint=a b",)),
+    QueueOptions(others=("--comment=$(id)",)),
+    QueueOptions(others=("--err=F",)),
+    QueueOptions(others=("--er=F",)),
+    QueueOptions(others=("--outp=F",)),
+    QueueOptions(others=("--arr=0-3",)),
+    QueueOptions(others=("--job=x",)),
+    QueueOptions(others=("--wra=true",)),
+    QueueOptions(others=("--cluster=b",)),
+    QueueOptions(others=("--par",)),
+    QueueOptions(others=("--exclus",)),
+    QueueOptions(others=("--cpus-per-t=4",)),
+    QueueOptions(others=("--nodes=2",)),
+    QueueOptions(others=("--requeue",)),
+    QueueOptions(others=("--array=0-3",)),
+    QueueOptions(others=("--wait",)),
+)
+CONFIG_FILES = (
+    "fork = 3\n",
+    "# x\n\n  fork = 3\n",
+    "[rnu]\nppn = 2\n",
+    "[run]\n\npnp = 2\n",
+    "[run]\nmax_restarts = 2\n",
+    "[run]\nno-sync = true\n",
+    "[run]\nppn = '2'\n",
+    "[run]\nppn = true\n",
+    "[run]\nsync = 1\n",
+    "[run]\nexclude = '*.pt'\n",
+    "[run]\nexclude = [1]\n",
+    "[run]\nbackend = 'nccl'\n",
+    "[run]\nstack = {name = 'torch'}\n",
+    "forks = 0\n",
+    "[cluster.lab]\nhost = 'a'\n",
+    "[cluster.lab]\nppn = 2\n",
+    "ppn = 2\n",
+    "forks = 2\nupgrade = true\n",
+    "[run]\nupgrade = true\n",
+    "[run]\nmpi = 'foo'\n",
+    "[run]\nppn = 0\n",
+    "[run]\nstack = 'foo'\n",
+    "[run]\nranks = 'a-'\n",
+    "[run]\ncheckpoint = 'a//b'\n",
+    "[run]\nenv = '../x'\n",
+    "iface = '10.0.0.0/99'\n",
+    "hosts = 'node['\n",
+    "user = 'a b'\n",
+    "timeout = 1e9\n",
+    "[cluster]\nhosts = 'a'\n",
+    "run = 3\n",
+    "json = true\n",
+    "[run]\ncluster = 'a'\n",
+    "[run\nppn = 2\n",
+    "forks = 2\nforks = 3\n",
+    "run.pnp = 2\n",
+)
+REPOSITORIES = (
+    "hf:",
+    "hf:a/b/c",
+    "hf:../x",
+    "hf:a/..",
+    "hf:a--b/c",
+    "hf:a/b.git",
+    "hf:-a/b",
+    "hf:a/b@",
+    "hf:a/b@../x",
+    "hf:a/b@x/./y",
+    "hf:a/b@-x",
+    f"hf:a/{'b' * 95}",
+    "hf:a/b\n",
+    "hf-dataset:a b",
+)
+RUN_KEYWORDS: tuple[dict[str, Any], ...] = (
+    {"wire": "bf17"},
+    {"ppn": 0},
+    {"ppn": True},
+    {"pnn": 1},
+    {"instal": True},
+    {"exclude": "*.pt"},
+    {"args": "--lr 0.1"},
+    {"with_": "peft"},
+    {"export": ["1=2"]},
+    {"python": "/usr/bin/python3", "with_": ["peft"]},
+    {"module": "train"},
+    {"cwd": "nowhere"},
+)
+HOST_KEYWORDS: tuple[dict[str, Any], ...] = (
+    {"forks": 0},
+    {"host_keys": "never"},
+    {"transport": "rsh"},
+    {"timeout": 0},
+    {"port": 0},
+    {"hostfile": "hosts"},
+)
+API_CALLS: tuple[Callable[[Any], object], ...] = (
+    lambda _: UNTYPED.Cluster(["node1"], hostfle="x"),
+    lambda _: UNTYPED.Cluster.from_hostfile("x", limt="node2"),
+    lambda cluster: cluster.doctor(smok=True),
+    lambda cluster: cluster.install(whit=["peft"]),
+    lambda cluster: cluster.push("corpus"),
+    lambda cluster: cluster.doctor(True),
+    lambda _: UNTYPED.Run.find(rnu="last"),
+    lambda _: UNTYPED.Run(RECORD).wait(timout=1),
+)
+SCRIPTS = (
+    "tarin.py",
+    "train",
+    "Train.py",
+    "src/evl.py",
+    "eval.py",
+    "nothing-like-it",
+    "none/x.py",
+    "litgpt",
+)
+HOMES_ON_NODES = ("x", "./x", "~", "~other/x", "/", "/a/../b", "/a\nb", "/a:b")
+
+
+def named(request: Any) -> str:
+    """The fields that differ from their defaults."""
+    return " ".join(
+        f"{field.name}={getattr(request, field.name)}"
+        for field in fields(request)
+        if getattr(request, field.name) != field.default
+    )
+
+
+def labs() -> Iterator[Case]:
+    yield from (refusal(f"lab up {named(spec)}", check, spec) for spec in LABS)
+    one, two = (plan_lab(LabSpec(hosts=2, bastion=True), name, 1) for name in ("lab", "lab2"))
+    for found, name, lab in (
+        ([], "node1", None),
+        ([one], "node9", None),
+        ([one], "node1", "lab7"),
+        ([one, two], "node1", None),
+    ):
+        yield refusal(f"host {name} of {lab or len(found)}", pick_host, found, name, lab)
+    yield refusal("a name in use", free_name, ("mine",), "mine")
+    yield refusal("no free network", free_block, (), ("10.77.0.0/16",))
+    for platform, uid, programs in (
+        ("darwin", 0, PROGRAMS),
+        ("linux", 1000, PROGRAMS),
+        ("linux", 0, PROGRAMS[1:]),
+        ("linux", 0, PROGRAMS[:2]),
+    ):
+        yield Case(f"no lab: {platform} {uid} {len(programs)}", *missing(platform=platform, uid=uid, programs=programs))
+    yield refusal("a fault that is not there", find_fault, "ssh-hang")
+    for name, words in FAULT_ARGUMENTS:
+        yield refusal(f"fault {name} {words}", read_arguments, find_fault(name), words)
+    for in_force, wanted in CONFLICTS:
+        host, fault = replace(HOST, faults={in_force: read_arguments(find_fault(in_force), ())}), find_fault(wanted)
+        yield refusal(f"{wanted} beside {in_force}", check_possible, fault, read_arguments(fault, ()), host)
+
+
+def calls() -> Iterator[Case]:
+    cluster = UNTYPED.Cluster(["nowhere.invalid"])
+    yield from (refusal(f"sbatch {named(options)}", check_queue_options, options) for options in QUEUE_OPTIONS)
+    yield from (refusal(f"repository {word!r}"[:90], parse_repo, word) for word in REPOSITORIES)
+    yield from (refusal(f"home {text!r}", home_on_nodes, Path(text), {}) for text in HOMES_ON_NODES)
+    yield from (
+        refusal(f"$IPEXCTL_HOME={text!r}", home_on_nodes, None, {"IPEXCTL_HOME": text}) for text in HOMES_ON_NODES
+    )
+    yield from (refusal(f"run({each})", partial(cluster.run, "train.py", **each)) for each in RUN_KEYWORDS)
+    yield from (refusal(f"Cluster({each})", partial(UNTYPED.Cluster, ["a"], **each)) for each in HOST_KEYWORDS)
+    yield from (refusal(f"call {at}", call, cluster) for at, call in enumerate(API_CALLS, 1))
+    yield refusal("hosts as text", UNTYPED.Cluster, "node1")
+    yield refusal("no hosts", UNTYPED.Cluster, [])
+
+
+def config_files(project: Path) -> Iterator[Case]:
+    for text in CONFIG_FILES:
+        (project / "ipexctl.toml").write_text(text)
+        case = refusal(f"ipexctl.toml {text!r}", parse, "run", "train.py", at=project)
+        yield case._replace(
+            message=re.sub("(TOML: |is not (?:one of|in)).*", r"\1…", case.message)
+        )  # of Python, of click
+    (project / "ipexctl.toml").unlink()
+
+
+def projects(base: Path) -> Iterator[Case]:
+    """Directories that cannot be a project, and scripts that are not there; HOME is one of the directories."""
+    home, here = base / "me", base / "here"
+    for path in ("a.py", "proj/train.py"):
+        put(home, path, "print()")
+    for root in ("/", "/home", "/home/me", "/data", "/data/me", *map(str, OWN)):
+        yield Case("not a project", describe_root_problem(Path(root), HOMES, OWN))
+    for spec in (run_spec("a.py"), RunSpec("module", ("x",)), RunSpec("command", ("x",))):
+        yield refusal(f"a {spec.kind} in the home", locate_project, spec, home, at=base)
+    yield refusal("--cwd /", locate_project, run_spec(f"{home}/proj/train.py", cwd=Path("/")), Path("/"), at=base)
+    for root in (".", "..", ".ipexctl", ".cache/ipexctl"):
+        yield refusal(f"sync {root}", read_project, home / root, at=base)
+    for path in ("train.py", "src/eval.py", "src/x/prepare.py"):
+        put(here, path, "print()")
+    for script in SCRIPTS:
+        yield refusal(f"run {script}", locate_project, run_spec(script), here, at=base)
+        words = (run_spec(script, "--lr", "a b"), here, "ipexctl run -n 2")
+        yield refusal(f"run {script} --lr", locate_project, *words, at=base)
+    for path in ("proj/train.py", "proj/a/b/trains.py"):
+        put(base, path)
+    for mark in ("", "ipexctl.toml"):
+        (base / "proj" / (mark or "train.py")).touch()
+        words = (run_spec("train.py"), base / "proj/a/b", "ipexctl run")
+        yield refusal(f"run from below, {mark}", locate_project, *words, at=base)
+    yield refusal("no project", scan_project, base / "nothing", at=base)
+    (here / "pipe").mkdir()
+    os.mkfifo(here / "pipe/fifo")
+    for name in ("src", "none", "train.py/x", "pipe/fifo", "x" * 300):
+        yield Case(f"file {name[:20]}", without(path_problem(here / name, "file"), base))
+    for name in ("train.py", "none"):
+        yield Case(f"directory {name}", without(path_problem(here / name, "directory"), base))
+
+
+def sources(base: Path) -> Iterator[Case]:
+    """What is not pushed, and what is in ignore files."""
+    for number, target in enumerate(("/etc/passwd", "../outside", "sub/../../outside")):
+        source = base / f"source{number}"
+        (source / "sub").mkdir(parents=True)
+        (source / "way").symlink_to(target)
+        yield refusal(f"push a link to {target}", read_source, source, lambda *_: None, Cancel(), at=base)
+    (base / "pipe").mkdir()
+    os.mkfifo(base / "pipe/pipe")
+    for name in ("pipe", "none"):
+        yield refusal(f"push {name}", read_source, base / name, lambda *_: None, Cancel(), at=base)
+    for file, text in ((".ipexctlignore", "z\n!\n"), (".gitignore", "x\n" + "/**/a" * 40 + "\n")):
+        put(base / file[1:], file, text)
+        yield refusal(f"a pattern of {file}", scan_project, base / file[1:], at=base)
+
+
+def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in (*VARIABLES, "XDG_CACHE_HOME", "XDG_STATE_HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("project", "pushed"):
+        (tmp_path / name).mkdir()
+    project = tmp_path / "project"
+    put(project, "train.py", "print()")
+    put(project, "pyproject.toml")
+    monkeypatch.chdir(project)
+    cases = [*labs(), *calls(), *config_files(project)]
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    cases += [*projects(tmp_path), *sources(tmp_path / "pushed")]
+    assert not (diff := golden_diff("refusals", cases)), diff
