@@ -2,55 +2,229 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-from golden_file import Case, golden_diff, rows_of, without
+from golden_file import Case, golden_diff, refusal, refused
 
-import test_play_read as reading
-import test_play_refusals as refusals
 import test_play_templates as templates
-from ipexctl.errors import UserError
 from ipexctl.extras.play.modules.host_script import Completed
 from ipexctl.extras.play.modules.tune import LINK_FIX
+from ipexctl.extras.play.options import BadOption, Option, converted, filled_environment
+from ipexctl.extras.play.playbook_file import find_playbook
+from ipexctl.extras.play.prepare import TaskSelection, hosts_of, select_tasks
 from ipexctl.extras.play.templater import Templater
+from ipexctl.extras.play.variables import read_vars_dirs
 from ipexctl.remote.progress import Notice
-from playbook_helpers import book, play_of, run_playbook
+from playbook_helpers import HOSTS, POSITION, book, play_of, run_playbook
+from playbook_helpers import refusal as playbook_error
+from test_play_projects import check as check_in_home
+from test_play_selection import TASKS as TASKS_WITH_TAGS
+from test_play_variables import NODE1, write
+
+TASKS = (
+    "- exce: true",
+    "- apt: {name: vim}",
+    "- exec: a\n  whn: b",
+    "- exec: a\n  async: 5",
+    "- install: {offlin: yes}",
+    "- install: {offline: maybe}",
+    "- wait_for: {port: ssh}",
+    "- wait_for: {port: 99999}",
+    "- copy: {content: x}",
+    "- copy: {dest: /x}",
+    "- copy: {content: x, dest: /x, mode: rw}",
+    "- run: {module: a, ppn: 0}",
+    "- run: {module: a, env: ../x}",
+    "- install: {env: a/b}",
+    '- env: {name: "a\\nb", state: absent}',
+    "- env: {from: .., state: named}",
+    "- run: {module: a, backend: nccl}",
+    "- doctor: {require: avx512bf16}",
+    "- exec: a\n  copy: {content: x, dest: y}",
+    "- name: nothing",
+    "- exec: make creates=/x",
+    "- exec: echo {{ a",
+    "- exec: a\n  when: a ==",
+    "- exec: a\n  when: '{{ a }} == 1'",
+    "- debug: {msg: '{{ a | uppper }}'}",
+    "- debug: {msg: '{% include \"x\" %}'}",
+    "- exec: a\n  notify: nobody",
+    "- exec: a\n  register: facts",
+    "- exec: a\n  retries: '{{ n }}'",
+    "- include_tasks: gone.yml",
+    "- template: {src: gone.j2, dest: /x}",
+    "- exec: a\n  loop: 5",
+    "- debug: {msg: !vault x}",
+    "- doctor:\n  become: true",
+    "- block: []\n  loop: [1]",
+    "- [a, b]",
+    "- exec: a\n  exec: b",
+    "- copy: {src: site.yml, dest: x, owner: root}",
+    "- template: {src: site.yml, dest: x, group: root}",
+    "- copy: {src: site.yml, dest: x, remote_src: yes}",
+    "- run: {script: train.py, resume: last}",
+    "- replace: {path: x}",
+    "- group: {name: x}",
+    "- slurp: {src: x}",
+    "- {debug: , with_subelements: x}",
+    "- {debug: , delegate_facts: true}",
+    "- exec: x\n- copy: {content: \"{{ lookup('file', 'a') }}\", dest: /x}",
+    "- debug: {msg: \"{{ query('ansible.builtin.template', 'a') }}\"}",
+    "- debug: {var: \"lookup('pipe', 'id')\"}",
+    "- exec: x\n  when: lookup('password', 'a') == 'b'",
+    "- debug: {msg: x}\n  loop: \"{{ lookup('env', lookup('vars', 'a')) }}\"",
+    "- command: mkdir {{ d }} creates={{ d }}",
+    "- command: mkdir x creates=x",
+    "- command: chdir=/tmp make",
+    "- command: make chdir={{ a ~ '/b' }} creates=b",
+)
+PLAYBOOKS = (
+    "hosts: all\ntasks: []\n",
+    "- tasks: []\n",
+    "- hosts: all\n  roles: [web]\n",
+    "- hosts: all\n  exec: true\n",
+    "- hosts: all\n  strategy: free\n",
+    "- hosts: all\n  vars: {facts: 1}\n",
+    "- hosts: all\n  tasks:\n\t- exec: true\n",
+    "- hosts: all\n  tasks: [\n",
+    "- hosts: all\n  hosts: none\n",
+    "- hosts: all\n  tasks: &t\n    - block: *t\n",
+    "- hosts: all\n  vars_files: gone.yml\n",
+    "- " * 200 + "x\n",
+    "- hosts: all\n  vars: {a: \x00}\n",
+    "- hosts: all\n  vars:\n    a: &a '" + "z" * 40_000 + "'\n    b: [" + "*a," * 30_000 + "]\n",
+    "- hosts: all\n  vars:\n    a: &a '{{ x }}" + "z" * 40_000 + "'\n    b: [" + "*a," * 30_000 + "]\n",
+)
+TEMPLATES = (
+    "{{ tir }}",
+    "{{ cpu.tir }}",
+    "{{ ansible_processor_cores }}",
+    "{{ ansible_bios_date }}",
+    "{{ tier | int / 0 }}",
+    "{{ cpu.tier.x }}",
+    "{{ lookup('file', '/etc/passwd') }}",
+    "{{ lookup('pipe', 'id') }}",
+)
+HOME_TASKS = (
+    "- sync:",
+    "- sync: ~",
+    "- sync: {src: ~/proj/.., exclude: '{{ x }}'}",
+    "- exec: x\n- run: a.py --epochs 3",
+    "- run: {script: proj/two words.py, cwd: .}",
+    "- run: {script: '{{ x }}', cwd: '{{ here }}'}",
+    "- run: {module: pkg.train}",
+    "- run: {cmd: hostname}",
+    "- block:\n  - run: {cmd: hostname, cwd: /}",
+)
+VALUES: tuple[tuple[Any, Any], ...] = (
+    ("mode", "u=rw"),
+    ("mode", "999"),
+    ("bool", "perhaps"),
+    ("int", True),
+    ("int", "1e3"),
+    ("float", "nan"),
+    ("list", {"a": 1}),
+    ("str", None),
+    ("str", "a\0b"),
+    ("path", ""),
+    ("command", []),
+    ("command", " "),
+    ("dict", "a"),
+)
+ENVIRONMENTS: tuple[Any, ...] = (
+    {"X=1; touch marker #": "v"},
+    {"": "v"},
+    {1: "v"},
+    {"A\n": "v"},
+    {"A": "a\0b"},
+    {True: {"é": 1}, "é": "v"},
+    "A=1",
+    None,
+)
+VARS_FILES = {
+    "group_vars/all.yml": "$ANSIBLE_VAULT;1.1;AES256\n3031\n",
+    "group_vars/all/one.yml": "a: 1",
+    "host_vars/node1.yml": "- a list\n",
+}
 
 
-def mistakes(tmp_path: Path) -> list[Case]:
-    tasks = [task for task, *_ in rows_of(reading.test_errors_have_the_position_of_the_mistake)]
-    for test in (
-        refusals.test_unsupported_ansible_options_are_refused_with_an_alternative,
-        refusals.test_unsupported_modules_and_keywords_are_refused_with_an_alternative,
-    ):
-        tasks += [f"- {task}" for task, _ in rows_of(test)]
-    tasks += [task for task, *_ in rows_of(refusals.test_lookup_that_is_not_supported_is_refused_when_read)]
-    with (tmp_path / "model.bin").open("wb") as file:
-        file.truncate((256 << 20) + 1)
-    tasks.append("- copy: {src: model.bin, dest: /x}")
-    for line, _ in rows_of(refusals.test_creates_and_chdir_in_a_command_line_are_refused_also_with_templates):
-        tasks.append(f"- command: {line}")
-    texts = [(task, play_of(f"{task}\n")) for task in tasks]
-    texts += [(text[:80], text) for text in rows_of(reading.test_invalid_files_are_errors_with_their_name)]
-    (tmp_path / "other.yml").write_text("- import_playbook: site.yml\n")
-    texts.append(("playbooks import each other", "- import_playbook: other.yml\n"))
-    cases = []
-    for name, text in texts:
-        (tmp_path / "site.yml").write_text(text)
-        with pytest.raises(UserError) as caught:
-            book(tmp_path, text)
-        cases.append(Case(repr(name), without(caught.value.message, tmp_path), without(caught.value.fix, tmp_path)))
-    return cases
+def mistakes(base: Path) -> Iterator[Case]:
+    """The errors of playbooks; the helper sees that each position is inside the file."""
+    for name in ("data", "sub", "plays"):
+        (base / name).mkdir()
+    for name, size in {"model.bin": (256 << 20) + 1, "data/one": 200 << 20, "data/two": 200 << 20}.items():
+        with (base / name).open("wb") as file:
+            file.truncate(size)
+    os.mkfifo(base / "pipe")
+    (base / "link").symlink_to("nowhere")
+    copies = [f"- copy: {{src: {name}, dest: /x}}" for name in ("model.bin", "data", "data/", "pipe", "link")]
+    for task in (*TASKS, *copies, "- template: {src: nosuch.j2, dest: x}"):
+        yield refused(repr(task), playbook_error(base, play_of(f"{task}\n")), base)
+    for number in range(1, 61):
+        (base / f"{number}.yml").write_text(f"- import_playbook: {number + 1}.yml\n")
+        (base / f"many{number}.yml").write_text(
+            f"- import_playbook: many{number + 1}.yml\n" * 2 if number < 12 else "[]\n"
+        )
+        (base / f"tasks{number}.yml").write_text(
+            f"- include_tasks: tasks{number + 1}.yml\n" * 2 if number < 12 else "[]\n"
+        )
+    files = {
+        "other.yml": "- import_playbook: site.yml\n",
+        "one.yml": "- exec: a\n- include_tasks: two.yml\n",
+        "two.yml": "- include_tasks: one.yml\n",
+        "sub/tasks.yml": "- exec: a\n- exec: b\n  whn: c\n",
+    }
+    for name, text in files.items():
+        (base / name).write_text(text)
+    named = {
+        "playbooks import each other": "- import_playbook: other.yml\n",
+        "tasks include each other": play_of("- import_tasks: one.yml"),
+        "a mistake in an included file": play_of("- include_tasks: sub/tasks.yml\n  when: a"),
+        "60 playbooks deep": "- import_playbook: 1.yml\n",
+        "too many playbooks": "- import_playbook: many1.yml\n",
+        "too many files of tasks": play_of("- include_tasks: tasks1.yml"),
+        "when of a playbook": "- import_playbook: bootstrap\n  when: false\n",
+    }
+    yield from (refusal(repr(text[:80]), book, base, text, at=base) for text in PLAYBOOKS)
+    yield from (refused(name, playbook_error(base, text), base) for name, text in named.items())
+
+
+def of_calls(base: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Case]:
+    """What is wrong with a name, a file of variables, an option, or a task in a home directory."""
+    (base / "plays").mkdir(parents=True)
+    for name in ("site.yml", "plays/site.yaml"):
+        (base / name).write_text(play_of(TASKS_WITH_TAGS))
+    for word in ("bootstrp", "site.yaml", "plays/site.yml", "~nosuch/site.yml"):
+        yield refusal(f"play {word}", find_playbook, word, base, at=base)
+    yield refusal("hosts", hosts_of, "xeno", POSITION, HOSTS)
+    playbook = book(base, play_of(TASKS_WITH_TAGS))
+    yield refusal("--start-at", select_tasks, playbook, TaskSelection(start_at="bth"))
+    for number, (name, text) in enumerate(VARS_FILES.items()):
+        write(base / str(number), {name: text})
+        yield refusal(f"variables in {name}", read_vars_dirs, [base / str(number)], [NODE1], at=base)
+    options = [(f"{kind} {value!r}", partial(converted, Option(kind), value)) for kind, value in VALUES]
+    layers = [(f"environment {layer!r}", partial(filled_environment, [{"A": "a"}, layer])) for layer in ENVIRONMENTS]
+    for name, call in (*options, *layers):
+        with pytest.raises(BadOption) as caught:
+            call()
+        yield Case(name, caught.value.message, caught.value.fix)
+    home = base / "home"
+    write(home, {"proj/two words.py": ""})
+    monkeypatch.setenv("HOME", str(home))
+    for task in HOME_TASKS:
+        (home / "site.yml").write_text(play_of(task))
+        yield refusal(f"in the home: {task!r}", check_in_home, home, "site.yml", at=base)
 
 
 def of_templates() -> list[Case]:
-    cases = []
     with Templater() as templater:
-        for text, *_ in rows_of(templates.test_undefined_names_are_named_with_a_suggestion):
-            error = templates.wrong(templater, text, {"tier": "amx", "cpu": {"tier": "amx"}})
-            cases.append(Case(f"template {text}", error.message, error.fix))
-    return cases
+        values = {"tier": "amx", "cpu": {"tier": "amx"}}
+        return [refused(f"template {text}", templates.wrong(templater, text, values)) for text in TEMPLATES]
 
 
 def while_playing(tmp_path: Path) -> list[Case]:
@@ -80,9 +254,16 @@ def of_refused_links() -> list[Case]:
     return cases
 
 
-def test_play(tmp_path: Path) -> None:
+def test_play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not (
         diff := golden_diff(
-            "play", [*mistakes(tmp_path), *of_templates(), *while_playing(tmp_path), *of_refused_links()]
+            "play",
+            [
+                *mistakes(tmp_path),
+                *of_templates(),
+                *while_playing(tmp_path),
+                *of_refused_links(),
+                *of_calls(tmp_path / "calls", monkeypatch),
+            ],
         )
     ), diff

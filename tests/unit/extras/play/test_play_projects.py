@@ -36,28 +36,6 @@ def errors_of(directory: Path, word: str, cwd: Path, tags: frozenset[str] = froz
 
 
 @pytest.mark.parametrize(
-    ("tasks", "line", "fix"),
-    [
-        ("- sync:", 3, "src: DIR"),
-        ("- sync: ~", 3, "src: DIR"),
-        ("- sync: {src: ~/proj/.., exclude: '{{ x }}'}", 3, "src: DIR"),
-        ("- exec: x\n- run: a.py --epochs 3", 4, "mkdir ~/project"),
-        ("- run: {script: proj/two words.py, cwd: .}", 3, "cwd: "),
-        ("- run: {script: '{{ x }}', cwd: '{{ here }}'}", 3, "cwd: DIR"),
-        ("- run: {module: pkg.train}", 3, "sync: no"),
-        ("- run: {cmd: hostname}", 3, "sync: no"),
-        ("- block:\n  - run: {cmd: hostname, cwd: /}", 4, "sync: no"),
-    ],
-)
-def test_home_directory_as_project_is_refused_with_its_position(home: Path, tasks: str, line: int, fix: str) -> None:
-    (home / "site.yml").write_text(play_of(tasks))
-    with pytest.raises(FileError) as refused:
-        check(home, "site.yml")
-    assert refused.value.line == line
-    assert fix in refused.value.fix
-
-
-@pytest.mark.parametrize(
     "tasks",
     [
         "- sync: proj",

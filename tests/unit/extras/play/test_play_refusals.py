@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +11,6 @@ from ipexctl.extras.play.command import _pairs
 from ipexctl.extras.play.options import source_path
 from ipexctl.extras.play.prepare import TaskSelection, check_facts, prepare
 from ipexctl.extras.play.templater import Templater
-from message_data import missing
 from playbook_helpers import HOSTS, at, book, play_of, refusal, tasks_in
 
 if TYPE_CHECKING:
@@ -68,52 +66,8 @@ def test_number_of_reported_errors_is_limited(tmp_path: Path) -> None:
     assert len(refusal(tmp_path, play_of("- exce: x\n" * 70)).more) == MAX_ERRORS - 1
 
 
-@pytest.mark.parametrize(
-    ("line", "fix"),
-    [
-        ("mkdir {{ d }} creates={{ d }}", 'args: {creates: "{{ d }}"}'),
-        ("mkdir x creates=x", "args: {creates: x}"),
-        ("chdir=/tmp make", "args: {chdir: /tmp}"),
-        ("make chdir={{ a ~ '/b' }} creates=b", "args: {chdir: \"{{ a ~ '/b' }}\"}"),
-    ],
-)
-def test_creates_and_chdir_in_a_command_line_are_refused_also_with_templates(
-    tmp_path: Path, line: str, fix: str
-) -> None:
-    assert fix in refusal(tmp_path, play_of(f"- command: {line}\n")).fix
-
-
 def test_creates_as_an_argument_of_the_command_is_accepted(tmp_path: Path) -> None:
     assert book(tmp_path, play_of("- shell: dd creates=x | tee y\n"))
-
-
-@pytest.mark.parametrize(
-    ("task", "fix"),
-    [
-        ("copy: {src: site.yml, dest: x, owner: root}", "chown NAME FILE"),
-        ("template: {src: site.yml, dest: x, group: root}", "chown :NAME FILE"),
-        ("copy: {src: site.yml, dest: x, remote_src: yes}", "command: cp FROM TO"),
-        ("run: {script: train.py, resume: last}", "fewer: true"),
-    ],
-)
-def test_unsupported_ansible_options_are_refused_with_an_alternative(tmp_path: Path, task: str, fix: str) -> None:
-    error = refusal(tmp_path, play_of(f"- {task}\n"))
-    assert fix in error.fix
-    assert at(error)[1].startswith(("owner", "group", "remote_src", "resume"))
-
-
-@pytest.mark.parametrize(
-    ("task", "fix"),
-    [
-        ("replace: {path: x}", "sed"),
-        ("group: {name: x}", "become"),
-        ("slurp: {src: x}", "fetch"),
-        ("{debug: , with_subelements: x}", "flatten"),
-        ("{debug: , delegate_facts: true}", "hostvars"),
-    ],
-)
-def test_unsupported_modules_and_keywords_are_refused_with_an_alternative(tmp_path: Path, task: str, fix: str) -> None:
-    assert fix in refusal(tmp_path, play_of(f"- {task}\n")).fix
 
 
 @pytest.mark.parametrize(
@@ -150,8 +104,6 @@ def test_source_files_are_searched_in_the_same_places_as_ansible(tmp_path: Path)
     assert source_path("copy", tmp_path, f"{tmp_path}/app.bin") == tmp_path / "app.bin"
     text = "- template: {src: app.j2, dest: x}\n- copy: {src: app.bin, dest: x}\n"
     assert book(tmp_path, play_of(text)).plays
-    error = refusal(tmp_path, play_of("- template: {src: nosuch.j2, dest: x}\n"))
-    assert "templates/" in error.fix
 
 
 @pytest.mark.parametrize(
@@ -172,45 +124,10 @@ def test_one_extra_vars_option_may_set_several_variables(word: str, values: dict
     assert _pairs(word) == values
 
 
-def test_copy_of_a_file_or_directory_that_is_too_large_is_refused_when_read(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    for name in ("model.bin", "data/one", "data/two"):
-        with (tmp_path / name).open("wb") as file:
-            file.truncate(200 << 20 if "/" in name else (256 << 20) + 1)
+def test_copy_of_a_file_of_256_mb_is_accepted_when_read(tmp_path: Path) -> None:
     with (tmp_path / "fits").open("wb") as file:
         file.truncate(256 << 20)
-    for src, is_refused in {"model.bin": True, "data": True, "data/": True, "fits": False, "data/one": False}.items():
-        text = play_of(f"- exec: x\n- copy: {{src: {src}, dest: /x}}")
-        if is_refused:
-            error = refusal(tmp_path, text)
-            assert (error.line, missing(error.message, f"{src} 256")) == (4, [])
-            assert "sync: {src: DIR}" in error.fix
-        else:
-            assert len(tasks_in(tmp_path, text)) == 2
-
-
-def test_copy_of_a_pipe_or_of_a_broken_link_is_refused_when_read(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "link").symlink_to("nowhere")
-    for src in ("pipe", "link"):
-        error = refusal(tmp_path, play_of(f"- copy: {{src: {src}, dest: /x}}"))
-        assert (error.line, missing(error.message, src)) == (3, [])
-
-
-@pytest.mark.parametrize(
-    ("tasks", "line", "fix"),
-    [
-        ("- exec: x\n- copy: {content: \"{{ lookup('file', 'a') }}\", dest: /x}", 4, "copy: {src: FILE"),
-        ("- debug: {msg: \"{{ query('ansible.builtin.template', 'a') }}\"}", 3, "template: {src: FILE"),
-        ("- debug: {var: \"lookup('pipe', 'id')\"}", 3, "register"),
-        ("- exec: x\n  when: lookup('password', 'a') == 'b'", 4, "register"),
-        ("- debug: {msg: x}\n  loop: \"{{ lookup('env', lookup('vars', 'a')) }}\"", 4, "hostvars"),
-    ],
-)
-def test_lookup_that_is_not_supported_is_refused_when_read(tmp_path: Path, tasks: str, line: int, fix: str) -> None:
-    error = refusal(tmp_path, play_of(tasks))
-    assert error.line == line
-    assert fix in error.fix
+    assert len(tasks_in(tmp_path, play_of("- copy: {src: fits, dest: /x}"))) == 1
 
 
 def test_lookup_of_a_variable_of_the_environment_is_accepted_when_read(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from ipexctl.errors import FileError
 from ipexctl.extras.play import templater as templater_module
 from ipexctl.extras.play.templater import _PROGRAM, Filled, Job, Templater
 from ipexctl.limits import TEMPLATE_RENDERED, TEMPLATE_REPLY
-from message_data import missing
 from playbook_helpers import fill, templated
 
 
@@ -97,26 +96,6 @@ def test_variables_that_reference_undefined_variables_are_undefined() -> None:
         assert isinstance(given, Filled)
         assert isinstance(asked, Filled)
         assert (given.values["it"], asked.values["it"]) == (1, False)
-
-
-@pytest.mark.parametrize(
-    ("text", "said", "fix"),
-    [
-        ("{{ tir }}", "tir", "tier"),
-        ("{{ cpu.tir }}", "tir", "tier"),
-        ("{{ ansible_processor_cores }}", "", "facts.cpu.cores"),
-        ("{{ ansible_bios_date }}", "", "facts.…"),
-        ("{{ tier | int / 0 }}", "", ""),
-        ("{{ cpu.tier.x }}", "x", ""),
-        ("{{ lookup('file', '/etc/passwd') }}", "", ""),
-        ("{{ lookup('pipe', 'id') }}", "", ""),
-    ],
-)
-def test_undefined_names_are_named_with_a_suggestion(templater: Templater, text: str, said: str, fix: str) -> None:
-    error = wrong(templater, text, {"tier": "amx", "cpu": {"tier": "amx"}})
-    assert missing(error.message, said) == []
-    assert missing(error.fix, fix) == []
-    assert error.message.startswith("t.yml:1:")
 
 
 @pytest.mark.parametrize(

@@ -107,21 +107,6 @@ def test_vars_files_are_read_by_group_and_host_with_the_playbooks_last(tmp_path:
     assert read_vars_dirs([tmp_path / "inv", tmp_path / "inv"], [NODE1])["group_vars/all"] == [{"a": "inv"}]
 
 
-@pytest.mark.parametrize(
-    ("files", "what"),
-    [
-        ({"group_vars/all.yml": "$ANSIBLE_VAULT;1.1;AES256\n3031\n"}, "all.yml is a vault"),
-        ({"group_vars/all/one.yml": "a: 1"}, "all is a directory"),
-        ({"host_vars/node1.yml": "- a list\n"}, "node1.yml:1"),
-    ],
-)
-def test_unreadable_vars_files_are_refused_by_name(tmp_path: Path, files: dict[str, str], what: str) -> None:
-    write(tmp_path, files)
-    with pytest.raises(UserError) as caught:
-        read_vars_dirs([tmp_path], [NODE1])
-    assert what in caught.value.message
-
-
 @pytest.mark.timeout(10)
 @pytest.mark.parametrize("kind", ["group_vars", "host_vars"])
 def test_fifos_as_vars_files_are_refused_without_blocking(kind: str, tmp_path: Path) -> None:
