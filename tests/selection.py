@@ -44,7 +44,7 @@ UNTESTED = r"^ *((from [a-z_.]+ )?import |@pytest\.mark\.(core|rest)$)"
 """Lines that change nothing that a test could find."""
 SHARES = 6
 TESTS_OF = {"docs/": "tests/unit/docs", "mkdocs.yml": "tests/unit/docs", "tests/unit/golden/": "tests/unit/golden"}
-ALWAYS = ("tests/unit/test_measures.py", "tests/unit/test_language.py")
+ALWAYS = ("tests/unit/test_measures.py",)
 """Rules for all files of the project."""
 WHEELS = "tests/stack/"
 OF_WHEELS = (WHEELS, "ipexctl/stack/", "ipexctl/node/env/", "ipexctl/inrank/", "tests/requirements.lock")
