@@ -37,19 +37,22 @@ from .mutate import KINDS, Mutant, is_in_function, mutants_of
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _ALSO: Final = {
-    "cli": ("golden",),
-    "doctor": ("golden/test_golden_doctor.py", "ui/test_ui_doctor.py"),
-    "export": ("launch", "golden"),
-    "hosts": ("golden/test_golden_hosts.py",),
-    "run": ("golden/test_golden_run.py", "golden/test_golden_why.py", "golden/test_golden_fetch.py"),
-    "launch": ("golden/test_golden_launch.py",),
-    "node": ("run", "sync"),
+    "cli": ("unit/golden",),
+    "doctor": ("unit/golden/test_golden_doctor.py", "unit/ui/test_ui_doctor.py"),
+    "export": ("unit/launch", "unit/golden"),
+    "extras/play": ("process/test_play_paths.py",),
+    "facts": ("process/test_probe.py",),
+    "hosts": ("unit/golden/test_golden_hosts.py",),
+    "run": ("unit/golden/test_golden_run.py", "unit/golden/test_golden_why.py", "unit/golden/test_golden_fetch.py"),
+    "launch": ("unit/golden/test_golden_launch.py",),
+    "node": ("unit/run", "unit/sync", "process/test_sync_tree.py"),
     "node/run": (),
-    "stack": ("golden/test_golden_install.py", "golden/test_golden_versions.py"),
-    "trust": ("golden/test_golden_trust.py",),
-    "ui": ("golden",),
+    "stack": ("unit/golden/test_golden_install.py", "unit/golden/test_golden_versions.py", "process/test_make_lock.py"),
+    "sync": ("process/test_sync_tree.py", "process/test_sync_leases.py"),
+    "trust": ("unit/golden/test_golden_trust.py", "process/test_trust_scripts.py"),
+    "ui": ("unit/golden", "process/test_run_live.py"),
 }
-"""Tests of a package beside those in the directory of its name, below tests/unit."""
+"""Tests of a package beside those in the directory of its name below tests/unit."""
 _LEAST_TIME: Final = 30.0
 """Seconds for the tests of one mutant, which has at least three times what they take without a change."""
 
@@ -133,7 +136,7 @@ def paths_of(room: str) -> tuple[str, ...]:
     unit = ROOT / "tests/unit"
     own = next((name for name in names if (unit / name).is_dir()), None)
     also = next((_ALSO[name] for name in names if name in _ALSO), ())
-    return tuple(f"tests/unit/{name}" for name in ((own,) if own else ()) + also) or ("tests/unit",)
+    return tuple(f"tests/{name}" for name in ((f"unit/{own}",) if own else ()) + also) or ("tests/unit",)
 
 
 def near(path: Path) -> tuple[str, ...]:

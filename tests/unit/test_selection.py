@@ -76,7 +76,7 @@ def test_graph_of_the_checkout_has_ways_through_helpers_plugins_and_named_module
     near = {file for file, far in distances(["ipexctl/node/run/supervisor.py"], imports).items() if not far}
     assert "tests/process/test_run_lifecycle.py" in near, "it names the module, and starts it from a zip"
     fixtures = distances(["tests/unit/sync/sync_fixtures.py"], imports)
-    assert fixtures["tests/unit/sync/test_sync_leases.py"] == 0
+    assert fixtures["tests/process/test_sync_leases.py"] == 0
 
 
 def test_seconds_are_read_from_the_reports_of_pytest(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 """`run --exclusive` and `--wait`: calls that lock the same hosts, on hosts that answer as the scripts of a look and a
-lock do. `tests/unit/facts/test_probe.py` has these scripts."""
+lock do. `tests/process/test_probe.py` has these scripts."""
 
 from __future__ import annotations
 

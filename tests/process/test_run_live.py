@@ -60,6 +60,7 @@ def test_ended_run_leaves_its_last_lines_and_the_summary(show: Callable[[str], T
     assert b"run r1 ended well: 2 ranks on 1 node" in after
 
 
+@pytest.mark.core
 def test_ctrl_c_restores_the_terminal(show: Callable[[str], TerminalProgram]) -> None:
     shown = show(WAIT)
     assert shown.until_seen(b"hello")

@@ -155,6 +155,7 @@ def test_links_of_root_and_of_the_task_account_are_followed(place: Path, tmp_pat
     assert [path.name for path in (place / "data").iterdir()] == ["one"]
 
 
+@pytest.mark.core
 def test_a_link_at_the_path_itself_is_replaced_or_removed(place: Path, run: Run) -> None:
     kept = place / "victim" / "kept"
     link(place / "work" / "file", kept)

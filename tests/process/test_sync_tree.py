@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 pytest_plugins = ["sync_fixtures"]
 
 
+@pytest.mark.core
 def test_first_sync_copies_files_modes_links_and_directories(place: Place) -> None:
     put(place.root, "train.py", "print()")
     put(place.root, "src/mod.py", "1")

@@ -83,6 +83,7 @@ def refused(*, home: Path, answered: IndexAnswer, **more: object) -> str:
     return str(caught.value)
 
 
+@pytest.mark.core
 def test_lock_has_hash_size_and_url_of_each_wheel(wheels: Path, tmp_path: Path) -> None:
     with SimpleIndex(wheels) as served:
         lock = make_lock(maker(tmp_path), plan("torch==2.8.0+cpu", constraints=("small<2",)), query(index(served.url)))

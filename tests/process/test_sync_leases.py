@@ -38,6 +38,7 @@ def change_lease(place: Place, **changes: object) -> None:
     lease.write_text(json.dumps({**json.loads(lease.read_text()), **changes}))
 
 
+@pytest.mark.core
 def test_tree_used_by_a_run_is_not_changed(place: Place) -> None:
     put(place.root, "train.py", "1")
     first = place.synced(lease="r1")

@@ -57,6 +57,7 @@ def test_every_posix_shell_gives_the_same_facts(shell: list[str], tmp_path: Path
     assert ours.cpu.cores
 
 
+@pytest.mark.core
 @linux
 def test_probe_agrees_with_python(tmp_path: Path) -> None:
     facts = parse(probe(["sh"], tmp_path))

@@ -86,6 +86,7 @@ def wait_until_it_reads(keys: Path) -> None:
         seen = seen + 1 if file.exists() and file.stat().st_size == 0 else 0
 
 
+@pytest.mark.core
 def test_authorized_keys_is_replaced_only_if_it_has_the_expected_content(run: Run, keys: Path) -> None:
     home = keys.parents[1]
     assert edit(run, home, b"old", b"\0new\xff\n") == "done"
