@@ -87,7 +87,6 @@ def follow(cluster: Cluster, *args: object) -> tuple[Running, Path]:
     return cluster.begin_call("fetch", "last", out, "--results", "--follow", *args), out
 
 
-@pytest.mark.core
 def test_results_of_all_hosts_arrive_while_the_run_goes_on(cluster: Cluster) -> None:
     cluster.write("writes.py", WRITING)
     run = cluster.run("--ppn", "1", "--detach", "writes.py", "60").out.strip()

@@ -147,7 +147,6 @@ def test_dry_run_shows_changes_and_writes_nothing(target: Target, wheelhouse: Pa
         assert ask(target.hosts[index], f"ls {target.home}").rc != 0
 
 
-@pytest.mark.core
 def test_new_environment_takes_what_another_has_unpacked(installed: Target, wheelhouse: Path) -> None:
     """Stores are empty, and no host needs torch again; a damaged package alone is sent again."""
     target, torch = installed, "lib/python3*/site-packages/torch/__init__.py"

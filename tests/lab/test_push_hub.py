@@ -91,7 +91,6 @@ def statuses(found: dict[str, Any]) -> set[str]:
     return {host["status"] for host in found["hosts"]}
 
 
-@pytest.mark.core
 def test_a_model_crosses_the_uplink_once_and_lies_as_huggingface_hub_makes_it(site: Site) -> None:
     before = crossed(site.hosts)
     found = site.push("hf:org/tiny", "hf-dataset:org/text")

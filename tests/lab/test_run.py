@@ -91,10 +91,13 @@ sys.stdout.buffer.write(b"no \\xff utf-8\\nstep 1\\rstep 2\\rstep 3\\n" + b"y" *
     assert by_rank(logs.err) == {rank: warnings[rank] for rank in (2, 4)}
 
 
-@pytest.mark.core
 @pytest.mark.parametrize(
     ("last", "code", "words"),
-    [("sys.exit(7)", 7, "exit code 7"), ("os.kill(os.getpid(), 9)", 137, "SIGKILL"), ("1 / 0", 1, "exit code 1")],
+    [
+        pytest.param("sys.exit(7)", 7, "exit code 7", marks=pytest.mark.core),
+        ("os.kill(os.getpid(), 9)", 137, "SIGKILL"),
+        ("1 / 0", 1, "exit code 1"),
+    ],
 )
 def test_failed_or_killed_rank_ends_the_run_and_sets_the_exit_code(
     cluster: Cluster, last: str, code: int, words: str

@@ -51,7 +51,6 @@ def test_logins_and_imports_are_checked_before_the_install(cluster: Cluster) -> 
     assert [late.count(f"{name}: the probe (") for name in ("node1", "node2")] == [1, 1]
 
 
-@pytest.mark.core
 def test_the_file_of_the_project_is_installed_or_named(cluster: Cluster) -> None:
     cluster.write("train.py", "import torch\nimport frobnicate\n")
     cluster.write("requirements.txt", "frobnicate>=1\n")

@@ -65,7 +65,6 @@ def test_interface_names_can_differ_between_hosts(cluster: Cluster) -> None:
     assert [said[rank]["env"]["GLOO_SOCKET_IFNAME"] for rank in range(3)] == ["eth0", "ens7", "eth0"]
 
 
-@pytest.mark.core
 def test_missing_module_is_reported_with_node_and_line(cluster: Cluster) -> None:
     place = ".ipexctl/envs/default/lib/python3.11/site-packages"
     for index in (0, 2):

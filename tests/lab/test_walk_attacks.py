@@ -48,7 +48,6 @@ def hidden_python(cluster: Cluster) -> Iterator[None]:
     )
 
 
-@pytest.mark.core
 @pytest.mark.usefixtures("hidden_python")
 def test_a_python_that_a_stranger_has_put_below_a_home_is_not_run(cluster: Cluster) -> None:
     cluster.write("train.py", "print('trained')\n")

@@ -83,7 +83,6 @@ def status_of(run: Run, *states: str) -> dict[str, Any]:
     return dict(run.status)
 
 
-@pytest.mark.core
 def test_ranks_that_save_and_end_at_the_notice_go_on_in_the_next_start(
     start: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
