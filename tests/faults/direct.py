@@ -10,31 +10,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from ipexctl.extras.lab.labs import break_host, mend_host
-
 from .fault_cases import FAULT_CASES, SHORT, FaultCase
 from .judge import ExpectedResult
-from .play import FaultRound, send_signal
+from .play import FaultRound
 from .random_cases import RANDOM_CASES
 from .rounds import Kind
-from .stage import FaultLab, Process, new_stage
+from .stage import FaultLab, Process, new_stage, send_signal, standing_still
 
 OPTIONS: Final = ("--launcher", "direct", "--python", "/usr/bin/python3")
 _OF_MPIRUN: Final = ("mpirun", "hydra")
 
 
-def _starter_of(context: FaultRound) -> tuple[str, list[Process]]:
-    """A host that isn't node0, with its starter; none if the run is over."""
-    host = context.chance.choice(context.stage.hosts[1:]).name
-    context.notes.append(host)
-    return host, [process for process in context.stage.processes(host) if "run.host_starter" in process.words]
+def _starters(context: FaultRound) -> list[Process]:
+    """That of a host that isn't node0; none if the run is over."""
+    host = context.pick_host(1).name
+    return [process for process in context.stage.processes(host) if "run.host_starter" in process.words]
 
 
 def _starter_gets(number: signal.Signals) -> Callable[[FaultRound], ExpectedResult]:
     """The ranks go on without it."""
 
     def play(context: FaultRound) -> ExpectedResult:
-        for process in _starter_of(context)[1]:
+        for process in _starters(context):
             send_signal(process, number)
         return ExpectedResult("ok", 0)
 
@@ -43,49 +40,21 @@ def _starter_gets(number: signal.Signals) -> Callable[[FaultRound], ExpectedResu
 
 def _starter_paused(context: FaultRound) -> ExpectedResult:
     """It stands still for less or more time than it takes to count as lost."""
-    starters = _starter_of(context)[1]
-    for process in starters:
-        send_signal(process, signal.SIGSTOP)
-    context.pause(35.0)
-    for process in starters:
-        send_signal(process, signal.SIGCONT)
+    with standing_still(_starters(context)):
+        context.pause(35.0)
     return ExpectedResult("ok", 0)
 
 
 def _starter_paused_as_ranks_fail(context: FaultRound) -> ExpectedResult:
     """The attempt ends, and the next one begins once the starter goes on."""
-    starters = _starter_of(context)[1]
-    for process in starters:
-        send_signal(process, signal.SIGSTOP)
-    context.died = time.time()
-    context.kill(context.host, context.row["pid"], signal.SIGKILL)
-    context.pause(6.0)
-    for process in starters:
-        send_signal(process, signal.SIGCONT)
+    with standing_still(_starters(context)):
+        context.died = time.time()
+        context.kill(context.host, context.row["pid"], signal.SIGKILL)
+        context.pause(6.0)
     return ExpectedResult("ok", 0, attempt=1, earlier=("signal", context.victim), within=120.0)
 
 
-def _starter_cut_off(context: FaultRound) -> ExpectedResult:
-    """Its host is out of reach for good, and so are its ranks: they end, and the starter with them."""
-    number = context.chance.choice([1, 2])
-    host = context.stage.hosts[number]
-    context.notes.append(host.name)
-    context.died = time.time()
-    break_host(host, "link-down")
-    context.cut.add(host.name)
-    return ExpectedResult("failed", 1, "lost", context.ppn * number, host.name, all_lines=False, within=62)
-
-
-def _starter_cut_off_for_a_moment(context: FaultRound) -> ExpectedResult:
-    host = context.chance.choice(context.stage.hosts[1:])
-    context.notes.append(host.name)
-    break_host(host, "link-down")
-    context.pause(16.0)
-    mend_host(host, "link-down")
-    return ExpectedResult("ok", 0)
-
-
-STARTER_CASES: Final = (
+CASES: Final = (
     FaultCase("a starter is killed", _starter_gets(signal.SIGKILL), count=SHORT),
     FaultCase("a starter is told to end", _starter_gets(signal.SIGTERM), count=SHORT),
     FaultCase("a starter stands still for a while", _starter_paused, count=SHORT),
@@ -95,11 +64,6 @@ STARTER_CASES: Final = (
         count=SHORT,
         options=("--max-restarts", "1"),
     ),
-    FaultCase("a starter is cut off", _starter_cut_off),
-    FaultCase("a starter is cut off for a moment", _starter_cut_off_for_a_moment, count=SHORT),
-)
-CASES: Final = (
-    *STARTER_CASES,
     *(case for case in (*FAULT_CASES, *RANDOM_CASES) if not any(word in case.name for word in _OF_MPIRUN)),
 )
 

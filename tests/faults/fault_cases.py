@@ -79,18 +79,15 @@ def _hangs(context: FaultRound) -> ExpectedResult:
 
 def _cut_off(context: FaultRound) -> ExpectedResult:
     """A node that isn't the first."""
-    number = context.chance.choice([1, 2])
-    host = context.stage.hosts[number]
-    context.died = time.time()
-    break_host(host, "link-down")
-    context.cut.add(host.name)
-    words = f"(rank{'s' * (context.ppn > 1)} {context.ppn * number}"
-    return ExpectedResult("failed", 1, "lost", context.ppn * number, host.name, words, all_lines=False, within=62)
+    host = context.pick_host(1)
+    context.cut_off(host)
+    rank = context.ppn * context.stage.hosts.index(host)
+    words = f"(rank{'s' * (context.ppn > 1)} {rank}"
+    return ExpectedResult("failed", 1, "lost", rank, host.name, words, all_lines=False, within=62)
 
 
 def _node0_cut_off(context: FaultRound) -> ExpectedResult:
-    context.died = time.time()
-    break_host(context.stage.hosts[0], "link-down")
+    context.cut_off(context.stage.hosts[0])
     context.cut.update(host.name for host in context.stage.hosts)
     return ExpectedResult("failed", 1, "lost", None, None, "no other node", all_lines=False, within=62)
 

@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent_helpers import wait_until
+from ipexctl.extras.lab.labs import LabHost, break_host
 from lab_run_helpers import Running
 
 from .fault_cases import FaultCase
 from .judge import ExpectedResult, FoundResult, compare_why, judge
 from .rounds import Round
-from .stage import FaultLab, Process, has_traceback
+from .stage import FaultLab, has_traceback, left_in_tree, send_signal
 
 SCRIPT: Final = Path(__file__).with_name("scripts") / "lines.py"
 HOME: Final = "/home/ipex/.ipexctl"
@@ -86,6 +87,18 @@ class RunRound(Round):
 
     def host_of(self, rank: int) -> str:
         return f"node{rank // self.ppn + 1}"
+
+    def pick_host(self, first: int = 0) -> LabHost:
+        """One of the hosts from that number on, for the line of the round."""
+        host: LabHost = self.chance.choice(self.stage.hosts[first:])
+        self.notes.append(host.name)
+        return host
+
+    def cut_off(self, host: LabHost) -> None:
+        """For good."""
+        self.died = time.time()
+        break_host(host, "link-down")
+        self.cut.add(host.name)
 
     @property
     def host(self) -> str:
@@ -196,12 +209,6 @@ class RunRound(Round):
             self.stage.kill_host(host)
         left = self.stage.new_job_files().values()
         self.stage.known_job_files.update(path for paths in left for path in paths)
-
-
-def send_signal(process: Process, number: signal.Signals) -> None:
-    """To one that may have ended."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process.pid, number)
 
 
 @dataclass
@@ -364,10 +371,7 @@ class FaultRound(RunRound):
         for host, tree in self.synced().items():
             assert ".gen" not in tree.name, f"{host} has a second tree, as a run still uses the first: {tree}"
             assert (tree / "round.txt").read_text() == text, f"{host}: {tree} is not up to date"
-            state = tree / ".ipexctl"
-            left = [path.name for path in state.iterdir() if path.name not in ("state.json", "leases")]
-            left += [path.name for path in (state / "leases").iterdir()]
-            assert not left, f"{host} has {left} in {state}"
+            assert not left_in_tree(tree), f"{host} has {left_in_tree(tree)} in {tree}"
 
     def synced(self) -> dict[str, Path]:
         """Sync the project; host → its tree."""

@@ -17,8 +17,7 @@ from ipexctl.extras.lab.system import in_host
 
 from .fault_cases import ENDLESS, SHORT, FaultCase
 from .judge import ExpectedResult
-from .play import send_signal
-from .stage import broken, hash_of, is_before_start
+from .stage import broken, hash_of, is_before_start, send_signal, standing_still
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,11 +85,9 @@ def _session_killed(context: FaultRound) -> ExpectedResult:
 
 def _proxy_killed(context: FaultRound) -> ExpectedResult:
     """hydra's own process on a host: the ranks go on there, unless mpirun notices it."""
-    number = context.chance.randrange(3)
-    host = f"node{number + 1}"
-    found = [process for process in context.stage.processes(host) if "hydra_pmi_proxy" in process.words.split()[0]]
-    assert found, f"no hydra_pmi_proxy on {host}: {context.stage.processes(host)}"
-    context.notes.append(host)
+    there = context.stage.processes(context.pick_host().name)
+    found = [process for process in there if "hydra_pmi_proxy" in process.words.split()[0]]
+    assert found, f"no hydra_pmi_proxy: {there}"
     context.died = time.time()
     send_signal(found[0], signal.SIGKILL)
     lost = ExpectedResult("failed", 1, "lost", all_lines=False, is_stopped_by_us=False, is_any_rank=True)
@@ -100,21 +97,18 @@ def _proxy_killed(context: FaultRound) -> ExpectedResult:
 
 def _host_killed(context: FaultRound) -> ExpectedResult:
     """All processes of a host, as when it reboots."""
-    number = context.chance.randrange(3)
-    host = f"node{number + 1}"
-    context.notes.append(host)
+    host = context.pick_host()
+    rank = context.ppn * context.stage.hosts.index(host)
     context.died = time.time()
-    context.wrecked.add(host)
-    context.stage.kill_host(host)
-    if number == 0:
+    context.wrecked.add(host.name)
+    context.stage.kill_host(host.name)
+    if rank == 0:
         return ExpectedResult("lost", 1, all_lines=False, within=OWN_END)
-    return ExpectedResult(
-        "failed", 1, "lost", context.ppn * number, host, all_lines=False, within=20.0, is_stopped_by_us=False
-    )
+    return ExpectedResult("failed", 1, "lost", rank, host.name, all_lines=False, within=20.0, is_stopped_by_us=False)
 
 
 def _paused(which: str) -> Callable[[FaultRound], ExpectedResult]:
-    """A process stands still for some seconds, as on a machine that swaps: the run goes on."""
+    """A process stands still for some seconds: the run goes on."""
 
     def play(context: FaultRound) -> ExpectedResult:
         status = context.status
@@ -124,12 +118,8 @@ def _paused(which: str) -> Callable[[FaultRound], ExpectedResult]:
             "supervisor": ("node1", status["supervisor"]["pid"]),
             "mpirun": ("node1", status["mpirun"]["pid"]),
         }[which]
-        processes = [each for each in context.stage.processes(host) if each.inner == pid]
-        for process in processes:  # none if it has just ended
-            send_signal(process, signal.SIGSTOP)
-        context.pause(8.0)
-        for process in processes:
-            send_signal(process, signal.SIGCONT)
+        with standing_still([each for each in context.stage.processes(host) if each.inner == pid]):
+            context.pause(8.0)
         return ExpectedResult("ok", 0)
 
     return play
@@ -163,17 +153,14 @@ def _check_killed(context: FaultRound) -> None:
 
 def _link_cut_for_a_moment(context: FaultRound) -> ExpectedResult:
     """A host is out of reach for less time than it takes to count as lost."""
-    host = context.chance.choice(context.stage.hosts)
-    context.notes.append(host.name)
-    with broken(host, "link-down"):
+    with broken(context.pick_host(), "link-down"):
         context.pause(16.0)
     return ExpectedResult("ok", 0)
 
 
 def _connections_reset(context: FaultRound) -> ExpectedResult:
     """The ranks of a host lose their connections while they print, some times, and connect again at once."""
-    host = context.chance.choice(context.stage.hosts[1:])
-    context.notes.append(host.name)
+    host = context.pick_host(1)
     wrappers = [process for process in context.stage.processes(host.name) if "run.rank" in process.words]
     if not wrappers:  # it has ended
         return ExpectedResult("ok", 0)
@@ -186,10 +173,9 @@ def _connections_reset(context: FaultRound) -> ExpectedResult:
 
 
 def _bad_network(context: FaultRound) -> ExpectedResult:
-    host = context.chance.choice(context.stage.hosts)
     fault, argument = context.chance.choice([("packet-loss", "5"), ("packet-loss", "20"), ("slow-link", "1mbit")])
-    context.notes.append(f"{fault} {argument} on {host.name}")
-    break_host(host, fault, (argument,))
+    context.notes.append(f"{fault} {argument}")
+    break_host(context.pick_host(), fault, (argument,))
     return ExpectedResult("ok", 0)
 
 
@@ -197,9 +183,7 @@ def _disk_full_early(context: FaultRound) -> ExpectedResult:
     """A disk is full for some seconds, beginning between the call and the first lines."""
     context.start(is_waited_for=False)
     context.pause(3.0)
-    host = context.chance.choice(context.stage.hosts)
-    context.notes.append(f"full disk on {host.name}")
-    with broken(host, "full-disk"):
+    with broken(context.pick_host(), "full-disk"):
         context.pause(3.0)
     return ANY_END
 

@@ -46,6 +46,13 @@ def hash_of(path: Path) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def left_in_tree(tree: Path) -> list[str]:
+    """What a sync or the lease of a run has left in the state of a project's tree."""
+    state = tree / ".ipexctl"
+    left = [path.name for path in state.iterdir() if path.name not in ("state.json", "leases")]
+    return left + [path.name for path in (state / "leases").iterdir()]
+
+
 @dataclass(frozen=True)
 class Process:
     pid: int
@@ -145,8 +152,7 @@ class FaultLab:
         """Kill all processes there, as a reboot does; its sshd stays."""
         for _ in range(3):  # one may start another meanwhile
             for process in self.processes(host, with_sshd=True):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process.pid, signal.SIGKILL)
+                send_signal(process, signal.SIGKILL)
 
     def new_job_files(self) -> dict[str, list[Path]]:
         """Host → the job files of runs there that no earlier round has left."""
@@ -168,6 +174,24 @@ def broken(host: LabHost, fault: str, *arguments: str) -> Iterator[None]:
         yield
     finally:
         mend_host(host, fault)
+
+
+def send_signal(process: Process, number: signal.Signals) -> None:
+    """To one that may have ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, number)
+
+
+@contextmanager
+def standing_still(processes: Iterable[Process]) -> Iterator[None]:
+    """As on a machine that swaps."""
+    for process in processes:
+        send_signal(process, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for process in processes:
+            send_signal(process, signal.SIGCONT)
 
 
 @contextmanager

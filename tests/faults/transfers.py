@@ -6,10 +6,8 @@ second call ends well; after it the hosts have the project, or the environment, 
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
-import os
 import random
 import signal
 import time
@@ -25,7 +23,7 @@ from tiny_wheels import write_stack
 
 from .play import HOME
 from .rounds import Case, Round
-from .stage import FaultLab, Process, broken, has_traceback, hash_of, is_before_start
+from .stage import FaultLab, Process, broken, has_traceback, hash_of, is_before_start, left_in_tree, send_signal
 
 ENDED_WITHIN: Final = 45.0
 """Seconds after the call until no process of it is left."""
@@ -81,8 +79,7 @@ class TransferRound(Round):
             chosen = self._builders(host.name) if fault == "build" else self.chance.sample(found, min(1, len(found)))
             for process in chosen:
                 self.notes.append(process.words[:40])
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process.pid, signal.SIGKILL)
+                send_signal(process, signal.SIGKILL)
         elif fault in ("link", "disk"):
             name = {"link": "link-down", "disk": "full-disk"}[fault]
             with broken(host, name):
@@ -188,9 +185,7 @@ def _check_synced(context: TransferRound, project: dict[str, str]) -> None:
         found = hashes(tree)
         different = sorted(path for path in {*project, *found} if project.get(path) != found.get(path))
         assert not different, f"{host.name} differs from the project: {different[:5]}"
-        left = {path.name for path in (tree / ".ipexctl").iterdir()} - {"state.json", "leases"}
-        assert not left, f"{host.name}: {left} are left of a sync"
-        assert not [*(tree / ".ipexctl/leases").iterdir()], f"{host.name}: a lease is left"
+        assert not left_in_tree(tree), f"{host.name}: {left_in_tree(tree)} are left of a sync"
     assert not context.stage.left(), f"still there: {context.stage.left()}"
 
 

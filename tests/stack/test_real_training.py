@@ -48,11 +48,7 @@ count(range({COUNTED // 2}, {COUNTED}))
 """The example, in which every rank prints."""
 
 
-ALL_REDUCE_CASES, ALL_REDUCE_PIECES = (
-    Path(__file__).with_name(name) for name in ("all_reduce_cases.py", "all_reduce_pieces.py")
-)
-DENSE_STEPS = Path(__file__).with_name("dense_steps.py")
-WIRE_VALUES = Path(__file__).with_name("wire_values.py")
+ALL_REDUCE_CASES = Path(__file__).with_name("all_reduce_cases.py")
 METER_CASES = Path(__file__).with_name("meter_cases.py")
 COUNTED_CASE = {"steps": 6, "samples": 24, "unknown": 0, "is_on": True}
 OTHER_CASES = {
@@ -63,22 +59,15 @@ OTHER_CASES = {
     "without_loader": {"samples": 0},
 }
 """What differs from COUNTED_CASE."""
-TWO_RANKS = """\
-export MASTER_ADDR=127.0.0.1 MASTER_PORT=29533 WORLD_SIZE=2 OMP_NUM_THREADS=1 PYTHONPATH=shim IPEXCTL_ALLREDUCE={mode}
-cd ~/of-all-reduce
-RANK=1 LOCAL_RANK=1 {python} {script} >{mode}.1 2>&1 &
-RANK=0 LOCAL_RANK=0 {python} {script} >{mode}.0 2>&1
-wait
-cat {mode}.*
-"""
-SOME_RANKS = """\
-export MASTER_ADDR=127.0.0.1 MASTER_PORT=29534 WORLD_SIZE={ranks} OMP_NUM_THREADS=1 PYTHONPATH=shim
+RANKS_OF_ONE_HOST = """\
+export MASTER_ADDR=127.0.0.1 MASTER_PORT=29533 WORLD_SIZE={ranks} OMP_NUM_THREADS=1 PYTHONPATH=shim
+export IPEXCTL_ALLREDUCE={mode}
 cd ~/of-all-reduce
 for rank in $(seq {ranks}); do
-    RANK=$((rank - 1)) timeout 100 {python} {script} >pieces.$rank 2>&1 &
+    RANK=$((rank - 1)) LOCAL_RANK=$((rank - 1)) timeout 300 {python} {script} >{mode}.$rank 2>&1 &
 done
 wait
-cat pieces.*
+cat {mode}.*
 """
 LEFT_TO_GLOO = {
     *("hook", "hook later", "builtin hook", "join, other divisor", "sparse", "name missing", "subgroup", "small model")
@@ -261,37 +250,43 @@ def test_losses_of_a_submitted_run_equal_those_over_ssh(
     ]
 
 
-def send_all_reduce(training: Training) -> None:
-    """The hooks of a run and the scripts, to the first host."""
+def on_one_host(training: Training, ranks: int, script: str, mode: str = "backend") -> str:
+    """What ranks print that are started by hand, with the hooks of a run, on the first host."""
     packed = io.BytesIO()
     run, package = (Path(inrank.__file__).parents[depth] for depth in (1, 0))
     with tarfile.open(fileobj=packed, mode="w") as archive:
         archive.add(run / "node/run/sitecustomize.py", "shim/sitecustomize.py")
         archive.add(run / "node/run/rank_hooks.py", "shim/ipexctl_shim.py")
         archive.add(package, "shim/ipexctl_inrank")
-        for script in (ALL_REDUCE_CASES, ALL_REDUCE_PIECES):
-            archive.add(script, script.name)
-    unpack = [*ssh_argv(training.lab.hosts[0]), "mkdir -p ~/of-all-reduce && tar -C ~/of-all-reduce -xf -"]
-    subprocess.run(unpack, input=packed.getvalue(), check=True, timeout=20)
+        archive.add(ALL_REDUCE_CASES, ALL_REDUCE_CASES.name)
+    host, unpack = (
+        training.lab.hosts[0],
+        "rm -rf ~/of-all-reduce; mkdir ~/of-all-reduce && tar -C ~/of-all-reduce -xf -",
+    )
+    subprocess.run([*ssh_argv(host), unpack], input=packed.getvalue(), check=True, timeout=20)
+    words = f"{ALL_REDUCE_CASES.name} {script}"
+    return on_host(
+        host, RANKS_OF_ONE_HOST.format(ranks=ranks, mode=mode, python=training.python, script=words), timeout=310
+    )
+
+
+def run_all_reduce(training: Training, options: tuple[object, ...], *words: object) -> CommandResult:
+    (training.project / ALL_REDUCE_CASES.name).write_bytes(ALL_REDUCE_CASES.read_bytes())
+    return training.call("run", *options, ALL_REDUCE_CASES.name, *words, timeout=300)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_tensors_are_added_up_with_few_slots_and_ranks_that_pause(training: Training, ranks: int) -> None:
-    send_all_reduce(training)
-    script = SOME_RANKS.format(ranks=ranks, python=training.python, script=ALL_REDUCE_PIECES.name)
-    output = on_host(training.lab.hosts[0], script, timeout=120)
+    output = on_one_host(training, ranks, "pieces")
     assert output.splitlines().count("right") == ranks, output
 
 
 def test_gradients_added_up_in_shared_memory_have_the_bits_of_gloo(training: Training) -> None:
     """However a script trains: two ranks of one host hold the same parameters, on each rank and with either way."""
-    host = training.lab.hosts[0]
-    send_all_reduce(training)
     found: dict[str, dict[str, set[str]]] = {}
     buckets: dict[str, int] = {}
     for mode in ("shared", "backend"):
-        script = TWO_RANKS.format(mode=mode, python=training.python, script=ALL_REDUCE_CASES.name)
-        output = on_host(host, script, timeout=300)
+        output = on_one_host(training, 2, "ddp", mode)
         rows = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
         assert len(rows) >= 2 * 28, output
         for row in rows:
@@ -308,16 +303,14 @@ def test_gradients_added_up_in_shared_memory_have_the_bits_of_gloo(training: Tra
 @pytest.mark.parametrize("mode", ["bf16", "int8"])
 def test_values_between_hosts_are_near_and_equal_on_all_ranks(training: Training, mode: str, hosts: int) -> None:
     """Undefined, tiny and wide ones, of all types; what rounding takes comes in the next steps."""
-    (training.project / WIRE_VALUES.name).write_bytes(WIRE_VALUES.read_bytes())
-    ran = training.call("run", "-n", hosts, "--ppn", "1", "--wire", mode, WIRE_VALUES.name)
+    ran = run_all_reduce(training, ("-n", hosts, "--ppn", "1", "--wire", mode), "values")
     assert ran.rc == 0, ran.err + ran.out
     assert sorted(line for line in ran.out.splitlines() if "right" in line) == [f"[{r}] right" for r in range(hosts)]
 
 
 @pytest.mark.parametrize("mode", ["bf16", "int8"])
 def test_parameters_are_equal_on_both_hosts_however_a_script_trains(training: Training, mode: str) -> None:
-    (training.project / ALL_REDUCE_CASES.name).write_bytes(ALL_REDUCE_CASES.read_bytes())
-    ran = training.call("run", "-n", 2, "--ppn", "1", "--wire", mode, ALL_REDUCE_CASES.name, timeout=300)
+    ran = run_all_reduce(training, ("-n", 2, "--ppn", "1", "--wire", mode), "ddp")
     assert ran.rc == 0, ran.err + ran.out
     rows = [json.loads(line.partition(" ")[2]) for line in ran.out.splitlines() if line[4:5] == "{"]
     found: dict[str, set[str]] = {}
@@ -334,7 +327,6 @@ def test_parameters_are_equal_on_both_hosts_however_a_script_trains(training: Tr
 
 
 def test_the_advice_names_the_speed_that_fewer_bytes_bring(training: Training, tmp_path: Path) -> None:
-    (training.project / DENSE_STEPS.name).write_bytes(DENSE_STEPS.read_bytes())
     hosts, seconds = training.lab.hosts[:2], 45
     for host in hosts:
         system.in_host(host, "tc qdisc add dev eth0 root tbf rate 1gbit burst 256kb latency 100ms")
@@ -342,8 +334,8 @@ def test_the_advice_names_the_speed_that_fewer_bytes_bring(training: Training, t
         found = {}
         for mode in ("fp32", "bf16"):
             summary = tmp_path / f"{mode}.json"
-            words = ("run", "-n", 2, "--ppn", "1", "--omp", "1", "--wire", mode, "--summary", summary)
-            ran = training.call(*map(str, words), DENSE_STEPS.name, seconds, "64", timeout=120)
+            options = ("-n", 2, "--ppn", "1", "--omp", "1", "--wire", mode, "--summary", summary)
+            ran = run_all_reduce(training, options, "dense", seconds, 64)
             assert ran.rc == 0, ran.err + ran.out
             found[mode] = (json.loads(summary.read_text()), ran.err)
     finally:
