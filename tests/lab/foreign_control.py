@@ -7,14 +7,14 @@
 | BSD's programs | a PATH with ssh, ssh-keygen, sleep and `ps`, no other: no option of GNU can be used |
 | `ps` | a program that reads a hidden /proc, and takes BSD's options alone |
 | /bin/sh, a bash 3.2 | bash in its POSIX mode |
-| APFS | `insensitive_disk.py`, a file system in user space: any case, any Unicode form, names stay as they were made |
 | 256 open files | `ulimit -S -n 256`, and no more than 10,240 |
 | Objective-C, which a kernel of Jupyter uses (appnope) | a module with its one function, and macOS's version |
 | `Application Support` | a home and a wheelhouse with a space in their names |
 | /var, a link to /private/var | the directory for temporary files is reached through a link of root |
 
-Not to be had here: the Keychain, launchd's sockets, Darwin's kernel (signals, terminals and limits are those of Linux),
-LibreSSL, and macOS's build of OpenSSH; uv is that of Linux.
+Not to be had here: APFS (`tests/unit/files/test_file_names.py` has its names), the Keychain, launchd's sockets,
+Darwin's kernel (signals, terminals and limits are those of Linux), LibreSSL, and macOS's build of OpenSSH; uv is that
+of Linux.
 """
 
 from __future__ import annotations
@@ -24,15 +24,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cli_helpers import CommandResult
 from darwin_names import MODULES, absent_names
-from insensitive_disk import mounted
 
 _STAND_IN = Path(__file__).parents[1] / "stand_ins/darwin/sitecustomize.py"
 
@@ -92,14 +89,18 @@ exec /usr/bin/env -i "$@"
 
 @dataclass(frozen=True)
 class ForeignMachine:
-    """A control machine without Linux; `disk` is its case-insensitive one."""
+    """A control machine without Linux."""
 
     root: Path
-    disk: Path
 
     @property
     def home(self) -> Path:
         return self.root / "Home of me"
+
+    @property
+    def disk(self) -> Path:
+        """The directory of its projects."""
+        return self.root / "disk"
 
     def argv(self, *args: object, cwd: Path | None = None) -> list[str]:
         return self.python("-m", "ipexctl", *args, cwd=cwd)
@@ -134,8 +135,7 @@ class ForeignMachine:
         return subprocess.Popen(self.argv(*args), stdin=subprocess.DEVNULL, start_new_session=True, **streams)
 
 
-@contextmanager
-def foreign_machine(root: Path) -> Iterator[ForeignMachine]:
+def foreign_machine(root: Path) -> ForeignMachine:
     for name in ("bin", "site", "proc", "disk", "private/var/T", "Home of me"):
         (root / name).mkdir(parents=True)
     (root / "var").symlink_to(root / "private/var")
@@ -150,8 +150,7 @@ def foreign_machine(root: Path) -> Iterator[ForeignMachine]:
     site.write_text(own_names + _STAND_IN.read_text())
     _write(own, _PYTHON.format(site=str(site), directory=shlex.quote(str(site.parent)), python=shlex.quote(python)))
     _write(root / "bin/ps", _PS.format(python=os.path.realpath(sys.executable), proc=root / "proc"))
-    with mounted(root / "disk"):
-        yield ForeignMachine(root, root / "disk")
+    return ForeignMachine(root)
 
 
 def _write(path: Path, text: str) -> None:

@@ -43,6 +43,20 @@ def test_a_file_system_of_linux_tells_all_names_apart_and_nothing_stays_of_the_q
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("rules", [MAC, CASE, FORM])
+def test_a_file_system_is_asked_what_it_does_not_tell_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rules: NameRules
+) -> None:
+    def status_of(_: GuardedDirectory, name: bytes) -> os.stat_result | None:
+        folded = rules.fold(os.fsdecode(name))
+        return next((path.stat() for path in tmp_path.iterdir() if rules.fold(path.name) == folded), None)
+
+    monkeypatch.setattr(GuardedDirectory, "status_of", status_of)
+    with GuardedDirectory.open(str(tmp_path)) as directory:
+        assert rules_of(directory) == rules
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.fixture
 def mac_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """lstat and listdir as on HFS+ and APFS: a name is looked up in any case and form."""
