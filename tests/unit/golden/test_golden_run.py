@@ -10,24 +10,27 @@ from typing import Any
 
 import pytest
 import test_gpu_code as gpus
-import test_run_ranks
-import test_run_refusals as refusals
+import test_resumed_call as resumed
 import test_run_script as scripts
 import test_stall_report as silence
 from golden_file import Case, golden_diff, refusal, rows_of
-from test_run_refusals import ADDRESSES, OK
+from golden_file import refused as refused_case
+from test_run_refusals import ADDRESSES, MPI, OK, evaluate, found
 
+from ipexctl.cli.resume import refuse_typed
 from ipexctl.facts.cpu import CpuList
 from ipexctl.hosts.host import Host
 from ipexctl.launch.other_runs import OtherRun, notes_on
 from ipexctl.node.common.records import Silence, SilentRank
 from ipexctl.node.network.replies import NodeResult
+from ipexctl.refusal import Refusal
 from ipexctl.remote.reply import Reply
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.run.stall_report import describe_activity, silence_lines
 from ipexctl.run.start.exclusive import Obstacles
 from ipexctl.run.start.exclusive import refusal as occupied
 from ipexctl.run.start.preflight import connectivity
+from ipexctl.run.start.preflight import paths as places
 from ipexctl.run.start.preflight.imports import (
     ScriptFile,
     check_imports,
@@ -36,40 +39,97 @@ from ipexctl.run.start.preflight.imports import (
     read_script,
 )
 from ipexctl.run.start.request import StartError, check_ranks, check_request
+from ipexctl.run.start.resume import resumed_call
 from ipexctl.run.start.start_notes import check_gpu_code
-from ipexctl.spec import RunSpec
+from ipexctl.spec import Export, RunSpec
+
+REQUESTS: tuple[dict[str, Any], ...] = (
+    {"n": 0},
+    {"ppn": -1},
+    {"master_port": 99999},
+    {"mpi": "foo"},
+    {"exports": (Export("RANK", "0"),)},
+    {"python": "python3"},
+    {"setup": "env.sh"},
+    {"kind": "command", "argv": ("/bin/sh", "-c", "mpirun -n 4 python train.py")},
+    {"kind": "command", "argv": ("torchrun", "train.py")},
+    *({"env": name} for name in ("", ".", "..", "a/b", "/etc", "a\nb", "a\n", "-x", "~", "a b", "ü", "x" * 65)),
+    *({"metric": pattern} for pattern in ("", "samples/s", "(", r"(\d+)/(\d+)", "(" * 200 + "x" + ")" * 200)),
+    *(
+        {"checkpoint": path}
+        for path in ("/", "..", "../..", ".", "a//b", "//a", "a/../b", "a\nb", "~/x", ".ipexctl", "a/.ipexctl")
+    ),
+)
+RANKS_OF_HOSTS = (
+    (RunSpec("script", ("train.py",), n=7, ppn=2), "all"),
+    (RunSpec("script", ("train.py",), n=3), "3"),
+    (RunSpec("script", ("train.py",), ppn=2), "6-9"),
+)
+RANK_SETS = ("", "0,,2", "3-1", "2-", "0:3", "0..3", "-1", "0-4/0", "node1", "٣")
+PATHS: tuple[tuple[str | None, list[str]], ...] = (
+    ("/v/bin/python", [found(), ""]),
+    ("/v/bin/python", ["python it is not there\n", "python it is not there\n"]),
+    ("/v/bin/python", [found(), "python no such library\n"]),
+    ("/v/bin/python", [found(), found(version="3.12.1")]),
+    ("/v/bin/python", [found(), found(packages={})]),
+    ("/v/bin/python", [found(version="3.6.8")]),
+    (None, ["", "--data /d\n", "--data /d\n"]),
+    (None, ["--data /d\n", "--data /d\n"]),
+    (None, ["", "--no-sync /data/p/train.py\n"]),
+    (None, [MPI, MPI.replace("5.0.11", "4.1.6")]),
+    (None, [MPI, "--mpi /o/bin/mpirun\n"]),
+)
+SCRIPTS = (
+    ("train", b"\x7fELF\x02\x01\0\0"),
+    ("data.bin", b"abc\0def"),
+    ("go.sh", b"#!/bin/sh\nls\n"),
+    ("bin/go", b"#!/usr/bin/env -S bash -e\nls\n"),
+    ("go.pl", b"#! /usr/bin/perl -w\n1;"),
+    ("plain.sh", b"for each in 1 2; do echo $each; done\n"),
+    ("a.ipynb", b'{"cells": []}'),
+)
+DOUBTFUL = (
+    "sys.path.insert(0, 'lib')",
+    "sys.path += ['lib']",
+    "from sys import path",
+    "site.addsitedir('lib')",
+    "sys.modules['tqdm'] = None",
+    "os.system('pip install tqdm')",
+    "subprocess.run([sys.executable, '-m', 'pip', 'install', 'tqdm'])",
+)
 
 
 def refused(name: str, call: Callable[..., object], *arguments: Any) -> Case:
     with pytest.raises(StartError) as caught:
         call(*arguments)
-    return Case(name, caught.value.failure.reason, caught.value.failure.fix)
+    found = caught.value.failure
+    return refused_case(name, Refusal(found.reason, found.fix, found.hosts, found.exit_code))
 
 
 def between_hosts() -> list[Case]:
     login, back, there = (NodeResult(kind, "TEXT") for kind in ("login", "back", "there"))
-    lacking = rows_of(refusals.test_missing_or_different_files_are_reported_with_their_host)
+    answers = {
+        "login": {"b": OK, "c": login},
+        "login before ports": {"b": back, "c": login},
+        "no connection back to node0": {"b": back, "c": back},
+        "no connection from node0": {"b": OK, "c": there},
+    }
+    ways = connectivity.evaluate_connectivity
+    exposed = "exposed --python /srv/env/bin/python\t/srv/env belongs to uid 1000\x1b\n"
+    of_others = {"n1": exposed + found(), "n2": found(), "n3": exposed + found()}
+    data = {"n1": "", "n2": "--data /d a\n", "n3": "--data /d a\n"}
+    here = (None, places.LocalData("/d a", "/d a"), places.LocalData("/p/d", "/home/me/d"))
+    sets = (
+        dict.fromkeys("abc", "argument /data/set\n"),
+        {"a": "argument /data/a b\nargument ../b\n", "b": "argument /data/a b\n"},
+    )
+    more = ({"n1": "argument ../b\nargument of nobody\n"},)
     return [
-        refused("connectivity: login", connectivity.evaluate_connectivity, "a", ADDRESSES, {"b": OK, "c": login}),
-        refused(
-            "connectivity: no connection back to node0",
-            connectivity.evaluate_connectivity,
-            "a",
-            ADDRESSES,
-            {"b": back, "c": back},
-        ),
-        refused(
-            "connectivity: no connection from node0",
-            connectivity.evaluate_connectivity,
-            "a",
-            ADDRESSES,
-            {"b": OK, "c": there},
-        ),
-        *(
-            refused("paths", refusals.evaluate, dict(zip("abc", answers, strict=False)), python)
-            for python, answers, *_ in lacking
-        ),
-        Case("an argument", *refusals.evaluate(dict.fromkeys("abc", "argument /data/set\n"), None).notes),
+        *(refused(f"connectivity: {name}", ways, "a", ADDRESSES, answer) for name, answer in answers.items()),
+        *(refused("paths", evaluate, dict(zip("abc", said, strict=False)), python) for python, said in PATHS),
+        *(refused("data", evaluate, data, None, {"/d a": local} if local else {}) for local in here),
+        *(Case("an argument", *evaluate(said, None).notes) for said in (*sets, *more)),
+        Case("a path of others", *evaluate(of_others, "/srv/env/bin/python").notes),
     ]
 
 
@@ -77,24 +137,39 @@ def request_with(**more: Any) -> RunSpec:
     return RunSpec(**{"kind": "script", "argv": ("train.py",), **more})
 
 
+def not_resumed(*looks: Any, **spec: Any) -> Case:
+    call = replace(resumed.CALL, spec=replace(resumed.CALL.spec, **spec))
+    found = resumed_call(call, resumed.RECORD, dict(zip(("n1", "n2", "n3"), looks, strict=True)), ())
+    assert isinstance(found, Refusal)
+    return refused_case("run --resume", found)
+
+
 def calls() -> list[Case]:
     hosts = [Host(name, name) for name in ADDRESSES]
-    wrong = rows_of(refusals.test_invalid_requests_are_refused_before_connecting)
-    ranks = rows_of(refusals.test_impossible_ranks_are_refused_before_connecting)
-    texts = rows_of(test_run_ranks.test_invalid_rank_sets_are_refused_with_examples)
+    busy, free, gone = resumed.BUSY, resumed.FREE, resumed.GONE
+    old = ({}, {"job": "12"}, {"typed_in": ""}, {"typed_in": "/a b"})
     return [
-        *(refusal("run request", check_request, request_with(**each)) for each in wrong),
-        *(refusal("ranks of these hosts", check_ranks, spec, hosts, parse_ranks(text)) for spec, text, _ in ranks),
-        *(refusal(f"--ranks {text!r}", parse_ranks, text) for text in texts),
+        *(refusal("run request", check_request, request_with(**each)) for each in REQUESTS),
+        *(
+            refusal("ranks of these hosts", check_ranks, spec, hosts, parse_ranks(text))
+            for spec, text in RANKS_OF_HOSTS
+        ),
+        *(refusal(f"--ranks {text!r}", parse_ranks, text) for text in RANK_SETS),
         refusal("--ranks 8-9 of 4", parse_ranks("8-9").within, 4),
+        *(not_resumed(*looks) for looks in ((busy, free, busy), (gone, busy, free), (gone, gone, gone))),
+        not_resumed(gone, free, free, min_hosts=3),
+        *(
+            refusal(
+                f"run --resume {each}", refuse_typed, replace(resumed.RECORD, **each), "/project", not each, frozenset()
+            )
+            for each in old
+        ),
     ]
 
 
 def of_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
-    rows = rows_of(scripts.test_files_that_are_no_python_are_refused_with_a_command)
-    cases = [refusal(f"script {name}", read_script, name, data) for name, data, _ in rows]
-    lines = rows_of(scripts.test_changes_of_the_import_path_put_the_check_in_doubt)
-    for line in lines:
+    cases = [refusal(f"script {name}", read_script, name, data) for name, data in SCRIPTS]
+    for line in DOUBTFUL:
         script = read_script("train.py", f"import os, sys, site, subprocess\n{line}\nimport tqdm\n".encode())
         cases.append(Case(f"doubt: {line}", script.doubt))
     lacking = scripts.needs("tqdm", "yaml", install="ipexctl install --torch 2.13")

@@ -12,17 +12,15 @@ import pytest
 from doctor_rules_helpers import healthy
 
 from ipexctl.call_options import CallOptions
-from ipexctl.errors import FileError, UserError
+from ipexctl.errors import UserError
 from ipexctl.facts.gather import HostFacts
 from ipexctl.facts.system import HomeDirectory
 from ipexctl.hosts.host import Host
-from ipexctl.remote.reply import Reply
 from ipexctl.run.start.context import complete_facts
 from ipexctl.run.start.preflight.imports import (
     Import,
     ScriptFile,
     check_imports,
-    check_syntax,
     install_by_run,
     install_command,
     project_module,
@@ -55,25 +53,6 @@ def later():
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "fix"),
-    [
-        ("train", b"\x7fELF\x02\x01\0\0", "ipexctl run -- ./train"),
-        ("data.bin", b"abc\0def", "-- ./data.bin"),
-        ("go.sh", b"#!/bin/sh\nls\n", "-- sh ./go.sh"),
-        ("bin/go", b"#!/usr/bin/env -S bash -e\nls\n", "-- bash bin/go"),
-        ("go.pl", b"#! /usr/bin/perl -w\n1;", "-- perl ./go.pl"),
-        ("plain.sh", b"for each in 1 2; do echo $each; done\n", "-- bash ./plain.sh"),
-        ("a.ipynb", b'{"cells": []}', "nbconvert"),
-    ],
-)
-def test_files_that_are_no_python_are_refused_with_a_command(name: str, data: bytes, fix: str) -> None:
-    with pytest.raises(UserError) as refused:
-        read_script(name, data)
-    assert missing(refused.value.message, name) == []
-    assert fix in refused.value.fix
-
-
-@pytest.mark.parametrize(
     "data",
     [
         b"#!/usr/bin/env python3\nimport os\n",
@@ -97,22 +76,6 @@ def test_archives_and_newer_syntax_are_left_to_the_hosts() -> None:
 def test_only_unconditional_imports_are_required() -> None:
     needed = read_script("train.py", TRAIN.encode()).imports
     assert needed == (Import("os", 1), Import("torch", 1), Import("tqdm", 3))
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "sys.path.insert(0, 'lib')",
-        "sys.path += ['lib']",
-        "from sys import path",
-        "site.addsitedir('lib')",
-        "sys.modules['tqdm'] = None",
-        "os.system('pip install tqdm')",
-        "subprocess.run([sys.executable, '-m', 'pip', 'install', 'tqdm'])",
-    ],
-)
-def test_changes_of_the_import_path_put_the_check_in_doubt(line: str) -> None:
-    assert missing(read_script("train.py", f"import os, sys, site\n{line}\nimport tqdm\n".encode()).doubt, "2") == []
 
 
 def test_pip_in_a_docstring_does_not_put_the_check_in_doubt() -> None:
@@ -254,16 +217,6 @@ def test_modules_installed_on_all_hosts_are_no_failure() -> None:
 def test_fix_for_a_module_of_another_python_names_python() -> None:
     module = "tomllib" if sys.version_info >= (3, 11) else "distutils"
     assert "Python" in failure_of(needs(module), {"a": [module]}).fix
-
-
-def test_syntax_error_is_reported_with_position_and_python_version() -> None:
-    script = ScriptFile("train.py", "x = 1\ndef f(:\n")
-    fault = Reply({"kind": "SyntaxError", "what": "invalid syntax", "line": 2, "column": 7, "python": "3.11"})
-    with pytest.raises(FileError) as wrong:
-        check_syntax(script, fault)
-    assert wrong.value.message == "train.py:2: invalid syntax"
-    assert (wrong.value.text, wrong.value.column) == ("def f(:", 7)
-    assert "Python 3.11" in wrong.value.fix
 
 
 def test_install_command_names_the_environment_and_none_of_its_packages() -> None:
