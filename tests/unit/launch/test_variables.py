@@ -19,7 +19,6 @@ from launch_helpers import (
     eth,
     machine,
     plan,
-    refusal,
     request,
     setting,
     settings_of,
@@ -212,7 +211,7 @@ def test_without_a_worker_all_cores_compute(options: dict[str, Any]) -> None:
     assert setting(found, "CCL_WORKER_AFFINITY") is None
 
 
-def test_worker_count_0_means_gloo_and_is_refused_for_ccl() -> None:
+def test_worker_count_0_means_gloo() -> None:
     for options in (
         {"exports": (Export("CCL_WORKER_COUNT", "0"),)},
         {"given": (Setting("CCL_WORKER_COUNT", "0", "accelerate.yaml: mpirun_ccl"),)},
@@ -220,7 +219,6 @@ def test_worker_count_0_means_gloo_and_is_refused_for_ccl() -> None:
         found = plan(machine(cpu(8)), env=IPEX, ppn=2, **options)
         assert (found.backend, found.ranks[0].omp) == ("gloo", 4)
         assert any(missing(choice, "gloo CCL_WORKER_COUNT 0") == [] for choice in found.choices)
-        assert missing(refusal(machine(cpu(8)), env=IPEX, ppn=2, backend="ccl", **options).fix, "--ccl-workers 0") == []
 
 
 @pytest.mark.parametrize("options", [{"omp": 4}, {"exports": (Export("OMP_NUM_THREADS", "4"),)}])
