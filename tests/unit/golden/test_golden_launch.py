@@ -117,6 +117,11 @@ def planned() -> list[Case]:
 def refusals() -> list[Case]:
     one, two, small = machine(SPR, 1), machine(SPR, 2), machine(cpu(16, 1), 2)
     six = {"node1": "fd00::1", "node2": "fd00::2"}
+    workers: dict[str, dict[str, Any]] = {
+        "by export": {"exports": (Export("CCL_WORKER_COUNT", "0"),)},
+        "by accelerate": {"given": (Setting("CCL_WORKER_COUNT", "0", "accelerate.yaml: mpirun_ccl"),)},
+    }
+    over_ccl = {"env": IPEX, "ppn": 2, "backend": "ccl"}
     scenes: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
         "IPv6": ((one, two), {"internal": six, "ssh_names": six}),
         "one machine twice": ((one, two), {"internal": {"node1": "10.1.0.1", "node2": "10.1.0.1"}}),
@@ -137,13 +142,7 @@ def refusals() -> list[Case]:
         "too few cores": ((one, two), {"n": 300, "oversubscribe": False}),
         "far too few cores": ((one,), {"ppn": 9999}),
         **{f"too many {options}": ((one, small), {"oversubscribe": False, **options}) for options in TOO_MANY},
-        **{
-            f"no worker {name}": ((machine(cpu(8)),), {"env": IPEX, "ppn": 2, "backend": "ccl", **options})
-            for name, options in {
-                "by export": {"exports": (Export("CCL_WORKER_COUNT", "0"),)},
-                "by accelerate": {"given": (Setting("CCL_WORKER_COUNT", "0", "accelerate.yaml: mpirun_ccl"),)},
-            }.items()
-        },
+        **{f"no worker {name}": ((machine(cpu(8)),), {**over_ccl, **more}) for name, more in workers.items()},
         "too little memory": (
             (one._replace(memory=Memory(available=1 << 30)),),
             {"ppn": 32, "oversubscribe": False},

@@ -147,7 +147,7 @@ def not_resumed(*looks: Any, **spec: Any) -> Case:
 def calls() -> list[Case]:
     hosts = [Host(name, name) for name in ADDRESSES]
     busy, free, gone = resumed.BUSY, resumed.FREE, resumed.GONE
-    old = ({}, {"job": "12"}, {"typed_in": ""}, {"typed_in": "/a b"})
+    old: tuple[dict[str, Any], ...] = ({}, {"job": "12"}, {"typed_in": ""}, {"typed_in": "/a b"})
     return [
         *(refusal("run request", check_request, request_with(**each)) for each in REQUESTS),
         *(
