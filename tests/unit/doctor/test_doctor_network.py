@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import secrets
 import socket
 import subprocess
@@ -42,11 +41,10 @@ from ipexctl.doctor.ports import (
     pairs_to_try,
     parse_listener,
     parse_result,
-    port_findings,
 )
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.network import Address, Network, Nic
-from ipexctl.facts.system import Security, System
+from ipexctl.facts.system import Security
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
@@ -195,65 +193,13 @@ def facts_with(address: str, prefix: int, *firewall: str, ports: tuple[int, int]
 INTERNAL = {"a": "10.1.0.1", "b": "10.1.0.2", "c": "10.1.0.3"}
 
 
-def test_fix_uses_the_command_of_the_firewall() -> None:
-    results = outcome("abc", lambda a, b: b == "b")
-    for kind, words in {
-        "ufw": "sudo ufw allow proto tcp from 10.1.0.0/24 to any port 32768:60999",
-        "firewalld": "rule family=ipv4 source address=10.1.0.0/24 port port=32768-60999 protocol=tcp accept",
-        "iptables": "sudo iptables -I INPUT -p tcp -s 10.1.0.0/24 --dport 32768:60999 -j ACCEPT",
-    }.items():
-        facts = {"b": facts_with("10.1.0.2", 24, kind)}
-        (found,) = port_findings(results, {}, (), INTERNAL, facts)
-        assert (found.id, found.level, found.hosts) == ("network.port_closed", "fail", ("b",))
-        assert words in found.fix
-        assert "I_MPI_PORT_RANGE" in found.fix
-
-
 def test_fix_supports_ipv6_and_other_port_ranges() -> None:
     fix = open_ports(["a"], {"a": "fd00::1"}, {"a": facts_with("fd00::1", 64, ports=(10000, 20000))})
     assert "sudo ip6tables -I INPUT -p tcp -s fd00::/64 --dport 10000:20000 -j ACCEPT" in fix
 
 
-def test_host_unreachable_also_by_ssh_is_on_another_network() -> None:
-    (found,) = port_findings(outcome("abc", lambda a, b: b == "b"), {}, {"b"}, INTERNAL, {})
-    assert (found.id, found.hosts) == ("network.unreachable", ("b",))
-    assert "10.1.0.2" in found.message
-    assert "--iface" in found.fix
-
-
-def test_reply_of_another_program_is_a_wrong_host_failure() -> None:
-    results = outcome("abc", lambda a, b: False) | {("a", "b"): ConnectionResult("wrong", "'SSH-2.0'")}
-    (found,) = port_findings(results, {}, (), INTERNAL, {})
-    assert (found.id, found.level, found.hosts) == ("network.wrong_host", "fail", ("b",))
-
-
-def test_untested_ports_are_reported_as_info() -> None:
-    (found,) = port_findings({}, {"a": "REASON", "c": "REASON"}, (), INTERNAL, {})
-    assert "REASON" in found.message
-    assert (found.id, found.level, found.hosts) == ("network.port_untested", "info", ("a", "c"))
-    (mute,) = port_findings({("a", "b"): ConnectionResult("mute")}, {}, (), INTERNAL, {})
-    assert (mute.level, mute.hosts) == ("info", ("b",))
-    (unable,) = port_findings({("a", "b"): ConnectionResult("error", "Too many open files")}, {}, (), INTERNAL, {})
-    assert (unable.level, unable.hosts) == ("info", ("a",))
-    rocky = Facts(system=System(distro_id="rocky", distro_version="9.4"))
-    without = port_findings({}, {"a": NO_PYTHON, "b": NO_PYTHON}, (), INTERNAL, {"a": rocky})
-    assert [(f.id, f.level, f.hosts) for f in without] == [
-        ("network.port_untested", "info", ("a",)),
-        ("network.port_untested", "info", ("b",)),
-    ]
-    assert "dnf install -y python3" in without[0].fix
-
-
-def test_failed_logins_make_one_finding() -> None:
+def test_without_failed_logins_there_is_no_finding() -> None:
     assert login_findings({}, "fail") == ()
-    why = HostError("no key", "ipexctl trust")
-    (one,) = login_findings({"a": why, "b": why}, "fail")
-    assert (one.id, one.level, one.hosts, one.fix) == ("network.login", "fail", ("a", "b"), "ipexctl trust")
-    (two,) = login_findings(
-        {f"n{i}": HostError("no key" if i % 2 else "no route", f"fix {i % 2}") for i in range(4)}, "fail"
-    )
-    assert re.findall(r"n\[[0-9,]+\]|no route|no key", two.message) == ["n[0,2]", "no route", "n[1,3]", "no key"]
-    assert two.fix == "fix 0; fix 1"
 
 
 @pytest.mark.parametrize(

@@ -171,14 +171,6 @@ def test_unsupported_system_has_one_finding() -> None:
     assert "cluster.mixed_cores" not in {finding.id for finding in together(healthy(1), healthy(2), recorded("macos"))}
 
 
-def test_fix_names_the_interface_of_the_internal_address() -> None:
-    two = {"nics": (nic("docker0", "172.17.0.1", kind="docker"), nic("eno1", "192.168.0.1"), nic("ib0", "10.8.0.1"))}
-    finding = found(alone(healthy(network=two), internal="10.8.0.1"), "network.bridges")
-    assert "ib0" in finding.message
-    assert "eno1" not in finding.message
-    assert "FI_TCP_IFACE=ib0" in finding.fix
-
-
 def test_single_host_has_no_findings_about_peers() -> None:
     lonely = alone(recorded("ubuntu2004-docker"), peers=())
     assert not {finding.id for finding in lonely} & {"name.loopback", "network.bridges", "network.firewall"}
@@ -218,13 +210,6 @@ def test_different_cores_are_no_finding_where_leaving_out_loses() -> None:
     mixed = found(together(healthy(1), healthy(2), healthy(3, cpu={"quota": 8.0})), "cluster.mixed_cores")
     assert mixed.hosts == ("node3",)
     assert "833%" in mixed.message  # 2 x 112 cores beside 3 x 8
-
-
-def test_mixed_tiers_finding_names_the_weakest_host_and_precision() -> None:
-    finding = found(together(healthy(1), healthy(2), recorded("lab-icelake-sp")), "cluster.mixed_tiers")
-    assert finding.hosts == ("node3",)
-    assert re.findall(r"avx512|amx", finding.message)[:2] == ["avx512", "amx"]
-    assert "float32" in finding.message
 
 
 def test_clock_skew_is_measured_between_hosts() -> None:

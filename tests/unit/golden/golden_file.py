@@ -63,7 +63,10 @@ def refused(name: str, why: UserError | HostError | Refusal, at: object = None) 
 
 
 def finding_cases(findings: Iterable[Finding], prefix: str = "") -> list[Case]:
-    return [Case(f"{prefix}{finding.id} ({finding.level})", finding.message, finding.fix) for finding in findings]
+    return [
+        Case(f"{prefix}{finding.id} ({finding.level}, {','.join(finding.hosts)})", finding.message, finding.fix)
+        for finding in findings
+    ]
 
 
 def without(text: str, *paths: object) -> str:

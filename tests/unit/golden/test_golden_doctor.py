@@ -13,10 +13,13 @@ from ipexctl.doctor.finding import LEVELS
 from ipexctl.doctor.logins import diagnose_login, login_findings, slow_login_finding
 from ipexctl.doctor.ports import ConnectionResult, overflow_findings, port_findings
 from ipexctl.doctor.smoke import HostSmoke, LinkSmoke, smoke_findings
+from ipexctl.facts.facts import Facts
+from ipexctl.facts.system import System
 from ipexctl.remote.node_call import NO_PYTHON
 from ipexctl.remote.outcome import HostError
 from ipexctl.trust.login_errors import LoginAttempt
 
+ROCKY = Facts(system=System(distro_id="rocky", distro_version="9.4"))
 FAILED_LOGINS = {f"n{i}": HostError(f"REASON {i % 2}", f"FIX {i % 2}") for i in range(4)}
 
 
@@ -48,7 +51,7 @@ def network() -> list[Case]:
         *port_findings(blocked, {}, {"b"}, INTERNAL, {}),
         *port_findings(open_ | {("a", "b"): ConnectionResult("wrong", "'SSH-2.0'")}, {}, (), INTERNAL, {}),
         *port_findings({}, {"a": "REASON", "c": "REASON"}, (), INTERNAL, {}),
-        *port_findings({}, {"a": NO_PYTHON}, (), INTERNAL, {}),
+        *port_findings({}, {"a": NO_PYTHON, "b": NO_PYTHON}, (), INTERNAL, {"a": ROCKY}),
         *port_findings({("a", "b"): ConnectionResult("mute")}, {}, (), INTERNAL, {}),
         *port_findings({("a", "b"): ConnectionResult("error", "Too many open files")}, {}, (), INTERNAL, {}),
         *(
@@ -57,6 +60,7 @@ def network() -> list[Case]:
             for finding in overflow_findings(dict.fromkeys("ab", healthy()), INTERNAL, opened)
         ),
         *(finding for level in LEVELS[1:] for finding in login_findings(FAILED_LOGINS, level)),
+        *login_findings(dict.fromkeys("ab", HostError("no key", "ipexctl trust")), "fail"),
         *slow_login_finding({"a": HostError("REASON", "FIX")}),
     ]
     return finding_cases(found)

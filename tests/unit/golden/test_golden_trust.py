@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import test_trust_explain as explaining
-import test_trust_ui as shown
-from golden_file import Case, golden_diff, rows_of
+from golden_file import Case, golden_diff
 from test_trust_internal import A, B, C, at
 from test_trust_plan import HOST_STATE, LINE, OWNER
+from test_trust_ui import ADDED, REPORT, done
 
 from ipexctl.hosts.internal import internal_addresses
 from ipexctl.refusal import Refusal
@@ -18,9 +18,30 @@ from ipexctl.trust.host_state import Permissions
 from ipexctl.trust.plan import keys_to_add, keys_to_remove
 from ipexctl.ui.trust import show
 
+SSH_ERRORS = (
+    "ssh: connect to host 10.0.0.2 port 22: Connection refused",
+    "ssh: connect to host 10.0.0.2 port 22: Connection timed out",
+    "ssh: connect to host 10.0.0.2 port 22: No route to host",
+    "ssh: Could not resolve hostname b.ib: Name or service not known",
+    "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.",
+    "kex_exchange_identification: Connection closed by remote host",
+    "This account is currently not available.",
+    "me@10.0.0.2: Permission denied (publickey).",
+)
+REPORTS = (
+    REPORT,
+    replace(REPORT, hosts=tuple(done(f"node{n}") for n in (1, 2))),
+    replace(REPORT, dry_run=True),
+    replace(REPORT, revoke=True),
+    replace(REPORT, revoke=True, hosts=(done("node1"),)),
+    replace(REPORT, revoke=True, hosts=(*ADDED, done("x", "unreachable"))),
+    replace(REPORT, by="own", hosts=(done("a"), done("b"))),
+    replace(REPORT, hosts=(*ADDED, done("x", "failed", "y"))),
+)
+
 
 def logins() -> list[Case]:
-    texts = [(text, 255) for text, *_ in rows_of(explaining.test_ssh_errors_are_explained)]
+    texts = [(text, 255) for text in SSH_ERRORS]
     texts += [(text, 0) for text in explaining.ELSEWHERE]
     texts += [("", 124), ("sh: 1: ssh: not found", 127), ("strange\x1b[31m\n", 9)]
     changes: dict[str, dict[str, Any]] = {
@@ -52,8 +73,7 @@ def edits() -> list[Case]:
 
 def test_trust(capsys: pytest.CaptureFixture[str]) -> None:
     cases = [*logins(), *networks(), *edits()]
-    reports = [shown.REPORT, *(report for report, _ in rows_of(shown.test_next_command_is_shown))]
-    for report in reports:
+    for report in REPORTS:
         show(report, options=" -H hosts")
         out, err = capsys.readouterr()
         cases += [Case("stdout", out), Case("stderr", err)]

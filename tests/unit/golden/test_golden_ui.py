@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import test_run_summary as summary
 import test_ui_install as install
 import test_unit_lab_condition as lab
-from golden_file import Case, golden_diff, refusal, rows_of
+from golden_file import Case, golden_diff, refusal
 from test_run_screen import plain, status
 
 from ipexctl.extras.lab.condition import labs_to_remove
@@ -24,11 +23,13 @@ from ipexctl.ui.run.summary import end_lines
 
 
 def ends() -> list[Case]:
-    failures = [
-        (failure, reason)
-        for failure, reason, *_ in rows_of(summary.test_summary_of_a_failed_run_has_the_reason_and_the_logs_command)
+    failures: list[tuple[Failure | None, str]] = [
+        (Failure(3, "node2", 7, kind="exit"), "rank 3 on node2 ended with exit code 7"),
+        (Failure(3, "node2", 137, 9, kind="oom"), "REASON"),
+        (Failure(None, None, kind="lost"), "REASON"),
+        (None, "REASON"),
+        (Failure(3, "node2", None, 9), f"rank 3 on node2 {describe_exit(None, 9, None)}"),
     ]
-    failures.append((Failure(3, "node2", None, 9), f"rank 3 on node2 {describe_exit(None, 9, None)}"))
     ended = [
         RunStatus("run1", "failed", world_size=6, nodes=3, first_failure=each, reason=why) for each, why in failures
     ]
@@ -65,7 +66,9 @@ def labs() -> list[Case]:
     refused = [
         refusal("lab down", lambda: labs_to_remove(lab.named(*cases), name, remove_all=remove_all))  # noqa: B023
         for cases, name, remove_all in (
-            (("up", "abandoned", "unreadable"), None, False),
+            (("up", "unreadable", "abandoned"), None, False),
+            (("up", "up and temporary"), None, False),
+            (("up and temporary", "cut-short"), None, False),
             (("busy",), None, False),
             (("up",), "other", False),
             (("up",), "up", True),

@@ -7,13 +7,32 @@ from typing import Any
 
 import test_run_why as runs
 import test_why_output as outputs
-from golden_file import Case, golden_diff, rows_of
-from why_helpers import FAILED, NO_MODULE, STOPPED, answer, judged
+from golden_file import Case, golden_diff
+from why_helpers import FAILED, FIRST, NO_MODULE, STOPPED, answer, judged
 
 from ipexctl.ui.why import cause_lines, lines_of
 
 _LOCAL = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(outputs.REFUSED.at))
 BUSY = "Traceback (most recent call last):\nOSError: [Errno 98] Address already in use"
+FIRST_FAILURES: tuple[dict[str, Any], ...] = (
+    {"exit_code": 3},
+    {"signal": 9, "exit_code": 137},
+    {"signal": 11, "exit_code": 139},
+    {"signal": 9, "kind": "oom"},
+    {"signal": 9, "oom": {"by": "cgroup", "limit": None}},
+    {"signal": 64, "exit_code": 192},
+    {"exit_code": None, "kind": "lost"},
+    {"exit_code": None},
+)
+STATES: tuple[dict[str, Any], ...] = (
+    {"state": "ok", "status": {"exit_code": 0}},
+    {"state": "stopped", "status": {"exit_code": 130}},
+    {"state": "stopped", "status": {"exit_code": 143}},
+    {"state": "running", "status": {"ended": None}},
+    {"state": "running", "status": {"ended": None}, "silent": {"since": 860.0, "after": 600.0, "ranks": []}},
+    {"reason": "the time limit of 60 s is over", "status": {"exit_code": 124}},
+    {"reason": "mpirun ended (exit code 255) before ranks 0-1 on node1, node2 began", "mpirun": ["hm"]},
+)
 
 
 def causes() -> list[Case]:
@@ -28,12 +47,13 @@ def causes() -> list[Case]:
 
 
 def headlines() -> list[Case]:
-    cases = [
-        Case(f"headline, {first}", runs.headline_of(first))
-        for first, _ in rows_of(runs.test_headline_names_run_rank_host_reason_and_time)
-    ]
-    for more, _ in rows_of(runs.test_headline_without_a_failed_rank_describes_the_state):
-        verdict = runs.diagnosis_without_rank(more)
+    cases = []
+    for first in FIRST_FAILURES:
+        reason = "node2 stopped responding (rank 1)" if first.get("kind") == "lost" else ""
+        verdict = judged([(STOPPED, ""), (FAILED, "")], first={**FIRST, **first}, reason=reason)
+        cases.append(Case(f"headline, {first}", verdict.headline))
+    for more in STATES:
+        verdict = judged([({"state": more.get("state", "stopped")}, "")] * 2, first=None, **more)
         cases.append(Case(f"headline, {more}", verdict.headline, "\n".join(verdict.next)))
     for boot in (10.0, 1200.0):
         verdict = judged([({"state": "lost"}, "")], state="lost", first=None, boot=boot)

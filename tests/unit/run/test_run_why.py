@@ -273,56 +273,6 @@ def test_last_30_lines_of_both_streams_are_kept() -> None:
     assert [line.text for line in alone.lines] == [f"line {n}" for n in range(70, 100)]
 
 
-@pytest.mark.parametrize(
-    ("first", "data"),
-    [
-        ({"exit_code": 3}, "3"),
-        ({"signal": 9, "exit_code": 137}, "SIGKILL"),
-        ({"signal": 11, "exit_code": 139}, "SIGSEGV"),
-        ({"signal": 9, "kind": "oom"}, "memory"),
-        ({"signal": 9, "oom": {"by": "cgroup", "limit": None}}, "memory"),
-        ({"signal": 64, "exit_code": 192}, "SIGRTMAX"),
-        ({"exit_code": None, "kind": "lost"}, ""),
-        ({"exit_code": None}, ""),
-    ],
-)
-def test_headline_names_run_rank_host_reason_and_time(first: dict[str, Any], data: str) -> None:
-    assert missing(headline_of(first), f"train-1 13 1 node2 {data}") == []
-
-
-def headline_of(first: dict[str, Any]) -> str:
-    reason = "node2 stopped responding (rank 1)" if first.get("kind") == "lost" else ""
-    return judged([(STOPPED, ""), (FAILED, "")], first={**FIRST, **first}, reason=reason).headline
-
-
-@pytest.mark.parametrize(
-    ("more", "data"),
-    [
-        ({"state": "ok", "status": {"exit_code": 0}}, "13 2"),
-        ({"state": "stopped", "status": {"exit_code": 130}}, "13 Ctrl-C"),
-        ({"state": "stopped", "status": {"exit_code": 143}}, "13 ipexctl stop SIGTERM"),
-        ({"state": "running", "status": {"ended": None}}, "8 2"),
-        (
-            {"state": "running", "status": {"ended": None}, "silent": {"since": 860.0, "after": 600.0, "ranks": []}},
-            "8 2 11",
-        ),
-        ({"reason": "the time limit of 60 s is over", "status": {"exit_code": 124}}, "13 60"),
-        (
-            {"reason": "mpirun ended (exit code 255) before ranks 0-1 on node1, node2 began", "mpirun": ["hm"]},
-            "13 mpirun 255 0-1 node1 node2",
-        ),
-    ],
-)
-def test_headline_without_a_failed_rank_describes_the_state(more: dict[str, Any], data: str) -> None:
-    verdict = diagnosis_without_rank(more)
-    assert missing(verdict.headline, f"train-1 {data}") == []
-    assert verdict.next
-
-
-def diagnosis_without_rank(more: dict[str, Any]) -> Diagnosis:
-    return judged([({"state": more.get("state", "stopped")}, "")] * 2, first=None, **more)
-
-
 @pytest.mark.parametrize(("state", "ended"), [("running", None), ("stopped", 1013.0)])
 @pytest.mark.parametrize(("at", "shown"), [(1005.0, True), (1001.0, False)])
 def test_dump_of_the_last_attempt_shows_where_ranks_are(

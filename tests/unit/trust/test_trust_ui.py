@@ -14,7 +14,6 @@ from ipexctl.remote.outcome import HostStatus
 from ipexctl.trust.setup import TrustReport, TrustResult
 from ipexctl.ui.results import print_json
 from ipexctl.ui.trust import as_json, show
-from message_data import missing
 
 
 def done(name: str, status: HostStatus = "ok", reason: str = "", fix: str = "") -> TrustResult:
@@ -25,14 +24,6 @@ ADDED = tuple(done(f"node{n}", "changed", "a line added") for n in range(1, 5))
 REPORT = TrustReport(ADDED, 1.0, "config", "/h/.ipexctl/ssh/config")
 
 
-def test_hosts_with_the_same_result_share_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    show(REPORT, options=" -H hosts")
-    shown = capsys.readouterr()
-    assert shown.out == "node[1-4]: changed: a line added\n"
-    assert "ssh -F /h/.ipexctl/ssh/config node2" in shown.err
-    assert "ipexctl trust --revoke -H hosts" in shown.err
-
-
 def test_failures_are_shown_with_their_fix_also_with_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     bad = (done("node1"), done("node2", "failed", "no \x1b[31mroom", "make some"), done("node3", "unreachable", "down"))
     show(replace(REPORT, hosts=bad), quiet=True)
@@ -40,23 +31,6 @@ def test_failures_are_shown_with_their_fix_also_with_quiet(capsys: pytest.Captur
     assert shown.out == ""
     assert shown.err == "node2: failed: no \N{REPLACEMENT CHARACTER}[31mroom\n  make some\nnode3: unreachable: down\n"
     assert replace(REPORT, hosts=bad).exit_code == 3
-
-
-@pytest.mark.parametrize(
-    ("report", "said"),
-    [
-        (replace(REPORT, hosts=tuple(done(f"node{n}") for n in (1, 2))), ""),
-        (replace(REPORT, dry_run=True), "--dry-run"),
-        (replace(REPORT, revoke=True), ""),
-        (replace(REPORT, revoke=True, hosts=(done("node1"),)), ""),
-        (replace(REPORT, revoke=True, hosts=(*ADDED, done("x", "unreachable"))), ""),
-        (replace(REPORT, by="own", hosts=(done("a"), done("b"))), "node"),
-        (replace(REPORT, hosts=(*ADDED, done("x", "failed", "y"))), "ipexctl trust"),
-    ],
-)
-def test_next_command_is_shown(report: TrustReport, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    show(report)
-    assert missing(capsys.readouterr().err, said) == []
 
 
 def test_json_document_has_the_documented_fields(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,37 +10,11 @@ from ipexctl.ui.run.summary import end_lines, throughput_text
 from message_data import missing
 
 
-@pytest.mark.parametrize(
-    ("failure", "reason", "data", "look"),
-    [
-        (Failure(3, "node2", 7, kind="exit"), "rank 3 on node2 ended with exit code 7", "3 node2 7", "run1 -r 3"),
-        (Failure(3, "node2", 137, 9, kind="oom"), "REASON", "REASON", "run1 -r 3"),
-        (Failure(None, None, kind="lost"), "REASON", "REASON", "logs run1"),
-        (None, "REASON", "REASON", "logs run1"),
-    ],
-)
-def test_summary_of_a_failed_run_has_the_reason_and_the_logs_command(
-    failure: Failure | None, reason: str, data: str, look: str
-) -> None:
-    status = RunStatus("run1", "failed", world_size=6, nodes=3, first_failure=failure, reason=reason)
-    first, second = end_lines(status, 1)
-    assert missing(first, f"run1 {data}") == []
-    assert second.endswith(look)
-
-
 @pytest.mark.parametrize(("code", "is_noted"), [(1, False), (2, True), (3, True)])
 def test_script_exit_code_that_ipexctl_also_uses_is_noted(code: int, is_noted: bool) -> None:
     failure = Failure(0, "node1", code, kind="exit")
     lines = end_lines(RunStatus("run1", "failed", world_size=1, nodes=1, first_failure=failure), code)
     assert any(not missing(line, f"{code} --summary") for line in lines) == is_noted
-
-
-def test_summary_of_a_successful_run_has_restarts_and_missing_output() -> None:
-    ranks = (RankStatus(0, "a", lost=1000), RankStatus(1, "a"), RankStatus(2, "b", lost=234))
-    status = RunStatus("run1", "ok", world_size=3, nodes=2, ranks=ranks, attempt=2, restarts=3)
-    first, second = end_lines(status, 0)
-    assert missing(first, "run1 3 2") == []
-    assert missing(second, "1,234 0,2") == []
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from ipexctl.errors import UserError
 from ipexctl.extras.lab import state
 from ipexctl.extras.lab.condition import FoundLab, labs_to_remove
 from ipexctl.extras.lab.plan import LabSpec, plan_lab
@@ -72,32 +71,10 @@ def test_down_without_a_name_removes_the_only_lab_and_remains(labs: tuple[str, .
     assert labs_to_remove(named(*labs), None, remove_all=False) == removed
 
 
-@pytest.mark.parametrize(
-    ("labs", "message", "fix"),
-    [
-        (("up", "unreadable", "abandoned"), "2 up x", ("ipexctl lab down up", "ipexctl lab down x")),
-        (("up", "up and temporary"), "2 held up", ("ipexctl lab down held", "ipexctl lab down up")),
-        (("up and temporary", "cut-short"), "held 4711", ("ipexctl lab down held",)),
-        (("busy",), "busy 4711", ("ipexctl lab down busy",)),
-    ],
-)
-def test_down_without_a_name_touches_no_lab_where_several_could_be_meant(
-    labs: tuple[str, ...], message: str, fix: tuple[str, ...]
-) -> None:
-    with pytest.raises(UserError) as caught:
-        labs_to_remove(named(*labs), None, remove_all=False)
-    assert missing(caught.value.message, message) == []
-    assert [line for line in fix if line not in caught.value.fix] == []
-    assert "--all" not in caught.value.fix
-
-
 def test_down_with_a_name_or_all() -> None:
     labs = named("up", "busy", "abandoned")
     assert labs_to_remove(labs, "busy", remove_all=False) == ("busy",)
     assert labs_to_remove(labs, None, remove_all=True) == ("busy", "lost", "up")
-    for name, remove_all in (("other", False), ("up", True)):
-        with pytest.raises(UserError):
-            labs_to_remove(labs, name, remove_all=remove_all)
 
 
 def test_record_keeps_the_maker_and_older_records_have_none() -> None:
