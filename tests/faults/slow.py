@@ -2,12 +2,12 @@
 
 Two hosts with a rank and a core each train over gloo as long as the rounds are played. In each round a rank of the
 seed's choice is slowed, or the link of its host; after some windows the verdict must name that rank or link, and a
-cause that fits. `nothing` trains without any of it for 25 windows, and counts alarms and the processor time of our own
-programs. The windows are those of the product, 10 s, unless `--window S` makes them shorter in a copy of the package,
-and the steps in a judged window as many fewer, which is harder: a figure over a shorter time varies more.
+cause that fits. `nothing` trains without any of it for 25 windows, and counts alarms. The windows are those of the
+product, 10 s, unless `--window S` makes them shorter in a copy of the package, and the steps in a judged window as many
+fewer, which is harder: a figure over a shorter time varies more.
 
 The rule: it takes both cores of this machine, and a wrong verdict while other programs took more than MOST_OTHER of
-them decides nothing. `--json` keeps the windows that a round was judged by.
+them decides nothing.
 """
 
 from __future__ import annotations
@@ -29,10 +29,8 @@ from agent_helpers import wait_until
 from ipexctl.extras.lab.labs import LabHost, ssh_argv
 from ipexctl.extras.lab.system import in_namespaces
 from ipexctl.node.common.processes import read_stat
-from ipexctl.run.windows import read_copied_windows
 
 from .breaks import Change, changed_package, package_of_calls
-from .play import HOME
 from .rounds import Case, Kind, Round
 from .stage import FaultLab, broken, install_torch, new_stage
 
@@ -45,52 +43,31 @@ STRETCH: Final = 25
 WARM_UP: Final = 4
 MOST_OTHER: Final = 0.05
 """Of the processors' time, for programs outside of the lab."""
-MOST_OVERHEAD: Final = 0.005
-"""Of the processors' time, for all programs of ipexctl together: supervisor, rank wrappers and what they start."""
-KEPT_WINDOWS: Final = 30
 PERIOD: Final = 100_000
 HOG: Final = "exec timeout 120 taskset -c {core} sh -c 'while :; do :; done'"
+CORES: Final = tuple(sorted(os.sched_getaffinity(0)))[:2]
+"""Of this machine: rank R has core R of them."""
 
 
 @dataclass
 class Training:
     stage: FaultLab
-    ranks: int
-    hosts: tuple[LabHost, ...]
     window: float
-    run: str = ""
-
-    @property
-    def cores(self) -> tuple[int, ...]:
-        """Of this machine: rank R has core R of them, in turn."""
-        return tuple(sorted(os.sched_getaffinity(0)))[:2]
-
-    def host_of(self, rank: int) -> LabHost:
-        return self.hosts[rank * len(self.hosts) // self.ranks]
 
     def verdict(self) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(self.stage.cluster.call("slow", "last", "--json").out)
         return answer
 
-    def recorded(self) -> dict[str, Any]:
-        """The last windows of each rank and host, read past ipexctl."""
-        found = read_copied_windows(self.stage.file("node1", f"{HOME}/runs/{self.run}"))
-        records = {str(key): record for each in (found.ranks, found.hosts) for key, record in each.items()}
-        ends = {key: record.started + record.seconds * len(record.windows) for key, record in records.items()}
-        return {key: {"end": ends[key], "windows": it.windows[-KEPT_WINDOWS:]} for key, it in records.items()}
-
-    def seconds(self) -> tuple[float, float]:
-        """Processor time until now: of programs outside of the lab, and of ours in it."""
-        lab, ours = 0.0, 0.0
+    def other_seconds(self) -> float:
+        """Processor time of programs outside of the lab until now."""
+        lab = 0.0
         for pids in in_namespaces([host.netns for host in self.stage.hosts]).values():
             for pid in pids:
                 with contextlib.suppress(OSError):
-                    seconds = read_stat(pid).seconds
-                    lab += seconds
-                    ours += seconds if b"agent.zip" in Path(f"/proc/{pid}/cmdline").read_bytes() else 0.0
+                    lab += read_stat(pid).seconds
         # user, nice and system time: that of interrupts is the lab's network, mostly.
         fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:4]
-        return sum(map(int, fields)) / os.sysconf("SC_CLK_TCK") - lab, ours
+        return sum(map(int, fields)) / os.sysconf("SC_CLK_TCK") - lab
 
 
 Slowed = AbstractContextManager[object]
@@ -101,10 +78,8 @@ class SlowCase(Case):
     """`play` returns a context manager that slows the victim, or the link of its host."""
 
     play: Callable[[SlowRound], Slowed]
-    causes: tuple[str, ...] = ()
-    """Those that are right; none: no alarm is right."""
-    is_link: bool = False
-    is_for_one_host: bool = False
+    cause: str = ""
+    """The right one; none: no alarm is right."""
     windows: int = WINDOWS
 
 
@@ -117,64 +92,52 @@ class SlowRound(Round):
 
     @property
     def host(self) -> LabHost:
-        return self.stage.host_of(self.rank)
+        return self.stage.stage.hosts[self.rank]
 
     def play(self) -> None:
-        training, self.run = self.stage, self.stage.run
-        self.rank = self.chance.randrange(training.ranks)
+        training = self.stage
+        self.rank = self.chance.randrange(len(CORES))
         before = training.verdict()
         with self.case.play(self):
             # One call alone: each is a program on node0 for a second, which is a load on the core of its rank.
-            time.sleep(training.window)
-            began, (others, ours) = time.monotonic(), training.seconds()
-            time.sleep((self.case.windows - 1) * training.window)
-            parts = [now - then for now, then in zip(training.seconds(), (others, ours), strict=True)]
-            other, own = (part / (time.monotonic() - began) / len(training.cores) for part in parts)
+            began, others = time.monotonic(), training.other_seconds()
+            time.sleep(self.case.windows * training.window)
+            other = (training.other_seconds() - others) / (time.monotonic() - began) / len(CORES)
             verdict = training.verdict()
-            self.details = {"answer": verdict, "recorded": training.recorded(), "other": other, "overhead": own}
-        self.notes += [
-            f"rank {self.rank} on {self.host.name}",
-            f"others took {other:.0%} of the processors, we {own:.2%}",
-        ]
+        self.details = {"answer": verdict, "other": other}
+        self.notes += [f"rank {self.rank} on {self.host.name}", f"others took {other:.0%} of the processors"]
         if other > MOST_OTHER:
             self.excuse = "disturbed"
-        self._judge(before, verdict, own)
+        self._judge(before, verdict)
 
     def clear(self) -> None:
         """Let the training recover."""
         time.sleep(self.stage.window)
 
-    def _judge(self, before: dict[str, Any], verdict: dict[str, Any], overhead: float) -> None:
+    def _judge(self, before: dict[str, Any], verdict: dict[str, Any]) -> None:
         found = [*verdict["findings"], *verdict["links"]]
-        if not self.case.causes:
+        if not self.case.cause:
             known = max((each["until"] for each in (*before["findings"], *before["links"])), default=0.0)
             alarms = [_named(each) for each in found if each["since"] >= known or each["current"]]
             assert not alarms, f"false alarms: {alarms}"
-            assert overhead <= MOST_OVERHEAD, f"our programs took {overhead:.2%} of the processors"
             return
-        named = [each for each in found if each["current"] and each.get("rank", 0) is not None]
-        texts = [_named(each) for each in named]
-        self.notes.append("; ".join(texts) or "nothing named")
-        ranks = [each["rank"] for each in named if "rank" in each]
-        is_right = (not ranks and named) if self.case.is_link else ranks == [self.rank]
+        named = [_named(each) for each in found if each["current"]]
+        self.notes.append("; ".join(map(str, named)) or "nothing named")
+        victim = None if self.case.cause == "link" else self.rank
         unjudged = {name: verdict[name] for name in ("windows", "waiting", "unjudged", "look_error")}
-        assert is_right, f"wrong rank or link: {texts} {unjudged}"
-        causes = [each["cause"] for each in named if ("rank" in each) != self.case.is_link]
-        assert {*causes} & {*self.case.causes}, f"wrong cause: {texts}, not {self.case.causes}"
+        assert named == [(victim, self.case.cause)], f"wrong: {named}, not {self.case.cause} {unjudged}"
 
 
-def _named(found: dict[str, Any]) -> str:
-    where = f"rank {found['rank']} {found['percent']:.0f} %" if "rank" in found else "+".join(found["hosts"])
-    return f"{where} {found['cause']}"
+def _named(found: dict[str, Any]) -> tuple[int | None, str]:
+    return found.get("rank"), found["cause"]
 
 
 @contextmanager
 def _hog(context: SlowRound) -> Iterator[None]:
     """A program of the same account, on the core of the rank."""
-    cores = context.stage.cores
     program, *words = ssh_argv(context.host)
     # With a terminal, sshd ends the program when the connection does.
-    argv = [program, "-tt", *words, HOG.format(core=cores[context.rank % len(cores)])]
+    argv = [program, "-tt", *words, HOG.format(core=CORES[context.rank])]
     null = subprocess.DEVNULL
     process = subprocess.Popen(argv, stdin=null, stdout=null, stderr=null)
     try:
@@ -214,13 +177,12 @@ def _fault(name: str, *arguments: str) -> Callable[[SlowRound], Slowed]:
 
 
 CASES: Final = (
-    SlowCase("a CPU hog on its core", _hog, ("other-process",), is_for_one_host=True),
-    SlowCase("80 % of a processor", _limit, ("cgroup-limit",), needs="cpu"),
-    SlowCase("extra work in one rank", _ordered(work=0.012), ("work-or-bandwidth",), is_for_one_host=True),
-    SlowCase("late data of one rank", _ordered(read=0.02), ("data", "storage"), is_for_one_host=True),
-    SlowCase("a slow link", _fault("slow-link", "400mbit"), ("slow-transfer", "lost-segments"), is_link=True),
-    SlowCase("a lossy link", _fault("packet-loss", "2"), ("lost-segments",), is_link=True),
-    SlowCase("nothing", lambda _: nullcontext(), is_for_one_host=True, windows=STRETCH),
+    SlowCase("a CPU hog on its core", _hog, "other-programs"),
+    SlowCase("80 % of a processor", _limit, "other-programs", needs="cpu"),
+    SlowCase("extra work in one rank", _ordered(work=0.012), "more-work"),
+    SlowCase("late data of one rank", _ordered(read=0.02), "data"),
+    SlowCase("a slow link", lambda context: broken(context.host, "slow-link", "400mbit"), "link"),
+    SlowCase("nothing", lambda _: nullcontext(), windows=STRETCH),
 )
 
 
@@ -233,29 +195,26 @@ def _stage(base: Path, asked: argparse.Namespace) -> Iterator[Training]:
             steps = round(30 * window / PRODUCT_WINDOW)
             changes = (
                 Change("run/window_file.py", "\nWINDOW = 10.0\n", f"\nWINDOW = {window}\n"),
-                Change("run/own_time.py", "\nMIN_STEPS = 30\n", f"\nMIN_STEPS = {steps}\n"),
+                Change("run/slow_watch.py", "\nMIN_STEPS = 30\n", f"\nMIN_STEPS = {steps}\n"),
             )
             stack.enter_context(package_of_calls(changed_package(changes, base / "package")))
-        stage = stack.enter_context(new_stage(base, install_torch, controller="cpu", hosts=2))
-        training = Training(stage, asked.ranks, stage.hosts[: 1 if asked.one_host else 2], window)
+        stage = stack.enter_context(new_stage(base, install_torch, controller="cpu", hosts=len(CORES)))
+        training = Training(stage, window)
         stage.cluster.write("train.py", SCRIPT.read_bytes())
-        where = ("--limit", ",".join(host.name for host in training.hosts), "--ppn", asked.ranks // len(training.hosts))
-        settings = ("--backend", "gloo", "--bind", "none", "--omp", "1", "--detach", "train.py")
-        training.run = stage.cluster.run(*where, *settings).out.strip()
+        settings = ("--ppn", 1, "--backend", "gloo", "--bind", "none", "--omp", "1", "--detach", "train.py")
+        stage.cluster.run(*settings)
         logs = ("logs", "last")
         wait_until(lambda: training.verdict()["windows"] >= WARM_UP, 40 * window, lambda: stage.cluster.call(*logs).out)
         yield training
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ranks", type=int, default=2, help="in total (default: 2)")
-    parser.add_argument("--one-host", action="store_true", help="all ranks on one host, with its shared all-reduce")
     parser.add_argument("--window", type=float, default=PRODUCT_WINDOW, help="seconds of a window (default: 10)")
 
 
 KIND = Kind(
     "what slows a rank or a link of a training; installs torch, and takes both cores of a quiet machine",
-    lambda asked: [case for case in CASES if case.is_for_one_host or not asked.one_host],
+    lambda _: CASES,
     _stage,
     SlowRound,
     _add_options,

@@ -48,7 +48,7 @@ def test_steps_of_a_rank_are_in_status_and_record(make: Callable[..., Run]) -> N
     assert record is not None
     (window,) = record.windows
     assert window is not None
-    assert [window.data_wait, window.reduce_wait] == pytest.approx([0.1, 0.2])
+    assert window.data_wait == pytest.approx(0.1)
     assert decode_host_windows((run.rundir / "ranks/0000.host").read_bytes()) is not None
 
 

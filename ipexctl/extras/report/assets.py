@@ -50,7 +50,7 @@ dd{margin:0;overflow-wrap:anywhere}ul{margin:4px 0;padding-left:20px}
 svg text{fill:var(--soft);font-size:11.5px;font-variant-numeric:tabular-nums}
 svg.chart{cursor:crosshair;touch-action:pan-y;user-select:none}
 :focus-visible{outline:2px solid var(--line);outline-offset:3px}
-.line.whole{stroke:var(--soft);stroke-width:1}.grid{stroke:var(--rule);stroke-width:1;fill:none}.line{fill:none;stroke:var(--line);stroke-width:1.7;
+.grid{stroke:var(--rule);stroke-width:1;fill:none}.line{fill:none;stroke:var(--line);stroke-width:1.7;
 stroke-linejoin:round;vector-effect:non-scaling-stroke}.band{fill:var(--w1);opacity:.65}
 .cursor{stroke:var(--ink);stroke-width:1;stroke-dasharray:3 2;fill:none;pointer-events:none}
 .cells path{fill:none;stroke-width:.92}
@@ -72,7 +72,7 @@ th,td{text-align:left;vertical-align:top;padding:3px 14px 3px 0;border-bottom:1p
 overflow-wrap:anywhere}
 thead th{color:var(--soft);font-weight:600}tbody th{font-weight:500}
 .plan{table-layout:fixed}.plan th:first-child{width:27%}.plan th:nth-child(2){width:30%}
-.phases th:nth-child(2),.phases th:nth-child(3){width:12%}.signs{color:var(--bad)}
+.phases th:nth-child(2),.phases th:nth-child(3){width:12%}
 .phases{margin-top:6px}
 .scroll{max-height:420px;overflow:auto}summary{cursor:pointer;color:var(--soft)}
 .hidden{color:var(--soft);font-style:italic}.keys{color:var(--soft);font-size:.92em;margin:-22px 0 30px}
@@ -117,7 +117,7 @@ return when+(v?v+" "+c.d.unit:"not measured")}
 const line=c.cells[row];if(!line)return"";
 const n=line.length/2,i=2*Math.min(n-1,Math.floor(at/span*n)),name=c.names[row].children;
 const who=when+"rank "+name[0].textContent+" on "+name[1].textContent+": ";
-const parts=[];if(line[i]!==".")parts.push((D.indexOf(line[i])/63*c.d.most).toPrecision(2)+" cores in use");
+const parts=[];if(line[i]!==".")parts.push(Math.round(D.indexOf(line[i])/63*c.d.most*100)+" % of the time working");
 if(line[i+1]!==".")parts.push(Math.round(D.indexOf(line[i+1])/63*100)+" % of the time waiting");
 return who+(parts.join(", ")||"no step")};
 const show=()=>{for(const c of charts){if(at===null){c.cursor.removeAttribute("d");c.out.textContent="";continue}

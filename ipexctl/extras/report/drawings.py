@@ -21,12 +21,11 @@ from ipexctl.extras.report.scales import (
     time_ticks,
     value_ticks,
 )
-from ipexctl.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ipexctl.extras.report.measurements import HostCurves, HostSign, RankGrid, RankRow, SignKind
+    from ipexctl.extras.report.measurements import HostCurves, RankGrid, RankRow
     from ipexctl.extras.report.page import TimeCurve
     from ipexctl.extras.report.phases import PhaseKind, RunPhase
 
@@ -37,7 +36,6 @@ _AXIS: Final = 26
 _CURVE_HEIGHT: Final = 150
 _FEW_HOSTS: Final = 16
 _TABLE_ROWS: Final = 24
-_MOST_SIGNS: Final = 12
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_"
 _NONE: Final = "."
 WORK_LEVELS: Final = 5
@@ -308,10 +306,10 @@ def grid(number: int, ranks: RankGrid, span: float, restarts: Sequence[float] = 
     )
     middle = WORK_LEVELS // 2
     keys = [
-        ("w0", f"below {most / WORK_LEVELS:.2g} cores in use"),
-        (f"w{middle}", f"from {most * middle / WORK_LEVELS:.2g}"),
-        (f"w{WORK_LEVELS - 1}", f"from {most * (WORK_LEVELS - 1) / WORK_LEVELS:.2g}"),
-        ("d0", "waits for data, or in the shared all-reduce: from 10 %"),
+        ("w0", f"works below {100 * most / WORK_LEVELS:.0f} % of the time"),
+        (f"w{middle}", f"from {100 * most * middle / WORK_LEVELS:.0f} %"),
+        (f"w{WORK_LEVELS - 1}", f"from {100 * most * (WORK_LEVELS - 1) / WORK_LEVELS:.0f} %"),
+        ("d0", "waits for data or for other ranks: from 10 %"),
         (f"d{WAIT_LEVELS - 1}", "from 70 %"),
         ("idle", "no step ended"),
     ]
@@ -333,8 +331,8 @@ def _places(rows: Sequence[RankRow]) -> tuple[list[int], int]:
 
 
 def _busiest(rows: Sequence[RankRow]) -> float:
-    """The cores in use that only a fiftieth of the cells exceeds."""
-    used = sorted(cores for row in rows for cores in row.cores if cores is not None)
+    """The share of work that only a fiftieth of the cells exceeds."""
+    used = sorted(cpu for row in rows for cpu in row.cpu if cpu is not None)
     return max(used[int(0.98 * (len(used) - 1))] if used else 0.0, 0.1)
 
 
@@ -360,24 +358,24 @@ def _cells(rows: Sequence[RankRow], places: Sequence[int], most: float) -> dict[
 
 def _levels(row: RankRow, most: float) -> Iterator[int]:
     """The style of each cell; a rank that never steps has no time without steps."""
-    for cores, waits, steps in zip(row.cores, row.waits, row.steps_per_s, strict=True):
-        if steps is None and cores is None:
+    for cpu, waits, steps in zip(row.cpu, row.waits, row.steps_per_s, strict=True):
+        if steps is None and cpu is None:
             yield -1
         elif waits is not None and waits >= _WAITS_FROM:
             yield WORK_LEVELS + (2 if waits >= 0.7 else 1 if waits >= 0.4 else 0)
         elif not steps and row.steps:
             yield WORK_LEVELS + WAIT_LEVELS
-        elif cores is None:
+        elif cpu is None:
             yield -1
         else:
-            yield min(WORK_LEVELS - 1, int(cores / most * WORK_LEVELS))
+            yield min(WORK_LEVELS - 1, int(cpu / most * WORK_LEVELS))
 
 
 def _encoded(row: RankRow, most: float) -> str:
-    """Two letters for each cell: cores in use and the share of waiting, each in 64 steps; `.` is not known."""
+    """Two letters for each cell: the share of work and that of waiting, each in 64 steps; `.` is not known."""
     return "".join(
-        _letter(None if cores is None else cores / most) + _letter(waits)
-        for cores, waits in zip(row.cores, row.waits, strict=True)
+        _letter(None if cpu is None else cpu / most) + _letter(waits)
+        for cpu, waits in zip(row.cpu, row.waits, strict=True)
     )
 
 
@@ -417,115 +415,59 @@ def _rank_table(rows: Sequence[RankRow]) -> Markup:
             row.host,
             number(row.throughput and row.throughput.steps_per_s),
             number(row.throughput and row.throughput.samples_per_s),
-            number(row.mean_cores),
+            "-" if row.mean_cpu is None else f"{100 * row.mean_cpu:.0f} %",
             "-" if row.mean_wait is None else f"{100 * row.mean_wait:.0f} %",
             "-" if row.most_memory is None else quantity(row.most_memory, "B"),
         )
         for row in rows
     )
-    head = ("Rank", "Host", "Steps/s", "Samples/s", "Cores in use", "Waits", "Memory, most")
+    head = ("Rank", "Host", "Steps/s", "Samples/s", "Works", "Waits", "Memory, most")
     return table(head, cells, "Ranks")
 
 
 class _Measure(NamedTuple):
-    """What is drawn of all hosts in one column: a line for each, and another one behind it."""
+    """What is drawn of all hosts in one column: a line for each."""
 
     label: str
     unit: str
     values: Sequence[Sequence[float | None]]
-    behind: Sequence[Sequence[float | None]] = ()
 
 
 def hosts(number: int, curves: Sequence[HostCurves], span: float) -> Markup:
-    """Three small curves for each host, on scales that all hosts share."""
-    has_ranks = any(shown.rank_memory for shown in curves)
-    whole = [shown.memory for shown in curves]
+    """Two small curves for each host, on scales that all hosts share."""
     measures = (
-        _Measure("CPU", "%", [_percent(shown.cpu) for shown in curves]),
-        _Measure("Memory: ranks, grey: host", "B", [shown.rank_memory for shown in curves], whole)
-        if has_ranks
-        else _Measure("Memory", "B", whole),
-        _Measure("Network", "B/s", [shown.network for shown in curves]),
+        _Measure("Memory of the ranks", "B", [shown.memory for shown in curves]),
+        _Measure("Sent", "B/s", [shown.sent for shown in curves]),
     )
     gap, row, top = 22.0, 34.0 if len(curves) <= _FEW_HOSTS else 22.0, 26.0
     labels = host_labels((shown.host for shown in curves), 17)
-    width = (PLOT - 2 * gap) / 3
+    width = (PLOT - gap) / len(measures)
     shapes = []
     for place, measure in enumerate(measures):
         left = LEFT + place * (width + gap)
-        all_values = (*measure.values, *measure.behind)
-        known = [value for values in all_values for value in values if value is not None]
-        most = 100.0 if measure.unit == "%" else value_ticks(max(known, default=0.0))[-1]
+        known = [value for values in measure.values for value in values if value is not None]
+        most = value_ticks(max(known, default=0.0))[-1]
         words = f"{measure.label}, 0 to {quantity(most, measure.unit)}" if known else f"{measure.label}: not measured"
         shapes.append(element("text", escaped(words), x=left, y=14, class_="unit"))
         for line in range(len(curves)):
             base = top + (line + 1) * row - 6
             shapes.append(element("path", d=path_data(f"M{short(left)} {short(base)}h{short(width)}"), class_="grid"))
-            for lines, style in ((measure.behind, "line whole"), (measure.values, f"line m{place}")):
-                if lines and lines[line]:
-                    words = _small_path(lines[line], most, left, width, base, row - 10)
-                    shapes.append(element("path", d=words, class_=style))
+            if values := measure.values[line]:
+                words = _small_path(values, most, left, width, base, row - 10)
+                shapes.append(element("path", d=words, class_=f"line m{place}"))
     for line, shown in enumerate(curves):
         y = top + (line + 1) * row - 14
         shapes.append(element("text", escaped(labels[shown.host]), x=LEFT - 8, y=y, text_anchor="end"))
     bottom = top + len(curves) * row
-    for place in range(3):
+    for place in range(len(measures)):
         left = LEFT + place * (width + gap)
         shapes.append(element("text", escaped("0"), x=left, y=bottom + 12))
         shapes.append(element("text", escaped(duration_text(span)), x=left + width, y=bottom + 12, text_anchor="end"))
     box = f"0 0 {WIDTH} {short(bottom + 18)}"
     drawing = element(
-        "svg", *shapes, viewBox=box, role="img", aria_label="CPU, memory and network of each host", tabindex="0"
+        "svg", *shapes, viewBox=box, role="img", aria_label="Memory and network of each host", tabindex="0"
     )
-    return figure(number, "Hosts", drawing, _host_table(curves), _signs(curves))
-
-
-def _percent(shares: Sequence[float | None]) -> list[float | None]:
-    return [None if share is None else 100 * share for share in shares]
-
-
-def _signs(curves: Sequence[HostCurves]) -> Markup | None:
-    """What slowed hosts down, in a line for each of them; what sets no host apart is one line for all."""
-    shared = _shared_signs(curves)
-    parts = []
-    if shared:
-        words = f"on each host: {', '.join(map(_sign_text, shared))}, or more"
-        parts.append(element("p", escaped(words), class_="note"))
-    kinds = {sign.kind for sign in shared}
-    own = ((shown.host, [_sign_text(sign) for sign in shown.signs if sign.kind not in kinds]) for shown in curves)
-    rows = [f"{host}: {', '.join(texts)}" for host, texts in own if texts]
-    if len(rows) > _MOST_SIGNS:
-        rows[_MOST_SIGNS:] = [f"… {counted(len(rows) - _MOST_SIGNS, 'more host')}"]
-    if rows:
-        parts.append(element("ul", *(element("li", escaped(row)) for row in rows), class_="signs"))
-    return joined(*parts) if parts else None
-
-
-def _shared_signs(curves: Sequence[HostCurves]) -> list[HostSign]:
-    """The least of each sign that all of several hosts have, none of them more than twice as much as another."""
-    found: dict[SignKind, list[HostSign]] = {}
-    for sign in (sign for shown in curves for sign in shown.signs):
-        found.setdefault(sign.kind, []).append(sign)
-    least = {kind: min(signs, key=lambda sign: sign.mean) for kind, signs in found.items()}
-    return [
-        sign
-        for kind, sign in least.items()
-        if len(found[kind]) == len(curves) > 1 and all(each.mean <= 2 * sign.mean for each in found[kind])
-    ]
-
-
-def _sign_text(sign: HostSign) -> str:
-    part = f"{100 * sign.mean:.0f} %"
-    texts: dict[SignKind, str] = {
-        "memory_pressure": f"processes waited for memory {part} of the time",
-        "swap_per_s": f"{quantity(sign.mean, 'B/s')} were swapped",
-        "steal": f"the hypervisor gave {part} of the processor time to other machines",
-        "throttled": f"the ranks used up their share of the processors in {part} of the time",
-        "io_pressure": f"processes waited for disks {part} of the time",
-        "cpu_pressure": f"processes waited for a processor {part} of the time",
-        "retransmits_per_s": f"{number_text(sign.mean)} TCP segments/s were sent again",
-    }
-    return texts[sign.kind]
+    return figure(number, "Hosts", drawing, _host_table(curves))
 
 
 def _small_path(
@@ -547,13 +489,6 @@ def _host_table(curves: Sequence[HostCurves]) -> Markup:
         known = [value for value in values if value is not None]
         return (number_text(statistics.fmean(known)), number_text(max(known))) if known else ("-", "-")
 
-    rows = (
-        (
-            shown.host,
-            *mean_and_most(_percent(shown.cpu)),
-            *(cell for values in (shown.memory, shown.network) for cell in mean_and_most(values)),
-        )
-        for shown in curves
-    )
-    head = ("Host", "CPU %, mean", "most", "Memory, mean", "most", "Network/s, mean", "most")
+    rows = ((shown.host, *mean_and_most(shown.memory), *mean_and_most(shown.sent)) for shown in curves)
+    head = ("Host", "Memory, mean", "most", "Sent/s, mean", "most")
     return table(head, rows, "Hosts")

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ipexctl.extras.slow.timeline import RARE_STEPS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ipexctl.node.common.records import Throughput
     from ipexctl.node.run.rates import HostRates, RankRates
@@ -41,9 +41,9 @@ class Window(NamedTuple):
     samples: float | None = None
     """None where they cannot be known."""
     waited: float | None = None
-    """Seconds spent waiting for data, or for other ranks in the shared all-reduce; None where neither is measured."""
+    """Seconds spent waiting for data or for other ranks; None where neither is measured."""
     cpu: float | None = None
-    """Seconds of CPU time."""
+    """Seconds of the threads that step."""
     memory: float | None = None
     """Bytes of the rank's processes."""
 
@@ -53,7 +53,8 @@ class HostWindow(NamedTuple):
 
     start: float
     seconds: float
-    rates: HostRates
+    sent: float | None
+    """Bytes a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ def windows_of(started: float, seconds: float, rates: Iterable[RankRates | None]
             rate.steps_per_s * seconds,
             None if rate.samples_per_s is None else rate.samples_per_s * seconds,
             _waited(rate, seconds),
-            None if rate.cores is None else rate.cores * seconds,
+            None if rate.cpu is None else rate.cpu * seconds,
             rate.rss,
         )
         for number, rate in enumerate(rates)
@@ -102,15 +103,17 @@ def windows_of(started: float, seconds: float, rates: Iterable[RankRates | None]
 
 
 def _waited(rate: RankRates, seconds: float) -> float | None:
-    if rate.data_wait is None and rate.reduce_wait is None:
+    if rate.data_wait is None and rate.collective_wait is None:
         return None
-    return min(1.0, (rate.data_wait or 0.0) + (rate.reduce_wait or 0.0)) * seconds
+    return min(1.0, (rate.data_wait or 0.0) + (rate.collective_wait or 0.0)) * seconds
 
 
 def host_windows_of(started: float, seconds: float, rates: Iterable[HostRates | None]) -> tuple[HostWindow, ...]:
     """The same for a host."""
     return tuple(
-        HostWindow(started + number * seconds, seconds, rate) for number, rate in enumerate(rates) if rate is not None
+        HostWindow(started + number * seconds, seconds, rate.sent_per_s)
+        for number, rate in enumerate(rates)
+        if rate is not None
     )
 
 
@@ -139,11 +142,11 @@ class RankRow:
     samples: float | None
     mean_wait: float | None
     """Share of the time spent waiting, where it is known."""
-    mean_cores: float | None
+    mean_cpu: float | None
     most_memory: float | None
     """Bytes."""
-    cores: tuple[float | None, ...]
-    """Cores in use."""
+    cpu: tuple[float | None, ...]
+    """Share of the time that its thread was on a processor."""
     waits: tuple[float | None, ...]
     """Share of the time spent waiting."""
     steps_per_s: tuple[float | None, ...]
@@ -161,40 +164,16 @@ class RankGrid:
     rows: tuple[RankRow, ...]
 
 
-SignKind = Literal[
-    "cpu_pressure", "memory_pressure", "io_pressure", "steal", "throttled", "swap_per_s", "retransmits_per_s"
-]
-SIGNS: Final[Mapping[SignKind, float]] = {
-    "memory_pressure": 0.05,
-    "swap_per_s": 1e6,
-    "steal": 0.05,
-    "throttled": 0.05,
-    "io_pressure": 0.2,
-    "cpu_pressure": 0.3,
-    "retransmits_per_s": 10.0,
-}
-"""What slows a host down, and the mean over the run from which the page names it."""
-
-
-class HostSign(NamedTuple):
-    kind: SignKind
-    mean: float
-
-
 @dataclass(frozen=True, slots=True)
 class HostCurves:
     """The curves of one host; an empty one was not measured."""
 
     host: str
     columns: Columns
-    cpu: tuple[float | None, ...] = ()
-    """The part of all processors in use."""
     memory: tuple[float | None, ...] = ()
-    rank_memory: tuple[float | None, ...] = ()
     """The sum of the host's ranks."""
-    network: tuple[float | None, ...] = ()
-    """Bytes a second, received and sent."""
-    signs: tuple[HostSign, ...] = ()
+    sent: tuple[float | None, ...] = ()
+    """Bytes a second, over its link."""
 
 
 def columns_for(start: float, end: float, window: float, limit: int) -> Columns:
@@ -267,9 +246,9 @@ def _rank_row(rank: int, host: str, windows: Sequence[Window], columns: Columns)
         steps=sum(window.steps for window in windows),
         samples=sum(window.samples or 0.0 for window in windows) if has_samples else None,
         mean_wait=_rate(sum(waits), sum(wait_seconds)),
-        mean_cores=_rate(sum(cpu), sum(cpu_seconds)),
+        mean_cpu=_rate(sum(cpu), sum(cpu_seconds)),
         most_memory=max((window.memory for window in windows if window.memory is not None), default=None),
-        cores=_rates(cpu, cpu_seconds),
+        cpu=_rates(cpu, cpu_seconds),
         waits=_rates(waits, wait_seconds),
         steps_per_s=_rates(steps, seconds),
         samples_per_s=_rates(samples, seconds) if has_samples else (),
@@ -301,28 +280,12 @@ def host_curves(measured: Measurements, hosts: Mapping[int, str], start: float, 
 def _host_curves(
     host: str, windows: Sequence[HostWindow], ranks: Iterable[Sequence[Window]], columns: Columns
 ) -> HostCurves:
-    cpu = _means(((w.start, w.seconds, w.rates.busy) for w in windows), columns)
-    memory = _means(((w.start, w.seconds, w.rates.memory_used) for w in windows), columns)
-    rates = ((w.start, w.seconds, _network_rate(w.rates)) for w in windows)
     own = [found for each in ranks if (found := _means(((w.start, w.seconds, w.memory) for w in each), columns))]
-    rank_memory = tuple(
+    memory = tuple(
         sum(known) if (known := [value for value in column if value is not None]) else None
         for column in zip(*own, strict=True)
     )
-    return HostCurves(host, columns, cpu, memory, rank_memory, _means(rates, columns), tuple(_signs(windows)))
-
-
-def _signs(windows: Sequence[HostWindow]) -> Iterator[HostSign]:
-    for kind, least in SIGNS.items():
-        known = [value for window in windows if (value := getattr(window.rates, kind)) is not None]
-        if known and (mean := sum(known) / len(known)) >= least:
-            yield HostSign(kind, mean)
-
-
-def _network_rate(rates: HostRates) -> float | None:
-    if rates.received_per_s is None or rates.sent_per_s is None:
-        return None
-    return rates.received_per_s + rates.sent_per_s
+    return HostCurves(host, columns, memory, _means(windows, columns))
 
 
 def _means(values: Iterable[tuple[float, float, float | None]], columns: Columns) -> tuple[float | None, ...]:

@@ -182,7 +182,7 @@ def _missing(grid: RankGrid | None, hosts: Sequence[HostCurves], settings: Seque
     elif not any(row.steps for row in grid.rows):
         yield "throughput: no rank has called the step of a torch optimizer"
     if not hosts:
-        yield "CPU, memory and network of each host: the record has no figures of hosts"
+        yield "memory and network of each host: the record has no figures of hosts"
     if not settings:
         yield "the plan's variables: the plan of this run is not on the control machine"
 

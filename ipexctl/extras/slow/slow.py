@@ -18,7 +18,7 @@ from ipexctl.extras.slow.verdict import RunSetup, SlowVerdict, judge
 from ipexctl.limits import SLOW_ANSWER
 from ipexctl.node.common.files import read_json
 from ipexctl.node.common.records import RunStatus, read_status
-from ipexctl.node.run.own_time import waiting_of
+from ipexctl.node.run.rates import waiting_of
 from ipexctl.node.run.replies import SuspectLook
 from ipexctl.node.run.slow_rank import plan_fields
 from ipexctl.remote.node_call import call
@@ -91,7 +91,7 @@ def setup_of(status: RunStatus, backend: str, allreduce: str) -> RunSetup:
 
 def suspect_of(verdict: SlowVerdict) -> SlowFinding | None:
     """The worst rank that is slow now, if a look at its host can say more."""
-    current = (found for found in verdict.findings if found.is_current and found.rank is not None)
+    current = (found for found in verdict.findings if found.is_current)
     return next((found for found in current if needs_look(found.cause)), None)
 
 
@@ -131,7 +131,7 @@ def _with_look(
     record, rank = result.record, suspect.rank
     host = next((host for host in record.nodes if host.name == suspect.host), None)
     row = next((row for row in status.ranks if row.rank == rank), None)
-    if host is None or row is None or row.pid is None or rank is None:
+    if host is None or row is None or row.pid is None:
         return replace(result, look_error=f"{suspect.host}: the record does not say how to reach it")
     request: LookRequest = {"home": record.home, "id": record.id, "pid": row.pid}
     try:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from ipexctl.node.run.own_time import MIN_STEPS
 from ipexctl.node.run.rates import HostRates, RankRates
+from ipexctl.node.run.slow_watch import MIN_STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -28,6 +28,7 @@ from ipexctl.ui.table import print_lines
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from ipexctl.extras.slow.causes import CauseKind
     from ipexctl.extras.slow.network import LinkFinding
     from ipexctl.extras.slow.slow import SlowResult
     from ipexctl.extras.slow.verdict import SlowFinding, SlowVerdict
@@ -79,7 +80,6 @@ def as_json(result: SlowResult) -> dict[str, Any]:
         "run": {"id": record.id, "script": record.script, "state": result.state, "world_size": record.world_size},
         "findings": [_finding_json(found, record, is_over=result.state in FINAL) for found in verdict.findings],
         "links": [_link_json(link, record) for link in verdict.links],
-        "crowded": value_json(verdict.crowded),
         "windows": verdict.windows,
         "seconds": round(verdict.seconds, 1),
         "waiting": verdict.waiting,
@@ -114,9 +114,8 @@ def _finding_json(found: SlowFinding, record: RunRecord, *, is_over: bool) -> di
 def _link_json(link: LinkFinding, record: RunRecord) -> dict[str, Any]:
     return {
         "hosts": value_json(link.hosts),
-        "cause": link.kind,
-        "transfer_percent": None if link.transfer is None else round(100 * link.transfer, 1),
-        "resent_percent": None if link.resent is None else round(100 * link.resent, 2),
+        "cause": "link",
+        "transfer_percent": round(100 * link.transfer, 1),
         "bytes_per_s": link.bytes_per_s,
         "sentence": printable(link_sentence(link)),
         "fix": printable(link_fix(link, record)),
@@ -129,21 +128,19 @@ def _link_json(link: LinkFinding, record: RunRecord) -> dict[str, Any]:
 
 def sentence_of(found: SlowFinding) -> str:
     """`rank 3 on node2 is slow: …`, with the percent and the time."""
-    since, until = format_clock(found.start), format_clock(found.end)
-    when = f"since {since}" if found.is_current else f"from {since} to {until}"
-    if found.rank is None:
-        verb = "wait" if found.is_current else "waited"
-        return f"all ranks {verb} for data for {found.percent:.0f} % of each step, {when}"
     verb = "is" if found.is_current else "was"
     return (
         f"rank {found.rank} on {found.host} {verb} slow: its own time is {found.percent:.0f} % of a step longer than "
-        f"that of the other ranks, {when}"
+        f"that of the other ranks, {_when(found)}"
     )
 
 
+def _when(found: SlowFinding | LinkFinding) -> str:
+    since, until = format_clock(found.start), format_clock(found.end)
+    return f"since {since}" if found.is_current else f"from {since} to {until}"
+
+
 def cost_of(found: SlowFinding) -> str:
-    if found.rank is None:
-        return f"{rough_duration(found.cost_seconds)} were waited for data"
     lost = rough_duration(found.cost_seconds)
     return f"without it, steps would take up to {found.cost_percent:.0f} % less time: {lost} were lost"
 
@@ -153,25 +150,19 @@ def reason_of(found: SlowFinding) -> str:
     evidence, look = found.evidence, found.evidence.look
     queue = f"its main thread waited {_percent(evidence.queue_more)} of the time longer for a processor"
     compute = f"it was {_percent(evidence.cpu_more)} of the time longer on its processor"
-    data = f"it waited {_percent(evidence.data_more)} of the time longer for its data"
-    reasons: dict[str, str] = {
-        "cgroup-limit": f"the limit of its cgroup: {_throttling(found)}, and {queue}",
-        "steal": f"the hypervisor gave {_percent(evidence.steal_more)} of its processors to other machines",
-        "other-process": f"another process uses its cores: {_processes(look, of_run=False)}; {queue}",
-        "crowded-cores": f"another rank of this run uses its cores: {_processes(look, of_run=True)}; {queue}",
-        "contention": f"other processes or threads use its cores: {queue}; which ones was not seen",
-        "heat": f"its host slows down because of heat or power: {_clock(found)}, and {compute}",
-        "clock": f"its processor runs slower than those of the other hosts: {_clock(found)}, and {compute}",
-        "storage": f"slow storage: {data}{_storage(found)}",
-        "data": f"its data come late: {data}",
-        "paging": f"its host lacks memory: it read {evidence.faults_more or 0:.0f} pages a second from disk",
-        "far-memory": f"{_percent(look and look.far_memory)} of its memory is on another NUMA node than its cores",
-        "more-samples": f"it has more data: {100 * ((evidence.samples_ratio or 1) - 1):.0f} % more samples; {compute}",
-        "work-or-bandwidth": (
-            f"more work in this rank, or slower memory: {compute}; without counters of the processor, the two cannot "
-            "be told apart"
-        ),
-        "all-wait-for-data": "the DataLoader does not keep up with the steps on any rank",
+    samples = 100 * ((evidence.samples_ratio or 1) - 1)
+    reasons: dict[CauseKind, str] = {
+        "other-programs": f"other {'ranks' if _is_of_run(look) else 'programs'} use its cores: {_programs(look)}; {queue}"
+        if found.cause.confidence == "likely"
+        else f"other programs, other ranks or a limit of its processor time, which was not seen: {queue}",
+        "slower-cores": f"its cores are slower than those of the other hosts: {evidence.mhz or 0:.0f} MHz, the others "
+        f"{evidence.usual_mhz or 0:.0f} MHz, and {compute}",
+        "data": f"its data come late: it waited {_percent(evidence.data_more)} of the time longer for them",
+        "memory": f"its host lacks memory: it read {evidence.faults_more or 0:.0f} pages a second from disk",
+        "more-work": f"it has more data: {samples:.0f} % more samples; {compute}"
+        if evidence.has_more_samples
+        else f"more work in this rank, or slower memory: {compute}; without counters of the processor, the two cannot "
+        "be told apart",
         "unknown": "insufficient evidence: what was measured explains less than half of it"
         if evidence.cpu_more is None or evidence.queue_more is None
         else f"more work in this rank, or other programs on its cores: not known; {compute}, and {queue}",
@@ -194,24 +185,32 @@ def fix_of(found: SlowFinding, record: RunRecord, *, is_over: bool) -> str:
         stacks = f"while the next run goes on, see where it is: ipexctl dump last -r {found.rank}"
         waiting = f"while the next run goes on, {workers_wait}: ipexctl dump last -r {found.rank} --all"
         naming = "while a rank is slow, this names the process: ipexctl slow last"
-    fixes: dict[str, str] = {
-        "cgroup-limit": f"raise the limit where it was set: the job of the scheduler, or the container; {later}",
-        "steal": f"ask the provider for a machine that is not shared; {later}",
-        "other-process": f"{_see_process(found, host)}; ask its user to move it; {later}",
-        "crowded-cores": f"give each rank cores of its own: {_again(record, '--bind cores')}",
-        "contention": f"{top}; {naming}",
-        "heat": f"let its administrator look at cooling and power limits; {later}",
-        "clock": f"let its administrator look at governor and power limits: ipexctl doctor -l {host}; {later}",
-        "storage": f"copy the data to a disk of each host with ipexctl push; {workers}",
-        "data": f"{waiting}; {workers}",
-        "paging": f"use less memory on that host, such as fewer ranks or a smaller batch; {top}",
-        "far-memory": f"bind ranks to NUMA nodes: {_again(record, '--bind numa')}",
-        "more-samples": "give each rank equally many samples of similar length: DistributedSampler, or batches by size",
-        "work-or-bandwidth": f"{stacks}; {after}compare the memory of the hosts: ipexctl doctor --smoke",
-        "all-wait-for-data": f"{workers}; copy the data to a disk of each host with ipexctl push",
-        "unknown": f"{stacks}; {top}; {after}compare the hosts: ipexctl doctor --smoke",
+    evidence, compare = found.evidence, f"{after}compare the hosts: ipexctl doctor --smoke"
+    fixes: dict[CauseKind, str] = {
+        "other-programs": _fix_programs(found, record, later)
+        if found.cause.confidence == "likely"
+        else f"{top}; see its limits: ipexctl doctor -l {host}; {naming}",
+        "slower-cores": f"let its administrator look at governor, cooling and power limits: ipexctl doctor -l {host}; "
+        f"{later}",
+        "data": f"{waiting}; {workers}; copy the data to a disk of each host with ipexctl push",
+        "memory": f"use less memory on that host, such as fewer ranks or a smaller batch; {top}",
+        "more-work": "give each rank equally many samples of similar length: DistributedSampler, or batches by size"
+        if evidence.has_more_samples
+        else f"{stacks}; {compare}",
+        "unknown": f"{stacks}; {top}; {compare}",
     }
     return record.call_options.apply(fixes[found.cause.kind])
+
+
+def _fix_programs(found: SlowFinding, record: RunRecord, later: str) -> str:
+    """Processes of other programs are looked at; other ranks of the run get cores of their own."""
+    look, host = found.evidence.look, shlex.quote(found.host)
+    pids = [str(process.pid) for process in look.others if not process.is_of_run] if look is not None else []
+    if _is_of_run(look):
+        return f"give each rank cores of its own: {_again(record, '--bind cores')}"
+    see = f"ipexctl exec -l {host} -- ps -o pid,user,lstart,args -p {','.join(pids)}"
+    seen = f"see what it is: {see}" if pids else f"see what runs there: ipexctl exec -l {host} -- top -b -n 1"
+    return f"{seen}; ask its user to move it; {later}"
 
 
 def _again(record: RunRecord, option: str) -> str:
@@ -220,23 +219,17 @@ def _again(record: RunRecord, option: str) -> str:
 
 
 def link_sentence(link: LinkFinding) -> str:
-    since, until = format_clock(link.start), format_clock(link.end)
-    when = f"since {since}" if link.is_current else f"from {since} to {until}"
-    part = "" if link.transfer is None else f"; transfers and waiting for them take {_percent(link.transfer)} of a step"
-    if link.kind == "lost-segments":
-        lost = f"{100 * (link.resent or 0):.1f} %"
-        return (
-            f"the network loses data: {lost} of the segments that {fold(link.hosts)} sends are sent again, {when}{part}"
-        )
-    speed = 8 * (link.bytes_per_s or 0) / 1e9
-    return f"the network between {fold(link.hosts)} is slow: {speed:.2g} Gbit/s while gradients pass it, {when}{part}"
+    speed = 8 * link.bytes_per_s / 1e9
+    return (
+        f"the network between {fold(link.hosts)} is slow: {speed:.2g} Gbit/s while gradients pass it, {_when(link)}; "
+        f"transfers and waiting for them take {_percent(link.transfer)} of a step"
+    )
 
 
 def link_fix(link: LinkFinding, record: RunRecord) -> str:
     host = shlex.quote(link.hosts[0])
-    which = " there, and on the hosts that it sends to" if link.kind == "lost-segments" else ""
     fix = (
-        f"{LOOK_AT_LINK.format(there=which)}; ipexctl exec -l {host} -- ip -s link; when the run is over, measure each "
+        f"{LOOK_AT_LINK.format(there='')}; ipexctl exec -l {host} -- ip -s link; when the run is over, measure each "
         "link: ipexctl doctor --smoke"
     )
     return record.call_options.apply(fix)
@@ -297,13 +290,6 @@ def _judgement(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) -> Ite
         yield text
     if verdict.waiting == "spins" and not verdict.unjudged:
         yield _SPINS
-    for crowded in verdict.crowded:
-        yield (
-            f"processes of {crowded.host} wait for a processor {_percent(crowded.pressure)} of the time, those of the "
-            f"other hosts {_percent(crowded.usual)}: that may hold up OpenMP threads, whose waiting is in no own time"
-        )
-        see = f"ipexctl exec -l {shlex.quote(crowded.host)} -- top -b -n 1"
-        yield f"  see what runs there: {record.call_options.apply(see)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,12 +358,8 @@ class VerdictOfRun:
     def line(self, run: str, *, is_over: bool) -> str:
         found, link = self._worst
         verb = "was" if is_over else "is"
-        if found is not None and found.rank is None:
-            text = f"all ranks {'waited' if is_over else 'wait'} for data, {found.percent:.0f} % of each step"
-        elif found is not None:
+        if found is not None:
             text = f"rank {found.rank} on {found.host} {verb} slow, by {found.percent:.0f} % of a step"
-        elif link is not None and link.kind == "lost-segments":
-            text = f"the network of {fold(link.hosts)} {'lost' if is_over else 'loses'} data"
         elif link is not None:
             text = f"the network between {fold(link.hosts)} {verb} slow"
         else:
@@ -390,12 +372,12 @@ class VerdictOfRun:
             host = printable(found.host) or None
             return {"rank": found.rank, "host": host, "percent": round(found.percent, 1), "cause": found.cause.kind}
         if link is not None:
-            return {"rank": None, "host": printable(link.hosts[0]), "percent": None, "cause": link.kind}
+            return {"rank": None, "host": printable(link.hosts[0]), "percent": None, "cause": "link"}
         return None
 
     @property
     def _worst(self) -> tuple[SlowFinding | None, LinkFinding | None]:
-        """What lasts until the last window: a rank or all of them, else a link."""
+        """What lasts until the last window: a rank, else a link."""
         found = next((found for found in self.verdict.findings if found.is_current), None)
         return found, next((link for link in self.verdict.links if link.is_current), None)
 
@@ -428,46 +410,16 @@ def _percent(part: float | None) -> str:
     return f"{100 * max(0.0, part or 0.0):.0f} %"
 
 
-def _throttling(found: SlowFinding) -> str:
-    look = found.evidence.look
-    part = look.throttled if look is not None and look.throttled is not None else found.evidence.throttled_more
-    return f"it had used up its processor time in {_percent(part)} of its periods"
+def _is_of_run(look: SuspectLook | None) -> bool:
+    """Whether all that was seen on its cores are other ranks of the run."""
+    return look is not None and bool(look.others) and all(process.is_of_run for process in look.others)
 
 
-def _processes(look: SuspectLook | None, *, of_run: bool) -> str:
-    if look is None:
-        return ""
-    seen = [
-        f"{process.command} (pid {process.pid}, user {process.user}) has {_percent(process.share)} of a processor"
+def _programs(look: SuspectLook | None) -> str:
+    if look is None or not look.others:
+        return f"{_percent(look and look.unseen_share)} of a processor goes to processes that this account cannot see"
+    return ", ".join(
+        f"{process.command} (pid {process.pid}, {'of this run' if process.is_of_run else f'user {process.user}'}) has "
+        f"{_percent(process.share)} of a processor"
         for process in look.others
-        if process.is_of_run == of_run
-    ]
-    if not seen and look.unseen_share:
-        return f"{_percent(look.unseen_share)} of a processor goes to processes that this account cannot see"
-    return ", ".join(seen)
-
-
-def _see_process(found: SlowFinding, host: str) -> str:
-    look = found.evidence.look
-    pids = [process.pid for process in look.others if not process.is_of_run] if look is not None else []
-    if not pids:
-        return f"see what runs there: ipexctl exec -l {host} -- top -b -n 1"
-    return f"see what it is: ipexctl exec -l {host} -- ps -o pid,user,lstart,args -p {','.join(map(str, pids))}"
-
-
-def _clock(found: SlowFinding) -> str:
-    evidence = found.evidence
-    events = (evidence.hot or 0.0) > 0 or (evidence.look is not None and (evidence.look.hot or 0) > 0)
-    parts = ["its processors were throttled"] if events else []
-    if evidence.mhz and evidence.usual_mhz:
-        parts.append(f"{evidence.mhz:.0f} MHz, the others {evidence.usual_mhz:.0f} MHz")
-    return ", ".join(parts)
-
-
-def _storage(found: SlowFinding) -> str:
-    evidence = found.evidence
-    if evidence.disk_busy and evidence.disk_busy >= 0.8:
-        return f", and the disk of its host is {_percent(evidence.disk_busy)} busy"
-    if evidence.io_pressure:
-        return f", and processes of its host wait for a disk {_percent(evidence.io_pressure)} of the time"
-    return ""
+    )

@@ -13,7 +13,7 @@ from ipexctl.node.common.records import FINAL, RankStatus, RunStatus
 from ipexctl.node.run.host_notes import HostNotes
 from ipexctl.node.run.messages import Beat, Message, Mismatch
 from ipexctl.node.run.network_watch import NetworkWatch
-from ipexctl.node.run.own_time import waiting_of
+from ipexctl.node.run.rates import waiting_of
 from ipexctl.node.run.slow_rank import is_wire_possible, plan_fields
 from ipexctl.node.run.slow_watch import SlowWatch
 from ipexctl.node.run.step_windows import RankThroughput, StepWindow, run_throughput
@@ -46,7 +46,9 @@ class RunFigures:
 
     def begin_attempt(self, hosts: Mapping[int, str]) -> None:
         self._hosts = hosts
-        waiting = waiting_of(self._plan["backend"], self._plan["allreduce"], len(set(hosts.values())))
+        waiting = self._waiting = waiting_of(self._plan["backend"], self._plan["allreduce"], len(set(hosts.values())))
+        self._is_measured = False
+        """Whether a rank has waited in shared memory: they may have refused that of the plan, and wait under gloo."""
         is_shared = self._plan["allreduce"] == "shared"
         self._slow = SlowWatch(hosts, waiting)
         self._network = NetworkWatch(hosts, waiting, is_wire_possible=self._is_wire_possible, shared=is_shared)
@@ -81,7 +83,8 @@ class RunFigures:
         return True
 
     def _add_window(self, rank: int, window: StepWindow, files: WindowFiles, now: Moment) -> None:
-        rates = window.rates()
+        self._is_measured = self._is_measured or bool(window.reduce_wait)
+        rates = window.rates("sleeps" if self._waiting == "shared" and not self._is_measured else self._waiting)
         self._ranks[rank].throughput.add(window)
         files.of_rank.add(window.number, rates, now.clock, now.epoch)
         of_window = rates._replace(steps_per_s=window.steps / window.seconds)  # with pauses, as its bytes are

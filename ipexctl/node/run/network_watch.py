@@ -3,7 +3,7 @@
 In come the windows of all ranks and hosts of one attempt; out goes a `NetworkCost`, or None where too little is known.
 The supervisor watches while windows arrive; `slow`, `why`, the page and the closing lines say it. The rules:
 
-- It is known where ranks sleep while they wait (`own_time.py`), on several hosts. The share is what is nobody's own
+- It is known where ranks sleep while they wait (`rates.py`), on several hosts. The share is what is nobody's own
   time, over all windows with steps but the first.
 - Advice is given where gradients go between hosts as they are and `--wire` is possible, the share is at least ADVISED,
   and the ranks have told how many bytes of gradients a model with DDP has: other traffic would not become less. A host
@@ -20,10 +20,10 @@ from statistics import median
 from typing import TYPE_CHECKING, Mapping, NamedTuple
 
 from ipexctl.node.common.records import NetworkCost, WireAdvice
-from ipexctl.node.run.own_time import MIN_STEPS, Waiting, own_time, waiting_in
+from ipexctl.node.run.slow_watch import MIN_STEPS
 
 if TYPE_CHECKING:
-    from ipexctl.node.run.rates import HostRates, RankRates
+    from ipexctl.node.run.rates import HostRates, RankRates, Waiting
 
 MOMENT = 0.05
 """Seconds between two looks at an interface (`host_notes.py`)."""
@@ -54,7 +54,7 @@ class NetworkWatch:
 
     def __init__(self, hosts: Mapping[int, str], waiting: Waiting, *, is_wire_possible: bool, shared: bool) -> None:
         """`hosts`: rank → host; `is_wire_possible`: and not in use; `shared`: whether a host adds its own up first."""
-        self._hosts, self._waiting = hosts, waiting
+        self._hosts = hosts
         self._host_count = len(set(hosts.values()))
         self._is_on = self._host_count > 1 and waiting == "sleeps"
         self._can_advise = is_wire_possible
@@ -95,14 +95,13 @@ class NetworkWatch:
         if not self._has_begun or steps <= 0:
             self._has_begun = self._has_begun or steps > 0
             return
-        waiting = waiting_in(window.ranks.values(), self._waiting)
-        own = [own_time(rates, waiting).total for rates in window.ranks.values()]
-        known = [total for total in own if total is not None]
-        if len(known) < len(own):
+        waits = [rates.collective_wait for rates in window.ranks.values()]
+        known = [wait for wait in waits if wait is not None]
+        if len(known) < len(waits):
             return
         self._seconds += seconds
         self._steps += steps
-        self._waited += (1.0 - max(known)) * seconds
+        self._waited += min(known) * seconds
         self._gradients = min(window.gradients.values())
         for host, rates in window.hosts.items():
             self._sent[host] = self._sent.get(host, 0.0) + (rates.sent_per_s or 0.0) * seconds

@@ -342,7 +342,7 @@ class Rank:
         self.guard.watch(self.child.pid)
         self.stacks.watch(self.child.pid)
         self.watch = CommandWatch(self.child.pid)
-        self.meter.start(self.child.pid, now)
+        self.meter.start(now)
         self.apply(self.state.on_started(self.child.pid, tuple(mismatches), now))
 
     def start_child(self, mismatches: list[str]) -> subprocess.Popen[bytes]:

@@ -101,7 +101,7 @@ class RankMeter:
         """The environment by which the hooks of the command find the ring."""
         return environ if self._reader is None else {**environ, VARIABLE: self._reader.path}
 
-    def start(self, pid: int, now: float) -> None:
+    def start(self, now: float) -> None:
         """The command has been started."""
         if self._is_on or self._has_metric:
             self._windows = WindowMaker(now, has_metric=self._has_metric)
@@ -109,7 +109,7 @@ class RankMeter:
             self._probe = RankProbe(now)
         if self._is_on and self._host is not None:
             self._host_probe = HostProbe(self._host.cores, self._host.iface, now)
-            self._host_probe.take(pid, now)
+            self._host_probe.take(now)
 
     def read_output(self, stream: str, data: bytes, now: float) -> None:
         reader = self._metrics.get(stream)
@@ -118,10 +118,7 @@ class RankMeter:
             self._windows.add_metric(now, value)
 
     def poll(self, pids: Sequence[int], now: float) -> None:
-        """Read the ring, and the command's processes: at least every 20 seconds, or records are missed.
-
-        The first pid is that of the command.
-        """
+        """Read the ring, and the command's processes: at least every 20 seconds, or records are missed."""
         if self._windows is None:
             return
         self._read_ring(self._windows)
@@ -130,7 +127,7 @@ class RankMeter:
         closed = self._windows.close_windows(now)
         if closed:
             self._add(closed)
-            self._note_host(closed[-1], pids[0], now)
+            self._note_host(closed[-1], now)
 
     def finish(self, now: float) -> None:
         """The command has exited."""
@@ -142,7 +139,7 @@ class RankMeter:
         if self._windows is not None:
             closed = self._windows.close_last(now)
             self._add(closed)
-            self._note_host(closed[-1], 0, now)
+            self._note_host(closed[-1], now)
             self._windows = None
 
     def _read_ring(self, windows: WindowMaker) -> None:
@@ -153,9 +150,9 @@ class RankMeter:
         notes = self._probe.take() if self._probe is not None else None
         self._unsent.extend(window._replace(notes=notes) for window in closed)
 
-    def _note_host(self, window: StepWindow, pid: int, now: float) -> None:
+    def _note_host(self, window: StepWindow, now: float) -> None:
         if self._host_probe is not None:
-            rates = self._host_probe.take(pid, now)
+            rates = self._host_probe.take(now)
             if rates is not None:
                 self._unsent.append(HostNotes(window.number, window.seconds, rates, self._host_probe.iface))
 

@@ -1,14 +1,26 @@
-"""The figures of a rank and of a host in a window. Pure. None is what can't be known there, which is not zero."""
+"""The figures of a rank and of a host in a window. Pure. None is what can't be known there, which is not zero.
+
+A rank's own time is the part of a step that it does not wait for other ranks; wall time says nothing, as all-reduce
+makes it equal on all ranks. How the wait is known depends on what waits:
+
+- `sleeps`: a rank that waits under gloo, or for another host, sleeps. It waits while its threads are neither on a
+  processor, nor in the run queue, nor waiting for data.
+- `shared`: on one host, the all-reduce in shared memory measures its waiting.
+- `spins`: oneCCL and MPI wait on the processor. Only the run queue and the wait for data are known to be own time, so
+  that more work in one rank and a slow processor stay unseen.
+- `independent`: ranks without a process group wait for nobody.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Sequence, TypeVar
+from typing import Literal, NamedTuple, Sequence, TypeVar
 
 Rates = TypeVar("Rates", bound="RankRates | HostRates")
+Waiting = Literal["sleeps", "shared", "spins", "independent"]
 
 
 class RankRates(NamedTuple):
-    """One rank, over a window. Threads: the one that steps the optimizer, and those that torch makes for backward."""
+    """One rank, over a window."""
 
     steps_per_s: float = 0.0
     samples_per_s: float | None = None
@@ -16,59 +28,44 @@ class RankRates(NamedTuple):
     """The part of the steps' time in which the rank waited for its DataLoader."""
     by_metric: bool = False
     """The samples are from the script's output."""
-    cores: float | None = None
-    """Processor time by time, of the rank's processes."""
     rss: float | None = None
     """Bytes of its processes."""
-    main_cpu: float | None = None
-    """The part of the time in which the thread was on a processor."""
-    main_queue: float | None = None
-    """The part in which it could run, and another thread had the processor."""
-    backward_cpu: float | None = None
-    backward_queue: float | None = None
-    reduce_wait: float | None = None
-    """The part of the time in which it waited for other ranks in the all-reduce in shared memory."""
-    io_wait: float | None = None
-    """The part in which the thread waited for a disk; None where the kernel does not account for that."""
-    major_faults_per_s: float | None = None
+    cpu: float | None = None
+    """The part of the time in which its thread that steps, and those of backward, were on a processor."""
+    queue: float | None = None
+    """The part in which these could run, and others than its own threads of gloo had the processor."""
+    collective_wait: float | None = None
+    """The part in which it waited for other ranks; None where that is not known, as where ranks spin."""
+    faults_per_s: float | None = None
     """Pages read from a disk."""
-    transfer_cpu: float | None = None
-    """Processors that gloo's threads were on: they send, receive and add up. More than one counts as one."""
+
+    @property
+    def own_time(self) -> float | None:
+        """In parts of a step."""
+        if self.collective_wait is not None:
+            return 1.0 - self.collective_wait
+        known = [part for part in (self.queue, self.data_wait) if part is not None]
+        return min(1.0, sum(known)) if known else None
 
 
 class HostRates(NamedTuple):
     """One host, over a window."""
 
-    busy: float | None = None
-    """The part of all processors' time in use."""
-    cpu_pressure: float | None = None
-    """The part of the time in which some process waited for a processor, memory, a disk (PSI)."""
-    memory_pressure: float | None = None
-    io_pressure: float | None = None
-    steal: float | None = None
-    """The part of all processors' time that the hypervisor gave to others."""
-    throttled: float | None = None
-    """Of the periods of the ranks' cgroup, those in which it had used up its processor time."""
-    mhz: float | None = None
-    """The mean over some processors of the ranks."""
-    hot_per_s: float | None = None
-    """How often a processor slowed down because of its temperature."""
-    memory_used: float | None = None
-    """Bytes."""
-    swap_per_s: float | None = None
-    """Bytes in and out."""
-    received_per_s: float | None = None
-    """Bytes over the run's interface; over all but the loopback, if the run names none."""
     sent_per_s: float | None = None
-    retransmits_per_s: float | None = None
-    """TCP segments that were sent again."""
-    read_per_s: float | None = None
-    """Bytes from and to all disks."""
-    write_per_s: float | None = None
-    disk_busy: float | None = None
-    """Of the busiest disk."""
+    """Bytes over the run's interface; over all but the loopback, if the run names none."""
     peak_sent_per_s: float | None = None
     """Bytes over the run's interface, in the busiest moment that was looked at."""
+    mhz: float | None = None
+    """The mean over some processors of the ranks."""
+
+
+def waiting_of(backend: str, allreduce: str, hosts: int) -> Waiting:
+    """How the ranks of a plan wait; one with an unknown backend may spin."""
+    if backend == "none":
+        return "independent"
+    if backend != "gloo":
+        return "spins"
+    return "shared" if allreduce == "shared" and hosts == 1 else "sleeps"
 
 
 def merge(windows: Sequence[Rates]) -> Rates:

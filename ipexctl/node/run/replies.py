@@ -36,21 +36,6 @@ class ProcessShare(NamedTuple):
 class SuspectLook(NamedTuple):
     """What was seen on the host of a suspect rank within a second. None: not known there."""
 
-    seconds: float
-    cores: tuple[int, ...] = ()
-    """That the rank may use."""
-    own_share: float = 0.0
-    """Processors that the rank itself used."""
     others: tuple[ProcessShare, ...] = ()
     unseen_share: float | None = None
     """Processors' time on its cores that no visible process explains, as of other accounts or containers."""
-    quota: float | None = None
-    """Processors that the cgroup may use."""
-    throttled: float | None = None
-    """The part of the time in which the cgroup was throttled."""
-    mhz: float | None = None
-    top_mhz: float | None = None
-    hot: int | None = None
-    """Thermal throttle events."""
-    far_memory: float | None = None
-    """The part of the rank's memory on other NUMA nodes than its cores; None with one node."""

@@ -2,9 +2,9 @@
 
 `setup` runs on node0. In: the id of a run; out: {"status": …, "backend": …, "allreduce": …}, the last
 two from its plan, and empty where the plan lacks them. `look` runs on the host of one rank. In: the pid of the rank's
-command; out: a `SuspectLook` from two readings of /proc and /sys: who else uses its cores, its limits, clock, memory.
+command; out: a `SuspectLook` from two readings of /proc: who else uses its cores.
 The rules: a look only reads, and is taken only of a rank that was found slow by its windows, as all processes of a host
-and numa_maps cost time; each part is bounded; a name that another process gave itself is cut, and made printable where
+cost time; each part is bounded; a name that another process gave itself is cut, and made printable where
 it is shown; arguments of other processes are not read, as they may have secrets. Processes of other accounts may be
 invisible: what the kernel counted on the cores and no visible process explains is `unseen_share`.
 """
@@ -12,7 +12,6 @@ invisible: what the kernel counted on the cores and no visible process explains 
 from __future__ import annotations
 
 import os
-import re
 import time
 from typing import Any, Collection, Iterator, Mapping
 
@@ -20,7 +19,6 @@ from ipexctl.node.common.answer import Action, AgentError, Json, answer
 from ipexctl.node.common.files import RunReference, read_json
 from ipexctl.node.common.home import rundir_of
 from ipexctl.node.common.processes import ProcessStat, all_processes, read_text
-from ipexctl.node.run.host_notes import HostProbe
 from ipexctl.node.run.replies import ProcessShare, SuspectLook
 from ipexctl.node.run.status_file import read_status_file
 
@@ -31,8 +29,6 @@ LEAST_SHARE = 0.05
 """Of a processor: less is no reason for a slow rank."""
 MOST_CANDIDATES = 40
 MOST_THREADS = 256
-MAX_NUMA_MAPS = 4 << 20
-"""Bytes: reading more keeps the rank from mapping memory for too long."""
 MAX_ENVIRON = 256 << 10
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -68,13 +64,11 @@ def look(request: LookRequest, _: object) -> SuspectLook:
         cores = sorted(os.sched_getaffinity(pid))
     except OSError:
         raise AgentError("the process of the rank has ended") from None
-    probe, begun = HostProbe(cores, "", time.monotonic()), time.monotonic()
-    probe.take(pid, begun)
+    begun = time.monotonic()
     before, used_before = all_processes(), busy_seconds(read_text("/proc/stat"), cores)
     time.sleep(LOOK)
     after, used_after = all_processes(), busy_seconds(read_text("/proc/stat"), cores)
-    now = time.monotonic()
-    seconds, rates = now - begun, probe.take(pid, now)
+    seconds = time.monotonic() - begun
     shares = cpu_shares(before, after, seconds)
     own = family(after, pid)
     candidates = sorted((one for one in shares if one not in own | {os.getpid()}), key=lambda one: -shares[one])
@@ -83,16 +77,8 @@ def look(request: LookRequest, _: object) -> SuspectLook:
     used = None if used_before is None or used_after is None else (used_after - used_before) / seconds
     seen = own_share + sum(process.share for process in others)
     return SuspectLook(
-        seconds=seconds,
-        cores=tuple(cores),
-        own_share=own_share,
         others=others[:MOST_OTHERS],
         unseen_share=None if used is None else max(0.0, used - seen),
-        throttled=rates.throttled if rates is not None else None,
-        mhz=rates.mhz if rates is not None else None,
-        top_mhz=_top_mhz(cores[:1]),
-        hot=None if rates is None or rates.hot_per_s is None else round(rates.hot_per_s * seconds),
-        far_memory=far_memory(pid, cores),
     )
 
 
@@ -173,55 +159,6 @@ def _is_of_run(pid: int, run: str) -> bool:
         if pattern in (data.split(b"\0") if name == "environ" else data):
             return True
     return False
-
-
-def _top_mhz(cores: Collection[int], root: str = "") -> float | None:
-    for core in cores:
-        text = read_text(f"{root}/sys/devices/system/cpu/cpu{core}/cpufreq/cpuinfo_max_freq").strip()
-        if text.isdigit():
-            return int(text) / 1000
-    return None
-
-
-def far_memory(pid: int, cores: Collection[int], root: str = "") -> float | None:
-    """The part of a process's memory that is on other NUMA nodes than these cores; None with one node."""
-    nodes = _nodes_of(cores, root)
-    if not nodes or len(nodes[0]) < 2:
-        return None
-    try:
-        with open(f"{root}/proc/{pid}/numa_maps", encoding="utf-8", errors="replace") as file:
-            text = file.read(MAX_NUMA_MAPS)
-    except OSError:
-        return None
-    near, total = 0, 0
-    for line in text.splitlines():
-        found = re.search(r"kernelpagesize_kB=(\d+)", line)
-        for node, pages in re.findall(r" N(\d+)=(\d+)", line):
-            size = int(pages) * (int(found[1]) if found else 4)
-            total += size
-            near += size if int(node) in nodes[1] else 0
-    return 1.0 - near / total if total else None
-
-
-def _nodes_of(cores: Collection[int], root: str) -> tuple[set[int], set[int]] | None:
-    """All NUMA nodes, and those of these cores."""
-    top = f"{root}/sys/devices/system/node"
-    try:
-        names = [name for name in os.listdir(top) if re.fullmatch(r"node\d+", name)]
-    except OSError:
-        return None
-    every, own = set(), set()
-    for name in names:
-        every.add(int(name[4:]))
-        if set(cores) & set(parse_cpus(read_text(f"{top}/{name}/cpulist"))):
-            own.add(int(name[4:]))
-    return every, own
-
-
-def parse_cpus(text: str) -> Iterator[int]:
-    """The numbers of a list of the kernel, such as 0-3,8."""
-    for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
-        yield from range(int(first), int(last or first) + 1)
 
 
 def main(action: str) -> int:

@@ -13,11 +13,16 @@ from typing import TYPE_CHECKING, Collection, Mapping
 
 from ipexctl.node.common.medians import medians_of_others
 from ipexctl.node.common.records import SlowRank
-from ipexctl.node.run.own_time import MIN_STEPS, MORE_OWN, ROW, Waiting, own_time, waiting_in
 
 if TYPE_CHECKING:
-    from ipexctl.node.run.rates import RankRates
+    from ipexctl.node.run.rates import RankRates, Waiting
 
+MORE_OWN = 0.05
+"""Of a step: the own time above the median of the other ranks from which a rank is slow."""
+MIN_STEPS = 30
+"""Of a judged window."""
+ROW = 3
+"""Judged windows in a row in which it must be so."""
 MOST_OPEN = 6
 """Windows that wait for those of other ranks."""
 
@@ -26,7 +31,7 @@ class SlowWatch:
     """Watches the ranks of one attempt."""
 
     def __init__(self, hosts: Mapping[int, str], waiting: Waiting) -> None:
-        self._hosts, self._waiting = hosts, waiting
+        self._hosts = hosts
         self._is_on = len(hosts) > 1 and waiting != "independent"
         self.begin_attempt()
 
@@ -63,11 +68,9 @@ class SlowWatch:
         if not self._has_begun or steps <= 0:
             self._has_begun = self._has_begun or all(rates.steps_per_s > 0 for rates in ranks.values())
             return
-        waiting = waiting_in(ranks.values(), self._waiting)
         for rank, rates in ranks.items():
-            total = own_time(rates, waiting).total
-            if total is not None:
-                self._totals.setdefault(rank, []).append(total)
+            if rates.own_time is not None:
+                self._totals.setdefault(rank, []).append(rates.own_time)
         self._steps += steps
         if self._steps >= MIN_STEPS:
             self._judge(self._totals)

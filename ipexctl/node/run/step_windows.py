@@ -29,6 +29,7 @@ from ipexctl.node.run.window_file import WINDOW
 
 if TYPE_CHECKING:
     from ipexctl.node.run.meter_reader import StepRecord
+    from ipexctl.node.run.rates import Waiting
 
 MOST_AT_ONCE = 360
 """Windows closed by one reading; after a longer pause nothing is known of the older ones."""
@@ -66,7 +67,8 @@ class StepWindow(NamedTuple):
         """Whether a rank wrapper may have sent it."""
         return 0 < self.seconds <= 2 * WINDOW and self.step_seconds <= self.seconds
 
-    def rates(self) -> RankRates:
+    def rates(self, waiting: Waiting) -> RankRates:
+        """`waiting`: how the ranks wait for one another."""
         samples_seconds = self.seconds if self.by_metric else self.step_seconds
         is_known = self.samples is not None and samples_seconds > 0
         notes = {} if self.notes is None else self.notes._asdict()
@@ -74,10 +76,19 @@ class StepWindow(NamedTuple):
             steps_per_s=self.steps / self.step_seconds if self.step_seconds else 0.0,
             samples_per_s=(self.samples or 0.0) / samples_seconds if is_known else None,
             data_wait=self.data_wait,
-            reduce_wait=self.reduce_wait,
             by_metric=self.by_metric,
+            collective_wait=self._collective_wait(waiting),
             **notes,
         )
+
+    def _collective_wait(self, waiting: Waiting) -> float | None:
+        if waiting == "shared":
+            return self.reduce_wait
+        notes = self.notes
+        if waiting != "sleeps" or notes is None or notes.cpu is None or notes.queue is None:
+            return None
+        # Data that is loaded in the main thread itself is on the processor, too.
+        return max(0.0, 1.0 - notes.cpu - notes.queue - (self.data_wait or 0.0))
 
 
 FIELD_DECODERS: dict[str, FieldDecoder] = {**NATURAL}

@@ -62,7 +62,7 @@ def test_each_mismatch_counts_once_and_their_number_is_bounded(recorder: Recorde
 def test_bytes_of_a_step_are_those_of_the_steps_that_a_window_had(recorder: Recorder) -> None:
     """Half of each window is an evaluation."""
     figures = RunFigures({0: "node1", 1: "node2"}, {"backend": "gloo"})
-    notes = RankNotes(main_cpu=0.1, main_queue=0.0)
+    notes = RankNotes(cpu=0.1, queue=0.0)
     for number in range(4):
         for rank in (0, 1):
             window = StepWindow(number, 10.0, 50, 5.0, worked=5.0, notes=notes)
@@ -71,6 +71,25 @@ def test_bytes_of_a_step_are_those_of_the_steps_that_a_window_had(recorder: Reco
     network = figures.run_status(RunStatus("r", "running"), []).network
     assert network is not None
     assert network.bytes_per_step == 2e6
+
+
+@pytest.mark.parametrize(
+    ("reduce_wait", "percent"),
+    [((0.4, 0.005), 39.5), ((0.4, 0.0), 40.0), ((0.0, 0.0), 30.0), ((None, None), 30.0)],
+)
+def test_shared_memory_that_the_ranks_refused_is_not_counted_on(
+    recorder: Recorder, reduce_wait: tuple[float | None, ...], percent: float
+) -> None:
+    """The plan has the all-reduce in shared memory; rank 1 is slow."""
+    figures = RunFigures({0: "node1", 1: "node1"}, {"backend": "gloo", "allreduce": {"mode": "shared"}})
+    for number in range(5):
+        for rank, cpu in enumerate((0.5, 0.8)):
+            notes = RankNotes(cpu=cpu, queue=0.0)
+            window = StepWindow(number, 10.0, 50, 10.0, reduce_wait=reduce_wait[rank], worked=10.0, notes=notes)
+            assert figures.add(rank, window, recorder.windows(rank), NOW)
+    slow = figures.run_status(RunStatus("r", "running"), []).slow
+    assert slow is not None
+    assert (slow.rank, round(slow.percent, 1)) == (1, percent)
 
 
 def test_requests_for_dumps_are_taken_once_and_the_newest_dumps_stay(tmp_path: Path) -> None:

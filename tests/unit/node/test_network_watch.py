@@ -12,7 +12,7 @@ from ipexctl.node.run.rates import HostRates, RankRates
 
 HOSTS = {0: "node1", 1: "node2"}
 MB = 1 << 20
-BUSY = RankRates(4.0, main_cpu=0.4, main_queue=0.0)
+BUSY = RankRates(4.0, collective_wait=0.6)
 """A step of 250 ms, of which 150 are waiting."""
 SENDING = HostRates(sent_per_s=100.0 * MB, peak_sent_per_s=125.0 * MB)
 """25 MB in a step, which take 200 ms: 50 of them are hidden."""
@@ -47,8 +47,8 @@ def test_share_bytes_and_rate_of_all_windows_but_the_first() -> None:
         ({}, True),
         ({"is_wire_possible": False}, False),
         ({"gradients": 0.0}, False),
-        ({"ranks": BUSY._replace(main_cpu=0.81)}, False),
-        ({"ranks": BUSY._replace(main_cpu=0.79)}, True),
+        ({"ranks": BUSY._replace(collective_wait=0.19)}, False),
+        ({"ranks": BUSY._replace(collective_wait=0.21)}, True),
         ({"hosts": SENDING._replace(sent_per_s=2.0 * MB)}, False),
         # A hook of the script sends bf16 already; and all is sent in a tenth of what is waited for.
         ({"gradients": 50.0 * MB}, False),
@@ -71,7 +71,7 @@ def test_nothing_is_known_on_one_host_or_of_few_steps() -> None:
     alone = NetworkWatch(dict.fromkeys(HOSTS, "node1"), "sleeps", is_wire_possible=True, shared=True)
     assert watched(watch=alone).network is None
     assert watched(BUSY._replace(steps_per_s=1.4)).network is None
-    assert watched(BUSY._replace(main_cpu=None)).network is None
+    assert watched(BUSY._replace(collective_wait=None)).network is None
 
 
 def test_other_traffic_would_not_become_less() -> None:
@@ -146,14 +146,14 @@ def test_a_window_counts_once_all_have_sent_it() -> None:
         watch.add(0, number, BUSY, 10.0, 25.0 * MB)
         for host in HOSTS.values():
             watch.add_host(host, number, SENDING, 10.0, "eth0")
-        watch.add(1, number, BUSY._replace(main_cpu=0.7), 10.0, 25.0 * MB)
+        watch.add(1, number, BUSY._replace(collective_wait=0.3), 10.0, 25.0 * MB)
     assert watch.network is not None
     assert watch.network.share == 0.3
 
 
 def test_windows_without_steps_or_bytes_cost_nothing() -> None:
     watch = NetworkWatch(HOSTS, "sleeps", is_wire_possible=True, shared=False)
-    idle = BUSY._replace(steps_per_s=0.0, main_cpu=0.0)
+    idle = BUSY._replace(steps_per_s=0.0, collective_wait=1.0)
     for number, ranks in enumerate((idle, BUSY, BUSY, idle, BUSY)):
         for rank, host in HOSTS.items():
             watch.add_host(host, number, HostRates(), 10.0, "")
@@ -194,5 +194,5 @@ def test_the_status_has_it() -> None:
 
 
 def test_ranks_that_never_wait_have_no_rate() -> None:
-    found = watched(BUSY._replace(main_cpu=1.0), SENDING._replace(peak_sent_per_s=None)).network
+    found = watched(BUSY._replace(collective_wait=0.0), SENDING._replace(peak_sent_per_s=None)).network
     assert found == NetworkCost(0.0, 25 * MB, 0, "eth0")

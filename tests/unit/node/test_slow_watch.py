@@ -7,8 +7,8 @@ from ipexctl.node.run.rates import RankRates
 from ipexctl.node.run.slow_watch import MOST_OPEN, SlowWatch
 
 HOSTS = {0: "node1", 1: "node2", 2: "node3"}
-FINE = RankRates(5.0, main_cpu=0.7, main_queue=0.01)
-SLOW = FINE._replace(main_cpu=0.751)
+FINE = RankRates(5.0, collective_wait=0.29)
+SLOW = FINE._replace(collective_wait=0.239)
 
 
 def watched(*windows: RankRates, watch: SlowWatch | None = None, first: int = 0) -> SlowWatch:
@@ -25,7 +25,7 @@ def test_a_rank_is_slow_after_three_windows_behind_the_first() -> None:
     slow = watched(SLOW, SLOW, SLOW, SLOW).slow
     assert slow is not None
     assert (slow.rank, slow.host, round(slow.percent, 1)) == (2, "node3", 5.1)
-    assert watched(*[FINE._replace(main_cpu=0.749)] * 8).slow is None
+    assert watched(*[FINE._replace(collective_wait=0.241)] * 8).slow is None
 
 
 def test_it_is_slow_until_two_windows_in_a_row_are_not() -> None:

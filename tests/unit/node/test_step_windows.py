@@ -9,7 +9,7 @@ import pytest
 from ipexctl.node.common.records import Throughput
 from ipexctl.node.run.meter_reader import StepRecord
 from ipexctl.node.run.rank_notes import RankNotes
-from ipexctl.node.run.rates import RankRates
+from ipexctl.node.run.rates import RankRates, Waiting
 from ipexctl.node.run.step_windows import (
     MOST_AT_ONCE,
     RECENT,
@@ -114,7 +114,7 @@ def test_steps_are_counted_from_the_first_record_on(begin: float, step_seconds: 
     found = windows_of(training(begin, int(1030 - begin)), 1030)
     assert [window.step_seconds for window in found] == step_seconds
     assert [window.seconds for window in found] == [10] * 3
-    assert [window.rates().steps_per_s for window in found] == [2.0 * bool(seconds) for seconds in step_seconds]
+    assert [window.rates("sleeps").steps_per_s for window in found] == [2.0 * bool(seconds) for seconds in step_seconds]
 
 
 def test_in_the_last_window_steps_are_counted_until_the_last_one() -> None:
@@ -248,7 +248,7 @@ def test_the_wait_for_data_is_no_pause() -> None:
 
 def test_a_pause_is_no_part_of_the_rate_of_its_window() -> None:
     records = [*(record(1000 + n / 10, n + 1) for n in range(50)), *(record(1017 + n / 10, 51 + n) for n in range(30))]
-    assert [window.rates().steps_per_s for window in windows_of(records, 1020)] == approx([10, 10], rel=0.05)
+    assert [window.rates("sleeps").steps_per_s for window in windows_of(records, 1020)] == approx([10, 10], rel=0.05)
 
 
 def test_a_rank_without_steps_has_no_figures() -> None:
@@ -294,8 +294,18 @@ def test_figures_of_a_run(ranks: list[Throughput | None], run: Throughput | None
     assert run_throughput(ranks) == run
 
 
-def test_rates_of_a_window() -> None:
-    window = StepWindow(0, 10.0, 8, 4.0, 64.0, 0.2, 0.1, notes=RankNotes(cores=3.0, rss=5.0))
-    assert window.rates() == RankRates(2.0, 16.0, 0.2, reduce_wait=0.1, cores=3.0, rss=5.0)
-    assert window._replace(by_metric=True).rates().samples_per_s == 6.4
-    assert StepWindow(0, 10.0, samples=0.0).rates() == RankRates(0.0)
+@pytest.mark.parametrize(
+    ("waiting", "wait"), [("sleeps", approx(0.25)), ("shared", 0.1), ("spins", None), ("independent", None)]
+)
+def test_rates_of_a_window(waiting: Waiting, wait: float | None) -> None:
+    window = StepWindow(0, 10.0, 8, 4.0, 64.0, 0.2, 0.1, notes=RankNotes(5.0, 0.45, 0.1, 3.0))
+    assert window.rates(waiting) == RankRates(2.0, 16.0, 0.2, False, 5.0, 0.45, 0.1, wait, 3.0)
+    assert window._replace(by_metric=True).rates(waiting).samples_per_s == 6.4
+
+
+def test_what_is_not_known_of_a_window_is_none() -> None:
+    assert StepWindow(0, 10.0, samples=0.0).rates("sleeps") == RankRates(0.0)
+    busy = StepWindow(0, 10.0, data_wait=0.4, notes=RankNotes(cpu=0.8, queue=0.1))
+    assert busy.rates("sleeps").collective_wait == 0.0
+    assert busy._replace(data_wait=None).rates("sleeps").collective_wait == approx(0.1)
+    assert busy._replace(notes=RankNotes(rss=1.0)).rates("sleeps").collective_wait is None

@@ -22,8 +22,8 @@ approx: Any = pytest.approx
 """In place of a number in a tuple."""
 
 FULL, DAY = RANK_WINDOWS.capacity, 8640
-RATES = RankRates(1.0, 8.0, 0.25, cores=2.0)
-MOST = RankRates(1.234567, 876.54321, 0.0123456, main_cpu=0.543219, main_queue=0.01234567, rss=12345678901.0)
+RATES = RankRates(1.0, 8.0, 0.25, cpu=0.5)
+MOST = RankRates(1.234567, 876.54321, 0.0123456, False, 12345678901.0, 0.543219, 0.0123, 0.4312, 0.0)
 """What is known on most hosts, in numbers of a usual length."""
 
 
@@ -63,21 +63,21 @@ def test_a_rank_without_windows_has_no_file(path: Path) -> None:
 
 
 @pytest.mark.parametrize("days", [1, 30])
-def test_64_ranks_take_at_most_18_megabytes_in_a_day_and_in_a_month(path: Path, days: int) -> None:
+def test_64_ranks_take_at_most_12_megabytes_in_a_day_and_in_a_month(path: Path, days: int) -> None:
     writer, host = writer_of(path), WindowWriter(str(path.with_suffix(".host")), HOST_WINDOWS)
     for number in range(0, days * DAY, 1 if days == 1 else 7):
         now = 10.0 * (number + 1)
         writer.add(number, MOST, now, now)
-        host.add(number, HostRates(0.5, 0.25), now, now, "eth0")
+        host.add(number, HostRates(5e7, 1.25e8, 2900.0), now, now, "eth0")
     found, of_host = decode_rank_windows(path.read_bytes()), decode_host_windows(path.with_suffix(".host").read_bytes())
     assert found is not None
     assert of_host is not None
     for windows in (found, of_host):
         assert windows.seconds * len(windows.windows) == approx(days * 86400, rel=0.02)
-    assert (of_host.iface, of_host.windows[0]) == ("eth0", HostRates(0.5, 0.25))
+    assert (of_host.iface, of_host.windows[0]) == ("eth0", HostRates(5e7, 1.25e8, 2900.0))
     sizes = path.stat().st_size, path.with_suffix(".host").stat().st_size
     assert (sizes[0] <= RANK_WINDOWS.max_size, sizes[1] <= HOST_WINDOWS.max_size) == (True, True)
-    assert 64 * sum(sizes) <= 18e6
+    assert 64 * sum(sizes) <= 12e6
 
 
 @pytest.mark.parametrize(("count", "seconds", "entries"), [(FULL, 10, FULL), (FULL + 1, 20, FULL // 2 + 1)])
@@ -179,8 +179,8 @@ def test_a_line_that_cannot_be_read_is_left_out(line: str) -> None:
 @pytest.mark.parametrize(
     ("first", "second", "merged"),
     [
-        (RankRates(2, 8, 0.2, cores=3), RankRates(4, 16, 0.4, cores=5), RankRates(3, 12, approx(0.3), cores=4)),
-        (RankRates(2, 8, 0.2), RankRates(4, None, None, cores=5), RankRates(3, 8, 0.2, cores=5)),
+        (RankRates(2, 8, 0.2, cpu=0.3), RankRates(4, 16, 0.4, cpu=0.5), RankRates(3, 12, approx(0.3), cpu=0.4)),
+        (RankRates(2, 8, 0.2), RankRates(4, None, None, cpu=0.5), RankRates(3, 8, 0.2, cpu=0.5)),
         (RankRates(2, 8, by_metric=True), RankRates(2, by_metric=False), RankRates(2, 8, by_metric=True)),
     ],
 )

@@ -28,7 +28,7 @@ from ipexctl.run.windows import RunWindows, fetch_windows, read_copied_windows
 
 HOST = Host(name="node1", address="10.0.0.1")
 RECORD = RunRecord("r1", HOST, "/home/me/.ipexctl", "python3", world_size=2)
-OF_RANK, OF_HOST = RankRates(2.0, 16.0, cores=1.0), HostRates(0.5, 0.25)
+OF_RANK, OF_HOST = RankRates(2.0, 16.0, cpu=0.5), HostRates(5e7)
 
 
 @pytest.fixture

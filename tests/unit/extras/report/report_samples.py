@@ -7,7 +7,6 @@ import random
 from ipexctl.extras.report.measurements import HostWindow, Measurements, Window, host_curves, rank_grid
 from ipexctl.extras.report.page import Fact, ReportPage, SettingRow, StackText, throughput_of
 from ipexctl.extras.report.phases import RunPhase
-from ipexctl.node.run.rates import HostRates
 from ipexctl.run.why.diagnosis import Line
 
 START = 1_700_000_000.0
@@ -18,23 +17,14 @@ def measurements(ranks: int, seconds: float, ranks_per_host: int = 8, *, seed: i
     noise = random.Random(seed)
     starts = [START + 10 * n for n in range(int(seconds / 10))]
     windows = {
-        rank: [Window(at, 10.0, 30, 960, 8 * noise.random() ** 3, 80 * noise.random()) for at in starts]
+        rank: [
+            Window(at, 10.0, 30, 960, 8 * noise.random() ** 3, 10 * noise.random(), 3e11 * noise.random())
+            for at in starts
+        ]
         for rank in range(ranks)
     }
     hosts = {
-        f"node-{number:03}.example.com": [
-            HostWindow(
-                at,
-                10.0,
-                HostRates(
-                    noise.random(),
-                    memory_used=3e11 * noise.random(),
-                    received_per_s=1e8 * noise.random(),
-                    sent_per_s=1e8,
-                ),
-            )
-            for at in starts
-        ]
+        f"node-{number:03}.example.com": [HostWindow(at, 10.0, 1e8 * noise.random()) for at in starts]
         for number in range(-(-ranks // ranks_per_host))
     }
     return Measurements(windows, hosts)

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import pytest
 from report_samples import measured_page, measurements
 
-from ipexctl.extras.report.drawings import LEFT, RIGHT, WIDTH, band_path, grid, hosts, line_path, phases
+from ipexctl.extras.report.drawings import LEFT, RIGHT, WIDTH, band_path, grid, line_path, phases
 from ipexctl.extras.report.html import page_html
 from ipexctl.extras.report.markup import path_data
-from ipexctl.extras.report.measurements import Columns, HostCurves, HostSign, RankGrid, RankRow
+from ipexctl.extras.report.measurements import Columns, RankGrid, RankRow
 from ipexctl.extras.report.phases import RunPhase
 from ipexctl.extras.report.scales import (
     clock_text,
@@ -164,7 +164,7 @@ def test_the_data_of_a_path_is_numbers_and_commands() -> None:
 
 def test_the_grid_shows_waiting_work_idleness_and_what_is_not_known() -> None:
     waits = (0.0, 0.09, 0.1, 0.4, 0.7, None, None)
-    row = RankRow(0, "a", 5, None, 0.2, 4.0, None, (4.0,) * 6 + (None,), waits, (1.0,) * 5 + (0.0, None), ())
+    row = RankRow(0, "a", 5, None, 0.2, 0.8, None, (0.8,) * 6 + (None,), waits, (1.0,) * 5 + (0.0, None), ())
     drawn = grid(1, RankGrid(Columns(0, 10, 7), (row,)), 70.0)
     cells = {style: path for path, style in re.findall(r'<path d="([^"]*)" class="(w\d|d\d|idle)">', drawn)}
     assert cells == {"w4": "M0 0h2", "d0": "M2 0h1", "d1": "M3 0h1", "d2": "M4 0h1", "idle": "M5 0h1"}
@@ -196,21 +196,6 @@ def test_negative_values_have_their_marks_below_zero() -> None:
 def test_what_is_printed_now_and_then_is_one_line_but_a_long_silence_is_a_gap() -> None:
     assert line_path((1.0, None, None, 2.0), 2.0, 100, bridged=2).count("M") == 1
     assert line_path((1.0, None, None, 2.0), 2.0, 100, bridged=1).count("M") == 2
-
-
-def host(name: str, *signs: HostSign) -> HostCurves:
-    return HostCurves(name, Columns(0, 100, 1), (0.5,), (1.0,), (), (1.0,), signs)
-
-
-@pytest.mark.parametrize(("other", "is_shared"), [(0.4, True), (0.8, True), (0.81, False)])
-def test_what_slows_all_hosts_alike_marks_none_of_them(other: float, is_shared: bool) -> None:
-    drawn = hosts(1, (host("a", HostSign("cpu_pressure", 0.4)), host("b", HostSign("cpu_pressure", other))), 100)
-    assert ("on each host: processes waited for a processor 40 % of the time, or more" in drawn) is is_shared
-    assert ("<li>b: processes waited" in drawn) is not is_shared
-
-
-def test_one_host_alone_has_its_own_line() -> None:
-    assert "<li>a: processes waited" in hosts(1, (host("a", HostSign("cpu_pressure", 0.4)),), 100)
 
 
 def test_restarts_are_marked_in_curves_and_in_the_grid() -> None:

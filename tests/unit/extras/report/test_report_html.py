@@ -94,7 +94,7 @@ def attacked(text: str) -> ReportPage:
     return page(
         text,
         grid=rank_grid(measured, {0: text}, START, START + 60),
-        hosts=tuple(type(curve)(text, curve.columns, curve.cpu) for curve in curves),
+        hosts=tuple(type(curve)(text, curve.columns, curve.memory, curve.sent) for curve in curves),
         comparison=comparison,
     )
 
@@ -162,7 +162,7 @@ def test_a_day_of_64_ranks_is_read_and_drawn_soon(tmp_path: Path) -> None:
     writer = WindowWriter(str(tmp_path / "0000.meter"), RANK_WINDOWS)
     noise = random.Random(1)
     for number in range(RANK_WINDOWS.capacity):
-        rates = RankRates(2 + noise.random(), 60 + noise.random(), noise.random() ** 3, cores=8 * noise.random())
+        rates = RankRates(2 + noise.random(), 60 + noise.random(), noise.random() ** 3, cpu=noise.random())
         writer.add(number, rates, 10.0 * (number + 1), START + 10.0 * (number + 1))
     writer.close()
     (tmp_path / "0000.meter").rename(tmp_path / "rank")

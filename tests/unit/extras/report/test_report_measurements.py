@@ -47,7 +47,7 @@ def test_a_rate_is_that_of_the_windows_also_between_their_borders() -> None:
     assert grid is not None
     (row,) = grid.rows
     assert all(rate == pytest.approx(2.0) for rate in row.steps_per_s)
-    assert all(cores == pytest.approx(4.0) for cores in row.cores)
+    assert all(cpu == pytest.approx(4.0) for cpu in row.cpu)
     assert all(wait == pytest.approx(0.1) for wait in row.waits)
     assert (row.steps, row.samples) == (120, 384)
 
@@ -62,7 +62,7 @@ def test_a_column_without_a_window_has_no_value() -> None:
     gap = windows(2) + windows(2, start=1050.0)
     grid = rank_grid(Measurements({0: gap}), {0: "a"}, 1000.0, 1070.0)
     assert grid is not None
-    assert [value is None for value in grid.rows[0].cores] == [False, False, True, True, True, False, False]
+    assert [value is None for value in grid.rows[0].cpu] == [False, False, True, True, True, False, False]
 
 
 def test_windows_outside_the_run_do_not_count_in_a_column() -> None:
@@ -93,10 +93,10 @@ def test_a_run_without_windows_has_no_grid_and_no_curves() -> None:
 
 def test_a_figure_that_a_host_lacks_is_empty_and_no_zero() -> None:
     measured = Measurements(
-        hosts={"a": [HostWindow(1000.0 + 10 * n, 10.0, HostRates(busy=busy)) for n, busy in enumerate((0.4, 0.6))]}
+        hosts={"a": [HostWindow(1000.0 + 10 * n, 10.0, sent) for n, sent in enumerate((0.4, None, 0.6))]}
     )
-    (curves,) = host_curves(measured, {0: "a", 1: "b"}, 1000.0, 1020.0)
-    assert (curves.cpu, curves.memory, curves.network) == ((0.4, 0.6), (), ())
+    (curves,) = host_curves(measured, {0: "a", 1: "b"}, 1000.0, 1030.0)
+    assert (curves.memory, curves.sent) == ((), (0.4, None, 0.6))
 
 
 def test_waiting_and_work_that_are_not_known_are_no_zeros() -> None:
@@ -104,8 +104,8 @@ def test_waiting_and_work_that_are_not_known_are_no_zeros() -> None:
     grid = rank_grid(Measurements({0: mixed}), {0: "a"}, 1000.0, 1030.0)
     assert grid is not None
     row = grid.rows[0]
-    assert (row.cores, row.waits, row.steps_per_s) == ((4.0, None, None), (0.5, None, None), (2.0, None, 2.0))
-    assert (row.mean_cores, row.mean_wait) == (4.0, 0.5)
+    assert (row.cpu, row.waits, row.steps_per_s) == ((4.0, None, None), (0.5, None, None), (2.0, None, 2.0))
+    assert (row.mean_cpu, row.mean_wait) == (4.0, 0.5)
 
 
 def test_a_window_without_a_step_does_not_make_samples_unknown() -> None:
@@ -116,24 +116,17 @@ def test_a_window_without_a_step_does_not_make_samples_unknown() -> None:
 
 
 def test_windows_of_rates_are_at_their_time() -> None:
-    made = windows_of(1000.0, 20.0, [RankRates(2.0, 8.0, 0.15, reduce_wait=0.1, cores=4.0), None, RankRates(0.0)])
-    assert made == (Window(1000.0, 20.0, 40.0, 160.0, 5.0, 80.0), Window(1040.0, 20.0, 0.0))
-
-
-def test_a_host_is_named_from_a_limit_on() -> None:
-    for steal, kinds in ((0.04, []), (0.06, ["steal"])):
-        windows = [HostWindow(1000.0 + 10 * n, 10.0, HostRates(steal=steal, memory_pressure=0.01)) for n in range(3)]
-        (curves,) = host_curves(Measurements(hosts={"a": windows}), {0: "a"}, 1000.0, 1030.0)
-        assert [sign.kind for sign in curves.signs] == kinds
+    made = windows_of(1000.0, 20.0, [RankRates(2.0, 8.0, 0.15, collective_wait=0.1, cpu=0.4), None, RankRates(0.0)])
+    assert made == (Window(1000.0, 20.0, 40.0, 160.0, 5.0, 8.0), Window(1040.0, 20.0, 0.0))
 
 
 def test_windows_of_the_record_become_measurements() -> None:
-    host = HostRates(busy=0.5, steal=0.1)
-    rank = RankRates(2.0, 8.0, 0.1, cores=4.0)
+    host = HostRates(5e7)
+    rank = RankRates(2.0, 8.0, 0.1, cpu=0.4)
     ranks, hosts = {3: RankWindows(1000.0, 10.0, (rank, None))}, {"a": HostWindows(990.0, 20.0, (None, host))}
     made = measurements_of(ranks, hosts, ())
-    assert made.ranks == {3: (Window(1000.0, 10.0, 20.0, 80.0, 1.0, 40.0),)}
-    assert made.hosts["a"] == (HostWindow(1010.0, 20.0, host),)
+    assert made.ranks == {3: (Window(1000.0, 10.0, 20.0, 80.0, 1.0, 4.0),)}
+    assert made.hosts["a"] == (HostWindow(1010.0, 20.0, 5e7),)
     assert not made.is_metric
     assert measurements_of({0: RankWindows(0.0, 10.0, (rank._replace(by_metric=True),))}, {}, ()).is_metric
 
@@ -144,9 +137,6 @@ def test_the_memory_of_a_hosts_ranks_is_summed() -> None:
         1: [Window(1010.0, 10.0, 1, memory=8.0)],
         2: [Window(1000.0, 20.0, 1, memory=100.0)],
     }
-    hosts = {
-        "a": [HostWindow(1000.0 + 10 * n, 10.0, HostRates(memory_used=used)) for n, used in enumerate((50.0, 60.0))]
-    }
+    hosts = {"a": [HostWindow(1000.0 + 10 * n, 10.0, None) for n in range(2)]}
     (curves,) = host_curves(Measurements(ranks, hosts), {0: "a", 1: "a", 2: "b"}, 1000.0, 1020.0)
-    assert curves.rank_memory == (2.0, 12.0)
-    assert curves.memory == (50.0, 60.0)
+    assert (curves.memory, curves.sent) == ((2.0, 12.0), ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from report_samples import page
-from slow_helpers import CALM, HEALTHY, judged
+from slow_helpers import CALM, HEALTHY, changed, judged
 
 from ipexctl.extras.report.html import page_html
 from ipexctl.extras.slow.verdict import SlowVerdict
@@ -11,8 +11,8 @@ from ipexctl.hosts.host import Host
 from ipexctl.run.registry import RunRecord
 
 RECORD = RunRecord("train-1", Host(name="node1", address="a"), "/h", "/p", script="<b>.py", hosts=("node1", "node2"))
-QUEUED = HEALTHY._replace(main_cpu=0.5, main_queue=0.45)
-LOSSY = CALM._replace(sent_per_s=1.4e7, retransmits_per_s=500.0)
+QUEUED = changed(HEALTHY, cpu=0.4, queue=0.1)
+SLOW_LINK = CALM._replace(sent_per_s=6e7)
 
 
 def html(verdict: SlowVerdict | None) -> str:
@@ -20,7 +20,7 @@ def html(verdict: SlowVerdict | None) -> str:
 
 
 def test_page_names_rank_host_cause_and_command() -> None:
-    text = html(judged(HEALTHY, QUEUED, hosts={"node1": CALM, "node2": LOSSY}))
+    text = html(judged(changed(HEALTHY, cpu=0.4), QUEUED, hosts={"node1": SLOW_LINK, "node2": SLOW_LINK}))
     section = text.partition("Slow ranks")[2].partition("</section>")[0]
     for word in ("rank 1", "node2", "ipexctl slow last", "ip -s link"):
         assert word in section

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slow_helpers import HEALTHY, hog, ranks_of, run_of, steady
+from slow_helpers import HEALTHY, changed, hog, ranks_of, run_of, steady
 
 from ipexctl.extras.slow import slow as calls
 from ipexctl.extras.slow.slow import slow
@@ -21,7 +21,7 @@ from ipexctl.run.registry import RunRecord
 
 NODES = tuple(Host(name=f"node{number}", address=f"10.0.0.{number}") for number in (1, 2))
 RECORD = RunRecord("train-1", NODES[0], "/h", "/p", hosts=("node1", "node2"), nodes=NODES, world_size=2)
-QUEUED = HEALTHY._replace(main_cpu=0.5, main_queue=0.45)
+QUEUED = changed(HEALTHY, cpu=0.5, queue=0.45)
 STATUS: dict[str, Any] = {
     "id": "train-1",
     "state": "running",
@@ -65,7 +65,7 @@ def test_the_host_of_a_suspect_is_looked_at_once(monkeypatch: pytest.MonkeyPatch
     hosts = Hosts(monkeypatch, HEALTHY, QUEUED)
     result = slow(RECORD, hosts.open, tmp_path, Cancel())
     assert hosts.looks() == [("node2", 71)]
-    assert [found.cause.kind for found in result.verdict.findings] == ["other-process"]
+    assert [found.cause.kind for found in result.verdict.findings] == ["other-programs"]
     assert result.exit_code == 0
 
 
@@ -82,7 +82,7 @@ def test_a_look_that_fails_leaves_the_verdict(monkeypatch: pytest.MonkeyPatch, t
     hosts = Hosts(monkeypatch, HEALTHY, QUEUED)
     hosts.look = Unreachable("it is down")
     result = slow(RECORD, hosts.open, tmp_path, Cancel())
-    assert [found.cause.kind for found in result.verdict.findings] == ["contention"]
+    assert [found.cause.kind for found in result.verdict.findings] == ["other-programs"]
     assert (result.exit_code, "node2" in result.look_error) == (0, True)
 
 

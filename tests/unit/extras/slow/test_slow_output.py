@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from slow_helpers import CALM, HEALTHY, hog, judged
+from slow_helpers import CALM, HEALTHY, changed, hog, judged
 
 from ipexctl.extras.slow.slow import SlowResult
 from ipexctl.extras.slow.verdict import SlowVerdict
@@ -20,8 +20,11 @@ from message_data import missing
 
 HOST = Host(name="node1", address="10.0.0.1")
 RECORD = RunRecord("train-1", HOST, "/h", "/env/bin/python", script="my train.py", hosts=("node1", "node2"))
-QUEUED = HEALTHY._replace(main_cpu=0.5, main_queue=0.45)
-LOSSY = CALM._replace(sent_per_s=1.4e7, retransmits_per_s=500.0)
+QUEUED = changed(HEALTHY, cpu=0.5, queue=0.45)
+LATE = changed(HEALTHY, cpu=0.4, queue=0.1)
+HALF = changed(HEALTHY, cpu=0.4)
+SLOW_LINK = CALM._replace(sent_per_s=6e7)
+BOTH = {"node1": SLOW_LINK, "node2": SLOW_LINK}
 
 
 def result(verdict: SlowVerdict) -> SlowResult:
@@ -36,16 +39,16 @@ def test_json_has_the_promised_fields() -> None:
     assert (found["rank"], found["host"], found["cause"], found["confidence"]) == (
         1,
         "node2",
-        "other-process",
+        "other-programs",
         "likely",
     )
     assert found["evidence"]["look"]["others"][0]["pid"] == 4711
-    link = as_json(result(judged(HEALTHY, HEALTHY, hosts={"node1": CALM, "node2": LOSSY})))["links"][0]
-    assert (link["hosts"], link["cause"]) == (["node2"], "lost-segments")
+    link = as_json(result(judged(HALF, HALF, hosts=BOTH)))["links"][0]
+    assert (link["hosts"], link["cause"]) == (["node1", "node2"], "link")
 
 
 def test_names_that_processes_gave_themselves_are_made_printable() -> None:
-    evil = SuspectLook(1.0, (3,), 0.5, (ProcessShare(7, "\x1b[2Jls\n", "e\x07ve", 0.5),), 0.0)
+    evil = SuspectLook((ProcessShare(7, "\x1b[2Jls\n", "e\x07ve", 0.5),), 0.0)
     verdict = judged(HEALTHY, QUEUED, looks={1: evil})
     for text in ("\n".join(lines_of(result(verdict))), json.dumps(as_json(result(verdict)), ensure_ascii=False)):
         assert "\x1b" not in text
@@ -54,7 +57,7 @@ def test_names_that_processes_gave_themselves_are_made_printable() -> None:
 
 @pytest.mark.parametrize("looks", [{}, {1: hog()}])
 def test_no_advice_ends_a_process(looks: dict[int, SuspectLook]) -> None:
-    verdict = judged(HEALTHY, QUEUED, looks=looks, hosts={"node1": CALM, "node2": LOSSY})
+    verdict = judged(HALF, LATE, looks=looks, hosts=BOTH)
     document = as_json(result(verdict))
     for found in (*document["findings"], *document["links"]):
         assert not re.search(r"\bp?kill(all)?\b|ipexctl stop", found["fix"])
@@ -64,16 +67,16 @@ def test_no_advice_ends_a_process(looks: dict[int, SuspectLook]) -> None:
 def test_a_line_for_other_views() -> None:
     verdict = judged(HEALTHY, QUEUED)
     assert missing(VerdictOfRun(verdict).line("train-1", is_over=False), "1 node2 ipexctl slow train-1") == []
-    assert VerdictOfRun(verdict).document() == {"rank": 1, "host": "node2", "percent": 24.0, "cause": "contention"}
+    assert VerdictOfRun(verdict).document() == {"rank": 1, "host": "node2", "percent": 24.0, "cause": "other-programs"}
     nothing = VerdictOfRun(judged(HEALTHY, HEALTHY))
     assert nothing.line("train-1", is_over=True) == ""
     assert nothing.document() is None
 
 
 def test_section_of_a_page() -> None:
-    section = section_of(RECORD, judged(HEALTHY, QUEUED, hosts={"node1": CALM, "node2": LOSSY}), is_over=True)
+    section = section_of(RECORD, judged(HALF, LATE, hosts=BOTH), is_over=True)
     rank, link = section.entries
-    assert (rank.rank, rank.hosts, link.rank, link.hosts) == (1, ("node2",), None, ("node2",))
+    assert (rank.rank, rank.hosts, link.rank, link.hosts) == (1, ("node2",), None, ("node1", "node2"))
     assert rank.start < rank.end
     assert section_of(RECORD, judged(HEALTHY, HEALTHY), is_over=True).entries == ()
     assert section_of(RECORD, judged(HEALTHY, HEALTHY), is_over=True).closing
