@@ -140,10 +140,6 @@ class Page:
         data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, **more)["data"]
         path.write_bytes(base64.b64decode(data))
 
-    def pdf(self, path: Path) -> None:
-        data = self.call("Page.printToPDF", preferCSSPageSize=True, printBackground=False)["data"]
-        path.write_bytes(base64.b64decode(data))
-
 
 @contextmanager
 def browser() -> Iterator[Page]:

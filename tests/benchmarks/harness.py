@@ -17,10 +17,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import IO, Any, TypeVar
 
+from ipexctl.node.common.processes import read_stat
+
 from .figures import median, ratio
 
 TOO_LONG = 300.0
 """Seconds after which a contender counts as hung."""
+LOOK_INTERVAL = 0.05
 
 Measured = TypeVar("Measured")
 
@@ -128,20 +131,31 @@ def _kill_group(group: int) -> None:
         os.killpg(group, signal.SIGKILL)
 
 
-def end_of(contender: Contender, base: Mapping[str, str]) -> tuple[Exit, str]:
-    """Run it to its end, whatever that is."""
-    with tempfile.TemporaryFile() as stdout, started(contender, base, stdout) as (_, wait):
+def end_of(
+    contender: Contender, base: Mapping[str, str], look: Callable[[int], None] | None = None
+) -> tuple[Exit, str]:
+    """Run it to its end, whatever that is; its output. `look` is called with its pid again and again meanwhile."""
+    with tempfile.TemporaryFile() as stdout, started(contender, base, stdout) as (process, wait):
+        while look is not None and read_stat(process.pid).is_alive:  # it is not waited for yet, and keeps its usage
+            look(process.pid)
+            time.sleep(LOOK_INTERVAL)
         end = wait()
         stdout.seek(0)
         return end, stdout.read().decode(errors="replace")
 
 
-def spend(contender: Contender, base: Mapping[str, str]) -> Spent:
-    """What one run took; raises Failed unless it ended well."""
-    end, stdout = end_of(contender, base)
+def good_end_of(
+    contender: Contender, base: Mapping[str, str], look: Callable[[int], None] | None = None
+) -> tuple[Spent, str]:
+    """What one run took, and its output; raises Failed unless it ended well."""
+    end, stdout = end_of(contender, base, look)
     if end.code != 0:
         raise failure(contender, end, stdout)
-    return end.spent
+    return end.spent, stdout
+
+
+def spend(contender: Contender, base: Mapping[str, str]) -> Spent:
+    return good_end_of(contender, base)[0]
 
 
 def failure(contender: Contender, end: Exit, stdout: str = "") -> Failed:
@@ -152,9 +166,7 @@ def failure(contender: Contender, end: Exit, stdout: str = "") -> Failed:
 
 def printed(contender: Contender, base: Mapping[str, str], word: str) -> list[Any]:
     """The documents that rank 0 of a run prints behind this word; raises Failed if it ends badly or prints none."""
-    end, output = end_of(contender, base)
-    if end.code != 0:
-        raise failure(contender, end, output)
+    _, output = good_end_of(contender, base)
     begin = f"[0] {word} "
     found = [json.loads(line.removeprefix(begin)) for line in output.splitlines() if line.startswith(begin)]
     if not found:

@@ -12,7 +12,7 @@ from ipexctl.node.run.meter_reader import MeterReader
 
 from .figures import median
 from .frozen import stopped_after
-from .harness import Contender, Failed, end_of, failure, in_turns, say, spend
+from .harness import Contender, Failed, good_end_of, in_turns, say, spend
 from .part_train import DIGITS, LAUNCHER, NO_METER, OURS, Place, contender_of, prepare_place
 from .report import Goal, Report
 from .rig import CONTENDERS, Rig
@@ -98,9 +98,7 @@ def _step(rig: Rig, place: Place, shim: Path, name: str) -> float:
     try:
         script = str(CONTENDERS / "metered_steps.py")
         contender = _contender(place, shim, name, ring, script, str(INTERVALS[name]))
-        end, output = end_of(contender, rig.env)
-        if end.code != 0:
-            raise failure(contender, end, output)
+        _, output = good_end_of(contender, rig.env)
         if (name != WITHOUT) != bool(ring.read()):
             raise Failed(f"{name}: the ring has records, or none, against what is measured")
     finally:

@@ -19,8 +19,8 @@ from typing import Final
 from ipexctl.text import counted
 
 from .figures import Line, fit_line, median
-from .harness import Failed, say
-from .processes import SupervisorWatch, watched
+from .harness import Failed, good_end_of, say
+from .processes import SupervisorWatch, Usage
 from .report import Goal, Report
 from .rig import Rig, all_well, ipexctl, laboratory, prepare, write_project
 from .wheelhouse import install_mpi
@@ -97,10 +97,11 @@ def _commands(rig: Rig, project: Path, count: int) -> Iterable[tuple[str, Cost]]
     for name, words in calls.items():
         if name in (TRUST, CHECK) and count == 1:
             continue
-        end, usage, output = watched(ipexctl(name, *words), rig.env)
-        say(f"  {name}: {end.spent.wall:.2f} s, {end.spent.cpu:.2f} s of CPU, {usage}")
+        usage = Usage()
+        spent, output = good_end_of(ipexctl(name, *words), rig.env, usage.update)
+        say(f"  {name}: {spent.wall:.2f} s, {spent.cpu:.2f} s of CPU, {usage}")
         if name != CHECK:
-            yield name, Cost(end.spent.wall, end.spent.cpu, usage.size, usage.files)
+            yield name, Cost(spent.wall, spent.cpu, usage.size, usage.files)
             continue
         seconds = json.loads(output)["network_seconds"]
         if not isinstance(seconds, float):
@@ -110,14 +111,19 @@ def _commands(rig: Rig, project: Path, count: int) -> Iterable[tuple[str, Cost]]
 
 def _run(rig: Rig, project: Path, count: int) -> Iterable[tuple[str, Cost]]:
     call = ipexctl(RUN, "run", *rig.where(count), "--ppn", 1, "--plain", "--cwd", project, "--", "true")
-    supervisor = SupervisorWatch(rig.lab.hosts[0].netns)
-    end, usage, _ = watched(call, rig.env, supervisor.look)
-    if not supervisor.usage.size:
-        raise Failed(f"the supervisor of {count} ranks was not found")
-    say(f"  {RUN}: {end.spent.wall:.2f} s, {end.spent.cpu:.2f} s of CPU, {usage}; supervisor {supervisor.usage}")
-    yield RUN, Cost(end.spent.wall, end.spent.cpu, usage.size, usage.files)
+    usage, supervisor = Usage(), SupervisorWatch(rig.lab.hosts[0].netns)
+
+    def look(pid: int) -> None:
+        usage.update(pid)
+        supervisor.look()
+
+    spent, _ = good_end_of(call, rig.env, look)
     found = supervisor.usage
-    yield SUPERVISOR, Cost(end.spent.wall, found.cpu, found.size, found.files)
+    if not found.size:
+        raise Failed(f"the supervisor of {count} ranks was not found")
+    say(f"  {RUN}: {spent.wall:.2f} s, {spent.cpu:.2f} s of CPU, {usage}; supervisor {found}")
+    yield RUN, Cost(spent.wall, spent.cpu, usage.size, usage.files)
+    yield SUPERVISOR, Cost(spent.wall, found.cpu, found.size, found.files)
 
 
 def _median(costs: Sequence[Cost]) -> Cost:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import tempfile
-import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,15 +11,7 @@ from typing import Final
 from ipexctl.extras.lab import system
 from ipexctl.node.common.processes import read_stat
 
-from .harness import Contender, Exit, failure, started
-
-_INTERVAL: Final = 0.05
 _SUPERVISOR: Final = b"run.supervisor"
-
-
-def is_over(process: subprocess.Popen[bytes]) -> bool:
-    """Ended, but not waited for yet, so that its usage can still be had."""
-    return not read_stat(process.pid).is_alive
 
 
 def arguments(pid: int) -> list[bytes]:
@@ -66,24 +54,6 @@ class Usage:
             self.files = max(self.files, len(os.listdir(f"/proc/{pid}/fd")))
         except OSError:
             return
-
-
-def watched(
-    contender: Contender, base: Mapping[str, str], look: Callable[[], None] = lambda: None
-) -> tuple[Exit, Usage, str]:
-    """Run it to its end, which must be a good one: its own usage meanwhile, and its output. `look` is called often."""
-    usage = Usage()
-    with tempfile.TemporaryFile() as stdout, started(contender, base, stdout) as (process, wait):
-        while not is_over(process):
-            usage.update(process.pid)
-            look()
-            time.sleep(_INTERVAL)
-        end = wait()
-        stdout.seek(0)
-        output = stdout.read().decode(errors="replace")
-    if end.code != 0:
-        raise failure(contender, end, output)
-    return end, usage, output
 
 
 class SupervisorWatch:

@@ -12,7 +12,6 @@ from ipexctl.node.run import machine, messages
 from ipexctl.node.run import machine_state as m
 from ipexctl.node.run.mpirun import node_starter
 
-TURN = 0.25
 EPOCH = 1_700_000_000.0
 Kind = TypeVar("Kind")
 
