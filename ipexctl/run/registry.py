@@ -24,11 +24,9 @@ from ipexctl.hosts.batch_systems import job_number
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import make_private_directory, write_atomically, write_json_atomically
 from ipexctl.node.common.json_parser import as_object, read_json_file
-from ipexctl.node.common.json_records import decode
+from ipexctl.node.common.json_records import check_type, decode, decoder_of
 from ipexctl.node.common.processes import ProcessIdentity, own_identity
 from ipexctl.option_defaults import CONNECT_SECONDS
-from ipexctl.remote.outcome import HostError
-from ipexctl.remote.reply import Reply
 from ipexctl.starters.choice import starter_of
 from ipexctl.text import expanded, format_clock, printable
 from ipexctl.user_directories import state_directory
@@ -263,33 +261,26 @@ def _host_to_json(host: Host) -> dict[str, Any]:
     }
 
 
-def _host(document: Reply) -> Host:
-    identity, known_hosts, ssh_config = map(document.text_or_none, _HOST_PATHS)
-    return Host(
-        document.text("name"),
-        document.text("address"),
-        user=document.text_or_none("user"),
-        port=document.integer_or_none("port"),
-        internal=document.text_or_none("internal"),
-        identity=Path(identity) if identity else None,
-        known_hosts=Path(known_hosts) if known_hosts else None,
-        ssh_config=Path(ssh_config) if ssh_config else None,
-        proxy=document.text_or_none("proxy"),
-    )
+def _decode_host(value: object, field: str) -> Host:
+    data = check_type(dict, value, field)
+    texts = {name: _decode_path(data.get(name), name) for name in _HOST_PATHS}
+    paths = {name: Path(text) if text else None for name, text in texts.items()}
+    return decode(Host, {name: data.get(name) for name in (*_HOST_FIELDS, "proxy")}, field, paths)
+
+
+_decode_path = decoder_of("str | None")
+FIELD_DECODERS: Final = {"Host": _decode_host}
 
 
 def _read_record(path: Path) -> RunRecord | DamagedRecord:
     """The record; fields that records of older versions don't have get their defaults."""
     try:
-        data = Reply(as_object(read_json_file(path)))
-        if data["schema"] != SCHEMA:
-            raise ValueError(f"its schema is {data['schema']!r}, not {SCHEMA!r}")
-        nodes = tuple(map(_host, data.records("nodes"))) if "nodes" in data else ()
-        return data.decode(RunRecord, node0=_host(data.record("node0")), nodes=nodes)
+        data = as_object(read_json_file(path))
+        if data.get("schema") != SCHEMA:
+            raise ValueError(f"its schema is {data.get('schema')!r}, not {SCHEMA!r}")
+        return decode(RunRecord, data, "the record")
     except OSError as error:
         reason = error.strerror or str(error)
-    except HostError:
-        reason = "it is not the record of a run"
     except ValueError as error:
         reason = str(error)
     written = 0.0

@@ -14,13 +14,14 @@ import time
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
 from ipexctl.extras.lab.condition import FoundLab
 from ipexctl.limits import LAB_LOCK
 from ipexctl.node.common.files import write_atomically
-from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.common.json_parser import as_object, parse_json
+from ipexctl.node.common.json_records import check_type, decode
 from ipexctl.node.common.processes import ProcessIdentity
 
 if TYPE_CHECKING:
@@ -151,27 +152,20 @@ def _on_disk(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return {**fields, "maker": maker._asdict()} if isinstance(maker, ProcessIdentity) else fields
 
 
+def _decode_host(value: object, field: str) -> LabHost:
+    data = check_type(dict, value, field)
+    return decode(LabHost, {**data, "cpu_profile": data.get("costume")}, field)
+
+
+FIELD_DECODERS: Final = {"LabHost": _decode_host}
+
+
 def from_json(text: str) -> Lab:
     """Parse the output of `to_json`; raises ValueError for anything else."""
-    data = parse_json(text)
-    if not isinstance(data, dict) or data.pop("format", None) != _FORMAT:
+    data = as_object(parse_json(text))
+    if data.get("format") != _FORMAT:
         raise ValueError("not a lab.json of this version")
-    try:
-        hosts = tuple(_host(item) for item in data.pop("hosts"))
-        bastion, maker = data.pop("bastion"), data.pop("maker", None)
-        return Lab(
-            hosts=hosts,
-            bastion=_host(bastion) if bastion else None,
-            maker=ProcessIdentity(**maker) if maker else None,
-            **data,
-        )
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"not a lab.json of this version: {error}") from error
-
-
-def _host(data: dict[str, Any]) -> LabHost:
-    faults = {str(name): tuple(str(arg) for arg in args) for name, args in data.pop("faults").items()}
-    return LabHost(faults=faults, cpu_profile=data.pop("costume"), **data)
+    return decode(Lab, data, RECORD)
 
 
 def save(lab: Lab) -> None:

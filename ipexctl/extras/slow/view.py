@@ -148,11 +148,12 @@ def cost_of(found: SlowFinding) -> str:
 def reason_of(found: SlowFinding) -> str:
     """What explains it, with the figures behind it."""
     evidence, look = found.evidence, found.evidence.look
+    who = "ranks" if _is_of_run(look) else "programs"
     queue = f"its main thread waited {_percent(evidence.queue_more)} of the time longer for a processor"
     compute = f"it was {_percent(evidence.cpu_more)} of the time longer on its processor"
     samples = 100 * ((evidence.samples_ratio or 1) - 1)
     reasons: dict[CauseKind, str] = {
-        "other-programs": f"other {'ranks' if _is_of_run(look) else 'programs'} use its cores: {_programs(look)}; {queue}"
+        "other-programs": f"other {who} use its cores: {_programs(look)}; {queue}"
         if found.cause.confidence == "likely"
         else f"other programs, other ranks or a limit of its processor time, which was not seen: {queue}",
         "slower-cores": f"its cores are slower than those of the other hosts: {evidence.mhz or 0:.0f} MHz, the others "
