@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 _MAX_CLIENTS: Final = 2
 """Clients of one server at once: few, so that the first finish soon and can serve others."""
 
-_GROWING_CLIENTS: Final = 8
-"""Clients of a server whose files are still being written: more slowly than it could send them."""
-
 _GIVE_UP: Final = 2
 """Targets in a row that could not connect to the source, before no other target tries."""
 
@@ -62,11 +59,7 @@ class Server:
         session: Session,
         files: Sequence[StoredFile],
         cancel: Cancel,
-        *,
-        growing: bool = False,
     ) -> None:
-        """`growing`: the files are still being written."""
-        self.growing = growing
         self.clients = 0
         self.failed = False
         assert location.address is not None
@@ -142,7 +135,6 @@ class Server:
             "clients": 0,
             "addresses": [],
             "idle": _IDLE_TIMEOUT,
-            "growing": self.growing,
         }
         error = HostError("its server has ended")
         try:
@@ -183,9 +175,9 @@ class Servers:
         ending = [serving for server in self._servers if (serving := server.close()) is not None]
         futures.wait(ending, _END_TIMEOUT)
 
-    def add(self, location: StoreLocation, session: Session, *, growing: bool = False) -> None:
+    def add(self, location: StoreLocation, session: Session) -> None:
         with self._changed:
-            self._servers.append(Server(location, session, self._files, self._cancel, growing=growing))
+            self._servers.append(Server(location, session, self._files, self._cancel))
             self._changed.notify_all()
 
     def send(self, delivery: Delivery) -> None:
@@ -237,8 +229,7 @@ class Servers:
                 # Among the servers with the fewest clients, the latest one: the source is used last.
                 server = min([*reversed(others), self._servers[0]], key=lambda server: server.clients)
                 # After a failed connection, the next target waits for the result of those that are still trying.
-                most = _GROWING_CLIENTS if server.growing else _MAX_CLIENTS
-                max_clients = 1 if self._failures and server is self._servers[0] else most
+                max_clients = 1 if self._failures and server is self._servers[0] else _MAX_CLIENTS
                 if server.clients < max_clients:
                     server.clients += 1
                     return server

@@ -87,8 +87,6 @@ class PushOptions:
     timeout: float | None = None
     repos: str = ""
     """Of a hub: the path is that of its cache, below the home."""
-    only_brings: bool = False
-    """Contents get no names: a later push finds them on the host."""
 
 
 class Carrier(Protocol):
@@ -158,8 +156,6 @@ class _Push:
             leaders = find_leaders(waiting, lambda host: self._found[host.name].token)
             self._send([host for host in waiting if leaders[host] is host])
             followers = [host for host in waiting if leaders[host] is not host]
-            if self._options.only_brings:
-                followers = []
             for looked in self._pool.each(followers, self._look_again):
                 self._end_follower(looked.host, leaders[looked.host], looked.error)
         manifest = self._source.manifest
@@ -242,7 +238,7 @@ class _Push:
         ordered = sorted(
             hosts, key=lambda host: -len(needs[host.name])
         )  # the first one sends the others what they need
-        if not any(needs.values()) and not self._options.only_brings:
+        if not any(needs.values()):
             self._place_on(hosts, None)
             return
         carrier = self._make_carrier(self._locations(ordered), needs)
@@ -254,8 +250,7 @@ class _Push:
                         self._fail(done.host, done.error)
                     else:
                         arrived.append(done.host)
-                if not self._options.only_brings:
-                    self._place_on(arrived, carrier)
+                self._place_on(arrived, carrier)
         except HostError as error:
             for host in hosts:
                 self._fail(host, carrier.failure_on(host, error))

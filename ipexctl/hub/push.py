@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING
 from ipexctl.facts.gather import gather_facts
 from ipexctl.files.distribute import Distributor
 from ipexctl.files.manifest import Manifest
-from ipexctl.files.peer_servers import Servers
 from ipexctl.files.push import PushOptions, PushReport, PushResult, push
 from ipexctl.files.push_source import PushSource
-from ipexctl.files.store_client import Delivery, StoredFile, StoreLocation
+from ipexctl.files.store_client import StoredFile, StoreLocation
 from ipexctl.files.upload import UploadOptions, addresses_for_transfer
 from ipexctl.hub.downloader import Downloader, find_downloader
 from ipexctl.hugging_face import hf_home
@@ -37,7 +36,6 @@ from ipexctl.node.common.json_parser import JsonError
 from ipexctl.node.files.manifest import ManifestEntry, read_entries
 from ipexctl.node.files.push import CONTENT
 from ipexctl.node.files.replies import DownloadReply, SnapshotReply
-from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.node_call import call
 from ipexctl.remote.outcome import HostError
@@ -110,7 +108,7 @@ def push_repos(
     try:
         downloader = find_downloader(options.on, access, hosts, facts, pool, options.home, watch)
         on = downloader.name
-        entries, snapshots = _download(repos, access, downloader, hosts, facts, pool, options, watch)
+        entries, snapshots = _download(repos, access, downloader, pool, options, watch)
     except HostError as error:
         seconds = time.monotonic() - began
         named = HostError(f"{on}: {error.reason}", error.fix) if on else error
@@ -170,14 +168,11 @@ def _download(
     repos: Sequence[HubRepo],
     access: HubAccess,
     downloader: Downloader,
-    hosts: Sequence[Host],
-    facts: dict[str, Facts],
     pool: SessionPool,
     options: HubPushOptions,
     watch: Watch,
 ) -> tuple[list[ManifestEntry], tuple[SnapshotReply, ...]]:
     """What the cache of that machine has of the repositories then."""
-    early = _EarlyTransfer(_words(repos), downloader, hosts, facts, pool, options, watch)
     request: HubDownloadRequest = {
         "home": options.home,
         "repos": [{"kind": repo.kind, "repo_id": repo.repo_id, "revision": repo.revision} for repo in repos],
@@ -194,25 +189,18 @@ def _download(
         if event.get("event") == "progress" and event.integer("total"):
             name = "" if downloader.is_control else downloader.host.name
             watch(BytesMoved(name, "downloading", event.integer("done"), event.integer("total")))
-        elif event.get("event") == "coming":
-            if event.text("folder") not in folders:
-                raise event.error("it has other repositories")
-            early.begin(_read_entries(event.text("folder"), event.text("entries")))
-        elif event.get("event") == "waiting":
-            watch(Notice(f"the hub has had too many requests: going on in {event.number('seconds'):g} s"))
 
-    with early:
-        reply = call(
-            pool.session(downloader.host),
-            "files.hub_download",
-            "download",
-            request,
-            python=downloader.python,
-            label="download from the hub",
-            on_event=on_event,
-            timeout=options.timeout,
-            cancel=pool.cancel,
-        )
+    reply = call(
+        pool.session(downloader.host),
+        "files.hub_download",
+        "download",
+        request,
+        python=downloader.python,
+        label="download from the hub",
+        on_event=on_event,
+        timeout=options.timeout,
+        cancel=pool.cancel,
+    )
     snapshots = reply.decode(DownloadReply).snapshots
     if [found.folder for found in snapshots] != folders:
         raise MalformedReply("it has other repositories", str(dict(reply))[:200])
@@ -220,7 +208,7 @@ def _download(
 
 
 def _words(repos: Sequence[HubRepo]) -> str:
-    """As they were typed; by it, files that came early are found again at the end."""
+    """As they were typed."""
     return " ".join(repo.word for repo in repos)
 
 
@@ -327,89 +315,3 @@ class _HubCarrier:
     def failure_on(self, host: Host, error: HostError) -> HostError:
         del host
         return HostError(f"{self._downloader.name}, which sends the files on, failed: {error.reason}", error.fix)
-
-
-class _GrowingCarrier(_HubCarrier):
-    """Files that the downloading host still writes, for hosts that it reaches; there is no other route."""
-
-    def __enter__(self) -> _GrowingCarrier:
-        source = self._offer()
-        if source.address is None:
-            self._exit_stack.close()
-            raise HostError("hosts reach one another through the control machine alone")
-        self._servers = self._exit_stack.enter_context(Servers(self._files, self._pool.cancel))
-        self._servers.add(source, self._pool.session(source.host), growing=True)
-        return self
-
-    def bring(self, host: Host, session: Session) -> object:
-        blobs = self.blobs_of(host)
-        timeout, cancel = self._options.timeout, self._pool.cancel
-        self._servers.send(Delivery(self._locations[host.name], session, blobs, timeout, cancel, self._moved))
-        return None
-
-
-class _EarlyTransfer:
-    """Large files on their way to the other hosts while the first one downloads them.
-
-    Nothing depends on it: what a host lacks at the end of the download comes then. A download that fails ends it.
-    """
-
-    def __init__(
-        self,
-        words: str,
-        downloader: Downloader,
-        hosts: Sequence[Host],
-        facts: dict[str, Facts],
-        pool: SessionPool,
-        options: HubPushOptions,
-        watch: Watch,
-    ) -> None:
-        self._words, self._downloader, self._hosts, self._facts = words, downloader, hosts, facts
-        self._pool, self._options, self._watch = pool.cancelled_by(Cancel()), options, watch
-        self._begun: set[str] = set()
-        self._running: list[Future[None]] = []
-        self._exit_stack = ExitStack()
-        self._exit_stack.enter_context(pool.cancel.waking(self._pool.cancel.throw))
-
-    def __enter__(self) -> _EarlyTransfer:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        with self._exit_stack:
-            if kind is not None:
-                self._pool.cancel.throw()
-            futures.wait(self._running)
-
-    def begin(self, entries: Sequence[ManifestEntry]) -> None:
-        rows = [
-            entry._replace(path=f"{HUB_CACHE}/{entry.path}") for entry in entries if entry.content not in self._begun
-        ]
-        if self._downloader.is_control or not rows or len(self._hosts) == 1:
-            return
-        self._begun.update(row.content for row in rows)
-        self._running.append(run_in_background(partial(self._transfer, rows), "early"))
-
-    def _transfer(self, rows: Sequence[ManifestEntry]) -> None:
-        manifest = Manifest.of(rows)
-        options = self._options
-        push(
-            PushSource(Path(), False, manifest),
-            "",
-            [host for host in self._hosts if host != self._downloader.host],
-            self._pool,
-            PushOptions(
-                hf_home(options.home),
-                options.home,
-                True,
-                False,
-                options.iface,
-                options.timeout,
-                repos=self._words,
-                only_brings=True,
-            ),
-            self._watch,
-            facts=self._facts,
-            make_carrier=partial(
-                _GrowingCarrier, self._downloader, manifest, self._hosts, self._facts, self._pool, options, self._watch
-            ),
-        )

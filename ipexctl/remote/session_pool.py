@@ -44,13 +44,6 @@ class SessionPool:
         self._sessions: dict[str, Session] = {}
         self._unreachable: dict[str, Unreachable] = {}
 
-    def cancelled_by(self, cancel: Cancel) -> SessionPool:
-        """The same sessions, for steps that are cancelled alone. It is not closed: this one is."""
-        pool = SessionPool(self.connector, cancel, forks=self.forks)
-        pool._lock, pool._opening = self._lock, self._opening
-        pool._sessions, pool._unreachable = self._sessions, self._unreachable
-        return pool
-
     def __enter__(self) -> SessionPool:
         return self
 

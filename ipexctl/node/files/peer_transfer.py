@@ -8,7 +8,6 @@ files do, unencrypted.
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import TYPE_CHECKING, BinaryIO, Callable, Sequence, cast
 
@@ -21,7 +20,7 @@ from ipexctl.node.common.authenticated_socket import (
     read_line,
     send_line,
 )
-from ipexctl.node.common.clock import Stopwatch, wait_until
+from ipexctl.node.common.clock import Stopwatch
 from ipexctl.node.common.handshake import FILES
 from ipexctl.node.common.limits import PEER_SILENCE
 from ipexctl.node.files import store
@@ -93,23 +92,8 @@ class FileServer(AuthenticatingServer):
             if size and conn.sendfile(file, offset, size) != size:
                 raise ConnectionError(f"{file.name} changed while it was read")
 
-        def send_growing(file: BinaryIO, offset: int, size: int) -> None:
-            end = offset + size
-
-            def ready() -> int:
-                return min(os.fstat(file.fileno()).st_size, end) - offset
-
-            while offset < end:
-                wait_until(lambda: ready() > 0, PEER_SILENCE, _TICK)
-                part = ready()
-                if part <= 0:
-                    raise ConnectionError(f"{file.name} does not grow")
-                send_body(file, offset, part)
-                offset += part
-
-        growing = self._request.get("growing", False)
-        request: store.StoreRequest = {"store": self._request["store"], "files": files, "growing": growing}
-        store.send(request, conn.sendall, send_growing if growing else send_body, self._open_file)
+        request: store.StoreRequest = {"store": self._request["store"], "files": files}
+        store.send(request, conn.sendall, send_body, self._open_file)
 
 
 def connect(request: ConnectRequest, report: store.Report = store.emit_or_end) -> Json:

@@ -107,8 +107,6 @@ class SnapshotReply(NamedTuple):
 
 
 class DownloadReply(NamedTuple):
-    version: str
-    """Of huggingface_hub."""
     snapshots: tuple[SnapshotReply, ...]
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Callable, Iterator, NoReturn, Sequence, TypedDict, TypeVar, cast
 
 from ipexctl.node.common.answer import FREE_SPACE_FIX, Action, AgentError, Json, answer, emit, explain_os_error
-from ipexctl.node.common.clock import Countdown, age_of, seconds_since, wait_until
+from ipexctl.node.common.clock import Countdown, age_of, seconds_since
 from ipexctl.node.common.files import (
     explain_full_disk,
     free_space,
@@ -37,7 +37,6 @@ from ipexctl.node.common.guarded_directory import GuardedDirectory
 from ipexctl.node.common.home import make_home
 from ipexctl.node.common.home_entries import is_stored
 from ipexctl.node.common.json_parser import parse_json
-from ipexctl.node.common.limits import PEER_SILENCE
 from ipexctl.node.common.processes import is_partial_in_use, partial_name
 from ipexctl.node.files.file_stream import CHUNK, END, header_line, read_files
 
@@ -83,8 +82,6 @@ class StoreRequest(TypedDict):
     """Unfinished files are kept, and continued by a later call."""
     guarded: NotRequired[bool]
     """Other accounts may change a directory above the store: it is `entered`."""
-    growing: NotRequired[bool]
-    """Files that are to be sent may still be written, as `NAME.incomplete` beside what their links lead to."""
 
 
 class HaveRequest(StoreRequest):
@@ -442,32 +439,17 @@ def send(
         header: Json = {"sha256": file["sha256"], "name": file["name"]}
         try:
             path = path_of(request["store"], file)
-            if request.get("growing"):
-                opened = _open_growing(path)
-            else:
-                opened = path.open("rb", buffering=0) if open_file is None else open_file(file["sha256"])
+            opened = path.open("rb", buffering=0) if open_file is None else open_file(file["sha256"])
         except OSError as error:
             message = f"{error.filename} can't be read: {error.strerror or error}"
             write(header_line({**header, "error": message}))
             continue
         with opened:
-            known = file["size"] if request.get("growing") else None
-            size = os.fstat(opened.fileno()).st_size if known is None else known
+            size = os.fstat(opened.fileno()).st_size
             offset = min(file.get("offset", 0), size)
             write(header_line({**header, "size": size, "offset": offset} if offset else {**header, "size": size}))
             send_body(opened, offset, size - offset)
     write(END)
-
-
-def _open_growing(path: Path) -> BinaryIO:
-    """A file that another process writes, as soon as it has begun."""
-    names = (str(path), f"{os.readlink(path)}.incomplete")
-    wait_until(lambda: any(map(os.path.exists, names)), PEER_SILENCE, _TICK)
-    name = next((name for name in reversed(names) if os.path.exists(name)), names[0])
-    try:
-        return open(name, "rb", buffering=0)
-    except FileNotFoundError:  # it has just got its own name
-        return open(names[0], "rb", buffering=0)
 
 
 def _send_to_stdout(request: StoreRequest) -> int:

@@ -12,7 +12,7 @@ import pytest
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.fanout import fan_out
-from ipexctl.remote.outcome import Cancelled, HostError, Unreachable, exit_code
+from ipexctl.remote.outcome import HostError, Unreachable, exit_code
 from ipexctl.remote.session_pool import SessionPool
 
 HOSTS = [Host(f"n{i}", f"n{i}") for i in range(20)]
@@ -157,15 +157,3 @@ def test_detached_session_stays_open() -> None:
         assert kept is not None
         assert pool.detach(Host("c", "c")) is None
     assert closed == ["b"]
-
-
-def test_steps_can_be_cancelled_alone_on_the_same_sessions() -> None:
-    connector, host, alone = RecordingConnector(lambda host: host), Host("a", "a"), Cancel()
-    pool = SessionPool(connector, Cancel(), forks=2)  # type: ignore[arg-type]
-    shared = pool.cancelled_by(alone)
-    pool.session(host)
-    assert shared.session(host) is pool.session(host)
-    assert connector.dialled == ["a"]
-    alone.throw()
-    assert [type(done.error) for done in shared.each([host], lambda host, session: session)] == [Cancelled]
-    assert [done.error for done in pool.each([host], lambda host, session: session)] == [None]
