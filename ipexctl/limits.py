@@ -34,7 +34,7 @@ WHY_ANSWER: Final = 60.0
 SLOW_ANSWER: Final = 60.0
 """For the answers of node0 and of a suspect's host to `slow`."""
 STOP_ANSWER: Final = 60.0
-"""For node0's answer to `stop` and `dump`, with the time that the ranks need."""
+"""For node0's answer to `stop` and `why --stacks`, with the time that the ranks need."""
 STOP_WAIT: Final = 20.0
 """For all ranks to exit: there are four between TERM and KILL."""
 DUMP_WAIT: Final = 10.0

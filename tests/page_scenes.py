@@ -122,13 +122,6 @@ SCENES = (
     Scene("docs/config.md", CLUSTER, hosts=4, take={"ipexctl.toml": ("toml", 0)}, before={1: ("rm ipexctl.toml",)}),
     Scene("docs/doctor.md", CLUSTER, hosts=4),
     Scene(
-        "docs/dump.md",
-        CLUSTER,
-        hosts=3,
-        before={0: (uses("hang.py"), "ipexctl run --detach --ppn 2 hang.py", "sleep 3")},
-        after=("ipexctl stop last",),
-    ),
-    Scene(
         "docs/examples.md",
         REAL_HERE,
         before={
@@ -205,6 +198,7 @@ SCENES = (
             5: (TRAIN,),
             6: ("printf '%s\\n' '#!/bin/sh' 'cat >~/posted' >../bin/curl && chmod 755 ../bin/curl",),
             9: (uses("imports_frobnicate.py", as_name="train.py"), "ipexctl run train.py || test $? = 1"),
+            10: (uses("hang.py"), "ipexctl run --detach --ppn 2 hang.py", "sleep 3"),
         },
         after=(
             """grep -q '"state": "ok"' ~/posted""",

@@ -249,17 +249,14 @@ class Cluster:
         *,
         remove: Sequence[str] = (),
         prune: bool = False,
-        diff: tuple[str, str] | None = None,
         verify: bool = False,
         env: str | None = None,
         python: str | None = None,
         setup: str | None = None,
     ) -> EnvsReport:
-        """List the environments of every host, compare two, remove some, or verify one."""
+        """List the environments of every host, remove some, or verify one."""
         check_lists(remove=remove)
-        request = EnvsRequest(
-            remove=tuple(remove), prune=prune, diff=diff, verify=verify, env=env, python=python, setup=setup
-        )
+        request = EnvsRequest(remove=tuple(remove), prune=prune, verify=verify, env=env, python=python, setup=setup)
         return self._call(partial(steps.envs, request=request))
 
     def sync(

@@ -331,7 +331,6 @@ class EnvsRequest:
 
     remove: tuple[str, ...] = ()
     prune: bool = False
-    diff: tuple[str, str] | None = None
     verify: bool = False
     env: str | None = None
     python: str | None = None
@@ -340,10 +339,8 @@ class EnvsRequest:
     def __post_init__(self) -> None:
         from ipexctl.stack.env.record import check_env_name
 
-        if sum(map(bool, (self.remove, self.prune, self.verify, self.diff))) > 1:
-            raise UserError(
-                "--remove, --prune, --verify and --diff exclude each other", fix="use one of them at a time"
-            )
+        if sum(map(bool, (self.remove, self.prune, self.verify))) > 1:
+            raise UserError("--remove, --prune and --verify exclude each other", fix="use one of them at a time")
         if self.setup and not self.python:
             raise UserError("--setup needs --python", fix="add --python with the path of a Python on the hosts")
         for name, path in (("--python", self.python), ("--setup", self.setup)):
@@ -351,19 +348,17 @@ class EnvsRequest:
                 raise UserError(
                     f"{name} {path!r} is not an absolute path", fix="use a path on the hosts: /opt/train/bin/python"
                 )
-        for name in (*self.remove, *(self.diff or ()), *([self.env] if self.env is not None else [])):
+        for name in (*self.remove, *([self.env] if self.env is not None else [])):
             check_env_name(name)
 
 
 def envs(opened: OpenHosts, request: EnvsRequest) -> EnvsReport:
-    """List, compare, remove or verify the environments on every host."""
+    """List, remove or verify the environments on every host."""
     from ipexctl.stack.env import envs
 
     hosts, pool, home, timeout = opened.hosts, opened.pool, opened.home, opened.timeout
     if request.remove:
         report = envs.remove_envs(hosts, pool, request.remove, home=home, timeout=timeout)
-    elif request.diff:
-        report = envs.diff_envs(hosts, pool, *request.diff, home=home, timeout=timeout)
     elif request.prune:
         report = envs.prune_envs(hosts, pool, home=home, timeout=timeout)
     elif request.verify:

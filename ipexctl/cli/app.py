@@ -46,7 +46,6 @@ CORE: Final[Mapping[str, Mapping[str, str]]] = {
         "attach": "Watch a run again until it ends.",
         "fetch": "Fetch checkpoints, logs and other files of a run or a host.",
         "wait": "Wait until runs are over, without touching them.",
-        "dump": "Show the Python stack of every rank of a run.",
     },
     "Advanced": {
         "config": "Show the value of every option and where it comes from.",
@@ -124,7 +123,10 @@ class _Commands(TyperGroup):
         except BrokenPipeError as error:  # typer would exit with 1
             raise OutputError(error) from None
         except UsageError as error:
-            went = _REMOVED_OPTIONS.get(getattr(error, "option_name", ""))
+            option = getattr(error, "option_name", "")
+            went = _REMOVED_OPTIONS.get(option) or _REMOVED_OPTIONS.get(
+                f"{getattr(error.ctx, 'info_name', '')} {option}"
+            )
             if went is not None:
                 error.message, error.possibilities = went, None  # type: ignore[attr-defined]
             from ipexctl.ui.errors import print_json_error
@@ -134,6 +136,11 @@ class _Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and not args[0].startswith("-") and not is_command(args[0]):
+            if args[0] == "dump":
+                from ipexctl.ui.messages import print_message
+
+                print_message("dump is why --stacks since 0.5")
+                return super().resolve_command(ctx, ["why", "--stacks", *args[1:]])
             if args[0] == "autotune":
                 raise UserError("autotune went in 0.5: examples/tune.py compares settings", fix=_TUNE)
             from difflib import get_close_matches
@@ -151,7 +158,10 @@ class _Commands(TyperGroup):
 
 
 _TUNE: Final = "python examples/tune.py -H hostfile omp=1 omp=2 -- train.py"
-_REMOVED_OPTIONS: Final = {"--rejoin": "--rejoin went in 0.5: a lost host that answers again joins at the next restart"}
+_REMOVED_OPTIONS: Final = {
+    "--rejoin": "--rejoin went in 0.5: a lost host that answers again joins at the next restart",
+    "envs --diff": "--diff went in 0.5: ipexctl install --dry-run shows what would change",
+}
 
 app = typer.Typer(
     cls=_Commands,

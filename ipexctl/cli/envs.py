@@ -1,4 +1,4 @@
-"""`ipexctl envs`: lists, compares, removes or verifies the environments on every host."""
+"""`ipexctl envs`: lists, removes or verifies the environments on every host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ def envs_command(
     prune: bool = flag(
         "--prune", "Remove cached wheels, leftovers of interrupted installs, and environments without a name."
     ),
-    diff: tuple[str, str] | None = option("--diff A B", "Show in which packages environment B differs from A."),
     verify: bool = flag("--verify", "Verify on every host that an environment works."),
     env: str | None = option(
         "--env NAME", f"Environment for --verify (default: {DEFAULT_ENV}).", autocompletion=complete.environments
@@ -28,7 +27,7 @@ def envs_command(
     home: Home,
     output: Output,
 ) -> None:
-    """List the environments on every host, compare two, remove some, or verify one.
+    """List the environments on every host, remove some, or verify one.
 
     \b
     Example: ipexctl envs --hosts 'node[1-4]' --remove default
@@ -37,9 +36,7 @@ def envs_command(
     from ipexctl.cli.hosts import open_hosts
     from ipexctl.ui.envs import as_json, show
 
-    request = EnvsRequest(
-        remove=tuple(remove or ()), prune=prune, diff=diff, verify=verify, env=env, python=python, setup=setup
-    )
+    request = EnvsRequest(remove=tuple(remove or ()), prune=prune, verify=verify, env=env, python=python, setup=setup)
     named = {"env": env, "python": python, "setup": setup}
     if not verify and any(value and name not in targets.defaults for name, value in named.items()):
         raise UserError("--env, --python and --setup need --verify", fix="add --verify, or leave them out")

@@ -1,4 +1,4 @@
-"""Output of `ipexctl dump`: the stacks of the ranks, grouped by place; or JSON.
+"""Output of `ipexctl why --stacks`: the stacks of the ranks, grouped by place; or JSON.
 
 In: a `Dump` (`run/dump.py` has grouped ranks with equal stacks); out: one block for each group with its ranks and
 calls, the innermost first, and a sentence: why the run hangs if `run/hang.py` can tell, else which ranks are elsewhere

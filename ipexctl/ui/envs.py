@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.node.env.replies import EnvEntry, EnvListing
-    from ipexctl.stack.changes import PackageChange
     from ipexctl.stack.env.envs import EnvsReport, EnvsResult
 
 _LAYOUTS: Final = (
@@ -33,9 +32,8 @@ def as_json(report: EnvsReport) -> dict[str, Any]:
     hosts = [
         host_json(
             result,
-            without=("listing", "changes"),
+            without=("listing",),
             **_listing_json(result.listing),
-            changes=[{"name": change.name, "from": change.before, "to": change.after} for change in result.changes],
         )
         for result in report.hosts
     ]
@@ -63,13 +61,8 @@ def show(report: EnvsReport, *, quiet: bool = False, no_color: bool = False, opt
 
 def _describe(result: EnvsResult) -> str:
     removed = f"removed {', '.join(result.removed)}" if result.removed else ""
-    differences = ", ".join(map(_difference, result.changes))
-    changes = verified_text(result.verify) or removed or differences
+    changes = verified_text(result.verify) or removed
     return "; ".join(filter(None, (changes, result.reason))) or "nothing to remove"
-
-
-def _difference(change: PackageChange) -> str:
-    return f"{change.name} {change.before or 'none'} -> {change.after or 'none'}"
 
 
 def _show_list(report: EnvsReport, *, quiet: bool, no_color: bool, options: str) -> None:

@@ -35,7 +35,7 @@ _ROWS_OF_A_LINE: Final = 3
 _PIPED: Final = 500
 _STREAM_LABELS: Final = {"stdout": "stdout", "stderr": "stderr", "mpirun": "mpirun.log", "supervisor": "supervise.log"}
 _PURPOSES: Final = {
-    "dump": "see where each rank is: ",
+    "why": "see where each rank is: ",
     "attach": "watch it: ",
     "stop": "end it, only if it hangs: ",
     "report": "see it on one page: ",

@@ -128,13 +128,13 @@ class AllreduceRound(RunRound):
 
     def check_dump(self) -> None:
         """A dump says for whom the others on the victim's host wait."""
-        found = json.loads(self.call("dump", self.run, "--json"))
+        found = json.loads(self.call("why", self.run, "--stacks", "--json"))
         waits = {row["rank"]: row["processes"][0]["waits_for"] for row in found["ranks"] if row["processes"]}
         near = [rank for rank in self.pids if rank != self.victim and self.host_of(rank) == self.host]
         assert [waits.get(rank) for rank in near] == [self.victim] * len(near), f"{waits}, not {self.victim}"
         if not near:
             return
-        text = self.call("dump", self.run)
+        text = self.call("why", self.run, "--stacks")
         # Ranks at the same place share one line: on another host, they may wait for one that waits over gloo.
         assert re.search(rf"waits for ranks? [0-9,-]*\b{self.victim}\b[0-9,-]* in all-reduce", text), text
 

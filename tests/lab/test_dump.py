@@ -1,4 +1,4 @@
-"""`ipexctl dump` of hanging runs on real hosts with Intel MPI."""
+"""`ipexctl why --stacks` of hanging runs on real hosts with Intel MPI."""
 
 from __future__ import annotations
 
@@ -63,19 +63,19 @@ def hanging(cluster: Cluster) -> str:
 
 def test_dump_groups_ranks_of_a_hanging_run_by_function(cluster: Cluster) -> None:
     run = hanging(cluster)
-    dump = cluster.call("dump", "last")
+    dump = cluster.call("why", "last", "--stacks")
     assert dump.rc == 0, dump.err
     heads = [line for line in dump.out.splitlines() if line.startswith("rank")]
     assert heads == ["rank 3 on node2 (1 of 6): load", "ranks 0-2,4-5 on node[1-3] (5 of 6): all_reduce"]
     assert "  load      hangs.py:3" in dump.out.splitlines()
     assert missing(dump.err, "rank 3 5") == []
-    told = json.loads(cluster.call("dump", run[:-2], "-r", "2,3", "--json").out)
+    told = json.loads(cluster.call("why", run[:-2], "--stacks", "-r", "2,3", "--json").out)
     assert [group["ranks"] for group in told["groups"]] == [[2], [3]]
     assert [(row["rank"], row["host"], row["reason"]) for row in told["ranks"]] == [(2, "node2", ""), (3, "node2", "")]
     assert len(told["ranks"][0]["processes"][0]["threads"]) == 2
     assert cluster.status(run)["state"] == "running"
     cluster.good("stop", "last")
-    over = cluster.call("dump", "last")
+    over = cluster.call("why", "last", "--stacks")
     assert (over.rc, over.out) == (1, "")
     assert f"ipexctl why {run}" in over.err
 
@@ -118,7 +118,7 @@ def test_py_spy_and_faulthandler_stacks_agree(cluster: Cluster) -> None:
     spy.unlink()
     try:
         hanging(cluster)
-        told = json.loads(cluster.call("dump", "last", "--json").out)
+        told = json.loads(cluster.call("why", "last", "--stacks", "--json").out)
         cluster.call("stop", "last")
     finally:
         cluster.on(0, f"rm {place}")
@@ -132,7 +132,7 @@ def test_unreachable_node0_is_named(cluster: Cluster) -> None:
     run = hanging(cluster)
     break_host(cluster.lab.hosts[0], "sshd-dead")
     try:
-        dump = cluster.call("dump", run, "--json")
+        dump = cluster.call("why", run, "--stacks", "--json")
         assert (dump.rc, json.loads(dump.out)["ranks"]) == (3, [])
         assert dump.err.startswith("node1: ")
     finally:
@@ -153,7 +153,7 @@ def test_stacks_of_ranks_spinning_in_mpi_show_the_python_caller(cluster: Cluster
     running = cluster.begin("--ppn", "1", "finalizes.py", "mark", 600)
     running.wait_for("] here", times=3)
     time.sleep(1)
-    told = json.loads(cluster.call("dump", running.id, "--json").out)
+    told = json.loads(cluster.call("why", running.id, "--stacks", "--json").out)
     assert [(group["ranks"], group["frames"][0]["function"]) for group in told["groups"]] == [
         ([1], "train"),
         ([0, 2], "barrier"),

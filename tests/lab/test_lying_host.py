@@ -90,7 +90,7 @@ COMMANDS = {
     "attach": ("attach", "FAILED"),
     "why": ("why", "FAILED"),
     "why-waiting": ("why", "WAITING"),
-    "dump": ("dump", "WAITING"),
+    "why-stacks": ("why", "WAITING", "--stacks"),
     "stop": ("stop", "FAILED"),
     "fetch": ("fetch", "RUN", "out"),
     "fetch-file": ("fetch", "HOSTS", "LIAR:/etc/passwd", "out"),
@@ -117,7 +117,7 @@ SLOW = {
 INDEPENDENT = {"doctor", "envs", "exec", "exec-gather"}
 """What these do on a host needs no answer of another; sync compares the homes of all, for example."""
 NO_LIMITS = {"logs", "attach"}
-ONE_LIMIT = {"ps", "why", "dump", "stop"}
+ONE_LIMIT = {"ps", "why", "stop"}
 NO_JSON = {"logs", "logs-failed", "attach", "run", "run-detach", "stop"}
 WRITES_BELOW = (
     "home/.cache/ipexctl",

@@ -126,7 +126,7 @@ def test_run_outlives_its_call_and_is_dumped_attached_and_stopped(
     assert sorted(host for host, _ in starters(cluster)) == ["node2", "node3"]
     call.process.send_signal(signal.SIGKILL)
     call.process.wait(10)
-    stacks = json.loads(cluster.good("dump", run, "--json"))
+    stacks = json.loads(cluster.good("why", run, "--stacks", "--json"))
     assert len(stacks["ranks"]) == 6
     assert cluster.status(run)["state"] == "running"
     attached = cluster.begin_call("attach", run)

@@ -68,8 +68,8 @@ def test_a_run_that_waits_is_queued_with_a_reason_and_stop_takes_it_out(laptop: 
     assert (laptop.state(second)["state"], laptop.state(second)["world_size"]) == ("queued", 0)
     why = laptop.call("why", second)
     assert (why.rc, missing(why.out, "queued Slurm job attach")) == (0, [])
-    assert laptop.call("dump", second).rc == 1
-    dumped = laptop.call("dump", first)
+    assert laptop.call("why", second, "--stacks").rc == 1
+    dumped = laptop.call("why", first, "--stacks")
     assert (dumped.rc, missing(dumped.out, "ranks 0-1 train.py:6")) == (0, []), dumped.err
     assert laptop.call("stop", third).rc == 0
     assert laptop.state(third)["state"] == "stopped"
@@ -181,7 +181,7 @@ def test_a_requeued_run_is_taken_out_of_the_queue_by_stop(laptop: Laptop) -> Non
     _, err = waiting.communicate(timeout=20)
     assert (waiting.returncode, missing(err, "stays queue ipexctl stop")) == (130, [])
     assert laptop.state(run)["state"] == "queued"
-    dumped = laptop.call("dump", run)
+    dumped = laptop.call("why", run, "--stacks")
     assert (dumped.rc, missing(dumped.err, "queue")) == (1, [])
     assert laptop.call("stop", run).rc == 0
     assert laptop.state(run)["state"] == "stopped"

@@ -153,7 +153,7 @@ def test_live_run_is_inspected_and_stopped(account: Account, live: Callable[[str
     run.wait_for_all(b"here\n")
     assert {each["id"]: each["state"] for each in account.json("ps")["runs"]}[run.id] == "running"
     assert account.json("why", run.id)["state"] == "running"
-    dump = account.call("dump", run.id)
+    dump = account.call("why", run.id, "--stacks")
     assert (dump.rc, missing(dump.out, "<string>")) == (0, []), dump.err
     refused = account.call("uninstall", "--yes")
     assert (refused.rc, run.status["state"]) == (1, "running"), refused.err

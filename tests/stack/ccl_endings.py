@@ -72,7 +72,7 @@ class Ends:
         running = self.begin("hang")
         time.sleep(1)
         try:
-            return self.cluster.call("dump", "last").out, self.cluster.call("stop", "last").rc
+            return self.cluster.call("why", "last", "--stacks").out, self.cluster.call("stop", "last").rc
         finally:
             running.end()
 

@@ -9,7 +9,7 @@ EXTRA = Extra(
             "Look back",
             "Write one HTML page that shows a run.",
             "ipexctl.extras.report.command",
-            before="dump",
+            before="",
         ),
     ),
     adds={

@@ -9,7 +9,7 @@ EXTRA = Extra(
             "Look back",
             "Name the slow rank of a run, with the cause and the cost.",
             "ipexctl.extras.slow.command",
-            before="dump",
+            before="",
         ),
     ),
     adds={

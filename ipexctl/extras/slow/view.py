@@ -52,11 +52,11 @@ _NOT_JUDGED: Final = {
     ),
     "no-own-time": (
         "it is not known how long its threads were on a processor",
-        "see where each rank is: ipexctl dump {run}",
+        "see where each rank is: ipexctl why {run} --stacks",
     ),
     "independent": ("its ranks wait for nobody (--backend none)", "compare their throughput: ipexctl ps --json"),
     "not-together": ("its ranks do not step together", "compare their throughput: ipexctl ps --json"),
-    "one-rank": ("it has one rank, which waits for nobody", "see where it is: ipexctl dump {run}"),
+    "one-rank": ("it has one rank, which waits for nobody", "see where it is: ipexctl why {run} --stacks"),
 }
 _FIX_WHEN_OVER: Final = {
     "no-windows": "steps of torch's optimizers are counted unless the run has --no-meter: docs/run.md says how",
@@ -178,13 +178,13 @@ def fix_of(found: SlowFinding, record: RunRecord, *, is_over: bool) -> str:
     later = f"start the next run without it: {_again(record, without)}"
     top = f"see what runs there: ipexctl exec -l {host} -- top -b -n 1"
     workers = "in the next run, give the DataLoader more workers"
-    stacks, workers_wait = f"see where it is: ipexctl dump {run} -r {found.rank}", "see where its workers wait"
-    waiting = f"{workers_wait}: ipexctl dump {run} -r {found.rank} --all"
+    stacks, workers_wait = f"see where it is: ipexctl why {run} --stacks -r {found.rank}", "see where its workers wait"
+    waiting = f"{workers_wait}: ipexctl why {run} --stacks -r {found.rank} --all"
     naming = f"while the rank is slow, this names the process: ipexctl slow {run}"
     after = "" if is_over else "when the run is over, "
     if is_over:
-        stacks = f"while the next run goes on, see where it is: ipexctl dump last -r {found.rank}"
-        waiting = f"while the next run goes on, {workers_wait}: ipexctl dump last -r {found.rank} --all"
+        stacks = f"while the next run goes on, see where it is: ipexctl why last --stacks -r {found.rank}"
+        waiting = f"while the next run goes on, {workers_wait}: ipexctl why last --stacks -r {found.rank} --all"
         naming = "while a rank is slow, this names the process: ipexctl slow last"
     evidence, compare = found.evidence, f"{after}compare the hosts: ipexctl doctor --smoke"
     fixes: dict[CauseKind, str] = {

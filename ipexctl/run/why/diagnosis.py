@@ -188,7 +188,7 @@ def _hung(snapshot: RunSnapshot) -> tuple[str, ...]:
         quiet = (
             f"no rank had printed anything for {rough_duration(snapshot.silent_for)} when it ended: it may have hung"
         )
-        advice = "" if dump is not None else "; while a run hangs, ipexctl dump last shows where"
+        advice = "" if dump is not None else "; while a run hangs, ipexctl why last --stacks shows where"
         notes.append(quiet + advice)
     return tuple(notes)
 
@@ -210,7 +210,7 @@ def _running(snapshot: RunSnapshot) -> Diagnosis:
     if silent is not None:
         headline += f"; no rank has printed anything for {rough_duration(silent)}"
         cause = choose_hang_cause(snapshot)
-        after = (f"ipexctl dump {run}", *after, f"ipexctl stop {run}")
+        after = (f"ipexctl why {run} --stacks", *after, f"ipexctl stop {run}")
     others = (*_places(snapshot), *_states_of_silent(snapshot))
     notes = _notes(snapshot)
     if snapshot.dump_error:

@@ -1,4 +1,4 @@
-"""`ipexctl envs`: list, compare, remove, prune and verify environments, also a Python of the user.
+"""`ipexctl envs`: list, remove, prune and verify environments, also a Python of the user.
 
 In come hosts and names; out goes an `EnvsReport` with a result for each host. Listing and verifying happen on every
 host; what removes something happens once in each shared home, on its first host, after the other hosts of that home
@@ -15,7 +15,6 @@ from ipexctl.facts.gather import HostFacts, gather_facts
 from ipexctl.hosts.home import find_leaders
 from ipexctl.remote.outcome import HostError, HostResult, HostStatus, Report
 from ipexctl.stack.env.environment import EnvClient, machine_token, verify
-from ipexctl.stack.env.record import records_of
 from ipexctl.stack.env.verify_errors import explain
 from ipexctl.stack.resolve.compatibility import usable_pythons
 from ipexctl.text import readable
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from ipexctl.node.env.replies import EnvListing
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
-    from ipexctl.stack.changes import PackageChange
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +38,6 @@ class EnvsResult(HostResult):
     removed: tuple[str, ...] = ()
     verify: Mapping[str, Any] = field(default_factory=dict, hash=False)
     home: str | None = None
-    changes: tuple[PackageChange, ...] = ()
-    """From the first to the second environment of `--diff`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,25 +72,6 @@ def list_envs(hosts: Sequence[Host], pool: SessionPool, *, home: str, timeout: f
         return target.result("ok", listing=target.client(session, pool).listing())
 
     return _on_hosts(hosts, pool, list_one, home=home, timeout=timeout, verb="list")
-
-
-def diff_envs(
-    hosts: Sequence[Host], pool: SessionPool, first: str, second: str, *, home: str, timeout: float | None = None
-) -> EnvsReport:
-    """Compare the packages of two environments, given by directory or name, by their records."""
-    from ipexctl.stack.changes import changes_of  # slow to import, and no other action needs it
-
-    def packages(facts: Facts, name: str) -> Mapping[str, str]:
-        for env, record in records_of(facts):
-            if name in (env.name, *env.names):
-                return record.packages
-        raise HostError(f"there is no environment {name}", "list the environments: ipexctl envs")
-
-    def diff_one(target: _Target, _: Session) -> EnvsResult:
-        changes = changes_of(packages(target.facts, first), packages(target.facts, second))
-        return target.result("ok", "" if changes else f"{first} and {second} have the same packages", changes=changes)
-
-    return _on_hosts(hosts, pool, diff_one, home=home, timeout=timeout, verb="diff")
 
 
 def remove_envs(

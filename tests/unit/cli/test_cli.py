@@ -88,6 +88,9 @@ WRONG_CALLS = (
     "exec --hosst x -- true",
     "exec --hosts a",
     "autotune -H nosuch train.py",
+    "dump nosuch -r 0",
+    "envs --diff a b",
+    "why --all",
     "exec --shell true -- true",
     "exec --shell=",
     "exec --forks 0 -- true",
@@ -184,7 +187,7 @@ def test_json_document_is_printed_after_an_interrupt(command: str, tmp_path: Pat
     assert (called.returncode, said["schema"], said["status"]) == (130, f"ipexctl.{command}/1", "interrupted")
 
 
-@pytest.mark.parametrize("command", ["stop", "attach", "why", "logs", "dump", "slow"])
+@pytest.mark.parametrize("command", ["stop", "attach", "why", "logs", "slow"])
 def test_run_argument_defaults_to_last_except_for_stop_and_attach(command: str, tmp_path: Path) -> None:
     registry = RunRegistry(tmp_path / "ipexctl/runs")
     for number, run in enumerate(("a-1120-100000-aaaa", "b-1120-110000-bbbb")):
@@ -198,7 +201,7 @@ def test_run_argument_defaults_to_last_except_for_stop_and_attach(command: str, 
     assert call(command, env={"XDG_STATE_HOME": str(tmp_path / "none")}).returncode == 2
 
 
-@pytest.mark.parametrize("command", ["why", "logs", "dump", "slow", "report", "fetch"])
+@pytest.mark.parametrize("command", ["why", "logs", "slow", "report", "fetch"])
 def test_the_last_run_of_another_project_is_named_first(command: str, tmp_path: Path) -> None:
     """`last` is the last run of all; from a directory of another project, a user may mean that one's."""
     for name in ("ours", "theirs", "plain"):

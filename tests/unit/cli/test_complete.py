@@ -73,7 +73,7 @@ def test_hosts_are_completed_from_ipexctl_hostfile_variable(place: Path) -> None
     assert tab(place, "exec", "-l", "", IPEXCTL_HOSTFILE="hosts.ini")[:3] == ["rack1", "rack2", "raven"]
 
 
-@pytest.mark.parametrize("command", ["logs", "attach", "why", "slow", "dump", "stop", "fetch"])
+@pytest.mark.parametrize("command", ["logs", "attach", "why", "slow", "stop", "fetch"])
 def test_runs_are_completed_newest_first(place: Path, command: str) -> None:
     save_runs(
         place, ("train-1120-0002", "ipex-2.8-aa"), ("train-1120-0001", "ipex-2.8-aa"), ("other-1119", "torch-2.13-bb")

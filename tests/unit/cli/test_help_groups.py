@@ -57,7 +57,7 @@ def test_help_all_shows_every_option_and_starts_nothing(arguments: list[str]) ->
     assert "--host-keys" in done.stdout
 
 
-@pytest.mark.parametrize("name", ["why", "dump", "run", "install", "lab"])
+@pytest.mark.parametrize("name", ["why", "run", "install", "lab"])
 def test_the_help_has_no_placeholder(name: str) -> None:
     command: Any = load_command(name)
     texts = [command.help or "", *(getattr(param, "help", None) or "" for param in command.params)]

@@ -404,7 +404,7 @@ def test_silent_run_shows_the_activity_of_each_rank() -> None:
     assert [each.ranks for each in verdict.others] == [(0, 1), (2,)]
     assert missing(verdict.others[0].sentence, "0-1 node[1-2] epoch 3") == []
     assert missing(verdict.others[1].sentence, "2 node3 futex_wait epoch 3") == []
-    assert verdict.next[0] == "ipexctl dump train-1"
+    assert verdict.next[0] == "ipexctl why train-1 --stacks"
 
 
 @pytest.mark.parametrize(
@@ -420,11 +420,11 @@ def test_stopped_run_reports_its_silence(ended: dict[str, Any]) -> None:
     silent = {"since": 1001.0, "after": 5.0, "ranks": rows}
     ended = {"first": None, **ended}
     verdict = judged([({"state": "stopped"}, "")], silent=silent, **ended)
-    assert missing(verdict.notes[0], "12 ipexctl dump last") == []
+    assert missing(verdict.notes[0], "12 ipexctl why last --stacks") == []
     (other,) = verdict.others
     assert missing(other.sentence, "0 node1 futex_wait epoch 3") == []
     talked = judged([({"state": "stopped"}, "")], silent=None, **ended)
-    assert not any("ipexctl dump" in note for note in talked.notes)
+    assert not any("--stacks" in note for note in talked.notes)
 
 
 def notes_of_a_run() -> tuple[str, ...]:

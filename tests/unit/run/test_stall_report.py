@@ -15,7 +15,7 @@ def test_ranks_with_equal_activity_are_grouped() -> None:
     ]
     odd = SilentRank(3, "node2", "step 6\x1b[2J", 0.0, "D", "nfs_wait_bit_killable")
     lines = silence_lines("run1", Silence(0.0, 600.0, (*waiting, odd)))
-    assert missing(lines[0], "10 ipexctl dump run1") == []
+    assert missing(lines[0], "10 ipexctl why run1 --stacks") == []
     assert missing(lines[1], "0-2,4-5 node[1-3] step 7") == []
     assert missing(lines[2], "3 node2 nfs_wait_bit_killable step 6") == []
     assert "\x1b" not in "".join(lines)

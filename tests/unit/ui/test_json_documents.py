@@ -45,7 +45,7 @@ UNINSTALLED = UninstallResult(N1, "ok")
         (
             envs.as_json(EnvsReport((EnvsResult(N1, "ok"),), 0.0)),
             "",
-            "home envs wheels leftovers prunable_bytes removed verify changes",
+            "home envs wheels leftovers prunable_bytes removed verify",
         ),
         (
             uninstall.as_json(UninstallReport((UNINSTALLED,), 0.0, UNINSTALLED)),
