@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import subprocess
 
 import pytest
 from launch_helpers import IPEX, cpu, eth, machine, plan
 
-from ipexctl.launch.plan import to_json
 from ipexctl.spec import Export
 from ipexctl.ui.launch_plan import plan_lines, show_plan
 from message_data import missing
@@ -71,13 +69,6 @@ def test_printed_commands_can_be_pasted() -> None:
     assert typed("What node0 starts") == list(MIXED.argv)
     assert typed("What each rank executes", 2) == list(MIXED.command)
     assert shlex.quote(MIXED.command[-1]) in "\n".join(lines)
-
-
-def test_json_is_one_document_with_a_schema() -> None:
-    found = json.loads(json.dumps(to_json(MIXED)))
-    assert found["schema"] == "ipexctl.run/1"
-    assert found["hosts"][0]["ranks"][0]["ccl_cores"] == [55]
-    assert "hunter2" not in json.dumps(found)
 
 
 def test_a_pipe_gets_no_colours(capsys: pytest.CaptureFixture[str]) -> None:

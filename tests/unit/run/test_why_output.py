@@ -43,21 +43,6 @@ def test_commands_are_not_repeated() -> None:
     assert text.count("ipexctl logs train-1 -r 1") == 1
 
 
-def test_json_has_the_documented_fields() -> None:
-    verdict = judged([(STOPPED, ""), (FAILED, NO_MODULE)], out={1: "hello"})
-    document = json.loads(json.dumps(as_json(answer(verdict))))
-    assert document["schema"] == "ipexctl.why/1"
-    assert document["run"]["id"] == "train-1"
-    assert document["state"] == "failed"
-    assert {"rank": 1, "host": "node2", "exit_code": 1}.items() <= document["first_failure"].items()
-    assert {"id", "sentence", "fix", "confidence"} <= document["cause"].keys()
-    assert document["lines"][0] == {"stream": "stdout", "text": "hello"}
-    assert document["others"][0]["ranks"] == [0]
-    well = as_json(answer(judged([({"state": "ok"}, "")], state="ok", first=None)))
-    assert well["first_failure"] is None
-    assert well["cause"] is None
-
-
 def test_throughput_is_below_the_headline_and_in_the_json() -> None:
     verdict = replace(judged([(FAILED, NO_MODULE)]), throughput=Throughput(3.25, 410.0, 0.1, "dataloader"))
     lines = list(lines_of(answer(verdict), 80))

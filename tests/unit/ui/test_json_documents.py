@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from test_show_plan import MIXED
+from test_trust_ui import REPORT as TRUSTED
+from why_helpers import FAILED, NO_MODULE, STOPPED, answer, judged
 
 from ipexctl.files.push import PushReport, PushResult
 from ipexctl.files.requested import FetchResult
 from ipexctl.hosts.host import Host
+from ipexctl.launch.plan import to_json
 from ipexctl.node.env.replies import EnvEntry, EnvListing
 from ipexctl.run.uninstall import UninstallReport, UninstallResult
 from ipexctl.stack.env.envs import EnvsReport, EnvsResult
 from ipexctl.stack.install_context import InstallReport, InstallResult
 from ipexctl.sync.report import SyncReport, SyncResult
-from ipexctl.ui import envs, fetch, install, push, sync, uninstall
+from ipexctl.ui import envs, fetch, install, push, sync, trust, uninstall, why
 from ipexctl.ui.errors import requested_schema
 
 N1 = Host("n1", "n1")
 HOST = "name address status reason fix seconds"
 REPORT = "schema hosts summary seconds"
 UNINSTALLED = UninstallResult(N1, "ok")
+ENV = EnvEntry("e", ("default",), "/h/envs/e", "ipex-2.8", "3.11", "gloo", None, {"torch": "2.8.0"}, 7, True)
+ENVS = envs.as_json(EnvsReport((EnvsResult(N1, "ok", listing=EnvListing((ENV,), 0, 0, 0, 0)),), 0.0))
+WHY = why.as_json(answer(judged([(STOPPED, ""), (FAILED, NO_MODULE)], out={1: "hello"})))
 
 
 @pytest.mark.parametrize(
@@ -52,6 +60,7 @@ UNINSTALLED = UninstallResult(N1, "ok")
             "control obstacles with_results dry_run",
             "home store found left logins live",
         ),
+        (trust.as_json(TRUSTED), "node0 config by revoke dry_run notes", "internal ssh_name"),
     ],
 )
 def test_report_documents_have_these_fields(document: dict[str, Any], names: str, of_host: str) -> None:
@@ -59,23 +68,52 @@ def test_report_documents_have_these_fields(document: dict[str, Any], names: str
     assert sorted(document["hosts"][0]) == sorted(f"{HOST} {of_host}".split())
 
 
-def test_each_environment_of_a_listing_has_these_fields() -> None:
-    env = EnvEntry("e", ("default",), "/h/envs/e", "ipex-2.8", "3.11", "gloo", None, {"torch": "2.8.0"}, 7, True)
-    (document,) = envs.as_json(EnvsReport((EnvsResult(N1, "ok", listing=EnvListing((env,), 0, 0, 0, 0)),), 0.0))[
-        "hosts"
-    ]
-    names = "name names path row python backend created packages bytes complete"
-    assert list(document["envs"][0]) == names.split()
-    assert document["envs"][0]["names"] == ["default"]
+@pytest.mark.parametrize(
+    ("part", "names"),
+    [
+        (ENVS["hosts"][0]["envs"][0], "name names path row python backend created packages bytes complete"),
+        (
+            uninstall.as_json(UninstallReport((UNINSTALLED,), 0.0, UNINSTALLED))["control"],
+            "fix found left live logins reason status",
+        ),
+        (
+            fetch.as_json(FetchResult(N1, "ok")),
+            """schema status host source dest brought resumed unchanged bytes received_bytes failed left_out older
+            other_hosts also_on reason fix seconds""",
+        ),
+        (
+            WHY,
+            """schema run failed_call state headline first_failure cause hang lines others notes throughput slow network
+            output_lost next""",
+        ),
+        (WHY["run"], "id script node0 hosts world_size env started"),
+        (WHY["first_failure"], "rank host exit_code signal kind at after limit memory oom ranks"),
+        (WHY["cause"], "id sentence fix confidence rank host source"),
+        (WHY["lines"][0], "stream text"),
+        (WHY["others"][0], "ranks hosts what sentence"),
+        (
+            to_json(MIXED),
+            """schema hosts world_size master_addr master_port backend backend_reason allreduce wire flavor stack env
+            python command cwd launcher argv launcher_env files hostfile settings rank_options dtype_hint choices
+            notes other_runs candidates time_limit""",
+        ),
+        (to_json(MIXED)["hosts"][0], "name address word iface tier cores ranks"),
+    ],
+)
+def test_parts_of_documents_have_these_fields(part: dict[str, Any], names: str) -> None:
+    assert sorted(part) == sorted(names.split())
+    json.dumps(part, allow_nan=False)
 
 
-def test_uninstall_control_and_fetch_documents_have_these_fields() -> None:
-    control = uninstall.as_json(UninstallReport((UNINSTALLED,), 0.0, UNINSTALLED))["control"]
-    assert sorted(control) == ["fix", "found", "left", "live", "logins", "reason", "status"]
-    names = "schema status host source dest brought resumed unchanged bytes received_bytes failed left_out older"
+def test_values_of_documents() -> None:
+    schemas = [document["schema"] for document in (WHY, trust.as_json(TRUSTED), to_json(MIXED))]
+    assert schemas == ["ipexctl.why/1", "ipexctl.trust/1", "ipexctl.run/1"]
+    assert ENVS["hosts"][0]["envs"][0]["names"] == ["default"]
     nothing = fetch.as_json(FetchResult(N1, "ok"))
-    assert sorted(nothing) == sorted(f"{names} other_hosts also_on reason fix seconds".split())
     assert [nothing[name] for name in ("unchanged", "bytes", "received_bytes")] == [0, 0, 0]
+    well = why.as_json(answer(judged([({"state": "ok"}, "")], state="ok", first=None)))
+    assert (well["first_failure"], well["cause"]) == (None, None)
+    assert "hunter2" not in json.dumps(to_json(MIXED))
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from ipexctl.hosts.host import Host
@@ -11,7 +9,7 @@ from ipexctl.refusal import Refusal
 from ipexctl.remote.progress import BytesMoved, HostFinished, Notice, Stepped
 from ipexctl.stack.install_context import InstallReport, InstallResult, StackSummary
 from ipexctl.stack.lock.lock import Lock, Wheel
-from ipexctl.ui.install import as_json, show
+from ipexctl.ui.install import show
 from ipexctl.ui.progress_view import ProgressView
 from message_data import missing
 
@@ -26,12 +24,6 @@ def host(name: str, status: str = "changed", reason: str = "", **more: object) -
 
 def report(*hosts: InstallResult, **more: object) -> InstallReport:
     return InstallReport(hosts, 1.5, stack=STACK, lock=LOCK, path="/h/envs/default", **more)  # type: ignore[arg-type]
-
-
-def test_json_has_the_stack() -> None:
-    said = as_json(report(host("n1", verify=PROOF, packages={"torch": "2.8.0"})))
-    assert set(said["stack"]) >= {"name", "torch", "ipex", "oneccl", "mpi", "python", "why", "retired"}
-    json.dumps(said)
 
 
 def test_hosts_with_the_same_result_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
