@@ -181,9 +181,6 @@ def test_values_of_every_type_are_read(project: Path) -> None:
 def test_submit_has_the_defaults_of_run(project: Path) -> None:
     (project / "ipexctl.toml").write_text("[run]\nomp = 3\nranks = '0'\ndetach = true\n")
     assert parse("submit", "train.py").params["omp"] == 3
-    (project / "ipexctl.toml").write_text("[submit]\nomp = 3\n")
-    with pytest.raises(FileError):
-        parse("submit", "train.py")
 
 
 def test_hosts_of_lab_up_ignore_the_shared_hosts_option(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,16 +209,6 @@ def test_project_file_is_found_for_the_current_directory(project: Path, monkeypa
     os.mkfifo(below / "ipexctl.toml")
     monkeypatch.chdir(below)
     assert config_file.project_file() is None
-
-
-def test_all_errors_of_both_files_are_reported(project: Path) -> None:
-    (project / "ipexctl.toml").write_text("fork = 1\n[run]\npnp = 1\n")
-    write_user(project, "[run]\nbinds = 'numa'\n")
-    with pytest.raises(FileError) as caught:
-        parse("run", "train.py")
-    assert {(error.line, Path(error.path).name) for error in (caught.value, *caught.value.more)} == {
-        (1, "ipexctl.toml"), (3, "ipexctl.toml"), (2, "config.toml"),
-    }  # fmt: skip
 
 
 def test_config_reports_every_invalid_value(project: Path) -> None:
@@ -325,13 +312,6 @@ def test_harmless_values_of_the_same_options_are_taken_from_a_project_file(
 ) -> None:
     (project / "ipexctl.toml").write_text(f"[{command}]\n{line}\n")
     parse(command, *(["x.py"] if command == "run" else []))
-
-
-def test_ssh_config_is_refused_at_top_level_and_in_a_cluster_table(project: Path) -> None:
-    for text in ("ssh-config = 'x'\n", "[cluster.lab]\nssh-config = 'x'\n"):
-        (project / "ipexctl.toml").write_text(text)
-        with pytest.raises(FileError):
-            parse("ps")  # also where it would not apply
 
 
 def test_paths_are_relative_to_their_file(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,6 @@ import pytest
 from forked_calls import forked_call
 from ipexctl.cli.app import commands, groups, load_command
 from ipexctl.cli.launch_options import PANELS, ScriptCommand
-from ipexctl.errors import UserError
 
 RUN: Any = load_command("run")
 SUBMIT: Any = load_command("submit")
@@ -84,10 +83,3 @@ def test_options_of_torchrun_and_accelerate_are_accepted(argument: str, name: st
         params = RUN.make_context("run", [*arguments, "train.py", argument, "5"]).params
         assert params[name] == 3
         assert list(params["words"]) == ["train.py", argument, "5"]
-
-
-@pytest.mark.parametrize("argument", ["--nnodes", "--nnodes=2", "--num_machines", "--num-machines"])
-def test_nnodes_options_are_refused_with_a_hint_about_hosts(argument: str) -> None:
-    with pytest.raises(UserError) as caught:
-        RUN.make_context("run", [argument, "2", "train.py"])
-    assert "--hosts" in caught.value.fix

@@ -44,12 +44,6 @@ def test_named_hostfile_has_all_hosts(directory: Path) -> None:
         names(targets, "node9")
 
 
-def test_hosts_are_named_once() -> None:
-    for targets in (Targets(hosts="node1"), Targets(limit="node1")):
-        with pytest.raises(UserError):
-            _with_hosts(targets, "node2")
-
-
 def test_a_refused_environment_for_the_download_names_no_option_of_install() -> None:
     refused = Refusal("no package index can be reached", "install from a directory: --wheelhouse DIR")
     error = explain_refused_lock(refused)

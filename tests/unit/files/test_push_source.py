@@ -31,15 +31,6 @@ def test_hosts_and_path(text: str, hosts: str | None, path: str) -> None:
     assert parse_target(text, Path("some/corpus")) == (hosts, path)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "/", "//", "~", "~/", ".", "a:", "a:/", "a:~", "..", "../x", "x/../../y", "~root/x", "a\nb"]
-)
-def test_path_that_can_be_none(text: str) -> None:
-    with pytest.raises(UserError) as caught:
-        parse_target(text, Path("corpus"))
-    assert caught.value.fix
-
-
 def no_bytes(done: int, total: int) -> None:
     del done, total
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import test_run_fetch as fetching
-from golden_file import Case, golden_diff, refusal, rows_of, without
+from golden_file import Case, golden_diff, refusal, without
 from test_mirror import LiveRun, nothing
 from test_run_record import RUN
 
@@ -29,10 +29,7 @@ def sources() -> list[Case]:
         order_of_run(record, "x", ".", rank=rank, host=host, others=())
 
     return [
-        *(
-            refusal(f"source {text!r}", parse_source, text)
-            for text in rows_of(fetching.test_invalid_sources_are_refused)
-        ),
+        *(refusal(f"source {text!r}", parse_source, text) for text in (":x", "last:", "[fe80::2]", "", "last:a\0b")),
         refusal("source of an unknown host", order_of_host, FetchSource("node3", "x"), ".", [first], "~/.ipexctl"),
         refusal("source of an unknown rank", of_run, 4, None),
         refusal("source of a host outside the run", of_run, None, "c"),

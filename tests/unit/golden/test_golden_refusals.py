@@ -14,31 +14,39 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from golden_file import Case, golden_diff, refusal, without
+from golden_file import Case, golden_diff, refusal, refused, without
 from sync_helpers import put
-from test_config import VARIABLES, parse
+from test_config import VARIABLES, parse, write_user
+from test_sync_manifest_and_plan import project_of
 from test_sync_root import HOMES, OWN, run_spec
+from test_trust_plan import answer
 from test_unit_lab_faults import HOST
 from test_unit_lab_plan import PROGRAMS
 
 import ipexctl
+from ipexctl.cli.options import Targets
+from ipexctl.cli.push import _with_hosts
+from ipexctl.errors import FileError
 from ipexctl.extras.lab.fault_injection import pick_host
 from ipexctl.extras.lab.faults import check_possible, find_fault, read_arguments
 from ipexctl.extras.lab.labs import LabSpec
 from ipexctl.extras.lab.plan import check, free_block, free_name, plan_lab
 from ipexctl.extras.lab.system import missing
 from ipexctl.extras.slurm.script import QueueOptions, check_queue_options
-from ipexctl.files.push_source import read_source
+from ipexctl.files.push_source import parse_target, read_source
 from ipexctl.hosts.home import home_on_nodes
 from ipexctl.hosts.host import Host
+from ipexctl.hosts.internal import InterfaceChoice
 from ipexctl.hugging_face import parse_repo
 from ipexctl.remote.cancel import Cancel
 from ipexctl.run.registry import RunRecord
+from ipexctl.run.start.preflight.imports import project_module
 from ipexctl.run.start.project import locate_project
 from ipexctl.spec import RunSpec
 from ipexctl.sync.project import read_project
 from ipexctl.sync.root import describe_root_problem, path_problem
-from ipexctl.sync.scan import scan_project
+from ipexctl.sync.scan import check_size, scan_project
+from ipexctl.trust.host_state import read_host_state
 
 UNTYPED: Any = ipexctl
 RECORD = RunRecord("run1", Host("here", "127.0.0.1"), "/nowhere", "python3")
@@ -200,6 +208,11 @@ SCRIPTS = (
     "none/x.py",
     "litgpt",
 )
+TARGETS = ("", "/", "//", "~", "~/", ".", "a:", "a:/", "a:~", "..", "../x", "x/../../y", "~root/x", "a\nb")
+INTERFACES = ("10.0.0.0/33", "a b", "", "an-interface-name-too-long", "1.2.3.4/x")
+ACCOUNTS = ("me\n  ProxyCommand evil", "-oProxyCommand=x", "a b", "%h")
+SIZES = ((20_001, 1_000_000_000), (20_000, 1_000_000_001), (20_001, 1_000_000_001))
+USER_CONFIGS = ("trusted-directories = '/srv'\n", "trusted-directories = ['srv']\n", "trusted-directories = [1]\n")
 HOMES_ON_NODES = ("x", "./x", "~", "~other/x", "/", "/a/../b", "/a\nb", "/a:b")
 
 
@@ -250,6 +263,14 @@ def calls() -> Iterator[Case]:
     yield from (refusal(f"run({each})", partial(cluster.run, "train.py", **each)) for each in RUN_KEYWORDS)
     yield from (refusal(f"Cluster({each})", partial(UNTYPED.Cluster, ["a"], **each)) for each in HOST_KEYWORDS)
     yield from (refusal(f"call {at}", call, cluster) for at, call in enumerate(API_CALLS, 1))
+    yield from (refusal(f"push to {text!r}", parse_target, text, Path("corpus")) for text in TARGETS)
+    yield from (refusal(f"--iface {text!r}", InterfaceChoice, text) for text in INTERFACES)
+    for user in ACCOUNTS:
+        yield refusal(f"account {user!r}", partial(read_host_state, answer(user=user), server_key=None, port=None))
+    for option in ("--nnodes", "--nnodes=2", "--num_machines", "--num-machines"):
+        yield refusal(f"run {option}", parse, "run", option, "2", "train.py")
+    for targets in (Targets(hosts="node1"), Targets(limit="node1")):
+        yield refusal(f"push to node2 beside {targets.hosts} {targets.limit}", _with_hosts, targets, "node2")
     yield refusal("hosts as text", UNTYPED.Cluster, "node1")
     yield refusal("no hosts", UNTYPED.Cluster, [])
 
@@ -261,6 +282,24 @@ def config_files(project: Path) -> Iterator[Case]:
         yield case._replace(
             message=re.sub("(TOML: |is not (?:one of|in)).*", r"\1…", case.message)
         )  # of Python, of click
+    write_user(project, "[run]\nbinds = 'numa'\n")
+    (project / "ipexctl.toml").write_text("fork = 1\n[run]\npnp = 1\n")
+    with pytest.raises(FileError) as caught:
+        parse("run", "train.py")
+    for error in (caught.value, *caught.value.more):
+        yield refused(f"one of several, in {Path(error.path).name}", error, project.parent)
+    for text in USER_CONFIGS:
+        write_user(project, f"forks = 3\n{text}")
+        yield refusal(f"config.toml {text!r}", parse, "doctor", at=project.parent)
+    write_user(project, "")
+    for command, text in {
+        "ps": "ssh-config = 'x'\n",
+        "doctor": "[cluster.lab]\nssh-config = 'x'\n",
+        "logs": "trusted-directories = ['/srv/team']\n",
+        "submit": "[submit]\nomp = 3\n",
+    }.items():
+        (project / "ipexctl.toml").write_text(text)
+        yield refusal(f"ipexctl.toml of {command}: {text!r}", parse, command, "train.py", at=project.parent)
     (project / "ipexctl.toml").unlink()
 
 
@@ -297,6 +336,18 @@ def projects(base: Path) -> Iterator[Case]:
         yield Case(f"directory {name}", without(path_problem(here / name, "directory"), base))
 
 
+def modules_and_sizes(base: Path) -> Iterator[Case]:
+    for count, size in SIZES:
+        case = refusal(f"{count} files, {size} bytes", check_size, Path("/p"), project_of(count, size))
+        yield case._replace(message=case.message.partition("; largest")[0])  # of many that are as large
+    yield refusal("a scan that was ended", check_size, Path("/p"), project_of(1, 1, complete=False))
+    for path in ("pkg/train.py", "a/py.py", "train.py"):
+        put(base, path)
+    for name in ("pkg/train.py", "./pkg/train", "train.py"):
+        yield refusal(f"run -m {name}", locate_project, RunSpec("module", (name,)), base, at=base)
+    yield refusal("run -m pkg.trian", project_module, ("pkg.trian", "--lr", "1e-3"), base, at=base)
+
+
 def sources(base: Path) -> Iterator[Case]:
     """What is not pushed, and what is in ignore files."""
     for number, target in enumerate(("/etc/passwd", "../outside", "sub/../../outside")):
@@ -325,5 +376,5 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
     cases = [*labs(), *calls(), *config_files(project)]
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
-    cases += [*projects(tmp_path), *sources(tmp_path / "pushed")]
+    cases += [*projects(tmp_path), *modules_and_sizes(tmp_path / "modules"), *sources(tmp_path / "pushed")]
     assert not (diff := golden_diff("refusals", cases)), diff

@@ -13,12 +13,15 @@ import test_gpu_code as gpus
 import test_resumed_call as resumed
 import test_run_script as scripts
 import test_stall_report as silence
+from doctor_rules_helpers import healthy
 from golden_file import Case, golden_diff, refusal, rows_of
 from golden_file import refused as refused_case
 from test_run_refusals import ADDRESSES, MPI, OK, evaluate, found
 
 from ipexctl.cli.resume import refuse_typed
 from ipexctl.facts.cpu import CpuList
+from ipexctl.facts.gather import HostFacts
+from ipexctl.facts.system import HomeDirectory
 from ipexctl.hosts.host import Host
 from ipexctl.launch.other_runs import OtherRun, notes_on
 from ipexctl.node.common.records import Silence, SilentRank
@@ -27,6 +30,7 @@ from ipexctl.refusal import Refusal
 from ipexctl.remote.reply import Reply
 from ipexctl.run.ranks import parse_ranks
 from ipexctl.run.stall_report import describe_activity, silence_lines
+from ipexctl.run.start.context import complete_facts
 from ipexctl.run.start.exclusive import Obstacles
 from ipexctl.run.start.exclusive import refusal as occupied
 from ipexctl.run.start.preflight import connectivity
@@ -188,6 +192,16 @@ def of_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Case]:
     cases.append(refused("written for GPUs", check_gpu_code, for_gpus, request_with(), {}))
     fault = {"kind": "SyntaxError", "what": "WHAT", "line": 2, "column": 7, "python": "3.11"}
     cases.append(refusal("syntax", check_syntax, ScriptFile("train.py", "x = 1\ndef f(:\n"), Reply(fault)))
+    hosts = [Host(name, name) for name in "ab"]
+    answers = [HostFacts(hosts[0], "ok", facts=healthy())]
+    for own_fix in ("", "OWN"):
+        lost = HostFacts(hosts[1], "failed", "REASON", own_fix)
+        cases.append(refused("a host without facts", complete_facts, hosts, [*answers, lost]))
+    cases.append(refused("no host with facts", complete_facts, hosts[1:], [HostFacts(hosts[1], "failed", "REASON")]))
+    homes = [
+        HostFacts(Host(name, name), "ok", facts=healthy()._replace(home=HomeDirectory(f"/h/{name}"))) for name in "cba"
+    ]
+    cases.append(refused("different homes", complete_facts, [Host(name, name) for name in "abc"], homes))
     directory = tmp_path / "train.py"
     directory.mkdir()
     monkeypatch.chdir(tmp_path)

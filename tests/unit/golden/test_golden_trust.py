@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import test_trust_explain as explaining
-from golden_file import Case, golden_diff
+from golden_file import Case, golden_diff, refused
 from test_trust_internal import A, B, C, at
 from test_trust_plan import HOST_STATE, LINE, OWNER
 from test_trust_ui import ADDED, REPORT, done
@@ -59,8 +59,13 @@ def logins() -> list[Case]:
 def networks() -> list[Case]:
     ifaces = {"a": at("eth0=10.1.0.1/24", "ib0=10.9.0.1/24"), "b": at("eth0=10.1.0.2/24", "ib1=10.9.1.2/24")}
     apart = {"a": at("e=10.0.0.1/24"), "b": at("e=10.0.0.2/24"), "c": at("e=10.0.7.3/24")}
-    found = [internal_addresses(ifaces, [A, B], "ib0"), internal_addresses(apart, [A, B, C])]
-    return [Case("no common network", each.reason, each.fix) for each in found if isinstance(each, Refusal)]
+    third = [
+        {"a": at("eth0=10.1.0.1/24"), "b": at("eth0=10.2.0.1/24"), "c": at(f"eth0={address}/24")}
+        for address in ("10.1.0.3", "10.3.0.1")
+    ]
+    found = [internal_addresses(ifaces, [A, B], "ib0")]
+    found += [internal_addresses(each, [A, B, C]) for each in (apart, *third)]
+    return [refused("no common network", each) for each in found if isinstance(each, Refusal)]
 
 
 def edits() -> list[Case]:

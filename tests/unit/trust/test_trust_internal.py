@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-
-from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
 from ipexctl.hosts.internal import (
     HostAddresses,
     InterfaceAddress,
-    InterfaceChoice,
     common_networks,
     internal_addresses,
 )
 from ipexctl.refusal import Refusal
-from message_data import missing
 
 LO = InterfaceAddress("lo", "127.0.0.1", 8)
 DOCKER = InterfaceAddress("docker0", "172.17.0.1", 16)
@@ -101,25 +96,6 @@ def test_iface_option_accepts_a_name_or_a_network() -> None:
     addresses = {"a": at("eth0=10.1.0.1/24", "ib0=10.9.0.1/24"), "b": at("eth0=10.1.0.2/24", "ib1=10.9.1.2/24")}
     assert internal_addresses(addresses, [A, B], "10.9.0.0/16") == {"a": "10.9.0.1", "b": "10.9.1.2"}
     assert internal_addresses(addresses, [A, B], "eth0") == {"a": "10.1.0.1", "b": "10.1.0.2"}
-    refusal = internal_addresses(addresses, [A, B], "ib0")
-    assert isinstance(refusal, Refusal)
-    assert missing(refusal.reason, "b --iface ib0 eth0 ib1") == []
-    assert refusal.hosts == ("b",)
-
-
-@pytest.mark.parametrize("text", ["10.0.0.0/33", "a b", "", "an-interface-name-too-long", "1.2.3.4/x"])
-def test_invalid_iface_is_a_user_error(text: str) -> None:
-    with pytest.raises(UserError, match="--iface"):
-        InterfaceChoice(text)
-
-
-def test_refusal_without_a_common_network_names_the_separate_hosts() -> None:
-    addresses = {"a": at("e=10.0.0.1/24"), "b": at("e=10.0.0.2/24"), "c": at("e=10.0.7.3/24")}
-    refusal = internal_addresses(addresses, [A, B, C])
-    assert isinstance(refusal, Refusal)
-    assert missing(refusal.reason, "a,b 10.0.0.0/24 c") == []
-    assert refusal.hosts == ("c",)
-    assert "internal=" in refusal.fix
 
 
 def test_routed_32_bit_subnets_use_the_ssh_address() -> None:
@@ -133,11 +109,3 @@ def test_routed_32_bit_subnets_use_the_ssh_address() -> None:
 def test_single_host_uses_its_own_address() -> None:
     assert internal_addresses({"a": at(DOCKER, "e=10.0.0.1/24")}, [A]) == {"a": "10.0.0.1"}
     assert internal_addresses({"a": at()}, [A]) == {"a": "127.0.0.1"}
-
-
-@pytest.mark.parametrize(("third", "outside"), [("10.1.0.3", ("b",)), ("10.3.0.1", ("a", "b", "c"))])
-def test_refusal_names_the_hosts_outside_the_subnet_of_most_or_else_all(third: str, outside: tuple[str, ...]) -> None:
-    addresses = {"a": at("eth0=10.1.0.1/24"), "b": at("eth0=10.2.0.1/24"), "c": at(f"eth0={third}/24")}
-    refused = internal_addresses(addresses, [A, B, C])
-    assert isinstance(refused, Refusal)
-    assert refused.hosts == outside

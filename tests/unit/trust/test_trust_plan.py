@@ -180,12 +180,6 @@ def test_reported_host_keys_are_ignored_if_the_server_key_is_known() -> None:
     assert read_host_state(reply, server_key=KEY, port=None).host_keys == (KEY,)
 
 
-@pytest.mark.parametrize("user", ["me\n  ProxyCommand evil", "-oProxyCommand=x", "a b", "%h"])
-def test_account_names_with_ssh_config_syntax_are_refused(user: str) -> None:
-    with pytest.raises(HostError, match="account"):
-        read_host_state(answer(user=user), server_key=None, port=None)
-
-
 def test_truncated_host_state_is_an_error() -> None:
     whole = answer(keys="abc")
     for end in range(len(whole) - 1):
