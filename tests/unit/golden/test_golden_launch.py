@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from golden_file import Case, golden_diff
 from golden_file import refusal as refused
 from golden_file import refused as refused_case
 from launch_helpers import IPEX, STOCK, batch, cpu, eth, machine, plan, refusal, software, variables
-from test_launcher_lines import unwrapped
+from test_launcher_lines import REFUSED_LINES, SHELL_SCRIPTS, unwrapped
 from test_mpirun import BARE, MAY_NEED_MPI, MPI, NEEDS_MPI, NO_MPI, OPEN
 from test_show_plan import MIXED
 
@@ -215,24 +216,13 @@ def of_accelerate() -> list[Case]:
 def wrapped() -> list[Case]:
     two = "mpirun -f hostfile -n 16 -ppn 4 -genv OMP_NUM_THREADS=23 accelerate launch --mixed_precision bf16 t.py"
     environ = {"CCL_WORKER_COUNT": "1", "MASTER_ADDR": "127.0.0.1"}
-    wrong = {
-        **{f"nothing to launch: {line}": line for line in ("torchrun", "accelerate launch --cpu", "uv run")},
-        **{f"mpirun {option}": f"mpirun {option} x y" for option in ("--gtool", "--hostfiles", "-wdir", "-timeout")},
-        "no number": "torchrun --nproc-per-node many t.py",
-        "unknown option": "mpirun -n 2 -foo python t.py",
-        "no value": "mpirun -n",
-        "nothing to start": "mpirun -n 2",
-        "MPMD": "mpirun -n 1 a : -n 1 b",
-        "two that start ranks": "mpirun -n 2 torchrun t.py",
-        "not in the table": "srun -n 4 t.py",
-        "accelerate config": "accelerate config",
-        "nohup": "nohup mpirun -n 2 t.py",
-        "a script of a shell": "bash -c 'mpirun -n 2 python t.py | tee log'",
-        "no number of copies": "ipexrun --ncores-per-instance 8 t.py",
-        "not set": "mpirun -x NOT_SET t.py",
-        "FSDP": "accelerate launch --use_fsdp t.py",
-        "slots": "deepspeed --include node1:0@node2:0,1 t.py",
-    }
+    lines = (
+        *("torchrun", "accelerate launch --cpu", "uv run", "mpirun -n 2"),
+        *(f"mpirun {option} x y" for option in ("--gtool", "--hostfiles", "-wdir", "-timeout")),
+        *("torchrun --nproc-per-node many t.py", "bash -c 'mpirun -n 2 python t.py | tee log'"),
+        *REFUSED_LINES,
+        *(shlex.join(["bash", "-c", script]) for script in SHELL_SCRIPTS),
+    )
     alone: Any = ("a",)
     return [
         Case("torchrun", unwrapped("torchrun --standalone --nproc-per-node 2 t.py").note),
@@ -243,7 +233,7 @@ def wrapped() -> list[Case]:
         Case("trl", unwrapped("trl sft --lr 1").note),
         Case("IPEX of accelerate", unwrapped("accelerate launch --ipex_enabled --ipex_fusion_enabled t.py").note),
         refused("too few hosts", unwrapped("torchrun --nnodes 2 t.py").used_hosts, alone),
-        *(refused(name, unwrapped, line) for name, line in wrong.items()),
+        *(refused(repr(line), unwrapped, line) for line in lines),
     ]
 
 

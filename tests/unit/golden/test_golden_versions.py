@@ -194,6 +194,7 @@ def planned_cases() -> list[Case]:
         (StackRequest(torch="2.7", python="3.11"), one, None),
         (StackRequest(torch="2.8"), one, None),
         (StackRequest(ipex="2.3.0"), {}, None),
+        (NEWEST, one, index(*(name for name in PYPI if "2.15" not in name))),
     ]
     return [case for context in scenes for case in planned_of(*context)]
 
