@@ -85,16 +85,13 @@ def check_nothing_left(lab: Lab) -> None:
     wait_until(lambda: not doctor_processes(lab), 2, lambda: doctor_processes(lab))
 
 
-def test_logins_fail_without_trust_while_ports_are_open(lab: Lab) -> None:
+def test_logins_fail_without_trust_and_if_its_line_is_removed_while_ports_are_open(lab: Lab) -> None:
     report = run_check(lab)
     login = only(report.findings, "network.login")
     assert (login.level, login.hosts) == ("fail", ("node2", "node3"))
     assert "ipexctl trust" in login.fix
     assert len(report.findings) == 1
     check_nothing_left(lab)
-
-
-def test_removed_authorized_keys_line_is_reported_after_trust(lab: Lab) -> None:
     assert ipexctl("trust", "-H", lab.hostfile).rc == 0
     try:
         assert run_check(lab).findings == ()
@@ -117,9 +114,9 @@ def test_firewalled_host_is_reported_with_its_network_in_the_fix(lab: Lab) -> No
     check_nothing_left(lab)
 
 
-@pytest.mark.parametrize("fault", ["link-down", "sshd-dead", "sshd-hang"])
-def test_host_failure_during_the_check_is_reported_without_a_hang(lab: Lab, fault: str) -> None:
-    report = run_check(lab, late=fault)
+@pytest.mark.parametrize(("fault", "budget"), [("link-down", BUDGET), ("sshd-dead", BUDGET), ("sshd-hang", 3)])
+def test_host_failure_during_the_check_is_reported_without_a_hang(lab: Lab, fault: str, budget: float) -> None:
+    report = run_check(lab, late=fault, budget=budget)
     gone = only(report.findings, "network.unreachable")
     assert (gone.level, gone.hosts) == ("fail", ("node2",))
     assert only(report.findings, "network.login").hosts == ("node3",)
@@ -134,11 +131,6 @@ def test_network_check_works_over_ipv6(lab: Lab) -> None:
     report = run_check(lab, internal=internal)
     assert {finding.id for finding in report.findings} == {"network.login"}
     assert only(run_check(lab, "firewall", internal=internal).findings, "network.port_closed").hosts == ("node2",)
-
-
-def test_time_budget_is_kept_if_a_host_hangs(lab: Lab) -> None:
-    assert only(run_check(lab, late="sshd-hang", budget=3).findings, "network.unreachable").hosts == ("node2",)
-    check_nothing_left(lab)
 
 
 def test_cancelled_network_check_ends_and_leaves_no_processes(lab: Lab) -> None:

@@ -1,15 +1,16 @@
-"""`ipexctl play` on real SSH hosts: the order of tasks, failed hosts, and messages."""
+"""`ipexctl play` on real SSH hosts: failed hosts, one connection, files, other accounts, secrets, Ctrl-C."""
 
 from __future__ import annotations
 
+import os
+import shlex
 import signal
-import socket
 
 import pytest
 
 from agent_helpers import wait_until
 from cli_helpers import processes_with
-from ipexctl.extras.lab.labs import LabHost, break_host
+from ipexctl.extras.lab.labs import LabHost, break_host, mend_host
 from lab_helpers import ask
 from lab_play_helpers import Site, counts, statuses
 from message_data import missing
@@ -18,32 +19,19 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 
 
 @pytest.mark.core
-def test_failed_host_leaves_the_play_and_others_continue(site: Site) -> None:
-    report = site.report(
-        """\
-- name: one fails
-  exec: test {{ inventory_hostname }} != node2
-- name: the others go on
-  exec: true
-""",
-        rc=1,
-    )
-    assert statuses(report, "the others go on") == {"node1": "changed", "node3": "changed"}
-    assert counts(report, "node2") == (0, 0, 1, 0, 0)
-    retry = site.directory / "state" / "ipexctl" / "retry" / "site.retry"
-    assert retry.read_text() == "node2\n"
-    assert report["retry_file"] == str(retry)
-    again = site.report("- name: once more\n  exec: true", "-l", f"@{retry}")
-    assert statuses(again, "once more") == {"node2": "changed"}
-    assert not retry.exists()
-
-
-def test_unreachable_host_is_counted_once_and_sets_the_exit_code(site: Site, node: LabHost) -> None:
+def test_failed_and_unreachable_hosts_leave_the_play_and_are_in_the_retry_file(site: Site, node: LabHost) -> None:
     break_host(node, "sshd-dead")
-    report = site.report("- exec: test {{ inventory_hostname }} != node2\n- exec: true", "--connect-timeout", "3", rc=3)
-    assert counts(report, "node1") == (0, 0, 0, 1, 0)
-    assert counts(report, "node2") == (0, 0, 1, 0, 0)
-    assert counts(report, "node3") == (2, 2, 0, 0, 0)
+    tasks = "- exec: test {{ inventory_hostname }} != node2\n- {name: the others go on, exec: 'true'}\n"
+    report = site.report(tasks, "--connect-timeout", "3", rc=3)
+    assert statuses(report, "the others go on") == {"node3": "changed"}
+    assert [counts(report, f"node{n}") for n in (1, 2, 3)] == [(0, 0, 0, 1, 0), (0, 0, 1, 0, 0), (2, 2, 0, 0, 0)]
+    retry = site.directory / "state" / "ipexctl" / "retry" / "site.retry"
+    assert retry.read_text() == "node1\nnode2\n"
+    assert report["retry_file"] == str(retry)
+    mend_host(node)
+    again = site.report("- name: once more\n  exec: true", "-l", f"@{retry}")
+    assert statuses(again, "once more") == {"node1": "changed", "node2": "changed"}
+    assert not retry.exists()
 
 
 def test_facts_are_gathered_only_if_used(site: Site) -> None:
@@ -70,24 +58,6 @@ def test_ctrl_c_ends_the_task_on_the_hosts(site: Site) -> None:
     wait_until(lambda: not processes_with(site.lab, "sleep 313"))
 
 
-@pytest.mark.core
-def test_playbook_errors_are_reported_before_connecting(site: Site) -> None:
-    ran = site.play("- exec: touch PLACE.touched\n- copy: {contnt: x, dest: /x}", rc=2)
-    assert missing(ran.err, "site.yml:4:14 copy contnt content") == []
-    assert ran.out == ""
-    assert site.on(0, "ls PLACE.touched 2>/dev/null | wc -l").strip() == "0"
-    undefined = site.play("- name: x\n  debug: {msg: '{{ thr }}'}", "-e", "the=1", rc=1)
-    assert "site.yml:4:24: 'thr' is undefined" in undefined.err
-    assert "did you mean 'the'?" in undefined.err
-
-
-def test_extra_variables_override_others_and_can_be_files(site: Site) -> None:
-    (site.directory / "more.yml").write_text("b: from file\nc: '{{ a }}!'\n")
-    tasks = "- debug: {msg: '{{ a }}/{{ b }}/{{ c }}'}"
-    report = site.report(tasks, "-e", "a=call", "-e", "@more.yml", head="  vars: {a: play, b: play}\n")
-    assert report["tasks"][0]["hosts"]["node1"]["result"]["msg"] == "call/from file/call!"
-
-
 def test_all_tasks_use_one_connection(site: Site) -> None:
     log = "cat /var/log/sshd.log /var/log/auth.log 2>/dev/null | grep -c Accepted || true"
     before = ask(site.lab.hosts[2], log, as_root=True).out.strip() or "0"
@@ -98,32 +68,148 @@ def test_all_tasks_use_one_connection(site: Site) -> None:
         assert int(after) - int(before) <= 3  # ours, and the two that looked
 
 
-def test_serial_runs_in_batches_and_stops_after_a_failed_batch(site: Site) -> None:
-    tasks = """\
-- name: turn
-  exec: test {{ inventory_hostname }} != node2
-  notify: told
-- meta: flush_handlers
-- name: after
-  debug: {msg: "{{ ansible_play_batch | join }}"}
+FILES = """\
+- name: text
+  copy: {content: "for {{ inventory_hostname }}\\n", dest: PLACE/a/text, mode: 0640}
+- name: file
+  copy: {src: here.bin, dest: PLACE/, mode: "0755"}
+- name: tree
+  copy: {src: tree, dest: PLACE/}
+- name: big
+  copy: {src: big.bin, dest: PLACE/big.bin}
+- name: filled
+  template: {src: conf.j2, dest: PLACE/conf}
+- name: made
+  exec: head -c 17M /dev/zero > PLACE/made
+  args: {creates: PLACE/made}
+- name: home
+  fetch: {src: PLACE/conf, dest: brought}
+- name: home, in parts
+  fetch: {src: PLACE/made, dest: brought}
+- name: home, in parts, by a name of its own
+  fetch: {src: PLACE/made, dest: "brought/{{ inventory_hostname }}.pt", flat: true}
+- name: answers
+  wait_for: {port: 22, seconds: 5}
 """
-    head = "  serial: 1\n  handlers: [{name: told, debug: {msg: told}}]\n"
-    ran = site.play(tasks, head=head, rc=1)
-    assert "PLAY [all]: node1 (1 of 3, serial)" in ran.out
-    assert ran.out.index("told") < ran.out.index("TASK [after]")
-    assert "node3 : ok=0 changed=0 failed=0" in ran.out
 
 
-def test_local_tasks_need_the_local_option(site: Site) -> None:
-    mark = site.directory / "ran-here"
-    tasks = f"- name: here\n  command: touch {mark}\n  delegate_to: localhost\n  run_once: true\n"
-    refused = site.play(tasks, rc=2)
-    assert missing(refused.err, "delegate_to localhost") == []
-    assert "--local" in refused.err
-    hidden = site.play(tasks.replace("localhost", "\"{{ 'local' ~ 'host' }}\""), rc=1)
-    assert "--local" in hidden.err
-    assert not mark.exists()
-    site.play(tasks, "--local")
-    assert mark.exists()
-    named = site.report("- name: n\n  command: hostname\n  delegate_to: localhost", "--local")
-    assert named["tasks"][0]["hosts"]["node2"]["result"]["stdout"] == socket.gethostname()
+def test_file_tasks_change_nothing_with_check_and_are_idempotent(site: Site) -> None:
+    (site.directory / "here.bin").write_bytes(bytes(range(256)))
+    (site.directory / "big.bin").write_bytes(os.urandom(600_000))
+    (site.directory / "tree" / "sub").mkdir(parents=True)
+    (site.directory / "tree" / "one").write_text("1")
+    (site.directory / "tree" / "sub" / "two words").write_text("2")
+    (site.directory / "conf.j2").write_text("{% for g in names %}\nname={{ g }}\n{% endfor %}\non={{ node0 }}\n")
+    names, brought = "  vars: {names: [a, b]}\n", site.directory / "brought"
+    planned = site.play(FILES, "--check", "--diff", head=names)
+    assert "+for node1" in planned.out
+    assert "+name=a" in planned.out
+    assert site.on(0, "ls -A PLACE 2>/dev/null | wc -l").strip() == "0"
+    assert not brought.exists()
+    first = site.report(FILES, head=names)
+    assert counts(first, "node2") == (10, 9, 0, 0, 0)
+    assert site.on(1, "cat PLACE/a/text; stat -c %a PLACE/a/text PLACE/here.bin") == "for node2\n640\n755\n"
+    assert site.on(2, "cat PLACE/conf PLACE/tree/one 'PLACE/tree/sub/two words'") == "name=a\nname=b\non=node1\n12"
+    assert site.on(0, "sha256sum <PLACE/here.bin").split()[0] in site.on(1, "sha256sum <PLACE/here.bin")
+    assert int(site.on(0, "wc -c <PLACE/big.bin")) == 600_000
+    of_node3 = brought / "node3" / site.place.lstrip("/")
+    assert (of_node3 / "conf").read_text() == "name=a\nname=b\non=node1\n"
+    assert (of_node3 / "made").stat().st_size == (brought / "node2.pt").stat().st_size == 17 << 20
+    second = site.report(FILES, head=names)
+    assert {name: row["changed"] for name, row in second["recap"].items()} == {"node1": 0, "node2": 0, "node3": 0}
+    assert counts(second)[0] == 10
+
+
+def test_fetch_task_limits_modes_of_a_host_by_the_umask(site: Site) -> None:
+    site.on(
+        0, "mkdir -p PLACE/d && echo x >PLACE/d/w.sh && cp PLACE/d/w.sh PLACE/own && chmod 6777 PLACE/d/w.sh PLACE/d"
+    )
+    site.on(0, "chmod 600 PLACE/own")
+    tasks = "".join(f"- fetch: {{src: PLACE/{name}, dest: got/, flat: true}}\n" for name in ("d/w.sh", "own", "d"))
+    site.report(tasks, "-l", "node1")
+    modes = {name: (site.directory / "got" / name).stat().st_mode & 0o7777 for name in ("w.sh", "own", "d", "d/w.sh")}
+    assert modes == {"w.sh": 0o755, "own": 0o600, "d": 0o755, "d/w.sh": 0o755}
+
+
+SUDO = """\
+#!/bin/sh
+[ "$1 $2 $3 $4" = "-n -u root --" ] || { echo "sudo: called as $*" >&2; exit 1; }
+[ ! -e /tmp/no-sudo ] || { echo "sudo: a password is required" >&2; exit 1; }
+shift 4
+BY_SUDO=yes exec "$@"
+"""
+"""It changes no account, but has the arguments of the real one."""
+
+
+def test_become_uses_sudo_and_keeps_arguments_and_files(site: Site) -> None:
+    without = site.play("- exec: id -u\n  become: true", rc=1)
+    assert missing(without.err, "become: root") == []
+    host = site.lab.hosts[1]
+    put = f"printf %s {shlex.quote(SUDO)} >/usr/local/bin/sudo && chmod 755 /usr/local/bin/sudo"
+    assert ask(host, put, as_root=True).rc == 0
+    tasks = """\
+- name: words
+  exec: printf '%s|' "$BY_SUDO" "$TOKEN" 'two  words'; cat
+  args: {stdin: "fed"}
+  environment: {TOKEN: "a'b"}
+- name: file
+  copy: {content: "whole\\n", dest: PLACE/by-sudo, mode: 0600}
+"""
+    try:
+        report = site.report(tasks, "-l", "node2", head="  become: true\n")
+        assert report["tasks"][0]["hosts"]["node2"]["result"]["stdout"] == "yes|a'b|two  words|fed"
+        assert site.on(1, "cat PLACE/by-sudo") == "whole\n"
+        site.on(1, "touch /tmp/no-sudo")
+        refused = site.play(tasks, "-l", "node2", head="  become: true\n", rc=1)
+        assert missing(refused.err, "root password NOPASSWD") == []
+    finally:
+        ask(host, "rm -f /usr/local/bin/sudo /tmp/no-sudo", as_root=True)
+
+
+def test_root_follows_no_link_of_another_account_above_the_path(site: Site) -> None:
+    """All ways and modules: tests/process/test_play_paths.py."""
+    host = site.lab.hosts[0]
+    lay_out = """
+        mkdir -p PLACE/victim PLACE/app && chown 65534 PLACE/app
+        ln -s PLACE/victim PLACE/app/conf && chown -h 65534 PLACE/app/conf
+    """
+    assert ask(host, lay_out.replace("PLACE", site.place), as_root=True).rc == 0
+    where = {"head": "  become: true\n"}
+    task = "- name: put\n  copy: {content: x, dest: PLACE/app/conf/new"
+    report = site.report(f"{task}}}", "-l", "node1", "--user", "root", rc=1, **where)
+    result = report["tasks"][0]["hosts"]["node1"]["result"]
+    assert result["refused_link"]["link"] == f"{site.place}/app/conf"
+    assert result["refused_link"]["target"] == f"{site.place}/victim"
+    assert ask(host, f"ls {site.place}/victim", as_root=True).out == ""
+    site.report(f"{task}, follow: true}}", "-l", "node1", "--user", "root", **where)
+    assert ask(host, f"ls {site.place}/victim && rm -r {site.place}", as_root=True).out == "new\n"
+
+
+def test_secrets_are_neither_printed_nor_on_a_command_line(site: Site) -> None:
+    tasks = """\
+- exec: echo "$TOKEN"
+  environment: {TOKEN: "{{ lookup('env', 'TOKEN_HERE') }}"}
+  register: first
+- debug: var=first.stdout
+- exec: echo learnt-from-a-command
+  no_log: true
+  register: second
+- debug: {msg: "{{ second.stdout }}"}
+- copy: {content: "{{ lookup('env', 'TOKEN_HERE') }}", dest: PLACE/secret, mode: 0600}
+- exec: echo failing-with-a-word; exit 1
+  no_log: true
+  ignore_errors: true
+"""
+    env = {"TOKEN_HERE": "abc-123-secret"}
+    for args in (("-vv", "--diff"), ("--json", "--diff")):
+        ran = site.play(tasks, *args, env=env)
+        for secret in ("abc-123-secret", "learnt-from-a-command", "failing-with-a-word"):
+            assert secret not in ran.out + ran.err, args
+    assert site.on(0, "cat PLACE/secret") == "abc-123-secret"
+    (site.directory / "site.yml").write_text(
+        "- hosts: all\n  tasks:\n    - exec: sleep 4\n      environment: {TOKEN: \"{{ lookup('env', 'T') }}\"}\n"
+    )
+    process = site.begin(env={"T": "on-no-argv"})
+    wait_until(lambda: processes_with(site.lab, "sleep 4"), 30)
+    assert processes_with(site.lab, "on-no-argv") == []
+    assert process.wait(30) == 0

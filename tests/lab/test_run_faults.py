@@ -33,7 +33,7 @@ PROVEN_ELSEWHERE = {
     "a rank raises and doesn't end": "process/test_stack_dumps.py; it then ends as a rank that raises",
     "all hang, and it is stopped": "test_dump.py and process/test_run_lifecycle.py",
     "the call is hung up on": "process/test_attach.py; to the run it is as if the call is killed",
-    "the call gets SIGTERM": "process/test_run_signals.py; to the run it is as if it is stopped from elsewhere",
+    "the call gets SIGTERM": "process/test_signals.py; to the run it is as if it is stopped from elsewhere",
     "node0's disk is full to the end": "process/test_supervisor.py and process/test_attach.py",
 }
 """Cases that only `python -m tests.faults run` plays, and which tests have what they would show here."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,8 +46,9 @@ class Attached:
     def call(self, *words: str, timeout: float = 60) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run([*IPEXCTL, *words], env=self.env, capture_output=True, timeout=timeout, check=False)
 
-    def begin(self, *words: str, stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen([*IPEXCTL, *words], env=self.env, stdout=stdout, stderr=subprocess.PIPE)
+    def begin(self, *words: str, through: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+        argv, pipe = [*through, *IPEXCTL, *words], subprocess.PIPE
+        process = subprocess.Popen(argv, env=self.env, stdout=pipe, stderr=pipe)
         self.processes.append(process)
         return process
 

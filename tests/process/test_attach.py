@@ -1,24 +1,20 @@
-"""`ipexctl attach` and `logs` on this machine: output, the local copy, signals, keys and closed streams."""
+"""`ipexctl attach` and `logs` on this machine: output, the local copy and closed streams."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import shutil
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import pytest
-from attach_helpers import COUNT_SCRIPT, IGNORE_TERM_SCRIPT, IPEXCTL, Attached
+from attach_helpers import COUNT_SCRIPT, IPEXCTL, Attached
 
 from agent_helpers import wait_until
-from ipexctl.run.registry import RunRegistry
 from message_data import missing
 
 pytest_plugins = ["run_fixtures", "attach_fixtures"]
@@ -112,174 +108,12 @@ def test_incomplete_copy_is_reported(attach: Callable[..., Attached]) -> None:
     assert b"as far as the run was followed" in logs.stderr
 
 
-@pytest.mark.signals
-def test_ctrl_c_stops_the_run_and_shows_its_end(attach: Callable[..., Attached]) -> None:
-    attached = attach(IGNORE_TERM_SCRIPT)
-    process = attached.begin_and_read("attach", "last")
-    attached.run.wait_for_all(b"still here")
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert [of_rank(out, rank).count(b"told to go") for rank in (0, 1)] == [1, 1]
-    assert of_rank(out, 0)[-1] == b"still here"
-    assert b"again to leave at once" in err
-    assert b"was stopped" in err
-    assert attached.run.status["state"] == "stopped"
-
-
-@pytest.mark.signals
-@pytest.mark.parametrize("after", [0.06, 0.5])
-def test_second_ctrl_c_exits_when_node0_has_the_request(attach: Callable[..., Attached], after: float) -> None:
-    attached = attach(IGNORE_TERM_SCRIPT)
-    process = attached.begin_and_read("attach", "last")
-    process.send_signal(signal.SIGINT)
-    time.sleep(after)
-    began = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
-    assert time.monotonic() - began < 3
-    assert process.returncode == -signal.SIGINT
-    assert missing(err.decode(), f"{attached.run.id} is being stopped ipexctl why {attached.run.id}") == []
-    wait_until(lambda: attached.run.status["state"] == "stopped", 20)
-
-
-@pytest.mark.signals
-def test_third_ctrl_c_exits_at_once_with_the_stop_command(attach: Callable[..., Attached], tmp_path: Path) -> None:
-    attached = attach(IGNORE_TERM_SCRIPT)
-    slow = tmp_path / "slow-python"
-    slow.write_text(f'#!/bin/sh\n[ ! -e {tmp_path}/is-slow ] || sleep 20\nexec {sys.executable} "$@"\n')
-    slow.chmod(0o755)
-    RunRegistry(attached.copies).save(replace(attached.run.record, python=str(slow)))
-    process = attached.begin_and_read("attach", "last")
-    (tmp_path / "is-slow").touch()
-    process.send_signal(signal.SIGINT)
-    time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    time.sleep(0.5)
-    assert process.poll() is None, "it waits until node0 has the request"
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=2)
-    assert process.returncode == -signal.SIGINT
-    assert missing(err.decode(), f"ipexctl stop {attached.run.id}") == []
-
-
-@pytest.mark.parametrize(("number", "rc", "state"), [(signal.SIGTERM, 143, "running"), (signal.SIGINT, 130, "stopped")])
-def test_signal_that_is_sent_twice_at_once_counts_once(
-    attach: Callable[..., Attached], number: signal.Signals, rc: int, state: str
-) -> None:
-    attached = attach(COUNT_SCRIPT.format(1000, 0.05))
-    process = attached.begin_and_read("attach", "last")
-    for _ in range(3):
-        process.send_signal(number)
-        time.sleep(0.003)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == rc, err
-    assert attached.run.status["state"] == state
-
-
-def test_sigterm_of_timeout_detaches_and_the_run_ends_well(attach: Callable[..., Attached]) -> None:
-    attached = attach(COUNT_SCRIPT.format(100, 0.1))
-    call = f"timeout 3 {' '.join(IPEXCTL)} attach last | tail -n 2; exit ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", call], env=attached.env, capture_output=True, timeout=60, check=False)
-    assert done.returncode == 124, done.stderr
-    assert missing(done.stderr.decode(), f"detached ipexctl attach {attached.run.id} ipexctl stop") == []
-    assert len(done.stdout.splitlines()) == 2
-    process = attached.begin_and_read("attach", "last")
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=30)
-    assert (process.returncode, missing(err.decode(), f"detached {attached.run.id}")) == (143, [])
-    assert attached.run.wait()["state"] == "ok"
-
-
-@pytest.mark.core
-def test_sigterm_to_the_live_view_detaches_and_restores_the_terminal(attach: Callable[..., Attached]) -> None:
-    attached = attach(COUNT_SCRIPT.format(1000, 0.05))
-    shown = attached.show()
-    assert shown.until_seen(b"number 5")
-    shown.process.send_signal(signal.SIGTERM)
-    assert shown.until_gone() == 143
-    assert shown.restored
-    assert attached.run.status["state"] == "running"
-
-
-@pytest.mark.signals
-def test_sighup_detaches_from_the_run_unless_nohup(attach: Callable[..., Attached]) -> None:
-    attached = attach(COUNT_SCRIPT.format(60, 0.1))
-    process = attached.begin("attach", "last")
-    nohup = subprocess.Popen(
-        ["nohup", *IPEXCTL, "attach", "last"], env=attached.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    attached.processes.append(nohup)
-    for each in (process, nohup):
-        assert each.stdout is not None
-        each.stdout.readline()
-        each.send_signal(signal.SIGHUP)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 129
-    assert b"ipexctl attach" in err
-    out, _ = nohup.communicate(timeout=60)
-    assert nohup.returncode == 0
-    assert of_rank(out, 0)[-1] == b"number 59"
-
-
-@pytest.mark.signals
-def test_sigint_during_logs_does_not_stop_the_run(attach: Callable[..., Attached]) -> None:
-    attached = attach(COUNT_SCRIPT.format(60, 0.1))
-    process = attached.begin_and_read("logs", "last", "-f")
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
-    assert (process.returncode, err) == (130, b"")
-    assert attached.run.wait()["state"] == "ok"
-
-
 def test_background_call_is_not_stopped_by_terminal_access(attach: Callable[..., Attached], tmp_path: Path) -> None:
     shell = attach("print('here')").show_shell()
     shell.type(f"{' '.join(IPEXCTL)} attach last >{tmp_path}/said 2>&1 &\n".encode())
     shell.type(b"wait %1; echo code=$?\n")
     assert shell.until_seen(b"code=0\r\n")
     assert "ended well" in (tmp_path / "said").read_text()
-
-
-@pytest.mark.signals
-def test_live_view_continues_until_the_stopped_run_has_ended(attach: Callable[..., Attached]) -> None:
-    attached = attach(IGNORE_TERM_SCRIPT)
-    shown = attached.show()
-    assert shown.until_seen(b"still here")
-    shown.type(b"\x03")
-    assert shown.until_seen(b"stopping")
-    assert shown.until_seen(b"Ctrl-C again")
-    assert shown.until_seen(b"told to go")
-    assert b"\x1b[?1049l" not in shown.seen
-    assert shown.until_gone() == 130
-    assert shown.restored
-    after = shown.seen[shown.seen.rfind(b"\x1b[?1049l") :]
-    assert b"still here" in after
-    assert b"was stopped" in after
-
-
-@pytest.mark.signals
-def test_second_ctrl_c_in_live_view_restores_the_terminal(attach: Callable[..., Attached]) -> None:
-    attached = attach(IGNORE_TERM_SCRIPT)
-    shown = attached.show()
-    assert shown.until_seen(b"still here")
-    shown.type(b"\x03")
-    assert shown.until_seen(b"stopping")
-    shown.type(b"\x03")
-    assert shown.until_gone() == -signal.SIGINT
-    assert shown.restored
-    assert b"ipexctl why" in shown.seen[shown.seen.rfind(b"\x1b[?1049l") :]
-
-
-def test_stop_key_in_live_view_exits_with_130(attach: Callable[..., Attached]) -> None:
-    attached = attach(COUNT_SCRIPT.format(1000, 0.05))
-    shown = attached.show()
-    assert shown.until_seen(b"number 5")
-    shown.type(b"s")
-    assert shown.until_seen(b"y/n")
-    shown.type(b"y")
-    assert shown.until_gone() == 130
-    assert shown.restored
-    assert attached.run.status["state"] == "stopped"
 
 
 def test_closed_stdout_does_not_stop_the_run(attach: Callable[..., Attached]) -> None:
@@ -304,6 +138,7 @@ def test_slow_reader_blocks_no_rank_and_gets_every_line(attach: Callable[..., At
         assert [int(line.split()[1]) for line in of_rank(out, rank)] == list(range(60000))
 
 
+@pytest.mark.core
 def test_logs_filters_lines_as_text_or_json(attach: Callable[..., Attached]) -> None:
     attached = attach("print('one')\nprint('two')\nprint('three')", 2)
     attached.run.wait()

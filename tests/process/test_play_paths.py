@@ -1,10 +1,8 @@
 """The way to a path that a task writes or removes, with every available shell: links of other accounts above it are
-refused, also while another process swaps directories for links. Needs root, to make links of another account."""
+refused. Needs root, to make links of another account."""
 
 from __future__ import annotations
 
-import ctypes
-import multiprocessing
 import os
 import shlex
 import shutil
@@ -17,7 +15,7 @@ from ipexctl.remote.local import LocalSession
 from playbook_helpers import HOST, run_module
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from ipexctl.extras.play.result import Result
     from ipexctl.remote.command import Command
@@ -209,26 +207,6 @@ def test_a_mode_is_set_without_the_right_to_read(place: Path, run: Run) -> None:
         assert path.stat().st_mode & 0o777 == 0o600
     os.mkfifo(place / "work" / "fifo", 0o600)
     assert run("file", path=f"{place}/work/fifo", mode=0o640).status == "failed"
-
-
-def exchange_forever(one: str, other: str) -> None:
-    library = ctypes.CDLL(None, use_errno=True)
-    while True:
-        library.renameat2(-100, one.encode(), -100, other.encode(), 2)  # AT_FDCWD, RENAME_EXCHANGE
-
-
-@pytest.fixture
-def exchanging(place: Path) -> Iterator[None]:
-    """`work/conf` is a directory, and at the next moment a link to `victim`."""
-    (place / "work" / "conf").mkdir()
-    os.chown(place / "work" / "conf", NOBODY, NOBODY)
-    link(place / "work" / "spare", place / "victim")
-    argv = (str(place / "work" / "conf"), str(place / "work" / "spare"))
-    process = multiprocessing.get_context("fork").Process(target=exchange_forever, args=argv, daemon=True)
-    process.start()
-    yield
-    process.kill()
-    process.join()
 
 
 def test_tune_keeps_its_record_behind_no_link_of_another_account(place: Path, run: Run) -> None:

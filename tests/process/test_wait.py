@@ -1,16 +1,13 @@
-"""`ipexctl wait` on this machine: exit codes, its time limit, signals that touch no run, and summaries."""
+"""`ipexctl wait` on this machine: exit codes, its time limit, and summaries."""
 
 from __future__ import annotations
 
 import json
-import signal
 import time
 from collections.abc import Callable
 
 import pytest
 from attach_helpers import COUNT_SCRIPT, Attached
-
-from agent_helpers import wait_until
 
 pytest_plugins = ["run_fixtures", "attach_fixtures"]
 
@@ -49,19 +46,3 @@ def test_time_limit_has_its_own_exit_code_and_leaves_the_run_alone(attach: Calla
     assert f"ipexctl wait {attached.run.id}".encode() in done.stderr
     assert attached.run.status["state"] == "running"
     assert json.loads(attached.call("wait", "last", "--timeout", "3", "--json").stdout)["runs"][0]["state"] == "running"
-
-
-@pytest.mark.signals
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_no_signal_to_a_wait_touches_the_run(attach: Callable[..., Attached], number: signal.Signals) -> None:
-    attached = attach(COUNT_SCRIPT.format(100_000, 0.05), 1)
-    waiting = attached.begin("wait", "last")
-    attached.run.wait_for(b"number 3")
-    time.sleep(1.5)
-    assert waiting.poll() is None
-    waiting.send_signal(number)
-    waiting.communicate(timeout=20)
-    assert waiting.returncode == 128 + number
-    before = attached.run.output()
-    wait_until(lambda: len(attached.run.output()) > len(before), 20)
-    assert attached.run.status["state"] == "running"

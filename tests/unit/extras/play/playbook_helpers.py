@@ -94,9 +94,9 @@ def run_playbook(directory: Path, text: str, **options: Any) -> tuple[PlayReport
     limited, every = options.pop("limited", HOSTS), options.pop("every", HOSTS)
     with Templater() as templater:
         playbook = load_playbook("site.yml", directory, templater)
-        ready, errors = prepare(playbook, TaskSelection(), every, limited)
-        assert errors == []
         told = Options(**options)
+        ready, errors = prepare(playbook, TaskSelection(), every, limited, local=told.local)
+        assert errors == []
         pool = SessionPool(nobody, Cancel(), forks=4)
         context = PlayContext(pool, templater, told, events.append, limited, every, directory)
         report = Engine(ready, context).run()

@@ -11,7 +11,7 @@ import pytest
 
 from ipexctl.extras.play.modules import runner
 from ipexctl.extras.play.play_context import PlayContext
-from ipexctl.extras.play.report import PlayReport
+from ipexctl.extras.play.report import PlayReport, PlayStarted
 from ipexctl.extras.play.result import Call, Result, failed
 from ipexctl.hosts.host import Host
 from ipexctl.remote.progress import Notice
@@ -133,9 +133,30 @@ def test_registered_results_and_facts_are_usable_in_later_tasks(tmp_path: Path) 
     assert report.exit_code == 0, report
 
 
-def test_task_fails_if_its_environment_is_not_a_mapping(tmp_path: Path) -> None:
-    report, _ = run_playbook(tmp_path, play_of("""- {name: use, debug: , environment: "{{ 'X=1' }}"}\n"""))
-    assert set(seen(report, "use").values()) == {"failed"}
+@pytest.mark.parametrize("printed", ["X=1", "X=1; touch marker #"])
+def test_task_fails_if_its_environment_is_not_a_mapping_of_names(tmp_path: Path, printed: str) -> None:
+    text = f"""\
+- {{debug: {{msg: "{printed}"}}, register: printed}}
+- {{name: text, debug: , environment: "{{{{ printed.msg }}}}", ignore_errors: true}}
+- {{name: mapping, debug: , environment: "{{{{ {{hostvars['node1'].printed.msg: 'it is set'}} }}}}"}}
+"""
+    report, _ = run_playbook(tmp_path, play_of(text))
+    assert set(seen(report, "text").values()) == set(seen(report, "mapping").values()) == {"failed"}
+
+
+def test_serial_runs_in_batches_and_stops_after_a_failed_batch(tmp_path: Path) -> None:
+    text = f"""\
+- {{name: turn, debug: , changed_when: true, notify: told}}
+- meta: flush_handlers
+- {{fail: , {NODE2}}}
+- {{name: after, debug: {{msg: "{{{{ ansible_play_batch | join }}}}"}}}}
+"""
+    head = "  serial: 1\n  handlers: [{name: told, debug: }]\n"
+    report, events = run_playbook(tmp_path, play_of(text, head))
+    batches = [(event.hosts, event.note) for event in events if isinstance(event, PlayStarted)]
+    assert batches == [(("node1",), "1 of 3, serial"), (("node2",), "2 of 3, serial")]
+    assert [task.name for task in report.tasks] == ["turn", "told", "fail", "after", "turn", "told", "fail"]
+    assert recap(report, "node3") == (0, 0, 0)
 
 
 def test_variables_of_include_vars_may_reference_each_other(tmp_path: Path) -> None:
@@ -150,8 +171,13 @@ def test_delegate_to_runs_a_task_on_that_host(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(PlayContext, "session", lambda _, host: nullcontext(host))
     where = lambda context, call, session: Result("ok", message=session.name)  # noqa: E731
     monkeypatch.setattr("ipexctl.extras.play.task_runner.runner", lambda name: where)
-    report, _ = run_playbook(tmp_path, play_of("- {exec: x, delegate_to: node0}\n- {exec: x, delegate_to: 10.0.0.2}\n"))
-    assert [task.hosts["node3"].message for task in report.tasks] == ["node1", "node2"]
+    names = ("node0", "10.0.0.2", "\"{{ 'local' ~ 'host' }}\"")
+    text = play_of("".join(f"- {{exec: x, ignore_errors: true, delegate_to: {name}}}\n" for name in names))
+    for local, last in ((False, ""), (True, "localhost")):
+        report, _ = run_playbook(tmp_path, text, local=local)
+        results = [task.hosts["node3"] for task in report.tasks]
+        assert [result.message for result in results] == ["node1", "node2", last]
+        assert ("--local" in results[2].fix) is not local
 
 
 def test_limit_keeps_groups_and_hostvars_of_all_hosts(tmp_path: Path) -> None:

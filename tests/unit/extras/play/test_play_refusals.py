@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from ipexctl.errors import MAX_ERRORS
-from ipexctl.extras.play.command import _pairs
+from ipexctl.extras.play.command import _extra_variables, _pairs
 from ipexctl.extras.play.options import source_path
 from ipexctl.extras.play.prepare import TaskSelection, check_facts, prepare
 from ipexctl.extras.play.templater import Templater
@@ -57,9 +57,11 @@ def test_errors_of_plays_tasks_templates_and_files_are_reported_at_once(tmp_path
 
 def test_unknown_hosts_of_plays_and_tasks_are_reported_at_once(tmp_path: Path) -> None:
     text = play_of("- {exec: x, delegate_to: node9}\n- {doctor: , delegate_to: node1}\n")
-    playbook = book(tmp_path, text.replace("all", "node7") + text.replace("all", "gpu"))
-    _, errors = prepare(playbook, TaskSelection(), HOSTS, HOSTS)
-    assert [error.line for error in errors] == [1, 3, 4, 5, 7, 8]
+    more = play_of("- {exec: x, delegate_to: localhost}\n")
+    playbook = book(tmp_path, text.replace("all", "node7") + text.replace("all", "gpu") + more)
+    for local, lines in ((False, [1, 3, 4, 5, 7, 8, 11]), (True, [1, 3, 4, 5, 7, 8])):
+        _, errors = prepare(playbook, TaskSelection(), HOSTS, HOSTS, local=local)
+        assert [error.line for error in errors] == lines
 
 
 def test_number_of_reported_errors_is_limited(tmp_path: Path) -> None:
@@ -122,6 +124,16 @@ def test_source_files_are_searched_in_the_same_places_as_ansible(tmp_path: Path)
 )
 def test_one_extra_vars_option_may_set_several_variables(word: str, values: dict[str, str]) -> None:
     assert _pairs(word) == values
+
+
+def test_extra_variables_are_also_read_from_files_and_json(tmp_path: Path) -> None:
+    (tmp_path / "more.yml").write_text("b: from file\n")
+    with Templater() as templater:
+        assert _extra_variables(["a=1", "@more.yml", '{"c": [1]}'], tmp_path, templater) == [
+            {"a": "1"},
+            {"b": "from file"},
+            {"c": [1]},
+        ]
 
 
 def test_copy_of_a_file_of_256_mb_is_accepted_when_read(tmp_path: Path) -> None:

@@ -1,0 +1,168 @@
+"""Signals and keys at each call that follows a run: its exit code, its last words, and what becomes of the run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from attach_helpers import IGNORE_TERM_SCRIPT, IPEXCTL, Attached
+
+from agent_helpers import wait_until
+from ipexctl.run.registry import RunRegistry
+from message_data import missing
+
+pytestmark = pytest.mark.signals
+pytest_plugins = ["run_fixtures", "attach_fixtures"]
+INT, TERM, HUP = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+END_OF_SCREEN = b"\x1b[?1049l"
+
+
+def check_state(attached: Attached, state: str) -> None:
+    """A run that goes on prints, too."""
+    wait_until(lambda: attached.run.status["state"] == state, 20)
+    if state == "running":
+        before = attached.run.output()
+        wait_until(lambda: len(attached.run.output()) > len(before), 20)
+
+
+@pytest.mark.parametrize(
+    ("call", "sent", "rc", "said", "state"),
+    [
+        ("attach last", [(0, INT)], 130, "again to leave at once", "stopped"),
+        ("attach last", [(0, INT), (0.003, INT), (0.003, INT)], 130, "again to leave at once", "stopped"),
+        ("attach last", [(0, INT), (0.06, INT)], -INT, "ID is being stopped ipexctl why ID", "stopped"),
+        ("attach last", [(0, INT), (0.5, INT)], -INT, "ID is being stopped ipexctl why ID", "stopped"),
+        ("attach last", [(0, TERM)], 143, "detached ipexctl attach ID ipexctl stop", "running"),
+        ("attach last", [(0, TERM), (0.003, TERM), (0.003, TERM)], 143, "detached", "running"),
+        ("attach last", [(0, HUP)], 129, "ipexctl attach", "running"),
+        ("nohup attach last", [(0, HUP), (0.5, TERM)], 143, "detached", "running"),
+        ("logs last -f", [(0, INT)], 130, None, "running"),
+        ("wait last", [(1.5, INT)], 130, "", "running"),
+        ("wait last", [(1.5, TERM)], 143, "", "running"),
+        ("wait last", [(1.5, HUP)], 129, "", "running"),
+    ],
+)
+def test_signals_at_a_call_end_it_and_only_ctrl_c_at_attach_stops_the_run(
+    attach: Callable[..., Attached],
+    call: str,
+    sent: Sequence[tuple[float, signal.Signals]],
+    rc: int,
+    said: str | None,
+    state: str,
+) -> None:
+    """The same signal within some milliseconds counts once: `timeout` sends its own to the group as well."""
+    attached = attach(IGNORE_TERM_SCRIPT)
+    through = ["nohup"] if call.startswith("nohup ") else []
+    process = attached.begin(*call.removeprefix("nohup ").split(), through=through)
+    attached.run.wait_for_all(b"still here")
+    if not call.startswith("wait"):
+        assert process.stdout is not None
+        process.stdout.readline()
+    for pause, number in sent:
+        time.sleep(pause)
+        assert process.poll() is None
+        process.send_signal(number)
+    out, err = process.communicate(timeout=3 if rc < 0 else 30)
+    assert process.returncode == rc, err
+    if said is None:
+        assert err == b""
+    else:
+        assert missing(err.decode(), said.replace("ID", attached.run.id)) == []
+    check_state(attached, state)
+    if rc == 130 and state == "stopped":  # it followed the run to its end
+        assert b"was stopped" in err
+        assert [out.count(b"[%d] told to go" % rank) for rank in (0, 1)] == [1, 1]
+        assert out.splitlines()[-1].endswith(b"still here")
+
+
+def test_third_ctrl_c_exits_at_once_with_the_stop_command(attach: Callable[..., Attached], tmp_path: Path) -> None:
+    attached = attach(IGNORE_TERM_SCRIPT)
+    slow = tmp_path / "slow-python"
+    slow.write_text(f'#!/bin/sh\n[ ! -e {tmp_path}/is-slow ] || sleep 20\nexec {sys.executable} "$@"\n')
+    slow.chmod(0o755)
+    RunRegistry(attached.copies).save(replace(attached.run.record, python=str(slow)))
+    process = attached.begin_and_read("attach", "last")
+    (tmp_path / "is-slow").touch()
+    process.send_signal(INT)
+    time.sleep(0.2)
+    process.send_signal(INT)
+    time.sleep(0.5)
+    assert process.poll() is None, "it waits until node0 has the request"
+    process.send_signal(INT)
+    _, err = process.communicate(timeout=2)
+    assert process.returncode == -INT
+    assert missing(err.decode(), f"ipexctl stop {attached.run.id}") == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "rc", "after", "state"),
+    [
+        pytest.param([(b"still here", TERM)], 143, b"", "running", marks=pytest.mark.core),
+        ([(b"still here", b"s"), (b"y/n", b"y")], 130, b"was stopped", "stopped"),
+        ([(b"still here", b"\x03"), (b"stopping", b"\x03")], -INT, b"ipexctl why", "stopped"),
+        (
+            [(b"still here", b"\x03"), *((said, b"") for said in (b"stopping", b"Ctrl-C again", b"told to go"))],
+            130,
+            b"was stopped",
+            "stopped",
+        ),
+    ],
+    ids=["sigterm", "stop-key", "two-ctrl-c", "ctrl-c"],
+)
+def test_signals_and_keys_at_the_live_view_restore_the_terminal(
+    attach: Callable[..., Attached],
+    steps: Sequence[tuple[bytes, bytes | signal.Signals]],
+    rc: int,
+    after: bytes,
+    state: str,
+) -> None:
+    attached = attach(IGNORE_TERM_SCRIPT)
+    shown = attached.show()
+    for seen, sent in steps:
+        assert shown.until_seen(seen)
+        assert END_OF_SCREEN not in shown.seen
+        if isinstance(sent, bytes):
+            shown.type(sent)
+        else:
+            shown.process.send_signal(sent)
+    assert shown.until_gone() == rc
+    assert shown.restored
+    assert after in shown.seen[shown.seen.rfind(END_OF_SCREEN) :]
+    check_state(attached, state)
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The call of a run that ignores SIGTERM, after its first line."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / ".ipexctlignore").touch()
+    (project / "waits.py").write_text(IGNORE_TERM_SCRIPT)
+    home = {"HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        [*IPEXCTL, "run", "--hosts", "localhost", "--python", sys.executable, "-n", "1", "waits.py"],
+        env={**os.environ, **home}, cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"[0] here\n"
+    yield process
+    process.kill()
+    process.communicate()
+    subprocess.run([*IPEXCTL, "stop", "last"], env={**os.environ, **home}, check=False, capture_output=True, timeout=60)
+
+
+def test_second_sigterm_at_run_after_a_while_exits_at_once(running: subprocess.Popen[bytes]) -> None:
+    """The call that has started a run stops it, where `attach` only detaches."""
+    running.send_signal(TERM)
+    time.sleep(1.3)
+    running.send_signal(TERM)
+    _, err = running.communicate(timeout=30)
+    assert running.returncode == -TERM
+    assert missing(err.decode(), "is being stopped ipexctl why") == []
