@@ -12,6 +12,8 @@ from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.session import Ended, Readable, Session
 
+Sink = Callable[[StreamName, bytes], None]
+
 
 @dataclass
 class FakeSession(Session):
@@ -29,12 +31,14 @@ class FakeSession(Session):
     def server_key(self) -> tuple[str, bytes] | None:
         return None
 
-    def _run(
-        self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
-    ) -> Ended:
+    def _run(self, command: Command, sink: Sink, stdin: Readable | None, deadline: Deadline) -> Ended:
         self.commands.append(command.script)
         if self.error:
             raise self.error
+        return self.answer(command, sink, stdin)
+
+    def answer(self, command: Command, sink: Sink, stdin: Readable | None) -> Ended:
+        """A subclass answers otherwise."""
         if self.stdout:
             sink("stdout", self.stdout)
         if self.stderr:

@@ -141,9 +141,16 @@ class Hub:
             return left > 0
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
+class QuietServer(ThreadingHTTPServer):
+    """Clients that leave are no news."""
 
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, *_: object) -> None: ...
+
+
+class _Server(QuietServer):
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], hub: Hub) -> None:
         self.of_hub = hub
         super().__init__(address, handler)
@@ -152,9 +159,6 @@ class _Server(ThreadingHTTPServer):
     def url(self) -> str:
         address, port = self.server_address[:2]
         return f"http://{address!s}:{port}"
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that is gone is no matter."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -16,11 +16,13 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
+
+from hub_server import QuietServer
 
 JSON = "application/vnd.pypi.simple.v1+json"
 
@@ -134,16 +136,10 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
+class _Server(QuietServer):
     def __init__(self, address: tuple[str, int], index: SimpleIndex) -> None:
         self.index = index
         super().__init__(address, _Handler)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that leave are no news."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -7,17 +7,17 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
+from hub_server import QuietServer
 from needs import require
 
 
 @contextlib.contextmanager
 def serving(handler: type[BaseHTTPRequestHandler], certificate: Path | None = None) -> Iterator[str]:
     """The address of a server: `127.0.0.1:PORT`. With a certificate it speaks TLS."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
+    server = QuietServer(("127.0.0.1", 0), handler)
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)

@@ -101,17 +101,6 @@ def test_bootstrap_prepares_new_hosts_and_is_idempotent(bootstrapped: Bootstrapp
     assert [row["changed"] for row in second["recap"].values()] == [0, 0]
 
 
-def test_train_runs_and_fetches_the_checkpoint(ready: Books) -> None:
-    """Ranks on both hosts, and a file that comes back from node0."""
-    books = ready
-    (books.directory / "train.py").write_text(TRAIN)
-    args = ("-e", "script=train.py", "-e", "args=--epochs 3", "-e", "stack=torch-2.13", "-e", "ppn=2")
-    ran = books.play("train", *OFFLINE, *args)
-    assert "[3] rank 3 of 4 --epochs 3\n" in ran.out
-    assert (books.directory / "out" / "last.pt").read_text() == "learnt"
-    assert "failed=0" in ran.out
-
-
 def test_playbook_of_the_commands_works_on_new_hosts_and_is_idempotent(books: Books) -> None:
     """The page's playbook from end to end, and once more."""
     found = re.search(r"```yaml\n(.*?)```", COMMANDS.read_text(), re.DOTALL)
@@ -217,19 +206,3 @@ def test_tune_changes_nothing_without_root_and_can_be_undone(books: Books) -> No
     assert books.on(1, "cat /proc/sys/net/core/somaxconn") == "3333\n"
     books.play("tune-xeon", *settings, *kept, "-e", "undo=true")
     assert books.on(1, "cat /proc/sys/net/core/somaxconn") == was
-
-
-def test_migrate_shows_edits_and_applies_them_on_request(books: Books) -> None:
-    """The maintained stack is installed on the hosts under the same name."""
-    script = books.directory / "train.py"
-    script.write_text("import intel_extension_for_pytorch as ipex\ndist.init_process_group('ccl')\n")
-    (books.directory / "start.sh").write_text("python x.py --use_ipex --ddp_backend ccl\n")
-    shown = books.play("migrate-off-ipex", "--tags", "project", "--diff")
-    assert "-dist.init_process_group('ccl')\n+dist.init_process_group('gloo')" in shown.out
-    assert "ipex" in script.read_text()
-    made = books.report("migrate-off-ipex", *OFFLINE, "-e", "apply=true", "-e", "stack=torch-2.13")
-    assert script.read_text() == "dist.init_process_group('gloo')\n"
-    assert (books.directory / "start.sh").read_text() == "python x.py --ddp_backend gloo\n"
-    assert task(made, "a maintained stack, under the same name")["node2"]["result"]["torch"] == "2.13.0"
-    again = books.report("migrate-off-ipex", *OFFLINE, "-e", "apply=true", "-e", "stack=torch-2.13")
-    assert [row["changed"] for row in again["recap"].values()] == [0, 0]

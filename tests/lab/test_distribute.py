@@ -14,7 +14,6 @@ from types import SimpleNamespace
 import pytest
 
 from agent_helpers import wait_until
-from benchmarks.uplink import capped, crossed
 from cli_helpers import processes_with
 from ipexctl.extras.lab.labs import Lab, LabHost, LabSpec, break_host, mend_host
 from ipexctl.extras.lab.system import in_host
@@ -117,31 +116,6 @@ def test_files_are_distributed_if_only_port_22_is_open(context: StoreHosts) -> N
     assert time.monotonic() - began < 30
     assert all(context.lacks(host) == () for host in context.hosts)
     assert processes_with(context.lab, AGENT_MODULE) == []
-
-
-def test_files_cross_the_uplink_once_for_all_hosts(lab: Lab, tmp_path: Path) -> None:
-    files = []
-    for index in range(3):
-        path = tmp_path / f"w{index}.whl"
-        path.write_bytes(os.urandom(10_000_000))
-        files.append((StoredFile(hashlib.sha256(path.read_bytes()).hexdigest(), path.name, 10_000_000), path))
-    blobs = [blob for blob, _ in files]
-    with (
-        Connector(ConnectOptions()) as connector,
-        SessionPool(connector, Cancel(), forks=8) as pool,
-        capped(lab, 20),
-    ):
-        context = StoreHosts(lab, pool)
-        source = context.place(context.hosts[0])
-        before = crossed(lab)
-        push(pool.session(context.hosts[0]), source, files)
-        with Distributor(pool, source, blobs) as distributor:
-            list(pool.each(context.hosts, lambda host, session: distributor.bring(context.place(host), session)))
-        moved = crossed(lab) - before
-        assert all(missing(pool.session(host), context.place(host), blobs) == () for host in context.hosts)
-        for host in context.hosts:
-            drop(pool.session(host), context.place(host), blobs)
-    assert moved <= 1.2 * 30_000_000
 
 
 def test_damaged_source_file_is_named_and_replaced_by_the_next_push(

@@ -117,14 +117,6 @@ def test_facts_do_not_depend_on_the_login_shell(lab3: Lab, node: LabHost, fault:
     assert (facts.account.shell or "").endswith(shell)
 
 
-def test_host_without_python_is_probed(lab3: Lab, node: LabHost) -> None:
-    break_host(node, "no-python")
-    facts = whole(ask_all(lab3)[node.name])
-    assert facts.software.pythons == ()
-    assert "python3" not in facts.environment.tools
-    assert facts.cpu.cores
-
-
 def test_read_only_home_is_reported_by_the_probe(lab3: Lab, node: LabHost) -> None:
     before = store(ask_all(lab3)[node.name])
     break_host(node, "read-only-home")

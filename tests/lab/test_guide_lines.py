@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from accelerate_files import ALONE
 from cli_helpers import IPEXCTL, NO_HOSTS_ENV, CommandResult, ipexctl
 from ipexctl.extras.lab.labs import Lab, LabSpec
 from lab_run_helpers import REPORT_SCRIPT, Cluster, rank_reports
@@ -114,24 +115,6 @@ def test_mpirun_on_one_node(cluster: Cluster, paste: Paste) -> None:
     assert values(reports, "OMP_NUM_THREADS") == {"23"}
 
 
-SCENARIO_1 = """\
-compute_environment: LOCAL_MACHINE
-distributed_type: 'NO'
-downcast_bf16: 'no'
-ipex_config:
-  ipex: true
-machine_rank: 0
-main_training_function: main
-mixed_precision: bf16
-num_machines: 1
-num_processes: 1
-rdzv_backend: static
-same_network: true
-tpu_env: []
-tpu_use_cluster: false
-tpu_use_sudo: false
-use_cpu: true
-"""
 SCENARIO_2 = """\
 compute_environment: LOCAL_MACHINE
 distributed_type: MULTI_CPU
@@ -158,7 +141,7 @@ def test_accelerate_with_one_process(cluster: Cluster, paste: Paste) -> None:
     """Line 3: no process group, as under `accelerate launch`."""
     default = cluster.state / "hf" / "accelerate" / "default_config.yaml"
     default.parent.mkdir(parents=True)
-    default.write_text(SCENARIO_1)
+    default.write_text(ALONE)
     reports = rank_reports(paste("accelerate launch examples/nlp_example.py --args_to_my_script", "-H", "two"))
     assert hosts_of(reports) == ["node1"]
     assert reports[0]["argv"] == ["--args_to_my_script"]

@@ -130,18 +130,3 @@ def test_full_disk_or_invalid_store_on_first_host_fails_only_that_host(target: T
     report = target.report("--wheelhouse", wheelhouse, "--offline", rc=1)
     assert statuses(report) == {"node1": "failed", "node2": "changed"}
     assert missing(report["hosts"][0]["reason"], "wheels file directory") == []
-
-
-def names_of(target: Target) -> dict[str, list[str]]:
-    """The names of each environment on the first host."""
-    return {env["name"]: env["names"] for env in target.report(verb="envs")["hosts"][0]["envs"]}
-
-
-def test_failed_environment_is_rebuilt_from_the_same_wheels(installed: Target, wheelhouse: Path) -> None:
-    """Each host says that its environment failed."""
-    target, words = installed, ("--wheelhouse", wheelhouse, "--offline")
-    for host in (0, 1):
-        target.on(host, "cd $HOME_OF_OURS/envs/default && touch marker && sed -i 's/: *true/: false/' verified/*")
-    assert statuses(target.report(*words)) == CHANGED
-    assert "marker" not in target.on(0, "ls $HOME_OF_OURS/envs/default")
-    assert set(statuses(target.report(*words)).values()) == {"ok"}

@@ -15,6 +15,7 @@ import pytest
 from agent_helpers import wait_until
 from benchmarks.uplink import capped, crossed
 from cli_helpers import CommandResult, begin, ipexctl
+from install_helpers import statuses
 from ipexctl.extras.lab.labs import Lab, LabSpec, break_host, mend_host
 from lab_helpers import on_host
 
@@ -53,10 +54,6 @@ def push(lab: Lab, source: Path, path: str, *args: str, rc: int = 0) -> CommandR
 def document(lab: Lab, source: Path, path: str, *args: str, rc: int = 0) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(push(lab, source, path, "--json", *args, rc=rc).out)
     return found
-
-
-def statuses(found: dict[str, Any]) -> dict[str, str]:
-    return {host["name"]: host["status"] for host in found["hosts"]}
 
 
 def sums(source: Path) -> str:

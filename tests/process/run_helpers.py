@@ -234,7 +234,8 @@ def runs_in(home: Path, size: int = 2, **every: Any) -> Iterator[Callable[..., R
     made: list[Run] = []
 
     def make(command: list[str] | str, ranks: int = size, **more: Any) -> Run:
-        run = Run(home, command, ranks, id=f"run{len(made)}", **{**every, **more})
+        go = {**every.get("go", {}), **more.get("go", {})}
+        run = Run(home, command, ranks, id=f"run{len(made)}", **{**every, **more, "go": go})
         made.append(run)
         return run
 

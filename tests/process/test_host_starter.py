@@ -7,31 +7,21 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from run_helpers import SLEEP_FOREVER, Run, runs_in
+from run_helpers import SLEEP_FOREVER, Run
 
 from agent_helpers import wait_until
 from ipexctl.node.common.processes import is_running
 from message_data import missing
 
+pytest_plugins = ["run_fixtures"]
 RANKS = [{"rank": rank, "host": host, "store": "here"} for rank, host in enumerate(("here", "here", "there", "there"))]
+RUNS = {"size": 4, "go": {"by_mpirun": False, "nodes": 2, "ranks": RANKS}}
 FAIL_ONCE = "import os, sys\nprint('attempt', os.environ['RESTART_COUNT'], flush=True)\n"
 FAIL_ONCE += "import time\ntime.sleep(0.5)\nsys.exit(3 * (os.environ['RANK'] + os.environ['RESTART_COUNT'] == '30'))"
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    with runs_in(tmp_path, size=4) as make_run:
-
-        def make_direct(command: list[str] | str, **more: Any) -> Run:
-            more["go"] = {"by_mpirun": False, "nodes": 2, "ranks": RANKS, **more.get("go", {})}
-            return make_run(command, **more)
-
-        yield make_direct
 
 
 def begin_starter(run: Run, **changes: Any) -> int:

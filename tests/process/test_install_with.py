@@ -121,13 +121,6 @@ def test_added_package_needs_only_its_wheel(machine: Machine) -> None:
     assert again["hosts"][0]["status"] == "ok"
 
 
-def test_added_packages_are_kept_by_later_installs(machine: Machine) -> None:
-    write_wheel(machine.wheels, "rich", "14.0.0")
-    machine.install("--with", "tqdm")
-    assert {"tqdm", "rich"} <= machine.install("--with", "rich")["hosts"][0]["packages"].keys()
-    assert machine.install()["hosts"][0]["status"] == "ok"
-
-
 def test_environment_with_another_name_shares_what_is_unpacked(machine: Machine) -> None:
     """It is resolved anew; the packages that both have are the same files, and their wheels are not needed."""
     write_wheel(machine.wheels, "numpy", "2.4.0")
@@ -290,45 +283,32 @@ def test_package_that_cannot_be_imported_fails_the_verification(empty: Machine) 
     assert missing(host["fix"], "'other-name<2.0'") == []
 
 
-@pytest.mark.parametrize(
-    ("torch", "ipex", "oneccl", "name"),
-    [("2.7.0+cpu", "2.7.0", "2.7.0", "ipex-2.7"), ("2.8.0+cpu", "2.8.0", None, "torch-2.13")],
-    ids=["all parts", "no bindings"],
-)
-def test_all_commands_name_the_stack_of_install_after_an_index_query(
-    empty: Machine, torch: str, ipex: str, oneccl: str | None, name: str
-) -> None:
-    write_stack(empty.wheels, torch, ipex, oneccl, PYTHON)
-    write_torch(empty.wheels, "2.13.0+cpu", python=PYTHON)
-    assert empty.ask("install", "--dry-run")["stack"]["name"] == name
-    assert empty.answers() == {"versions": name, "doctor": name, "run": name}
-
-
 @pytest.mark.core
-def test_empty_indexes_give_no_stack_in_all_commands(empty: Machine) -> None:
-    refused = empty.ask("install", "--dry-run")
-    assert refused["stack"] is None
-    assert empty.answers() == {"versions": None, "doctor": None, "run": None}
-    assert empty.ask("versions")["why"] == refused["refused"]["reason"]
+def test_all_commands_name_the_same_stack_from_before_an_index_query_until_after_an_install(empty: Machine) -> None:
+    """What decides it: tests/unit/stack/test_choice.py."""
 
+    def named(stack: str | None) -> dict[str, str | None]:
+        return {"versions": stack, "doctor": stack, "run": stack}
 
-def test_all_commands_name_candidates_before_an_index_query(empty: Machine) -> None:
-    assert empty.answers() == {"versions": None, "doctor": None, "run": None}
+    assert empty.answers() == named(None)
     versions = [candidate["name"] for candidate in empty.ask("versions")["candidates"]]
     assert versions == empty.ask("doctor", "--no-network")["recommendation"]["candidates"]
     plan = empty.ask("run", "--dry-run", empty.script)
     assert plan["candidates"] == versions
     assert len(versions) == 2
     assert not any("env.json" in setting["reason"] for setting in plan["settings"])
-
-
-def test_all_commands_name_the_installed_environment(empty: Machine) -> None:
+    refused = empty.ask("install", "--dry-run")
+    assert refused["stack"] is None
+    assert empty.answers() == named(None)
+    assert empty.ask("versions")["why"] == refused["refused"]["reason"]
     write_stack(empty.wheels, "2.8.0+cpu", "2.8.0", None, PYTHON)
-    assert empty.ask("install", "--stack", "ipex")["hosts"][0]["status"] == "changed"
     write_torch(empty.wheels, "2.13.0+cpu", python=PYTHON)
+    assert empty.ask("install", "--dry-run")["stack"]["name"] == "torch-2.13"
+    assert empty.answers() == named("torch-2.13")
+    assert empty.ask("install", "--stack", "ipex")["hosts"][0]["status"] == "changed"
     again = empty.ask("install")
     assert (again["stack"]["name"], again["hosts"][0]["status"]) == ("ipex-2.8", "ok")
-    assert empty.answers() == {"versions": "ipex-2.8", "doctor": "ipex-2.8", "run": "ipex-2.8"}
+    assert empty.answers() == named("ipex-2.8")
     assert empty.ask("install", "--upgrade", "--dry-run")["stack"]["name"] == "torch-2.13"
 
 
@@ -367,12 +347,8 @@ def test_an_older_environment_does_not_replace_a_newer_one_without_downgrade(mac
         assert refused.rc == 2, refused.err
         assert missing(refused.err, "transformers 5.24.0 5.17.0 --downgrade --env") == []
         assert next(machine.site.glob("transformers-5*")).name.startswith("transformers-5.24.0")
-    lost = machine.call("install", "--stack", "torch", "--dry-run")
-    assert (lost.rc, missing(lost.err, "transformers 5.24.0 lost")) == (2, [])
     assert machine.install(*words, "--env", "beside", "--dry-run")["changes"] == []
     lower = {"name": "transformers", "from": "5.24.0", "to": "5.17.0"}
-    named = machine.install("--stack", "torch", "--with", "transformers==5.17.0", "--dry-run")
-    assert lower in named["changes"], "the call names the version"
     assert lower in machine.install(*words, "--downgrade")["changes"]
     pinned = machine.install("--upgrade", "--with", "transformers==5.24.0", "--dry-run")
     assert {"name": "transformers", "from": "5.17.0", "to": "5.24.0"} in pinned["changes"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from run_helpers import Run, runs_in
+from run_helpers import Run
 
 import ipexctl
 from agent_helpers import follow_request
@@ -14,6 +14,8 @@ from env_helpers import start
 from ipexctl.node.common.frames import WINDOWS, CompressedFrameReader, decode_windows
 from ipexctl.node.run.window_file import decode_host_windows, decode_rank_windows
 
+pytest_plugins = ["run_fixtures"]
+RUNS = {"size": 1, "go": {"by_mpirun": False}}
 TRAIN = f"""
 import os, sys, threading, time
 sys.path.insert(0, {str(Path(ipexctl.__file__).parents[1])!r})
@@ -27,14 +29,8 @@ time.sleep(1.1)
 """
 
 
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    with runs_in(tmp_path, size=1) as make_run:
-        yield lambda command, **job: make_run(command, go={"by_mpirun": False}, job=job)
-
-
 def test_steps_of_a_rank_are_in_status_and_record(make: Callable[..., Run]) -> None:
-    run = make(TRAIN, meter=True).start()
+    run = make(TRAIN, job={"meter": True}).start()
     status = run.wait()
     assert (status["state"], run.output(0, "err")) == ("ok", b"")
     assert status["throughput"] == status["ranks"][0]["throughput"]
@@ -54,7 +50,7 @@ def test_steps_of_a_rank_are_in_status_and_record(make: Callable[..., Run]) -> N
 
 @pytest.mark.core
 def test_windows_are_sent_to_a_follower_and_on_request(make: Callable[..., Run]) -> None:
-    run = make(TRAIN, meter=True).start()
+    run = make(TRAIN, job={"meter": True}).start()
     run.wait()
     request = {"home": str(run.home), "id": run.id}
     follow = {**follow_request(run.home, run.id), "windows": True}
@@ -70,7 +66,7 @@ def test_windows_are_sent_to_a_follower_and_on_request(make: Callable[..., Run])
 
 def test_metric_is_read_from_the_output_without_the_meter(make: Callable[..., Run]) -> None:
     script = "import os\nprint('samples/s: 77', 'IPEXCTL_METER' in os.environ)"
-    status = make(script, metric=r"samples/s: (\S+)").start().wait()
+    status = make(script, job={"metric": r"samples/s: (\S+)"}).start().wait()
     assert (status["throughput"]["samples_per_s"], status["throughput"]["source"]) == (pytest.approx(77.0), "metric")
 
 

@@ -102,20 +102,18 @@ def test_find_links_can_be_a_page_or_a_directory(wheels: Path, where: str) -> No
         assert answer["candidates"]["torch"][0]["size"] == (wheels / TORCH).stat().st_size
 
 
-def test_mpi_version_in_bindings_is_read_from_a_local_wheel(tmp_path: Path) -> None:
+def test_mpi_and_oneccl_in_bindings_are_looked_for_in_local_wheels(tmp_path: Path) -> None:
     write_oneccl(tmp_path, "2.7.0")
     write_oneccl(tmp_path, "2.8.0", bundled_mpi=False)
+    write_wheel(tmp_path, "oneccl_bind_pt", "2.9.0", files={"oneccl_bindings_for_pytorch/lib/libccl_x.so": ""})
     (tmp_path / "oneccl_bind_pt-2.6.0-cp311-cp311-linux_x86_64.whl").write_bytes(b"no wheel")
     found = ask(str(tmp_path), kind="links")["candidates"]["oneccl-bind-pt"]
-    assert {item["version"]: item["mpi"] for item in found} == {"2.6.0": None, "2.7.0": "2021.14", "2.8.0": ""}
-
-
-def test_oneccl_in_bindings_is_looked_for_in_a_local_wheel(tmp_path: Path) -> None:
-    write_oneccl(tmp_path, "2.7.0", bundled_mpi=False)
-    write_wheel(tmp_path, "oneccl_bind_pt", "2.8.0", files={"oneccl_bindings_for_pytorch/lib/libccl_x.so": ""})
-    (tmp_path / "oneccl_bind_pt-2.6.0-cp311-cp311-linux_x86_64.whl").write_bytes(b"no wheel")
-    found = ask(str(tmp_path), kind="links")["candidates"]["oneccl-bind-pt"]
-    assert {item["version"]: item["oneccl"] for item in found} == {"2.6.0": None, "2.7.0": True, "2.8.0": False}
+    assert {item["version"]: (item["mpi"], item["oneccl"]) for item in found} == {
+        "2.6.0": (None, None),
+        "2.7.0": ("2021.14", True),
+        "2.8.0": ("", True),
+        "2.9.0": ("", False),
+    }
 
 
 def test_page_with_unusual_links_is_read(tmp_path: Path) -> None:
@@ -134,11 +132,37 @@ def test_page_with_unusual_links_is_read(tmp_path: Path) -> None:
     assert found[2]["sha256"] == "ab" * 32
 
 
-def test_unknown_project_has_no_candidates(wheels: Path) -> None:
-    with SimpleIndex(wheels) as served:
-        answer = ask(served.url, projects=("nothing-such",))
-    assert answer["candidates"] == {"nothing-such": []}
-    assert answer["answered"] == ["source 0"]
+@pytest.mark.parametrize(
+    ("behaviour", "projects", "failures", "most"),
+    [
+        ({}, ("nothing-such",), [], 2),
+        (
+            {"hanging": {"oneccl-bind-pt"}},
+            ("torch", "oneccl_bind_pt"),
+            ["it answers for others, but oneccl-bind-pt: no answer in time"],
+            4,
+        ),
+        (
+            {"errors": {"*": 500}},
+            tuple(f"project-{number}" for number in range(40)),
+            ["it answers with error 500 (Internal Server Error)"],
+            8,
+        ),
+        ({"errors": {"oneccl-bind-pt": 403}}, ("torch", "oneccl_bind_pt"), [], 4),
+        ({"errors": {"*": 403}}, ("torch", "oneccl_bind_pt"), ["needs a login"], 4),
+    ],
+    ids=["unknown project", "one project hangs", "error", "one project needs a login", "all need a login"],
+)
+def test_index_answers_for_all_projects_or_fails_with_a_reason(
+    wheels: Path, behaviour: dict[str, Any], projects: tuple[str, ...], failures: list[str], most: int
+) -> None:
+    """A failed one is not asked for the other projects."""
+    with SimpleIndex(wheels, **behaviour) as served:
+        answer = ask(served.url, projects=projects, timeout=2.5)
+        assert served.asked("/simple/") <= most
+    assert reasons(answer) == failures
+    assert answer["answered"] == ([] if failures else ["source 0"])
+    assert not failures or not any(answer["candidates"].values())
 
 
 def test_silent_index_costs_only_its_timeout(wheels: Path) -> None:
@@ -152,21 +176,6 @@ def test_silent_index_costs_only_its_timeout(wheels: Path) -> None:
     assert took < 8
 
 
-def test_index_that_answers_only_for_some_projects_is_reported(wheels: Path) -> None:
-    with SimpleIndex(wheels, hanging={"oneccl-bind-pt"}) as served:
-        answer = ask(served.url, timeout=2.5)
-    assert answer["answered"] == []
-    assert answer["candidates"]["torch"] == []
-    assert reasons(answer) == ["it answers for others, but oneccl-bind-pt: no answer in time"]
-
-
-def test_failed_index_is_not_queried_again(wheels: Path) -> None:
-    with SimpleIndex(wheels, errors={"*": 500}) as served:
-        answer = ask(served.url, projects=tuple(f"project-{number}" for number in range(40)))
-        assert served.asked("/simple/") <= 8
-    assert reasons(answer) == ["it answers with error 500 (Internal Server Error)"]
-
-
 def test_index_that_needs_a_login_is_reported(wheels: Path) -> None:
     with SimpleIndex(wheels, login=("me", "secret")) as served:
         assert reasons(ask(served.url)) == ["needs a login"]
@@ -174,13 +183,6 @@ def test_index_that_needs_a_login_is_reported(wheels: Path) -> None:
         assert answer["answered"] == ["source 0"]
         assert "secret" not in json.dumps({**answer, "logins": None})
         assert list(answer["logins"]) == [served.origin]
-
-
-def test_status_403_is_a_login_error_only_if_all_projects_have_it(wheels: Path) -> None:
-    with SimpleIndex(wheels, errors={"oneccl-bind-pt": 403}) as served:
-        assert ask(served.url)["answered"] == ["source 0"]
-        served.behaviour.errors = {"*": 403}
-        assert reasons(ask(served.url)) == ["needs a login"]
 
 
 def test_index_errors_are_described(wheels: Path, tmp_path: Path) -> None:

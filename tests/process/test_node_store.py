@@ -95,20 +95,23 @@ def test_truncated_stream_keeps_complete_files(tmp_path: Path) -> None:
     assert "broke off between two files" in said.reason
 
 
-def test_files_that_were_not_requested_are_refused(tmp_path: Path) -> None:
-    request = {"store": str(tmp_path), "files": [file_of(ONE)]}
-    assert "not requested" in run("store", "receive", request, frame(TWO) + END).reason
-    assert "not requested" in run("store", "receive", request, frame(TWO, sha256=[sha(ONE)]) + END).reason
-    assert "bytes" in run("store", "receive", request, frame(TWO, sha256=sha(ONE), size=1 << 40)).reason
-    empty = {"store": str(tmp_path), "files": [file_of(b"")]}
-    assert "bytes" in run("store", "receive", empty, frame(TWO, sha256=sha(b"")) + END).reason
-    assert content_of(tmp_path) == {}
-
-
-def test_repeated_file_is_refused(tmp_path: Path) -> None:
-    request = {"store": str(tmp_path), "files": [file_of(TWO)]}
-    assert "not requested" in run("store", "receive", request, frame(TWO) * 2 + END).reason
-    assert list(content_of(tmp_path).values()) == [TWO]
+@pytest.mark.parametrize(
+    ("wanted", "stream", "reason", "kept"),
+    [
+        (ONE, frame(TWO) + END, "not requested", []),
+        (ONE, frame(TWO, sha256=[sha(ONE)]) + END, "not requested", []),
+        (ONE, frame(TWO, sha256=sha(ONE), size=1 << 40), "bytes", []),
+        (b"", frame(TWO, sha256=sha(b"")) + END, "bytes", []),
+        (TWO, frame(TWO) * 2 + END, "not requested", [TWO]),
+    ],
+    ids=["other", "no name", "large", "not empty", "repeated"],
+)
+def test_files_that_were_not_requested_are_refused(
+    tmp_path: Path, wanted: bytes, stream: bytes, reason: str, kept: list[bytes]
+) -> None:
+    request = {"store": str(tmp_path), "files": [file_of(wanted)]}
+    assert reason in run("store", "receive", request, stream).reason
+    assert list(content_of(tmp_path).values()) == kept
 
 
 @pytest.mark.parametrize(

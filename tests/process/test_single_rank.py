@@ -7,12 +7,11 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from run_helpers import Run, runs_in
+from run_helpers import Run
 
 from agent_helpers import mark_home
 from ipexctl.hosts.host import Host
@@ -21,18 +20,9 @@ from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.begin import File, LaunchRecords, packed
 from message_data import missing
 
+pytest_plugins = ["run_fixtures"]
+RUNS = {"size": 1, "go": {"by_mpirun": False}}
 WAIT_SCRIPT = "import os, time\nprint(f'wrapper {os.getppid()} here', flush=True)\ntime.sleep(600)"
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    with runs_in(tmp_path, size=1) as make_run:
-
-        def make_single(command: list[str] | str, **more: Any) -> Run:
-            more["go"] = {"by_mpirun": False, **more.get("go", {})}
-            return make_run(command, **more)
-
-        yield make_single
 
 
 def test_single_rank_has_the_usual_variables_and_record(make: Callable[..., Run]) -> None:

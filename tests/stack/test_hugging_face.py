@@ -13,6 +13,7 @@ from typing import Any, Final
 import pytest
 from real_helpers import examples_in, mpirun_config, real_lab, trainer_losses
 
+from accelerate_files import ALONE
 from cli_helpers import CommandResult, ipexctl
 from ipexctl.extras.lab.labs import Lab, ssh_argv
 from lab_run_helpers import REPORT_SCRIPT, by_rank, rank_reports
@@ -26,22 +27,6 @@ ENVS: Final = {
 }
 """The last transformers with --use_ipex wants accelerate 1.10 or later; 1.12 is the last that knows IPEX and oneCCL."""
 OFFLINE: Final = {"HF_HUB_OFFLINE": "1"}
-ALONE: Final = """\
-compute_environment: LOCAL_MACHINE
-distributed_type: 'NO'
-downcast_bf16: 'no'
-ipex_config:
-  ipex: true
-machine_rank: 0
-main_training_function: main
-mixed_precision: bf16
-num_machines: 1
-num_processes: 1
-rdzv_backend: static
-same_network: true
-use_cpu: true
-"""
-"""What its guide for IPEX has, for one."""
 ACCELERATE_SETS: Final = re.compile(r"(ACCELERATE|CCL|KMP|OMP|MASTER|DYNAMO|IPEX_ENABLED)")
 OURS_ALONE: Final = ("OMP_SCHEDULE", "CCL_WORKER_COUNT", "KMP_AFFINITY", "KMP_BLOCKTIME", "ACCELERATE_USE_CPU")
 """Docs tell how these differ: the first is ours, the others are looked at one by one."""

@@ -191,7 +191,7 @@ def adding() -> list[Case]:
 
 
 def of_accelerate() -> list[Case]:
-    read, spread, alone = accelerate.read, accelerate.CLUSTER_CONFIG, accelerate.SINGLE_CONFIG
+    read, spread, alone = accelerate.read, accelerate.CLUSTER_CONFIG, accelerate.ALONE
     texts = (
         accelerate.UNINDENTED_CONFIG,
         "distributed_type: MULTI_CPU\nfp16: true\n",

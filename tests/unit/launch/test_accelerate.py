@@ -9,30 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from accelerate_files import ALONE
 from ipexctl.errors import UserError
 from ipexctl.launch.accelerate_config import read_accelerate, read_accelerate_file, remarks, with_config
 from ipexctl.launch.accelerate_env import misunderstandings, variables_of
 from ipexctl.spec import AccelerateConfig, RunSpec
 from message_data import missing
 
-SINGLE_CONFIG = """\
-compute_environment: LOCAL_MACHINE
-distributed_type: 'NO'
-downcast_bf16: 'no'
-ipex_config:
-  ipex: true
-machine_rank: 0
-main_training_function: main
-mixed_precision: bf16
-num_machines: 1
-num_processes: 1
-rdzv_backend: static
-same_network: true
-tpu_env: []
-tpu_use_cluster: false
-tpu_use_sudo: false
-use_cpu: true
-"""
 CLUSTER_CONFIG = """\
 compute_environment: LOCAL_MACHINE
 debug: false
@@ -80,7 +63,7 @@ def words(config: AccelerateConfig, packages: Mapping[str, str]) -> dict[str, st
 
 
 def test_config_for_one_machine() -> None:
-    config = read(SINGLE_CONFIG)
+    config = read(ALONE)
     assert (config.processes, config.machines, config.hostfile, config.ipex) == (1, 1, None, True)
     assert config.mixed_precision == "bf16"
     assert config.notes == ()
@@ -152,7 +135,7 @@ def test_variables_of_each_generation() -> None:
 
 def test_installed_ipex_is_disabled_unless_configured() -> None:
     assert words(read("distributed_type: MULTI_CPU\n"), OLD)["ACCELERATE_USE_IPEX"] == "false"
-    assert "ACCELERATE_USE_IPEX" not in words(read(SINGLE_CONFIG), {"accelerate": "0.34.2"})
+    assert "ACCELERATE_USE_IPEX" not in words(read(ALONE), {"accelerate": "0.34.2"})
 
 
 def test_fully_supported_config_has_no_notes() -> None:

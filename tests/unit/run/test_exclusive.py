@@ -6,17 +6,16 @@ from __future__ import annotations
 import shlex
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
 
+from fakes import FakeSession, Sink
 from ipexctl.hosts.host import Host
-from ipexctl.node.common.frames import StreamName
-from ipexctl.remote.cancel import Cancel, Deadline
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import Unreachable
-from ipexctl.remote.session import Ended, Readable, Session
+from ipexctl.remote.session import Ended, Readable
 from ipexctl.remote.session_pool import SessionPool
 from ipexctl.run.start import exclusive
 from ipexctl.run.start.exclusive import HostLocks, lock_hosts
@@ -54,18 +53,12 @@ class Machine:
         ).encode()
 
 
-@dataclass
-class MachineSession(Session):
-    host: Host
-    machine: Machine
+class MachineSession(FakeSession):
+    def __init__(self, host: Host, machine: Machine) -> None:
+        super().__init__(host)
+        self.machine = machine
 
-    @property
-    def server_key(self) -> None:
-        return None
-
-    def _run(
-        self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
-    ) -> Ended:
+    def answer(self, command: Command, sink: Sink, stdin: Readable | None) -> Ended:
         if self.machine.is_away:
             raise Unreachable("the connection was lost")
         if command.label != "the lock":
@@ -88,8 +81,6 @@ class MachineSession(Session):
         self.machine.holders.remove(run)
         self.machine.lock.release()
         return Ended(0)
-
-    def close(self) -> None: ...
 
 
 class Connector:

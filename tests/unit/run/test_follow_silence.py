@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from fakes import FakeSession, Sink
 from ipexctl.hosts.host import Host
-from ipexctl.node.common.frames import CompressedFrameWriter, StreamName, encode_json
-from ipexctl.remote.cancel import Cancel, Deadline
+from ipexctl.node.common.frames import CompressedFrameWriter, encode_json
+from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.outcome import HostError, Unreachable
 from ipexctl.remote.progress import Notice
@@ -27,28 +27,28 @@ STATUS: dict[str, Any] = {"state": "running", "supervisor": {}, "ranks": [], "ex
 LAST = b'{"event": "done", "status": {"state": "ok", "supervisor": {}, "ranks": [], "exit_code": 0}}\n'
 
 
-class Node0(Session):
-    """Sends frames with pauses between them; then the run is over, or nothing follows until the session is closed."""
+class Node0(FakeSession):
+    """Sends frames with pauses between them; then the run is over, or nothing follows until the session is closed.
 
-    host = HOST
-    server_key = None
+    A program that is killed ends at once.
+    """
 
-    def __init__(self, frames: list[dict[str, Any]], pause: float, *, is_over: bool, junk: bytes = b"") -> None:
-        self.frames, self.pause, self.is_over, self.junk = frames, pause, is_over, junk
-        self.closed = threading.Event()
+    def __init__(
+        self, frames: list[dict[str, Any]], pause: float, *, is_over: bool, junk: bytes = b"", is_killed: bool = False
+    ) -> None:
+        super().__init__(HOST)
+        self.frames, self.pause, self.is_over, self.junk, self.is_killed = frames, pause, is_over, junk, is_killed
+        self.gone = threading.Event()
 
-    def _run(
-        self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
-    ) -> Ended:
-        del command, stdin, deadline
-
+    def answer(self, command: Command, sink: Sink, stdin: Readable | None) -> Ended:
         def write(data: bytes) -> None:
             sink("stdout", data)
 
-        write(b'{"event": "frames"}\n')
+        if self.frames or not self.is_killed:
+            write(b'{"event": "frames"}\n')
         writer = CompressedFrameWriter(write)
         for frame in self.frames:
-            if self.closed.wait(self.pause):
+            if self.gone.wait(self.pause):
                 raise Unreachable("the connection was lost")
             writer.send(encode_json(frame))
             writer.flush()
@@ -56,12 +56,15 @@ class Node0(Session):
             writer.close()
             write(LAST)
             return Ended(0)
-        while not self.closed.wait(0.05):
+        if self.is_killed:
+            sink("stderr", self.junk)
+            return Ended(137)
+        while not self.gone.wait(0.05):
             sink("stderr", self.junk)
         raise Unreachable("the connection was lost")
 
     def close(self) -> None:
-        self.closed.set()
+        self.gone.set()
 
 
 @pytest.fixture(autouse=True)
@@ -107,7 +110,7 @@ def test_a_node0_that_sends_one_frame_and_falls_silent_again_and_again_holds_no_
     follower, watched = follow_through(*silent, seconds=4.5 * SILENCE)
     with pytest.raises(Unreachable) as caught:
         follower.follow()
-    assert 3 <= sum(session.closed.is_set() for session in silent) <= 6
+    assert 3 <= sum(session.gone.is_set() for session in silent) <= 6
     assert "ipexctl attach r1" in caught.value.fix
     assert "ipexctl why r1" in caught.value.fix
     assert all("node1" in text for text in warnings(watched))
@@ -158,30 +161,9 @@ def test_a_status_that_is_no_object_is_refused(status: object) -> None:
         follower.follow()
 
 
-class KilledProgram(Node0):
-    """A program that sends these frames and is killed."""
-
-    def _run(
-        self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
-    ) -> Ended:
-        del command, stdin, deadline
-
-        def write(data: bytes) -> None:
-            sink("stdout", data)
-
-        if self.frames:
-            write(b'{"event": "frames"}\n')
-            writer = CompressedFrameWriter(write)
-            for frame in self.frames:
-                writer.send(encode_json(frame))
-            writer.flush()
-        sink("stderr", self.junk)
-        return Ended(137)
-
-
 @pytest.mark.parametrize("reconnect_for", [0, 60])
 def test_a_program_that_is_killed_on_node0_is_started_again(reconnect_for: float) -> None:
-    killed = [KilledProgram([{"status": STATUS}], 0, is_over=False) for _ in range(3)]
+    killed = [Node0([{"status": STATUS}], 0, is_over=False, is_killed=True) for _ in range(3)]
     follower, watched = follow_through(*killed, Node0([{"status": STATUS}], 0, is_over=True), seconds=reconnect_for)
     assert follower.follow().exit_code == 0
     assert [text.count("node1") for text in warnings(watched)] == [1, 1, 1]
@@ -190,7 +172,7 @@ def test_a_program_that_is_killed_on_node0_is_started_again(reconnect_for: float
 
 @pytest.mark.parametrize("frames", [[], [{"status": STATUS}]])
 def test_a_python_that_fails_at_each_start_ends_the_call(frames: list[dict[str, Any]]) -> None:
-    broken = [KilledProgram(frames, 0, is_over=False, junk=b"Illegal instruction\n") for _ in range(50)]
+    broken = [Node0(frames, 0, is_over=False, is_killed=True, junk=b"Illegal instruction\n") for _ in range(50)]
     follower, watched = follow_through(Node0([{"status": STATUS}], 0, is_over=False), *broken)
     with pytest.raises(HostError) as caught:
         follower.follow()
@@ -204,13 +186,13 @@ def test_a_python_that_fails_at_each_start_ends_the_call(frames: list[dict[str, 
 
 def test_an_end_of_a_program_that_has_followed_for_long_counts_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "NODE0_STEADY", 0.0)
-    killed = [KilledProgram([{"status": STATUS}], 0, is_over=False) for _ in range(12)]
+    killed = [Node0([{"status": STATUS}], 0, is_over=False, is_killed=True) for _ in range(12)]
     follower, _ = follow_through(*killed, Node0([{"status": STATUS}], 0, is_over=True))
     assert follower.follow().exit_code == 0
 
 
 def test_a_program_that_was_never_heard_ends_the_call_at_once() -> None:
-    follower, watched = follow_through(KilledProgram([], 0, is_over=False))
+    follower, watched = follow_through(Node0([], 0, is_over=False, is_killed=True))
     with pytest.raises(HostError, match="exit code 137"):
         follower.follow()
     assert not watched

@@ -15,6 +15,7 @@ from unittest.mock import Mock
 import pytest
 
 from agent_helpers import follow_request
+from fakes import FakeSession, Sink
 from ipexctl.facts.system import Logind
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.job import (
@@ -49,8 +50,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
-    from ipexctl.node.common.frames import StreamName
-    from ipexctl.remote.cancel import Deadline
     from ipexctl.remote.command import Command
     from ipexctl.remote.connector import Connector
     from ipexctl.remote.fanout import Outcome
@@ -69,29 +68,19 @@ def job(common: JobRecord, hosts: Collection[str], with_ranks: str = "ab") -> Jo
 
 
 @dataclass
-class FakeNode(Session):
+class FakeNode(FakeSession):
     """Unpacks the files it gets, and answers as the supervisor does."""
 
-    host: Host
     lost: bool = False
     first_event: str = "listening"
     after_go: str = ""
     """State of the record after the connection was lost at the start; `nothing` if it stays lost."""
-    scripts: list[str] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
     modes: dict[str, int] = field(default_factory=dict)
     go: dict[str, Any] = field(default_factory=dict)
     followed: Any = None
 
-    @property
-    def server_key(self) -> None:
-        return None
-
-    def _run(
-        self, command: Command, sink: Callable[[StreamName, bytes], None], stdin: Readable | None, deadline: Deadline
-    ) -> Ended:
-        del deadline
-        self.scripts.append(command.script)
+    def answer(self, command: Command, sink: Sink, stdin: Readable | None) -> Ended:
         if self.lost:
             raise Unreachable("the connection was lost")
         if "run.supervisor" in command.script:
@@ -132,8 +121,6 @@ class FakeNode(Session):
                 assert content is not None
                 self.files[node.name] = content.read()
                 self.modes[node.name] = node.mode
-
-    def close(self) -> None: ...
 
 
 class FakeSessionPool:
@@ -183,7 +170,7 @@ def test_every_store_gets_its_job_and_the_token_by_stdin() -> None:
     assert len(token) == 64
     for node in pool.nodes.values():
         assert set(node.modes.values()) == {0o600}
-        assert not any("s3cr3t" in script or token in script for script in node.scripts)
+        assert not any("s3cr3t" in script or token in script for script in node.commands)
     assert decode(StartRequest, pool.nodes["a"].go, "the request").ranks == tuple(
         RankPlacement(rank, host, f"of {host}") for rank, host in enumerate("ab")
     )
@@ -207,7 +194,7 @@ def test_the_package_of_a_rank_is_sent_only_if_the_run_uses_it(
     expected = {f"shim/ipexctl_inrank/{name}": name.encode() for name in names}
     for node in pool.nodes.values():
         assert {name: content for name, content in node.files.items() if "inrank" in name} == expected
-        (upload,) = [script for script in node.scripts if "tar -x" in script]
+        (upload,) = [script for script in node.commands if "tar -x" in script]
         assert ("shim/ipexctl_inrank/__pycache__" in upload) == is_sent, "bytecode of ranks is private"
 
 
@@ -237,7 +224,7 @@ def test_a_lost_host_prevents_the_start_and_uploaded_files_are_removed() -> None
     assert failure is not None
     assert (failure.hosts, failure.exit_code) == (("b",), 3)
     assert pool.nodes["a"].go == {}
-    assert any("rm -rf '/h o/runs/r'" in script for script in pool.nodes["a"].scripts)
+    assert any("rm -rf '/h o/runs/r'" in script for script in pool.nodes["a"].commands)
 
 
 @pytest.mark.parametrize(
@@ -257,11 +244,11 @@ def test_older_runs_are_pruned_in_the_round_trip_that_uploads_the_job() -> None:
     pool = FakeSessionPool()
     begin(pool, retention=RetentionLimits(days=7))
     for name in "ab":
-        (upload,) = [script for script in pool.nodes[name].scripts if "run.retention" in script]
+        (upload,) = [script for script in pool.nodes[name].commands if "run.retention" in script]
         assert "tar -x" in upload
         assert '"days": 7' in upload
         assert "agent.zip" in pool.nodes[name].files
-    assert len(pool.nodes["b"].scripts) == 1
+    assert len(pool.nodes["b"].commands) == 1
 
 
 def test_an_abandoned_launch_names_the_hosts_that_still_have_its_files() -> None:
@@ -282,7 +269,7 @@ def test_an_abandoned_launch_leaves_nothing_even_when_the_command_was_cancelled(
     launch.abandon()
     assert pool.nodes["a"].go == {}
     for node in pool.nodes.values():
-        assert any("rm -rf '/h o/runs/r'" in script for script in node.scripts)
+        assert any("rm -rf '/h o/runs/r'" in script for script in node.commands)
 
 
 def test_a_supervisor_that_answers_nonsense_is_a_failure_of_node0() -> None:
@@ -306,7 +293,7 @@ def test_the_call_that_has_started_the_run_follows_it() -> None:
 def test_the_supervisor_gets_a_scope_if_logind_ends_processes() -> None:
     pool = FakeSessionPool()
     assert begin(pool, logind={"a": Logind(present=True, kill_user_processes=True, linger=False)}) is None
-    assert any("systemd-run --user --scope" in script for script in pool.nodes["a"].scripts)
+    assert any("systemd-run --user --scope" in script for script in pool.nodes["a"].commands)
 
 
 @pytest.mark.parametrize(
