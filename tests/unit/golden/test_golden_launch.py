@@ -15,6 +15,7 @@ from test_launcher_lines import REFUSED_LINES, SHELL_SCRIPTS, unwrapped
 from test_mpirun import BARE, MAY_NEED_MPI, MPI, NEEDS_MPI, NO_MPI, OPEN
 from test_show_plan import MIXED
 
+from accelerate_files import ALONE
 from ipexctl.extras.export.mpijob import to_mpijob
 from ipexctl.facts.system import Memory, System
 from ipexctl.hosts.host import Host
@@ -191,7 +192,7 @@ def adding() -> list[Case]:
 
 
 def of_accelerate() -> list[Case]:
-    read, spread, alone = accelerate.read, accelerate.CLUSTER_CONFIG, accelerate.ALONE
+    read, spread, alone = accelerate.read, accelerate.CLUSTER_CONFIG, ALONE
     texts = (
         accelerate.UNINDENTED_CONFIG,
         "distributed_type: MULTI_CPU\nfp16: true\n",
