@@ -9,79 +9,127 @@ major and minor of torch only, so `works_with` has the patches that are known to
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from ipexctl.facts.software import has_gloo_overflow
 from ipexctl.node.common.json_parser import parse_json
+from ipexctl.node.common.json_records import check_type, decode, decoder_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from ipexctl.node.common.json_records import FieldDecoder
+
 PyPI = Literal["available", "yanked", "absent"]
 CpuWheel = Literal["published", "unverified", "none"]
 Isa = Literal["avx2", "avx512"]
+IndexKind = Literal["index", "links"]
+RowName: TypeAlias = str
+Torch: TypeAlias = str
+Version: TypeAlias = str
+Numbers: TypeAlias = str
+"""Major and minor."""
+Glibc: TypeAlias = str
+Requirement: TypeAlias = str
+Url: TypeAlias = str
+Module: TypeAlias = str
+Setvars: TypeAlias = str
+Note: TypeAlias = str
+_REQUIREMENT: Final = (
+    r"[A-Za-z0-9][A-Za-z0-9._-]*((===?|[<>]=?|~=|!=)\d{1,9}(\.\d{1,9})*(\.?(a|b|rc|post|dev)\d{1,9}){0,3}"
+    r"(\.\*)?(,(?=[=<>~!])|$))*"
+)
+
+
+def _matching(pattern: str, example: str, value: object, field: str) -> str:
+    text = check_type(str, value, field)
+    if not re.fullmatch(pattern, text):
+        raise ValueError(f"{field} must be like {example}")
+    return text
+
+
+def _one_of(kind: Any, value: object, field: str) -> str:
+    if value not in get_args(kind):
+        raise ValueError(f"{field} is one of {', '.join(get_args(kind))}")
+    return str(value)
+
+
+FIELD_DECODERS: Final[Mapping[str, FieldDecoder]] = {
+    "RowName": partial(_matching, r"[a-z0-9][a-z0-9._-]{0,40}", "ipex-2.8-site"),
+    "Torch": partial(_matching, r"\d{1,9}\.\d{1,9}\.\d{1,9}", "2.8.0"),
+    "Version": partial(_matching, r"\d{1,9}(\.\d{1,9}){1,3}", "2.8.0"),
+    "Numbers": partial(_matching, r"\d{1,3}\.\d{1,3}", "3.11"),
+    "Glibc": partial(_matching, r"\d{1,3}\.\d{1,3}", "2.28"),
+    "Requirement": partial(_matching, _REQUIREMENT, "impi-rt>=2021.14,<2021.19"),
+    "Url": partial(_matching, r"(https?|file)://\S+", "https://wheels.example.org/simple"),
+    "Module": partial(_matching, r"[A-Za-z_]\w*", "oneccl_bindings_for_pytorch"),
+    "Setvars": partial(_matching, r"(?!/)(?!.*\.\.)[\w./-]+", "env/setvars.sh"),
+    "Note": partial(_matching, r"[^\x00-\x1f]*", "a line of text"),
+    **{kind: partial(_one_of, globals()[kind]) for kind in ("PyPI", "CpuWheel", "Isa", "IndexKind")},
+}
 
 
 @dataclass(frozen=True, slots=True)
 class IpexBuild:
     """One version of IPEX."""
 
-    version: str
-    built_for: str
+    version: Version
+    built_for: Version
     """The torch that it was built against."""
-    pythons: tuple[str, ...]
+    pythons: tuple[Numbers, ...]
     pypi: PyPI
-    works_with: tuple[str, ...]
+    works_with: tuple[Version, ...]
     """Patch versions of torch; IPEX itself compares only major and minor."""
-    pypi_pythons: tuple[str, ...] = ()
-    wheel_tag: str | None = None
-    glibc: str = "2.17"
+    pypi_pythons: tuple[Numbers, ...] = ()
+    wheel_tag: Note | None = None
+    glibc: Glibc = "2.17"
     isa: Isa = "avx2"
-    note: str = ""
-    source: str = ""
+    note: Note = ""
+    source: Note = ""
 
 
 @dataclass(frozen=True, slots=True)
 class OnecclBuild:
     """One version of oneccl_bind_pt, oneCCL's bindings for PyTorch."""
 
-    version: str
-    built_for: str
-    pythons: tuple[str, ...]
+    version: Version
+    built_for: Version
+    pythons: tuple[Numbers, ...]
     cpu_wheel: CpuWheel
     """Whether a wheel for CPUs was ever published; `unverified`: only readmes of later versions list it."""
-    works_with: tuple[str, ...]
-    oneccl: str | None = None
+    works_with: tuple[Version, ...]
+    oneccl: Note | None = None
     """The version of oneCCL inside."""
-    mpi: str | None = None
+    mpi: Note | None = None
     """The version of Intel MPI inside; None if there is none."""
-    note: str = ""
-    source: str = ""
+    note: Note = ""
+    source: Note = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
     """A place where a row's wheels are published."""
 
-    kind: Literal["index", "links"]
-    url: str
+    kind: IndexKind
+    url: Url
 
 
 @dataclass(frozen=True, slots=True)
 class KnownBad:
     """A combination that fails or works badly; it applies if all given versions are chosen."""
 
-    what: str
-    symptom: str
-    instead: str
-    source: str
-    torch: str | None = None
-    ipex: str | None = None
-    oneccl: str | None = None
-    python: str | None = None
+    what: Note
+    symptom: Note
+    instead: Note
+    source: Note
+    torch: Version | None = None
+    ipex: Version | None = None
+    oneccl: Version | None = None
+    python: Version | None = None
     """`3.13`: taken only if there is no other."""
 
 
@@ -89,32 +137,32 @@ class KnownBad:
 class StackSpec:
     """One stack: versions that were built for one another, and their requirements on hosts."""
 
-    name: str
-    torch: str
+    name: RowName
+    torch: Torch
     """The recommended patch."""
-    torch_patches: tuple[str, ...]
-    torch_pythons: tuple[str, ...]
-    torch_glibc: str = "2.28"
+    torch_patches: tuple[Version, ...]
+    torch_pythons: tuple[Numbers, ...]
+    torch_glibc: Glibc = "2.28"
     ipex_builds: tuple[IpexBuild, ...] = ()
     """The preferred one first."""
     oneccl_builds: tuple[OnecclBuild, ...] = ()
     """The preferred one first."""
     mpi: tuple[tuple[str, str], ...] = ()
     """(oldest glibc, requirement), newest glibc first."""
-    requires: tuple[str, ...] = ()
+    requires: tuple[Requirement, ...] = ()
     """Packages that its parts import without requiring them, and Intel's OpenMP."""
-    constraints: tuple[str, ...] = ()
+    constraints: tuple[Requirement, ...] = ()
     hugging_face: tuple[tuple[str, str], ...] = ()
     """(transformers or accelerate, the last version that works with this torch and, if there is one, this IPEX)."""
     indexes: tuple[Index, ...] = ()
-    module: str | None = None
+    module: Module | None = None
     """The module that registers the ccl backend."""
-    setvars: str | None = None
+    setvars: Setvars | None = None
     """The script with its variables, relative to the module's directory."""
     known_bad: tuple[KnownBad, ...] = ()
     retired: bool = False
-    note: str = ""
-    sources: tuple[str, ...] = ()
+    note: Note = ""
+    sources: tuple[Note, ...] = ()
     origin: str = ""
     """The user's file that defines or changes the row."""
 
@@ -231,35 +279,41 @@ def newest_first(made: Iterable[StackSpec]) -> tuple[StackSpec, ...]:
 
 
 def row_from(data: Mapping[str, Any], origin: str = "") -> StackSpec:
-    """A row from its JSON; docs/versions.md has the defaults."""
-    torch, pythons = data["torch"], tuple(data["torch_pythons"])
-    patches = tuple(data.get("torch_patches") or (torch,))
-    of_row: dict[str, Any] = {"built_for": torch, "pythons": pythons, "works_with": patches}
-    floor = data.get("torch_glibc", "2.28")
-    ipex = [IpexBuild(**{**of_row, "glibc": floor, "pypi": "absent", **_given(item)}) for item in data.get("ipex", ())]
-    oneccl = [OnecclBuild(**{**of_row, "cpu_wheel": "published", **_given(item)}) for item in data.get("oneccl", ())]
-    others = ("name", "torch", "requires", "constraints", "module", "setvars", "note", "sources")
-    return StackSpec(
-        **_given({key: data[key] for key in others if key in data}),
-        torch_patches=patches,
-        torch_pythons=pythons,
-        torch_glibc=floor,
-        ipex_builds=tuple(sorted(ipex, key=lambda build: version_key(build.version), reverse=True)),
-        oneccl_builds=tuple(
+    """A row from its JSON; docs/versions.md has the defaults. Raises a ValueError for an invalid value."""
+
+    def value(key: str, type_: str, default: Any = ()) -> Any:
+        return default if data.get(key) is None else decoder_of(type_, __name__)(data[key], key)
+
+    torch, pythons = value("torch", "Torch"), value("torch_pythons", "tuple[Numbers, ...]")
+    patches, floor = value("torch_patches", "tuple[Version, ...]") or (torch,), value("torch_glibc", "Glibc", "2.28")
+    of_row = {"built_for": torch, "pythons": [*pythons], "works_with": [*patches]}
+    of_ipex, of_oneccl = {"glibc": floor, "pypi": "absent"}, {"cpu_wheel": "published"}
+    ipex = [decode(IpexBuild, of_row | of_ipex | _given(item), "ipex") for item in value("ipex", _OBJECTS)]
+    oneccl = [decode(OnecclBuild, of_row | of_oneccl | _given(item), "oneccl") for item in value("oneccl", _OBJECTS)]
+    mpi = value("mpi", "dict[str, Requirement]", {})
+    for libc in mpi:
+        FIELD_DECODERS["Glibc"](libc, "the glibc of mpi")
+    given = {
+        "torch_patches": patches,
+        "torch_glibc": floor,
+        "ipex_builds": tuple(sorted(ipex, key=lambda build: version_key(build.version), reverse=True)),
+        "oneccl_builds": tuple(
             sorted(oneccl, key=lambda build: (build.cpu_wheel == "published", version_key(build.version)), reverse=True)
         ),
-        mpi=tuple(sorted(data.get("mpi", {}).items(), key=lambda item: version_key(item[0]), reverse=True)),
-        hugging_face=tuple(data.get("hugging_face", {}).items()),
-        indexes=tuple(Index(**item) for item in data.get("indexes", ())),
-        known_bad=tuple(KnownBad(**item) for item in data.get("known_bad", ())),
-        retired=data.get("retired", bool(ipex)),
-        origin=origin,
-    )
+        "mpi": tuple(sorted(mpi.items(), key=lambda item: version_key(item[0]), reverse=True)),
+        "hugging_face": tuple(value("hugging_face", "dict[str, Version]", {}).items()),
+        "retired": value("retired", "bool", bool(ipex)),
+        "origin": origin,
+    }
+    return decode(StackSpec, data, "the row", given)
+
+
+_OBJECTS: Final = "tuple[Json, ...]"
 
 
 def _given(data: Mapping[str, Any]) -> dict[str, Any]:
     """The values that are given; an empty list leaves its default."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in data.items() if value != []}
+    return {key: value for key, value in data.items() if value != []}
 
 
 def minor(version: str) -> str:

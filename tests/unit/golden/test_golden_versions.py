@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 from pathlib import Path
 
@@ -82,28 +83,35 @@ MISFITS = (
     host(flags=AVX),
     Facts(complete=True),
 )
+NEW = {"name": "x", "torch": "2.16.0", "torch_pythons": ["3.11"]}
+WRONG_VALUES: tuple[dict[str, object], ...] = (
+    {"name": "Big Row"},
+    {"name": "torch"},
+    {"torch": "2.8"},
+    {"torch": 2.8},
+    {"torch": f"2.16.{'1' * 5000}"},
+    {"torch_pythons": ["3.11", "cp312"]},
+    {"torch_pythons": "3.11"},
+    {"retired": "no"},
+    {"ipex": [{"version": "2.8.0", "pypi": "yankt"}]},
+    {"ipex": [{"version": "2.8.0", "pipy": "yanked"}]},
+    {"ipex": [{}]},
+    {"ipex": {}},
+    {"mpi": {"new": "impi-rt"}},
+    {"requires": ["a==foo"]},
+    {"requires": ["a; rm -rf /"]},
+    {"indexes": [{"kind": "index", "url": "wheels"}]},
+    {"setvars": "../../etc/x.sh"},
+    {"note": "two\nlines"},
+)
 ROWS = (
+    *(json.dumps([NEW | wrong]) for wrong in WRONG_VALUES),
     '[{"name": "x", "tourch": "2.8.0"}]',
     "{}",
     "[7]",
     "[{}]",
-    '[{"name": "Big Row"}]',
-    '[{"name": "torch"}]',
-    '[{"name": "x", "torch": "2.8"}]',
-    '[{"name": "x", "torch": 2.8}]',
     '[{"name": "ipex-2.9"}]',
     '[{"name": "x", "torch": "2.8.0"}]',
-    '[{"name": "x", "torch_pythons": ["3.11", "cp312"]}]',
-    '[{"name": "x", "torch_pythons": "3.11"}]',
-    '[{"name": "x", "retired": "no"}]',
-    '[{"name": "x", "ipex": [{"version": "2.8.0", "pypi": "yankt"}]}]',
-    '[{"name": "x", "ipex": [{}]}]',
-    '[{"name": "x", "mpi": {"new": "impi-rt"}}]',
-    '[{"name": "x", "requires": ["a==foo"]}]',
-    f'[{{"name": "x", "torch": "2.16.{"1" * 5000}"}}]',
-    '[{"name": "x", "requires": ["a; rm -rf /"]}]',
-    '[{"name": "x", "indexes": [{"kind": "index", "url": "wheels"}]}]',
-    '[{"name": "x", "setvars": "../../etc/x.sh"}]',
     '[{"name": "torch-2.15"}, {"name": "torch-2.15"}]',
     '[{"name": "torch-2.15", "torch_patches": ["2.15.9"]}]',
     '[{"name": "ipex-2.8", "ipex": [{"version": "2.8.0", "works_with": ["2.7.0"]}]}]',
