@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import socket
 import subprocess
 import sys
@@ -71,13 +70,6 @@ def test_malformed_events_are_ignored(value: Any) -> None:
         assert link is None or link.name == "a"
 
 
-def test_one_slow_host_among_its_peers_is_found() -> None:
-    hosts = cluster({"a": 100e9, "b": 98e9, "c": 70e9, "d": 103e9})
-    slow = next(f for f in smoke_findings(hosts, (), dict.fromkeys("abcd", facts())) if f.id == "smoke.slow")
-    assert (slow.level, slow.hosts) == ("warn", ("c",))
-    assert re.findall(r"fp32|\d+ %|\d+ GFLOP/s", slow.message) == ["fp32", "30 %", "70 GFLOP/s"]
-
-
 @pytest.mark.parametrize(
     ("speeds", "models"),
     [
@@ -104,23 +96,6 @@ def test_behind_lists_hosts_below_the_median_of_the_others(values: dict[str, flo
     for name, share in slow.items():
         assert share < 0.8
         assert values[name] < median(value for peer, value in values.items() if peer != name)
-
-
-def test_link_with_a_tenth_of_the_bandwidth_is_found() -> None:
-    links = [LinkSmoke(name, 5e-5, bits) for name, bits in {"b": 9.4e9, "c": 9.3e9, "d": 0.94e9, "e": 9.4e9}.items()]
-    (slow, measured) = smoke_findings((), links, {})
-    assert (slow.id, slow.level, slow.hosts) == ("smoke.slow_link", "warn", ("d",))
-    assert re.findall(r"\bd\b|[\d.]+ Gbit/s", slow.message) == ["d", "0.94 Gbit/s", "9.4 Gbit/s"]
-    assert re.findall(r"\d+\.\d+", measured.message) == ["0.94", "9.4"]
-
-
-def test_missing_measurements_are_grouped_by_reason() -> None:
-    hosts = [HostSmoke(name, {}, ("no Python 3.8 or newer",)) for name in "ab"]
-    found = smoke_findings(hosts, [LinkSmoke("b", reason="Connection refused")], {})
-    assert [(f.id, f.level, f.hosts) for f in found] == [
-        ("smoke.not_measured", "info", ("a", "b")),
-        ("smoke.not_measured", "info", ("b",)),
-    ]
 
 
 STUB_OF_NUMPY = """

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import test_gpu_code as gpus
+import test_resume_note
 import test_resumed_call as resumed
 import test_run_script as scripts
 import test_stall_report as silence
@@ -33,7 +34,7 @@ from ipexctl.run.stall_report import describe_activity, silence_lines
 from ipexctl.run.start.context import complete_facts
 from ipexctl.run.start.exclusive import Obstacles
 from ipexctl.run.start.exclusive import refusal as occupied
-from ipexctl.run.start.preflight import connectivity
+from ipexctl.run.start.preflight import connectivity, resume
 from ipexctl.run.start.preflight import paths as places
 from ipexctl.run.start.preflight.imports import (
     ScriptFile,
@@ -91,6 +92,18 @@ SCRIPTS = (
     ("go.pl", b"#! /usr/bin/perl -w\n1;"),
     ("plain.sh", b"for each in 1 2; do echo $each; done\n"),
     ("a.ipynb", b'{"cells": []}'),
+)
+CHECKPOINTS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (
+        "--resume_from_checkpoint True",
+        ("out/checkpoint-30 out/checkpoint-9", "out/checkpoint-60", "out/checkpoint-60 out/checkpoint-30"),
+    ),
+    ("--resume", ("out/checkpoint-30", "")),
+    ("--resume", ("checkpoint-30", "")),
+    ("--resume", ("run/step_9", "run/step_30")),
+    ("--resume --output_dir=b", ("a/checkpoint-1 b/checkpoint-1", "b/checkpoint-2")),
+    ("--resume out/last.pt", ("=", "")),
+    ("--resume out", ("= out/checkpoint-1", "= out/checkpoint-2")),
 )
 DOUBTFUL = (
     "sys.path.insert(0, 'lib')",
@@ -223,6 +236,19 @@ def of_silence() -> list[Case]:
     ]
 
 
+def of_resumes() -> list[Case]:
+    trainer = resume.trainer_resume_note(
+        resume.ResumeFlag("--resume_from_checkpoint"),
+        has_trainer=True,
+        packages={"transformers": "5.17.0", "accelerate": "1.15.0"},
+        ranks=2,
+    )
+    return [
+        *(Case(f"resumed with {words}", test_resume_note.note(words, *hosts)) for words, hosts in CHECKPOINTS),
+        Case("a trainer that cannot resume", trainer),
+    ]
+
+
 def of_other_runs() -> list[Case]:
     since = time.mktime((2026, 11, 24, 9, 12, 0, 0, 0, -1))
     cores = {"node1": CpuList.of(range(4)), "node2": CpuList.of(range(4))}
@@ -252,6 +278,14 @@ def of_other_runs() -> list[Case]:
 def test_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not (
         diff := golden_diff(
-            "run", [*between_hosts(), *calls(), *of_scripts(tmp_path, monkeypatch), *of_silence(), *of_other_runs()]
+            "run",
+            [
+                *between_hosts(),
+                *calls(),
+                *of_scripts(tmp_path, monkeypatch),
+                *of_silence(),
+                *of_resumes(),
+                *of_other_runs(),
+            ],
         )
     ), diff

@@ -43,7 +43,12 @@ def causes() -> list[Case]:
             [(STOPPED, ""), (FAILED, 'Traceback (most recent call last):\n  File "/p/a.py", line 7\nKeyError: 1')]
         ).cause,
     ]
-    return [Case(cause.id, cause.sentence, cause.fix) for cause in found if cause]
+    for more in ({}, {"lacks_files": True}):
+        failed = {**FAILED, "disk": {**runs.FULL_DISK, **more}}
+        found.append(judged([(STOPPED, ""), (failed, runs.WRITE_FAILED)]).cause)
+    return [
+        Case(f"{cause.id} ({cause.confidence}, {cause.source})", cause.sentence, cause.fix) for cause in found if cause
+    ]
 
 
 def headlines() -> list[Case]:

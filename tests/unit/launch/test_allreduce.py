@@ -134,12 +134,6 @@ def test_an_export_lacks_the_variable_as_it_lacks_the_files() -> None:
     assert "IPEXCTL_ALLREDUCE" not in names
 
 
-def test_the_variable_cannot_be_exported() -> None:
-    refusal = check_options(RunSpec("script", ("train.py",), exports=(Export("IPEXCTL_ALLREDUCE", "shared"),)))
-    assert refusal is not None
-    assert "--allreduce" in refusal.fix
-
-
 @pytest.mark.parametrize(("mode", "count"), [("shared", 1), ("backend", 0), ("auto", 1)])
 def test_an_export_says_that_it_cannot_use_shared_memory(mode: Any, count: int) -> None:
     call: Any = SimpleNamespace(spec=RunSpec("script", ("train.py",), ppn=2, allreduce=mode))

@@ -203,39 +203,6 @@ def test_a_dump_of_more_ranks_than_the_run_has_is_refused() -> None:
         receiver.add(part)
 
 
-def test_the_document_has_its_schema_and_is_json() -> None:
-    dump = Dump(2.0, (rank(0, REDUCE, MAIN), rank(1, LOAD, MAIN)))
-    told = json.loads(json.dumps(as_json(dump, "run-1")))
-    assert (told["schema"], told["id"], told["at"]) == ("ipexctl.dump/1", "run-1", 2.0)
-    assert told["groups"][1] == {
-        "ranks": [1],
-        "frames": [
-            {"function": "load", "file": "train.py", "line": 3},
-            {"function": "<module>", "file": "train.py", "line": 9},
-        ],
-    }
-    assert set(told["ranks"][0]["processes"][0]) == {
-        "pid",
-        "name",
-        "state",
-        "wchan",
-        "waits_for",
-        "by",
-        "reason",
-        "threads",
-    }
-
-
-def test_ranks_without_a_stack_come_before_all_others(capsys: pytest.CaptureFixture[str]) -> None:
-    show(Dump(0.0, (rank(0, REDUCE, MAIN), rank(1, why="REASON"))), "train-1", quiet=True)
-    out, err = capsys.readouterr()
-    heads = [line for line in out.splitlines() if line.startswith("rank ")]
-    assert missing(heads[0], "1 node1 1 2") == []
-    assert missing(heads[1], "0 node1 1 2 all_reduce train.py:9") == []
-    assert "REASON" in out
-    assert err == ""
-
-
 def test_deep_stack_is_shown_completely_with_everything(capsys: pytest.CaptureFixture[str]) -> None:
     deep = Dump(0.0, (rank(0, *((f"f{number}", "train.py", number) for number in range(60))),))
     show(deep, "train-1", everything=True)

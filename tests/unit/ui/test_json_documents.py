@@ -7,20 +7,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slow_helpers import HEALTHY, hog
+from slow_helpers import judged as slow_ranks
+from test_run_dump import LOAD, MAIN, REDUCE, rank
 from test_show_plan import MIXED
+from test_slow_output import BOTH, HALF, QUEUED
+from test_slow_output import result as slow_result
 from test_trust_ui import REPORT as TRUSTED
 from why_helpers import FAILED, NO_MODULE, STOPPED, answer, judged
 
+from ipexctl.extras.slow.view import as_json as slow_json
 from ipexctl.files.push import PushReport, PushResult
 from ipexctl.files.requested import FetchResult
 from ipexctl.hosts.host import Host
 from ipexctl.launch.plan import to_json
 from ipexctl.node.env.replies import EnvEntry, EnvListing
+from ipexctl.run.dump import Dump
 from ipexctl.run.uninstall import UninstallReport, UninstallResult
 from ipexctl.stack.env.envs import EnvsReport, EnvsResult
 from ipexctl.stack.install_context import InstallReport, InstallResult
 from ipexctl.sync.report import SyncReport, SyncResult
-from ipexctl.ui import envs, fetch, install, push, sync, trust, uninstall, why
+from ipexctl.ui import dump, envs, fetch, install, push, sync, trust, uninstall, why
 from ipexctl.ui.errors import requested_schema
 
 N1 = Host("n1", "n1")
@@ -29,6 +36,9 @@ REPORT = "schema hosts summary seconds"
 UNINSTALLED = UninstallResult(N1, "ok")
 ENV = EnvEntry("e", ("default",), "/h/envs/e", "ipex-2.8", "3.11", "gloo", None, {"torch": "2.8.0"}, 7, True)
 ENVS = envs.as_json(EnvsReport((EnvsResult(N1, "ok", listing=EnvListing((ENV,), 0, 0, 0, 0)),), 0.0))
+DUMP = dump.as_json(Dump(2.0, (rank(0, REDUCE, MAIN), rank(1, LOAD, MAIN))), "run-1")
+SLOW = slow_json(slow_result(slow_ranks(HEALTHY, QUEUED, looks={1: hog()})))
+LINK = slow_json(slow_result(slow_ranks(HALF, HALF, hosts=BOTH)))["links"][0]
 WHY = why.as_json(answer(judged([(STOPPED, ""), (FAILED, NO_MODULE)], out={1: "hello"})))
 
 
@@ -86,6 +96,25 @@ def test_report_documents_have_these_fields(document: dict[str, Any], names: str
             """schema run failed_call state headline first_failure cause hang lines others notes throughput slow network
             output_lost next""",
         ),
+        (DUMP, "schema id at reason hang groups ranks"),
+        (DUMP["groups"][1], "ranks frames"),
+        (DUMP["groups"][1]["frames"][0], "function file line"),
+        (DUMP["ranks"][0]["processes"][0], "pid name state wchan waits_for by reason threads"),
+        (
+            SLOW,
+            """schema run findings links windows seconds waiting network unjudged from_copy reason look_error""",
+        ),
+        (
+            SLOW["findings"][0],
+            """rank host percent cost_percent cost_seconds cause confidence evidence sentence reason fix since until
+            windows current""",
+        ),
+        (
+            SLOW["findings"][0]["evidence"],
+            """own usual_own cpu_more queue_more data_more usual_cpu usual_queue samples_ratio faults_more mhz usual_mhz
+            look""",
+        ),
+        (LINK, "hosts cause transfer_percent bytes_per_s sentence fix since until windows current"),
         (WHY["run"], "id script node0 hosts world_size env started"),
         (WHY["first_failure"], "rank host exit_code signal kind at after limit memory oom ranks"),
         (WHY["cause"], "id sentence fix confidence rank host source"),
@@ -106,8 +135,13 @@ def test_parts_of_documents_have_these_fields(part: dict[str, Any], names: str) 
 
 
 def test_values_of_documents() -> None:
-    schemas = [document["schema"] for document in (WHY, trust.as_json(TRUSTED), to_json(MIXED))]
-    assert schemas == ["ipexctl.why/1", "ipexctl.trust/1", "ipexctl.run/1"]
+    schemas = [document["schema"] for document in (WHY, trust.as_json(TRUSTED), to_json(MIXED), DUMP, SLOW)]
+    assert schemas == [f"ipexctl.{name}/1" for name in ("why", "trust", "run", "dump", "slow")]
+    (found,) = SLOW["findings"]
+    assert [found[name] for name in ("rank", "host", "cause", "confidence")] == [1, "node2", "other-programs", "likely"]
+    assert found["evidence"]["look"]["others"][0]["pid"] == 4711
+    assert (LINK["hosts"], LINK["cause"]) == (["node1", "node2"], "link")
+    assert DUMP["groups"][1]["frames"][0] == {"function": "load", "file": "train.py", "line": 3}
     assert ENVS["hosts"][0]["envs"][0]["names"] == ["default"]
     nothing = fetch.as_json(FetchResult(N1, "ok"))
     assert [nothing[name] for name in ("unchanged", "bytes", "received_bytes")] == [0, 0, 0]

@@ -31,22 +31,6 @@ def result(verdict: SlowVerdict) -> SlowResult:
     return SlowResult(RECORD, verdict, "running")
 
 
-def test_json_has_the_promised_fields() -> None:
-    document = json.loads(json.dumps(as_json(result(judged(HEALTHY, QUEUED, looks={1: hog()})))))
-    assert document["schema"] == "ipexctl.slow/1"
-    (found,) = document["findings"]
-    assert {"rank", "host", "percent", "cause", "evidence", "fix"} <= found.keys()
-    assert (found["rank"], found["host"], found["cause"], found["confidence"]) == (
-        1,
-        "node2",
-        "other-programs",
-        "likely",
-    )
-    assert found["evidence"]["look"]["others"][0]["pid"] == 4711
-    link = as_json(result(judged(HALF, HALF, hosts=BOTH)))["links"][0]
-    assert (link["hosts"], link["cause"]) == (["node1", "node2"], "link")
-
-
 def test_names_that_processes_gave_themselves_are_made_printable() -> None:
     evil = SuspectLook((ProcessShare(7, "\x1b[2Jls\n", "e\x07ve", 0.5),), 0.0)
     verdict = judged(HEALTHY, QUEUED, looks={1: evil})
