@@ -32,6 +32,8 @@ from ipexctl.facts.network import Route
 from recorded_probes import NAMES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from doctor_rules_scenes import Scene
 
 ROOT = Path(__file__).parents[3]
@@ -159,6 +161,58 @@ def test_cloud_vm_has_findings_about_its_threads_and_none_about_its_clock_or_hid
     assert {identifier for identifier in ids if identifier.startswith("cpu.")} == {"cpu.smt", "cpu.no_bf16"}
 
 
+TWO_NETWORKS = tuple(
+    healthy(n, network={"nics": (nic("eth0", address(n)), nic("eth1", f"10.2.0.{n}"))}) for n in (1, 2)
+)
+LIMITED = recorded("container-cgroup2-cpuset")
+IN_A_JOB = LIMITED._replace(batch=LIMITED.batch._replace(job="4711"))
+IN_A_VENV = healthy(environment={"variables": {"VIRTUAL_ENV": "/home/me/ipexctl-venv"}})
+INTACT, WITHOUT_TORCH = replaced(numpy="2.3.0"), replaced(numpy="2.3.0")._replace(lost=("torch",))
+
+
+def without_mpi(inside: str | None) -> tuple[Finding, ...]:
+    env = replaced(mpi=inside)
+    packages = {name: version for name, version in env.packages.items() if name != "impi-rt"}
+    return changed(software={"envs": (env._replace(packages=packages),), "mpis": ()})
+
+
+@pytest.mark.parametrize(
+    ("findings", "expected"),
+    [
+        (
+            lambda: alone(recorded("ubuntu2004-docker"), peers=()),  # a single host has no findings about peers
+            {"name.loopback": "", "network.bridges": "", "network.firewall": ""},
+        ),
+        (lambda: alone(IN_A_JOB), {"cpu.fewer_allowed": "info node1", "memory.limit": "info node1"}),
+        (lambda: together(healthy(1), healthy(2, cpu={"quota": 100.0})), {"cluster.mixed_cores": ""}),
+        (lambda: together(healthy(1), healthy(2), skews=(90.0, 90.3)), {"cluster.clock_skew": ""}),
+        (
+            lambda: together(*map(healthy, (1, 2, 3)), skews=(90.0, 0.0, 90.3)),
+            {"cluster.clock_skew": "warn node2"},
+        ),
+        (
+            lambda: together(healthy(1), healthy(1)),
+            {"cluster.same_machine": "warn node1,node2", "cluster.same_hostname": ""},
+        ),
+        (lambda: together(*TWO_NETWORKS), {"cluster.several_networks": "info node1,node2"}),
+        (lambda: together(*TWO_NETWORKS, iface="10.2.0.0/24"), {"cluster.several_networks": ""}),
+        (lambda: twins(memory={"total": 1 << 36}), {"cluster.mixed_memory": "warn node3"}),
+        (lambda: changed(software={"envs": (INTACT,)}), {"env.drift": "", "env.broken": ""}),
+        (lambda: changed(software={"envs": (replaced(numpy="1.26.4"),)}), {"env.drift": "warn node1"}),
+        (lambda: changed(software={"envs": (WITHOUT_TORCH,)}), {"env.broken": "warn node1"}),
+        (lambda: without_mpi("2021.15"), {"mpi.missing": ""}),
+        (lambda: without_mpi(None), {"mpi.missing": "info node1"}),
+        (lambda: alone(IN_A_VENV), {"environment.conda": "info node1"}),
+        (lambda: alone(IN_A_VENV, is_control=True), {"environment.conda": ""}),  # the README has the reader make one
+    ],
+)
+def test_a_rule_has_a_finding_for_these_hosts_and_none_for_others(
+    findings: Callable[[], tuple[Finding, ...]], expected: dict[str, str]
+) -> None:
+    made = {finding.id: f"{finding.level} {','.join(finding.hosts)}" for finding in findings()}
+    assert {id_: made.get(id_, "") for id_ in expected} == expected
+
+
 def test_findings_are_sorted_by_level_and_name_the_host() -> None:
     findings = alone(recorded("ubuntu2004-docker"))
     levels = [finding.level for finding in findings]
@@ -169,18 +223,6 @@ def test_findings_are_sorted_by_level_and_name_the_host() -> None:
 def test_unsupported_system_has_one_finding() -> None:
     assert [finding.id for finding in alone(recorded("macos"))] == ["system.not_linux"]
     assert "cluster.mixed_cores" not in {finding.id for finding in together(healthy(1), healthy(2), recorded("macos"))}
-
-
-def test_single_host_has_no_findings_about_peers() -> None:
-    lonely = alone(recorded("ubuntu2004-docker"), peers=())
-    assert not {finding.id for finding in lonely} & {"name.loopback", "network.bridges", "network.firewall"}
-
-
-def test_limits_of_a_batch_job_are_info() -> None:
-    facts = recorded("container-cgroup2-cpuset")
-    job = facts._replace(batch=facts.batch._replace(job="4711"))
-    assert found(alone(job), "cpu.fewer_allowed").level == "info"
-    assert found(alone(job), "memory.limit").level == "info"
 
 
 @pytest.mark.parametrize(
@@ -204,31 +246,6 @@ def test_hosts_are_left_out_only_if_the_others_do_more_without_them(
     assert "".join(names if gain > 1 else ()) == left_out
 
 
-def test_different_cores_are_no_finding_where_leaving_out_loses() -> None:
-    ids = {finding.id for finding in together(healthy(1), healthy(2, cpu={"quota": 100.0}))}
-    assert "cluster.mixed_cores" not in ids
-    mixed = found(together(healthy(1), healthy(2), healthy(3, cpu={"quota": 8.0})), "cluster.mixed_cores")
-    assert mixed.hosts == ("node3",)
-    assert "833%" in mixed.message  # 2 x 112 cores beside 3 x 8
-
-
-def test_clock_skew_is_measured_between_hosts() -> None:
-    assert "cluster.clock_skew" not in {f.id for f in together(healthy(1), healthy(2), skews=(90.0, 90.3))}
-    assert found(together(*map(healthy, (1, 2, 3)), skews=(90.0, 0.0, 90.3)), "cluster.clock_skew").hosts == ("node2",)
-
-
-def test_same_machine_is_not_reported_as_same_hostname() -> None:
-    ids = {finding.id for finding in together(healthy(1), healthy(1))}
-    assert "cluster.same_machine" in ids
-    assert "cluster.same_hostname" not in ids
-
-
-def test_iface_option_suppresses_several_networks() -> None:
-    two = [healthy(n, network={"nics": (nic("eth0", address(n)), nic("eth1", f"10.2.0.{n}"))}) for n in (1, 2)]
-    assert "cluster.several_networks" in {finding.id for finding in together(*two)}
-    assert "cluster.several_networks" not in {finding.id for finding in together(*two, iface="10.2.0.0/24")}
-
-
 def test_equal_findings_of_several_hosts_are_merged() -> None:
     each = [alone(recorded("lab-haswell"), name=f"n{at}") for at in (1, 2, 3)]
     merged = merge_findings(finding for findings in each for finding in findings)
@@ -250,41 +267,6 @@ def test_256_hosts_go_through_every_rule() -> None:
     assert {finding.id for finding in merge_findings(said)} == {"cpu.smt"}
     assert examine_cluster(hosts) == ()
     assert worst(said) == "info"
-
-
-def test_finding_names_the_host_that_differs() -> None:
-    assert found(twins(memory={"total": 1 << 36}), "cluster.mixed_memory").hosts == ("node3",)
-    assert changed(memory={"limit": None}) == alone(healthy())
-
-
-def test_packages_replaced_after_the_install_are_drift() -> None:
-    assert "env.drift" not in {finding.id for finding in changed(software={"envs": (replaced(numpy="2.3.0"),)})}
-    drift = found(changed(software={"envs": (replaced(numpy="1.26.4"),)}), "env.drift")
-    assert re.findall(r"numpy|\d+\.\d+\.\d+", drift.message) == ["numpy", "1.26.4", "2.3.0"]
-    assert drift.level == "warn"
-
-
-@pytest.mark.parametrize(("lost", "broken"), [((), False), (("torch",), True)])
-def test_environment_without_the_files_of_a_package_is_broken(lost: tuple[str, ...], broken: bool) -> None:
-    findings = changed(software={"envs": (replaced(numpy="2.3.0")._replace(lost=lost),)})
-    assert ("env.broken" in {finding.id for finding in findings}) == broken
-    if broken:
-        assert "torch" in found(findings, "env.broken").message
-
-
-@pytest.mark.parametrize(("inside", "missing"), [("2021.15", False), (None, True)])
-def test_mpi_bundled_with_the_bindings_is_not_missing(inside: str | None, missing: bool) -> None:
-    env = replaced(mpi=inside)
-    env = env._replace(packages={name: version for name, version in env.packages.items() if name != "impi-rt"})
-    found_ids = {finding.id for finding in changed(software={"envs": (env,), "mpis": ()})}
-    assert ("mpi.missing" in found_ids) == missing
-
-
-def test_virtualenv_on_the_control_machine_is_no_finding() -> None:
-    """The README has the reader activate a venv there."""
-    facts = healthy(environment={"variables": {"VIRTUAL_ENV": "/home/me/ipexctl-venv"}})
-    assert "environment.conda" in {finding.id for finding in alone(facts)}
-    assert "environment.conda" not in {finding.id for finding in alone(facts, is_control=True)}
 
 
 def test_fix_for_an_incomplete_probe_does_not_name_timeout() -> None:

@@ -65,14 +65,10 @@ def test_hostfile_is_searched_in_cwd_then_in_project_root(tmp_path: Path) -> Non
     assert f"-H {tmp_path}/hostfile" in refused.value.fix
 
 
-def test_empty_variables_are_ignored(tmp_path: Path) -> None:
+def test_empty_variables_and_a_directory_named_hostfile_are_ignored(tmp_path: Path) -> None:
     environ = {"IPEXCTL_HOSTFILE": "", "SLURM_JOB_NODELIST": "", "PBS_NODEFILE": ""}
-    assert select_hosts(HostRequest(), environ=environ, cwd=tmp_path).source == "this machine alone"
-
-
-def test_directory_named_hostfile_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "hostfile").mkdir()
-    assert select_hosts(HostRequest(), environ={}, cwd=tmp_path).source == "this machine alone"
+    assert select_hosts(HostRequest(), environ=environ, cwd=tmp_path).source == "this machine alone"
 
 
 def test_dangling_link_named_hostfile_is_an_error(tmp_path: Path) -> None:
@@ -135,24 +131,28 @@ def slots(environ: dict[str, str]) -> tuple[dict[str, int | None], str]:
     return {host.name: host.slots for host in allocation[0]}, allocation[1]
 
 
-def test_slurm_nodes_have_their_tasks_as_slots() -> None:
-    asked = {"SLURM_NTASKS": "7", "SLURM_TASKS_PER_NODE": "2(x3),1"}
-    found = slots({"SLURM_JOB_ID": "9", "SLURM_JOB_NODELIST": "n[08-10],gpu1", **asked})
-    assert found == ({"n08": 2, "n09": 2, "n10": 2, "gpu1": 1}, "Slurm job 9")
+OF_STEP = {"SLURM_NTASKS": "1", "SLURM_TASKS_PER_NODE": "1", "SLURM_NODELIST": "n[1-2]"}
+STEP = {"SLURM_STEP_NODELIST": "n2", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_STEP_NUM_TASKS": "1"}
 
 
-def test_slots_are_unset_without_requested_slurm_tasks() -> None:
-    """`salloc -N2 --exclusive` has a task for every core in its environment, and no number of tasks."""
-    assert slots({"SLURM_NODELIST": "n1"}) == ({"n1": None}, "Slurm job")
-    exclusive = {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "48(x2)"}
-    assert slots(exclusive)[0] == {"n1": None, "n2": None}
-
-
-def test_slurm_step_on_fewer_nodes_uses_all_nodes_of_its_job() -> None:
-    """`srun -N1 -n1 --pty bash` on one node of an allocation of two."""
-    step = {"SLURM_STEP_NODELIST": "n2", "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_STEP_NUM_TASKS": "1"}
-    of_step = {"SLURM_NTASKS": "1", "SLURM_TASKS_PER_NODE": "1", "SLURM_NODELIST": "n[1-2]"}
-    assert slots({"SLURM_JOB_NODELIST": "n[1-2]", **of_step, **step})[0] == {"n1": None, "n2": None}
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        (
+            {"SLURM_JOB_NODELIST": "n[08-10],gpu1", "SLURM_NTASKS": "7", "SLURM_TASKS_PER_NODE": "2(x3),1"},
+            {"n08": 2, "n09": 2, "n10": 2, "gpu1": 1},
+        ),
+        ({"SLURM_NODELIST": "n1"}, {"n1": None}),
+        # `salloc -N2 --exclusive` has a task for every core in its environment, and no number of tasks.
+        ({"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "48(x2)"}, {"n1": None, "n2": None}),
+        # `srun -N1 -n1 --pty bash` on one node of an allocation of two.
+        ({"SLURM_JOB_NODELIST": "n[1-2]", **OF_STEP, **STEP}, {"n1": None, "n2": None}),
+    ],
+)
+def test_slurm_nodes_have_the_tasks_that_were_asked_for_as_slots(
+    environ: dict[str, str], found: dict[str, int | None]
+) -> None:
+    assert slots(environ) == (found, "Slurm job")
 
 
 @pytest.mark.parametrize(
