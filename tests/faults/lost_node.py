@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from agent_helpers import wait_until
 from ipexctl.extras.lab.labs import break_host, mend_host
@@ -59,6 +59,7 @@ class LossRound(RunRound):
     every: int = 10
     directory: str = ""
     lost_at: list[float] = field(default_factory=list)
+    expected: LossResult = field(init=False)
 
     def play(self) -> None:
         cluster = self.stage.cluster
@@ -73,7 +74,10 @@ class LossRound(RunRound):
         self.client = cluster.begin(*options, *kept, SCRIPT, *words, f"checkpoints-{self.number}")
         self.run = self.client.id
         self.wait_for_step(0, 5)
-        self.judge_losses(self.case.play(self))
+        self.expected = self.case.play(self)
+        self.client.end(150)
+        self.stage.mend()
+        self.judge_run(ExpectedResult("ok", 0, within=GONE))
 
     # What happens
 
@@ -125,13 +129,8 @@ class LossRound(RunRound):
     # What came of it
 
     def compare_run(self, truth: ExpectedResult) -> None:
-        raise NotImplementedError("the steps of all attempts are compared")
-
-    def judge_losses(self, expected: LossResult) -> None:
-        code = self.client.end(150)
-        status = self.status
+        status, expected = self.status, self.expected
         reasons = [*(entry["reason"] for entry in status["attempts"]), status["reason"]]
-        assert (code, status["state"]) == (0, "ok"), f"ended with {code}: {reasons} {self.messages}"
         hosts = (*(tuple(entry["hosts"]) for entry in status["attempts"]), tuple(status["hosts"]))
         assert hosts in (expected.hosts, *expected.or_hosts), f"attempts on {hosts}: {reasons}"
         if hosts == expected.hosts:
@@ -141,10 +140,6 @@ class LossRound(RunRound):
         assert status["world_size"] == len(status["hosts"]) == len(status["ranks"])
         self._compare_steps(hosts)
         self.why()
-        for host in self.stage.hosts:
-            mend_host(host)
-        wait_until(lambda: not self.stage.left(), GONE, lambda: f"left: {self.stage.left()}")
-        wait_until(lambda: not self.stage.new_job_files(), 5, lambda: f"secrets are left: {self.stage.new_job_files()}")
 
     def _compare_steps(self, hosts: tuple[tuple[str, ...], ...]) -> None:
         whole = 0
@@ -277,13 +272,9 @@ CASES: Final = (
 )
 
 
-def _new_round(stage: Any, case: LossCase, chance: Any) -> LossRound:
-    return LossRound(stage, case, chance)
-
-
 KIND = Kind(
     "runs that lose hosts and go on with the others, on four hosts",
     lambda _: CASES,
     lambda base, _: new_stage(base, lambda lab: lab_with_mpi(lab, base), hosts=4),
-    _new_round,
+    LossRound,
 )

@@ -107,7 +107,7 @@ class Strangers:
         self._targets = {host.peer_address for host in lab.hosts}
         self._sources, self._recording = (source.peer_address, own_address), recording
         self._over = threading.Event()
-        argv = ["ip", "netns", "exec", source.netns, sys.executable, "-I", str(HERE / "stranger.py")]
+        argv = ["ip", "netns", "exec", source.netns, sys.executable, "-I", str(HERE.parent / "strangers.py")]
         self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()

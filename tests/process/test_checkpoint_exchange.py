@@ -20,7 +20,6 @@ from types import SimpleNamespace
 import pytest
 from checkpoint_helpers import TOKEN, Hosts, saved
 from run_helpers import Run
-from stranger_helpers import UnauthenticatedClients
 
 from agent_helpers import all_pythons, wait_until
 from ipexctl.node.common.answer import AgentError
@@ -30,6 +29,7 @@ from ipexctl.node.files.checkpoint import CheckpointFiles
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.run.checkpoint_exchange import CheckpointExchange
 from message_data import missing
+from strangers import UnauthenticatedClients
 
 pytest_plugins = ["run_fixtures"]
 

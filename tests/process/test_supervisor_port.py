@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from run_helpers import SLEEP_FOREVER, Run
-from stranger_helpers import UnauthenticatedClients
 
 from ipexctl.node.common.frames import Chunk, FrameReader, decode_json, encode_chunk, encode_json
 from ipexctl.node.common.handshake import RANKS, ClientHandshake
+from strangers import UnauthenticatedClients
 
 pytest_plugins = ["run_fixtures"]
 
