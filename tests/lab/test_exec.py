@@ -151,8 +151,7 @@ def test_closed_stdout_ends_the_call_and_the_commands_on_hosts(lab3: Lab) -> Non
     assert process.wait(20) == 141
     assert process.stderr is not None
     assert process.stderr.read() == ""
-    time.sleep(0.5)
-    assert processes_with(lab3, "marker-7731") == []
+    wait_until(lambda: not processes_with(lab3, "marker-7731"), 5)
 
 
 def test_stdin_pipe_is_sent_completely_to_every_host(lab3: Lab) -> None:
