@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 import uv
 from stack_helpers import env_record, installed
 
-from agent_helpers import mark_home
 from env_helpers import PYTHON, Home
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Env, Software
@@ -141,63 +139,12 @@ def test_environment_has_failed_if_every_verification_failed(verified: dict[str,
     assert CheckResult((), True, "e", "1", verified=verified).has_failed is failed
 
 
-# The calls of an installation, on this machine with tiny wheels
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(mark_home(tmp_path / "home"))
-
-
-@pytest.fixture
-def client(home: Home) -> EnvClient:
-    return EnvClient(LocalSession(Host("localhost", "localhost")), PYTHON, str(home.path))
-
-
-def build(client: EnvClient, home: Home, on_event: Callable[[dict[str, Any]], None] = print) -> bool:
-    spec = EnvSpec(home.name, home.lock, home.add(Path(uv.find_uv_bin())), EnvRecord(**home.request()["record"]), {})
-    return client.build(spec, PYTHON, on_event=on_event)
-
-
-def test_environment_is_built_verified_linked_and_removed(client: EnvClient, home: Home, tmp_path: Path) -> None:
-    home.add_stack(tmp_path / "source")
-    events: list[dict[str, Any]] = []
-    assert build(client, home, on_event=events.append)
-    assert [event["event"] for event in events] == ["step"] * 3
-    assert not build(client, home)
-    client.link(home.name, "default")
-
-    checked = client.check("default", digest=home.lock.digest)
-    assert checked.ok
-    assert checked.record is not None
-    assert (checked.name, checked.record.row) == (home.name, "ipex-2.8")
-
-    verified = client.verify(home.name, checked.record, machine="m1")
-    assert verified.ok
-    assert verified.to_json()["backend"] == "gloo"
-    again = client.check("default")
-    assert again.verified["m1"]["torch"] == "2.8.0"
-
-    client.link("default", "mine")
-    listed = client.listing()
-    assert listed.envs[0].names == ("default", "mine")
-    assert listed.envs[0].complete
-    assert listed.leftovers == 0
-
-    removed = client.remove(["mine"], {})
-    assert removed.removed == ("mine",)
-    assert client.check("default").ok
-    removed = client.remove(["default"], {})
-    assert removed.removed == ("default", home.name)
-    assert not client.check("default").exists
-    assert client.prune({}).bytes > 0
-    assert client.listing().wheels == 0
-
-
-def test_build_with_a_missing_wheel_is_a_host_error(client: EnvClient, home: Home, tmp_path: Path) -> None:
-    home.add_stack(tmp_path / "source")
+def test_build_with_a_missing_wheel_is_a_host_error(tmp_path: Path) -> None:
+    home = Home.below(tmp_path)
     torch = home.wheels[0]
     (home.path / "wheels" / torch.sha256 / torch.filename).unlink()
+    client = EnvClient(LocalSession(Host("localhost", "localhost")), PYTHON, str(home.path))
+    spec = EnvSpec(home.name, home.lock, home.add(Path(uv.find_uv_bin())), EnvRecord(**home.request()["record"]), {})
     with pytest.raises(HostError, match=r"torch-.* is not in") as caught:
-        build(client, home)
+        client.build(spec, PYTHON, on_event=print)
     assert caught.value.fix == "run ipexctl install again"
