@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -50,23 +51,40 @@ def test_long_error_of_uv_is_kept_and_a_uv_without_permission_named(tmp_path: Pa
             assert "noexec" in answer["reason"]
 
 
-@pytest.mark.core
-@pytest.mark.parametrize(("seconds", "text"), [(60, ""), (0.5, "uv found no answer in time")])
-def test_uv_ends_if_the_connection_closes_or_at_timeout(tmp_path: Path, seconds: float, text: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        pytest.param("closed", "", marks=pytest.mark.core),
+        ("timeout", "uv found no answer in time"),
+        (signal.SIGTERM, ""),
+        (signal.SIGKILL, ""),
+    ],
+)
+def test_uv_ends_with_its_connection_its_time_and_its_agent(
+    tmp_path: Path, how: str | signal.Signals, text: str
+) -> None:
+    """After SIGKILL the next command removes the files."""
     uv, started = tmp_path / "uv", tmp_path / "started"
-    uv.write_text(f"#!/bin/sh\necho $$ > {started}\nexec sleep 60\n")
+    uv.write_text(f'#!/bin/sh\necho unpacked >"$TMPDIR/file"\necho $$ > {started}\nexec sleep 60\n')
     uv.chmod(0o700)
-    agent = subprocess.Popen(
-        agent_argv(sys.executable, "env.lock", "compile"), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    argv = agent_argv(sys.executable, "env.lock", "compile")
+    agent = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert agent.stdin is not None
     assert agent.stdout is not None
-    agent.stdin.write(request_for(uv, timeout=seconds))
+    agent.stdin.write(request_for(uv, timeout=0.5 if how == "timeout" else 60))
     agent.stdin.close()
     wait_until(lambda: started.is_file() and started.read_text().strip())
     output = agent.stdout.read() if text else b""
-    agent.stdout.close()
+    if isinstance(how, signal.Signals):
+        agent.send_signal(how)
+    else:
+        agent.stdout.close()
     agent.wait(10)
+    agent.stdout.close()
     assert text in output.decode()
     wait_until(lambda: not os.path.exists(f"/proc/{started.read_text().strip()}"), 3)
+    if how == signal.SIGKILL:
+        assert len(list((tmp_path / "tmp").iterdir())) == 1
+        uv.write_text("#!/bin/sh\nexit 1\n")
+        subprocess.run(argv, input=request_for(uv), capture_output=True, timeout=20, check=False)
     assert list((tmp_path / "tmp").iterdir()) == []

@@ -5,25 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import signal
-import subprocess
 import sys
-import time
 import urllib.request
 import zipfile
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from lock_helpers import LOCAL_SESSION, answer_of, index, links, maker, plan, query
 
-from agent_helpers import agent_argv, all_pythons
+from agent_helpers import all_pythons
 from fakes import FakeSession
 from ipexctl.errors import UserError
 from ipexctl.hosts.host import Host
-from ipexctl.node.common.processes import is_running, partial_name
+from ipexctl.node.common.processes import partial_name
 from ipexctl.node.env.replies import AvailableWheel, PipSettings, SourceFailure
 from ipexctl.remote.outcome import HostError
 from ipexctl.remote.reply import MalformedReply
@@ -36,9 +32,6 @@ from ipexctl.stack.resolve.model import Sources
 from message_data import missing
 from simple_index import SimpleIndex
 from tiny_wheels import write_wheel
-
-if TYPE_CHECKING:
-    from ipexctl.node.env.lock import CompileRequest
 
 pytest_plugins = ["compiled_agent"]
 pytestmark = pytest.mark.usefixtures("compiled_agent")
@@ -117,53 +110,6 @@ def test_making_a_lock_leaves_no_files(wheels: Path, tmp_path: Path, monkeypatch
         make_lock(maker(tmp_path), plan(), query(index(refusing.url), index(served.url)))  # uv looks for a login
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["tmp"]
     assert tmp_path.joinpath("tmp").stat().st_mode & 0o777 == 0o700
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_killed_agent_leaves_no_uv_process_and_no_files(
-    wheels: Path, found: IndexAnswer, tmp_path: Path, number: signal.Signals
-) -> None:
-    """After SIGKILL the next command removes the files."""
-    uv, pid = tmp_path / "uv", tmp_path / "pid"
-    uv.write_text(
-        f'#!/bin/sh\necho unpacked >"$TMPDIR/file"\necho $$ >{pid}.new && mv {pid}.new {pid}\nexec sleep 60\n'
-    )
-    uv.chmod(0o755)
-    request: CompileRequest = {
-        "home": str(tmp_path),
-        "uv": str(uv),
-        "requirements": ["torch"],
-        "constraints": [],
-        "python": "3.11",
-        "platform": "x86_64-manylinux_2_28",
-        "sources": [links(str(wheels)).to_json()],
-        "settings": {},
-        "logins": {},
-        "builds": [],
-        "interpreter": "",
-        "timeout": 60,
-    }
-    agent = subprocess.Popen(
-        agent_argv(sys.executable, "env.lock", "compile"), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
-    )
-    assert agent.stdin is not None
-    agent.stdin.write(json.dumps(request).encode() + b"\n")
-    agent.stdin.close()
-    wait_for(pid.exists)
-    agent.send_signal(number)
-    agent.wait(20)
-    wait_for(lambda: not is_running(int(pid.read_text())))
-    if number == signal.SIGKILL:
-        assert len(list((tmp_path / "tmp").iterdir())) == 1
-        make_lock(maker(tmp_path), plan(), found)
-    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 def test_temporary_files_of_a_running_command_are_kept(found: IndexAnswer, tmp_path: Path) -> None:
