@@ -217,13 +217,6 @@ def test_bf16_losses_with_ipex_on_two_hosts_are_close_to_fp32(
     assert found != alone
 
 
-def test_second_install_changes_and_sends_nothing(lab: Lab, ipex: Installed, words: tuple[str, ...]) -> None:
-    again = install(lab, *words)
-    assert (again.rc, again.statuses) == (0, dict.fromkeys(("node1", "node2", "node3"), "ok")), again.report
-    assert again.report["path"] == ipex.report["path"]
-    assert again.crossed < 1e6
-
-
 def test_maintained_stack_is_stock_pytorch_with_gloo(plain_lab: Lab) -> None:
     planned = install(plain_lab, *STOCK, "--dry-run")
     assert planned.rc == 0, planned.report
