@@ -125,7 +125,7 @@ def _slow(page: ReportPage) -> Markup:
     parts = []
     for entry in shown.entries:
         parts.append(element("p", escaped(entry.headline), class_="cause"))
-        parts += [element("p", escaped(text)) for text in (entry.cost, entry.reason) if text]
+        parts += [element("p", escaped(text)) for text in entry.details]
         parts.append(element("ul", *(element("li", escaped(fix)) for fix in entry.fixes), class_="fixes"))
     parts += [element("p", escaped(text), class_="note") for text in shown.closing]
     return section("Slow ranks and links", *parts)

@@ -12,7 +12,7 @@ import shlex
 import shutil
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ipexctl.extras.slow.slow import verdict_of
 from ipexctl.hosts.nodeset import fold
@@ -26,7 +26,7 @@ from ipexctl.ui.run.summary import network_text
 from ipexctl.ui.table import print_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ipexctl.extras.slow.causes import CauseKind
     from ipexctl.extras.slow.network import LinkFinding
@@ -248,18 +248,13 @@ def lines_of(result: SlowResult, columns: int = 0, *, colors: bool = False) -> I
     """The lines of the verdict; with `columns` 0 nothing is wrapped, for grep."""
     record, verdict = result.record, result.verdict
     width = min(columns, _WIDE) if columns else 0
-    for number, found in enumerate(verdict.findings):
+    for number, entry in enumerate(section_of(record, verdict, is_over=result.state in FINAL).entries):
         yield from [""] if number else []
-        for line in _folded(sentence_of(found), width, ""):
+        for line in _folded(entry.headline, width, ""):
             yield paint(line, "1", on=colors)
-        yield from _folded(cost_of(found), width, "  ")
-        yield from _folded(f"{_CONFIDENCE[found.cause.confidence]}: {reason_of(found)}", width, "  ")
-        yield from _fix(fix_of(found, record, is_over=result.state in FINAL), width)
-    for link in verdict.links:
-        yield from [""] if verdict.findings or link is not verdict.links[0] else []
-        for line in _folded(link_sentence(link), width, ""):
-            yield paint(line, "1", on=colors)
-        yield from _fix(link_fix(link, record), width)
+        for detail in entry.details:
+            yield from _folded(detail, width, "  ")
+        yield from _fix(entry.fixes, width)
     yield from _folded_all(_closing(result), width)
 
 
@@ -293,23 +288,16 @@ def _judgement(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) -> Ite
         yield _SPINS
 
 
-@dataclass(frozen=True, slots=True)
-class SlowEntry:
-    """A slow rank or link for the page of a run, in texts that are not escaped yet."""
+class SlowEntry(NamedTuple):
+    """A slow rank or link, in texts that are neither printable nor escaped yet."""
 
     headline: str
-    cost: str
-    reason: str
+    details: tuple[str, ...]
     fixes: tuple[str, ...]
-    rank: int | None
-    hosts: tuple[str, ...]
-    start: float
-    end: float
 
 
-@dataclass(frozen=True, slots=True)
-class SlowSection:
-    """The slow ranks and links of a run for its page."""
+class SlowSection(NamedTuple):
+    """The slow ranks and links of a run."""
 
     entries: tuple[SlowEntry, ...]
     closing: tuple[str, ...]
@@ -317,32 +305,12 @@ class SlowSection:
 
 
 def section_of(record: RunRecord, verdict: SlowVerdict, *, is_over: bool) -> SlowSection:
-    entries = [
-        SlowEntry(
-            sentence_of(found),
-            cost_of(found),
-            f"{_CONFIDENCE[found.cause.confidence]}: {reason_of(found)}",
-            tuple(fix_of(found, record, is_over=is_over).split("; ")),
-            found.rank,
-            (found.host,) if found.host else (),
-            found.start,
-            found.end,
-        )
-        for found in verdict.findings
-    ]
-    entries += [
-        SlowEntry(
-            link_sentence(link),
-            "",
-            "",
-            tuple(link_fix(link, record).split("; ")),
-            None,
-            link.hosts,
-            link.start,
-            link.end,
-        )
-        for link in verdict.links
-    ]
+    entries = []
+    for found in verdict.findings:
+        details = (cost_of(found), f"{_CONFIDENCE[found.cause.confidence]}: {reason_of(found)}")
+        fixes = fix_of(found, record, is_over=is_over).split("; ")
+        entries.append(SlowEntry(sentence_of(found), details, tuple(fixes)))
+    entries += [SlowEntry(link_sentence(link), (), tuple(link_fix(link, record).split("; "))) for link in verdict.links]
     return SlowSection(tuple(entries), tuple(line.strip() for line in _judgement(record, verdict, is_over=is_over)))
 
 
@@ -401,10 +369,9 @@ def _folded(text: str, width: int, indent: str) -> Iterator[str]:
     yield from wrapped(text, width, indent, indent + "  ") or [indent]
 
 
-def _fix(fix: str, width: int) -> Iterator[str]:
-    yield from (
-        wrapped_fix(fix, width, "  ", "    ") if width else [f"  {printable(clause)}" for clause in fix.split("; ")]
-    )
+def _fix(fixes: Sequence[str], width: int) -> Iterator[str]:
+    shown = wrapped_fix("; ".join(fixes), width, "  ", "    ") if width else [f"  {printable(fix)}" for fix in fixes]
+    yield from shown
 
 
 def _percent(part: float | None) -> str:
