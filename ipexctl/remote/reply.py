@@ -40,9 +40,6 @@ class Reply(dict[str, Any]):
     def text(self, key: str) -> str:
         return self._checked_value(key, str)
 
-    def text_or_none(self, key: str) -> str | None:
-        return None if self.get(key) is None else self.text(key)
-
     def flag(self, key: str) -> bool:
         return self._checked_value(key, bool)
 
@@ -57,9 +54,6 @@ class Reply(dict[str, Any]):
 
     def texts(self, key: str) -> tuple[str, ...]:
         return self._checked_value(key, tuple, "tuple[str, ...]")
-
-    def texts_by_name(self, key: str) -> dict[str, str]:
-        return self._checked_value(key, dict, "dict[str, str]")
 
     def record(self, key: str) -> Reply:
         return Reply(self._checked_value(key, dict, "Json"))

@@ -275,7 +275,7 @@ def _rank(row: Reply) -> RankStacks:
 
 
 def _process(row: Reply) -> Process:
-    pid, how, why = row.integer("pid"), row.text("how"), row.text_or_none("why") or ""
+    pid, how, why = row.integer("pid"), row.text("how"), row.text("why") if row.get("why") else ""
     try:
         text = row["text"][:_MOST_TEXT]
         threads = read_pyspy(text, pid) if how == "py-spy" else read_faulthandler(text)

@@ -20,8 +20,8 @@ from packaging.version import VERSION_PATTERN
 from ipexctl.errors import UserError
 from ipexctl.hosts.names import quoted
 from ipexctl.node.common.json_parser import parse_object
+from ipexctl.node.common.json_records import decode
 from ipexctl.node.env.replies import EnvRecord
-from ipexctl.remote.reply import MalformedReply, Reply
 from ipexctl.text import is_variable_name
 
 if TYPE_CHECKING:
@@ -71,14 +71,13 @@ SCHEMA: Final = "ipexctl.env/1"
 def read_record(text: str) -> EnvRecord | None:
     """The record; None if the text, which comes from a host, is not a valid record."""
     try:
-        data = Reply(parse_object(text))
+        data = parse_object(text)
         requests = tuple(request for request in data["requests"] if _is_request(request))
         installer = data["installer"] if isinstance(data.get("installer"), dict) else None
-        variables, prepended = data.texts_by_name("variables"), data.texts("prepended")  # here they have no default
-        record = data.decode(
-            EnvRecord, requests=requests, installer=installer, variables=variables, prepended=prepended
-        )
-    except (MalformedReply, ValueError, TypeError):
+        record = decode(EnvRecord, data, "the record", {"requests": requests, "installer": installer})
+    except (KeyError, ValueError, TypeError):
+        return None
+    if None in (data.get("variables"), data.get("prepended")):  # here they have no default
         return None
     if record.schema != SCHEMA or not all(map(is_variable_name, record.variables)):
         return None
