@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from fakes import FakeSession
 from ipexctl.hosts.host import Host
 from ipexctl.remote.cancel import Cancel
+from ipexctl.remote.command import Command
 from ipexctl.remote.fanout import fan_out
 from ipexctl.remote.outcome import HostError, Unreachable, exit_code
+from ipexctl.remote.session import capture
 from ipexctl.remote.session_pool import SessionPool
 
 HOSTS = [Host(f"n{i}", f"n{i}") for i in range(20)]
@@ -137,23 +140,51 @@ def test_unreachable_host_is_connected_to_once_and_reported_each_time() -> None:
     assert connector.dialled == ["a"]
 
 
-def test_detached_session_stays_open() -> None:
-    closed: list[str] = []
+A, B = Host("a", "a"), Host("b", "b")
 
-    class Session:
-        has_proxy = False
 
-        def __init__(self, host: Host) -> None:
-            self.host = host
+@pytest.fixture
+def opened() -> list[FakeSession]:
+    """The sessions of the pool in the order in which they were opened; each prints its number."""
+    return []
 
-        def close(self) -> None:
-            closed.append(self.host.name)
 
-    hosts = (Host("a", "a"), Host("b", "b"))
-    with SessionPool(RecordingConnector(Session), Cancel(), forks=2) as pool:  # type: ignore[arg-type]
-        for host in hosts:
-            pool.session(host)
-        kept = pool.detach(hosts[0])
-        assert kept is not None
-        assert pool.detach(Host("c", "c")) is None
-    assert closed == ["b"]
+@pytest.fixture
+def pool(opened: list[FakeSession]) -> Iterator[SessionPool]:
+    def open_session(host: Host) -> FakeSession:
+        opened.append(FakeSession(host, stdout=b"%d" % len(opened)))
+        return opened[-1]
+
+    with SessionPool(RecordingConnector(open_session), Cancel(), forks=2) as pool:  # type: ignore[arg-type]
+        pool.session(A)
+        yield pool
+
+
+def test_detached_session_stays_open(pool: SessionPool, opened: list[FakeSession]) -> None:
+    pool.session(B)
+    assert pool.detach(A) is not None
+    assert pool.detach(Host("c", "c")) is None
+    pool.close()
+    assert [session.closed for session in opened] == [False, True]
+
+
+def test_working_lent_session_returns_to_the_pool(pool: SessionPool, opened: list[FakeSession]) -> None:
+    for _ in range(2):
+        lent = pool.lend(A, Cancel())
+        assert capture(lent, Command.argv("true")).stdout == b"0"
+        lent.close()
+    assert pool.session(A) is opened[0]
+    assert [session.closed for session in opened] == [False]
+
+
+def test_lost_lent_session_is_closed_and_replaced(pool: SessionPool, opened: list[FakeSession]) -> None:
+    opened[0].error = Unreachable("the connection was lost")
+    lent = pool.lend(A, Cancel())
+    with pytest.raises(Unreachable):
+        capture(lent, Command.argv("true"))
+    lent.close()
+    lent = pool.lend(A, Cancel())
+    assert capture(lent, Command.argv("true")).stdout == b"1"
+    lent.close()
+    assert pool.session(A) is opened[1]
+    assert [session.closed for session in opened] == [True, False]
