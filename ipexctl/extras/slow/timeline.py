@@ -4,16 +4,16 @@ In: the windows of a run, which begin at another moment in each file. Out: rows 
 ends where nothing is known of the ranks, as at a restart. The rules: a judged window has at least MIN_STEPS steps of
 the median rank, so that one long step decides nothing; the window in which steps begin is left out, as it has imports
 and compilation; one without any step is no training and is left out, unless steps are as rare as that; figures are
-means over the joined windows, and None where a part of them is not known.
+means over the joined windows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from statistics import fmean, median
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from ipexctl.node.run.rates import HostRates, RankRates
+from ipexctl.node.run.rates import HostRates, RankRates, merge
 from ipexctl.node.run.slow_watch import MIN_STEPS
 
 if TYPE_CHECKING:
@@ -123,23 +123,14 @@ def _joined(row: Iterable[_Slot]) -> Iterator[JudgedWindow]:
         parts.append(slot)
         steps = sum(part.steps for part in parts)
         if steps >= MIN_STEPS - 1e-6:
-            ranks = mean_rates(RankRates, [part.ranks for part in parts])
-            hosts = mean_rates(HostRates, [part.hosts for part in parts])
+            ranks = mean_rates([part.ranks for part in parts])
+            hosts = mean_rates([part.hosts for part in parts])
             yield JudgedWindow(
                 parts[0].start, sum(part.seconds for part in parts), steps, ranks, hosts, slot.start + slot.seconds
             )
             parts = []
 
 
-def mean_rates(kind: type[Rates], parts: Sequence[Mapping[Any, Rates]]) -> dict[Any, Rates]:
+def mean_rates(parts: Sequence[Mapping[Any, Rates]]) -> dict[Any, Rates]:
     """The mean figures of each one that all parts have."""
-    if len(parts) == 1:
-        return dict(parts[0])
-    keys = [key for key in parts[0] if all(key in part for part in parts)]
-    return {key: kind(*map(_mean, zip(*(part[key] for part in parts), strict=True))) for key in keys}
-
-
-def _mean(values: tuple[Any, ...]) -> Any:
-    if None in values:
-        return None
-    return values[-1] if isinstance(values[-1], bool) else fmean(values)
+    return {key: merge([part[key] for part in parts]) for key in parts[0] if all(key in part for part in parts)}
