@@ -19,6 +19,7 @@ import pytest
 import ipexctl
 from clean_environment import package_environ
 from doc_shell import Shell
+from hatch_build import pages
 from ipexctl.errors import UserError
 from ipexctl.extras.lab import system
 from ipexctl.extras.lab.labs import LabSpec, down, remove_abandoned, up
@@ -112,8 +113,18 @@ def test_wheel_contains_only_the_package(release: Release) -> None:
 
 
 def test_installed_wheel_has_the_man_pages(venv: Path) -> None:
-    installed = {path.name: path.read_bytes() for path in (venv / "share/man/man1").glob("ipexctl*.1")}
-    assert installed == {path.name: path.read_bytes() for path in (ROOT / "man").iterdir()}
+    installed = {path.name: path.read_text() for path in (venv / "share/man/man1").glob("ipexctl*.1")}
+    assert installed == pages()
+    assert {"ipexctl.1", "ipexctl-run.1", "ipexctl-lab.1"} <= set(installed)
+
+
+@pytest.mark.needs("groff")
+@pytest.mark.parametrize("name", ["ipexctl.1", "ipexctl-run.1", "ipexctl-lab.1"])
+def test_man_pages_are_roff_without_a_warning(venv: Path, name: str) -> None:
+    call = ["groff", "-man", "-Kutf8", "-Tutf8", "-ww", str(venv / "share/man/man1" / name)]
+    done = subprocess.run(call, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert name.removesuffix(".1").upper() in done.stdout
 
 
 def test_installed_wheel_behaves_like_the_checkout(venv: Path, tmp_path: Path) -> None:

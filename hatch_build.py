@@ -1,27 +1,55 @@
-"""Writes the man pages from the help: `python tests/man_pages.py` writes `man/ipexctl.1` and one page for each command.
+"""Writes the man pages from the help into the wheel: `ipexctl.1` and one page for each command.
 
-In: the commands as they are on the command line; out: roff. click's own help goes through a formatter that writes roff
-in place of lines, so that a page has the panels, options and defaults of `--help` and nothing else. The pages are in
-the repository, as a build has none of the packages that the commands import; a test compares them with the help.
+click's own help goes through a formatter that writes roff in place of lines, so a page has the panels, options and
+defaults of `--help` and nothing else. The commands are those of the source: it is imported with typer alone.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+import tempfile
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from click.formatting import HelpFormatter
+import typer
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from typer.main import get_command
 
-from ipexctl.cli.app import app, commands, load_command
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-MAN = Path(__file__).parents[1] / "man"
+
+class ManPages(BuildHookInterface[Any]):
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if version != "standard":  # an editable install shows the help
+            return
+        self._directory = tempfile.TemporaryDirectory()
+        source = Path(self._directory.name)
+        sys.path[:0] = [self.root, str(source)]
+        write_entry_points(source, self.metadata.version, self.metadata.core.entry_points)
+        for name, text in pages().items():
+            (source / name).write_text(text, encoding="utf-8")
+            build_data["shared_data"][str(source / name)] = f"share/man/man1/{name}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        del build_data, artifact_path
+        if version == "standard":
+            self._directory.cleanup()
 
 
-class RoffFormatter(HelpFormatter):
+def write_entry_points(directory: Path, version: str, groups: Mapping[str, Mapping[str, str]]) -> None:
+    """As an installation has them: by them, the commands of the extras are found."""
+    lines = [
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in of.items()) for group, of in groups.items()
+    ]
+    metadata = directory / f"ipexctl-{version}.dist-info"
+    metadata.mkdir()
+    (metadata / "entry_points.txt").write_text("".join(lines), encoding="utf-8")
+
+
+class RoffFormatter(typer.Context.formatter_class):  # type: ignore[misc, valid-type]  # of typer's own click
     """Takes what click's formatter takes, and has roff as its value."""
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
@@ -63,7 +91,7 @@ def page(command: Any, name: str, text: str, more: Sequence[str] = ()) -> str:
     for sub, found in sorted(getattr(command, "commands", {}).items()):
         _write(formatter, found, f"{name} {sub}")
     pages = ", ".join(f"\\fB{_roff(other)}\\fR(1)" for other in more)
-    return formatter.getvalue() + f".SH SEE ALSO\n{pages}\n"
+    return f"{formatter.getvalue()}.SH SEE ALSO\n{pages}\n"
 
 
 def _write(formatter: RoffFormatter, command: Any, name: str) -> None:
@@ -78,6 +106,8 @@ def _write(formatter: RoffFormatter, command: Any, name: str) -> None:
 
 
 def pages() -> dict[str, str]:
+    from ipexctl.cli.app import app, commands, load_command
+
     names = [f"ipexctl-{name}" for name in commands()]
     root = page(get_command(app), "ipexctl", "PyTorch training on a list of machines that answer to ssh", names)
     found = {
@@ -85,9 +115,3 @@ def pages() -> dict[str, str]:
         for name, text in commands().items()
     }
     return {"ipexctl.1": root, **found}
-
-
-if __name__ == "__main__":
-    MAN.mkdir(exist_ok=True)
-    for name, text in pages().items():
-        (MAN / name).write_text(text)
