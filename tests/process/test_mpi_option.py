@@ -62,9 +62,10 @@ def test_setvars_is_none_without_the_script_or_for_other_mpis(bindings: Path) ->
     assert (found.mpi.version, found.setvars) == ("2021.15", None)
 
 
-@pytest.mark.core
 @pytest.mark.skipif(os.geteuid() != 0, reason="directories of another account need root")
-@pytest.mark.parametrize("is_others", [True, False], ids=["of-another", "for-all"])
+@pytest.mark.parametrize(
+    "is_others", [pytest.param(True, marks=pytest.mark.core), False], ids=["of-another", "for-all"]
+)
 def test_what_ranks_execute_below_a_directory_of_others_is_noted(tmp_path: Path, *, is_others: bool) -> None:
     """A user's own environment may lie in a tree that a team shares, so it is no refusal."""
     place = Path(tempfile.mkdtemp(dir="/var/tmp"))

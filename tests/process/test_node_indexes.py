@@ -82,8 +82,7 @@ def test_index_is_read_in_json_and_html(wheels: Path, python: str, json: bool) -
         assert served.asked("/files/") == 0
 
 
-@pytest.mark.core
-@pytest.mark.parametrize("json", [True, False])
+@pytest.mark.parametrize("json", [pytest.param(True, marks=pytest.mark.core), False])
 def test_source_archives_count_where_they_are_wanted(tmp_path: Path, json: bool) -> None:
     write_sdist(tmp_path, "deep", "0.19")
     with SimpleIndex(tmp_path, json=json) as served:

@@ -40,8 +40,7 @@ def test_single_rank_has_the_usual_variables_and_record(make: Callable[..., Run]
     assert run.left() == []
 
 
-@pytest.mark.core
-@pytest.mark.parametrize("nice", [0, 7])
+@pytest.mark.parametrize("nice", [0, pytest.param(7, marks=pytest.mark.core)])
 def test_rank_has_the_planned_niceness_and_its_wrapper_has_not(make: Callable[..., Run], nice: int) -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)
     code = "import os\nprint(os.getpriority(os.PRIO_PROCESS, 0), os.getpriority(os.PRIO_PROCESS, os.getppid()))"
