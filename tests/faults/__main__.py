@@ -58,7 +58,7 @@ def play(kind: Kind, stage: Any, cases: Sequence[Case], asked: argparse.Namespac
 
 def play_breaks(kind: Kind, stage: Any, breaks: Sequence[Break], seed: int, base: Path) -> bool:
     """Whether each break is noticed: one of its cases finds what shows it."""
-    cases = {case.name: case for case in kind.cases(argparse.Namespace())}
+    cases = {case.name: case for case in kind.cases}
     noticed = {}
     for broken in breaks:
         noticed[broken.name] = "NOT NOTICED"
@@ -87,7 +87,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         options.add_argument("--list", action="store_true", help="print the names of cases and breaks")
         if kind.breaks:
             options.add_argument("--break", dest="broken", metavar="NAME", help="a break of the agent, or all")
-        kind.add_options(options)
     asked = parser.parse_args(argv)
     asked.broken = getattr(asked, "broken", None)
     return asked
@@ -96,7 +95,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     asked = parse()
     kind = KINDS[asked.kind]
-    cases = [case for case in kind.cases(asked) if asked.only in case.name]
+    cases = [case for case in kind.cases if asked.only in case.name]
     breaks = [each for each in kind.breaks if asked.broken == "all" or (asked.broken and asked.broken in each.name)]
     if asked.list:
         say("\n".join([*(case.name for case in cases), *(each.name for each in kind.breaks)]))
@@ -109,7 +108,7 @@ def main() -> int:
         signal.signal(number, leave)
     base = Path(tempfile.mkdtemp(prefix=f"faults-{asked.kind}-"))
     say(f"seed {asked.seed}; the output of calls is in {base}")
-    with kind.stage(base, asked) as stage:
+    with kind.stage(base) as stage:
         is_well = play_breaks(kind, stage, breaks, asked.seed, base) if breaks else play(kind, stage, cases, asked)
     return 0 if is_well else 1
 

@@ -8,7 +8,6 @@ take no processor time.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import json
@@ -266,7 +265,7 @@ def _sshd_killed(context: AllreduceRound) -> ExpectedResult:
     return ExpectedResult("ok", 0, within=WITHIN)
 
 
-CASES: Final = (
+_CASES: Final = (
     AllreduceCase("SIGKILL", _sent(signal.SIGKILL)),
     AllreduceCase("SIGTERM", _sent(signal.SIGTERM)),
     AllreduceCase("SIGSEGV", _sent(signal.SIGSEGV)),
@@ -281,22 +280,20 @@ CASES: Final = (
     AllreduceCase("cable pulled", _cable_pulled, needs_two_hosts=True),
     AllreduceCase("sshd killed", _sshd_killed, needs_two_hosts=True),
 )
-
-
-def _cases(asked: argparse.Namespace) -> tuple[AllreduceCase, ...]:
-    return tuple(dataclasses.replace(case, wire=asked.wire) for case in CASES)
-
-
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--wire", choices=("fp32", "bf16", "int8"), default="fp32", help="always two hosts, but for fp32"
-    )
+CASES: Final = (
+    *_CASES,
+    *(
+        dataclasses.replace(case, name=f"{case.name}, {wire}", wire=wire)
+        for wire in ("bf16", "int8")
+        for case in _CASES
+    ),
+)
+"""`--wire` is always played on two hosts."""
 
 
 KIND = Kind(
     "ranks that add gradients up in shared memory, on one or two hosts; installs torch",
-    _cases,
-    lambda base, _: new_stage(base, install_torch, hosts=2, shared_home=True),
+    CASES,
+    lambda base: new_stage(base, install_torch, hosts=2, shared_home=True),
     AllreduceRound,
-    _add_options,
 )

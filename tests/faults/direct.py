@@ -77,7 +77,7 @@ def new_direct_stage(base: Path) -> Iterator[FaultLab]:
 
 KIND = Kind(
     "runs without an mpirun, on three hosts without logins between them",
-    lambda _: CASES,
-    lambda base, _: new_direct_stage(base),
+    CASES,
+    new_direct_stage,
     lambda stage, case, chance: FaultRound(stage, case, chance, is_thorough=True, ppn=chance.choice([1, 2])),
 )

@@ -274,7 +274,7 @@ CASES: Final = (
 
 KIND = Kind(
     "runs that lose hosts and go on with the others, on four hosts",
-    lambda _: CASES,
-    lambda base, _: new_stage(base, lambda lab: lab_with_mpi(lab, base), hosts=4),
+    CASES,
+    lambda base: new_stage(base, lambda lab: lab_with_mpi(lab, base), hosts=4),
     LossRound,
 )

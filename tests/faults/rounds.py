@@ -6,7 +6,6 @@ the case and each random choice of its round, so both repeat it; only the speed 
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import subprocess
@@ -75,14 +74,13 @@ class Round(ABC):
 
 @dataclass(frozen=True)
 class Kind:
-    """What is played, where and by which rounds. `cases` and `stage` get the options of the call."""
+    """What is played, where and by which rounds."""
 
     help: str
-    cases: Callable[[argparse.Namespace], Sequence[Case]]
-    stage: Callable[[Path, argparse.Namespace], AbstractContextManager[Any]]
+    cases: Sequence[Case]
+    stage: Callable[[Path], AbstractContextManager[Any]]
     """The hosts, in a lab that is removed at the end; the output of calls is in that directory."""
     new_round: Callable[[Any, Any, random.Random], Round]
-    add_options: Callable[[argparse.ArgumentParser], None] = lambda _: None
     breaks: tuple[Break, ...] = ()
     goal: float = 1.0
     """The part of a case's rounds that must be right."""

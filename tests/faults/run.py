@@ -25,8 +25,8 @@ def new_round(stage: FaultLab, case: FaultCase | TransferCase, chance: random.Ra
 
 KIND = Kind(
     "runs, syncs and installs on three hosts",
-    lambda _: CASES,
-    lambda base, _: new_stage(base, lambda lab: lab_with_mpi(lab, base), hosts=3),
+    CASES,
+    lambda base: new_stage(base, lambda lab: lab_with_mpi(lab, base), hosts=3),
     new_round,
     breaks=BREAKS,
 )

@@ -2,9 +2,7 @@
 
 Two hosts with a rank and a core each train over gloo as long as the rounds are played. In each round a rank of the
 seed's choice is slowed, or the link of its host; after some windows the verdict must name that rank or link, and a
-cause that fits. `nothing` trains without any of it for 25 windows, and counts alarms. The windows are those of the
-product, 10 s, unless `--window S` makes them shorter in a copy of the package, and the steps in a judged window as many
-fewer, which is harder: a figure over a shorter time varies more.
+cause that fits. `nothing` trains without any of it for 25 windows, and counts alarms.
 
 The rule: it takes both cores of this machine, and a wrong verdict while other programs took more than MOST_OTHER of
 them decides nothing.
@@ -12,7 +10,6 @@ them decides nothing.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -29,13 +26,12 @@ from agent_helpers import wait_until
 from ipexctl.extras.lab.labs import LabHost, ssh_argv
 from ipexctl.extras.lab.system import in_namespaces
 from ipexctl.node.common.processes import read_stat
+from ipexctl.node.run.window_file import WINDOW
 
-from .breaks import Change, changed_package, package_of_calls
 from .rounds import Case, Kind, Round
 from .stage import FaultLab, broken, install_torch, new_stage
 
 SCRIPT: Final = Path(__file__).with_name("scripts") / "slowed.py"
-PRODUCT_WINDOW: Final = 10.0
 WINDOWS: Final = 5
 """Of an injection: the verdict needs three whole ones, an injection begins in one, and takes a moment."""
 STRETCH: Final = 25
@@ -49,25 +45,21 @@ CORES: Final = tuple(sorted(os.sched_getaffinity(0)))[:2]
 """Of this machine: rank R has core R of them."""
 
 
-@dataclass
-class Training:
-    stage: FaultLab
-    window: float
+def _verdict(stage: FaultLab) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(stage.cluster.call("slow", "last", "--json").out)
+    return answer
 
-    def verdict(self) -> dict[str, Any]:
-        answer: dict[str, Any] = json.loads(self.stage.cluster.call("slow", "last", "--json").out)
-        return answer
 
-    def other_seconds(self) -> float:
-        """Processor time of programs outside of the lab until now."""
-        lab = 0.0
-        for pids in in_namespaces([host.netns for host in self.stage.hosts]).values():
-            for pid in pids:
-                with contextlib.suppress(OSError):
-                    lab += read_stat(pid).seconds
-        # user, nice and system time: that of interrupts is the lab's network, mostly.
-        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:4]
-        return sum(map(int, fields)) / os.sysconf("SC_CLK_TCK") - lab
+def _other_seconds(stage: FaultLab) -> float:
+    """Processor time of programs outside of the lab until now."""
+    lab = 0.0
+    for pids in in_namespaces([host.netns for host in stage.hosts]).values():
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                lab += read_stat(pid).seconds
+    # user, nice and system time: that of interrupts is the lab's network, mostly.
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:4]
+    return sum(map(int, fields)) / os.sysconf("SC_CLK_TCK") - lab
 
 
 Slowed = AbstractContextManager[object]
@@ -85,25 +77,24 @@ class SlowCase(Case):
 
 @dataclass
 class SlowRound(Round):
-    stage: Training
+    stage: FaultLab
     case: SlowCase
     chance: random.Random
     rank: int = 0
 
     @property
     def host(self) -> LabHost:
-        return self.stage.stage.hosts[self.rank]
+        return self.stage.hosts[self.rank]
 
     def play(self) -> None:
-        training = self.stage
         self.rank = self.chance.randrange(len(CORES))
-        before = training.verdict()
+        before = _verdict(self.stage)
         with self.case.play(self):
             # One call alone: each is a program on node0 for a second, which is a load on the core of its rank.
-            began, others = time.monotonic(), training.other_seconds()
-            time.sleep(self.case.windows * training.window)
-            other = (training.other_seconds() - others) / (time.monotonic() - began) / len(CORES)
-            verdict = training.verdict()
+            began, others = time.monotonic(), _other_seconds(self.stage)
+            time.sleep(self.case.windows * WINDOW)
+            other = (_other_seconds(self.stage) - others) / (time.monotonic() - began) / len(CORES)
+            verdict = _verdict(self.stage)
         self.details = {"answer": verdict, "other": other}
         self.notes += [f"rank {self.rank} on {self.host.name}", f"others took {other:.0%} of the processors"]
         if other > MOST_OTHER:
@@ -112,7 +103,7 @@ class SlowRound(Round):
 
     def clear(self) -> None:
         """Let the training recover."""
-        time.sleep(self.stage.window)
+        time.sleep(WINDOW)
 
     def _judge(self, before: dict[str, Any], verdict: dict[str, Any]) -> None:
         found = [*verdict["findings"], *verdict["links"]]
@@ -150,7 +141,7 @@ def _hog(context: SlowRound) -> Iterator[None]:
 @contextmanager
 def _limit(context: SlowRound) -> Iterator[None]:
     """80 % of a processor, as `cpu.max` has it: the quota of the host's cgroup."""
-    quota = context.stage.stage.groups[context.host.name] / "cpu.cfs_quota_us"
+    quota = context.stage.groups[context.host.name] / "cpu.cfs_quota_us"
     quota.write_text(str(PERIOD * 8 // 10))
     try:
         yield
@@ -161,7 +152,7 @@ def _limit(context: SlowRound) -> Iterator[None]:
 def _ordered(**seconds: float) -> Callable[[SlowRound], Slowed]:
     @contextmanager
     def order(context: SlowRound) -> Iterator[None]:
-        path = context.stage.stage.file(context.host.name, f"/tmp/slow-{context.rank}")
+        path = context.stage.file(context.host.name, f"/tmp/slow-{context.rank}")
         path.write_text(json.dumps(seconds))
         path.chmod(0o644)
         try:
@@ -170,10 +161,6 @@ def _ordered(**seconds: float) -> Callable[[SlowRound], Slowed]:
             path.unlink()
 
     return order
-
-
-def _fault(name: str, *arguments: str) -> Callable[[SlowRound], Slowed]:
-    return lambda context: broken(context.host, name, *arguments)
 
 
 CASES: Final = (
@@ -187,36 +174,21 @@ CASES: Final = (
 
 
 @contextmanager
-def _stage(base: Path, asked: argparse.Namespace) -> Iterator[Training]:
+def _stage(base: Path) -> Iterator[FaultLab]:
     """The training, from its first judged windows on."""
-    window = asked.window
-    with contextlib.ExitStack() as stack:
-        if window != PRODUCT_WINDOW:
-            steps = round(30 * window / PRODUCT_WINDOW)
-            changes = (
-                Change("run/window_file.py", "\nWINDOW = 10.0\n", f"\nWINDOW = {window}\n"),
-                Change("run/slow_watch.py", "\nMIN_STEPS = 30\n", f"\nMIN_STEPS = {steps}\n"),
-            )
-            stack.enter_context(package_of_calls(changed_package(changes, base / "package")))
-        stage = stack.enter_context(new_stage(base, install_torch, controller="cpu", hosts=len(CORES)))
-        training = Training(stage, window)
+    with new_stage(base, install_torch, controller="cpu", hosts=len(CORES)) as stage:
         stage.cluster.write("train.py", SCRIPT.read_bytes())
         settings = ("--ppn", 1, "--backend", "gloo", "--bind", "none", "--omp", "1", "--detach", "train.py")
         stage.cluster.run(*settings)
         logs = ("logs", "last")
-        wait_until(lambda: training.verdict()["windows"] >= WARM_UP, 40 * window, lambda: stage.cluster.call(*logs).out)
-        yield training
-
-
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--window", type=float, default=PRODUCT_WINDOW, help="seconds of a window (default: 10)")
+        wait_until(lambda: _verdict(stage)["windows"] >= WARM_UP, 40 * WINDOW, lambda: stage.cluster.call(*logs).out)
+        yield stage
 
 
 KIND = Kind(
     "what slows a rank or a link of a training; installs torch, and takes both cores of a quiet machine",
-    lambda _: CASES,
+    CASES,
     _stage,
     SlowRound,
-    _add_options,
     goal=0.9,
 )

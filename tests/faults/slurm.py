@@ -251,7 +251,7 @@ def _give_script(lab: Lab) -> None:
 
 KIND = Kind(
     "runs over srun, in a lab with Slurm",
-    lambda _: CASES,
-    lambda base, _: new_stage(base, _give_script, controller="", hosts=4, slurm=True),
+    CASES,
+    lambda base: new_stage(base, _give_script, controller="", hosts=4, slurm=True),
     SlurmRound,
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from faults.__main__ import KINDS, parse
+from faults.__main__ import KINDS
 from faults.breaks import BREAKS, Break, BreakError, Change, changed_package, changed_text
 from faults.judge import ExpectedResult, FoundResult, judge
 from faults.rounds import Played, choose, show
@@ -52,7 +52,7 @@ def test_seed_and_number_decide_a_round() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_has_cases_of_different_names(kind: str) -> None:
-    names = [case.name for case in KINDS[kind].cases(parse([kind]))]
+    names = [case.name for case in KINDS[kind].cases]
     assert names
     assert len(set(names)) == len(names)
 
