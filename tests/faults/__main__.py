@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from . import allreduce, direct, lost_node, run, slow, slurm
-from .breaks import Break, changed_package, package_of_calls
+from .breaks import Break, broken_package, package_of_calls
 from .rounds import Case, Kind, chance_of, choose, play_round, show
 
 MODULES = (run, direct, lost_node, slurm, allreduce, slow)
@@ -62,7 +62,7 @@ def play_breaks(kind: Kind, stage: Any, breaks: Sequence[Break], seed: int, base
     noticed = {}
     for broken in breaks:
         noticed[broken.name] = "NOT NOTICED"
-        with package_of_calls(changed_package([broken.change], base / broken.name)):
+        with package_of_calls(broken_package(broken, base / broken.name)):
             for number, case in enumerate((cases[name] for name in broken.cases), start=1):
                 played = play_round(kind.new_round(stage, case, chance_of(case, seed, number)), number)
                 say(played.line)

@@ -8,26 +8,20 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 REPOSITORY: Final = Path(__file__).parents[2]
-
-
-class Change(NamedTuple):
-    file: str
-    """Below `ipexctl/node`."""
-    old: str
-    new: str
 
 
 @dataclass(frozen=True)
 class Break:
     name: str
     file: str
+    """Below `ipexctl/node`."""
     old: str
     new: str
     report: str
@@ -35,29 +29,24 @@ class Break:
     cases: tuple[str, ...]
     """Played until one of them finds that."""
 
-    @property
-    def change(self) -> Change:
-        return Change(self.file, self.old, self.new)
+    def change(self, text: str) -> str:
+        """The module's text with it."""
+        count = text.count(self.old)
+        if count != 1:
+            raise BreakError(f"{self.file} has the text {self.old!r} {count} times, not once")
+        return text.replace(self.old, self.new)
 
 
 class BreakError(Exception):
     """The text of a change is not in its module."""
 
 
-def changed_text(change: Change, text: str) -> str:
-    count = text.count(change.old)
-    if count != 1:
-        raise BreakError(f"{change.file} has the text {change.old!r} {count} times, not once")
-    return text.replace(change.old, change.new)
-
-
-def changed_package(changes: Iterable[Change], directory: Path) -> Path:
-    """Copy the package with these changes; returns the directory for PYTHONPATH."""
+def broken_package(broken: Break, directory: Path) -> Path:
+    """A copy of the package with that break; returns the directory for PYTHONPATH."""
     for name in ("ipexctl", "playbooks"):
         shutil.copytree(REPOSITORY / name, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for change in changes:
-        path = directory / "ipexctl/node" / change.file
-        path.write_text(changed_text(change, path.read_text(encoding="utf-8")), encoding="utf-8")
+    path = directory / "ipexctl/node" / broken.file
+    path.write_text(broken.change(path.read_text(encoding="utf-8")), encoding="utf-8")
     return directory
 
 

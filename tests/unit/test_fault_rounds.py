@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from faults.__main__ import KINDS
-from faults.breaks import BREAKS, Break, BreakError, Change, changed_package, changed_text
+from faults.breaks import BREAKS, Break, BreakError, broken_package
 from faults.judge import ExpectedResult, FoundResult, judge
 from faults.rounds import Played, choose, show
 from faults.run import CASES
@@ -18,24 +19,23 @@ from lab_helpers import REPOSITORY
 def test_break_fits_the_agent_and_names_cases(broken: Break) -> None:
     path = REPOSITORY / "ipexctl/node" / broken.file
     text = path.read_text()
-    changed = changed_text(broken.change, text)
+    changed = broken.change(text)
     compile(changed, path, "exec")
     assert changed != text
     assert set(broken.cases) <= {case.name for case in CASES}
 
 
 def test_break_whose_text_is_not_there_is_refused() -> None:
-    with pytest.raises(BreakError):
-        changed_text(Change("run/rank.py", "no such text", ""), "x = 1\n")
-    with pytest.raises(BreakError):
-        changed_text(Change("run/rank.py", "x", "y"), "x = x\n")
+    for text in ("y = 1\n", "x = x\n"):
+        with pytest.raises(BreakError):
+            replace(BREAKS[0], old="x").change(text)
 
 
 def test_break_changes_a_copy_of_the_package(tmp_path: Path) -> None:
     broken = BREAKS[0]
     own = REPOSITORY / "ipexctl/node" / broken.file
     before = own.read_bytes()
-    copy = changed_package([broken.change], tmp_path / "copy") / "ipexctl/node" / broken.file
+    copy = broken_package(broken, tmp_path / "copy") / "ipexctl/node" / broken.file
     assert broken.new in copy.read_text()
     assert broken.old not in copy.read_text()
     assert own.read_bytes() == before
