@@ -53,9 +53,6 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_wheel(place, "needy", "1.0", requires=["missing-thing>=2.6"])
     write_wheel(place, "old", "1.0", tag="cp39-cp39-manylinux_2_17_x86_64")
     write_wheel(place, "modern", "1.0", tag="cp311-cp311-manylinux_2_39_x86_64")
-    write_wheel(place, "many", "1.0")
-    write_wheel(place, "many", "1.0", tag="cp311-cp311-manylinux_2_17_x86_64")
-    write_wheel(place, "many", "1.0", tag="cp311-cp311-manylinux_2_39_x86_64")
     return place
 
 
@@ -184,13 +181,6 @@ def test_lock_from_an_index_with_a_file_url(wheels: Path, tmp_path: Path) -> Non
     source = index((tmp_path / "simple").as_uri())
     lock = make_lock(maker(tmp_path / "home"), plan(), query(source))
     assert {wheel.path for wheel in lock.wheels} == {str(wheels / name) for name in named(lock).values()}
-
-
-def test_best_matching_wheel_is_chosen_for_the_glibc(found: IndexAnswer, tmp_path: Path) -> None:
-    lock = make_lock(maker(tmp_path), plan("many"), found)
-    assert named(lock) == {"many": "many-1.0-cp311-cp311-manylinux_2_17_x86_64.whl"}
-    lock = make_lock(maker(tmp_path), plan("many", glibc="2.40"), found)
-    assert named(lock) == {"many": "many-1.0-cp311-cp311-manylinux_2_39_x86_64.whl"}
 
 
 def test_credentials_are_used_and_not_written_to_the_lock(wheels: Path, tmp_path: Path) -> None:
