@@ -36,20 +36,31 @@ from import_graph import distances, is_test, project_imports
 from .mutate import KINDS, Mutant, is_in_function, mutants_of
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+_REFUSALS: Final = "unit/golden/test_golden_refusals.py"
 _ALSO: Final = {
+    "api": (_REFUSALS,),
     "cli": ("unit/golden",),
     "doctor": ("unit/golden/test_golden_doctor.py", "unit/ui/test_ui_doctor.py"),
     "export": ("unit/launch", "unit/golden"),
-    "extras/play": ("process/test_play_paths.py",),
+    "extras/lab": (_REFUSALS, "unit/golden/test_golden_ui.py"),
+    "extras/play": ("unit/golden/test_golden_play.py", "process/test_play_paths.py"),
+    "extras/slurm": (_REFUSALS,),
     "facts": ("process/test_probe.py",),
-    "hosts": ("unit/golden/test_golden_hosts.py",),
-    "run": ("unit/golden/test_golden_run.py", "unit/golden/test_golden_why.py", "unit/golden/test_golden_fetch.py"),
+    "files": (_REFUSALS, "unit/golden/test_golden_fetch.py"),
+    "hosts": ("unit/golden/test_golden_hosts.py", _REFUSALS),
+    "run": (
+        "unit/golden/test_golden_run.py",
+        "unit/golden/test_golden_why.py",
+        "unit/golden/test_golden_fetch.py",
+        _REFUSALS,
+    ),
     "launch": ("unit/golden/test_golden_launch.py",),
     "node": ("unit/run", "unit/sync", "process/test_sync_tree.py"),
     "node/run": (),
     "stack": ("unit/golden/test_golden_install.py", "unit/golden/test_golden_versions.py", "process/test_make_lock.py"),
-    "sync": ("process/test_sync_tree.py", "process/test_sync_leases.py"),
-    "trust": ("unit/golden/test_golden_trust.py", "process/test_trust_scripts.py"),
+    "starters": ("unit/golden/test_golden_hosts.py",),
+    "sync": (_REFUSALS, "process/test_sync_tree.py", "process/test_sync_leases.py"),
+    "trust": ("unit/golden/test_golden_trust.py", _REFUSALS, "process/test_trust_scripts.py"),
     "ui": ("unit/golden", "process/test_run_live.py"),
 }
 """Tests of a package beside those in the directory of its name below tests/unit."""
