@@ -11,6 +11,7 @@ from golden_file import Case, golden_diff
 from golden_file import refusal as refused
 from golden_file import refused as refused_case
 from launch_helpers import IPEX, STOCK, batch, cpu, eth, machine, plan, refusal, software, variables
+from test_hub import CUT_OFF, DATA, IN_OWN, LACKS, TINY, cut_off, host, hub
 from test_launcher_lines import REFUSED_LINES, SHELL_SCRIPTS, unwrapped
 from test_mpirun import BARE, MAY_NEED_MPI, MPI, NEEDS_MPI, NO_MPI, OPEN
 from test_show_plan import MIXED
@@ -19,8 +20,10 @@ from accelerate_files import ALONE
 from ipexctl.extras.export.mpijob import to_mpijob
 from ipexctl.facts.system import Memory, System
 from ipexctl.hosts.host import Host
+from ipexctl.hugging_face import parse_repo
 from ipexctl.launch.accelerate_config import remarks
 from ipexctl.launch.accelerate_env import misunderstandings
+from ipexctl.launch.hub import HostHub, Hub
 from ipexctl.launch.overrides import check_options
 from ipexctl.launch.plan import LaunchPlan, Setting
 from ipexctl.launch.rank_distribution import distribute_ranks
@@ -73,6 +76,21 @@ CONFIGS = (
     "a: b: c\n",
     "ipex_config:\n\tipex: true\n",
     "",
+)
+
+LACKING: tuple[tuple[Hub, dict[str, Any]], ...] = (
+    (hub(LACKS, LACKS), {}),
+    (hub(LACKS, IN_OWN), {}),
+    (hub(cut_off(IN_OWN), CUT_OFF), {}),
+    (hub(LACKS, CUT_OFF), {}),
+    (hub(CUT_OFF, CUT_OFF, is_certain=False), {}),
+    (hub(CUT_OFF, CUT_OFF), {"exports": (Export("HF_HUB_OFFLINE", "0"),)}),
+)
+OUT_OF_REACH: tuple[tuple[Hub, dict[str, Any]], ...] = (
+    (hub(CUT_OFF, CUT_OFF), {}),
+    (hub(LACKS, LACKS), {"offline_hub": True}),
+    (hub(LACKS, LACKS, repos=(TINY, DATA)), {"exports": (Export("HF_HUB_OFFLINE", "1"),)}),
+    (hub(HostHub("no answer", in_own=frozenset({parse_repo("hf:org/tiny@v1")})), CUT_OFF), {}),
 )
 
 
@@ -238,6 +256,20 @@ def wrapped() -> list[Case]:
     ]
 
 
+def of_hubs() -> list[Case]:
+    both = host(1), host(2)
+    noted = [plan(*both, hub=found, **options) for found, options in LACKING]
+    hidden = plan(host(1, has_hub=True), hub=hub(HostHub(others=3), repos=()))
+    return [
+        *(Case("what hosts lack", note) for made in noted for note in made.notes if "org/tiny" in note),
+        *(Case("a hidden cache", note) for note in hidden.notes if "HF_HOME" in note),
+        *(
+            refused_case("what no host can get", refusal(*both, hub=found, **options))
+            for found, options in OUT_OF_REACH
+        ),
+    ]
+
+
 def exports() -> list[Case]:
     made_of_secret = (Export("HIDDEN", "", secret=True),)
     made = plan(machine(SPR), exports=made_of_secret)
@@ -245,7 +277,9 @@ def exports() -> list[Case]:
 
 
 def test_launch() -> None:
-    assert not (diff := golden_diff("launch", [*refusals(), *planned(), *adding(), *of_accelerate(), *wrapped()])), diff
+    assert not (
+        diff := golden_diff("launch", [*refusals(), *planned(), *adding(), *of_accelerate(), *of_hubs(), *wrapped()])
+    ), diff
 
 
 def test_export() -> None:

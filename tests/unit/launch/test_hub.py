@@ -6,11 +6,11 @@ import ast
 from typing import Any
 
 import pytest
-from launch_helpers import chosen, cpu, machine, plan, refusal, value
+from launch_helpers import chosen, cpu, machine, plan, value
 
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.system import Environment, HomeDirectory
-from ipexctl.hugging_face import HubRepo, parse_repo
+from ipexctl.hugging_face import HubRepo
 from ipexctl.launch.hub import OFFLINE_NAMES, HostHub, Hub
 from ipexctl.launch.hub_use import HubUse, NamedRepo, hub_use_of, with_arguments
 from ipexctl.spec import Export
@@ -161,29 +161,6 @@ def test_reasons_and_variables_of_the_user() -> None:
     assert [value(made, name) for name in OFFLINE_NAMES] == ["1", "1", "0"]
 
 
-@pytest.mark.parametrize(
-    ("found", "options", "words"),
-    [
-        (hub(LACKS, LACKS), {}, ("no host has org/tiny (train.py, line 3)", "every rank downloads it")),
-        (hub(LACKS, IN_OWN), {}, ("node1 lacks org/tiny", "every rank")),
-        (hub(cut_off(IN_OWN), CUT_OFF), {}, ("node2 lacks org/tiny", "node2 cannot get it")),
-        (hub(LACKS, CUT_OFF), {}, ("no host has org/tiny", "node2 cannot get it")),
-        (hub(CUT_OFF, CUT_OFF, is_certain=False), {}, ("no host has org/tiny", "node[1-2] cannot get it")),
-        (
-            hub(CUT_OFF, CUT_OFF),
-            {"exports": (Export("HF_HUB_OFFLINE", "0"),)},
-            ("no host has org/tiny", "every rank downloads it"),
-        ),
-    ],
-)
-def test_what_hosts_lack_is_a_note_with_the_push_line(
-    found: Hub, options: dict[str, Any], words: tuple[str, ...]
-) -> None:
-    (note,) = (note for note in plan(host(1), host(2), hub=found, **options).notes if "org/tiny" in note)
-    assert [word for word in words if word not in note] == []
-    assert note.endswith("ipexctl push hf:org/tiny")
-
-
 LOADS = "from datasets import load_dataset\n"
 CALL = 'load_dataset(snapshot_download("org/data", repo_type="dataset"'
 
@@ -219,33 +196,6 @@ def test_a_dataset_that_would_not_load_without_the_hub_is_a_note_with_the_call_t
     assert notes(prepared, prepared) == notes(reached, reached) == []
 
 
-def test_hidden_repositories_are_named_where_the_script_names_none() -> None:
+def test_hidden_repositories_are_not_named_without_a_cache_of_the_home() -> None:
     others = HostHub(others=3)
-    notes = plan(host(1, has_hub=True), hub=hub(others, repos=())).notes
-    assert [note for note in notes if "lacks 3 of" in note and note.endswith("-x HF_HOME=~/.cache/huggingface")]
     assert not [note for note in plan(host(1), hub=hub(others, repos=())).notes if "HF_HOME" in note]
-
-
-@pytest.mark.parametrize(
-    ("found", "options", "reason", "fix"),
-    [
-        (hub(CUT_OFF, CUT_OFF), {}, "none reaches the hub (no answer in 5 s)", "-x HF_HUB_OFFLINE=0"),
-        (hub(LACKS, LACKS), {"offline_hub": True}, "--offline-hub", "ipexctl push hf:org/tiny"),
-        (
-            hub(LACKS, LACKS, repos=(TINY, DATA)),
-            {"exports": (Export("HF_HUB_OFFLINE", "1"),)},
-            "no host has them",
-            "ipexctl push hf:org/tiny hf-dataset:org/data",
-        ),
-    ],
-)
-def test_what_no_host_can_get_is_refused(found: Hub, options: dict[str, Any], reason: str, fix: str) -> None:
-    refused = refusal(host(1), host(2), hub=found, **options)
-    assert reason in refused.reason
-    assert refused.fix.startswith("ipexctl push hf:org/tiny")
-    assert refused.fix.endswith(fix)
-
-
-def test_revisions_differ() -> None:
-    other = HostHub("no answer", in_own=frozenset({parse_repo("hf:org/tiny@v1")}))
-    assert refusal(host(1), hub=hub(other)).hosts == ("node1",)
