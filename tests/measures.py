@@ -540,31 +540,6 @@ def clock_calls(tree: ast.AST) -> Iterator[int]:
                 yield node.lineno
 
 
-_TEXT = re.compile(r"(?:text|source|line|script|packed|boot|read|read_text|read_bytes)\b")
-
-
-@row("* places in tests that rewrite the agent's source", wanted=0, held=0)
-def tests_that_rewrite_the_agent() -> list[str]:
-    """But for deliberate breaks. A test that needs another limit or call sets it in the agent's process before it."""
-    return [
-        f"{path.relative_to(ROOT)}:{line}"
-        for path in sorted((ROOT / "tests").rglob("*.py"))
-        if path.name != "breaks.py" and "mutants" not in path.parts
-        for line in rewrites_of_the_agent(path.read_text())
-    ]
-
-
-def rewrites_of_the_agent(source: str) -> Iterator[int]:
-    """The lines where a test that takes the agent's source replaces a part of a text that may be it."""
-    if not re.search(r"\b(?:agent_zip|script_text|agent_command)\b", source):
-        return
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in {"replace", "sub"}:
-            texts = [node.func.value] if node.func.attr == "replace" else node.args
-            if any(_TEXT.search(ast.unparse(text)) for text in texts):
-                yield node.lineno
-
-
 _READ_ALONE: dict[str, str] = {
     "facts/store.py": "which hosts share a home is a question of its own, with a test of its own",
     "run/start/preflight/data_copy.py": "makes one line of sh, which has a test of its own",

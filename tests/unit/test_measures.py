@@ -14,7 +14,6 @@ from measures import (
     compared_texts,
     compared_transports,
     rendered,
-    rewrites_of_the_agent,
 )
 
 
@@ -55,20 +54,6 @@ def test_a_sentence_with_fields_is_rendered_as_a_number_and_as_a_word() -> None:
 )
 def test_a_call_of_the_clock_is_found_under_any_name(code: str, count: int) -> None:
     assert len(list(clock_calls(ast.parse(code)))) == count
-
-
-@pytest.mark.parametrize(
-    ("code", "count"),
-    [
-        ("text = agent_zip('run')\nnew = text.replace(b'1', b'2')", 1),
-        ("path.write_text(path.read_text().replace('a', 'b'))\nscript_text('run.rank_hooks')", 1),
-        ("new = re.sub('1', '2', agent_command('run').script)", 1),
-        ("text.replace('a', 'b')", 0),
-        ("code = FORK.replace('TIME', '3')\nscript_text('run.rank_hooks')", 0),
-    ],
-)
-def test_a_test_that_rewrites_the_agent_is_found(code: str, count: int) -> None:
-    assert len(list(rewrites_of_the_agent(code))) == count
 
 
 def test_the_table_has_a_line_for_each_row() -> None:
