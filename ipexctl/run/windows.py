@@ -18,6 +18,7 @@ from ipexctl.node.run.window_file import (
     BINARY,
     HOST_SUFFIX,
     KINDS,
+    MAX_FILE,
     RANK_SUFFIX,
     HostWindows,
     RankWindows,
@@ -82,7 +83,7 @@ def _copied_files(directory: Path) -> Iterator[WindowsFile]:
         if path.suffix in KINDS and path.stem.isdigit():
             try:
                 with path.open("rb") as file:
-                    yield WindowsFile(int(path.stem), path.suffix, file.read(KINDS[path.suffix].max_size))
+                    yield WindowsFile(int(path.stem), path.suffix, file.read(MAX_FILE))
             except OSError:
                 continue
 
@@ -103,8 +104,7 @@ def run_windows(files: Iterable[WindowsFile]) -> RunWindows:
 def check_windows(world_size: int, payload: bytes) -> WindowsFile:
     """Raises a FrameError for a file that this run can't have."""
     file = decode_windows(payload)
-    kind = KINDS.get(file.suffix)
-    if kind is None or 0 < world_size <= file.rank or len(file.data) > kind.max_size:
+    if file.suffix not in KINDS or 0 < world_size <= file.rank or len(file.data) > MAX_FILE:
         raise FrameError(f"windows of rank {file.rank} that this run doesn't have")
     return file
 

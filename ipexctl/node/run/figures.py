@@ -77,7 +77,7 @@ class RunFigures:
             if message.is_possible:
                 window, host = message, self._hosts[rank]
                 self._network.add_host(host, window.number, window.rates, window.seconds, window.iface)
-                files.of_host.add(window.number, window.rates, now.clock, now.epoch, window.iface)
+                files.of_host.add(window.number, window.rates, now.clock, now.epoch)
         else:
             return False
         return True

@@ -13,7 +13,7 @@ from typing import Iterator, NamedTuple, Sequence
 from ipexctl.node.common.json_records import NATURAL, FieldDecoder
 from ipexctl.node.run.network_watch import MOMENT
 from ipexctl.node.run.rates import HostRates
-from ipexctl.node.run.window_file import MAX_LABEL, WINDOW
+from ipexctl.node.run.window_file import WINDOW
 
 MAX_PROCESSORS = 4
 """Whose frequency is read at once: some kernels sleep 10 ms for one that is idle."""
@@ -76,7 +76,7 @@ class HostProbe:
         self._root = root
         self._cores = list(cores)
         self._turn = 0
-        self.iface = iface[:MAX_LABEL] if iface and os.path.exists(f"{root}/sys/class/net/{iface}") else ""
+        self.iface = iface if iface and os.path.exists(f"{root}/sys/class/net/{iface}") else ""
         self._at = now
         self._is_first = True
         self._before: float | None = None

@@ -23,8 +23,9 @@ from ipexctl.node.common.processes import own_identity
 from ipexctl.node.common.records import Attempt, RunStatus
 from ipexctl.node.run.output_notes import NotesWriter, note_line
 from ipexctl.node.run.output_times import TimesWriter
+from ipexctl.node.run.rates import HostRates, RankRates
 from ipexctl.node.run.unstored_output import Held, UnstoredOutput
-from ipexctl.node.run.window_file import HOST_SUFFIX, HOST_WINDOWS, RANK_SUFFIX, RANK_WINDOWS, WindowWriter
+from ipexctl.node.run.window_file import HOST_SUFFIX, RANK_SUFFIX, WindowWriter
 
 if TYPE_CHECKING:
     from ipexctl.node.common.answer import Json
@@ -213,8 +214,8 @@ class WindowFiles:
     """The windows of one rank, and those of its host if this rank makes its notes."""
 
     def __init__(self, path: str) -> None:
-        self.of_rank = WindowWriter(f"{path}{RANK_SUFFIX}", RANK_WINDOWS)
-        self.of_host = WindowWriter(f"{path}{HOST_SUFFIX}", HOST_WINDOWS)
+        self.of_rank = WindowWriter(f"{path}{RANK_SUFFIX}", RankRates)
+        self.of_host = WindowWriter(f"{path}{HOST_SUFFIX}", HostRates)
 
     def begin_attempt(self) -> None:
         self.of_rank.begin_attempt()

@@ -4,10 +4,10 @@ The first line is a `_Header`; each other one is a window, the oldest first: its
 in the order of the header's `fields`. Of a place without a line nothing is known: before a restart, or while a rank was
 cut off.
 
-    {"schema": "ipexctl.windows/1", "started": 1764211550.0, "seconds": 10.0, "iface": "", "fields": ["steps_per_s", …]}
+    {"schema": "ipexctl.windows/1", "started": 1764211550.0, "seconds": 10.0, "fields": ["steps_per_s", …]}
     [0,3.214,102.8,…]
 
-In come windows with the number that the rank gave them. The rules: no place is beyond the capacity of its kind, since
+In come windows with the number that the rank gave them. The rules: no place is beyond CAPACITY, since
 each two places become one when the file is full; a window that arrives twice counts once; a window that a full disk
 refuses is left out, and so is a line that cannot be read. The places are by the clock of this process: those of the
 hosts may differ.
@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from itertools import zip_longest
 from typing import Any, Iterator, Mapping, NamedTuple
 
 from ipexctl.node.common.answer import Json, answer, emit_frames
@@ -37,29 +38,18 @@ RANK_SUFFIX, HOST_SUFFIX = ".meter", ".host"
 SCHEMA = "ipexctl.windows/1"
 BINARY = b"ipex"
 """How the files of version 0.4 and before begin."""
-MAX_LABEL = 24
 MAX_LINE = 256
 MAX_SENT = 16 << 20
-"""Bytes of all files together: 64 ranks have 12 MB after a day."""
+"""Bytes of all files together: 64 ranks on 64 hosts have 15 MB after a day."""
 MOST_DOUBLINGS = 20
 """Then a window has four months, and the file more than anyone runs."""
 
 
-class WindowKind(NamedTuple):
-    rates: Any
-    """The class of a window's figures."""
-    capacity: int
-    """Places in a file."""
-
-    @property
-    def max_size(self) -> int:
-        """Bytes of a file at most."""
-        return MAX_LINE * (self.capacity + 3)
-
-
-RANK_WINDOWS, HOST_WINDOWS = WindowKind(RankRates, 2160), WindowKind(HostRates, 720)
-"""Six hours in windows of ten seconds; two hours."""
-KINDS: Mapping[str, WindowKind] = {RANK_SUFFIX: RANK_WINDOWS, HOST_SUFFIX: HOST_WINDOWS}
+CAPACITY = 2160
+"""Places in a file: six hours in windows of ten seconds."""
+MAX_FILE = MAX_LINE * (CAPACITY + 3)
+KINDS: Mapping[str, Any] = {RANK_SUFFIX: RankRates, HOST_SUFFIX: HostRates}
+"""The class of the figures in a file."""
 
 
 class _Header(NamedTuple):
@@ -67,7 +57,6 @@ class _Header(NamedTuple):
     started: float
     """The begin of the first place, in seconds since the epoch."""
     seconds: float
-    iface: str
     fields: tuple[str, ...]
 
     def line(self) -> bytes:
@@ -77,10 +66,11 @@ class _Header(NamedTuple):
 class WindowWriter:
     """Writes the windows of one rank or host. The file is made with the first one."""
 
-    def __init__(self, path: str, kind: WindowKind) -> None:
-        self._path, self._kind = path, kind
+    def __init__(self, path: str, rates: Any) -> None:
+        """`rates`: the class of the figures."""
+        self._path, self._rates = path, rates
         self._number = -1
-        self._header = _Header(SCHEMA, 0.0, WINDOW, "", kind.rates._fields)
+        self._header = _Header(SCHEMA, 0.0, WINDOW, rates._fields)
         self._began = 0.0
         """By the clock of `add`: the begin of the first place."""
         self._doublings = 0
@@ -99,20 +89,20 @@ class WindowWriter:
         """The next windows are numbered from 0 again."""
         self._first = None
 
-    def add(self, number: int, rates: RankRates | HostRates, now: float, at: float, iface: str = "") -> None:
-        """`now` is a clock that never goes back, `at` the time of day; the first interface is kept."""
+    def add(self, number: int, rates: RankRates | HostRates, now: float, at: float) -> None:
+        """`now` is a clock that never goes back, `at` the time of day."""
         with contextlib.suppress(OSError):
-            self._add(number, rates, now, at, iface)
+            self._add(number, rates, now, at)
 
-    def _add(self, number: int, rates: RankRates | HostRates, now: float, at: float, iface: str) -> None:
+    def _add(self, number: int, rates: RankRates | HostRates, now: float, at: float) -> None:
         if self._number < 0:
-            self._create((number + 1) * WINDOW, now, at, iface)
+            self._create((number + 1) * WINDOW, now, at)
         if self._first is None:
             self._first = max(0, round((now - self._began) / WINDOW) - number - 1)
         place = self._first + number
         if place <= self._last:
             return
-        while place >> self._doublings >= self._kind.capacity:
+        while place >> self._doublings >= CAPACITY:
             if self._doublings == MOST_DOUBLINGS:
                 return
             self._double()
@@ -126,8 +116,8 @@ class WindowWriter:
             self._size = self._at + len(data)
             os.ftruncate(self._number, self._size)
 
-    def _create(self, ago: float, now: float, at: float, iface: str) -> None:
-        self._header = self._header._replace(started=at - ago, iface=iface[:MAX_LABEL])
+    def _create(self, ago: float, now: float, at: float) -> None:
+        self._header = self._header._replace(started=at - ago)
         self._began, self._first = now - ago, 0
         number = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
@@ -140,13 +130,13 @@ class WindowWriter:
     def _double(self) -> None:
         """Write a new file: a follower that reads the old one sees it whole."""
         with open(self._path, "rb") as file:
-            content = _read(self._kind, file.read())
-        places = content.places if content is not None else {}
+            content = _read(self._rates, file.read())
+        windows = content[2] if content is not None else ()
         header = self._header._replace(seconds=2 * self._header.seconds)
         data = header.line()
-        for place in sorted({place // 2 for place in places}):
-            found = [places[part] for part in (2 * place, 2 * place + 1) if part in places]
-            data += _encoded(place, merge(found))
+        for place, pair in enumerate(zip_longest(windows[::2], windows[1::2])):
+            if known := [window for window in pair if window is not None]:
+                data += _encoded(place, merge(known))
         temporary = f"{self._path}.part"
         try:
             with open(temporary, "wb", opener=open_private) as file:
@@ -186,17 +176,6 @@ class HostWindows(NamedTuple):
     started: float
     seconds: float
     windows: tuple[HostRates | None, ...]
-    iface: str = ""
-    """The interface whose bytes are those of the run; empty if all count."""
-
-
-class _Content(NamedTuple):
-    header: _Header
-    places: Mapping[int, Any]
-
-    @property
-    def windows(self) -> tuple[Any, ...]:
-        return tuple(self.places.get(place) for place in range(max(self.places, default=-1) + 1))
 
 
 def _read_header(line: bytes) -> _Header | None:
@@ -208,20 +187,21 @@ def _read_header(line: bytes) -> _Header | None:
     return header if header.schema == SCHEMA and header.seconds > 0 else None
 
 
-def _read(kind: WindowKind, data: bytes) -> _Content | None:
+def _read(rates: Any, data: bytes) -> tuple[float, float, tuple[Any, ...]] | None:
+    """When the first window began, the length of each, and all of them."""
     first, *lines = data.split(b"\n")
     header = _read_header(first)
     if header is None:
         return None
-    names = {place: name for place, name in enumerate(header.fields) if name in kind.rates._fields}
+    names = {place: name for place, name in enumerate(header.fields) if name in rates._fields}
     places = {}
     for line in lines:
         row = _row(line, len(header.fields))
-        if row is None or not 0 <= row[0] < kind.capacity:
-            continue
-        place, *values = row
-        places[place] = kind.rates(**{name: values[at] for at, name in names.items() if values[at] is not None})
-    return _Content(header, places)
+        if row is not None and 0 <= row[0] < CAPACITY:
+            place, *values = row
+            places[place] = rates(**{name: values[at] for at, name in names.items() if values[at] is not None})
+    windows = tuple(places.get(place) for place in range(max(places, default=-1) + 1))
+    return header.started, header.seconds, windows
 
 
 def _row(line: bytes, fields: int) -> list[Any] | None:
@@ -253,16 +233,14 @@ def thinned(data: bytes, step: int) -> bytes:
 
 def decode_rank_windows(data: bytes) -> RankWindows | None:
     """The content of a rank's file; None for one that is damaged or of another version."""
-    content = _read(RANK_WINDOWS, data)
-    return None if content is None else RankWindows(content.header.started, content.header.seconds, content.windows)
+    content = _read(RankRates, data)
+    return None if content is None else RankWindows(*content)
 
 
 def decode_host_windows(data: bytes) -> HostWindows | None:
     """The same for a host."""
-    content = _read(HOST_WINDOWS, data)
-    if content is None:
-        return None
-    return HostWindows(content.header.started, content.header.seconds, content.windows, content.header.iface)
+    content = _read(HostRates, data)
+    return None if content is None else HostWindows(*content)
 
 
 def windows_of(rundir: str, max_sent: int = MAX_SENT) -> Iterator[WindowsFile]:

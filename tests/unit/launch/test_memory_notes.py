@@ -14,7 +14,7 @@ from ipexctl.launch.memory import TORCH_START, EarlierMemory
 from ipexctl.launch.plan import LaunchPlan
 from ipexctl.launch.planner import plan_launch
 from ipexctl.node.run.rates import RankRates
-from ipexctl.node.run.window_file import RANK_WINDOWS, WindowWriter
+from ipexctl.node.run.window_file import WindowWriter
 from ipexctl.refusal import Refusal
 from ipexctl.run.registry import RunRecord, RunRegistry
 from ipexctl.run.windows import earlier_memory
@@ -100,7 +100,7 @@ def test_the_newest_run_of_the_same_script_in_the_same_project_is_asked(
         (registry.directory / run / "ranks").mkdir(parents=True)
         for rank, size in enumerate(sizes):
             path = registry.directory / run / "ranks" / f"{rank:04}.meter"
-            writer = WindowWriter(str(path), RANK_WINDOWS)
+            writer = WindowWriter(str(path), RankRates)
             writer.add(0, RankRates(rss=size / 2), 0.0, 0.0)
             writer.add(1, RankRates(rss=size), 10.0, 10.0)
             writer.close()

@@ -10,8 +10,8 @@ import pytest
 
 from ipexctl.node.run.rates import HostRates, RankRates, merge
 from ipexctl.node.run.window_file import (
-    HOST_WINDOWS,
-    RANK_WINDOWS,
+    CAPACITY,
+    MAX_FILE,
     SCHEMA,
     WindowWriter,
     decode_host_windows,
@@ -21,14 +21,14 @@ from ipexctl.node.run.window_file import (
 approx: Any = pytest.approx
 """In place of a number in a tuple."""
 
-FULL, DAY = RANK_WINDOWS.capacity, 8640
+FULL, DAY = CAPACITY, 8640
 RATES = RankRates(1.0, 8.0, 0.25, cpu=0.5)
 MOST = RankRates(1.234567, 876.54321, 0.0123456, False, 12345678901.0, 0.543219, 0.0123, 0.4312, 0.0)
 """What is known on most hosts, in numbers of a usual length."""
 
 
 def writer_of(path: Path) -> WindowWriter:
-    return WindowWriter(str(path), RANK_WINDOWS)
+    return WindowWriter(str(path), RankRates)
 
 
 def write(writer: WindowWriter, numbers: range, *, start: float = 0.0) -> None:
@@ -63,21 +63,21 @@ def test_a_rank_without_windows_has_no_file(path: Path) -> None:
 
 
 @pytest.mark.parametrize("days", [1, 30])
-def test_64_ranks_take_at_most_12_megabytes_in_a_day_and_in_a_month(path: Path, days: int) -> None:
-    writer, host = writer_of(path), WindowWriter(str(path.with_suffix(".host")), HOST_WINDOWS)
+def test_64_ranks_take_at_most_15_megabytes_in_a_day_and_in_a_month(path: Path, days: int) -> None:
+    writer, host = writer_of(path), WindowWriter(str(path.with_suffix(".host")), HostRates)
     for number in range(0, days * DAY, 1 if days == 1 else 7):
         now = 10.0 * (number + 1)
         writer.add(number, MOST, now, now)
-        host.add(number, HostRates(5e7, 1.25e8, 2900.0), now, now, "eth0")
+        host.add(number, HostRates(5e7, 1.25e8, 2900.0), now, now)
     found, of_host = decode_rank_windows(path.read_bytes()), decode_host_windows(path.with_suffix(".host").read_bytes())
     assert found is not None
     assert of_host is not None
     for windows in (found, of_host):
         assert windows.seconds * len(windows.windows) == approx(days * 86400, rel=0.02)
-    assert (of_host.iface, of_host.windows[0]) == ("eth0", HostRates(5e7, 1.25e8, 2900.0))
+    assert of_host.windows[0] == HostRates(5e7, 1.25e8, 2900.0)
     sizes = path.stat().st_size, path.with_suffix(".host").stat().st_size
-    assert (sizes[0] <= RANK_WINDOWS.max_size, sizes[1] <= HOST_WINDOWS.max_size) == (True, True)
-    assert 64 * sum(sizes) <= 12e6
+    assert (sizes[0] <= MAX_FILE, sizes[1] <= MAX_FILE) == (True, True)
+    assert 64 * sum(sizes) <= 15e6
 
 
 @pytest.mark.parametrize(("count", "seconds", "entries"), [(FULL, 10, FULL), (FULL + 1, 20, FULL // 2 + 1)])
@@ -130,7 +130,7 @@ def test_a_full_disk_leaves_windows_out(path: Path, monkeypatch: pytest.MonkeyPa
     assert known(path) == [0, 3]
 
 
-HEADER = f'{{"schema": "{SCHEMA}", "started": 1, "seconds": 10, "iface": "", "fields": ["newer", "steps_per_s"]}}'
+HEADER = f'{{"schema": "{SCHEMA}", "started": 1, "seconds": 10, "fields": ["newer", "steps_per_s"]}}'
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from ipexctl.hosts.host import Host
 from ipexctl.node.common.frames import CompressedFrameWriter, WindowsFile, encode_json, encode_windows
 from ipexctl.node.run.rates import HostRates, RankRates
 from ipexctl.node.run.window_file import (
-    HOST_WINDOWS,
-    RANK_WINDOWS,
+    MAX_FILE,
     HostWindows,
     RankWindows,
     WindowWriter,
@@ -37,11 +36,11 @@ def rundir(tmp_path: Path) -> Path:
     ranks = tmp_path / "run/ranks"
     ranks.mkdir(parents=True)
     for rank in range(2):
-        writer = WindowWriter(str(ranks / f"{rank:04}.meter"), RANK_WINDOWS)
+        writer = WindowWriter(str(ranks / f"{rank:04}.meter"), RankRates)
         for number in range(4):
             writer.add(number, OF_RANK, 10.0 * number, 1000.0 + 10 * number)
-    host = WindowWriter(str(ranks / "0000.host"), HOST_WINDOWS)
-    host.add(0, OF_HOST, 10.0, 1000.0, "eth0")
+    host = WindowWriter(str(ranks / "0000.host"), HostRates)
+    host.add(0, OF_HOST, 10.0, 1000.0)
     (ranks / "0000.out").write_bytes(b"hello\n")
     (ranks / "0001.meter.part").write_bytes(b"half")
     return tmp_path / "run"
@@ -49,7 +48,7 @@ def rundir(tmp_path: Path) -> Path:
 
 EXPECTED = RunWindows(
     dict.fromkeys(range(2), RankWindows(990.0, 10.0, (OF_RANK,) * 4)),
-    {0: HostWindows(990.0, 10.0, (OF_HOST,), "eth0")},
+    {0: HostWindows(990.0, 10.0, (OF_HOST,))},
 )
 
 
@@ -100,7 +99,7 @@ def test_damaged_files_are_left_out(rundir: Path) -> None:
         WindowsFile(2, ".meter", b""),
         WindowsFile(0, ".out", b"x"),
         WindowsFile(0, "/../x", b"x"),
-        WindowsFile(0, ".meter", bytes(RANK_WINDOWS.max_size + 1)),
+        WindowsFile(0, ".meter", bytes(MAX_FILE + 1)),
     ],
 )
 def test_files_that_the_run_cannot_have_are_a_host_error(file: WindowsFile) -> None:

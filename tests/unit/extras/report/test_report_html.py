@@ -20,7 +20,7 @@ from ipexctl.extras.report.html import page_html
 from ipexctl.extras.report.measurements import Measurements, Window, host_curves, measurements_of, rank_grid
 from ipexctl.extras.report.page import ReportPage, SettingRow
 from ipexctl.node.run.rates import RankRates
-from ipexctl.node.run.window_file import RANK_WINDOWS, WindowWriter
+from ipexctl.node.run.window_file import CAPACITY, WindowWriter
 from ipexctl.run.windows import read_copied_windows
 
 TAGS = (
@@ -159,9 +159,9 @@ def test_the_page_of_a_large_run_is_small_and_soon_made(ranks: int, seconds: int
 
 def test_a_day_of_64_ranks_is_read_and_drawn_soon(tmp_path: Path) -> None:
     """From the files of the record, which are full then: 2,160 windows of 40 s for each rank."""
-    writer = WindowWriter(str(tmp_path / "0000.meter"), RANK_WINDOWS)
+    writer = WindowWriter(str(tmp_path / "0000.meter"), RankRates)
     noise = random.Random(1)
-    for number in range(RANK_WINDOWS.capacity):
+    for number in range(CAPACITY):
         rates = RankRates(2 + noise.random(), 60 + noise.random(), noise.random() ** 3, cpu=noise.random())
         writer.add(number, rates, 10.0 * (number + 1), START + 10.0 * (number + 1))
     writer.close()
@@ -169,7 +169,7 @@ def test_a_day_of_64_ranks_is_read_and_drawn_soon(tmp_path: Path) -> None:
     (tmp_path / "ranks").mkdir()
     for rank in range(64):
         (tmp_path / f"ranks/{rank:04}.meter").write_bytes((tmp_path / "rank").read_bytes())
-    seconds = 10 * RANK_WINDOWS.capacity
+    seconds = 10 * CAPACITY
     begin = time.process_time()
     windows = read_copied_windows(tmp_path)
     measured = measurements_of(windows.ranks, {}, ())
