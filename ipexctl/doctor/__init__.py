@@ -1,4 +1,1 @@
-"""Doctor: rules over the facts of each host and of all, the check of the network, a recommendation.
-
-The rules, in `host_*` and `cluster_*`, are pure.
-"""
+"""Doctor: rules over each host's facts and over all hosts, the network check, a recommendation."""

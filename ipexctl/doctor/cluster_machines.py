@@ -1,9 +1,6 @@
-"""Rules over several hosts: one machine under two names, and different hardware or accounts. Pure.
+"""Rules over several hosts: one machine under two names, different hardware or accounts. Pure.
 
-In comes the cluster; out come findings, each with the hosts that differ from most others. Each step of training ends
-with the slowest host, so different hardware is told by what it costs: `gain_without_slow` says how much more the hosts
-would do without the slowest, and less than 5 % is within the noise of most clusters. Two hosts with one hostname
-matter to MPI and oneCCL, which take their ranks for ranks that share memory.
+Every training step ends with the slowest host, so a finding says what different hardware costs.
 """
 
 from __future__ import annotations
@@ -22,14 +19,11 @@ if TYPE_CHECKING:
 
 _LEAVE_OUT: Final = "train without them (--limit '!NAME,!NAME'), or accept it"
 _WORTH_SAYING: Final = 1.05
-"""What the hosts must do more without some of them; less is within the noise of most clusters."""
+"""Gain from leaving hosts out; less is within the noise of most clusters."""
 
 
 def gain_without_slow(speeds: Mapping[str, float]) -> tuple[float, tuple[str, ...]]:
-    """How many times as much the hosts do without the slowest of them, and which to leave out for that; 1 for none.
-
-    Each step ends with the slowest host, so that all do as many steps as that one.
-    """
+    """Speedup of all hosts without the slowest, and which to leave out for it; 1 for none."""
     ordered = sorted(speeds.values(), reverse=True)
     best = max(range(len(ordered)), key=lambda last: (last + 1) * ordered[last])
     gain = (best + 1) * ordered[best] / (len(ordered) * ordered[-1])
@@ -37,7 +31,7 @@ def gain_without_slow(speeds: Mapping[str, float]) -> tuple[float, tuple[str, ..
 
 
 def same_machine(cluster: ClusterContext) -> Iterator[Finding]:
-    """Without known interfaces, containers on one kernel can't be told apart."""
+    """Without known interfaces, containers on one kernel look alike."""
     found = groups(cluster.nodes, lambda node: node.facts.machine if node.facts.has_finished("network") else None)
     for names in found.values():
         if len(names) > 1:
@@ -52,7 +46,7 @@ def same_machine(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def same_hostname(cluster: ClusterContext) -> Iterator[Finding]:
-    """MPI and oneCCL take ranks on hosts with one name as ranks that share memory."""
+    """MPI and oneCCL assume that ranks on hosts with one name share memory."""
     found = groups(cluster.nodes, lambda node: node.facts.network.hostname)
     machines = {node.name: node.facts.machine for node in cluster.nodes}
     for hostname, names in found.items():
@@ -84,7 +78,7 @@ def arch(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def tiers(cluster: ClusterContext) -> Iterator[Finding]:
-    """A host without any tier has a finding of its own."""
+    """A host without any tier has its own finding."""
     found = groups(cluster.runnable, lambda node: node.facts.cpu.tier)
     found.pop("unsupported", None)
     if len(found) < 2:

@@ -1,9 +1,7 @@
 """Rules over several hosts: their common network, names and clocks. Pure.
 
-In comes the cluster with the addresses that `hosts/internal.py` has chosen, or with its refusal; out come findings
-about a missing or second network, equal addresses, MTU, speed, names of interfaces, RDMA, name look-ups and clocks.
-Each host has resolved the names of all others, and what differs is one finding for all hosts and names. A clock is
-compared with the median of the hosts, as that of the control machine may be the wrong one.
+Each host resolved the names of all others; what differs is one finding for all hosts and names. Clocks are compared
+with the hosts' median because the control machine's may be the wrong one.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ def no_network(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def several_networks(cluster: ClusterContext) -> Iterator[Finding]:
-    """Only if the user named none; IPv6 beside IPv4 is no second network."""
+    """Only if the user named none; IPv6 as well as IPv4 is not a second network."""
     if cluster.refusal or cluster.iface or any(node.host.internal for node in cluster.nodes):
         return
     shared = common_networks(cluster.addresses)
@@ -61,7 +59,7 @@ def several_networks(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def _speed_on(node: HostContext, network: Network, *, training: bool = False) -> int | None:
-    """The speed of a host's interface in the network; with `training` only of the one for training. 0: not known."""
+    """Speed of a host's interface in the network, 0 if unknown; with `training`, only of its training interface."""
     nics = node.facts.network.nics
     if training:
         nics = (node.nic,) if node.nic else ()
@@ -118,7 +116,6 @@ def mtu(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def _common_nic(cluster: ClusterContext, names: Collection[str]) -> str:
-    """The interface of these hosts for a command, if it has one name on all of them."""
     nics = {node.nic.name for node in cluster.nodes if node.name in names and node.nic}
     return nics.pop() if len(nics) == 1 else "IFACE"
 
@@ -155,7 +152,7 @@ def rdma(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def names(cluster: ClusterContext) -> Iterator[Finding]:
-    """How the hosts resolve each other's names; a host's own name has a rule of its own."""
+    """How hosts resolve each other's names; a host's own name has its own rule."""
     answers: dict[str, defaultdict[tuple[str, ...], list[str]]] = {m.name: defaultdict(list) for m in cluster.nodes}
     lost: defaultdict[str, list[str]] = defaultdict(list)
     for node in cluster.nodes:
@@ -211,14 +208,14 @@ def _wrong(
 
 
 def _is_wrong(address: str, name: str, owners: Mapping[str, str], machines: Mapping[str, str]) -> bool:
-    """Two names of one machine have a rule of their own."""
+    """Two names of one machine have their own rule."""
     if address.startswith("127.") or address == "::1":
         return True
     return machines[owners.get(address, name)] != machines[name]
 
 
 def _unresolved(lost: Mapping[str, list[str]]) -> Iterator[Finding]:
-    """One finding for all hosts and all names; each host's facts have the details."""
+    """One finding for all hosts and names; each host's facts have the details."""
     if lost:
         missing = list(dict.fromkeys(name for names in lost.values() for name in names))
         yield Finding(
@@ -232,7 +229,7 @@ def _unresolved(lost: Mapping[str, list[str]]) -> Iterator[Finding]:
 
 
 def clocks(cluster: ClusterContext) -> Iterator[Finding]:
-    """Compared with the median, so that the clock of the control machine doesn't matter."""
+    """Compared with the median, so the control machine's clock doesn't matter."""
     known = [(node.name, node.skew, node.uncertainty or 0.0) for node in cluster.nodes if node.skew is not None]
     if len(known) < 2:
         return

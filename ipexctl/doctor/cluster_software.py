@@ -1,8 +1,7 @@
-"""Rules over several hosts: homes, Pythons, libraries and environments that differ. Pure.
+"""Rules over several hosts: different homes, Pythons, libraries and environments. Pure.
 
-In comes the cluster; out come findings. A home must have one path on all hosts, as MPI starts ranks by one path, and an
-environment of one name the same versions, which are a fail where they differ. Other differences (distribution, libc,
-Pythons) are told by what they mean for the one stack of all hosts: usually nothing, and then the finding says so.
+A home needs one path on all hosts because MPI starts ranks by one path; an environment needs the same versions
+everywhere. Other differences (distribution, libc, Pythons) usually mean nothing for the stack, as the finding says.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def shared_homes(cluster: ClusterContext) -> Iterator[Finding]:
 
 
 def pythons(cluster: ClusterContext) -> Iterator[Finding]:
-    """Hosts without a usable Python have a finding of their own."""
+    """Hosts without a usable Python have their own finding."""
     minors = {
         node.name: frozenset(python.minor for python in usable(node.facts) if python.minor) for node in cluster.runnable
     }
@@ -145,7 +144,7 @@ _NAMES: Final = {
 
 
 def _envs(cluster: ClusterContext) -> dict[str, dict[str, Env]]:
-    """Name of the environment → host → environment."""
+    """Environment name → host → environment."""
     found: dict[str, dict[str, Env]] = {}
     for node in cluster.runnable:
         for env in node.facts.software.envs:

@@ -1,9 +1,8 @@
-"""The input of doctor's rules (a host, the cluster), and the wording that they share. Pure.
+"""Input of doctor's rules (a host, the cluster), and wording that they share. Pure.
 
-A rule is a generator: a host or the cluster in, findings out; `RULES` of each `host_*.py` and `cluster_*.py`
-has its rules in the order of their findings, `rules.py` runs them. A fact that is missing is no finding against a
-host. Here is also what several rules say in the same way: sizes, commands of a distribution's package manager, the
-commands that open ports. Equal findings of many hosts are merged, so a message has a host's name only where it must.
+A rule is a generator from a host or the cluster to findings. `rules.py` runs those in `RULES` of each `host_*.py` and
+`cluster_*.py`, in that order. A missing fact is never a finding against a host. Equal findings of many hosts are
+merged, so a message has a host's name only where it must.
 """
 
 from __future__ import annotations
@@ -33,22 +32,19 @@ GB: Final = 1 << 30
 
 
 class HostContext(NamedTuple):
-    """A host as the rules see it: its facts, its part in the call, its clock, and the runs."""
-
     host: Host
     facts: Facts
     internal: str | None = None
-    """The address the other hosts use, if one is chosen."""
+    """Address for the other hosts, if one is chosen."""
     peers: tuple[str, ...] = ()
-    """The names of the other hosts of this call."""
     node0: bool = False
     is_control: bool = False
-    """It is the control machine, so its variables are those of the caller's shell, not of a login."""
+    """True for the control machine: its variables come from the caller's shell, not from a login."""
     skew: float | None = None
-    """Seconds its clock is ahead of the control machine's, within `uncertainty`."""
+    """Seconds that its clock is ahead of the control machine's, within `uncertainty`."""
     uncertainty: float | None = None
     runs: Mapping[str, RunLife] = {}
-    """The state of every run that any host of this call knows."""
+    """Every run that any host of this call knows."""
 
     @property
     def name(self) -> str:
@@ -60,8 +56,7 @@ class HostContext(NamedTuple):
 
     @property
     def nic(self) -> Nic | None:
-        """The interface for training: with the address the others use, or the control machine; else the default
-        route's."""
+        """Training interface: with the internal address or the one to the control machine, else the default route's."""
         network = self.facts.network
         for wanted in (self.internal, network.reached, self.host.address):
             if wanted and (nic := network.nic_with(wanted)):
@@ -98,7 +93,6 @@ _USUAL_PORTS: Final = (32768, 60999)
 
 
 def open_ports(hosts: Sequence[str], internal: Mapping[str, str], facts: Mapping[str, Facts]) -> str:
-    """The commands that open the ports on these hosts, for the firewall they have."""
     low, high = _port_range(hosts, facts)
     source, version = _network_of(hosts, internal, facts)
     kinds = {kind for name in hosts if (there := facts.get(name)) for kind in there.security.firewall}
@@ -121,7 +115,6 @@ def open_ports(hosts: Sequence[str], internal: Mapping[str, str], facts: Mapping
 
 
 def close_ports(hosts: Sequence[str], internal: Mapping[str, str], facts: Mapping[str, Facts]) -> str:
-    """The command that closes the ports on these hosts to new connections from outside of their network."""
     low, high = _port_range(hosts, facts)
     source, version = _network_of(hosts, internal, facts)
     if not source:
@@ -138,7 +131,7 @@ def _port_range(hosts: Sequence[str], facts: Mapping[str, Facts]) -> tuple[int, 
 
 
 def _network_of(hosts: Iterable[str], internal: Mapping[str, str], facts: Mapping[str, Facts]) -> tuple[str, int]:
-    """The subnet of their internal addresses, empty if it is not known, and 4 or 6."""
+    """Subnet of their internal addresses ("" if unknown), and 4 or 6."""
     for name in hosts:
         for nic in facts[name].network.nics if name in facts else ():
             for address in nic.addresses:
@@ -157,7 +150,7 @@ def usable_cores(cpu: Cpu) -> int | None:
 
 
 class ClusterContext(NamedTuple):
-    """The hosts that answered, in the order of the hostfile, and their addresses."""
+    """Hosts that answered, in hostfile order, and their addresses."""
 
     nodes: tuple[HostContext, ...]
     addresses: Mapping[str, HostAddresses]
@@ -168,7 +161,7 @@ class ClusterContext(NamedTuple):
 
     @property
     def runnable(self) -> tuple[HostContext, ...]:
-        """The hosts that a rank could run on: no comparison with a Mac."""
+        """Hosts that can run ranks: a Mac is not compared."""
         return tuple(node for node in self.nodes if node.facts.system.kernel_name in (None, "Linux"))
 
 
@@ -177,7 +170,7 @@ ClusterRule = Callable[[ClusterContext], Iterator[Finding]]
 
 
 def groups(nodes: tuple[HostContext, ...], key: Callable[[HostContext], Key | None]) -> dict[Key, list[str]]:
-    """Host names by value, the most common value first; hosts with None are left out."""
+    """Host names by value, the most common first; hosts with None are left out."""
     found: defaultdict[Key, list[str]] = defaultdict(list)
     for node in nodes:
         value = key(node)

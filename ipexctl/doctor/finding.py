@@ -19,29 +19,26 @@ LEVELS: Final[tuple[Level, ...]] = ("ok", "info", "warn", "fail")
 
 
 class Finding(NamedTuple):
-    """`id` is dotted and never changes its meaning; `docs/findings.md` has a paragraph for each."""
+    """`id` is dotted and never changes its meaning; `docs/findings.md` explains each."""
 
     id: str
     level: Level
     message: str
-    """What was found, and what it means for training, without the host's name."""
+    """What was found and what it means for training, without the host's name."""
     fix: str = ""
-    """The command or the change that solves it."""
     hosts: tuple[str, ...] = ()
 
     @property
     def pasteable_fix(self) -> str:
-        """The fix with the names of the hosts in `--limit`, where the rules write the same NAME for all."""
+        """The fix with host names in `--limit`, where the rules write NAME."""
         return _EXCLUDED.sub("'" + ",".join(f"!{name}" for name in self.hosts) + "'", self.fix)
 
 
 def worst(findings: Iterable[Finding]) -> Level:
-    """The highest level; `ok` without findings."""
     return max((finding.level for finding in findings), key=LEVELS.index, default="ok")
 
 
 def merge_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Join equal findings of several hosts to one with all of these hosts."""
     merged: dict[Finding, dict[str, None]] = {}
     for finding in findings:
         merged.setdefault(finding._replace(hosts=()), {}).update(dict.fromkeys(finding.hosts))
@@ -57,13 +54,12 @@ class HostReport(NamedTuple):
     reason: str = ""
     fix: str = ""
     is_installed: bool | None = None
-    """Whether it has an environment that `run` could use; None if that is not known."""
+    """True if it has an environment that `run` could use; None if unknown."""
 
 
 class DoctorReport(NamedTuple):
     hosts: tuple[HostReport, ...]
     cluster: tuple[Finding, ...]
-    """Findings about several hosts, and about the network among them."""
     recommendation: Recommendation | None
     seconds: float
     network_seconds: float | None = None

@@ -1,9 +1,6 @@
 """Rules over a host's processors: instruction sets, usable cores, NUMA nodes. Pure.
 
-In comes a `HostContext`; out come findings. Only a wrong architecture is a fail: without AVX2 PyTorch still runs,
-several times slower, and all other ranks wait. Fewer instruction sets than the model of CPU has are a hint that an old
-kernel or a hypervisor hides them. Cores may be taken away by affinity, a cpuset or a quota; the quota is changed in
-another place and has a finding of its own. What costs only a few per cent, such as the governor, is info.
+Only a wrong architecture is a fail: without AVX2 PyTorch still runs, several times slower, and all other ranks wait.
 """
 
 from __future__ import annotations
@@ -73,7 +70,7 @@ def instructions(host: HostContext) -> Iterator[Finding]:
 
 
 def hidden(host: HostContext) -> Iterator[Finding]:
-    """Compare the flags with those of the model: old kernels and hypervisors hide some."""
+    """Compare the flags with the CPU model's: old kernels and hypervisors hide some."""
     cpu = host.facts.cpu
     model = _model_tier(cpu)
     if model is None or cpu.tier is None or TIERS.index(cpu.tier) >= TIERS.index(model[1]):
@@ -107,7 +104,7 @@ def _model_tier(cpu: Cpu) -> tuple[str, Tier] | None:
 
 
 def allowed(host: HostContext) -> Iterator[Finding]:
-    """Affinity and cpuset; the quota has a rule of its own, as it is changed in another place."""
+    """Affinity and cpuset; the quota has its own rule because it is changed elsewhere."""
     cpu = host.facts.cpu
     if not cpu.siblings or not cpu.cores or cpu.affinity in (None, cpu.online):
         return

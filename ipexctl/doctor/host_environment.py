@@ -1,9 +1,7 @@
-"""Rules over the variables that are set at login, which every rank would inherit. Pure.
+"""Rules over variables set at login, which every rank would inherit. Pure.
 
-In come the variables that a command over ssh has, without any of ipexctl's; out come findings. `_RULES` has the
-variables that may do harm with any value (ranks, thread affinity, oneCCL, MPI, libfabric, PYTHONPATH); the functions
-below have those that depend on a value or a path. Inside a job of a batch system the scheduler sets some of them,
-which is right.
+`_RULES` has variables that may do harm with any value; the functions below check values and paths. Inside a batch job
+the scheduler sets some of them, rightly.
 """
 
 from __future__ import annotations
@@ -22,13 +20,11 @@ if TYPE_CHECKING:
 
 
 class VariableRule(NamedTuple):
-    """A finding about variables that do harm with any value."""
-
     id: str
     level: Level
     pattern: str
     message: str
-    """`{}`: the variables."""
+    """`{}` becomes the variables."""
     with_values: bool = False
     fix: str = "{}"
     harmless: tuple[str, ...] = ()
@@ -114,7 +110,6 @@ def _unset(names: list[str]) -> str:
 
 
 def _names(host: HostContext, pattern: str) -> list[str]:
-    """The variables of that kind with a value."""
     variables = host.facts.environment.variables
     return sorted(name for name, value in variables.items() if value and re.fullmatch(pattern, name))
 
@@ -122,7 +117,7 @@ def _names(host: HostContext, pattern: str) -> list[str]:
 def variables(host: HostContext) -> Iterator[Finding]:
     for rule in _RULES:
         names = [name for name in _names(host, rule.pattern) if name not in rule.harmless]
-        if host.facts.batch.job:  # inside a job the scheduler sets them
+        if host.facts.batch.job:  # set by the scheduler
             names = [name for name in names if not name.startswith("PMI")]
         if names:
             values = host.facts.environment.variables
@@ -167,7 +162,7 @@ def preload(host: HostContext) -> Iterator[Finding]:
 
 
 def two_runtimes(host: HostContext) -> Iterator[Finding]:
-    """The system's directories may have both: ipexctl does not look for them there."""
+    """System directories may have both: ipexctl does not search them for runtimes."""
     libraries = host.facts.software.libraries
     gomp, iomp = ({path.rpartition("/")[0] for path in libraries.get(name, ())} for name in ("libgomp", "libiomp5"))
     both = sorted(directory for directory in gomp & iomp if not directory.startswith(("/usr/lib", "/lib")))

@@ -1,9 +1,7 @@
-"""Rules over a host's memory, shared memory and limits. Pure.
+"""Rules over a host's memory, shared memory and limits, as they apply to this account. Pure.
 
-In comes a `HostContext`; out come findings. The amount is what this account may use, so the limit of a container
-counts and not the machine. A /dev/shm of 64 MB is Docker's default and too small for the ranks of a host, which
-exchange data there. Locked memory matters most with an active RDMA device, which must lock its buffers. Open files
-grow with the ranks, as each is connected to every other one.
+A /dev/shm of 64 MB is Docker's default and too small for the ranks of a host, which exchange data there. Locked memory
+matters most with an active RDMA device, which must lock its buffers.
 """
 
 from __future__ import annotations
@@ -156,7 +154,7 @@ def locked(host: HostContext) -> Iterator[Finding]:
 
 
 def files(host: HostContext) -> Iterator[Finding]:
-    """A rank has a connection to every other one, and DataLoader workers send file descriptors."""
+    """Each rank connects to every other, and DataLoader workers send file descriptors."""
     soft, hard = host.facts.limits.nofile.soft, host.facts.limits.nofile.hard
     needed = max(1024, 16 * (len(host.peers) + 1))
     if soft is None or soft >= needed:

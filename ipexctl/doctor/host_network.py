@@ -1,9 +1,6 @@
 """Rules over a host's name, addresses, interfaces and ports. Pure.
 
-In comes a `HostContext`; out come findings. gloo and MPI send the first address of a host's own name to the others, so
-a name that leads to the loopback, as some installers write it, makes the other hosts connect to themselves. A message
-has neither name nor address where it can: for 200 hosts with one setup it is then one finding. A firewall is told by
-its own service, as docker loads tables into the kernel as well.
+Messages avoid names and addresses, so 200 hosts with one setup give one finding.
 """
 
 from __future__ import annotations
@@ -26,10 +23,8 @@ _KINDS: Final = {"docker": "docker", "libvirt": "libvirt", "veth": "containers"}
 
 
 def own_name(host: HostContext) -> Iterator[Finding]:
-    """Gloo and MPI send the first address of the host's own name to the others.
-
-    The message has neither name nor address: for 200 hosts with one setup this is one finding.
-    """
+    """gloo and MPI send the first address of the host's own name to the others. If that is a loopback address, as some
+    installers write it, the other hosts connect to themselves."""
     found = host.facts.network.resolves_to
     if found is None or host.alone:
         return
@@ -76,7 +71,7 @@ def bridges(host: HostContext) -> Iterator[Finding]:
     }
     if not inside:
         return
-    # docker's names differ from host to host; with their kinds, hosts with one setup are one finding
+    # Docker's names differ from host to host; their kinds don't.
     message = (
         f"Bridges inside this host ({few(sorted(inside), 3)}), which oneCCL and libfabric may pick and then hang. "
     )
@@ -156,7 +151,7 @@ def link(host: HostContext) -> Iterator[Finding]:
 
 
 def firewall(host: HostContext) -> Iterator[Finding]:
-    """Only a firewall's own service counts: docker loads tables into the kernel as well."""
+    """Only a firewall's own service counts: Docker loads tables into the kernel too."""
     services = [name for name in host.facts.security.firewall if name in ("ufw", "firewalld")]
     if not services or host.alone:
         return

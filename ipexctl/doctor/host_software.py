@@ -1,8 +1,6 @@
 """Rules over what is installed on a host: libc, interpreters, environments, MPIs, libraries. Pure.
 
-In comes a `HostContext`; out come findings. The limits of Python and glibc are those of the newest IPEX, and a test
-compares them with the version table. Versions that pip does not check are compared here: IPEX and the bindings declare
-no torch, so pip may have changed one without the other since an install was verified.
+The limits of Python and glibc are the newest IPEX's; a test compares them with the version table.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
 
 FIRST: Final = (3, 9)
 LAST: Final = (3, 13)
-"""The Pythons that the newest IPEX has wheels for."""
+"""Pythons with wheels of the newest IPEX."""
 _OLDEST_PYTHON: Final = (3, 8)
 NEWER_GLIBC: Final = (2, 28)
 OLDEST_GLIBC: Final = (2, 17)
@@ -60,7 +58,6 @@ def libc(host: HostContext) -> Iterator[Finding]:
 
 
 def usable(facts: Facts) -> tuple[Python, ...]:
-    """The interpreters that the newest IPEX has wheels for."""
     return tuple(python for python in running_pythons(facts) if python.minor and FIRST <= python.minor <= LAST)
 
 
@@ -143,7 +140,7 @@ def drift(host: HostContext) -> Iterator[Finding]:
 
 
 def _replaced(env: Env) -> Finding | None:
-    """Packages that pip has changed since ipexctl installed and verified them."""
+    """Packages that pip changed since ipexctl installed and verified them."""
     record = read_record(env.record)
     if record is None:
         return None

@@ -1,9 +1,7 @@
 """Rules over a host's system, disks, login and batch settings, and what runs there. Pure.
 
-In comes a `HostContext`; out come findings: parts of the probe that did not finish, with the likely cause, room on
-disks, logind's policy, a scheduler, load, runs and what they left. Processes of a run are leftovers only if the run is
-not alive; where that is unknown (`run_states.py`), no fix ends a process. The command that ends them checks each one's
-run again, as a pid may have been given to another process since.
+Processes of a run are leftovers only if the run is not alive; where that is unknown (`run_states.py`), no fix kills a
+process.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 
 _ENV: Final = 10 * GB
 _MOST_PIDS: Final = 16
-"""Processes named in a command: the oldest, as the others are mostly their children."""
+"""Processes named in a command: the oldest, because the others are mostly their children."""
 _MOST_RUNS: Final = 3
 """Runs of other accounts that a finding describes."""
 _NO_HOME: Final = "another directory with --home DIR, one absolute path for all hosts"
@@ -37,7 +35,7 @@ _ROOM: Final = (
 
 
 def complete(host: HostContext) -> Iterator[Finding]:
-    """Each part that is missing has its own likely cause."""
+    """Each missing part has its own likely cause."""
     causes = {
         "home": "a file server that doesn't answer",
         "names": "a name server that doesn't answer",
@@ -75,7 +73,7 @@ def linux(host: HostContext) -> Iterator[Finding]:
 
 
 def is_installed(facts: Facts) -> bool | None:
-    """Whether the host has an environment with torch that starts; None if its home was not read to the end."""
+    """True if an environment has torch and starts; None if the home was not read to the end."""
     if any(env.torch and env.runs for env in facts.software.envs):
         return True
     return False if facts.has_finished("home") else None
@@ -86,7 +84,7 @@ def room(host: HostContext) -> Iterator[Finding]:
     if host.facts.home is None or disk is None:
         return
     path = host.facts.home.path[:50]
-    installed = is_installed(host.facts) is not False  # then no room for another environment is needed
+    installed = is_installed(host.facts) is not False  # another environment needs no room then
     if disk.free is not None and disk.free < GB:
         yield Finding(
             "home.full",
@@ -129,7 +127,7 @@ def writing(host: HostContext) -> Iterator[Finding]:
         return
     read_only = disk.mount is not None and "ro" in disk.mount.options
     if read_only or (disk.writable is False and disk.total is not None and host.facts.has_finished("home")):
-        # The kernel makes a filesystem read-only after errors, and writing to it then loses data.
+        # After errors the kernel makes a filesystem read-only, and writes to it are lost.
         point = (disk.mount.point if disk.mount else "PATH")[:40]
         remount = f"as root, and only where dmesg shows no errors of that disk: mount -o remount,rw {point}; or "
         yield Finding(
@@ -171,7 +169,7 @@ def temporary(host: HostContext) -> Iterator[Finding]:
 
 
 def logind(host: HostContext) -> Iterator[Finding]:
-    """logind spares system accounts, and processes outside of a session."""
+    """logind spares system accounts, and processes outside a session."""
     rules = host.facts.logind
     uid = host.facts.account.uid
     if not rules.present or rules.linger is not False or rules.in_session is False or uid is None:
@@ -254,7 +252,7 @@ def runs(host: HostContext) -> Iterator[Finding]:
 
 
 def other_accounts(host: HostContext) -> Iterator[Finding]:
-    """Runs of other accounts, as far as the host shows their processes."""
+    """Only where the host shows processes of other accounts."""
     facts = host.facts
     others = [live for live in facts.activity.live.runs if facts.account.uid not in (None, live.uid)]
     if not others:
@@ -275,7 +273,7 @@ def other_accounts(host: HostContext) -> Iterator[Finding]:
 
 
 def leftovers(host: HostContext) -> Iterator[Finding]:
-    """Processes of runs that are not alive. If that is unknown, no fix ends a process."""
+    """Processes of runs that are not alive. If that is unknown, no fix kills a process."""
     by_run: dict[str, list[RunProcess]] = {}
     for process in host.facts.activity.processes:
         by_run.setdefault(process.run, []).append(process)
@@ -304,8 +302,8 @@ def leftovers(host: HostContext) -> Iterator[Finding]:
 
 
 def _end_of_run(run: str, pids: Sequence[int]) -> str:
-    """A command that ends these processes, but none with a reused number: it checks the run of each by its environment
-    or its command line."""
+    """A command that kills these processes. It checks each one's run by environment or command line because a pid may
+    be reused."""
     of_run = f"'^IPEXCTL_RUN={run}$|/runs/{run}/(agent[.]zip|(rank|supervise)[.]py)$'"
     numbers = " ".join(map(str, pids))
     return f"for p in {numbers}; do grep -qszE {of_run} /proc/$p/environ /proc/$p/cmdline && kill $p; done"

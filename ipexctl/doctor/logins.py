@@ -1,10 +1,8 @@
-"""Logins from node0 to the nodes, as mpirun makes them, and findings about those that fail.
+"""Logins from node0 to the nodes, as mpirun makes them, and findings about failed ones.
 
-In come node0's session, the names of the nodes and the config of `trust`; out come `LoginAttempt`s and their findings,
-one for all nodes with a reason each. A login that fails is a failure only where the backend of these hosts needs an
-mpirun; ranks over gloo are started without. node0 alone starts an ssh for every node, so the time grows with their
-number. A login that was ended at this check's limit is "slow" and no failure: mpirun waits longer.
-`trust/login_errors.py` explains the others.
+A failed login is a fail only if the hosts' backend needs an mpirun; ranks over gloo start without. node0 starts an ssh
+for every node, so the time grows with their number. A login cut off at this check's limit is "slow", not failed:
+mpirun waits longer. `trust/login_errors.py` explains the others.
 """
 
 from __future__ import annotations
@@ -36,17 +34,17 @@ _NO_ANSWER: Final = re.compile(r"connect to host .*(timed out|No route to host|N
 
 
 def for_many(seconds: float, hosts: int) -> float:
-    """A limit of the check, for so many hosts: node0 alone starts an ssh for each of them."""
+    """Scale a limit to the number of hosts: node0 alone starts an ssh for each."""
     return seconds * max(1.0, hosts / 64)
 
 
 def got_no_answer(login: LoginAttempt) -> bool:
-    """True if the network did not answer; a slow or refused login is none of that."""
+    """True if the network did not answer, unlike a slow or refused login."""
     return login.code == 255 and bool(_NO_ANSWER.search(login.output))
 
 
 def is_slow(login: LoginAttempt) -> bool:
-    """True if it was ended at the limit of the check; with more time it may succeed."""
+    """True if it hit the check's limit; with more time it may succeed."""
     return login.code == 124
 
 
@@ -76,15 +74,14 @@ def diagnose_login(name: str, login: LoginAttempt, node0: HostState | None, node
 
 
 def login_level(*, is_needed: bool, is_expected: bool) -> Level:
-    """`is_needed`: ranks are started by an mpirun. `is_expected`: `trust` has set the logins up, or the network is
-    silent, so that something is wrong besides."""
+    """`is_needed`: an mpirun starts the ranks. `is_expected`: `trust` has set the logins up, or the network is silent,
+    so something else is wrong too."""
     if is_needed:
         return "fail"
     return "warn" if is_expected else "info"
 
 
 def login_findings(failed: Mapping[str, HostError], level: Level) -> tuple[Finding, ...]:
-    """One finding for all nodes, with their reasons."""
     if not failed:
         return ()
     grouped: dict[str, list[str]] = defaultdict(list)
@@ -104,7 +101,7 @@ def login_findings(failed: Mapping[str, HostError], level: Level) -> tuple[Findi
 
 
 def slow_login_finding(slow: Mapping[str, HostError]) -> tuple[Finding, ...]:
-    """One finding for all nodes whose login had no result in the time of this check, which is shorter than mpirun's."""
+    """One finding for all logins that did not finish in the time of this check, which is shorter than mpirun's."""
     if not slow:
         return ()
     message = (
@@ -116,7 +113,7 @@ def slow_login_finding(slow: Mapping[str, HostError]) -> tuple[Finding, ...]:
 
 
 def unknown_state(host: Host) -> HostState:
-    """The state of a node that was not probed: only its line of the hostfile is known."""
+    """A node that was not probed: only its hostfile line is known."""
     return HostState(
         user=host.user or "this account",
         uid=-1,

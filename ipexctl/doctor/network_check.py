@@ -1,9 +1,7 @@
-"""The check of the network between hosts: logins from node0 to every node, a high port between every two hosts.
+"""Checks the network: logins from node0 to every node, and a high port between every two hosts.
 
-In come open sessions, internal addresses and facts; out goes a `NetworkReport`. It ends within a budget of 8 s, more
-for many hosts, and what has no result by then is reported as not tested, never as good or bad. A host that no longer
-answers has one finding of its own. Only if a login fails are the hosts probed for the reason. `ports.py` and
-`logins.py` decide what the results mean; this module does the probing.
+It ends within a budget of 8 s, more for many hosts. What has no result by then is reported as not tested, never as
+good or bad. Hosts are probed for a reason only if a login fails. `ports.py` and `logins.py` interpret the results.
 """
 
 from __future__ import annotations
@@ -52,16 +50,14 @@ if TYPE_CHECKING:
 
 _NO_ANSWER: Final = "it no longer answers"
 _ALIVE: Final = 0.35
-"""The share of the budget after which a host without an answer is lost."""
+"""Share of the budget after which a silent host is lost."""
 
 
 class NetworkReport(NamedTuple):
-    """Findings about the network, and the time that the check took."""
-
     findings: tuple[Finding, ...] = ()
     seconds: float = 0.0
     open_outside: frozenset[str] = frozenset()
-    """Hosts on whose ports the control machine has connected, although it is not in their network."""
+    """Hosts with ports that the control machine reached from outside their network."""
 
 
 def check_network(
@@ -74,10 +70,9 @@ def check_network(
     needs_logins: bool = True,
     budget: float | None = None,
 ) -> NetworkReport:
-    """Log in from node0 to every node, and try a high port between every two hosts, both at once.
+    """Log in and try ports at once, within `budget` seconds.
 
-    `needs_logins`: an mpirun is to start the ranks, so that a login which fails is a failure.
-    It ends within `budget` seconds; what has no result by then is reported as not tested.
+    `needs_logins`: an mpirun starts the ranks, so a failed login is a fail.
     """
     started = time.monotonic()
     if budget is None:
@@ -87,14 +82,12 @@ def check_network(
         with pool.cancel.waking(cancel.throw):
             return _NetworkCheck(pool, hosts, internal, facts, home, needs_logins, started, budget, cancel).report()
     finally:
-        # Threads that nobody waits for end what still runs on a host.
+        # Stops what still runs on a host in threads that nobody waits for.
         cancel.throw()
 
 
 @dataclass(slots=True)
 class _NetworkCheck:
-    """The state of one check of the network."""
-
     pool: SessionPool
     hosts: Sequence[Host]
     internal: Mapping[str, str]
@@ -113,7 +106,6 @@ class _NetworkCheck:
     open_outside: frozenset[str] = frozenset()
 
     def at(self, share: float) -> float:
-        """The time when that share of the budget is used up."""
         return self.started + self.budget * share
 
     def report(self) -> NetworkReport:
@@ -130,7 +122,7 @@ class _NetworkCheck:
             failed_logins, silent = self._diagnose_logins(logins)
             slow_logins = {name: failed_logins.pop(name) for name in logins if is_slow(logins[name])}
         findings = [*_lost_hosts(self.lost)]
-        # a lost host has its own finding, and no second one about its login
+        # A lost host has its own finding; don't add one about its login.
         is_set_up = self.node0_state is not None and bool(self.node0_state.config)
         level = login_level(is_needed=self.needs_logins, is_expected=is_set_up or bool(silent))
         findings += login_findings({name: why for name, why in failed_logins.items() if name not in self.lost}, level)
@@ -141,7 +133,6 @@ class _NetworkCheck:
         return NetworkReport(tuple(findings), time.monotonic() - self.started, self.open_outside)
 
     def _reach_hosts(self) -> None:
-        """Use the open session to each host, and probe what trust left on node0."""
         self.sessions, errors = open_sessions(self.pool, self.hosts, self.at(_ALIVE))
         states = self._probe_states(self.hosts[:1], self.at(_ALIVE), late_is_lost=True)
         self.node0_state = states.get(self.hosts[0].name)
@@ -149,7 +140,6 @@ class _NetworkCheck:
             self._mark_lost(name, error)
 
     def _probe_states(self, hosts: Sequence[Host], until: float, *, late_is_lost: bool) -> dict[str, HostState]:
-        """The state of trust on these hosts; one that no longer answers is lost."""
 
         def probe(host: Host) -> HostState:
             left = max(0.1, until - time.monotonic())
@@ -183,14 +173,14 @@ class _NetworkCheck:
         return log_in(self.sessions[node0.name], ssh_names, config, seconds=seconds, cancel=self.cancel)
 
     def _diagnose_logins(self, logins: Mapping[str, LoginAttempt]) -> tuple[dict[str, HostError], frozenset[str]]:
-        """The failed and the slow logins with their reasons, and the hosts whose network gave no answer.
+        """Failed and slow logins with reasons, and the hosts that gave no answer.
 
-        Only if a login fails, or reaches another machine than the session does, the hosts are probed for the reason.
+        Probe hosts for the reason only if a login fails or reaches another machine than the session does.
         """
         if all(login.is_from(self.identities.get(name, "")) for name, login in logins.items()):
             return {}, frozenset()
         node0, *others = self.hosts
-        # After slow logins only a tenth of a second may be left, which says nothing about a host.
+        # After slow logins only a tenth of a second may be left, too little to call a host lost.
         states = self._probe_states(others, self.at(0.97), late_is_lost=False)
         if self.node0_state is not None:
             states[node0.name] = self.node0_state
@@ -237,14 +227,14 @@ class _NetworkCheck:
             dialog.end(min(self.at(0.97), time.monotonic() + 1))
 
     def _listeners(self, dialog: ScriptDialog) -> dict[str, ports.PortListener]:
-        """The hosts that are ready to connect, and the ports they listen on."""
+        """Hosts that are ready to connect, and the ports they listen on."""
         listeners: dict[str, ports.PortListener] = {}
         started = dialog.running
         pending, silent = set(started), set(started)
         while pending:
             received = dialog.receive(self.at(_ALIVE if silent else 0.6))
             if received is None and silent and not self.cancel.thrown:
-                for name in silent:  # not even its shell has begun
+                for name in silent:  # not even its shell started
                     self._mark_lost(name, TimedOut("no answer in time"))
                 pending -= silent
                 silent.clear()
@@ -298,7 +288,7 @@ class _NetworkCheck:
     def _connect_from_outside(
         self, listeners: Mapping[str, ports.PortListener], tokens: Mapping[str, str]
     ) -> frozenset[str]:
-        """The hosts whose listener answers the control machine, if that is in none of their networks."""
+        """Hosts with a listener that answers the control machine from outside their networks."""
         until = self.at(0.88)
 
         def is_open(host: Host) -> bool:

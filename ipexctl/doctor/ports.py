@@ -1,11 +1,8 @@
-"""Findings about ports: the pairs of hosts to try, and the diagnosis of the results. Pure.
+"""Pairs of hosts whose ports to try, and the diagnosis of the results. Pure.
 
-In come names or results; out come the pairs (all of up to 16 hosts; of more a ring, and node0 with all, as mpirun
-connects) and findings. `diagnose` names the smallest set of closed hosts and pairs that explains every blocked
-connection: a firewall on one host should not be told as a hundred pairs. A host that answers with something else than
-the expected token is another machine.
-
-`network_check.py` does the probing, `node/network/ports.py` is the program on the hosts.
+`diagnose` names the smallest set of closed hosts and pairs that explains every blocked connection: a firewall on one
+host should not look like a hundred pairs. A host that answers without the expected token is another machine.
+`network_check.py` probes; `node/network/ports.py` runs on the hosts.
 """
 
 from __future__ import annotations
@@ -40,8 +37,6 @@ ALL_PAIRS_UP_TO: Final = 16
 
 
 class ConnectionResult(NamedTuple):
-    """The result of one connection between two hosts."""
-
     kind: ConnectionKind
     text: str = ""
 
@@ -61,11 +56,11 @@ class PortListener(NamedTuple):
     port: int | None
     reason: str = ""
     identity: str = ""
-    """Of the machine and account, as a login prints it; empty if unknown."""
+    """Machine and account, as a login prints them; empty if unknown."""
 
 
 def parse_listener(event: Reply) -> PortListener | None:
-    """The events `ready` and `failed` of the program on a host; None for any other."""
+    """Read the events `ready` and `failed`; None for any other."""
     if event.get("event") not in ("ready", "failed"):
         return None
     port = event.get("port")
@@ -76,7 +71,7 @@ def parse_listener(event: Reply) -> PortListener | None:
 
 
 def parse_result(event: Reply) -> tuple[int, ConnectionResult] | None:
-    """The event `result`: the target's number, and how the connection to it went; None for any other."""
+    """Read the event `result`: target number and connection; None for any other event."""
     number, kind = event.get("number"), next((kind for kind in _KINDS if kind == event.get("kind")), None)
     if event.get("event") != "result" or type(number) is not int or number < 0 or kind is None:
         return None
@@ -93,7 +88,6 @@ def pairs_to_try(names: Sequence[str]) -> tuple[Pair, ...]:
 
 
 def listen_order(address: str, token: str, life: int) -> bytes:
-    """The line that starts a listener on that address, for that many seconds."""
     return f"{address} {token} {life}\n".encode()
 
 
@@ -102,7 +96,6 @@ Target = tuple[str, str, PortListener]
 
 
 def connect_order(targets: Sequence[Target], seconds: float) -> bytes:
-    """The line that starts the connections."""
     wanted = [f"{address} {listener.port} {token}" for address, token, listener in targets]
     return " ".join([f"{seconds:.3f}", *wanted]).encode() + b"\n"
 
@@ -111,15 +104,13 @@ class PortDiagnosis(NamedTuple):
     """The smallest set of closed hosts and pairs that explains every blocked connection."""
 
     closed_in: tuple[str, ...] = ()
-    """Hosts that no other host can connect to."""
     closed_out: tuple[str, ...] = ()
-    """Hosts that can't connect to any other."""
     pairs: tuple[Pair, ...] = ()
     """Blocked connections that neither explains."""
 
 
 def diagnose(results: Mapping[Pair, ConnectionResult]) -> PortDiagnosis:
-    """Blame hosts before pairs, and a firewall for incoming connections before one for outgoing ones."""
+    """Blame hosts before pairs, and incoming firewalls before outgoing ones."""
     candidates = [_explain(results, inward_first=inward_first) for inward_first in (True, False)]
     return min(candidates, key=lambda found: len(found.closed_in) + len(found.closed_out) + len(found.pairs))
 
@@ -144,7 +135,7 @@ def port_findings(
     internal: Mapping[str, str],
     facts: Mapping[str, Facts],
 ) -> tuple[Finding, ...]:
-    """`untested`: hosts that didn't listen, with the reason; `silent`: hosts that did not answer ssh from node0."""
+    """`untested`: host that didn't listen → reason; `silent`: hosts that did not answer ssh from node0."""
     diagnosis = diagnose(results)
     away = [name for name in diagnosis.closed_in if name in silent]
     closed = tuple(name for name in diagnosis.closed_in if name not in silent)
@@ -171,7 +162,7 @@ def port_findings(
 
 
 def is_inside(source: str, address: str, facts: Iterable[Facts]) -> bool:
-    """Whether the control machine's address `source` is in the network that a host has `address` in, or on a host."""
+    """True if the control machine's address `source` is on a host, or in the network where a host has `address`."""
     nics = [nic for there in facts for nic in there.network.nics]
     networks = [f"{its.address}/{its.prefix}" for nic in nics for its in nic.addresses if its.address == address]
     own = ipaddress.ip_address(source)
@@ -182,8 +173,8 @@ def is_inside(source: str, address: str, facts: Iterable[Facts]) -> bool:
 def overflow_findings(
     facts: Mapping[str, Facts], internal: Mapping[str, str], open_outside: Collection[str]
 ) -> tuple[Finding, ...]:
-    """Environments whose gloo may write outside of a buffer, for hosts that train together. One host alone trains over
-    its loopback interface."""
+    """Environments with a gloo that may write outside a buffer, for hosts that train together. A single host trains
+    over its loopback interface."""
     if len(facts) < 2:
         return ()
     return merge_findings(

@@ -1,4 +1,4 @@
-"""The recommendation for these hosts: stack, precision, ranks, threads, backend, interface. Pure."""
+"""Recommends settings for these hosts: stack, precision, ranks, threads, backend, interface. Pure."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class Recommendation(NamedTuple):
-    """The settings `run` would choose, each with its reason."""
+    """What `run` would choose, each with its reason."""
 
     stack: str | None
     """None if no stack runs on these hosts, or if `candidates` has several."""
     candidates: tuple[str, ...]
-    """The stacks among which the indexes decide; the settings are those of the last one."""
+    """The indexes decide among these stacks; the settings are for the last one."""
     dtype: Dtype | None
     ppn: int | None
     omp_num_threads: int | None
@@ -35,7 +35,7 @@ class Recommendation(NamedTuple):
 def recommend(
     hosts: Mapping[str, Facts], internal: Mapping[str, str], chosen: StackPlan | Undecided | Refusal
 ) -> Recommendation | None:
-    """The recommendation for the hosts that answered; None if none did. `chosen` is the answer of `choose_stack`."""
+    """None if no host answered. `chosen` is the answer of `choose_stack`."""
     if not hosts:
         return None
     if isinstance(chosen, Refusal):

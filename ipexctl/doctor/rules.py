@@ -1,4 +1,4 @@
-"""All rules over one host and over the hosts together. Pure: facts in, findings out."""
+"""Runs all rules over each host and over the hosts together. Pure: facts in, findings out."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ _CLUSTER_RULES: Final = (*cluster_machines.RULES, *cluster_network.RULES, *clust
 
 
 def examine_host(host: HostContext) -> tuple[Finding, ...]:
-    """The findings about this host, the worst first. A missing fact is never a finding against the host."""
+    """Worst first."""
     rules = _HOST_RULES
     if host.facts.system.kernel_name is not None and not host.facts.system.is_linux:
-        # no rank can run on another system, so the other rules do not matter
+        # no rank can run on another system
         rules = (host_system.complete, host_system.linux)
     found = _worst_first(finding for rule in rules for finding in rule(host))
     return tuple(finding._replace(hosts=(host.name,)) for finding in found)
 
 
 def examine_cluster(hosts: Sequence[HostContext], *, iface: str | None = None) -> tuple[Finding, ...]:
-    """The findings about the hosts together, the worst first; none for a single host."""
+    """Worst first; none for a single host."""
     if len(hosts) < 2:
         return ()
     cluster = _cluster(hosts, iface)
@@ -57,7 +57,7 @@ def _worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def _cluster(hosts: Sequence[HostContext], iface: str | None) -> ClusterContext:
-    # a host without known interfaces does not mean that there is no common network
+    # A host with unknown interfaces does not mean that there is no common network.
     known = [node for node in hosts if node.facts.network.nics or node.host.internal]
     addresses = {node.name: addresses_of(node.facts, node.host.address) for node in known}
     chosen: dict[str, str] | Refusal = {}

@@ -1,9 +1,7 @@
-"""`ipexctl doctor`: facts of every host, rules over each host and over all, and the check of the network.
+"""`ipexctl doctor`: facts of every host, rules, the network check, a report.
 
-In come hosts with their facts and a `DoctorRequest`; out goes a `DoctorReport` with findings, the status of each host
-and a recommendation. `run_doctor` reads from top to bottom. It changes nothing on a host and raises for none: a host
-that failed is a row of the report. A finding about several hosts counts for the status of those that it names, and a
-fail that names none counts for all.
+It changes nothing on a host, and a failed host is a row of the report. A finding about several hosts counts for the
+status of those it names; a fail without names counts for all.
 """
 
 from __future__ import annotations
@@ -36,13 +34,10 @@ if TYPE_CHECKING:
 
 
 class DoctorRequest(NamedTuple):
-    """The options of a call of doctor."""
-
     home: str
     rows: tuple[StackSpec, ...]
-    """The version table."""
     node0_of: Callable[[str], Host | None]
-    """The node0 of a run by its id, if the run was started from the control machine."""
+    """node0 of a run by its id, if the run was started from the control machine."""
     iface: str | None = None
     require: str | None = None
     network: bool = True
@@ -52,12 +47,12 @@ class DoctorRequest(NamedTuple):
 def run_doctor(
     hosts: Sequence[Host], probed: Iterable[HostFacts], request: DoctorRequest, pool: SessionPool
 ) -> DoctorReport:
-    """Examine the hosts by their facts. A host's failure is in its report, never raised."""
+    """A host's failure is in the report, never raised."""
     started = time.monotonic()
     answers = {answer.host.name: answer for answer in probed}
     facts = {host.name: found for host in hosts if (found := answers[host.name].facts) is not None}
     chosen = addresses_among(hosts, facts, request.iface)
-    internal = {} if isinstance(chosen, Refusal) else chosen  # then it is a finding of the cluster's rules
+    internal = {} if isinstance(chosen, Refusal) else chosen  # the cluster's rules report the refusal
     with_answers = [(host, answers[host.name].facts) for host in hosts]
     node0s = {run: node0 for run in named_runs(with_answers) if (node0 := request.node0_of(run))}
     runs = run_states(with_answers, node0s)
@@ -107,7 +102,7 @@ def run_doctor(
 
 
 def findings_by_host(cluster: Iterable[Finding], names: Sequence[str]) -> dict[str, list[Finding]]:
-    """The findings about several hosts or the network, by each host they name; a fail without names concerns all."""
+    """Findings about several hosts or the network by each host they name; a fail without names goes to all."""
     by_host: dict[str, list[Finding]] = {name: [] for name in names}
     for finding in cluster:
         for name in finding.hosts or (names if finding.level == "fail" else ()):
@@ -118,7 +113,7 @@ def findings_by_host(cluster: Iterable[Finding], names: Sequence[str]) -> dict[s
 def host_report(
     answer: HostFacts, context: HostContext | None, require: str | None, about: Sequence[Finding]
 ) -> HostReport:
-    """`about`: the findings about several hosts or the network that name this host; they count for its status."""
+    """`about`: findings about several hosts or the network that name this host; they count for its status."""
     host, facts = answer.host, answer.facts
     findings: tuple[Finding, ...] = ()
     if context is not None:
@@ -134,7 +129,7 @@ def host_report(
 
 
 def _required(host: HostContext, tier: str | None) -> tuple[Finding, ...]:
-    """The finding for --require on a host with less."""
+    """The finding for a host below --require."""
     has = host.facts.cpu.tier
     if tier is None or (has is not None and TIERS.index(has) >= TIERS.index(tier)):
         return ()

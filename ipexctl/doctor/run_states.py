@@ -1,10 +1,8 @@
-"""The states of runs: alive, ended or unknown, by the facts of all hosts. Pure.
+"""The states of runs: alive, ended or unknown, from the facts of all hosts. Pure.
 
-In: the facts of every host of the call, and the node0s that the control machine knows. Out: a `RunLife` for each run.
-A run's record is on node0 (with a shared home, on every host), and only node0 can tell whether its supervisor is
-alive; `node/common/liveness.py: sight_of` has that rule. Here the sights of all hosts are joined: a run is alive if any
-host has its supervisor; it has ended by its record, or if node0 no longer has that process. Everything else is unknown,
-which never counts as ended.
+A run's record is on node0 (or in a shared home), and only node0 can tell whether its supervisor is alive
+(`node/common/liveness.py: sight_of`). A run is alive if any host has its supervisor; it ended by its record, or if
+node0 no longer has that process. Everything else is unknown, which never counts as ended.
 """
 
 from __future__ import annotations
@@ -24,13 +22,13 @@ if TYPE_CHECKING:
     from ipexctl.node.common.liveness import Sight
 
     Answers = Sequence[tuple[Host, Facts | None]]
-    """Every host of the call; without facts, it did not answer."""
+    """Every host of the call; None for one that did not answer."""
 
 
 class RunLife(NamedTuple):
     life: Literal["alive", "ended", "unknown"]
     reason: str = ""
-    """How it is known that the run has ended, or why that is unknown."""
+    """How the end is known, or why the state is unknown."""
 
 
 NOT_AMONG_HOSTS: Final = "its node0 is not among the hosts"
@@ -48,7 +46,7 @@ def named_runs(answers: Answers) -> tuple[str, ...]:
 
 
 def run_states(answers: Answers, node0s: Mapping[str, Host]) -> dict[str, RunLife]:
-    """The state of every run. `node0s`: run → its node0, for runs that were started from the control machine."""
+    """`node0s`: run → its node0, for runs started from the control machine."""
     supervisors: dict[str, list[tuple[Host, Facts, RunSupervisor]]] = {}
     ended: dict[str, Host] = {}
     open_records: set[str] = set()
@@ -90,7 +88,7 @@ def _why_unknown(answers: Answers, node0: Host | None, recorded: str | None) -> 
         return NOT_AMONG_HOSTS
     shown = printable(name)[:30]
     for host, facts in answers:
-        # by its name or its address: its name may differ between hostfiles
+        # By name or address: its name may differ between hostfiles.
         if host.name == name or (node0 is not None and (host.address, host.port) == (node0.address, node0.port)):
             return f"its node0, {shown}, {'did not answer' if facts is None else 'has no clear record of it'}"
     return f"its node0, {shown}, is not among the hosts"

@@ -1,9 +1,8 @@
-"""`doctor --smoke`: memory, matrix products and the network for a few seconds, to find hosts slower than their peers.
+"""`doctor --smoke`: measures memory, matrix products and the network for seconds, to find slow hosts.
 
-In come sessions and facts; out goes a `SmokeReport` with figures and findings. All hosts measure at once, then the
-links from node0 one after the other, since they would share node0's interface. The figures are rough: a host is slow
-below 80 % of the median of all others, a link below half, and only among four hosts or more, as of three it is unclear
-which is slow. A slow link is measured once more, since other traffic may have been in its way.
+Hosts measure at once, then the links from node0 one after another because they share its interface. Figures are rough:
+a host is slow below 80 % of the others' median, a link below half, and only among four hosts or more. A slow link is
+measured again because other traffic may have been in its way.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _MEASUREMENTS: Final[tuple[Measurement, ...]] = get_args(Measurement)
 _UNITS: Final = {"memory": "GB/s", "fp32": "GFLOP/s", "bf16": "GFLOP/s"}
 _NAMES: Final = {"memory": "memory copies", "fp32": "fp32 matrix products", "bf16": "bf16 matrix products"}
 PEERS: Final = 3
-"""With fewer peers it is unclear which of them is slow."""
+"""With fewer peers it is unclear which one is slow."""
 SLOW: Final = 0.8
 SLOW_LINK: Final = 0.5
 """A short stream varies more than a processor."""
@@ -50,11 +49,11 @@ class Figure(NamedTuple):
     value: float
     """Bytes or operations per second."""
     method: str
-    """How it was measured: only figures of one method are compared."""
+    """Only figures of one method are compared."""
 
 
 class HostSmoke(NamedTuple):
-    """The figures of one host, and reasons for missing ones."""
+    """Figures of one host, and reasons for missing ones."""
 
     name: str
     figures: Mapping[Measurement, Figure] = {}
@@ -62,11 +61,9 @@ class HostSmoke(NamedTuple):
 
 
 class LinkSmoke(NamedTuple):
-    """The link from node0 to another host."""
-
     name: str
     round_trip: float | None = None
-    """Seconds, the median."""
+    """Median, in seconds."""
     bits: float | None = None
     """Per second, from node0."""
     reason: str = ""
@@ -86,7 +83,6 @@ def measure(
     *,
     budget: float = 5.0,
 ) -> SmokeReport:
-    """Measure all hosts at once, then the links from node0 one after the other."""
     started = time.monotonic()
     cancel = Cancel()
     try:
@@ -107,7 +103,7 @@ def measure(
 
 
 def parse_figure(event: Reply) -> tuple[Measurement, Figure] | None:
-    """The event `figure`; None for any other."""
+    """Read the event `figure`; None for any other."""
     kind = next((kind for kind in _MEASUREMENTS if kind == event.get("kind")), None)
     value = as_number(event.get("value")) or 0.0
     if event.get("event") != "figure" or kind is None or value <= 0:
@@ -116,7 +112,7 @@ def parse_figure(event: Reply) -> tuple[Measurement, Figure] | None:
 
 
 def parse_link(event: Reply, names: Sequence[str]) -> LinkSmoke | None:
-    """The event `result`; None for any other."""
+    """Read the event `result`; None for any other."""
     number = event.get("number")
     if event.get("event") != "result" or type(number) is not int or not 0 <= number < len(names):
         return None
@@ -137,7 +133,7 @@ def smoke_findings(
 
 
 def behind(values: Mapping[str, float], least: float) -> dict[str, float]:
-    """The hosts below that share of the median of all others, with their share; none if there are few others."""
+    """Hosts below that share of the others' median, with their share; none if there are few others."""
     shares = {}
     if len(values) > PEERS:
         for name, usual in medians_of_others(values).items():
@@ -222,8 +218,6 @@ def _missing(hosts: Iterable[HostSmoke], links: Iterable[LinkSmoke]) -> tuple[Fi
 
 
 class _Smoke:
-    """The programs that measure hosts and links, and their answers."""
-
     def __init__(
         self,
         hosts: Sequence[Host],
@@ -238,7 +232,7 @@ class _Smoke:
         self._tokens = {name: secrets.token_hex(8) for name in sessions}
 
     def _start(self, dialog: ScriptDialog, name: str, action: str, timeout: float, request: SmokeRequest) -> None:
-        """Start the agent with the Python of an environment with torch if there is one, else with one of the system."""
+        """Use the Python of an environment with torch if there is one, else a system Python."""
         software = self._facts.get(name, Facts()).software
         pythons = [f"{env.path}/bin/python" for env in software.envs if env.runs and env.torch]
         pythons += software.agent_pythons
@@ -247,7 +241,7 @@ class _Smoke:
         dialog.start(name, self._sessions[name], command, timeout=timeout, stdin=stdin)
 
     def measure_hosts(self, dialog: ScriptDialog, until: float, lost: Mapping[str, HostError]) -> tuple[HostSmoke, ...]:
-        """Measure every host; figures that are late are missing."""
+        """Late figures are missing."""
         figures: dict[str, dict[Measurement, Figure]] = {name: {} for name in self._names}
         missing = {name: [lost[name].reason] if name in lost else [] for name in self._names}
         left = max(0.2, until - time.monotonic())
@@ -271,7 +265,7 @@ class _Smoke:
         return tuple(HostSmoke(name, figures[name], tuple(missing[name])) for name in self._names)
 
     def serve(self, dialog: ScriptDialog, budget: float) -> None:
-        """Start the listeners, and the program on node0 that connects to them when it gets its orders."""
+        """Start the listeners, and the program on node0 that connects to them when ordered."""
         for name in self._names:
             if name in self._sessions and name in self._internal:
                 action = "connect" if name == self._names[0] else "serve"
@@ -299,7 +293,7 @@ class _Smoke:
                     targets[name] = (self._internal[name], self._tokens[name], listener)
         targets = {name: targets[name] for name in others if name in dialog.running and name in targets}
         found |= measure_links(dialog, node0, targets, until)
-        # Other traffic may have slowed a short stream: measure slow links once more.
+        # Other traffic may have slowed a short stream: measure slow links again.
         bits = {name: link.bits for name, link in found.items() if link.bits is not None}
         slow = {name: targets[name] for name in behind(bits, SLOW_LINK)}
         again = found | measure_links(dialog, node0, slow, until)
@@ -309,10 +303,10 @@ class _Smoke:
 def measure_links(
     dialog: ScriptDialog, node0: str, targets: Mapping[str, Target], until: float
 ) -> dict[str, LinkSmoke]:
-    """Measure the links to these hosts in turn; a host without a result is left out."""
+    """One link after another; a host without a result is left out."""
     found: dict[str, LinkSmoke] = {}
     names = list(targets)
-    # The last one may take a moment longer to time out.
+    # The last link may take a moment longer to time out.
     seconds = min(0.6 * len(names), until - time.monotonic() - 0.3)
     if not names or node0 not in dialog.running or seconds <= 0.05:
         return found

@@ -1,7 +1,4 @@
-"""Splits the probe's output into lines by key, and parses values. Pure.
-
-Nothing here raises: a value that can't be parsed is missing.
-"""
+"""Groups the probe's output by key and parses values. Pure; a value that can't be parsed is missing, never an error."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """The lines of the probe's output by key; a missing key has no values."""
+    """A missing key has no values."""
 
     values: Mapping[str, tuple[str, ...]]
 
@@ -34,7 +31,7 @@ class Answers:
         return (self.first(key) or "").split()
 
     def named(self, key: str) -> dict[str, str]:
-        """Values of the form `NAME: REST`, by name; the first one counts."""
+        """Values of the form `NAME: REST` by name; the first one counts."""
         result: dict[str, str] = {}
         for line in self.all(key):
             name, colon, value = line.partition(":")
@@ -47,7 +44,7 @@ class Answers:
 
 
 def read_answers(text: str) -> Answers:
-    """Group lines by key. A block without its end is dropped: half of a block would be a wrong value."""
+    """Drop a block without its end: half a block would be a wrong value."""
     result: defaultdict[str, list[str]] = defaultdict(list)
     block: str | None = None
     block_lines: list[str] = []
@@ -66,7 +63,7 @@ def read_answers(text: str) -> Answers:
 
 
 def number(text: str | None) -> int | None:
-    """An integer of at most 19 digits: no kernel prints more."""
+    """At most 19 digits: no kernel prints more."""
     text = (text or "").strip()
     return int(text) if _NUMBER.fullmatch(text) else None
 
@@ -77,7 +74,7 @@ def natural(text: str | None) -> int | None:
 
 
 def seconds(text: str | None) -> float | None:
-    """The output of `date +%s.%N`; a date without %N is exact to a second, so half a second is added."""
+    """Parse `date +%s.%N`. A date without %N is exact to a second, so half a second is added."""
     match = re.match(r"([0-9]{1,12})(?:\.([0-9]{9}))?", text or "")
     if match is None:
         return None
@@ -93,13 +90,13 @@ def limit(text: str) -> float | None:
 
 
 def kilobytes(text: str | None) -> int | None:
-    """`24684096 kB` in bytes."""
+    """`24684096 kB` → bytes."""
     result = natural((text or "").removesuffix("kB"))
     return None if result is None else result * 1024
 
 
 def settings(text: str) -> Iterator[tuple[str, str]]:
-    """The pairs of `type=1 mtu=1500`."""
+    """Pairs of `type=1 mtu=1500`."""
     for word in text.split():
         key, equals, value = word.partition("=")
         if equals:

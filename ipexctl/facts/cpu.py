@@ -1,9 +1,7 @@
-"""A host's processors: CPU numbers, usable cores, tier, and the parser for the probe's lines about them. Pure.
+"""A host's processors: usable cores, NUMA nodes, tier, and the parser for the probe's lines about them. Pure.
 
-In come lines of /proc/cpuinfo, /sys and cgroups; out goes a `Cpu`. Only online CPUs count. `allowed` is what an
-account may use: affinity, cpuset and quota together, since a container or a batch job has less than the machine. The
-tier is the strongest set of instructions that is complete, by the flags that kernels of PyTorch and oneDNN require: a
-Xeon Phi with avx512f alone is no AVX-512 machine. AMX-FP16 has no flag in /proc/cpuinfo, so there the model decides.
+Only online CPUs count. `allowed` combines affinity, cpuset and quota, because a container or batch job has less than
+the machine. The tier needs every flag that the kernels of PyTorch and oneDNN require.
 """
 
 from __future__ import annotations
@@ -24,13 +22,13 @@ if TYPE_CHECKING:
     from ipexctl.facts.answers import Answers
 
 _MAX_CPUS: Final = 1 << 16
-"""No kernel supports more CPUs; a broken `0-99999999999` must not exhaust the memory."""
+"""No kernel supports more; a broken `0-99999999999` must not exhaust the memory."""
 _PART = re.compile(r"(\d{1,6})(?:-(\d{1,6}))?")
 
 
 @dataclass(frozen=True, slots=True)
 class CpuList:
-    """Numbers of logical CPUs, ascending and unique. `str` gives the kernel's format."""
+    """Logical CPUs, ascending and unique. `str` gives the kernel's format."""
 
     cpus: tuple[int, ...] = ()
 
@@ -60,7 +58,7 @@ class CpuList:
 
 @functools.lru_cache(maxsize=8192)
 def parse_cpulist(text: str) -> CpuList | None:
-    """Parse `0-3,8`; None for an empty or invalid list. Cached, because hosts of a cluster have equal lists."""
+    """Parse `0-3,8`; None if empty or invalid. Cached because hosts of a cluster have equal lists."""
     numbers: set[int] = set()
     for part in text.strip().split(","):
         match = _PART.fullmatch(part.strip())
@@ -76,21 +74,20 @@ def parse_cpulist(text: str) -> CpuList | None:
 
 Tier = Literal["amx", "avx512_bf16", "avx512", "avx2", "unsupported"]
 TIERS: Final[tuple[Tier, ...]] = ("unsupported", "avx2", "avx512", "avx512_bf16", "amx")
-"""From the weakest to the strongest."""
+"""Weakest first."""
 
 X86: Final = ("x86_64", "amd64")
 _AMX_FP16_MODELS: Final = (173, 174)
-"""Granite Rapids. The kernel has no flag for AMX-FP16 in /proc/cpuinfo, so the model number decides."""
+"""Granite Rapids. /proc/cpuinfo has no flag for AMX-FP16, so the model number decides."""
 
 
 _ISA: Final = (
     "avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "amx_fp16",
 )  # fmt: skip
-"""The instruction sets that decide the speed of training."""
 
 
 class NumaNode(NamedTuple):
-    """A NUMA node: CPUs and their memory; a node with memory only has no CPUs."""
+    """A NUMA node; one with memory only has no CPUs."""
 
     number: int
     cpus: CpuList = CpuList()
@@ -99,7 +96,7 @@ class NumaNode(NamedTuple):
 
 
 class Cpu(NamedTuple):
-    """All processors of a host. Only online CPUs are counted."""
+    """All online processors of a host."""
 
     arch: str | None = None
     vendor: str | None = None
@@ -112,23 +109,23 @@ class Cpu(NamedTuple):
     """Physical cores of all sockets."""
     threads: int | None = None
     flags: frozenset[str] = frozenset()
-    """Empty if unknown: then `isa` is None."""
+    """Empty if unknown; `isa` is None then."""
     online: CpuList | None = None
     siblings: tuple[CpuList, ...] = ()
-    """The threads of each core, ordered by their first thread."""
+    """Threads of each core, ordered by first thread."""
     packages: tuple[CpuList, ...] = ()
-    """The threads of each socket."""
+    """Threads of each socket."""
     numa: tuple[NumaNode, ...] = ()
     governor: str | None = None
     smt: bool | None = None
     affinity: CpuList | None = None
-    """The CPUs this account's processes may run on: the affinity mask combined with the cpuset."""
+    """Affinity mask of this account combined with the cpuset."""
     quota: float | None = None
-    """The CPU time limit of the cgroup, in CPUs; None: no limit."""
+    """CPU time limit of the cgroup, in CPUs; None without a limit."""
 
     @property
     def isa(self) -> dict[str, bool | None]:
-        """Whether it has each of the instruction sets; None if the probe has no flags."""
+        """Values are None if the probe has no flags."""
         has: dict[str, bool | None] = {name: name in self.flags if self.flags else None for name in _ISA}
         if has["amx_tile"] and self.family == 6 and self.model in _AMX_FP16_MODELS:
             has["amx_fp16"] = True
@@ -141,19 +138,18 @@ class Cpu(NamedTuple):
 
     @property
     def numa_nodes(self) -> int | None:
-        """The number of nodes with CPUs."""
+        """Nodes with CPUs."""
         return sum(1 for node in self.numa if node.cpus) or None
 
     @property
     def allowed_cpus(self) -> CpuList | None:
-        """The logical CPUs this account may use."""
         if self.affinity is None:
             return self.online
         return self.affinity & self.online if self.online else self.affinity
 
     @property
     def allowed_cores(self) -> tuple[CpuList, ...]:
-        """The usable threads of each usable core, without regard to the quota."""
+        """Usable threads of each usable core; ignores the quota."""
         usable = self.allowed_cpus
         if usable is None:
             return ()
@@ -165,7 +161,7 @@ class Cpu(NamedTuple):
 
     @property
     def allowed(self) -> int | None:
-        """The number of cores this account may use, from affinity, cpuset and quota, rounded up."""
+        """Cores that affinity, cpuset and quota leave this account, rounded up."""
         cores: int | None = len(self.allowed_cores) or self.cores
         if cores is None or self.quota is None:
             return cores
@@ -174,7 +170,7 @@ class Cpu(NamedTuple):
 
 _AVX2: Final = frozenset({"avx2", "fma"})
 _AVX512: Final = _AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
-"""Required by the AVX-512 kernels of PyTorch and oneDNN: a Xeon Phi only has avx512f."""
+"""A Xeon Phi has only avx512f of these."""
 _REQUIRED_FLAGS: Final[Mapping[Tier, frozenset[str]]] = {
     "amx": _AVX512 | {"avx512_bf16", "amx_tile", "amx_bf16"},
     "avx512_bf16": _AVX512 | {"avx512_bf16"},
@@ -184,7 +180,7 @@ _REQUIRED_FLAGS: Final[Mapping[Tier, frozenset[str]]] = {
 
 
 def tier_of(arch: str | None, flags: Collection[str]) -> Tier | None:
-    """The strongest tier with all its instruction sets present; stacks run on x86-64 only."""
+    """Strongest tier with all its flags; stacks run on x86-64 only."""
     if arch is not None and arch not in X86:
         return "unsupported"
     if not flags:
@@ -194,7 +190,7 @@ def tier_of(arch: str | None, flags: Collection[str]) -> Tier | None:
 
 
 def cpu_json(cpu: Cpu) -> dict[str, Any]:
-    """The documented fields, and the fields that explain `allowed`."""
+    """The documented fields, and those that explain `allowed`."""
     return {
         **{name: getattr(cpu, name) for name in _JSON_FIELDS},
         "allowed_cpus": None if cpu.allowed_cpus is None else str(cpu.allowed_cpus),
@@ -266,7 +262,7 @@ def _hexadecimal(text: str | None) -> int | None:
 
 
 def _topology(answers: Answers, online: CpuList | None) -> tuple[tuple[CpuList, ...], tuple[CpuList, ...]]:
-    """Cores and sockets as lists of threads; empty if a line is missing, because both would be wrong."""
+    """Cores and sockets as lists of threads; both empty if a line is missing because both would be wrong."""
     if "cpu.core" in answers or "cpu.socket" in answers:
         cores, sockets = (_groups(answers.all(key)) for key in ("cpu.core", "cpu.socket"))
     else:
@@ -325,11 +321,10 @@ def _numa(answers: Answers) -> tuple[NumaNode, ...]:
 
 
 def _affinity(answers: Answers, online: CpuList | None) -> CpuList | None:
-    """The CPUs that this account's processes may run on.
+    """The kernel prints its mask as wide as the CPUs it can have.
 
-    The kernel prints its mask as wide as the CPUs it can have. If the topology shows more CPUs, it is not that of
-    this kernel (a CPU profile of the lab), and the numbers in the mask have another meaning: then a mask that covers
-    that of the first process is no limit.
+    A topology with more CPUs than that is not this kernel's (a CPU profile of the lab), so the numbers in the mask mean
+    something else. A mask that covers the first process's mask is no limit then.
     """
     status = answers.named("status")
     mask = parse_cpulist(status.get("Cpus_allowed_list", ""))
@@ -350,7 +345,7 @@ _CPUSETS: Final = ("cgroup.cpuset.cpus.effective", "cgroup.cpuset.effective_cpus
 
 
 def _quota(answers: Answers) -> float | None:
-    """The lowest quota of all levels: `400000 100000`; `max` (v2) and -1 (v1) mean none."""
+    """Lowest quota of all levels: `400000 100000`; `max` (v2) and -1 (v1) mean none."""
     quotas = []
     for key in ("cgroup.cpu.max", "cgroup.cpu.cfs_quota_us"):
         for line in answers.all(key):

@@ -1,9 +1,7 @@
-"""Facts: the result of the probe of one host, its parser and its JSON. Pure; unknown values are missing.
+"""Facts: the probe's result for one host, its parser and its JSON. Pure; unknown values are missing.
 
-In comes the text that `facts/probe/` printed, complete or cut off; out goes a frozen `Facts`, whose parts are parsed by
-`cpu.py`, `network.py`, `software.py` and `system.py`. Nothing raises: a value that can't be parsed is missing, and a
-missing value is no reason against a host. Whether a missing fact means that there is none is known by `has_finished`.
-The names in the JSON are promised by the documentation.
+The output may be cut off. A value that can't be parsed is missing, and a missing value never counts against a host;
+`has_finished` tells "none" from "unknown". The names in the JSON are documented promises.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class Facts(NamedTuple):
-    """The facts of one host. None or empty means unknown."""
+    """None or empty means unknown."""
 
     system: System = System()
     cpu: Cpu = Cpu()
@@ -66,33 +64,30 @@ class Facts(NamedTuple):
     clock: float | None = None
     """The host's clock at the start of the probe, in seconds since 1970."""
     complete: bool = False
-    """Whether the probe's last line arrived."""
+    """True if the probe's last line arrived."""
     cut: tuple[str, ...] = ()
-    """Parts of the probe that did not finish, because of the time limit or a lost connection."""
+    """Unfinished parts of the probe, after a timeout or a lost connection."""
 
     def has_finished(self, part: str) -> bool:
-        """Whether the probe finished this part: only then does a missing fact mean that there is none."""
+        """True if the probe finished this part, so a missing fact means that there is none."""
         return part not in self.cut and (self.complete or bool(self.cut))
 
     @property
     def machine(self) -> str | None:
-        """Identifies the machine: equal for two names of one machine.
-
-        It has the kernel's boot id, and the MAC addresses, which distinguish containers on one kernel.
-        """
+        """Equal for two names of one machine. The MAC addresses distinguish containers on one kernel."""
         kinds = ("ethernet", "infiniband", "wifi")
         macs = sorted(nic.mac for nic in self.network.nics if nic.kind in kinds and nic.mac)
         return "/".join([self.system.boot, *macs]) if self.system.boot else None
 
     def store_of(self, host: str) -> str:
-        """The token of the home's store; that of a host whose home is not known to be shared is its own."""
+        """Token of the home's store. A host whose home is not known to be shared has a token of its own."""
         return (self.home.store if self.home else None) or f"alone:{host}"
 
 
 def to_json(facts: Facts) -> dict[str, Any]:
-    """The facts as JSON types, with the documented names."""
+    """With the documented names."""
     fields = _fields(facts)
-    del fields["network"]["reached"]  # of this call's connection, not of the host
+    del fields["network"]["reached"]  # belongs to this call's connection, not to the host
     return {**fields, "machine": facts.machine}
 
 
@@ -116,12 +111,11 @@ def _plain(value: object) -> Any:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """Of a NamedTuple."""
     return {name: _plain(item) for name, item in value._asdict().items()}
 
 
 def parse(text: str) -> Facts:
-    """Facts from the probe's output, complete or not."""
+    """`text` may be cut off."""
     answers = read_answers(text)
     system = parse_system(answers)
     mounts = parse_mounts(answers)
@@ -147,7 +141,7 @@ def parse(text: str) -> Facts:
 
 
 def _cut(answers: Answers) -> tuple[str, ...]:
-    """The parts that did not finish; `names` also if some names got no answer in time."""
+    """Unfinished parts; `names` also if a lookup timed out."""
     finished = set(answers.all("done"))
     known = len({line.partition(" ")[0] for line in answers.all("resolved")})
     if known <= len(answers.words("peers")) and any(line.startswith("getent ") for line in answers.all("tool")):

@@ -1,9 +1,8 @@
-"""Probe hosts: one command and one round trip each.
+"""Probes hosts: one command, one round trip each.
 
-In come hosts and the pool; out come `HostFacts` as they arrive, with status, reason and fix of a host that gave none.
-The probe is sh, so a host needs no Python. A file server that is down or a program that hangs must not block a
-command: 5 s after a host's first output everything is ended there, and the facts that have come are used. The clock of
-each host is compared on the way, from the times of sending and of the first output.
+The probe is sh, so a host needs no Python. A dead file server or hanging program must not block a command: 5 s after a
+host's first output the probe there is stopped, and the facts that arrived are used. The times of sending and of the
+first output also give the host's clock skew.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Skew(NamedTuple):
-    """The seconds by which a host's clock is ahead of the control machine's, with the uncertainty."""
+    """Seconds that a host's clock is ahead of the control machine's, with the uncertainty."""
 
     seconds: float
     uncertainty: float
@@ -48,14 +47,13 @@ def skew(clock: float, sent: float, received: float) -> Skew:
 
 @dataclass(frozen=True, slots=True)
 class HostFacts(HostResult):
-    """One host's facts, or the reason why they are missing or incomplete."""
+    """A host's facts, or why they are missing or incomplete."""
 
     facts: Facts | None = None
     skew: Skew | None = None
 
     def require_home(self) -> tuple[Facts, HomeDirectory]:
-        """The complete facts and the home; raises HostError if anything of that is missing, and a UserError if another
-        account could exchange the home."""
+        """Raises HostError if anything is missing, UserError if another account could replace the home."""
         if self.facts is None or self.status != "ok" or self.facts.home is None:
             kind = Unreachable if self.status == "unreachable" else HostError
             raise kind(self.reason or "it reported no home directory", self.fix)
@@ -67,7 +65,7 @@ class HostFacts(HostResult):
 
 
 class _ProbeOutput(OutputCollector):
-    """Collects a host's output, with the time of its first byte, which begins the time for the rest."""
+    """Records the time of the first byte, which starts the limit for the rest."""
 
     received: float | None = None
 
@@ -83,12 +81,12 @@ class _ProbeOutput(OutputCollector):
             super().sink(stream, data)
 
     def failure(self, error: HostError, timeout: float | None) -> tuple[HostStatus, str, str]:
-        """Status, reason and fix. It is none that PROBE_REST were over, if the host ended the probe then."""
+        """Status, reason and fix. A probe that the host ended itself has not run out of PROBE_REST."""
         if not isinstance(error, TimedOut) or self._deadline.seconds == timeout:
             return error.status, error.reason, error.fix
         if not error.left_running:
             return "ok", "", ""
-        return error.status, error.reason, error.advice  # no option gives it longer
+        return error.status, error.reason, error.advice  # no option extends it
 
 
 def gather_facts(
@@ -99,11 +97,9 @@ def gather_facts(
     timeout: float | None = None,
     on_step: Callable[[Host, str, float], None] | None = None,
 ) -> Iterator[HostFacts]:
-    """Probe every host and yield results as they come. Every host resolves the names of all.
+    """Probe every host and yield results as they arrive. Every host resolves the names of all.
 
-    A file server that is down or a program that hangs must not block it: PROBE_REST after a host's first output
-    everything is ended there, and the facts that have come are used. After a timeout or a lost connection, the result
-    has the facts that arrived before, and the reason.
+    After a timeout or a lost connection the result has the facts that arrived before it, and the reason.
     """
     command = probe_command(tuple(dict.fromkeys(name for host in hosts for name in names_of(host))), home)
     started = time.monotonic()
@@ -124,11 +120,11 @@ def gather_facts(
                 status, reason = "failed", f"the probe printed nothing ({ended})"
         if on_step is not None:
             on_step(host, "probed", time.monotonic() - probed_at)
-        from ipexctl.facts.facts import parse  # while the slower hosts still work
+        from ipexctl.facts.facts import parse  # while slower hosts still work
 
         facts = parse(output.stdout.decode("utf-8", "replace")) if output.stdout else None
         if facts is not None and session.server_key is None:
-            # Without ssh, that is the connection of the caller's own login to the control machine.
+            # Without ssh, this is the caller's own login to the control machine.
             facts = facts._replace(network=facts.network._replace(reached=None))
         seconds = time.monotonic() - started
         difference = None
@@ -142,5 +138,5 @@ def gather_facts(
 
 
 def names_of(host: Host) -> tuple[str, ...]:
-    """The names other hosts may use for it: its name, and its internal address if that is a name."""
+    """Names other hosts may use for it: its name, and its internal address if that is a name."""
     return tuple(name for name in (host.name, host.internal) if name)

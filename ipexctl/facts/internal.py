@@ -1,4 +1,4 @@
-"""The addresses by which hosts reach one another, chosen by `hosts.internal` from facts. Pure."""
+"""Chooses addresses between hosts from facts, with `hosts.internal`. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOCAL_KINDS: Final = ("loopback", "docker", "libvirt", "veth")
 
 
 def joining(nic: Nic) -> tuple[internal.InterfaceAddress, ...]:
-    """The addresses of an interface that can lead to other machines; none for bridges of containers or guests."""
+    """Addresses that can lead to other machines; none for bridges of containers or guests."""
     if nic.kind in _LOCAL_KINDS:
         return ()
     candidates = (internal.InterfaceAddress(nic.name, address.address, address.prefix) for address in nic.addresses)
@@ -27,16 +27,12 @@ def joining(nic: Nic) -> tuple[internal.InterfaceAddress, ...]:
 
 
 def addresses_of(facts: Facts, address: str) -> HostAddresses:
-    """A host's addresses for the choice of a common network, without those of bridges inside it.
-
-    `address` is the control machine's for it: often a name, or an address that is translated on the way.
-    """
+    """`address` is the control machine's for the host: often a name, or translated on the way."""
     nics = tuple(address for nic in facts.network.nics for address in joining(nic))
     return HostAddresses(nics, facts.network.reached or address)
 
 
 def addresses_among(hosts: Sequence[Host], facts: Mapping[str, Facts], iface: str | None) -> dict[str, str] | Refusal:
-    """The addresses by which the probed hosts reach one another."""
     probed = [host for host in hosts if host.name in facts]
     known = {host.name: addresses_of(facts[host.name], host.address) for host in probed}
     return internal_addresses(known, probed, iface)

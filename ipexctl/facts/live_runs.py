@@ -1,9 +1,8 @@
-"""The runs that are alive on a host, of every account whose processes are visible there. Pure.
+"""The runs alive on a host, of every account with visible processes there. Pure.
 
-In: lines of the probe's part `runs.sh`, or of a look at the host alone; out: a frozen `RunsOnHost`. The evidence is a
-process: a supervisor or a rank wrapper (then the run is running), or one that has the host's lock for a call that is
-starting a run (`run --exclusive`). Records are no evidence here, as those of other accounts can't be read. Ids and
-names are matched before they count, because any account may start a process with any words.
+The evidence is a process: a supervisor, a rank wrapper, or the holder of the host lock while a run starts
+(`run --exclusive`). Records don't count because those of other accounts can't be read. Ids and names are validated:
+any account may start a process with any arguments.
 """
 
 from __future__ import annotations
@@ -18,25 +17,24 @@ if TYPE_CHECKING:
     from ipexctl.facts.answers import Answers
 
 TICKS: Final = 100
-"""Kernel ticks of a second in /proc, on every platform that torch runs on."""
+"""Kernel ticks per second in /proc, on every platform that torch supports."""
 RUN_ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}")
-"""Valid ids of runs: an id is printed as part of a command."""
+"""Valid run ids; an id is printed as part of a command."""
 _ACCOUNT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@\\-]{0,63}\$?")
 
 
 class RunOnHost(NamedTuple):
-    """One run, or one call that is starting it."""
+    """A run, or a call that is starting one."""
 
     run: str
     uid: int
     account: str | None = None
-    """None: the name of the account is not known on the host."""
+    """None if the host doesn't know the account's name."""
     since: float | None = None
-    """When its first program there has started, in seconds since 1970 by the host's clock."""
+    """Start of its first program there, in seconds since 1970 by the host's clock."""
     cores: CpuList = CpuList()
-    """Of its ranks there; empty: it has none yet, or they are not known."""
+    """Cores of its ranks there; empty if there are none yet or they are unknown."""
     is_starting: bool = False
-    """A call is still starting it."""
 
     @property
     def owner(self) -> str:
@@ -44,19 +42,17 @@ class RunOnHost(NamedTuple):
 
 
 class RunsOnHost(NamedTuple):
-    """What one look at a host has shown."""
-
     runs: tuple[RunOnHost, ...] = ()
     hides_others: bool = False
-    """/proc shows no processes of other accounts (hidepid): nothing is known about their runs."""
+    """True if /proc hides processes of other accounts (hidepid): their runs are unknown."""
 
 
 class Look(NamedTuple):
-    """The answer to a look at a host alone."""
+    """Answer of a host that was asked for its live runs only."""
 
     runs: RunsOnHost
     machine: str
-    """Of two names of one machine the same, in every call."""
+    """The same for two names of one machine, in every call."""
 
 
 class _Program(NamedTuple):

@@ -1,9 +1,7 @@
 """A host's network, and the parser for the probe's lines about interfaces, addresses and names. Pure.
 
-In come lines of `ip -o addr` or, without ip, of the kernel's own tables, of /sys and of name look-ups; out goes a
-`Network`. Temporary and deprecated addresses are left out, as they change during a run. The kind of an interface is by
-what the kernel says of it, and by its name where the kernel does not distinguish: to it a docker bridge is a bridge.
-Each host has resolved the names of all others, as /etc/hosts may differ.
+Addresses come from `ip -o addr` or, without ip, from the kernel's tables. Temporary and deprecated addresses are left
+out because they change during a run. Each host resolves the names of all others, because /etc/hosts may differ.
 """
 
 from __future__ import annotations
@@ -46,13 +44,13 @@ class Nic(NamedTuple):
     speed: int | None = None
     """Mbit/s; None if the driver reports none."""
     physical: bool | None = None
-    """Whether it belongs to a device; a container's eth0 does not."""
+    """True if it belongs to a device; a container's eth0 does not."""
     mac: str | None = None
     addresses: tuple[Address, ...] = ()
 
 
 class Rdma(NamedTuple):
-    """An RDMA device's first port."""
+    """First port of an RDMA device."""
 
     name: str
     state: str | None = None
@@ -70,24 +68,24 @@ class Route(NamedTuple):
 class Network(NamedTuple):
     hostname: str | None = None
     canonical: str | None = None
-    """The canonical name of the host's own name."""
+    """Canonical name of the host's own name."""
     resolves_to: tuple[str, ...] | None = None
-    """The addresses of the host's own name; () if it doesn't resolve, None if unknown."""
+    """Addresses of the host's own name; () if it doesn't resolve, None if unknown."""
     peers: Mapping[str, tuple[str, ...]] = {}
-    """The addresses of each other host's name; a name that could not be looked up is missing."""
+    """Other host's name → addresses; missing if it could not be looked up."""
     nics: tuple[Nic, ...] = ()
     rdma: tuple[Rdma, ...] = ()
     default_route: Route | None = None
     port_range: tuple[int, int] | None = None
-    """The kernel's range of ports for outgoing connections."""
+    """The kernel's port range for outgoing connections."""
     reached: str | None = None
-    """The host's own address in the control machine's connection."""
+    """The host's address in the control machine's connection."""
 
     def nic(self, name: str) -> Nic | None:
         return next((nic for nic in self.nics if nic.name == name), None)
 
     def nic_with(self, address: str | None) -> Nic | None:
-        """The interface with that address; None if the host does not have it, as behind NAT."""
+        """None if no interface has that address, as behind NAT."""
         return next((nic for nic in self.nics for own in nic.addresses if own.address == address), None)
 
 
@@ -113,7 +111,7 @@ def parse_network(answers: Answers) -> Network:
 
 
 def _resolved(answers: Answers) -> dict[int, tuple[str | None, tuple[str, ...]]]:
-    """Lines `NUMBER CANONICAL ADDRESS…` by number: the host's own name is 0, the peers follow in order."""
+    """Lines `NUMBER CANONICAL ADDRESS…` by number: 0 is the host's own name, then the peers in order."""
     result: dict[int, tuple[str | None, tuple[str, ...]]] = {}
     for line in answers.all("resolved"):
         if named := _resolved_line(line):
@@ -123,7 +121,7 @@ def _resolved(answers: Answers) -> dict[int, tuple[str | None, tuple[str, ...]]]
 
 @lru_cache(maxsize=4096)
 def _resolved_line(line: str) -> tuple[int, tuple[str | None, tuple[str, ...]]] | None:
-    """Cached: every host has a line for every other, and most of the lines are equal."""
+    """Cached: every host has a line for every other, and most are equal."""
     words = line.split()
     number = natural(words[0])
     if number is None or len(words) < 2:
@@ -133,7 +131,7 @@ def _resolved_line(line: str) -> tuple[int, tuple[str | None, tuple[str, ...]]] 
 
 
 def _canonical(word: str) -> str | None:
-    """An address in canonical form; an IPv4-mapped IPv6 address as IPv4."""
+    """Canonical form of an address; an IPv4-mapped IPv6 address becomes IPv4."""
     try:
         address = ip_address(word.partition("%")[0])
     except ValueError:
@@ -150,7 +148,7 @@ _PASSING = re.compile(r" (tentative|deprecated|temporary)\b")
 
 
 def parse_ip_addr(lines: Iterable[str]) -> Mapping[str, Sequence[Address]]:
-    """The lasting addresses of each interface, from `ip -o addr`."""
+    """Lasting addresses of each interface, from `ip -o addr`."""
     result: defaultdict[str, list[Address]] = defaultdict(list)
     for line in lines:
         match = _ADDRESS.match(line)
@@ -169,10 +167,7 @@ _LOCAL_ADDRESS = re.compile(r"\|-- (\S+)\s+/32 host LOCAL")
 
 
 def parse_kernel_tables(fib_trie: Sequence[str], routes: Sequence[str]) -> Mapping[str, Sequence[Address]]:
-    """The addresses in /proc/net/fib_trie, by the interface of their subnet in /proc/net/route. IPv4 only.
-
-    The interface of an address without a subnet is empty.
-    """
+    """IPv4 addresses of /proc/net/fib_trie, by the interface of their subnet in /proc/net/route ("" without one)."""
     subnets = []
     for line in routes[1:]:
         fields = line.split()
@@ -245,7 +240,7 @@ _OF_CONTAINERS = re.compile(r"(veth|cali|lxc|cilium|tunl|gre|sit|flannel|vxlan|t
 
 
 def kind_of(name: str, attrs: Mapping[str, str]) -> NicKind:
-    """The kind of an interface, by name if the kernel doesn't distinguish it: a docker bridge is a bridge."""
+    """By the kernel's attributes, and by name where they say too little: a docker bridge is a bridge to the kernel."""
     if _OF_DOCKER.fullmatch(name):
         return "docker"
     if name.startswith("virbr"):
@@ -263,7 +258,7 @@ def kind_of(name: str, attrs: Mapping[str, str]) -> NicKind:
 
 
 def _speed(text: str | None) -> int | None:
-    """The speed; a driver that doesn't know it reports -1, signed or unsigned."""
+    """A driver that doesn't know the speed reports -1, signed or unsigned."""
     result = natural(text)
     return result if result and result < 1 << 31 else None
 
@@ -280,7 +275,7 @@ def _rdma(line: str) -> Rdma:
 
 
 def _route(lines: Iterable[str]) -> Route | None:
-    """The gateway from the kernel's hex: v4 in little-endian byte order, v6 in network byte order. v4 comes first."""
+    """The kernel's hex is little-endian for v4 and in network order for v6. v4 comes first."""
     for line in lines:
         iface, _, gateway = line.partition(" ")
         try:

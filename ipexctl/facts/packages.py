@@ -1,7 +1,6 @@
-"""The commands that install a program on a host, by its distribution. Pure.
+"""Commands that install a program on a host, by distribution. Pure.
 
-In come a host's facts; out go lines for a fix, which doctor, install and run share: a host without a Python is told the
-same everywhere. For an unknown distribution they name the packages of Debian.
+Doctor, install and run share them, so a host without a usable Python gets the same advice everywhere.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _ZYPPER: Final = frozenset({"sles", "sled", "opensuse-leap", "opensuse-tumblewee
 
 
 def package_command(facts: Facts, apt: str, dnf: str, zypper: str) -> str:
-    """The install command of the distribution; for an unknown one, the Debian names of the packages."""
+    """For an unknown distribution, use Debian's package names."""
     distro = facts.system.distro_id
     if distro in _APT:
         return f"as root: apt-get install -y {apt}"
@@ -38,7 +37,7 @@ def python_without_root(version: str) -> str:
 
 
 def running_pythons(facts: Facts) -> list[Python]:
-    """The interpreters that can run programs of ipexctl."""
+    """Interpreters that can run ipexctl's programs."""
     return [
         python
         for python in facts.software.pythons
@@ -47,7 +46,7 @@ def running_pythons(facts: Facts) -> list[Python]:
 
 
 def ways_to_python(facts: Facts) -> str:
-    """CentOS 7 has no package new enough."""
+    """CentOS 7 has no package that is new enough."""
     if (facts.system.distro_version or "").startswith("7") and facts.system.distro_id in ("centos", "rhel"):
         return python_without_root("3.12")
     dnf = "python3" if facts.system.distro_id == "fedora" else "python3.11"

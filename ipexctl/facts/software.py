@@ -1,9 +1,8 @@
 """Software on a host that matters for a stack: Pythons, environments, MPIs, libraries; and its parser. Pure.
 
-In come the lines of the probe about programs on the PATH and in usual places; out goes `Software`. A Python that does
-not run has no version; one for another libc or processor is listed, too, and `stack/resolve/compatibility.py` says
-which are usable. The flavour of an MPI is by its own --version, as all of them are called mpirun. Environments are
-those below the home, each with its record as text: `stack/env/record.py` decides whether to believe it.
+A Python that does not run has no version. One for another libc or processor is listed too;
+`stack/resolve/compatibility.py` decides which are usable. An MPI's flavour comes from its --version because all are
+called mpirun. `stack/env/record.py` decides whether to believe an environment's record.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
 FoundFlavor = Literal["intel", "openmpi", "mpich", "mvapich", "unknown"]
 
 GLOO_MENDED: Final = (2, 14)
-"""The first torch whose gloo checks offset and length of a message each by itself (pytorch/gloo#509), as its wheels
-show: 2.13.0 has the check whose sum wraps around, 2.14.0 and 2.15.0 the new one."""
+"""First torch with the gloo that checks offset and length of a message separately (pytorch/gloo#509). By its wheels,
+2.13.0 has the check whose sum wraps around, 2.14.0 and 2.15.0 the new one."""
 
 
 def minor_of(version: str | None) -> tuple[int, int] | None:
@@ -34,19 +33,19 @@ def minor_of(version: str | None) -> tuple[int, int] | None:
 
 
 def has_gloo_overflow(torch: str) -> bool:
-    """Whether anyone who reaches a port of gloo can write into the process; False if the version is unreadable."""
+    """True if anyone who reaches a gloo port can write into the process; False if the version is unreadable."""
     return (minor_of(torch) or GLOO_MENDED) < GLOO_MENDED
 
 
 class Python(NamedTuple):
     path: str
     version: str | None = None
-    """`3.11.2`; None: it doesn't run."""
+    """`3.11.2`; None if it doesn't run."""
     arch: str | None = None
-    """The architecture it was built for: `x86_64`; None if unknown."""
+    """Architecture it was built for, `x86_64`; None if unknown."""
     libc: Literal["glibc", "musl"] | None = None
     venv: bool | None = None
-    """Whether `-m venv` can create an environment with pip."""
+    """True if `-m venv` can create an environment with pip."""
 
     @property
     def minor(self) -> tuple[int, int] | None:
@@ -55,22 +54,20 @@ class Python(NamedTuple):
 
 
 class Env(NamedTuple):
-    """An environment installed by ipexctl."""
-
     name: str
     path: str
     python: str | None = None
     """`3.11`, from the path of its packages."""
     runs: bool = False
-    """Whether its interpreter still exists."""
+    """True if its interpreter still exists."""
     packages: Mapping[str, str] = {}
-    """Normalised name → version, of the packages of a stack."""
+    """Normalised name → version, for the packages of a stack."""
     record: str = ""
-    """The text of its env.json; empty if it has none."""
+    """Text of its env.json; empty without one."""
     names: tuple[str, ...] = ()
-    """Its other names: links to it."""
+    """Links to it."""
     lost: tuple[str, ...] = ()
-    """Modules of its packages whose directory is gone."""
+    """Modules of its packages with a missing directory."""
 
     @property
     def torch(self) -> str | None:
@@ -98,22 +95,20 @@ class Mpi(NamedTuple):
     flavor: FoundFlavor = "unknown"
     version: str | None = None
     on_path: bool = False
-    """Whether a command over ssh finds it in PATH."""
+    """True if a command over ssh finds it in PATH."""
 
 
 class Software(NamedTuple):
     pythons: tuple[Python, ...] = ()
-    """Those in PATH first."""
     envs: tuple[Env, ...] = ()
     mpis: tuple[Mpi, ...] = ()
-    """Those in PATH first."""
     libraries: Mapping[str, tuple[str, ...]] = {}
     """libgomp, libiomp5, libtcmalloc, libjemalloc → paths."""
     conda: str | None = None
 
     @property
     def agent_pythons(self) -> tuple[str, ...]:
-        """The paths of the interpreters that can run the agent."""
+        """Interpreters that can run the agent."""
         return tuple(python.path for python in self.pythons if (python.minor or (0, 0)) >= (3, 8))
 
 
@@ -196,7 +191,7 @@ def _mpi(line: str, login_path: str) -> Mpi:
 
 
 def parse_mpi(path: str, banner: str, *, on_path: bool = False) -> Mpi:
-    """An mpirun from its path and the first lines of its --version."""
+    """`banner` is the first lines of --version."""
     flavor: FoundFlavor = next((name for pattern, name in _FLAVORS if re.search(pattern, banner)), "unknown")
     if flavor == "mpich" and "mvapich" in path.lower():
         flavor = "mvapich"
@@ -204,7 +199,7 @@ def parse_mpi(path: str, banner: str, *, on_path: bool = False) -> Mpi:
     return Mpi(
         path=path,
         flavor=flavor,
-        # Intel's packages call 2019 Update 7 2019.7.
+        # Intel's packages call "2019 Update 7" 2019.7.
         version=version[1].replace(" Update ", ".") if version else None,
         on_path=on_path,
     )

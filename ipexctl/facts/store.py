@@ -1,13 +1,10 @@
 """Tokens that identify stores: hosts with equal tokens share one home. Pure.
 
-The probe writes no file to compare, so a token describes the parent of the home (it exists before the first install),
-or the home itself where it is a link or a mount:
-
-- on a filesystem of the network, the server's name for it and the directory below that, without the server's domain
-  and address, which differ between clients: `nfs1:/export/home`; and the directory's inode where the name is the
-  guest's own (9p, virtiofs);
-- on a disk, the kernel's boot id, its number for the filesystem, and the directory. Cloned machines differ in the boot
-  id alone; containers on one machine have the same one, and do share a directory that is mounted into them.
+The probe writes nothing, so a token describes the home's parent (it exists before the first install), or the home
+itself if it is a link or a mount. On a network filesystem: the server's short name and the directory,
+`nfs1:/export/home`, because domain and address differ between clients; plus the inode where the guest chooses the name
+(9p, virtiofs). On a disk: boot id, filesystem number and directory. Cloned machines differ in the boot id alone;
+containers on one machine share it, and do share a directory mounted into them.
 """
 
 from __future__ import annotations
@@ -31,14 +28,14 @@ def is_network(kind: str) -> bool:
 
 
 def store_token(path: str, mount: Mount | None, boot: str | None, inode: int | None = None) -> str | None:
-    """The token of a directory; None if too little is known."""
+    """None if too little is known."""
     if mount is None:
         return None
     below = path[len(mount.point.rstrip("/")) :].rstrip("/")
     within = f"{mount.root.rstrip('/')}{below}"
     if not mount.is_network:
         return f"{boot}:{mount.device}:{within or '/'}" if boot else None
-    # Hosts may mount the same server as nfs or as nfs4.
+    # Hosts may mount the same server as nfs or nfs4.
     kind = "nfs" if mount.type.startswith("nfs") else mount.type
     token = f"{kind}:{_export(mount)}{within}"
     if mount.type not in _NAMED_BY_GUEST:
@@ -47,7 +44,7 @@ def store_token(path: str, mount: Mount | None, boot: str | None, inode: int | N
 
 
 def _export(mount: Mount) -> str:
-    """The server's name for it: `nfs1.cluster:/export/` → `nfs1:/export`."""
+    """`nfs1.cluster:/export/` → `nfs1:/export`."""
     server, colon, path = mount.source.rpartition(":/")
     if not colon:
         return mount.source.rstrip("/")

@@ -1,9 +1,7 @@
 """A host's system, memory, disks, limits and policies, and the parser for the probe's lines about them. Pure.
 
-In come lines of /proc, ulimit, mountinfo, df, systemd and of the home; out come frozen values, where None means
-unknown. The values are those of this account: memory is the cgroup's limit where that is lower, limits are those of a
-command over ssh. Hosts whose `store` is equal share their home (`store.py`). Supervisors and processes of runs are
-listed with their start times, as a pid alone may have been given to another process since.
+None means unknown. Values are what this account gets: the cgroup's memory limit if it is lower, the limits of a
+command over ssh. Processes are listed with start times because a pid may have been reused.
 """
 
 from __future__ import annotations
@@ -30,13 +28,13 @@ class System(NamedTuple):
     kernel: str | None = None
     arch: str | None = None
     distro: str | None = None
-    """The name for display: `Ubuntu 20.04.6 LTS`."""
+    """For display: `Ubuntu 20.04.6 LTS`."""
     distro_id: str | None = None
     distro_version: str | None = None
     libc: Literal["glibc", "musl"] | None = None
     libc_version: str | None = None
     boot: str | None = None
-    """The boot id: changes with a reboot, equal in all containers of a machine."""
+    """Changes with a reboot; equal in all containers of a machine."""
 
     @property
     def is_linux(self) -> bool:
@@ -44,12 +42,12 @@ class System(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """In bytes, except for the counts of huge pages."""
+    """Bytes, except for counts of huge pages."""
 
     total: int | None = None
     available: int | None = None
     limit: int | None = None
-    """The limit of the cgroup; None: none or unknown."""
+    """The cgroup's limit; None if none or unknown."""
     swap: int | None = None
     hugepages_total: int | None = None
     hugepages_free: int | None = None
@@ -61,14 +59,14 @@ class Memory(NamedTuple):
 
     @property
     def usable(self) -> int | None:
-        """The maximum for this account: the limit of the cgroup if it is below the machine's total."""
+        """The cgroup's limit if it is below the machine's total."""
         if self.total is None or self.limit is None:
             return self.total
         return min(self.total, self.limit)
 
 
 class Limit(NamedTuple):
-    """A ulimit; `math.inf` means unlimited and is "unlimited" in JSON."""
+    """`math.inf` means unlimited and is "unlimited" in JSON."""
 
     soft: float | None = None
     hard: float | None = None
@@ -82,13 +80,11 @@ class Limits(NamedTuple):
 
 
 class Mount(NamedTuple):
-    """The filesystem a path is on, as the kernel names it."""
-
     point: str
     type: str
     source: str
     root: str = "/"
-    """The directory of that filesystem that is mounted."""
+    """Mounted directory of that filesystem."""
     device: str | None = None
     """The kernel's number for the filesystem: `8:1`."""
     options: tuple[str, ...] = ()
@@ -109,21 +105,19 @@ class Disk(NamedTuple):
 
 
 class HomeDirectory(NamedTuple):
-    """The `--home` directory on the host."""
-
     path: str
-    """The absolute path, with symbolic links."""
+    """Absolute, with symbolic links."""
     exists: bool = False
     real: str | None = None
-    """The path without symbolic links."""
+    """With symbolic links resolved."""
     disk: Disk | None = None
     """The disk it is on, or will be on."""
     store: str | None = None
-    """Two hosts with the same token share this home; see `store.py`."""
+    """Hosts with the same token share this home; see `store.py`."""
     exposed: str = ""
-    """The directory on the way that another account could change; then nothing of the home was read."""
+    """Directory above it that another account could change; nothing of the home was read then."""
     has_hub: bool = False
-    """Whether its cache of a hub has a repository."""
+    """True if its hub cache has a repository."""
 
 
 class Account(NamedTuple):
@@ -134,11 +128,11 @@ class Account(NamedTuple):
 
 
 class Logind(NamedTuple):
-    """systemd's policy for an account's processes and shared memory after its last session ends."""
+    """systemd's policy for processes and shared memory after an account's last session."""
 
     present: bool = False
     in_session: bool | None = None
-    """Whether the login is in a logind session."""
+    """True if the login is in a logind session."""
     kill_user_processes: bool | None = None
     remove_ipc: bool | None = None
     linger: bool | None = None
@@ -146,9 +140,9 @@ class Logind(NamedTuple):
 
 class Security(NamedTuple):
     selinux: Literal["enforcing", "permissive"] | None = None
-    """None: not installed or disabled."""
+    """None if not installed or disabled."""
     firewall: tuple[str, ...] = ()
-    """Firewalls that are visible without root: `ufw`, `firewalld`, `nftables`, `iptables`."""
+    """Firewalls visible without root: `ufw`, `firewalld`, `nftables`, `iptables`."""
     ptrace_scope: int | None = None
 
 
@@ -159,19 +153,19 @@ class Batch(NamedTuple):
 
 
 class RunSupervisor(NamedTuple):
-    """The supervisor of a run that is still running by its record, and whether its process is on the probed host.
+    """The supervisor of a run that its record calls running.
 
-    A record in a shared home is read on every host; only node0 (`machine`) can know that the process has ended.
+    A record in a shared home is read on every host; only node0 (`machine`) can tell whether the process still exists.
     """
 
     run: str
     host: str | None = None
-    """node0's name in the hostfile of the run."""
+    """node0's name in the run's hostfile."""
     machine: str | None = None
     boot: str | None = None
-    """node0's boot id; records of older versions have none."""
+    """node0's boot id; missing in records of older versions."""
     is_here: bool | None = None
-    """Compared by pid and start time. None: unknown."""
+    """By pid and start time; None if unknown."""
 
 
 class RunProcess(NamedTuple):
@@ -179,35 +173,32 @@ class RunProcess(NamedTuple):
 
     pid: int
     start: int | None
-    """The start time in kernel ticks; with the pid, it identifies the process."""
+    """Kernel ticks; with the pid it identifies the process."""
     run: str
 
 
 class Activity(NamedTuple):
-    """The host's current load, runs and processes."""
-
     load: tuple[float, float, float] | None = None
     runs: tuple[str, ...] = ()
-    """Runs that are still running by their record in this home."""
+    """Running by their record in this home."""
     supervisors: tuple[RunSupervisor, ...] = ()
-    """The supervisors of these runs."""
     ended: tuple[str, ...] = ()
-    """The newest runs that have ended by their record in this home."""
+    """Newest ended runs in this home, by their records."""
     pids: tuple[int, ...] = ()
-    """Processes of this account whose program is in the `--home` directory."""
+    """Processes of this account with a program in the `--home` directory."""
     processes: tuple[RunProcess, ...] = ()
     """Processes of this account that belong to a run, running or ended."""
     live: RunsOnHost = RunsOnHost()
-    """Runs of all accounts that have a supervisor or rank wrappers here now."""
+    """Runs of all accounts with a supervisor or rank wrapper here now."""
 
 
 class Environment(NamedTuple):
-    """The environment of a command over ssh, without settings of ipexctl."""
+    """Environment of a command over ssh, without ipexctl's settings."""
 
     variables: Mapping[str, str] = {}
     """Variables that affect OpenMP, MPI, oneCCL, libfabric, gloo, the loader and Python."""
     tools: Mapping[str, str] = {}
-    """Useful programs and their paths."""
+    """Program → path."""
     modules: str | None = None
     """`lmod`, or `modules` for the classic ones."""
 
@@ -251,7 +242,7 @@ def parse_memory(answers: Answers, mounts: Sequence[Mount]) -> Memory:
     ]
     meminfo = answers.named("meminfo")
     thp = re.search(r"\[(\w+)\]", answers.first("thp") or "")
-    shm = parse_disk(answers, "/dev/shm", mounts)  # noqa: S108  # a name, no temporary file
+    shm = parse_disk(answers, "/dev/shm", mounts)  # noqa: S108
     return Memory(
         total=kilobytes(meminfo.get("MemTotal")),
         available=kilobytes(meminfo.get("MemAvailable")),
@@ -281,7 +272,7 @@ def parse_limits(answers: Answers) -> Limits:
 
 
 def parse_disk(answers: Answers, path: str, mounts: Sequence[Mount]) -> Disk | None:
-    """The disk space at a path; None if the probe has no line about it."""
+    """None if the probe has no line about it."""
     mount = mount_of(path, mounts)
     writable = path in answers.all("writable")
     total = free = inodes = inodes_free = None
@@ -306,7 +297,7 @@ def parse_disk(answers: Answers, path: str, mounts: Sequence[Mount]) -> Disk | N
 
 
 def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
-    """The filesystem of a path: the nearest mount point above it; of several there, the last one mounted."""
+    """Nearest mount point above the path; the last one mounted if there are several."""
     best: Mount | None = None
     for mount in mounts:
         if _is_below(path, mount.point) and len(mount.point) >= len(best.point if best else ""):
@@ -323,7 +314,7 @@ def parse_mounts(answers: Answers) -> tuple[Mount, ...]:
 
 
 def parse_mount(row: str) -> Mount | None:
-    """A row of mountinfo: `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`."""
+    """`36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue`"""
     head, dash, tail = row.partition(" - ")
     left, right = head.split(), tail.split()
     if not dash or len(left) < 6 or len(right) < 2:
@@ -340,7 +331,7 @@ def parse_mount(row: str) -> Mount | None:
 
 
 def _unescape(text: str) -> str:
-    """mountinfo writes blanks and backslashes as octal."""
+    """mountinfo writes blanks and backslashes in octal."""
     if "\\" not in text:
         return text
     return re.sub(r"\\([0-3][0-7]{2})", lambda match: chr(int(match[1], 8)), text)
@@ -389,7 +380,7 @@ def parse_logind(answers: Answers) -> Logind:
     if "present" not in answers.all("logind"):
         return Logind()
     values: dict[str, bool] = {}
-    # A setting overrides a commented default, and a later setting overrides an earlier one.
+    # A setting overrides a commented default, and a later setting an earlier one.
     for comment_mark in ("#", ""):
         for line in answers.all("logind.conf"):
             match = re.match(r"\s*(#?)\s*(\w+)\s*=\s*(\w+)", line)
@@ -459,7 +450,7 @@ def parse_activity(answers: Answers) -> Activity:
         load=load,
         runs=runs,
         supervisors=tuple(supervisor for supervisor in supervisors if supervisor is not None),
-        # The record of a running run may have ranks that have ended.
+        # The record of a running run may list ranks that exited.
         ended=tuple(run for run in _run_ids(answers.all("run.ended")) if run not in runs),
         pids=tuple(pid for pid in pids if pid is not None),
         processes=tuple(processes.values()),
@@ -472,7 +463,7 @@ def _run_ids(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def _supervisor(line: str) -> RunSupervisor | None:
-    """`RUN START {…}`: the supervisor in the record, and the start time of the process with its pid on this host."""
+    """`RUN START {…}`: the record's supervisor, and the start time of the process with its pid on this host."""
     run, _, rest = line.partition(" ")
     start, _, text = rest.partition(" ")
     try:

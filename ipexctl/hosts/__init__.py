@@ -1,4 +1,1 @@
-"""The hosts of the cluster, and readers of every file that can name them.
-
-Nothing here opens a connection; how a host is reached lives in `remote`.
-"""
+"""The hosts of the cluster, and readers for every file that can name them. Nothing here opens a connection."""

@@ -1,8 +1,6 @@
-"""The hosts of a Slurm or PBS allocation.
+"""The hosts of a Slurm or PBS allocation, from the environment variables alone; neither system is queried.
 
-In come the variables of the call; out go the hosts with the slots that it grants, the allocation's name for messages,
-and of Slurm the job's number and nodes, by which `starters/choice.py` decides the way to them. Neither system is
-queried. A default that nobody has asked for, such as one task for each core, grants no slots.
+Slots count only if the user asked for tasks: Slurm's own defaults, such as one task per core, grant none.
 """
 
 from __future__ import annotations
@@ -29,12 +27,12 @@ _FIX_NAME_HOSTS: Final = "name the hosts yourself: --hosts SPEC, or -H FILE"
 
 
 def allocated_hosts(environ: Mapping[str, str]) -> tuple[tuple[Host, ...], str] | None:
-    """The hosts of the current allocation and its name, or None outside an allocation."""
+    """None outside an allocation."""
     return _slurm(environ) or _pbs(environ)
 
 
 def node_names(environ: Mapping[str, str]) -> frozenset[str]:
-    """The nodes of the Slurm job of this call; empty outside one, and if their list can't be read."""
+    """Empty outside a Slurm job, and if its node list can't be read."""
     nodes = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST") or ""
     try:
         return frozenset(expand(nodes)) if nodes else frozenset()
@@ -74,7 +72,7 @@ def _slurm(environ: Mapping[str, str]) -> tuple[tuple[Host, ...], str] | None:
     if not names:
         raise UserError(f"${variable} names no host", fix=_FIX_NAME_HOSTS)
     if len(tasks) != len(names) and environ.get("SLURM_STEP_NODELIST"):
-        tasks = [None] * len(names)  # they are of the step, and the job has more nodes
+        tasks = [None] * len(names)  # belongs to a step; the job has more nodes
     if len(tasks) != len(names):
         raise UserError(
             f"$SLURM_TASKS_PER_NODE {quoted(tasks_text)} is for {len(tasks)} nodes, the job has {len(names)}",

@@ -1,6 +1,6 @@
-"""The batch systems of clusters: their names, and the variables by which a call is in a job of one.
+"""Batch systems: their names, and the variables that show that a call runs in one of their jobs.
 
-It imports nothing: each call reads it.
+Imports nothing because each call loads it.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ SCHEDULERS: Final = {
     "lsf": ("LSF", ""),
     "sge": ("Grid Engine", ""),
 }
-"""Name, and the command that asks for an allocation, if it is the same everywhere."""
+"""Name, and the command that asks for an allocation, empty where each site has its own."""
 _OF_HOSTS: Final = ("SLURM_JOB_NODELIST", "SLURM_NODELIST", "PBS_NODEFILE")
 
 
 def is_in_allocation(environ: Mapping[str, str]) -> bool:
-    """Whether variables name the hosts of an allocation."""
     return any(environ.get(name) for name in _OF_HOSTS)
 
 
 def job_number(environ: Mapping[str, str]) -> str:
-    """The number of the Slurm job of this call; empty outside one."""
+    """Empty outside a Slurm job."""
     number = job_name(environ)
     return number if number.isascii() and number.isdigit() else ""
 
 
 def job_name(environ: Mapping[str, str]) -> str:
-    """The Slurm job of this call as its variables name it, for messages; empty outside one."""
+    """Job id for messages, as the variable has it; empty outside a Slurm job."""
     return environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""

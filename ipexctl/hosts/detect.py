@@ -1,6 +1,6 @@
-"""Reads a file of hosts: checks the file, detects its format (hostfile, INI, YAML) and calls the parser.
+"""Reads a file of hosts in any format (hostfile, INI, YAML).
 
-A file that nobody named may have 1 MB, and no pipe or device is read.
+A file that the user did not name may have 1 MB; pipes and devices are never read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FIRST_LINE = re.compile(r"^[ \t]*(?=[^\s#;])", re.MULTILINE)
 
 
 def detect(text: str, suffix: str = "") -> Format:
-    """The format of a file, by its suffix, else by its content."""
+    """By suffix, else by content."""
     by_suffix = _BY_SUFFIX.get(suffix.lower())
     if by_suffix is not None:
         return by_suffix
@@ -51,10 +51,7 @@ def detect(text: str, suffix: str = "") -> Format:
 
 
 def read_hosts_file(path: Path, *, shown: str | None = None, found: str = "") -> tuple[Host, ...]:
-    """Every host of a file in any format; `shown` is the file's name in messages.
-
-    `found` is how to name the file if it was found and not named by the user: see `source`.
-    """
+    """`shown` is the file's name in messages; `found` is explained in `source.py`."""
     shown = printable(str(path) if shown is None else shown)
     data = _read_bytes(path, shown, found)
     text = _decode(data, path, shown)
@@ -99,7 +96,7 @@ def _read_bytes(path: Path, shown: str, found: str) -> bytes:
             f"{shown}: you may not read this file",
             fix=f"if it has no passwords, its owner can say: chmod a+r {shlex.quote(str(path))}",
         ) from None
-    except ValueError:  # each Python has words of its own for it
+    except ValueError:  # the message differs between Python versions
         raise UserError(f"{shown}: no path has a null character", fix="check the path") from None
     except OSError as error:
         raise UserError(f"{shown}: can't be read: {error.strerror or error}", fix="check the path") from None

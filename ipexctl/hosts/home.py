@@ -1,7 +1,6 @@
-"""The directory of ipexctl on the nodes: `--home`, else $IPEXCTL_HOME, else ~/.ipexctl.
+"""The ipexctl directory on the nodes: `--home`, else $IPEXCTL_HOME, else ~/.ipexctl.
 
-Of hosts that share one, `find_leaders` says which works for the others. `node/common/home.py` decides on a host whether
-a directory may be a home.
+`node/common/home.py` decides on the host whether a directory may be a home.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def home_on_nodes(given: Path | None, environ: Mapping[str, str]) -> str:
 
 
 def check_same_home(homes: Mapping[str, str], users: Sequence[str | None] = ()) -> Refusal | None:
-    """Refuse different homes: mpirun starts programs by the same path on every host. `users` are the accounts there."""
+    """Refuse different homes: mpirun starts programs by one path on every host. `users` are the accounts there."""
     if len(set(homes.values())) <= 1:
         return None
     first = next(iter(homes.items()))
@@ -55,6 +54,6 @@ def check_same_home(homes: Mapping[str, str], users: Sequence[str | None] = ()) 
 
 
 def find_leaders(hosts: Iterable[T], store_of: Callable[[T], Hashable]) -> dict[T, T]:
-    """For each host or its name, the first one with the same store, which does the work for all of them."""
+    """Map each host to the first host with the same store, which does the work for all of them."""
     first: dict[Hashable, T] = {}
     return {host: first.setdefault(store_of(host), host) for host in hosts}

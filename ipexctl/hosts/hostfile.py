@@ -1,12 +1,9 @@
 """Hostfiles of mpirun, DeepSpeed and schedulers, and --hosts: a host or node set per line, with attributes.
 
-In comes the text of a file or an option; out come `Host`s in the order of their first lines, or a FileError that
-points at the word. One format for all: `node[1-4] slots=8`, `node1:8`, `user@node1`, and the names that other tools
-have for an attribute. Repeated lines of a host add up their slots, as in Open MPI; values that contradict each other
-are an error, never a silent choice. In a file without any slots, repeated lines are those of a $PBS_NODEFILE, one slot
-each.
-
-A file that the user did not name may set no attribute that runs a program or trusts a key (`source.py`).
+One grammar for all: `node[1-4] slots=8`, `node1:8`, `user@node1`, and other tools' names for attributes. Slots of
+repeated lines add up, as in Open MPI; contradicting values are an error. A file without any slots but with repeated
+lines is a $PBS_NODEFILE: one slot a line. A file that the user did not name may set no attribute that runs a program
+or trusts a key (`source.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ _SINGLE_KEYS: Final = ("user", "port", "identity", "known_hosts", "ssh_config")
 
 
 class RosterError(UserError):
-    """Two lines that contradict each other; `line` is the number of the second."""
+    """Two lines contradict each other; `line` is the number of the second."""
 
     def __init__(self, message: str, *, line: int, fix: str = "") -> None:
         super().__init__(message, fix=fix)
@@ -41,8 +38,6 @@ class RosterError(UserError):
 
 
 class Roster:
-    """The hosts of a file or a list."""
-
     def __init__(self) -> None:
         self._lines: dict[str, list[tuple[int, Host]]] = {}
         self._entries = 0
@@ -56,7 +51,7 @@ class Roster:
         self._lines.setdefault(host.name, []).append((line, host))
 
     def hosts(self) -> tuple[Host, ...]:
-        """All hosts in the order of their first lines."""
+        """In the order of their first lines."""
         if len(self._lines) == self._entries:
             return tuple(lines[0][1] for lines in self._lines.values())
         has_slots = any(host.slots is not None for lines in self._lines.values() for _, host in lines)
@@ -67,7 +62,7 @@ class Roster:
 
 
 def _merge(lines: Sequence[tuple[int, Host]]) -> Host:
-    """The host of these lines: their slots add up, and a value that contradicts an earlier line is an error."""
+    """Slots add up; a value that contradicts an earlier line is an error."""
     values: dict[str, tuple[Any, int]] = {}
     for line, host in lines:
         for key in ("internal", *_SINGLE_KEYS, "address"):
@@ -83,7 +78,6 @@ def _merge(lines: Sequence[tuple[int, Host]]) -> Host:
                     fix="if these are two machines, give them two names and say address=",
                 )
     slots = sum(host.slots or 1 for _, host in lines)
-    # A repeated line gives the same limit again, not a second one.
     limits = [host.max_slots for host in {host for _, host in lines} if host.max_slots is not None]
     (since, host), (last, _) = lines[0], lines[-1]
     if limits and slots > sum(limits):
@@ -100,7 +94,6 @@ def _merge(lines: Sequence[tuple[int, Host]]) -> Host:
 MAX_SLOTS: Final = 99_999
 
 KEYS: Final = ("slots", "max_slots", "internal", "address", *_SINGLE_KEYS)
-# Names of the same attributes in files of other tools.
 _OTHER_NAMES: Final = {
     **dict.fromkeys(("slot", "np", "ppn", "cpu", "cpus", "ncpus", "gpus"), "slots"),
     **dict.fromkeys(("host", "hostname", "ip"), "address"),
@@ -115,7 +108,7 @@ _COUNT = re.compile(r"[0-9]{1,9}")
 
 
 def read_count(text: str, what: str, *, most: int = MAX_SLOTS, example: str = "4") -> int:
-    """Read a whole number from 1 to `most`; raises WordError with an example."""
+    """Read an integer from 1 to `most`; raises WordError with an example."""
     if _COUNT.fullmatch(text) is None:
         raise WordError(f"{what} must be a whole number, not {quoted(text)}", fix=f"such as {example}")
     number = int(text)
@@ -130,7 +123,7 @@ def read_port(text: str) -> int:
 
 
 def read_path(text: str, base: Path) -> Path:
-    """A path, relative to the file that contains it; `~` is a home."""
+    """Relative to the file that contains it; `~` is a home."""
     if not text.startswith("~"):
         return base / text
     try:
@@ -143,12 +136,12 @@ def read_path(text: str, base: Path) -> Path:
 
 
 def read_ssh_config(text: str, base: Path) -> Path:
-    # `ssh -F none` means no configuration; an empty file has the same effect for every reader.
+    # `ssh -F none` means no configuration; an empty file works for every reader.
     return Path("/dev/null") if text == "none" else read_path(text, base)
 
 
 def fields_of(pairs: Iterable[Pair]) -> dict[str, Pair]:
-    """The pairs by key; an unknown, repeated or empty key is an error."""
+    """Pairs by key; an unknown, repeated or empty key is an error."""
     fields: dict[str, Pair] = {}
     for pair in pairs:
         key = pair.key.replace("-", "_")
@@ -163,7 +156,6 @@ def fields_of(pairs: Iterable[Pair]) -> dict[str, Pair]:
 
 
 def hosts_of(word: HostWord, fields: Mapping[str, Pair], base: Path) -> list[Host]:
-    """Every host of one line, in order."""
 
     def value(key: str, parse: Callable[[str], Value]) -> Value | None:
         pair = fields.get(key)
@@ -221,7 +213,7 @@ _ADDRESS = re.compile(rf"{IPV4}|[0-9a-fA-F:]*:[0-9a-fA-F:]*:[0-9a-fA-F:.]*")
 
 
 def read_hostfile(text: str, path: str | Path, *, base: Path | None = None, found: str = "") -> tuple[Host, ...]:
-    """The hosts of a hostfile in order; `path` names it in errors, `base` is the directory of relative paths in it."""
+    """`path` names the file in errors; relative paths in it start at `base`."""
     lines = text.removeprefix("\ufeff").split("\n")
     source = SourceFile(str(path), Path(path).parent if base is None else base, lines, found)
     roster = Roster()
@@ -237,7 +229,7 @@ def read_hostfile(text: str, path: str | Path, *, base: Path | None = None, foun
 
 
 def read_host_list(spec: str) -> tuple[Host, ...]:
-    """The hosts of a `--hosts` value: comma-separated items like the first word of a hostfile line."""
+    """Comma-separated items, each like the first word of a hostfile line."""
     roster = Roster()
     try:
         for item in split_specs(spec):

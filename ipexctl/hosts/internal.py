@@ -1,9 +1,8 @@
-"""The address by which other hosts reach a host, which is seldom the one that ssh uses. Pure.
+"""Chooses the address by which other hosts reach a host; it is seldom the one that ssh uses. Pure.
 
-In come the addresses of all hosts' interfaces, the hostfile's `internal=` and --iface; out goes one address a host, or
-a refusal that names the hosts outside the common subnet. The hostfile wins, then --iface, then a subnet in which every
-host has an address of its own: first that of the control machine's connections, then IPv4. Bridges of containers are
-left out, and so is any subnet in which two hosts have the same address: 172.17.0.1 is a bridge inside each of them.
+The hostfile's `internal=` wins, then --iface, then a subnet where each host has an address of its own: first the
+control machine's, then IPv4. Container bridges are left out, and so is any subnet where two hosts have the same
+address: 172.17.0.1 is a bridge inside each of them.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _LOCAL_INTERFACES: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class InterfaceAddress:
-    """One address of one interface; an interface with two addresses has two entries."""
+    """An interface with two addresses has two entries."""
 
     interface: str
     address: str
@@ -46,13 +45,13 @@ class InterfaceAddress:
 
     @property
     def joins_hosts(self) -> bool:
-        """Whether it can lead to other machines: no loopback, link-local or bridge of containers or guests."""
+        """True if it can lead to other machines: not loopback, link-local or a bridge for containers or guests."""
         return not _is_local(self.address) and not _LOCAL_INTERFACES.fullmatch(self.interface.partition("@")[0])
 
 
 @lru_cache(maxsize=8192)
 def _network_of(address: str, prefix: int) -> Network:
-    """Cached, as `_is_local`: every rule about several hosts needs it, and parsing an address is most of its time."""
+    """Cached like `_is_local`: every rule about several hosts needs it, and parsing addresses dominates their time."""
     return ipaddress.ip_interface(f"{address}/{prefix}").network
 
 
@@ -64,8 +63,6 @@ def _is_local(address: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class HostAddresses:
-    """A host's addresses, and the one that the control machine's connection uses."""
-
     nics: tuple[InterfaceAddress, ...]
     reached: str | None = None
 
@@ -75,7 +72,7 @@ class HostAddresses:
 
 
 class InterfaceChoice:
-    """The value of `--iface`: the name of an interface, or a network as CIDR."""
+    """`--iface`: an interface name, or a network as CIDR."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -101,10 +98,9 @@ class InterfaceChoice:
 def internal_addresses(
     addresses: Mapping[str, HostAddresses], hosts: Sequence[Host], iface: str | None = None
 ) -> dict[str, str] | Refusal:
-    """The address of each host for the others: that of the file, of `--iface`, else one on a subnet all share.
+    """Choose each host's address for the others, or refuse and name the hosts outside the common subnet.
 
-    The subnet of the control machine's connections is preferred if all share it; then IPv4, in the order of the first
-    host's interfaces. A host without known addresses must have one in the file.
+    A host without known addresses must have one in the file.
     """
     given = {host.name: host.internal for host in hosts if host.internal}
     names = [host.name for host in hosts if host.name not in given and host.name in addresses]
@@ -124,7 +120,7 @@ def internal_addresses(
 
 
 def common_networks(addresses: Mapping[str, HostAddresses]) -> tuple[Network, ...]:
-    """The subnets in which every host has a distinct address, best first."""
+    """Subnets where every host has a distinct address, best first."""
     all_hosts = tuple(addresses.values())
     if not all_hosts:
         return ()
@@ -135,13 +131,13 @@ def common_networks(addresses: Mapping[str, HostAddresses]) -> tuple[Network, ..
 
 
 def address_in(addresses: HostAddresses, network: Network) -> str | None:
-    """A host's address in that subnet, preferably that of the control machine's connection."""
+    """The host's address in that subnet, preferably the one the control machine connects to."""
     members = [nic.address for nic in addresses.nics if nic.network == network and nic.joins_hosts]
     return addresses.reached if addresses.reached in members else next(iter(members), None)
 
 
 def _is_shared(network: Network, all_hosts: Iterable[HostAddresses]) -> bool:
-    # 172.17.0.1 on every machine is a bridge inside each of them, whatever its name is.
+    # 172.17.0.1 on every machine is a bridge inside each of them, whatever its name.
     members = [{nic.address for nic in host.nics if nic.network == network and nic.joins_hosts} for host in all_hosts]
     return network.num_addresses > 1 and all(members) and len(set().union(*members)) == sum(map(len, members))
 
@@ -172,7 +168,7 @@ def _by_choice(
 def _by_subnet(
     addresses: Mapping[str, HostAddresses], names: Sequence[str], given: Mapping[str, str]
 ) -> dict[str, str] | Refusal:
-    # Addresses that the file gives for some hosts determine the network for the others.
+    # Addresses given in the file determine the network for the other hosts.
     relevant = dict(addresses)
     for name in given.keys() & addresses.keys():
         nics = tuple(nic for nic in addresses[name].nics if nic.address == given[name])
@@ -184,13 +180,12 @@ def _by_subnet(
         return {name: address_in(addresses[name], networks[0]) or "" for name in names}
     routed = {name: host.reached_nic for name, host in relevant.items()}
     if all(nic and nic.network.num_addresses == 1 for nic in routed.values()):
-        # A cloud that gives every machine a separate subnet routes between them.
+        # Some clouds give each machine its own subnet and route between them.
         return {name: nic.address for name in names if (nic := routed[name])}
     return _no_common_network(relevant)
 
 
 def _no_common_network(addresses: Mapping[str, HostAddresses]) -> Refusal:
-    """The error that names the hosts outside the subnet that most hosts share."""
     nodes: dict[Network, list[str]] = {}
     for name, host in addresses.items():
         for network in {nic.network for nic in host.nics if nic.joins_hosts}:

@@ -1,10 +1,9 @@
-"""An Ansible inventory: groups, variables and the hosts that they describe.
+"""An Ansible inventory: groups, variables and the hosts they describe, filled by `inventory_files.py`.
 
-`inventory_files.py` reads INI and YAML and fills an `Inventory` line by line; out come `Host`s, with variables merged
-in Ansible's order: all, then parents, children, the host. Connection variables (`ansible_host`, `ansible_user`, ssh
-arguments) become fields of the host, and the rest its `vars` for playbooks. A connection variable that can't be
-honoured is an error at its line, not ignored: the login would go elsewhere. `node1:8` is refused, as Ansible means a
-port by it and a hostfile slots.
+Variables merge in Ansible's order: all, then parents, children, the host. Connection variables (`ansible_host`, ssh
+arguments …) become fields of the host; the rest are `vars` for playbooks. A connection variable that can't be honoured
+is an error at its line because the login would go elsewhere. `node1:8` is refused: Ansible reads a port, a hostfile
+slots.
 """
 
 from __future__ import annotations
@@ -31,31 +30,29 @@ if TYPE_CHECKING:
     from ipexctl.errors import FileError
 
 Value = TypeVar("Value")
-# The newer name first: it wins if a host has both.
+# Newest name first: it wins if a host has both.
 _ADDRESS: Final = ("ansible_host", "ansible_ssh_host")
 _USER: Final = ("ansible_user", "ansible_ssh_user")
 _PORT: Final = ("ansible_port", "ansible_ssh_port")
 _IDENTITY: Final = ("ansible_ssh_private_key_file", "ansible_private_key_file")
-# In the order of ssh's command line, where the first value of an option counts.
+# In the order of ssh's command line, where the first value counts.
 _SSH_ARGS: Final = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
 _KNOWN_HOSTS: Final = "userknownhostsfile"
 
 
 @dataclass(frozen=True, slots=True)
 class HostSetting:
-    """A variable's value and its position in the file."""
-
     text: str
     line: int
     column: int
     problem: str = ""
-    """The reason why it can't be used as one plain value, or empty."""
+    """Why it can't be used as one plain value, or empty."""
 
 
 def host_from(
     source: SourceFile, name: str, position: tuple[int, int], groups: tuple[str, ...], settings: dict[str, HostSetting]
 ) -> Host:
-    """The host described by its merged variables; the variables that are read are removed from `settings`."""
+    """Build the host and remove the variables it uses from `settings`."""
     reader = _SettingReader(source, settings)
     slots = settings.get("slots")
     local = settings.get("ansible_connection")
@@ -88,13 +85,13 @@ def host_from(
 
 @dataclass(frozen=True, slots=True)
 class _SettingReader:
-    """Removes the connection variables from a host's settings; the rest becomes the host's `vars`."""
+    """Takes the connection variables out of a host's settings."""
 
     source: SourceFile
     settings: dict[str, HostSetting]
 
     def value(self, keys: tuple[str, ...], parse_text: Callable[[str], Value]) -> Value | None:
-        """The value of the first of these variables that is set."""
+        """The value of the first variable that is set."""
         present = [self.settings.pop(key) for key in keys if key in self.settings]
         for setting in present:
             if setting.problem or setting.text:
@@ -103,7 +100,7 @@ class _SettingReader:
         return None
 
     def parse(self, setting: HostSetting, parse_text: Callable[[str], Value], text: str | None = None) -> Value:
-        """The value of the setting, or of `text` in it."""
+        """Parse the setting, or `text` from it."""
         try:
             return parse_text(setting.text if text is None else text)
         except WordError as error:
@@ -113,7 +110,7 @@ class _SettingReader:
         return read_path(text, self.source.base)
 
     def ssh_arguments(self) -> tuple[Path | None, Path | None, str | None]:
-        """The `-F`, UserKnownHostsFile and proxy of ssh's arguments; other arguments stay in the settings."""
+        """`-F`, UserKnownHostsFile and proxy from ssh's arguments; other arguments stay in the settings."""
         config = known_hosts = proxy = None
         for key in _SSH_ARGS:
             setting = self.settings.get(key)
@@ -164,7 +161,7 @@ class _SettingReader:
 
 @lru_cache(maxsize=64)
 def _split_words(text: str) -> tuple[str, ...]:
-    """Cached: usually all hosts of an inventory have the same arguments."""
+    """Cached: usually all hosts have the same arguments."""
     try:
         return tuple(shlex.split(text))
     except ValueError:
@@ -195,7 +192,7 @@ def _ssh_option(flag: str, value: str) -> tuple[str, str]:
         return "proxy", f"ProxyJump={value}"
     key, _, file = value.replace("=", " ", 1).strip().partition(" ")
     file = file.strip().strip('"')
-    # /dev/null and none mean "keep no keys", which --host-keys decides; several files don't fit in one path.
+    # /dev/null and none mean "keep no keys", a choice left to --host-keys; several files don't fit in one path.
     if flag == "-o" and key.lower() == _KNOWN_HOSTS and file not in ("/dev/null", "none") and " " not in file:
         return "known_hosts", file
     if flag == "-o" and key.lower() in ("proxyjump", "proxycommand"):
@@ -213,13 +210,11 @@ _LOWEST_SSH_PORT: Final = 22
 @dataclass(slots=True)
 class Group:
     children: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Each child with its line and column."""
+    """Child → line and column."""
     vars: dict[str, HostSetting] = field(default_factory=dict)
 
 
 class Inventory:
-    """Filled line by line; then `hosts` returns the hosts."""
-
     def __init__(self, source: SourceFile) -> None:
         self.source = source
         self.groups: dict[str, Group] = {ALL: Group(), UNGROUPED: Group()}
@@ -238,7 +233,7 @@ class Inventory:
         self.group(parent).children.setdefault(child, (line, column))
 
     def add_hosts(self, group: str, pattern: str, settings: Mapping[str, HostSetting], line: int, column: int) -> None:
-        """Add every host of a pattern, `user@node[01:10].site:2222`, with its variables to a group."""
+        """`pattern` may be `user@node[01:10].site:2222`."""
         try:
             word = read_host_word(pattern, column=column, names_of=expand_ranges)
             own = dict(settings)
@@ -259,7 +254,7 @@ class Inventory:
             self._positions.setdefault(name, (line, column))
 
     def hosts(self) -> tuple[Host, ...]:
-        """Every host in the order of the file, with variables merged: all, then parents, children, the host."""
+        """In the order of the file, with merged variables."""
         parents: dict[str, list[str]] = {name: [] for name in self.groups}
         for name, group in self.groups.items():
             for child in group.children:
@@ -302,7 +297,7 @@ class Inventory:
         return groups, settings
 
     def _depths(self, parents: Mapping[str, list[str]]) -> dict[str, int]:
-        """The depth of each group below `all`, by its longest path; a cycle of groups is an error."""
+        """Longest path from `all` to each group; a cycle is an error."""
         try:
             order = list(TopologicalSorter(parents).static_order())
         except CycleError as error:

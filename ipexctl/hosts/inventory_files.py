@@ -1,10 +1,8 @@
-"""Parses the text of Ansible's inventories, INI and YAML, into an `Inventory`.
+"""Parses Ansible inventories, INI and YAML, into an `Inventory`, with a line and column for each entry.
 
-INI: `[group]`, `[group:vars]`, `[group:children]`, host lines with variables. YAML: nested groups of `hosts`,
-`children` and `vars`. Each group, host and variable goes into the inventory with its line and column; `inventory.py`
-decides what they mean. The rules: every mistake is an error at its place, with the way to write it; nothing in the file
-is run or evaluated, so the answer of an inventory script is refused, and a value with a tag such as `!vault` where it
-would be used. In INI a group may be used before the section that declares it.
+Every mistake is an error at its place, with the way to write it. Nothing is run or evaluated: output of an inventory
+script is refused, and so is a value with a tag such as `!vault` where it would be used. In INI a group may be used
+before its section.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ _PARTS: Final = ("hosts", "children", "vars")
 
 
 def read_inventory_ini(text: str, path: str | Path, *, base: Path | None = None, found: str = "") -> tuple[Host, ...]:
-    """The hosts of an INI inventory in the file's order."""
     lines = text.removeprefix("\ufeff").split("\n")
     source = SourceFile(str(path), Path(path).parent if base is None else base, lines, found)
     reader = _IniReader(Inventory(source))
@@ -56,7 +53,7 @@ class _IniReader:
         self._used_groups: dict[str, tuple[int, int]] = {}
 
     def parse_line(self, number: int, line: str) -> None:
-        """Parse one line that is neither empty nor a comment."""
+        """`line` is neither empty nor a comment."""
         start = len(line) - len(line.lstrip()) + 1
         section = _SECTION.fullmatch(line.strip())
         if section is not None:
@@ -71,7 +68,7 @@ class _IniReader:
             self._host(number, line)
 
     def check_sections(self) -> None:
-        """Check that every used group is declared; called at the end because declarations may come after uses."""
+        """Check that every group is declared. Runs last because declarations may follow uses."""
         for name, (line, column) in self._used_groups.items():
             if name not in self._declared:
                 fix = did_you_mean(name, self._declared, f"declare it with a [{name}] section")
@@ -154,7 +151,6 @@ def _bare_word(first: Word, word: Word) -> WordError:
 
 
 def read_inventory_yaml(text: str, path: str | Path, *, base: Path | None = None, found: str = "") -> tuple[Host, ...]:
-    """The hosts of a YAML inventory in the file's order."""
     tree = YamlTree(text, path, base, found)
     if tree.root is None or is_null(tree.root):
         return ()
@@ -176,7 +172,7 @@ class _YamlReader:
         self.inventory = Inventory(tree.source)
 
     def read_group(self, group: Entry, depth: int) -> None:
-        """Read a group and all groups nested in it."""
+        """Read a group and the groups nested in it."""
         self._check_group_name(group)
         self.inventory.group(group.key)
         for part in self.tree.entries(group.value, f"group {quoted(group.key)}", depth):

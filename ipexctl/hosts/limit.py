@@ -1,8 +1,8 @@
-"""`--limit`: select hosts by name, node set, glob or group, or by a file of these. Pure but for such a file.
+"""`--limit`: selects hosts by name, node set, glob or group, or by a file of these.
 
-In come all hosts of the call and the option; out come the selected ones, in the order of the file, so that node0 stays
-the same where it is selected. Parts are separated by commas or, as in Ansible, colons; `!` excludes, `&` intersects. A
-part that matches nothing is an error with the nearest name: a misspelt exclusion must not run on that host.
+Hosts keep the order of the file, so node0 stays the same where it is selected. Commas, or colons as in Ansible,
+separate parts; `!` excludes, `&` intersects. A part without a match is an error: a misspelt exclusion must not run on
+that host.
 """
 
 from __future__ import annotations
@@ -30,10 +30,8 @@ _COLON: Final = re.compile(r":(?![^\[\]]*\])")
 
 
 def limit_hosts(hosts: Sequence[Host], spec: str, *, found: bool = False) -> tuple[Host, ...]:
-    """The selected hosts in the file's order. With only `!name` and `&name` parts, it starts from all hosts.
-
-    `found`: the limit is of a project's file, so that a file of names in it was not named by the user.
-    """
+    """With only `!name` and `&name` parts, start from all hosts. `found`: the limit comes from a project's file, so the
+    user did not name a file in it."""
     index = _Index(hosts)
     selected: set[str] = set()
     kept = set(index.names)
@@ -56,7 +54,7 @@ def limit_hosts(hosts: Sequence[Host], spec: str, *, found: bool = False) -> tup
 
 
 def limit_parts(spec: str, known: Container[str]) -> list[str]:
-    """Split at commas and colons, except colons in brackets, IPv6 addresses and file paths."""
+    """Split at commas and colons, except in brackets, IPv6 addresses and file paths."""
     matched: list[str] = []
     for word in split_specs(spec):
         is_single = word[0] == "@" or word.lstrip("!&") in known or "::" in word
@@ -65,7 +63,7 @@ def limit_parts(spec: str, known: Container[str]) -> list[str]:
 
 
 def _from_file(part: str, *, found: bool) -> list[str]:
-    """`@FILE`: the names in it, one per line, such as a playbook's list of failed hosts."""
+    """Names from `@FILE`, one a line, such as a playbook's list of failed hosts."""
     if not part.startswith("@"):
         return [part]
     path = expanded(part[1:])
@@ -89,7 +87,7 @@ class _Index:
                 self.known.setdefault(word, set()).add(host.name)
 
     def find(self, part: str) -> set[str]:
-        """The host names that one part matches; a name or glob without a match is an error."""
+        """Names of the hosts that one part matches; a name or glob without a match is an error."""
         if part in self.known:
             return self.known[part]
         if part in _ALL:

@@ -1,8 +1,7 @@
-"""Checks of names of hosts, addresses and names of users, before any of them is used.
+"""Checks names of hosts, addresses and users before anything uses them, and quotes user text in messages.
 
-In comes one word of a file or an option; it passes, or a `WordError` points at the character. A name becomes part of
-commands, ssh configs and paths, so it has a fixed alphabet and no leading dash: ssh would take it for an option. Also
-here: how a user's text is quoted in a message (printable, at most 60 characters), and the question for a misspelt one.
+A name ends up in commands, ssh configs and paths, so it has a fixed alphabet and no leading dash: ssh would read an
+option.
 """
 
 from __future__ import annotations
@@ -27,25 +26,25 @@ IPV4: Final = rf"{_OCTET}(?:\.{_OCTET}){{3}}"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _IPV4 = re.compile(IPV4)
 _ZONE = re.compile(r"[A-Za-z0-9._-]+")
-# Accounts of a directory service look like DOMAIN\name or name@realm; ssh accepts both.
+# Directory services have DOMAIN\name or name@realm; ssh accepts both.
 _USER = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.@+\\-]*[A-Za-z0-9_.+$-])?")
 _DIGITS_AND_DOTS = frozenset("0123456789.")
 
 
 class WordError(UserError):
-    """A word that can't be parsed; `column` counts from 1 inside that word."""
+    """`column` counts from 1 in the word."""
 
     def __init__(self, message: str, *, column: int = 1, fix: str = "") -> None:
         super().__init__(message, fix=fix)
         self.column = column
 
     def moved(self, by: int) -> WordError:
-        """The same error with its column moved right by `by`: the offset of the word in a longer word or line."""
+        """Shift the column right by `by`, the word's offset in the line."""
         return WordError(self.message, column=self.column + by, fix=self.fix)
 
 
 def read_at(column: int, parse: Callable[[str], Value], text: str) -> Value:
-    """`parse(text)`, where the text begins at this column of a longer one: a WordError points into that."""
+    """Parse `text`, which starts at `column` of a longer text; a WordError points into the longer one."""
     try:
         return parse(text)
     except WordError as error:
@@ -53,21 +52,21 @@ def read_at(column: int, parse: Callable[[str], Value], text: str) -> Value:
 
 
 def quoted(text: str) -> str:
-    """A user's text for a message: quoted, safe to print, shortened."""
+    """User text for a message: quoted, printable, at most 60 characters."""
     shown = printable(text)
     return f"'{shown if len(shown) <= _CLIP else shown[: _CLIP - 1] + '…'}'"
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", *, cutoff: float = 0.6, behind: str = "") -> str:
-    """The known word most like this one, with `behind` behind it, as a question."""
-    from difflib import get_close_matches  # imported only for an error
+    """Ask for the most similar known word, with `behind` appended."""
+    from difflib import get_close_matches  # only for an error
 
     near = get_close_matches(word, list(known), n=1, cutoff=cutoff)
     return f"did you mean {quoted(near[0] + behind)}?" if near else otherwise
 
 
 def describe(character: str) -> str:
-    """A character for a message: itself if it is printable, else its Unicode name."""
+    """A printable character as it is, else its Unicode name."""
     if character == "\t":
         return "a tab"
     if character == " ":
@@ -78,7 +77,7 @@ def describe(character: str) -> str:
 
 
 def check_host(name: str) -> None:
-    """Raise WordError unless it is a host name or an address that ssh and a shell read as such."""
+    """Raise WordError unless ssh and a shell read it as a host name or an address."""
     if ":" in name:
         _check_ipv6(name)
         return
@@ -96,7 +95,7 @@ def check_host(name: str) -> None:
 
 
 def check_user(user: str) -> str:
-    """Return the name; raises WordError unless it is a user name that ssh and a shell read as such."""
+    """Return the name; raise WordError unless ssh and a shell read it as a user name."""
     if not user:
         raise WordError("the user's name is missing")
     if _USER.fullmatch(user) is None:
@@ -124,7 +123,7 @@ def _bad_name(name: str) -> WordError:
 
 
 def _check_ipv6(name: str) -> None:
-    import ipaddress  # imported only for a hostfile with IPv6
+    import ipaddress  # only for IPv6
 
     address, percent, zone = name.partition("%")
     if percent and _ZONE.fullmatch(zone) is None:

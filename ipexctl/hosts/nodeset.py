@@ -1,9 +1,7 @@
-"""Node sets: `node[1-4,7]` to names, in order, and names back to a node set.
+"""Node sets: expands `node[1-4,7]` to names in order, and folds names to a node set.
 
-In comes text of a hostfile, an option or an inventory; out come names, with repeats, in the order as written, or a
-`WordError` that points into the text. Padding is kept (`n[01-10]`), and bounds of different width are refused rather
-than guessed. A line names at most 100,000 hosts: `node[1-999999999]` is a slip, and must not fill the memory.
-ClusterShell folds names for messages.
+Padding is kept (`n[01-10]`); bounds of different width are refused, not guessed. At most 100,000 hosts a line, because
+`node[1-999999999]` is a slip and must not fill the memory.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ _FOLDABLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 
 def expand(text: str) -> tuple[str, ...]:
-    """Every name of a node set in order, with repeats: `n[3,1],m` is n3, n1, m."""
+    """In order, with repeats: `n[3,1],m` is n3, n1, m."""
     if "," not in text and text and not text[0].isspace() and not text[-1].isspace():
         return tuple(_expand(text, 1, _numbers))
     names: list[str] = []
@@ -42,17 +40,17 @@ def expand(text: str) -> tuple[str, ...]:
 
 
 def expand_ranges(text: str) -> tuple[str, ...]:
-    """Like `expand`, with Ansible's `node[01:10:2]` and `node[a:c]` too, for one node set."""
+    """Like `expand`, for one node set, with Ansible's `node[01:10:2]` and `node[a:c]` too."""
     return tuple(_expand(text, 1, _ansible_range))
 
 
 def split_specs(text: str) -> tuple[str, ...]:
-    """Split at commas outside of brackets; empty parts are dropped."""
+    """Split at commas outside brackets; drop empty parts."""
     return tuple(part for _, part in _split_parts(text))
 
 
 def fold(names: Iterable[str]) -> str:
-    """Fold unique names into a sorted node set, `node[1-14,16]`. Names that can't be folded follow it."""
+    """Fold unique names into a sorted node set, `node[1-14,16]`; names that can't be folded follow it."""
     unique = dict.fromkeys(names)
     foldable = [name for name in unique if _FOLDABLE.fullmatch(name)]
     others = [name for name in unique if not _FOLDABLE.fullmatch(name)]

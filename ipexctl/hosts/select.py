@@ -1,16 +1,11 @@
-"""The hosts of a command: which source counts, what the command line changes, what --limit leaves.
+"""The hosts of a command: the source that counts, with overrides and --limit applied.
 
-In come the options, the environment and the current directory; out goes a `Selection` with the source for messages.
-The first source that is given wins: --hosts, -H, the file that an accelerate config names, $IPEXCTL_HOSTFILE, the
-allocation of a batch system, ./hostfile, the hostfile at the root of the project, and else this machine alone. Sources
-are never mixed.
+The first source wins: --hosts, -H, the hostfile of an accelerate config, $IPEXCTL_HOSTFILE, a batch allocation,
+./hostfile, the hostfile in the project's root, this machine alone. Sources never mix. `cli/defaults.py` (clusters and
+files of defaults) and `launch/launchers/unwrap.py` (pasted lines) pass their hosts as --hosts or -H.
 
-Some sources are decided before, and come as --hosts or -H: `cli/defaults.py` has those of a chosen cluster and, if no
-variable names hosts, of files of defaults; `launch/launchers/unwrap.py` those of a pasted line. `cli/hosts.py` drops
-those of files of defaults where an accelerate config names a file. A known run has its hosts in its record.
-
-A file that was found and not named counts only if nobody but the caller or root could have written it
-(`found_files.py`), and may not set what runs programs.
+A file that was found, not named, counts only if nobody but the caller or root could have written it
+(`found_files.py`), and may not set anything that runs programs.
 """
 
 from __future__ import annotations
@@ -38,18 +33,18 @@ LOCAL: Final = Host(name="localhost", address="localhost")
 
 
 class HostRequest(NamedTuple):
-    """The host options of the command line; no file is read yet."""
+    """Host options of the command line; no file is read yet."""
 
     hosts: str | None = None
     hostfile: Path | None = None
     hostfile_found: bool = False
-    """Whether a project's ipexctl.toml names it, which was found and not named by the user."""
+    """A project's ipexctl.toml names it; the user did not."""
     limit: str | None = None
     limit_found: bool = False
-    """Whether it is of a project's ipexctl.toml."""
+    """It comes from a project's ipexctl.toml."""
     accelerate_hostfile: Path | None = None
     accelerate_found: bool = False
-    """Whether the accelerate config that names it is the default one, which was found and not named by the user."""
+    """The default accelerate config names it; the user did not."""
     user: str | None = None
     port: int | None = None
     identity: Path | None = None
@@ -60,19 +55,16 @@ class HostRequest(NamedTuple):
 class Selection(NamedTuple):
     hosts: tuple[Host, ...]
     source: str
-    """Their source for messages: `./hostfile`, `this machine alone`."""
+    """For messages: `./hostfile`, `this machine alone`."""
     project_hostfile: Path | None = None
-    """The hostfile that was found in the project's root and not in the current directory."""
+    """Set if the hostfile is in the project's root, not in the current directory."""
 
 
 def select_hosts(
     request: HostRequest, *, environ: Mapping[str, str], cwd: Path, project: Path | None = None
 ) -> Selection:
-    """The hosts of the first given source, with overrides and limit of the command line.
-
-    A hostfile that was not named is looked for in `cwd`, then in `project`, the root of the project.
-    """
-    overrides = _overrides(request, cwd)  # checked before a file is read
+    """Without a named source, look for a hostfile in `cwd`, then in `project`, the project's root."""
+    overrides = _overrides(request, cwd)  # before any file is read
     hosts, source, project_hostfile = _from_first_source(request, environ, cwd, project)
     has_remote = any(host.address != LOCAL.address for host in hosts)
     hosts = tuple(replace(host, **_overrides_for(host, overrides, has_remote=has_remote)) for host in hosts)
@@ -84,7 +76,6 @@ def select_hosts(
 
 
 def overridden(host: Host, request: HostRequest, cwd: Path) -> Host:
-    """A host of another source, with the overrides of the command line."""
     return replace(host, **_overrides(request, cwd))
 
 
@@ -104,7 +95,6 @@ def _from_first_source(
 def _from_named_source(
     request: HostRequest, environ: Mapping[str, str], cwd: Path
 ) -> tuple[tuple[Host, ...], str] | None:
-    """The hosts of an option, a variable or an allocation."""
     if request.hosts is not None:
         from ipexctl.hosts.hostfile import read_host_list
 
@@ -127,8 +117,8 @@ def _from_named_source(
 
 
 def _is_hostfile(path: Path) -> bool:
-    """A dangling link is one, and is reported as an error; a directory of that name is ignored."""
-    # os.path, because Path.is_dir raises without permission.
+    """A dangling link counts, and becomes an error; a directory of that name is ignored."""
+    # os.path because Path.is_dir raises without permission.
     return os.path.lexists(path) and not os.path.isdir(path)  # noqa: PTH112
 
 
@@ -145,7 +135,7 @@ def _read_hosts(path: Path, cwd: Path, *, shown: str | None = None, found: str =
 
 
 def _overrides_for(host: Host, changes: Mapping[str, Any], *, has_remote: bool) -> dict[str, Any]:
-    """The overrides for one host. `localhost` beside other hosts is reached without ssh, so it gets no ssh_config."""
+    """Overrides for one host. `localhost` among other hosts is reached without ssh, so it gets no ssh_config."""
     is_local = has_remote and host.address == LOCAL.address
     return {name: value for name, value in changes.items() if not (is_local and name == "ssh_config")}
 
@@ -167,7 +157,7 @@ def _overrides(request: HostRequest, cwd: Path) -> dict[str, Any]:
         if path is not None:
             changes[key] = cwd / expanded(path)
     if request.ssh_config is not None:
-        # As in ssh, `none` means no config.
+        # `none` means no config, as in ssh.
         none = str(request.ssh_config) == "none"
         changes["ssh_config"] = Path(os.devnull) if none else cwd / expanded(request.ssh_config)
     return changes

@@ -1,9 +1,7 @@
-"""The text of a file of hosts: errors that point into it, and settings refused in a file the user did not name.
+"""Text of a hosts file: errors that point into it, and settings refused in a file the user did not name.
 
-In comes a position and a sentence; out goes a FileError with the line and a caret. `found` of a `SourceFile` says that
-no option named it. Such a file may come with a cloned repository, so it can neither run a program on the control
-machine (an ssh config, ProxyCommand, a jump) nor decide which host keys are trusted; the lists here have all ssh
-arguments that do one of these. The error says how to name the file, which makes it count.
+A found file may come with a cloned repository. It must not run a program on the control machine (ssh config,
+ProxyCommand, jump) or decide which host keys are trusted. The error says how to name the file, so that it counts.
 """
 
 from __future__ import annotations
@@ -26,27 +24,25 @@ _WIDTH: Final = 160
 
 
 class SourceFile(NamedTuple):
-    """A file that names hosts."""
-
     path: str
-    """The file's path as the user wrote it."""
+    """As the user wrote it."""
     base: Path
-    """The directory of relative paths in the file."""
+    """Directory for relative paths in the file."""
     lines: Sequence[str]
     found: str = ""
-    """How to name the file if it was found and not named by the user (`naming`); then some settings are refused."""
+    """How to name the file (`naming`) if the user did not; some settings are refused then."""
 
     def error(self, number: int, column: int, what: str, *, fix: str = "") -> FileError:
-        """An error at a position; line and column count from 1 and are clamped to the file."""
+        """Line and column count from 1 and are clamped to the file."""
         number = min(max(number, 1), max(len(self.lines), 1))
         text = printable(self.lines[number - 1].rstrip("\r")) if self.lines else ""
         column = min(max(column, 1), len(text) + 1)
-        if len(text) > _WIDTH:  # a file may have an error for each word of a line of megabytes
+        if len(text) > _WIDTH:  # a line of megabytes may have an error for each word
             text, column = _window(text, column)
         return FileError(self.path, number, what, text=text, column=column, fix=fix)
 
     def found_error(self, number: int, column: int, setting: str, reason: str) -> FileError:
-        """The error for a setting that is refused because the user did not name this file."""
+        """The error for a setting refused because the user did not name this file."""
         return self.error(
             number,
             column,
@@ -55,12 +51,12 @@ class SourceFile(NamedTuple):
         )
 
     def word_error(self, number: int, error: WordError) -> FileError:
-        """A WordError as an error of the file; its column already counts from the start of the line."""
+        """The error's column already counts from the start of the line."""
         return self.error(number, error.column, error.message, fix=error.fix)
 
 
 def naming(path: Path, cwd: Path, *, by_variable: bool = True) -> str:
-    """How to name this hostfile in one call, and in all calls of a shell unless another source wins over that."""
+    """How to name this hostfile for one call, and for all calls of a shell if no other source wins."""
     one_call = f"-H {shlex.quote(str(path))}"
     if not by_variable:
         return one_call
@@ -81,10 +77,10 @@ RUNS_PROGRAMS: Final = "can run programs on this machine"
 TRUSTS_KEYS: Final = "decides which host keys are trusted"
 
 REFUSED_KEYS: Final = {"ssh_config": RUNS_PROGRAMS, "known_hosts": TRUSTS_KEYS}
-"""Keys of a hostfile's line, with the reason for the refusal."""
+"""Hostfile key → reason for the refusal."""
 
 _FLAGS: Final = {"F": RUNS_PROGRAMS, "I": RUNS_PROGRAMS, "J": RUNS_PROGRAMS}
-"""ssh's -F CONFIG, -I PKCS11_LIBRARY and -J JUMP, which starts a second ssh."""
+"""-F CONFIG, -I PKCS11_LIBRARY, and -J JUMP, which starts a second ssh."""
 _OPTIONS: Final = {
     **dict.fromkeys(
         (
@@ -116,15 +112,15 @@ _OPTIONS: Final = {
         TRUSTS_KEYS,
     ),
 }
-"""Keywords of the ssh config, in lower case."""
+"""Keywords of an ssh config, in lower case."""
 
-# Flags of ssh that take no value may stand before another in one word: -vF FILE.
+# Flags without a value may come first in the same word: -vF FILE.
 _FLAG = r"-[46AaCfGgKkMNnqsTtVvXxYy]*([FIJ])"
 _OPTION = r"(?:-[46AaCfGgKkMNnqsTtVvXxYy]*o)?[\s=]*([A-Za-z0-9]+)"
 
 
 def refused_argument(arguments: Iterable[str]) -> tuple[str, str] | None:
-    """The first refused argument of ssh, as named in messages, and the reason."""
+    """Name for messages and reason of the first refused ssh argument."""
     for argument in arguments:
         flag = re.match(_FLAG, argument)
         if flag is not None:
@@ -136,7 +132,7 @@ def refused_argument(arguments: Iterable[str]) -> tuple[str, str] | None:
 
 
 def proxy_argument(arguments: Iterable[str]) -> str | None:
-    """The first argument of ssh that leads through another host, as named in messages."""
+    """Name for messages of the first ssh argument that leads through another host."""
     for argument in arguments:
         name, _ = refused_argument([argument]) or ("", "")
         if name.lower() in ("-j", "proxyjump", "proxycommand") and not re.search(r"[\s=]none$", argument):

@@ -1,8 +1,7 @@
-"""One line to words and `key=value` pairs with their columns, and the word that names hosts.
+"""Splits a line of a hostfile or inventory into words and `key=value` pairs, each with its column.
 
-In comes a line of a hostfile or an inventory; out come words without quotes, each with its column, so that every later
-error can point at it. Blanks around `=` are allowed, as in Open MPI. Invisible characters, which a paste from a web
-page brings, are refused by name: no reader could see what is wrong. `read_host_word` takes `user@node[1-4]:8` apart.
+Blanks around `=` are allowed, as in Open MPI. Invisible characters, pasted from web pages, are refused by name because
+nobody could see them.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _UNQUOTED = re.compile(r"[^ \t]+")
 _PART = re.compile(r"""[^ \t"'#\\]+|"((?:[^"\\]|\\.)*)"|'([^']*)'|\\(.?)""", re.DOTALL)
 
 
-# Special blanks (pasted from a web page), control characters and invisible marks. Compiled when a line may have one.
+# Special blanks, control characters and invisible marks. Compiled only when a line may have one.
 _INVISIBLE = r"[^\S \t]|[\x00-\x08\x0e-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff\ud800-\udfff]"
 
 
@@ -39,7 +38,7 @@ class Pair(NamedTuple):
 
 
 def split_words(line: str, *, escapes: bool = False) -> list[Word]:
-    """The line's words without quotes. With `escapes` a backslash escapes the next character."""
+    """Words without quotes. With `escapes`, a backslash escapes the next character."""
     if _QUOTING.search(line) is None:
         plain = line.partition("#")[0]
         refuse_invisible(plain, len(plain))
@@ -55,7 +54,7 @@ def split_words(line: str, *, escapes: bool = False) -> list[Word]:
 
 
 def refuse_invisible(line: str, end: int) -> None:
-    """Raise WordError for an invisible character before the comment."""
+    """Raise WordError for an invisible character before `end`, where the comment starts."""
     match = None if line.isprintable() else re.search(_INVISIBLE, line[:end])
     if match is not None:
         fix = "type a plain blank instead" if match[0].isspace() else "delete that character"
@@ -63,7 +62,7 @@ def refuse_invisible(line: str, end: int) -> None:
 
 
 def split_pairs(words: list[Word]) -> tuple[list[Word], list[Pair]]:
-    """Separate words and pairs. Open MPI allows blanks around the `=`, so `slots = 4` is one pair."""
+    """Open MPI allows blanks around `=`, so `slots = 4` is one pair."""
     plain_words: list[Word] = []
     pairs: list[Pair] = []
     index = 0
@@ -122,17 +121,15 @@ _IN_NAME: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxy
 
 
 class HostWord(NamedTuple):
-    """One word of a hostfile or of --hosts."""
-
     names: tuple[str, ...]
     user: str | None = None
     number: str = ""
-    """The text behind the colon, not parsed yet."""
+    """Text after the colon, not parsed yet."""
     number_column: int = 1
 
 
 def read_host_word(word: str, *, column: int = 1, names_of: Callable[[str], tuple[str, ...]] = expand) -> HostWord:
-    """Split a word into user, names and number; `column` is its position in the line."""
+    """Split `user@node[1-4]:8`; `column` is its position in the line."""
     return read_at(column, lambda word: _parse_host_word(word, column, names_of), word)
 
 
@@ -151,7 +148,7 @@ def _parse_host_word(word: str, start_column: int, names_of: Callable[[str], tup
 
 
 def read_address(word: str) -> str:
-    """One address or name, IPv6 with or without brackets."""
+    """An address or a name; IPv6 with or without brackets."""
     match = _BRACKETED_IPV6.fullmatch(word)
     address = match[1] if match is not None and not match[2] else word
     check_host(address)

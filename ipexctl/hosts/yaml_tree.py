@@ -1,9 +1,8 @@
-"""YAML to nodes with positions, without constructing any Python object named by the file.
+"""Parses YAML to nodes with positions; never constructs a Python object that the file names.
 
-In comes the text of an inventory, a playbook or an accelerate config; out come nodes whose errors point at line and
-column. Duplicate keys are errors, since one of the two values would be lost. The file may be hostile: nesting is
-limited to 100 (the C parser would crash the process), and what aliases expand to is limited by a multiple of the
-file's size (ten lines of aliases can stand for a billion values).
+Duplicate keys are errors because one value would be lost. The file may be hostile: nesting is limited to 100 (deeper,
+the C parser crashes the process), and aliases may expand to a multiple of the file's size (ten lines of aliases can
+stand for a billion values).
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ if TYPE_CHECKING:
     from ipexctl.errors import FileError
 
 MAX_DEPTH: Final = 100
-# The limit for the expansion of aliases: a multiple of the file's size, plus a constant for small files. A value counts
-# 1, and 1 for each 8 characters of a text: aliases of one long text take as much as those of a long list.
+# Limit for expanded aliases: a multiple of the file's size, plus a constant for small files. A value counts 1, plus 1
+# for each 8 characters of text, because aliases of one long text take as much as a long list.
 _GROWTH: Final = 10
 _FREE_NODES: Final = 100_000
 _CHARACTERS_A_NODE: Final = 8
 
-# Line ends as in YAML 1.1, so that its line numbers match.
+# YAML 1.1 line ends, to match its line numbers.
 _LINE_END = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 _REFUSED = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _NULL: Final = "tag:yaml.org,2002:null"
@@ -38,7 +37,7 @@ _MERGE: Final = "tag:yaml.org,2002:merge"
 
 
 class YamlNode(Protocol):
-    """The part of a yaml node that is used here, so that yaml is imported only when a file needs it."""
+    """The parts of a yaml node used here; yaml itself is imported only when a file needs it."""
 
     id: str
     tag: str
@@ -53,7 +52,7 @@ class Entry(NamedTuple):
 
 
 class YamlTree:
-    """One YAML document. Aliases are followed up to a limit, so a file can't cause endless work."""
+    """One YAML document; aliases are followed up to a limit."""
 
     def __init__(self, text: str, path: str | Path, base: Path | None = None, found: str = "") -> None:
         text = text.removeprefix("\ufeff")
@@ -74,7 +73,7 @@ class YamlTree:
         return self.source.error(line, column, what, fix=fix)
 
     def entries(self, node: YamlNode, what: str, depth: int = 0) -> list[Entry]:
-        """A mapping's entries in order, with `<<` merged; empty for null."""
+        """Entries of a mapping in order, with `<<` merged; empty for null."""
         if is_null(node):
             return []
         if node.id != "mapping":
@@ -96,11 +95,10 @@ class YamlTree:
         return list({**merged, **own_entries}.values())
 
     def items(self, node: YamlNode, depth: int = 0) -> list[YamlNode]:
-        """The nodes of a list."""
         return list(self._step(node, depth))
 
     def text(self, node: YamlNode) -> str:
-        """A value as text: a scalar as written, a list or mapping as JSON."""
+        """A scalar as written; a list or mapping as JSON."""
         if is_null(node):
             return ""
         if node.id == "scalar":
@@ -149,7 +147,7 @@ class YamlTree:
         return cast("YamlNode | None", root)
 
     def _check_depth(self, yaml: Any, text: str, loader: Any) -> None:
-        # Parsing events needs no recursion; composing recurses, and the C version would crash the process.
+        # Count depth from parse events: composing recurses, and the C version would crash the process.
         depth = 0
         self._max_values += _GROWTH * len(text) // _CHARACTERS_A_NODE
         for event in yaml.parse(text, Loader=loader):
@@ -167,7 +165,7 @@ def is_null(node: YamlNode) -> bool:
 
 
 def kind(node: YamlNode) -> str:
-    """A node for a message."""
+    """The node's kind, for messages."""
     if node.id == "scalar":
         return quoted(str(node.value)) if node.value else "an empty text"
     return "a list" if node.id == "sequence" else "a mapping"

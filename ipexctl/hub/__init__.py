@@ -1,1 +1,1 @@
-"""Models and datasets of a hub: downloaded once, on one machine, and brought to the cache of every host."""
+"""Models and datasets of a hub: downloaded once, on one machine, then copied to every host's cache."""

@@ -1,6 +1,5 @@
-"""`ipexctl hub ls` and `rm`: the repositories in the hub cache of each host, and their removal. Nothing else removes
-them but `uninstall`: no retention knows when a model is no longer needed.
-"""
+"""`ipexctl hub ls` and `rm`. Only these and `uninstall` remove repositories: no retention knows when a model is no
+longer needed."""
 
 from __future__ import annotations
 
@@ -24,12 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CacheResult(HostResult):
-    """One host: what lies in its cache, or what was removed from it."""
-
     path: str | None = None
     repos: tuple[CachedRepo, ...] = ()
     removed: tuple[str, ...] = ()
-    """As a call names them."""
+    """As typed on a command line."""
     freed_bytes: int = 0
 
 
@@ -55,7 +52,7 @@ def list_cache(hosts: Sequence[Host], pool: SessionPool, home: str, timeout: flo
 def remove_from_cache(
     repos: Sequence[HubRepo], hosts: Sequence[Host], pool: SessionPool, home: str, timeout: float | None
 ) -> CacheReport:
-    """A repository that a host does not have is no failure."""
+    """A repository that a host does not have is not a failure."""
     words = {repo.folder: repo.word for repo in repos}
 
     def remove_one(host: Host, session: Session) -> CacheResult:

@@ -1,10 +1,8 @@
-"""The machine that downloads from a hub: which one reaches it, and which of its Pythons has huggingface_hub.
+"""Chooses the machine that downloads from a hub, and its Python with huggingface_hub.
 
-In come `--on`, the endpoint, the hosts and their facts; out goes a `Downloader`. Under `auto` it is the first host that
-reaches the hub, one with huggingface_hub before others, and else the control machine: so nothing crosses the uplink of
-the control machine that need not. A hub on a loopback address is that of the control machine alone: on another machine
-another program may listen there, and would get the token. Where no Python has huggingface_hub, a small environment is
-made (`environment.py`).
+Under `auto` it is the first host that reaches the hub, preferably one with huggingface_hub, else the control machine,
+to spare the control machine's uplink. A hub on a loopback address belongs to the control machine alone: elsewhere
+another program may listen there, and would get the token.
 """
 
 from __future__ import annotations
@@ -41,15 +39,15 @@ if TYPE_CHECKING:
 
 CONTROL, NODE0 = "control", "node0"
 _TOKEN_FILE: Final = 10_000
-"""Bytes of a file with a token, at most."""
+"""Maximum bytes of a token file."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubAccess:
-    """The hub of a call: what huggingface_hub would use on the control machine."""
+    """The hub as huggingface_hub would use it on the control machine."""
 
     endpoint: str
-    """Empty: that of huggingface_hub."""
+    """Empty for huggingface_hub's own."""
     token: str
 
     @property
@@ -58,7 +56,7 @@ class HubAccess:
 
     @property
     def is_of_control(self) -> bool:
-        """Whether only the control machine can mean this address."""
+        """True if the address only makes sense on the control machine."""
         return is_loopback(urlsplit(self.url).hostname or "")
 
     def __repr__(self) -> str:
@@ -66,7 +64,7 @@ class HubAccess:
 
 
 def hub_access(environ: Mapping[str, str]) -> HubAccess:
-    """From the variables of huggingface_hub and its file with a token. Raises a UserError for a wrong one."""
+    """Read huggingface_hub's variables and token file. Raises a UserError for a bad one."""
     endpoint = environ.get("HF_ENDPOINT", "").rstrip("/")
     parts = urlsplit(endpoint)
     if endpoint and (parts.scheme not in ("http", "https") or not parts.hostname or parts.username):
@@ -92,12 +90,9 @@ def _token_of_file(environ: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Downloader:
-    """The machine that downloads, and its Python with huggingface_hub."""
-
     host: Host
     python: str
     is_control: bool
-    """It is the control machine, and none of the hosts."""
 
     @property
     def name(self) -> str:
@@ -113,7 +108,7 @@ def find_downloader(
     home: str,
     watch: Watch,
 ) -> Downloader:
-    """Raises a HostError of the machine, and a UserError for a name that is none of the hosts."""
+    """Raises a HostError for the machine, a UserError for a name that is not a host of the call."""
     own = next((host for host in hosts if is_this_machine(host)), LOCAL)
     if on == HUB_MACHINE:
         host = _reaching(access, home, hosts, facts, pool) or own
@@ -138,7 +133,7 @@ def find_downloader(
 
 
 def python_of(facts: Facts) -> str | None:
-    """The Python of an environment with huggingface_hub; None if there is none."""
+    """Python of an environment with huggingface_hub, or None."""
     if facts.home is None:
         return None
     names = ("huggingface-hub", PACKAGE)

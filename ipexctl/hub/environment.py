@@ -1,8 +1,7 @@
-"""A small environment with huggingface_hub for the machine that downloads, where no environment has it.
+"""Builds a small environment with huggingface_hub on the machine that downloads, if no environment has it.
 
-In come the machine and its facts; out goes the path of a Python. It is made as `ipexctl install` makes one, from the
-same indexes and with a lock, in the home of that machine alone, under the name `hub-download`; only its choice of a
-stack and its verification by a training step are left out, as it has no torch. `ipexctl envs` lists it.
+It is made like an install, with a lock and the same indexes, in that machine's home as `hub-download`; without torch
+there is no stack to choose and no training step to verify.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ PACKAGE: Final = "huggingface_hub"
 NAME: Final = "hub-download"
 _ROW: Final = StackSpec(name="hub", torch="", torch_patches=(), torch_pythons=())
 _REQUIREMENT: Final = f"{PACKAGE}>=0.30"
-"""The first whose files of a tree are listed with their hashes and whose errors have the hub's message."""
+"""First version that lists a tree's files with hashes and whose errors have the hub's message."""
 _OLDEST_GLIBC: Final = "2.28"
 
 
 def explain_refused_lock(refusal: Refusal | HostError) -> HostError:
-    """Its own fix has options of `install`, which `push` has not."""
+    """Replace its fix, which has options of `install` that `push` lacks."""
     return HostError(
         f"{PACKAGE} can't be installed for the download: {refusal.reason}",
         f"an index of yours: PIP_INDEX_URL=URL; or install {PACKAGE} beside ipexctl; or, without internet, "
@@ -45,7 +44,7 @@ def explain_refused_lock(refusal: Refusal | HostError) -> HostError:
 
 
 def install_downloader(host: Host, facts: Facts, pool: SessionPool, home: str, watch: Watch) -> str:
-    """Raises a HostError where the environment can't be made."""
+    """Raises a HostError if the environment can't be built."""
     from ipexctl.stack.lock.pipeline import lock_plan  # slow to import, and seldom needed
 
     request = InstallRequest(EnvRequest(StackRequest()), Sources(), (), name=NAME, home=home)
@@ -105,7 +104,7 @@ def install_downloader(host: Host, facts: Facts, pool: SessionPool, home: str, w
 
 
 class _Installer(EnvInstaller):
-    """Without the verification by a training step: the download itself shows whether it works."""
+    """Skips the training step: the download itself shows whether it works."""
 
     def _verify(self, host: Host, session: Session, *, changed: bool, shares_home: bool = False) -> None:
         del shares_home

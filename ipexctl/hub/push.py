@@ -1,11 +1,8 @@
-"""`ipexctl push hf:ORG/MODEL`: repositories of a hub to the cache of every host.
+"""`ipexctl push hf:ORG/MODEL`: copies repositories of a hub to every host's cache.
 
-In: repositories, hosts, a pool. Out: a `HubPushReport`. One machine downloads (`downloader.py` chooses it,
-`node/files/hub_download.py` works there); the list of what it has then is a push like any other (`files/push.py`): each
-host compares by hashes, and what it lacks comes from host to host, so the uplink carries each byte once. A file that
-differs is damaged, as its name is its hash, and is replaced alone.
-
-The rules: the token goes to that machine alone, on stdin; a list from a host is checked before it is used
+One machine downloads (`node/files/hub_download.py`); the rest is a push like any other (`files/push.py`), so the uplink
+carries each byte once. A file is named by its hash; one that differs is damaged and is replaced alone. The token goes
+to the downloading machine only, on stdin. A list from a host is checked before use
 (`node/common/hub_cache.py: misplaced`).
 """
 
@@ -61,14 +58,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PushedRepo:
-    """A repository as it was pushed."""
-
     word: str
     commit: str
     files: int
     bytes: int
     downloaded_bytes: int
-    """From the hub; with --dry-run, that would come."""
+    """From the hub; with --dry-run, still to download."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +91,7 @@ def push_repos(
     options: HubPushOptions,
     watch: Watch = ignore_event,
 ) -> HubPushReport:
-    """Raises a UserError for a machine that is none of the hosts."""
+    """Raises a UserError for a machine that is not a host of the call."""
     began = time.monotonic()
     words = _words(repos)
     cache = hf_home(options.home)
@@ -172,7 +167,7 @@ def _download(
     options: HubPushOptions,
     watch: Watch,
 ) -> tuple[list[ManifestEntry], tuple[SnapshotReply, ...]]:
-    """What the cache of that machine has of the repositories then."""
+    """Return what that machine's cache then has of the repositories."""
     request: HubDownloadRequest = {
         "home": options.home,
         "repos": [{"kind": repo.kind, "repo_id": repo.repo_id, "revision": repo.revision} for repo in repos],
@@ -208,12 +203,11 @@ def _download(
 
 
 def _words(repos: Sequence[HubRepo]) -> str:
-    """As they were typed."""
     return " ".join(repo.word for repo in repos)
 
 
 def _read_entries(folder: str, text: str) -> list[ManifestEntry]:
-    """Those of a repository, from the host that downloads it."""
+    """Parse a repository's list from the downloading host."""
     try:
         entries = read_entries(text.encode())
     except (AgentError, JsonError, TypeError, ValueError) as error:
@@ -224,7 +218,7 @@ def _read_entries(folder: str, text: str) -> list[ManifestEntry]:
 
 
 class _HubCarrier:
-    """Files of the downloading host's cache for the stores of the others."""
+    """Sends files of the downloading host's cache to the other hosts' stores."""
 
     def __init__(
         self,
@@ -258,7 +252,6 @@ class _HubCarrier:
         return self
 
     def _offer(self) -> StoreLocation:
-        """The store of the downloading host with these files."""
         host, options = self._downloader.host, self._options
         wanted = UploadOptions(options.home, options.iface, options.timeout)
         addresses = addresses_for_transfer(self._hosts, self._pool, self._facts, wanted, self._watch)
@@ -280,7 +273,7 @@ class _HubCarrier:
         return StoreLocation(host, self._downloader.python, offered.result(), addresses.get(host.name), is_guarded=True)
 
     def _keep_offer(self, request: OfferRequest, stdin: StdinQueue, offered: Future[str]) -> None:
-        """The store is there until the stdin of this call ends."""
+        """The offer lasts until this call's stdin ends."""
 
         def on_event(event: Reply) -> None:
             if event.get("event") == "offered" and not offered.done():

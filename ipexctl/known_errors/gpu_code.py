@@ -1,8 +1,7 @@
-"""Lines of a script that are written for GPUs, and what to type there for CPUs. Pure.
+"""Finds lines of a script that need a GPU, and suggests CPU code. Pure.
 
-In: the syntax tree of a script before a run, or the line that a traceback shows. A line is certain to fail only if the
-script reaches it in any case and mentions the CPU nowhere. Lines below an `if` about devices are left out, because such
-a script chooses the device itself.
+A line is certain to fail only if the script always reaches it and mentions the CPU nowhere. Lines below an `if` about
+devices are left out: such a script chooses the device itself.
 """
 
 from __future__ import annotations
@@ -21,13 +20,12 @@ _CALLS: Final = re.compile(
     r"torch\.cuda\.(?:(?:set_|current_)?device|synchronize|get_device_\w+|mem_get_info|Event|Stream|CUDAGraph)"
     r"|torch\.accelerator\.(?:set_device_index|synchronize)|(?!torch\.cuda$)[\w.]*\.cuda"
 )
-"""Functions that fail without a GPU."""
 _PLACE: Final = re.compile(r"(?:torch\.device\()?f?'cuda|(?:\w+\.)*(?:(?:\w+_)?rank|gpu(?:_id)?|device_id)$")
-"""An argument of `.to` that is a GPU, as `ast.unparse` writes it."""
+"""A `.to` argument that is a GPU, as `ast.unparse` writes it."""
 _GUARD: Final = re.compile(r"cuda|gpu|device|accelerator|cpu|nccl", re.IGNORECASE)
-"""In the test of an `if` that chooses between CPUs and GPUs."""
+"""Matches the test of an `if` that chooses between CPU and GPU."""
 _DOUBT: Final = re.compile(r"\bcpu\b(?!\()|is_available|\bexec\(|\bmock\b|\btorch\.[\w.]{1,80} = |setattr\(torch")
-"""In a script that may run on CPUs all the same."""
+"""Matches a script that may run on CPUs all the same."""
 _PLAIN_DDP: Final = "DDP(model), without device_ids and output_device"
 _SUGGESTIONS: Final = tuple(
     (re.compile(pattern), text)
@@ -44,33 +42,31 @@ _SUGGESTIONS: Final = tuple(
         (r"\.to\(", '.to("cpu")'),
         (r"\bdevice\w* ?= ?", 'device = "cpu"'),
         (r"\btorch\.(?:cuda|accelerator)\.", "leave that line out"),
-        (r"\b(?:DDP|DistributedDataParallel)\(", _PLAIN_DDP),  # of a call over several lines
+        (r"\b(?:DDP|DistributedDataParallel)\(", _PLAIN_DDP),  # a call over several lines
     )
 )
 _MAIN: Final = re.compile(r"__name__ == '__main__'")
 _REACHED: Final = (ast.Module, ast.Expr, ast.Assign, ast.Call, ast.Attribute, ast.keyword)
-"""Nodes whose parts run whenever they do."""
+"""Nodes whose parts run whenever the node does."""
 _SHOWN: Final = 5
 _WIDTH: Final = 80
 
 
 class GpuLine(NamedTuple):
-    """A line of a script that fails without a GPU."""
-
     line: int
     text: str
-    """The whole call, over all its lines."""
+    """The complete call, over all its lines."""
     is_certain: bool
-    """Whether every run on CPUs gets there."""
+    """True if every run on CPUs gets there."""
 
 
 def suggestion_for(text: str) -> str:
-    """What to type in a line with this text; empty if the line does not show it."""
+    """Code to type in place of the line's GPU call; empty if the line does not show it."""
     return next((suggestion for pattern, suggestion in _SUGGESTIONS if pattern.search(text)), "")
 
 
 def suggestions(lines: Sequence[GpuLine]) -> str:
-    """`line 12, model.cuda(): leave out .cuda()`, of the first lines."""
+    """`line 12, model.cuda(): leave out .cuda()`, for the first lines."""
     shown = []
     for line in lines[:_SHOWN]:
         text = line.text if len(line.text) <= _WIDTH else f"{line.text[:_WIDTH]}…"
@@ -80,7 +76,7 @@ def suggestions(lines: Sequence[GpuLine]) -> str:
 
 
 def find_gpu_lines(tree: ast.Module, text: str) -> tuple[GpuLine, ...]:
-    """In the order of the script. Without recursion, as code may be nested deeply."""
+    """In script order. Not recursive because code may be nested deeply."""
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     lines, has_doubt = text.split("\n"), _DOUBT.search(text) is not None
     found: dict[int, GpuLine] = {}
@@ -133,7 +129,7 @@ def _is_guard(node: ast.AST) -> bool:
 
 
 def _parts(node: ast.AST, *, is_sure: bool) -> Iterator[tuple[ast.AST, bool]]:
-    """The children, and whether each is reached: no longer certain after a statement that may leave their block."""
+    """Children, each with True if it is certainly reached: not after a statement that may leave the block."""
     for child in ast.iter_child_nodes(node):
         yield child, is_sure
         if isinstance(child, ast.stmt) and _may_leave(child):

@@ -1,11 +1,8 @@
-"""Matches the output of a rank, or of a verification, against the known error texts of `table.yaml`. Pure.
+"""Matches the output of a rank or a verification against the known error texts of `table.yaml`. Pure.
 
-In: what one program printed and how it ended (`RankOutput`), the run around it (`FailureContext`), and the rows. Out:
-the best `Cause` with its sentence and fix, or None. A row matches by what our own programs reported as fields, by a
-text, or by a signal alone. A row's weight says where its text counts: most only in the last exception or the last
-lines, because scripts also print such texts and go on; an exception with more than 60 lines after it was handled. Of
-several rows the one of the stronger weight wins, then the first in the table, which has special texts before common
-ones. A fix is pasted into a shell, so what a rank printed is quoted in it.
+A row matches by fields that our own programs reported, by a text, or by a signal alone. Its weight says where the text
+counts: most count only in the last exception or lines, because scripts also print such texts and continue; an
+exception followed by more than 60 lines was handled. The strongest weight wins, then the first row.
 """
 
 from __future__ import annotations
@@ -29,15 +26,15 @@ Confidence = Literal["likely", "possible"]
 Weight = Literal["end", "anywhere", "vague", "follows", "aside"]
 """The first that matches wins, in the order of `_ORDER`:
 
-- end: counts only at the end of a rank's output, because scripts also print such texts and go on
+- end: counts only at the end of a rank's output, because scripts also print such texts and continue
 - anywhere: is printed only if something is broken, perhaps long before the end
 - vague: used if no better text matches
-- follows: is printed when another rank has ended
-- aside: is printed in healthy runs too; a hint for a hang, never the cause of an end
+- follows: is printed after another rank exited
+- aside: healthy runs print it too; a hint for a hang, never the cause of an exit
 """
 
 RANKS_PER_CORE: Final = 8
-"""With more ranks for a core, a rank or the supervisor may not get its turn in time."""
+"""With more ranks per core, a rank or the supervisor may not get its turn in time."""
 _PREFIX: Final = re.compile(r"^\[rank\d+\]:(?: |$)")
 _COLOR: Final = re.compile(r"\x1b\[[0-9;:?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b.")
 _TRACEBACK: Final = "Traceback (most recent call last):"
@@ -48,17 +45,17 @@ _EXCEPTION: Final = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?::\s(?P<words>.*))?
 _OF_PACKAGES: Final = ("site-packages", "dist-packages")
 _OF_PYTHON: Final = ("/lib/python3", "<frozen", "<string>")
 _OF_IPEXCTL: Final = "/shim/"
-"""The directory of the hooks in a rank's process."""
+"""Directory of the hooks in a rank's process."""
 _ERR_LINES, _OUT_LINES = 40, 15
 _SAID_AFTER: Final = 60
-"""Lines that an exception and its consequences may have; with more lines after it, it was handled."""
+"""Lines that an exception and its consequences may print; after more, it was handled."""
 _ORDER: Final[Mapping[str, int]] = {"end": 0, "signal": 1, "anywhere": 2, "vague": 3, "follows": 4, "raised": 5}
 _ASIDE: Final = 6
 
 
 @dataclass(frozen=True)
 class RankOutput:
-    """The output of one rank, or of mpirun, and how it ended. Lines are unchanged except for colors."""
+    """Output of one rank, or of mpirun, and how it ended. Lines are unchanged except for colors."""
 
     rank: int | None
     host: str
@@ -69,13 +66,13 @@ class RankOutput:
     kind: str = ""
     state: str = ""
     details: tuple[Detail, ...] = ()
-    """What programs of ipexctl reported about it, for programs."""
+    """What ipexctl's own programs reported about it."""
     is_short: bool = False
-    """True if a cause counts wherever it is, as in the output of a verification."""
+    """True if a cause counts anywhere in it, as in the output of a verification."""
 
     @cached_property
     def ended_by(self) -> int | None:
-        """The signal, also if a shell turned it into the exit code 128+N."""
+        """The signal, also if a shell turned it into exit code 128+N."""
         if self.signal:
             return self.signal
         return self.exit_code - 128 if self.exit_code in _OF_SHELLS else None
@@ -86,7 +83,7 @@ class RankOutput:
 
     @cached_property
     def last_text(self) -> str:
-        """The last exception with those it came from, else the last lines."""
+        """The last exception with its causes, else the last lines."""
         if self.is_short:
             return self.text
         for lines in (self.err, self.out):
@@ -98,7 +95,7 @@ class RankOutput:
 
     @cached_property
     def exception(self) -> tuple[str, str] | None:
-        """The type and message of the exception that ended the rank."""
+        """Type and message of the exception that ended the rank."""
         _, found, rest = self.last_text.rpartition(_TRACEBACK)
         for line in rest.splitlines()[1:] if found else ():
             if line and not line[0].isspace():
@@ -108,8 +105,7 @@ class RankOutput:
 
     @cached_property
     def place(self) -> str:
-        """`train.py, line 12`: the innermost line of the script's own code that the exception passed, else of a
-        package."""
+        """`train.py, line 12`: innermost line of the script's own code in the traceback, else of a package."""
         frames = [match for line in self.last_text.splitlines() if (match := _FRAME.match(line))]
         frames = [frame for frame in frames if _OF_IPEXCTL not in frame["file"]]
         packages = [frame for frame in frames if any(part in frame["file"] for part in _OF_PACKAGES)]
@@ -117,7 +113,7 @@ class RankOutput:
         own = [frame for frame in others if not any(part in frame["file"] for part in _OF_PYTHON)] or packages
         if not own:
             return ""
-        frame = own[0] if _FATAL in self.last_text else own[-1]  # faulthandler begins with the innermost
+        frame = own[0] if _FATAL in self.last_text else own[-1]  # faulthandler prints the innermost first
         return f"{frame['file'].rpartition('/')[2]}, line {frame['line']}"
 
 
@@ -127,26 +123,25 @@ def _project_of(requirement: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FailureContext:
-    """The run of the rank whose end is to be explained."""
+    """The run of the failed rank."""
 
     run: str
     outputs: tuple[RankOutput, ...] = ()
-    """Every rank's."""
     mpirun: RankOutput = field(default_factory=lambda: RankOutput(None, "node0"))
     plan: Mapping[str, Any] = field(default_factory=dict)
     master: Master = Master("")  # noqa: RUF009
     tiers: Mapping[str, str] = field(default_factory=dict)
-    """Host → what its processor can do, where that is known."""
+    """Host → tier of its processor, if known."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(output.host for output in self.outputs))
 
     line_that_sends: Callable[[str], str] = lambda _: ""
-    """A path that a rank missed → the line to type if the control machine has it, and no sync sends it; else empty."""
+    """Path that a rank missed → command that sends it, if the control machine has it and no sync does; else empty."""
 
     def ranks_per_core(self, host: str) -> tuple[int, int] | None:
-        """The ranks of a host and the cores that they share, if these are too few for them to answer in time."""
+        """Ranks of a host and the cores they share, if these are too few for timely answers."""
         share = as_list(as_dict(self.plan.get("shares")).get(host))
         ranks, cores = share if len(share) == 2 and all(type(number) is int for number in share) else (0, 0)
         return (ranks, cores) if 0 < cores * RANKS_PER_CORE < ranks else None
@@ -156,16 +151,16 @@ class FailureContext:
         return str(self.plan.get("python") or "python3")
 
     def has_package(self, requirement: str) -> bool:
-        """Whether the record of the environment lists the package, so that a host that lacks it has lost it."""
+        """True if the environment's record lists it, so a host without it has lost it."""
         return _project_of(requirement) in as_list(self.plan.get("packages"))
 
     @property
     def repair(self) -> str:
-        """The command that builds the environment again where it is damaged."""
+        """Command that rebuilds a damaged environment."""
         return str(self.plan.get("install") or "ipexctl install")
 
     def install(self, *packages: str) -> str:
-        """The command that adds these packages to the environment of the run; of the project's own, the run again."""
+        """Command that adds packages to the run's environment; for the project's own packages, the run again."""
         if self.plan.get("install") == "":
             return f"ipexctl exec -- {shlex.quote(self.python)} -m pip install {shlex.join(packages)}"
         own = as_list(self.plan.get("project_packages"))
@@ -180,7 +175,7 @@ class FailureContext:
 
 @dataclass(frozen=True, slots=True)
 class PatternMatch:
-    """A known error text that matched, and the output it was found in."""
+    """A known error text that matched, and the output where it was found."""
 
     output: RankOutput
     context: FailureContext
@@ -189,7 +184,7 @@ class PatternMatch:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The hosts whose ranks printed the text, in the run's order."""
+        """Hosts with ranks that printed the text, in the run's order."""
         if self.pattern is None:
             return (self.output.host,)
         hosts = {output.host for output in self.context.outputs_with(self.pattern)}
@@ -198,11 +193,11 @@ class PatternMatch:
 
     @property
     def quiet_hosts(self) -> tuple[str, ...]:
-        """The hosts whose ranks did not print the text; empty if it is known of all."""
+        """Hosts with ranks that did not print the text; empty if it is known of all."""
         return tuple(host for host in self.context.hosts if host not in self.hosts)
 
     def fields(self) -> _Fields:
-        """The words that sentences of the table may contain."""
+        """Words for the table's sentences."""
         output, hosts, quiet = self.output, self.hosts, self.quiet_hosts
         have_no = f"{fold(hosts)} {'has' if len(hosts) == 1 else 'have'} no"
         if len(self.context.hosts) > 1 and not quiet:
@@ -223,27 +218,27 @@ class PatternMatch:
 
 @dataclass(frozen=True, slots=True)
 class KnownError:
-    """A known error text. `cause` and `fix` may contain the groups of the text and `PatternMatch.fields`, `fix` also
-    `{install}`. A fix is pasted into a shell, so what a rank printed is quoted in it."""
+    """`cause` and `fix` may contain groups of the text and `PatternMatch.fields`, `fix` also `{install}`. A fix is
+    pasted into a shell, so what a rank printed is quoted in it."""
 
     id: str
     patterns: tuple[re.Pattern[str], ...]
     cause: str = ""
     fix: str = ""
     at_install: str = ""
-    """The fix after a verification, if building the environment again is not the best one; `{fix}` is that one."""
+    """Fix after a verification, if not a rebuild of the environment; `{fix}` is that one."""
     weight: Weight = "end"
     confidence: Confidence = "likely"
     package: str = ""
-    """The packages that `{install}` in the fix adds, divided by spaces."""
+    """Packages for `{install}` in the fix, separated by spaces."""
     backend: str = ""
-    """The row is for runs with this backend only."""
+    """Limits the row to runs with this backend."""
     signals: tuple[int, ...] = ()
-    """Signals that alone are a match, without a text."""
+    """Signals that match without a text."""
     details: tuple[str, ...] = ()
-    """Kinds of `Detail` that are a match; their fields are the groups."""
+    """Kinds of `Detail` that match; their fields are the groups."""
     explain: Callable[[PatternMatch], tuple[str, str] | None] | None = None
-    """Returns the sentence and the fix if they depend on more than the fields; None if this is not the cause."""
+    """Returns sentence and fix if they depend on more than the fields; None if this is not the cause."""
 
     def sentences(self, found: PatternMatch) -> tuple[str, str] | None:
         return self.explain(found) if self.explain is not None else self.texts(found)
@@ -256,14 +251,12 @@ class KnownError:
 
 
 def quoted_in_fix(text: str) -> str:
-    """The word for a shell. It has no `; `, at which `ipexctl why` divides a fix into lines."""
+    """Quote for a shell, without `; `, where `ipexctl why` splits a fix into lines."""
     return shlex.quote(text).replace("; ", ";'' ")
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """The cause of a run's end, from its output."""
-
     id: str
     sentence: str
     fix: str
@@ -273,21 +266,21 @@ class Cause:
     order: int = field(default=0, compare=False)
     at_install: str = field(default="", compare=False)
     source: Literal["output", "record"] = "output"
-    """Where it was found: in the output of the rank, or in the run's record, as its stacks."""
+    """From the rank's output, or from the run's record, such as its stacks."""
 
     @property
     def is_good(self) -> bool:
-        """Whether this is a cause, and not the consequence of another one."""
+        """True for a cause, False for the consequence of another one."""
         return self.order in (0, 1, 2, 3, 5)
 
     @property
     def has_followed(self) -> bool:
-        """Whether its text is printed when another rank has ended."""
+        """True if its text is printed after another rank exited."""
         return self.order == _ORDER["follows"]
 
     @property
     def is_vague(self) -> bool:
-        """Whether its text is one of many that the same cause may print."""
+        """True if the same cause may print many other texts."""
         return self.order == _ORDER["vague"]
 
 
@@ -302,14 +295,14 @@ _OF_SHELLS: Final = frozenset({129, 132, 134, 135, 136, 137, 139, 152})
 
 
 def bare(line: str) -> str:
-    """A line without colours and without the rank that torch puts before each line of a traceback."""
+    """Remove colours, and the rank that torch puts before each traceback line."""
     if "\x1b" in line:
         line = _COLOR.sub("", line)
     return _PREFIX.sub("", line) if line.startswith("[rank") else line
 
 
 def _last_exception(lines: Sequence[str]) -> int | None:
-    """The first line of the last traceback, with those it was raised from; None if the rank went on after it."""
+    """First line of the last traceback with its causes; None if the rank continued after it."""
     starts = [at for at, line in enumerate(lines) if line.startswith((_TRACEBACK, _FATAL))]
     if not starts:
         return None
@@ -325,7 +318,7 @@ def _last_exception(lines: Sequence[str]) -> int | None:
 
 
 def cause_of(output: RankOutput, context: FailureContext, table: Sequence[KnownError]) -> Cause | None:
-    """The best match for one rank: by weight, then by the order of the table, special texts before common ones."""
+    """Best match for one rank: by weight, then by the order of the table."""
     best: Cause | None = None
     for known in table:
         if (best is not None and _best_order(known) >= best.order) or (
@@ -372,7 +365,7 @@ def _groups(match: re.Match[str]) -> dict[str, str]:
 
 
 def raised(output: RankOutput, context: FailureContext) -> Cause | None:
-    """The cause for an exception without a known text: an error of the script."""
+    """Cause for an exception without a known text: an error in the script."""
     if output.exception is None:
         return None
     kind, text = output.exception

@@ -1,4 +1,4 @@
-"""Module → the package that has it, where that is known. Data."""
+"""Module → the package that has it, if known. Data."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""Reads `table.yaml`, once, and has the functions of rows whose sentences depend on more than their text.
+"""Reads `table.yaml`, and has functions for rows with sentences that depend on more than their text.
 
-In: the name of a section; out: its `KnownError`s, in the order of the file, with compiled patterns. A row that is told
-by the groups of its text needs no function. One that has `explain` names a function of `_FUNCTIONS`, which looks at the
-run: which hosts printed it, what their processors can do, what the environment's record lists, which port the plan had.
-It returns the sentence and the fix, or None if this row is not the cause after all; then the search goes on.
+A row's `explain` names a function of `_FUNCTIONS`. It looks at the run (hosts, processors, packages, port) and returns
+sentence and fix, or None if this row is not the cause after all.
 """
 
 from __future__ import annotations
@@ -52,13 +50,13 @@ _TIERS: Final = {
 
 @cache
 def known_errors(section: str = "errors") -> tuple[KnownError, ...]:
-    """The rows of `errors`, or of another section of the file."""
+    """Rows of one section of the file."""
     return tuple(map(_row, _sections()[section]))
 
 
 @cache
 def _sections() -> dict[str, list[dict[str, Any]]]:
-    import yaml  # costs start-up
+    import yaml  # slow to import
 
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     sections: dict[str, list[dict[str, Any]]] = yaml.load(
@@ -105,7 +103,7 @@ def _illegal_instruction(found: PatternMatch) -> tuple[str, str]:
 
 def _ipex_of_other_torch(found: PatternMatch) -> tuple[str, str]:
     wanted = r"needs to work with PyTorch (\S+?),? but PyTorch (\S+) is found"
-    match = re.search(wanted, found.output.text)  # the text that was found may be that of a later exception
+    match = re.search(wanted, found.output.text)  # the matched text may belong to a later exception
     versions = f": it needs torch {match[1]}, and {match[2]} is installed" if match else ""
     return (
         f"IPEX was built for another torch than the installed one{versions}",
@@ -142,7 +140,7 @@ def _cpu_location(found: PatternMatch) -> tuple[str, str]:
 
 
 def _for_gpus(found: PatternMatch) -> tuple[str, str]:
-    """With the line of the script, and what to type there, if the traceback shows them."""
+    """Name the script's line and what to type there, if the traceback shows them."""
     output = found.output
     file, _, number = output.place.rpartition(", line ")
     shown = re.search(rf'{re.escape(file)}", line {number}\b.*\n +(.*)', output.last_text) if file else None
@@ -166,7 +164,7 @@ def _no_file(found: PatternMatch) -> tuple[str, str]:
 
 
 def _torch_library(found: PatternMatch) -> tuple[str, str] | None:
-    if not found.context.plan.get("install"):  # a Python of the user: which package had it is not known
+    if not found.context.plan.get("install"):  # the user's own Python: unknown which package had it
         return None
     library = found.groups["library"]
     lost = f"the environment of {fold(found.hosts)} is damaged: torch's own library {library} is gone"
@@ -177,7 +175,7 @@ _THROWN: Final = re.compile(r"^terminate called after throwing an instance of '(
 
 
 def _aborted(found: PatternMatch) -> tuple[str, str]:
-    """SIGABRT: by a C++ exception, below a line of the script, or when Python had ended."""
+    """SIGABRT, explained by the C++ exception, the place in the script, or neither."""
     output, process = found.output, found.fields()["process"]
     whole = f"the whole message: ipexctl logs {found.context.run} -r {output.rank} --stderr"
     if match := _THROWN.search(output.last_text):
@@ -192,7 +190,7 @@ def _aborted(found: PatternMatch) -> tuple[str, str]:
 
 
 def _argument(found: PatternMatch) -> tuple[str, str]:
-    """The names that transformers or accelerate do not know; the parser of transformers prints all left-over words."""
+    """Arguments unknown to transformers or accelerate; the parser of transformers prints all left-over words."""
     listed = re.search(r"not used by the HfArgumentParser: (\[[^\]]*\])", found.output.last_text)
     words = re.findall(r"'--([\w-]+)", listed[1]) if listed else []
     names = list(dict.fromkeys(name.replace("-", "_") for name in (words or [found.groups["name"].strip("-")])))
@@ -230,7 +228,7 @@ _HUB_CALL: Final = re.compile(
 
 
 def _hub_repos(found: PatternMatch) -> list[HubRepo]:
-    """What was asked for: by the text, an address, the line of the script, or the plan, which knows the script."""
+    """What was requested, by the text, an address, the script's line, or the plan, which knows the script."""
     text = found.output.text
     by_text = [f"{_PREFIX[kind]}{name}" for kind, name in found.groups.items() if kind in _PREFIX]
     by_address = [
@@ -267,7 +265,7 @@ def _timed_out(found: PatternMatch) -> tuple[str, str] | None:
     place, port, context = found.groups["place"], found.groups["port"], found.context
     own_address = "don't set MASTER_ADDR, in the script or with -x: ipexctl run sets node0's address for every rank"
     if f"network addresses of ({place}, {port}) cannot be retrieved" in found.output.text:
-        return None  # it tried that name until the time was over
+        return None  # it tried that name until the timeout
     if _LOOPBACK.match(place) and len(context.hosts) > 1:
         waited = "so each node looked for rank 0 on itself, and rank 0 waited for the other ranks"
         return f"MASTER_ADDR is {place}, {waited}", own_address
@@ -322,4 +320,4 @@ _FUNCTIONS: Final[Mapping[str, Callable[[PatternMatch], tuple[str, str] | None]]
     "timed_out": _timed_out,
     "torch_library": _torch_library,
 }
-"""By the value of `explain` in a row."""
+"""Value of `explain` → function."""

@@ -1,7 +1,7 @@
-"""Adds, updates and removes the line of ipexctl in authorized_keys. Bytes in, bytes out, no I/O.
+"""Adds, updates and removes ipexctl's line in authorized_keys. Bytes in, bytes out, no I/O.
 
-Other lines are never changed. The line's comment records what removal must undo: whether the final newline, the file
-or the directory was missing before.
+Other lines never change. The line's comment records what removal must undo: whether the final newline, the file or the
+directory was missing before.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ _FLAGS = (NEWLINE, FILE, DIRECTORY)
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Identifies lines of ipexctl: by the tag in the comment, or by the key in case the hostfile has changed."""
+    """Identifies lines of ipexctl by the tag in the comment, or by the key in case the hostfile changed."""
 
     tag: str
     key: str = ""
-    """The public key without a comment: `ssh-ed25519 AAAA…`."""
+    """Public key without a comment: `ssh-ed25519 AAAA…`."""
 
     def owns(self, line: bytes) -> bool:
         fields = _parse_line(line)
         if fields is not None and fields[0] == self.tag:
             return True
-        # Only ipexctl has this key, so the line is of ipexctl even if its options were edited.
+        # Only ipexctl has this key, so the line is ipexctl's even if someone edited its options.
         return bool(self.key) and not line.startswith(b"#") and self.key.split(" ")[1].encode() in line.split()
 
 
 @dataclass(frozen=True, slots=True)
 class TrustLine:
-    """The line of ipexctl: its key and tag, and the source addresses that the key is accepted from."""
+    """Key, tag, and the source addresses that may use the key."""
 
     owner: Owner
     sources: tuple[str, ...]
@@ -50,14 +50,14 @@ class TrustLine:
 
 @dataclass(frozen=True, slots=True)
 class KeysEdit:
-    """One authorized_keys: the text it must still have, and the new text. None: no file."""
+    """The text the file must still have, and the new text. None means no file."""
 
     old: bytes | None
     new: bytes | None
     remove_directory: bool = False
-    """ipexctl created ~/.ssh, so it is removed too if it is empty."""
+    """ipexctl created ~/.ssh; remove it too if it is empty."""
     tidy: bool = False
-    """Only files left by an interrupted call are removed."""
+    """Only remove files left by an interrupted call."""
 
     @property
     def summary(self) -> str:
@@ -74,12 +74,12 @@ class KeysEdit:
 
 
 def tag_of(address: str, home: str) -> str:
-    """The tag of a line: node0 as in the hostfile, and the home with its key. No blanks, ASCII only."""
+    """node0 as in the hostfile, and the home with its key. ASCII without blanks."""
     return PREFIX + quote(f"{address}:{home}", safe="/~:@.,+-_=")
 
 
 def is_public_key(text: str) -> bool:
-    """Whether a host's answer is exactly one public key and can be written into a line safely."""
+    """True if the text is exactly one public key that is safe to write into a line."""
     fields = text.split(" ")
     if len(fields) != 2 or not fields[0].startswith(("ssh-", "ecdsa-", "sk-")) or not fields[0].isascii():
         return False
@@ -92,7 +92,7 @@ def is_public_key(text: str) -> bool:
 
 
 def add_line(content: bytes | None, line: TrustLine, *, has_directory: bool = True) -> bytes:
-    """The file with exactly one up-to-date line of ipexctl. `content` is None if there is no file yet."""
+    """The file with exactly one current line of ipexctl. `content` is None if there is no file yet."""
     lines = (content or b"").split(b"\n")
     indexes = [index for index, text in enumerate(lines) if line.owner.owns(text)]
     if indexes:
@@ -110,7 +110,7 @@ def add_line(content: bytes | None, line: TrustLine, *, has_directory: bool = Tr
 
 
 def remove_lines(content: bytes | None, owner: Owner) -> KeysEdit | None:
-    """Remove the lines of ipexctl, if there are any; exactly the original file is left if nothing was added since."""
+    """None without such lines. If nothing was added since, the original file comes back exactly."""
     lines = (content or b"").split(b"\n")
     indexes = [index for index, text in enumerate(lines) if owner.owns(text)]
     if not indexes:
@@ -127,8 +127,8 @@ def remove_lines(content: bytes | None, owner: Owner) -> KeysEdit | None:
 
 
 def _parse_line(line: bytes) -> tuple[str, str, str, list[str]] | None:
-    """Tag, key type, key and flags of a line that ipexctl may have written; None for any other."""
-    # The options that ipexctl writes have no blank, and the line is ASCII.
+    """Tag, key type, key and flags of a line that ipexctl may have written, else None."""
+    # ipexctl writes options without blanks, in ASCII.
     try:
         fields = line.removesuffix(b"\r").decode("ascii").split(" ")
     except UnicodeDecodeError:

@@ -1,9 +1,8 @@
-"""The ssh config and known_hosts of node0 for runs: render and parse. Pure.
+"""Renders and parses node0's ssh config and known_hosts for runs. Pure.
 
-In come the nodes with addresses, ports, users and verified host keys; out go both files of HOME/ssh. node0's ssh gets
-them with -F, so it reads nothing of the account's own config, and nothing of that is changed. Nodes of earlier calls
-are kept, as other runs may use them. A path that no config can contain safely (quotes, control characters, `${`) is
-refused, never escaped.
+node0's ssh gets them with -F, so it neither reads nor needs the account's own config. Nodes of earlier calls are kept
+because other runs may use them. A path that no config can hold safely (quotes, control characters, `${`) is refused,
+never escaped.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
 
 _HEAD: Final = "# Made by `ipexctl trust`, which writes it anew. `ipexctl trust --revoke` takes it away.\n"
-# Older clients stop at a keyword they don't know.
+# Older clients stop at an unknown keyword.
 _TAIL: Final = """\
 Host *
   IgnoreUnknown IdentityAgent,UpdateHostKeys,CanonicalizeHostname,EnableEscapeCommandline
@@ -44,7 +43,7 @@ Host *
   ControlPath none
   CanonicalizeHostname no
 """
-# OpenSSH's default algorithms cost the client 0.1 s of CPU time at every login of every run.
+# OpenSSH's default algorithms cost the client 0.1 s of CPU time per login.
 _QUICK: Final = """\
   KexAlgorithms ^curve25519-sha256,curve25519-sha256@libssh.org
   Ciphers ^aes128-gcm@openssh.com
@@ -54,8 +53,6 @@ _UNSAFE = re.compile(r"[\x00-\x1f\x7f\"\\]|\$\{")
 
 @dataclass(frozen=True, slots=True)
 class SshConfigNode:
-    """One node in node0's ssh config: its names, address, port, user and host keys."""
-
     names: tuple[str, ...]
     hostname: str
     port: int
@@ -70,23 +67,23 @@ class SshConfigNode:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The files in HOME/ssh on node0 beside the key."""
+    """Files in HOME/ssh on node0, next to the key."""
 
     config: str
     known_hosts: str
 
 
 def path_problem(directory: str) -> str:
-    """The reason why an ssh config can't contain that path, or empty."""
+    """Why an ssh config can't contain that path, or empty."""
     return "it has characters that an ssh config can't hold" if _UNSAFE.search(directory) else ""
 
 
 def render(
     nodes: Sequence[SshConfigNode], directory: str, *, before: Files | None = None, quick: bool = False
 ) -> Files:
-    """Both files. Nodes of earlier calls that are not among `nodes` are kept, behind the others.
+    """Keep nodes of earlier calls, after the current ones.
 
-    `quick` prefers the cheap key exchange and cipher; node0's ssh must support that syntax.
+    `quick` prefers a cheap key exchange and cipher; node0's ssh must support that syntax.
     """
     blocks = {node.alias: _block(node) for node in nodes}
     lines = {node.alias: _known_hosts_lines(node) for node in nodes}
@@ -101,12 +98,12 @@ def render(
 
 
 def names_in(config: str) -> tuple[str, ...]:
-    """The nodes of a config written by ipexctl."""
+    """Nodes of a config that ipexctl wrote."""
     return tuple(_parse_blocks(config))
 
 
 def ssh_names_for(hosts: Sequence[Host], internal: Mapping[str, str]) -> dict[str, str]:
-    """The name that node0 passes to ssh for each node. `localhost` would be node0 itself."""
+    """What node0 passes to ssh for each node. `localhost` would be node0 itself."""
     return {
         host.name: internal[host.name] if is_loopback(host.name.lower()) else host.name
         for host in hosts
@@ -151,5 +148,5 @@ def _parse_known_hosts(known_hosts: str) -> dict[str, str]:
 
 
 def config_in(home: str, text: str, names: Iterable[str]) -> str | None:
-    """The path of node0's config if that text has all of these hosts."""
+    """Path of node0's config if that text has all of these hosts."""
     return f"{home}/ssh/config" if set(names) <= set(names_in(text)) else None

@@ -1,9 +1,7 @@
-"""The reply of a host to the probe of trust: account, keys, addresses. Missing values stay missing. Pure.
+"""Parses a host's reply to trust's probe (`trust/scripts/probe.sh`). Missing values stay missing. Pure.
 
-In come the records of `trust/scripts/probe.sh`; out goes a `HostState`, from which `plan.py` plans. Files travel in
-hex, as they may have any byte. The reply is untrusted: the account's name goes into node0's ssh config, where an extra
-line could be a command, so it is checked. Over ssh, the host key that was verified counts, and not those that the host
-lists: it could list the key of another.
+The reply is untrusted. The account's name goes into node0's ssh config, where an extra line could be a command, so it
+is checked. Over ssh the verified host key counts, not the keys that the host lists: it could list another host's.
 """
 
 from __future__ import annotations
@@ -21,31 +19,31 @@ from ipexctl.remote.reply import MalformedReply
 from ipexctl.trust.authorized_keys import is_public_key
 
 _FILES: Final = frozenset({b"keys", b"config", b"known_hosts", b"hostkey", b"fib_trie", b"routes"})
-"""Records whose value is in hex: a file may have NUL bytes."""
+"""Values in hex because a file may have NUL bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """The mode and owner of a file, as `ls -ldn` shows them."""
+    """Mode and owner of a file, from `ls -ldn`."""
 
     mode: str
     uid: int
 
     @property
     def open_to_others(self) -> bool:
-        """Whether group or others can write to it, which sshd rejects."""
+        """True if group or others can write to it; sshd rejects that."""
         return len(self.mode) > 8 and (self.mode[5] == "w" or self.mode[8] == "w")
 
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """One host: the account, its addresses and host keys, and the files of an earlier `ipexctl trust`."""
+    """Account, addresses, host keys, and the files of an earlier `ipexctl trust`."""
 
     user: str
     uid: int
     home: str
     ipexctl_home: str
-    """The directory of `--home`, absolute."""
+    """The `--home` directory, absolute."""
     identity: tuple[str, ...]
     """Identifies machine and account; a login from node0 must report the same."""
     store: str
@@ -54,25 +52,25 @@ class HostState:
     port: int
     host_keys: tuple[str, ...]
     keys: bytes | None
-    """The content of authorized_keys; None if there is no file."""
+    """Content of authorized_keys; None without the file."""
     keys_problem: str
-    """The reason why authorized_keys can't be edited, or empty."""
+    """Why authorized_keys can't be edited, or empty."""
     has_ssh_dir: bool
     home_mode: Permissions | None = None
     ssh_mode: Permissions | None = None
     keys_mode: Permissions | None = None
     has_leftovers: bool = False
-    """Whether an interrupted call left files beside authorized_keys."""
+    """True if an interrupted call left files next to authorized_keys."""
     has_ssh_client: bool = False
     supports_preferred: bool = False
-    """Whether node0's ssh supports `^` for preferred algorithms."""
+    """True if node0's ssh supports `^` for preferred algorithms."""
     home_problem: str = ""
-    """The kind of refusal, if the directory of `--home` can't be one: `node/common/home.py: REFUSALS`."""
+    """Key of `node/common/home.py: REFUSALS` if the `--home` directory can't be a home."""
     home_detail: str = ""
-    """Which directory above it is why."""
+    """The directory above it that causes the refusal."""
     has_trust_dir: bool = False
     key: str | None = None
-    """The public key of ipexctl on node0; empty if the file has no valid key."""
+    """ipexctl's public key on node0; empty if the file has no valid key."""
     config: str = ""
     known_hosts: str = ""
 
@@ -82,9 +80,9 @@ class HostState:
 
 
 def read_host_state(reply: bytes, *, server_key: str | None, port: int | None) -> HostState:
-    """Parse the reply. `port` is that of the control machine's connection, for a host that doesn't know its own.
+    """`port` is the control machine's, for a host that doesn't know its own.
 
-    The keys it lists count for the control machine only (`server_key` is None): a host could list another's key.
+    The keys that the host lists count only without ssh (`server_key` is None): it could list another host's key.
     """
     values: dict[str, bytes] = {}
     host_keys = [] if server_key is None else [server_key]
@@ -106,13 +104,13 @@ def read_host_state(reply: bytes, *, server_key: str | None, port: int | None) -
     def text(name: str) -> str:
         return values.get(name, b"").decode(errors="surrogateescape")
 
-    # It is written into node0's ssh config, where an extra line could be a command.
+    # A newline in it could become a command in node0's ssh config.
     try:
         check_user(text("user"))
     except UserError as error:
         raise MalformedReply(f"invalid account name: {error.message}", text("user")) from None
     connection = text("came").split()
-    # Without ssh, the connection is that of the caller's own login to the control machine.
+    # Without ssh, this is the caller's own login to the control machine.
     is_ssh = server_key is not None and len(connection) == 4
     return HostState(
         user=text("user"),
@@ -154,7 +152,7 @@ def _number(text: str, default: int) -> int:
 
 
 def read_nics(ip: str = "", fib_trie: str = "", routes: str = "") -> tuple[InterfaceAddress, ...]:
-    """The addresses of the first source that has any. A line that can't be parsed is skipped."""
+    """Addresses from the first source that has any; unreadable lines are skipped."""
     addresses = parse_ip_addr(ip.splitlines()) or parse_kernel_tables(fib_trie.splitlines(), routes.splitlines())
     return tuple(
         InterfaceAddress(name, item.address, item.prefix) for name, items in addresses.items() for item in items

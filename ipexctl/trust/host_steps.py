@@ -1,9 +1,8 @@
 """The steps of trust on one host: probe, edit authorized_keys, write files, log in. No decisions here.
 
-In come a session and the planned text or edit; each step is one script of `trust/scripts/` and one round trip; out come
-states and logins, or a HostError with the last line of its stderr. Steps are sh, as trust needs no Python on a host. An
-edit is done under a lock and only if the file still has the text that the plan was made from; else the step answers
-"moved", and the caller plans again. The private key is made on node0 and never leaves it.
+Each step is a script of `trust/scripts/` and one round trip; sh, so trust needs no Python. An edit holds a lock and
+happens only if the file still has the text that was planned for; otherwise the step answers "moved" and the caller
+plans again. The private key is made on node0 and never leaves it.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 _SCRIPTS: Final = Path(__file__).with_name("scripts")
 _WRITE_IN_HOME: Final = frozenset({"key", "files", "remove"})
-"""Scripts that call functions of `directory.sh` and of `remote/home.sh`."""
+"""Scripts that call functions of `directory.sh` and `remote/home.sh`."""
 _LOGIN: Final = re.compile(r"([0-9]{1,6}) ([0-9]{1,3}) (?:=([ -~]*)|((?:[0-9a-f]{2})*))")
 
 
@@ -49,10 +48,10 @@ def login_command(
     at_once: int,
     last_decides: bool = False,
 ) -> Command:
-    """A command for node0 that logs in to every node, with that config or the account's own ssh.
+    """Log in from node0 to every node, with that config or the account's own ssh; `read_logins` parses the output.
 
-    A login ends with code 124 after `seconds`, of which `connect` are for its connection. `last_decides`: a failed
-    login to the last node is the only one that is tried. `read_logins` parses the output.
+    A login ends with code 124 after `seconds`, of which `connect` are for its connection. With `last_decides`, try the
+    others only if the login to the last node succeeds.
     """
     limits = [str(connect), str(seconds), str(at_once), "last" if last_decides else ""]
     arguments = [config or "", IDENTITY_COMMAND, *limits, *ssh_names.values()]
@@ -61,15 +60,12 @@ def login_command(
 
 @dataclass(frozen=True, slots=True)
 class HostSteps:
-    """The steps on one host, each a round trip over its session."""
-
     host: Host
     session: Session
     timeout: float | None
     cancel: Cancel
 
     def probe(self, home: str, *, is_node0: bool) -> HostState:
-        """The host's account, keys, addresses and the files of an earlier call."""
         key = self.session.server_key
         args = [home, "node0" if is_node0 else "", "local" if key is None else ""]
         reply = self._run(("directory", "probe") if is_node0 else ("probe",), args, "probe keys and addresses")
@@ -77,14 +73,14 @@ class HostSteps:
         return read_host_state(reply, server_key=server_key, port=self.host.port)
 
     def edit_keys(self, home: str, edit: KeysEdit) -> str:
-        """Replace authorized_keys by its new text: "done", "same", or "moved" if it no longer has the old text."""
+        """ "done", "same", or "moved" if the file no longer has the old text."""
         digests = ["none" if text is None else hashlib.sha256(text).hexdigest() for text in (edit.old, edit.new)]
         args = [home, *digests, "rmdir" if edit.remove_directory else ""]
         reply = self._run(("lock", "keys"), args, "edit authorized_keys", edit.new or b"")
         return reply.decode(errors="replace").strip()
 
     def make_key(self, ipexctl_home: str) -> str:
-        """node0's public key. The private key is created there if it is missing, and never leaves node0."""
+        """Return node0's public key; create the private key there if it is missing."""
         reply = self._run(("lock", "key"), [ipexctl_home], "create a key")
         return " ".join(reply.decode(errors="replace").split()[:2])
 
@@ -96,14 +92,14 @@ class HostSteps:
         self._run(("lock", "files"), args, "write config and known_hosts", known_hosts + config)
 
     def remove_files(self, ipexctl_home: str, *, is_default_home: bool) -> bool:
-        """Remove key and config from node0; returns whether there were any."""
+        """Remove key and config from node0; True if there were any."""
         args = [ipexctl_home, "default" if is_default_home else ""]
         return self._run(("lock", "remove"), args, "remove key and config").strip() == b"done"
 
     def log_in(self, ssh_names: Mapping[str, str], config: str | None) -> dict[str, LoginAttempt]:
-        """Log in from this host to every node, with that config.
+        """Log in from this host to every node.
 
-        Without a config the question is whether all nodes can be reached already: the first failure decides.
+        Without a config the question is whether all nodes are reachable already, so the first failure decides.
         """
         connect = 10 if config else 5
         command = login_command(
@@ -116,7 +112,7 @@ class HostSteps:
         return self._output(trust_script(names, args, label), stdin, ipexctl_home=args[0])
 
     def _output(self, command: Command, stdin: bytes | None = None, *, ipexctl_home: str = "") -> bytes:
-        """The command's stdout. The last line of its stderr is the reason if it fails."""
+        """Return stdout. If the command fails, the last line of stderr is the reason."""
         content = None if stdin is None else io.BytesIO(stdin)
         result = capture(self.session, command, stdin=content, timeout=self.timeout, cancel=self.cancel)
         if not result.ended.ok:
@@ -128,7 +124,6 @@ class HostSteps:
 
 
 def trust_script(names: Sequence[str], arguments: Sequence[str], label: str) -> Command:
-    """These scripts of trust as one command."""
     if not _WRITE_IN_HOME.isdisjoint(names):
         names = ("directory", *names)
     files = [_SCRIPTS / f"{name}.sh" for name in names]
@@ -137,7 +132,7 @@ def trust_script(names: Sequence[str], arguments: Sequence[str], label: str) -> 
 
 
 def read_logins(output: bytes, names: Sequence[str], unanswered: LoginAttempt) -> dict[str, LoginAttempt]:
-    """Parse lines of `NUMBER CODE HEX` or `NUMBER CODE =TEXT`; other lines are skipped."""
+    """Lines `NUMBER CODE HEX` or `NUMBER CODE =TEXT`; others are skipped."""
     logins = dict.fromkeys(names, unanswered)
     for line in output.decode("ascii", "replace").splitlines():
         match = _LOGIN.fullmatch(line)
@@ -148,7 +143,7 @@ def read_logins(output: bytes, names: Sequence[str], unanswered: LoginAttempt) -
 
 
 def _fix_for(lines: Sequence[str]) -> str:
-    """The fix for a script's error message."""
+    """Fix for a script's error message."""
     text = lines[-1].lower() if lines else ""
     for pattern, fix in (
         ("no space left", "free some space there, then run it again"),

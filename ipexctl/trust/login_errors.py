@@ -1,9 +1,8 @@
-"""Failed logins from node0, explained with a fix, from the output of ssh. Pure.
+"""Explains failed logins from node0, with a fix, from ssh's output. Pure.
 
-In come a login's exit code and last lines, and the state of the node; out goes a HostError. A login prints whom it has
-reached (account, host, boot, network namespace), so one that reached another machine under the same address is found,
-though ssh itself succeeded. sshd gives no reason for a rejected key, so the likely one is taken from the probe: modes
-and owners of the home and of authorized_keys, another file that sshd reads, a login of root.
+A login prints whom it reached (account, host, boot, network namespace), so one that reached another machine under the
+same address counts as failed. sshd gives no reason for a rejected key; the likely one comes from the probe: modes and
+owners of the home and of authorized_keys, another file that sshd reads, a login as root.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ IDENTITY_COMMAND = (
     " read -r boot </proc/sys/kernel/random/boot_id;"
     " echo ipexctl-is ${LOGNAME:-$(id -un)} $name $boot $(readlink /proc/self/ns/net)'"
 )
-"""Prints the identity of machine and account that node0's ssh has reached. Works in every login shell."""
+"""Prints machine and account that node0's ssh reached. Works in every login shell."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoginAttempt:
-    """One login from node0: ssh's exit code and the end of its output."""
+    """ssh's exit code and the end of its output."""
 
     code: int
     output: str
@@ -45,7 +44,7 @@ class LoginAttempt:
         return tuple(match[1].split()) if match else ()
 
     def is_from(self, identity: str) -> bool:
-        """Whether it reached the machine and account with that identity; False if that is unknown."""
+        """True if it reached that machine and account; False if unknown."""
         return self.code == 0 and bool(identity) and self.identity == tuple(identity.split())
 
     def reached(self, node: HostState) -> bool:
@@ -53,7 +52,7 @@ class LoginAttempt:
 
 
 def explain(login: LoginAttempt, node: HostState, address: str, addresses: Mapping[str, HostAddresses]) -> HostError:
-    """The reason and the fix for a login that failed or reached another host."""
+    """Reason and fix for a login that failed or reached another host."""
     output = login.output
     endpoint = f"{address} port {node.port}"
     if login.code == 0:
@@ -134,7 +133,7 @@ def _wrong_host(login: LoginAttempt, node: HostState, address: str) -> HostError
 
 
 def _rejected_key(node: HostState, address: str) -> HostError:
-    """The likely reason for a rejected key, from the probe: sshd itself gives no reason."""
+    """The likely reason, from the probe: sshd gives none."""
     reason = f"sshd at {address} rejects node0's key for {node.user}, although it is in ~/.ssh/authorized_keys"
     modes = {
         node.home: node.home_mode,

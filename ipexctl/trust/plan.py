@@ -1,4 +1,4 @@
-"""Plans the changes of trust from the state of the hosts. Pure."""
+"""Plans trust's changes from the hosts' state. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _tidy(state: HostState) -> KeysEdit | None:
 
 
 def sources_of(node0: HostState, internal: str) -> tuple[str, ...]:
-    """The source addresses of connections from node0: the internal one first, then all others."""
+    """Addresses that node0 may connect from, the internal one first."""
     addresses = [nic.address for nic in node0.nics if nic.joins_hosts]
     if any(nic.address == internal for nic in node0.nics):
         addresses.insert(0, internal)
@@ -39,7 +39,7 @@ def sources_of(node0: HostState, internal: str) -> tuple[str, ...]:
 def nodes_for(
     hosts: Iterable[Host], states: Mapping[str, HostState], internal: Mapping[str, str]
 ) -> tuple[SshConfigNode, ...]:
-    """The nodes of node0's config, each with its name and, if it is unique, its internal address."""
+    """Each node with its name and, if it is unique, its internal address."""
     addresses = list(internal.values())
     nodes = []
     for host in hosts:
@@ -54,7 +54,7 @@ def nodes_for(
 
 
 def files_to_write(nodes: Sequence[SshConfigNode], node0: HostState) -> Files | None:
-    """node0's new config and known_hosts; None if they are up to date."""
+    """None if both files are up to date."""
     before = Files(node0.config, node0.known_hosts)
     files = render(
         nodes, f"{node0.ipexctl_home}/ssh", before=before if node0.config else None, quick=node0.supports_preferred

@@ -1,11 +1,8 @@
-"""`ipexctl trust` and `ipexctl trust --revoke`: ssh from node0 to every node, which mpirun needs.
+"""`ipexctl trust` and `trust --revoke`: ssh from node0 to every node, which mpirun needs.
 
-In come hosts and options; out goes a `TrustReport` with each change. `trust` reads as probe, plan (`plan.py`), change,
-verify; where node0 can log in everywhere already, nothing is changed. What it makes is a key in node0's HOME, a config
-beside it, and one line of authorized_keys per home, which names node0's addresses. Hosts that share a home are edited
-once, and the others check the result.
-
-`--revoke` removes exactly that: other lines and files stay, and a file that did not exist before is gone.
+If node0 can log in everywhere already, nothing changes. Otherwise trust makes a key and a config in node0's HOME, and
+one line of authorized_keys per home, limited to node0's addresses. `--revoke` removes exactly that; a file that did
+not exist before is gone again.
 """
 
 from __future__ import annotations
@@ -51,13 +48,11 @@ _NEW_KEY: Final = "while ipexctl doctor shows no live run: ipexctl trust --revok
 _FILES_REMOVED: Final = "key and config removed"
 Planner = Callable[[HostState], "KeysEdit | None"]
 By = Literal["config", "own", "nothing"]
-"""The way node0 reaches the nodes: with the config of ipexctl, with the account's own ssh, or not at all."""
+"""How node0 reaches the nodes: ipexctl's config, the account's own ssh, or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrustOptions:
-    """The options of one call."""
-
     home: str = DEFAULT_HOME
     iface: str | None = None
     timeout: float | None = None
@@ -66,18 +61,18 @@ class TrustOptions:
 
 @dataclass(frozen=True, slots=True)
 class TrustResult(HostResult):
-    """One host: the changes there, and whether node0 can log in."""
+    """Changes on one host, and whether node0 can log in there."""
 
     internal: str | None = None
     ssh_name: str | None = None
-    """The name that node0 passes to ssh."""
+    """What node0 passes to ssh."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrustReport(Report[TrustResult]):
     by: By = "nothing"
     config: str | None = None
-    """The ssh config on node0, absolute."""
+    """ssh config on node0, absolute."""
     revoke: bool = False
     dry_run: bool = False
     notes: tuple[str, ...] = ()
@@ -88,7 +83,7 @@ class TrustReport(Report[TrustResult]):
 
 
 class _TrustContext:
-    """The state of one call: probe results, changes and notes. Nothing else here is mutable."""
+    """Probe results, changes and notes of one call. Nothing else here is mutable."""
 
     def __init__(self, hosts: Sequence[Host], pool: SessionPool, options: TrustOptions, *, revoke: bool) -> None:
         self.hosts = tuple(hosts)
@@ -110,7 +105,7 @@ class _TrustContext:
         return self.hosts[0]
 
     def each(self, hosts: Sequence[Host], work: Callable[[HostSteps], T]) -> dict[str, T]:
-        """Run one step on many hosts at once. Returns the results of the hosts that did not fail."""
+        """Run one step on many hosts at once; return the results of those that did not fail."""
 
         def run_step(host: Host, session: Session) -> T:
             return work(HostSteps(host, session, self.options.timeout, self._pool.cancel))
@@ -133,14 +128,14 @@ class _TrustContext:
 
     @property
     def reachable(self) -> list[Host]:
-        """The hosts that were probed and have no error."""
+        """Hosts that were probed and have no error."""
         return [host for host in self.hosts if host.name in self.states and host.name not in self.errors]
 
     def fail(self, name: str, error: HostError) -> None:
         self.errors.setdefault(name, error)
 
     def stop_at_node0(self) -> TrustReport:
-        """Report that node0 failed; the other hosts fail too."""
+        """Report node0's failure for all hosts."""
         for host in self.reachable:
             self.fail(host.name, HostError(f"not done, as node0 ({self.node0.name}) failed"))
         return self.report()
@@ -161,7 +156,7 @@ class _TrustContext:
 
 
 def trust(hosts: Sequence[Host], pool: SessionPool, options: TrustOptions) -> TrustReport:
-    """Enable ssh from node0, the first host, to every node. Where no node logs in to another, nothing is changed."""
+    """Enable ssh from node0, the first host, to every node. Changes nothing for a starter that needs no logins."""
     if note := pool.connector.options.starter.no_logins:
         return TrustReport(tuple(TrustResult(host, "ok") for host in hosts), 0.0, notes=(note,))
     context = _TrustContext(hosts, pool, options, revoke=False)
@@ -205,7 +200,7 @@ def trust(hosts: Sequence[Host], pool: SessionPool, options: TrustOptions) -> Tr
 
 
 def revoke(hosts: Sequence[Host], pool: SessionPool, options: TrustOptions) -> TrustReport:
-    """Remove the line of ipexctl from every store and its files from node0. Other lines and files stay."""
+    """Remove ipexctl's line from every store, and its files from node0."""
     context = _TrustContext(hosts, pool, options, revoke=True)
     node0 = context.node0
     node0_state = context.states.get(node0.name)
@@ -245,7 +240,7 @@ def _node0_problem(node0: HostState) -> HostError | None:
 
 
 def _can_log_in_everywhere(context: _TrustContext) -> bool:
-    """Whether node0 can already log in to every node: then mpirun needs nothing else."""
+    """If node0 can log in everywhere, mpirun needs nothing else."""
     ssh_names = {host.name: context.ssh_names[host.name] for host in context.reachable}
     logins = context.on_node0(lambda steps: steps.log_in(ssh_names, None))
     if logins is None or not all(logins[name].reached(context.states[name]) for name in ssh_names):
@@ -256,7 +251,7 @@ def _can_log_in_everywhere(context: _TrustContext) -> bool:
 
 
 def _make_key(context: _TrustContext) -> str:
-    """node0's new public key. The private key is created on node0 if it is missing, and never leaves it."""
+    """Return node0's public key; create the private key there if it is missing."""
     ipexctl_home = context.states[context.node0.name].ipexctl_home
     context.changes[context.node0.name].append(f"a key created in {ipexctl_home}/ssh")
     if context.options.dry_run:
@@ -275,7 +270,7 @@ def _write_files(context: _TrustContext, node0_state: HostState, nodes: tuple[Ss
 
 
 def _edit_everywhere(context: _TrustContext, plan: Planner) -> None:
-    """Edit each home once, through its first host; then the hosts that share it check the result."""
+    """Edit each home once, through its first host; the hosts that share it check the result."""
     states = context.states
     leader_of = find_leaders(
         [host.name for host in context.reachable], lambda name: (states[name].store, states[name].home)
@@ -302,7 +297,7 @@ def _edit_everywhere(context: _TrustContext, plan: Planner) -> None:
 
 
 def _edit(context: _TrustContext, steps: HostSteps, edit: KeysEdit | None, plan: Planner) -> bool:
-    """Edit the file; returns whether it was changed. If another program changed it meanwhile, probe and plan again."""
+    """Return True if the file changed. If another program changed it meanwhile, probe and plan again."""
     state = context.states[steps.host.name]
     for _ in range(_TRIES):
         if edit is None:
@@ -324,7 +319,7 @@ def _keys_error(state: HostState) -> HostError:
 
 
 def _verify(context: _TrustContext, config: str) -> None:
-    """Log in from node0 to every node, and record an error for each that fails."""
+    """Log in from node0 to every node; record an error for each failure."""
     states, node0 = context.states, context.node0
     ssh_names = {host.name: context.ssh_names[host.name] for host in context.reachable}
     logins = context.on_node0(lambda steps: steps.log_in(ssh_names, config))

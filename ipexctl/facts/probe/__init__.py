@@ -1,6 +1,6 @@
-"""The probe: one script made of parts in POSIX sh and awk, and the commands that run it, or a part, on a host.
+"""The probe: one script of parts in POSIX sh and awk, and the commands that run it or a part of it on a host.
 
-The script needs no Python, no root and no program but the shell; other missing programs give missing facts.
+It needs no Python, no root and no program but the shell; facts from missing programs are missing.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 _HERE: Final = Path(__file__).parent
 _FILES: Final = ("frame.sh", "interfaces.sh", "machine.sh", "places.sh", "runs.sh", "main.sh")
 _LOCK: Final = "ipexctl-host-lock"
-"""The name by which runs.sh finds the processes that hold a host."""
+"""runs.sh finds the processes that hold a host by this name."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 PARTS: Final = ("kernel", "network", "names", "home", "programs")
-"""The parts for which the script prints `done`; some run at the same time."""
+"""Parts for which the script prints `done`; some run at the same time."""
 
 
 @functools.cache
 def probe_script() -> str:
-    """The script; its arguments are the home and the peers."""
+    """Its arguments are the home and the peers."""
     return _awk("kernel") + _awk("runs") + shell_text(WALK) + "".join(shell_text(_HERE / file) for file in _FILES)
 
 
 def _awk(name: str) -> str:
-    """A line of sh: the awk program as a variable."""
+    """A line of sh that sets a variable to the awk program."""
     return f"{name}_awk={shlex.quote(shell_text(_HERE / f'{name}.awk'))}\n"
 
 
 def probe_command(peers: Sequence[str] = (), home: str | None = None) -> Command:
-    """The probe command for hosts with these peers; `home` is the `--home` directory, else the default one.
+    """`home` is the `--home` directory, or None for the default.
 
     Addresses need no lookup and are left out. So are invalid host names, because the script passes names to getent
     unquoted.
@@ -51,27 +51,27 @@ def probe_command(peers: Sequence[str] = (), home: str | None = None) -> Command
 
 
 def environment_command(home: str | None, name: str, check: str) -> Command:
-    """A command that prints, as the probe does, the identity of the machine and one environment.
+    """Print one environment and the machine's identity, in the probe's format.
 
-    `check` is the source of a program for the environment's own Python, which prints what it finds there.
+    `check` is source code for the environment's own Python.
     """
     files = [_HERE / file for file in ("frame.sh", "interfaces.sh", "environment.sh")]
     return Command.scripts(WALK, *files, arguments=[home or "", "", name, check], label="the check")
 
 
 def live_runs_command() -> Command:
-    """A command that prints, as the probe does, the runs that are alive."""
+    """Print the live runs, in the probe's format."""
     script = _awk("runs") + "".join(shell_text(_HERE / file) for file in ("frame.sh", "runs.sh"))
-    # Two names of one machine have one lock; the hosts of a lab are one kernel with several.
+    # Two names of one machine share one lock; lab hosts share a kernel but not a pid namespace.
     machine = 'get /proc/sys/kernel/random/boot_id\nput machine "$got $(readlink /proc/self/ns/pid)"'
     return Command(f"set -- '' ''\n{script}live_runs\n{machine}\nput looked yes\n", label="the look at runs")
 
 
 def lock_command(run: str) -> Command:
-    """A command that prints `held` and holds the lock of a host until its stdin ends; exit code 1: another one has it.
+    """Print `held` and hold the host's lock until stdin ends; exit code 1 if it is taken.
 
-    The lock is flock(2) on /proc: every account can take it, it is never on a file server, it is one for the processes
-    that a look can see, and the kernel ends it with its process, so that nothing is left and none is ever stale.
+    The lock is flock(2) on /proc: every account can take it, it is never on a file server, and ends with its process,
+    so it is never stale.
     """
     script = shell_text(_HERE / "host_lock.sh")
     argv = ["flock", "-n", "/proc", "/bin/sh", "-c", script, _LOCK, run, f"{LOCK_VALID:g}"]
