@@ -274,7 +274,7 @@ def in_own_process(work: Callable[[Tell], _Snapshot], what: str, measure: Callab
                 silence.restart()
             now = measure()
             emit("progress", done=min(now - before, total), total=total)
-            if now - last >= _LEAST:
+            if abs(now - last) >= _LEAST:  # less, if another call removes a model
                 last = now
                 silence.restart()
         raise AgentError(f"{what} hardly comes: less than {_LEAST >> 20} MB in {_SILENCE:g} s", _KEPT)
@@ -309,10 +309,10 @@ class _Repo:
         name, downloaded = self._wanted["repo_id"], 0
         work = partial(_fetch, self._request, self._wanted, self._cache)
         for _ in range(_TRIES):
-            found = in_own_process(work, f"the download of {name}", lambda: disk_usage(self._blobs))
+            found = in_own_process(work, f"the download of {name}", lambda: disk_usage(self._cache))
             downloaded += found.lacking
             damaged: list[_File] = []
-            entries = self._planned(found) if self._request["dry_run"] else self._entries(found, damaged)
+            entries = self._entries(found, damaged)
             if not damaged:
                 packed = to_json(entries).decode()
                 return SnapshotReply(self._folder.name, found.commit, packed, len(found.files), downloaded)
@@ -323,33 +323,35 @@ class _Repo:
         )
 
     def _entries(self, found: _Snapshot, damaged: list[_File]) -> list[ManifestEntry]:
-        """What of the cache belongs to the snapshot; a file whose hash is not its name is damaged."""
+        """What of the cache belongs to the snapshot; a file whose hash is not its name is damaged.
+
+        In a dry run, the list as far as the hub gives it: a small file has no sha256 there.
+        """
         entries = []
-        snapshot = self._folder / "snapshots" / found.commit
         for file in found.files:
-            pointer = snapshot / file.path
-            if not pointer.is_symlink():
-                raise AgentError(
-                    f"{self._cache} is on a filesystem without symbolic links",
-                    "name a directory on another: --home DIR",
-                )
-            target = os.readlink(pointer)
-            if (blob := Path(target).name) != file.blob:
-                name = self._wanted["repo_id"]
-                raise AgentError(f"the hub names {file.path} of {name} by two hashes: {blob[:80]!r}, {file.blob}")
-            entries.append(self._entry(f"snapshots/{found.commit}/{file.path}", "l", 0, target))
+            path, target = f"snapshots/{found.commit}/{file.path}", "../" * (file.path.count("/") + 2)
+            entries.append(self._entry(path, "l", 0, f"{target}blobs/{file.blob}"))
+            if not self._request["dry_run"]:
+                self._check_link(file, self._folder / path)
         for file in {file.blob: file for file in found.files}.values():
-            sha256 = self._sha256_of(file.blob)
-            if sha256 is None:
-                damaged.append(file)
-            else:
-                size = (self._blobs / file.blob).stat().st_size
-                entries.append(self._entry(f"blobs/{file.blob}", "f", size, sha256))
-        if not damaged:
+            size, sha256 = file.size, file.blob if len(file.blob) == 64 else ""
+            if not self._request["dry_run"]:
+                size, sha256 = (self._blobs / file.blob).stat().st_size, self._sha256_of(file.blob)
+                damaged += [] if sha256 else [file]
+            entries.append(self._entry(f"blobs/{file.blob}", "f", size, sha256))
+        if not damaged and not self._request["dry_run"]:
             self._verified.save()
             self._remove_unfinished({file.blob for file in found.files})
             entries += self._names(found.commit)
         return entries
+
+    def _check_link(self, file: _File, pointer: Path) -> None:
+        if not pointer.is_symlink():
+            reason = f"{self._cache} is on a filesystem without symbolic links"
+            raise AgentError(reason, "name a directory on another: --home DIR")
+        if (blob := Path(os.readlink(pointer)).name) != file.blob:
+            name = self._wanted["repo_id"]
+            raise AgentError(f"the hub names {file.path} of {name} by two hashes: {blob[:80]!r}, {file.blob}")
 
     def _names(self, commit: str) -> Iterator[ManifestEntry]:
         """The name of the revision, and huggingface_hub's list of the files."""
@@ -369,8 +371,8 @@ class _Repo:
             if path.suffix == ".incomplete" and path.name.partition(".")[0] in blobs:
                 path.unlink(missing_ok=True)
 
-    def _sha256_of(self, name: str) -> str | None:
-        """Of a blob whose hash is its name; None for any other. Xet may have linked it to one of the whole cache."""
+    def _sha256_of(self, name: str) -> str:
+        """Of a blob whose hash is its name; empty for any other. Xet may have linked it to one of the whole cache."""
         blob, row = self._blobs / name, f"{HUB_CACHE}/{self._folder.name}/blobs/{name}"
         real = blob.resolve()
         if self._cache not in real.parents:
@@ -387,24 +389,9 @@ class _Repo:
                 for digest in digests:
                     digest.update(block)
             if digests[-1].hexdigest() != name:
-                return None
+                return ""
             self._verified.add(row, digests[0].hexdigest(), file.fileno(), before)
             return digests[0].hexdigest()
-
-    def _planned(self, found: _Snapshot) -> list[ManifestEntry]:
-        """The list as far as the hub gives it: a small file has no sha256 there."""
-        entries = [
-            self._entry(
-                f"snapshots/{found.commit}/{file.path}",
-                "l",
-                0,
-                "../" * (file.path.count("/") + 2) + f"blobs/{file.blob}",
-            )
-            for file in found.files
-        ]
-        for blob, file in {file.blob: file for file in found.files}.items():
-            entries.append(self._entry(f"blobs/{blob}", "f", file.size, blob if len(blob) == 64 else ""))
-        return entries
 
     def _entry(self, path: str, kind: str, size: int, content: str) -> ManifestEntry:
         mode = 0o777 if kind == "l" else 0o644
