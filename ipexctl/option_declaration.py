@@ -7,7 +7,8 @@ The field has the type and the default; its `Declaration` has all else. From it 
 - the option of the playbook modules run and sync: `extras/play/modules/specs.py: declared_options`
 - its limits: `launch/overrides.py: check_limits`, which the command, ipexctl.toml and playbooks call
 - the note of `ipexctl export` where another launcher lacks it: `extras/export/command.py`
-- for `by_wrapper`, the way to the rank wrapper: `values_for_wrapper` here, `ProcessOptions` in `node/common/job.py`.
+- the way to the hosts: `spec.py: asked_of`, from which `ProcessOptions` of `node/common/job.py` takes what the rank
+  wrapper applies.
 The rule: default, limits and help of such an option are in its declaration, and not written a second time; a default
 that others need, too, has its name from `option_defaults.py`.
 """
@@ -40,10 +41,9 @@ class Declaration(NamedTuple):
     lost_in: tuple[str, ...] = ()
     """The targets of `ipexctl export` that cannot express it, and the consequence."""
     consequence: str = ""
-    by_wrapper: bool = False
-    """Whether the rank wrapper applies it: it gets the value as it is given."""
     in_sh: str = ""
-    """The words with the same effect in front of a command; `{}` stands for the value."""
+    """The words in front of a command with the same effect, of an option that the rank wrapper applies; `{}` stands for
+    the value."""
 
     @property
     def flag(self) -> str:
@@ -72,11 +72,6 @@ def values_of(options: Any) -> dict[str, Any]:
     return {name: getattr(options, name) for name in declared(options)}
 
 
-def values_for_wrapper(options: Any) -> dict[str, Any]:
-    """The values that the rank wrapper gets."""
-    return {name: getattr(options, name) for name, declaration in declared(options).items() if declaration.by_wrapper}
-
-
 def with_default(text: str, default: Any) -> str:
     """The help with the default in place of `{default}`."""
     return text.replace("{default}", f"{default:g}" if isinstance(default, float) else str(default))
@@ -84,7 +79,10 @@ def with_default(text: str, default: Any) -> str:
 
 def words_in_sh(kind: type, values: Mapping[str, Any]) -> tuple[str, ...]:
     """The words in front of a rank's command by which a shell does what the rank wrapper does with these values."""
-    known = declared(kind)
-    defaults = {field.name: field.default for field in dataclasses.fields(kind)}
-    given = {name: value for name, value in values.items() if value != defaults[name]}
-    return tuple(word for name, value in given.items() for word in shlex.split(known[name].in_sh.format(value)))
+    forms = {field.name: (field.default, declaration_of(field)) for field in dataclasses.fields(kind)}
+    given = [
+        declaration.in_sh.format(values[name])
+        for name, (default, declaration) in forms.items()
+        if declaration is not None and values.get(name, default) != default
+    ]
+    return tuple(word for words in given for word in shlex.split(words))

@@ -1,8 +1,8 @@
 """The spec of a run: one frozen value, from the words of the call to job.json.
 
 A call makes it (the command line, a task `run` of a playbook, `submit`) by `run/start/request.py: run_spec`. The plan
-reads it, and `run/start/records.py` writes into the records that are sent what a rank or the supervisor needs of it;
-no record between them has an option again. Values only: the checks are in `launch/overrides.py` and in `request.py`.
+reads it and keeps it as JSON (`asked_of`); `run/start/records.py` writes what a rank or the supervisor needs of it into
+the records that are sent. Values only: the checks are in `launch/overrides.py` and in `request.py`.
 
 The options that playbooks and ipexctl.toml have, too, are declared in its bases; `option_declaration.py` says what
 follows from a declaration. `RankOptions` are those of the ranks and their connections, `StartOptions` of what starts
@@ -11,9 +11,9 @@ them, `SyncOptions` of the files that a sync sends (`sync_options.py`), `RunOpti
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ipexctl.option_declaration import declare
 from ipexctl.option_defaults import DEFAULT_ENV, DEFAULT_HOME
@@ -83,7 +83,6 @@ class RankOptions:
         panel=_RANKS,
         least=0,
         most=19,
-        by_wrapper=True,
         in_sh="nice -n {}",
         lost_in=("accelerate", "mpijob"),
         consequence="the ranks have the usual priority",
@@ -393,3 +392,20 @@ class RunSpec(RankOptions, StartOptions, RunOptions):
     def is_exclusive(self) -> bool:
         """Whether it starts only where no other run is."""
         return self.exclusive or self.wait is not None
+
+
+_ONLY_HERE: Final = ("notify", "secret_files", "timeout", "accelerate", "repeats_notes", "hosts_from")
+"""What concerns this machine alone; the command of --notify may have a token."""
+
+
+def asked_of(spec: RunSpec) -> dict[str, Any]:
+    """The spec as a plan keeps it: as JSON, without what stays on this machine, and without the values of secrets."""
+    asked = {each.name: _as_json(getattr(spec, each.name)) for each in fields(spec) if each.name not in _ONLY_HERE}
+    values = ((one, None if one.secret else one.value) for one in spec.exports)
+    return {**asked, "exports": [{"name": one.name, "source": one.source, "value": value} for one, value in values]}
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_as_json(item) for item in value]
+    return str(value) if isinstance(value, Path) else value

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from ipexctl.files.push import PushReport
     from ipexctl.files.requested import FetchResult
     from ipexctl.hosts.host import Host
-    from ipexctl.launch.plan import LaunchPlan
+    from ipexctl.node.common.plan import Plan
     from ipexctl.remote.outcome import Report
     from ipexctl.remote.progress import Watch
     from ipexctl.remote.session_pool import SessionPool
@@ -362,7 +362,7 @@ class Cluster:
 
     def plan(
         self, script: str | Path | None = None, args: Sequence[object] = (), **options: Unpack[PlanKeywords]
-    ) -> LaunchPlan:
+    ) -> Plan:
         """Plan a run and start nothing: its ranks, their variables with the reasons, the mpirun line."""
         from ipexctl.run.start.pipeline import PlannedRun
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ipexctl.cli.interrupt import Interrupt
-    from ipexctl.launch.other_runs import OtherRun
+    from ipexctl.node.common.plan import OtherRun
     from ipexctl.remote.progress import Watch
     from ipexctl.remote.session import Session
     from ipexctl.remote.session_pool import SessionPool
@@ -246,7 +246,7 @@ class RunOfCall(RunWatcher):
 
     def without_follow(self, result: StartedRun | PlannedRun | InstallReport | StartFailure) -> typer.Exit:
         """Print what came of a call that followed no run, and return its end."""
-        from ipexctl.launch.plan import SCHEMA
+        from ipexctl.node.common.plan import SCHEMA
         from ipexctl.run.start.pipeline import PlannedRun, StartedRun
         from ipexctl.run.start.request import StartFailure
 
@@ -258,7 +258,7 @@ class RunOfCall(RunWatcher):
             sys.stdout.write(f"{run}\n")  # last: if it can't be written, the message above named the run
             return typer.Exit(0)
         if isinstance(result, PlannedRun):
-            from ipexctl.launch.plan import to_json
+            from ipexctl.node.common.plan import to_json
             from ipexctl.ui.launch_plan import show_plan
 
             self._line.output.print_report(result.plan, to_json, show_plan)

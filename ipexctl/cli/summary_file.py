@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ipexctl.launch.other_runs import OtherRun
+    from ipexctl.node.common.plan import OtherRun
     from ipexctl.node.common.records import RunStatus
     from ipexctl.run.registry import RunRecord
 
@@ -57,9 +57,7 @@ def write_summary(
 
     fields = summary_fields(record, status, code, seconds)
     if other_runs is not None:
-        from ipexctl.launch.other_runs import other_runs_json
-
-        fields["other_runs"] = other_runs_json(other_runs)
+        fields["other_runs"] = [other._asdict() for other in other_runs]
     try:
         with open(open_named_file(path), "w", encoding="utf-8") as file:  # noqa: PTH123
             file.write(summary_text(fields))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from packaging.version import InvalidVersion, Version
 
 from ipexctl.hugging_face import OPTIMIZED_TORCH, OPTIMIZES_BY_TORCH, WITHOUT_IPEX
-from ipexctl.launch.plan import Setting
+from ipexctl.node.common.plan import Setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -1,7 +1,7 @@
 """Decides how the ranks of a plan add gradients up: in shared memory on each host, or as the backend does. Pure.
 
 And as what gradients go between hosts: as they are, or in fewer bytes, which changes the training a little, so that
-only the user chooses it. In: the request, the hosts with their ranks, the backend; out: an `AllReduce` and a `Wire`
+only the user chooses it. In: the request, the hosts with their ranks, the backend; out: a `Choice` for each
 with reasons that a program can read, and the sentences about them. `inrank/` is the code that adds them up, in the
 ranks' own Python. The rule: shared memory is for gloo, for at least two ranks on a host, for a torch that is known to
 have what it needs, and for x86-64, on whose order of stores it relies. Ranks still agree on it when they start, and
@@ -17,54 +17,54 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.overrides import requested_variables
-from ipexctl.launch.plan import ALLREDUCE, AS_THEY_ARE, WIRE, AllReduce, Setting, Wire
+from ipexctl.node.common.plan import ALLREDUCE, AS_THEY_ARE, WIRE, Choice, Setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ipexctl.launch.context import LaunchContext, NodeLayout
-    from ipexctl.launch.plan import AllReduceReason, Backend, WireMode, WireReason
     from ipexctl.launch.request import LaunchRequest
+    from ipexctl.node.common.plan import AllReduceReason, Backend, WireReason
 
 OLDEST_TORCH: Final = (2, 1)
 """The oldest torch on which the code in `inrank/` is tested."""
 _SHIM: Final = "IPEXCTL_SHIM"
 _ARCHITECTURE: Final = "x86_64"
 _FEWEST: Final = 2
-BYTES: Final[dict[WireMode, float]] = {"fp32": 1.0, "bf16": 0.5, "int8": 0.25}
+BYTES: Final[dict[str, float]] = {"fp32": 1.0, "bf16": 0.5, "int8": 0.25}
 """Of those of fp32."""
 
 
-def choose_allreduce(request: LaunchRequest, nodes: Sequence[NodeLayout], backend: Backend) -> AllReduce:
+def choose_allreduce(request: LaunchRequest, nodes: Sequence[NodeLayout], backend: Backend) -> Choice:
     """Shared memory, or the backend's own all-reduce with the first reason for it."""
     choice = request.spec.allreduce
     if choice == "backend":
-        return AllReduce("backend", "asked")
+        return Choice("backend", "asked")
     against, hosts = _obstacle(request, nodes, backend)
     if against is not None:
-        return AllReduce("backend", against, hosts)
+        return Choice("backend", against, hosts)
     if choice == "shared":
-        return AllReduce("shared", "asked")
+        return Choice("shared", "asked")
     crowded = tuple(node.name for node in nodes if node.count > node.cores.count)
     if crowded:
-        return AllReduce("backend", "more-ranks-than-cores", crowded)
-    return AllReduce("shared", "possible")
+        return Choice("backend", "more-ranks-than-cores", crowded)
+    return Choice("shared", "possible")
 
 
-def choose_wire(request: LaunchRequest, nodes: Sequence[NodeLayout], backend: Backend, allreduce: AllReduce) -> Wire:
+def choose_wire(request: LaunchRequest, nodes: Sequence[NodeLayout], backend: Backend, allreduce: Choice) -> Choice:
     """What the user asks for, or fp32 with the first reason why nothing else is possible; `default`: it is."""
     wanted = request.spec.wire
     if len(nodes) == 1:
-        return AS_THEY_ARE if wanted == "fp32" else Wire("fp32", "one-host")
+        return AS_THEY_ARE if wanted == "fp32" else Choice("fp32", "one-host")
     if request.spec.allreduce == "backend":
-        return AS_THEY_ARE if wanted == "fp32" else Wire("fp32", "backend-asked")
-    against: AllReduceReason | None = None if allreduce.mode == "shared" else allreduce.reason
+        return AS_THEY_ARE if wanted == "fp32" else Choice("fp32", "backend-asked")
+    against = None if allreduce.mode == "shared" else allreduce.reason
     hosts = allreduce.hosts
     if against == "one-rank-a-host":
         against, hosts = _obstacle(request, nodes, backend, fewest=1)
     if against is not None:
-        return Wire("fp32", against, hosts)
-    return AS_THEY_ARE if wanted == "fp32" else Wire(wanted, "asked")
+        return Choice("fp32", against, hosts)
+    return AS_THEY_ARE if wanted == "fp32" else Choice(wanted, "asked")
 
 
 def _obstacle(

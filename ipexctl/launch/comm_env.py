@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from ipexctl.launch.plan import Setting
+from ipexctl.node.common.plan import Setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ipexctl.launch.context import Choice, LaunchContext, NodeLayout
+    from ipexctl.launch.context import ChosenValue, LaunchContext, NodeLayout
 
 _OMNI_PATH: Final = "hfi1"
 
@@ -57,7 +57,7 @@ def _rendezvous(context: LaunchContext) -> Iterator[Setting]:
         reason = context.request.spec.sources.get("master_port", "set by --master-port")
         yield Setting("MASTER_PORT", str(port), reason)
 
-    def loopback_or_iface(node: NodeLayout) -> Choice | None:
+    def loopback_or_iface(node: NodeLayout) -> ChosenValue | None:
         if context.alone:
             return "lo", "all ranks are on this one host: nothing leaves it"
         if node.iface is None:
@@ -67,7 +67,7 @@ def _rendezvous(context: LaunchContext) -> Iterator[Setting]:
             "which is often 127.0.1.1"
         )
 
-    def rpc(node: NodeLayout) -> Choice | None:
+    def rpc(node: NodeLayout) -> ChosenValue | None:
         choice = loopback_or_iface(node)
         return (choice[0], "the same for torch.distributed.rpc") if choice else None
 
@@ -83,7 +83,7 @@ def _oneccl(context: LaunchContext) -> Iterator[Setting]:
         why = "set by --ccl-workers"
     yield Setting("CCL_WORKER_COUNT", str(context.workers or 1), why)
 
-    def affinity(node: NodeLayout) -> Choice | None:
+    def affinity(node: NodeLayout) -> ChosenValue | None:
         cores = [core for slot in node.binding.slots for core in slot.workers]
         if not cores or len(cores) != context.workers * node.count:
             return None
@@ -95,7 +95,7 @@ def _oneccl(context: LaunchContext) -> Iterator[Setting]:
     yield from _transport(context)
 
 
-def _offload(context: LaunchContext, node: NodeLayout) -> Choice | None:
+def _offload(context: LaunchContext, node: NodeLayout) -> ChosenValue | None:
     if node.binding.workers:
         return None
     if context.world_size == 1:
@@ -169,7 +169,7 @@ def _fabric(context: LaunchContext) -> Iterator[Setting]:
         return
     yield Setting("FI_PROVIDER", "tcp", "plain Ethernet; by default libfabric may choose a provider that hangs")
 
-    def interface(node: NodeLayout) -> Choice | None:
+    def interface(node: NodeLayout) -> ChosenValue | None:
         if context.alone:
             return "lo", "all ranks are on this one host"
         if node.iface is None:

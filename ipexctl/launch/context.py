@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ipexctl.launch.overrides import requested_number
-from ipexctl.launch.plan import AS_BACKEND, AS_THEY_ARE, AllReduce, Backend, LaunchFlavor, Setting, Wire
+from ipexctl.node.common.plan import AS_BACKEND, AS_THEY_ARE, Backend, Choice, Setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ipexctl.launch.binding import Binding
     from ipexctl.launch.request import LaunchRequest
     from ipexctl.launch.topology import Cores
+    from ipexctl.starters.direct import LaunchFlavor
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class NodeLayout:
         return len(self.binding.slots)
 
 
-Choice = tuple[str | None, str]
+ChosenValue = tuple[str | None, str]
 """A value and its reason."""
 
 
@@ -56,8 +57,8 @@ class LaunchContext:
     """The user's own values: rules that depend on a variable take it from here."""
     bound_by_mpi: bool = False
     """True if Intel MPI binds the ranks to cores, by the user's own variables."""
-    allreduce: AllReduce = AS_BACKEND
-    wire: Wire = AS_THEY_ARE
+    allreduce: Choice = AS_BACKEND
+    wire: Choice = AS_THEY_ARE
 
     @property
     def alone(self) -> bool:
@@ -78,7 +79,7 @@ class LaunchContext:
     def world_size(self) -> int:
         return sum(node.count for node in self.nodes)
 
-    def per_node(self, name: str, choose: Callable[[NodeLayout], Choice | None]) -> list[Setting]:
+    def per_node(self, name: str, choose: Callable[[NodeLayout], ChosenValue | None]) -> list[Setting]:
         """A variable chosen for each node; a single setting for all of them where value and reason are the same."""
         choices = {node.name: choose(node) for node in self.nodes}
         different = set(choices.values())

@@ -25,9 +25,9 @@ from ipexctl.text import join_words
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ipexctl.launch.context import Choice, LaunchContext, NodeLayout
-    from ipexctl.launch.plan import Setting
+    from ipexctl.launch.context import ChosenValue, LaunchContext, NodeLayout
     from ipexctl.launch.request import LaunchRequest
+    from ipexctl.node.common.plan import Setting
 
 CACHES: Final = ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "TRANSFORMERS_CACHE")
 OFFLINE: Final = "HF_HUB_OFFLINE"
@@ -78,7 +78,7 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
     if _reads_home(request):
         own = frozenset(CACHES)
 
-        def choose(node: NodeLayout) -> Choice | None:
+        def choose(node: NodeLayout) -> ChosenValue | None:
             if _names(request, node.name, own):
                 return None
             return request.hub.home, "models and data of ipexctl push are there; -x HF_HOME=DIR names another cache"
@@ -95,7 +95,7 @@ def settings(context: LaunchContext) -> Iterator[Setting]:
         )
 
 
-def _token(request: LaunchRequest, host: str) -> Choice | None:
+def _token(request: LaunchRequest, host: str) -> ChosenValue | None:
     variables = request.facts[host].environment.variables
     if "HF_TOKEN_PATH" in variables:
         return None
@@ -149,7 +149,7 @@ def _offline(request: LaunchRequest, hosts: Sequence[str]) -> dict[str, str]:
     return reasons
 
 
-def _offline_choice(request: LaunchRequest, host: str, name: str, reason: str | None) -> Choice | None:
+def _offline_choice(request: LaunchRequest, host: str, name: str, reason: str | None) -> ChosenValue | None:
     if reason is None or _names(request, host, frozenset({name, OFFLINE})):
         return None
     return "1", reason if name == OFFLINE else _BROTHERS[name]

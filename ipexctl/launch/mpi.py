@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from ipexctl.facts.software import Env, Mpi
-    from ipexctl.launch.plan import Backend, LaunchFlavor
     from ipexctl.launch.request import LaunchRequest, MpiImport
+    from ipexctl.node.common.plan import Backend
+    from ipexctl.starters.direct import LaunchFlavor
     from ipexctl.starters.starter import RankStarter
 
 NAMES: Final[dict[LaunchFlavor, str]] = {"intel": "Intel MPI", "openmpi": "Open MPI", "mpich": "MPICH"}
@@ -55,10 +56,10 @@ def title_of(flavor: str) -> str:
     return starter.title if starter is not None else next((NAMES[each] for each in NAMES if each == flavor), flavor)
 
 
-def started_by(flavor: LaunchFlavor) -> str:
+def started_by(flavor: str) -> str:
     """`started by Intel MPI`."""
     starter = rank_starter_of(flavor)
-    return f"started by {NAMES[flavor]}" if starter is None else starter.started
+    return f"started by {title_of(flavor)}" if starter is None else starter.started
 
 
 def find_launcher(request: LaunchRequest, counts: Mapping[str, int], backend: Backend) -> Launcher | Refusal:

@@ -13,8 +13,8 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.launch.comm_env import common_iface
-from ipexctl.launch.plan import LaunchFile, Setting
 from ipexctl.launch.python_env import for_launcher
+from ipexctl.node.common.plan import LaunchFile, Setting
 from ipexctl.starters.choice import rank_starter_of
 
 if TYPE_CHECKING:

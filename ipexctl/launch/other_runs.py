@@ -7,10 +7,10 @@ which the plan has as a field, and the sentences about them. A run that is alive
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from ipexctl.hosts.nodeset import fold
+from ipexctl.node.common.plan import OtherRun
 from ipexctl.text import printable
 
 if TYPE_CHECKING:
@@ -21,24 +21,6 @@ if TYPE_CHECKING:
 
 MOST_SHOWN: Final = 3
 """Runs that a message describes; the others are counted."""
-
-
-@dataclass(frozen=True, slots=True)
-class OtherRun:
-    """Another run on the hosts of this one."""
-
-    id: str
-    account: str
-    hosts: tuple[str, ...]
-    """Those of this run that it is on, too."""
-    cores: Mapping[str, CpuList]
-    """Host → the cores of its ranks, where they are known."""
-    shared: Mapping[str, CpuList]
-    """Host → those of them that are planned for ranks of this run, too."""
-    since: float | None = None
-    """Seconds since 1970."""
-    is_starting: bool = False
-    """Its call is still starting it."""
 
 
 def find_other_runs(
@@ -54,17 +36,17 @@ def find_other_runs(
     others = []
     for (name, account), lives in found.items():
         cores = {host: live.cores for host, live in lives.items() if live.cores}
-        both = {host: _shared(cores[host], planned[host]) for host in cores if planned and host in planned}
+        shared = {host: _shared(cores[host], planned[host]) for host in cores if planned and host in planned}
         begins = [live.since for live in lives.values() if live.since is not None]
         others.append(
             OtherRun(
                 name,
                 account,
+                "starting" if all(live.is_starting for live in lives.values()) else "running",
                 tuple(lives),
-                cores,
-                {host: shared for host, shared in both.items() if shared},
+                {host: str(numbers) for host, numbers in cores.items()},
+                {host: str(numbers) for host, numbers in shared.items() if numbers},
                 min(begins, default=None),
-                all(live.is_starting for live in lives.values()),
             )
         )
     return tuple(others)
@@ -76,10 +58,9 @@ def _shared(cores: CpuList, planned: CpuList | None) -> CpuList:
 
 def describe(other: OtherRun, now: float) -> str:
     """`run train-1124-0912 of alice is running on node[1-2] since 09:12 (cores 0-3)`. Times are of this machine."""
-    state = "is starting" if other.is_starting else "is running"
     since = "" if other.since is None else f" since {time_of(other.since, now)}"
     cores = _by_cores(other.cores, other.hosts)
-    return f"run {other.id} of {printable(other.account)} {state} on {fold(other.hosts)}{since}" + (
+    return f"run {other.id} of {printable(other.account)} is {other.state} on {fold(other.hosts)}{since}" + (
         f" ({cores})" if cores else ""
     )
 
@@ -93,21 +74,21 @@ def notes_on(others: Sequence[OtherRun], now: float) -> tuple[str, ...]:
     """What the user of a run should know before it starts: one note for all other runs."""
     if not others:
         return ()
-    first = max(others, key=lambda other: bool(other.shared))
-    shared = _by_cores(first.shared, first.hosts)
+    first = max(others, key=lambda other: bool(other.shared_cores))
+    shared = _by_cores(first.shared_cores, first.hosts)
     text = describe(first, now) + (f", and shares {shared} with this run" if shared else "")
     if rest := [other for other in others if other is not first]:
-        sharing = sum(bool(other.shared) for other in rest)
+        sharing = sum(bool(other.shared_cores) for other in rest)
         text += f"; and {len(rest)} more" + (f", {sharing} of them on cores of this run" if sharing else "")
     slow = "; ranks on the same cores slow one another" if shared else ""
     return (f"{text}{slow}; --wait S waits until the hosts are free, --exclusive refuses to start",)
 
 
-def _by_cores(cores: Mapping[str, CpuList], hosts: Collection[str]) -> str:
+def _by_cores(cores: Mapping[str, str], hosts: Collection[str]) -> str:
     """`cores 0-3`, with the hosts if the cores are not the same on all of them."""
     by_cores: dict[str, list[str]] = {}
     for host, numbers in cores.items():
-        by_cores.setdefault(str(numbers), []).append(host)
+        by_cores.setdefault(numbers, []).append(host)
     parts = []
     for text, names in by_cores.items():
         noun = "cores" if len(text) > 1 and not text.isdecimal() else "core"
@@ -120,19 +101,3 @@ def time_of(seconds: float, now: float) -> str:
     then, today = time.localtime(seconds), time.localtime(now)
     is_today = (then.tm_year, then.tm_yday) == (today.tm_year, today.tm_yday)
     return time.strftime("%H:%M" if is_today else "%b %d %H:%M", then)
-
-
-def other_runs_json(others: Sequence[OtherRun]) -> list[dict[str, Any]]:
-    """`other_runs[]` of the plan and of `--summary`."""
-    return [
-        {
-            "id": other.id,
-            "account": other.account,
-            "state": "starting" if other.is_starting else "running",
-            "hosts": list(other.hosts),
-            "cores": {host: str(cores) for host, cores in other.cores.items()},
-            "shared_cores": {host: str(cores) for host, cores in other.shared.items()},
-            "since": other.since,
-        }
-        for other in others
-    ]

@@ -1,6 +1,6 @@
 """From a request to a plan, or to the reason why there is none. Pure: the rules are in the modules it calls.
 
-In: a `LaunchRequest` (the spec, facts of the hosts, environment); out: a `LaunchPlan` or a `Refusal`. The order of the
+In: a `LaunchRequest` (the spec, facts of the hosts, environment); out: a `Plan` or a `Refusal`. The order of the
 decisions, each from those before it: ranks of each host (`rank_distribution`), backend (`overrides`), MPI (`mpi`),
 oneCCL's workers, cores (`binding`), all-reduce and what goes between hosts (`allreduce`), the names for mpirun, the
 variables (`python_env`, `threads`, `comm_env`), over them the user's own. The first refusal ends it. What the user
@@ -13,12 +13,13 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from ipexctl.facts.cpu import CpuList
+from ipexctl.hosts.home import find_leaders
 from ipexctl.launch import allreduce, comm_env, hub, memory, mpi_commands, python_env, threads
 from ipexctl.launch.binding import bind
 from ipexctl.launch.context import LaunchContext, NodeLayout
 from ipexctl.launch.mpi import find_launcher
 from ipexctl.launch.notes import plan_choices, plan_notes
-from ipexctl.launch.other_runs import OtherRun, find_other_runs
+from ipexctl.launch.other_runs import find_other_runs
 from ipexctl.launch.overrides import (
     apply_overrides,
     check_addresses,
@@ -28,11 +29,11 @@ from ipexctl.launch.overrides import (
     requested_variables,
     worker_count,
 )
-from ipexctl.launch.plan import HostPlan, LauncherChoice, LaunchPlan, RankPlan, Setting
 from ipexctl.launch.rank_distribution import ranks_on
 from ipexctl.launch.topology import cores_of, dtype
-from ipexctl.option_declaration import values_for_wrapper
+from ipexctl.node.common.plan import HostPlan, LauncherChoice, OtherRun, Plan, RankPlan, Setting
 from ipexctl.refusal import Refusal
+from ipexctl.spec import asked_of
 from ipexctl.starters.choice import rank_starter_of
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from ipexctl.launch.request import LaunchRequest
 
 
-def plan_launch(request: LaunchRequest) -> LaunchPlan | Refusal:
+def plan_launch(request: LaunchRequest) -> Plan | Refusal:
     if (refusal := check_addresses(request)) is not None:
         return refusal
     spec = request.spec
@@ -71,12 +72,16 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | Refusal:
         return refusal
     hosts = tuple(_host_plan(context, node) for node in nodes)
     own_address = "127.0.0.1" if context.alone else nodes[0].address
-    return LaunchPlan(
+    rundir, starter = PurePosixPath(request.rundir), rank_starter_of(launcher.flavor)
+    return Plan(
+        id=rundir.name,
+        home=str(rundir.parents[1]),
+        node0=request.node0.name,
+        asked=asked_of(spec),
         flavor=launcher.flavor,
         launcher=LauncherChoice(launcher.mode, launcher.why, launcher.path),
         argv=mpi_commands.argv(context, launcher),
         launcher_env=tuple(mpi_commands.launcher_env(context, launcher)),
-        world_size=world_size,
         hosts=hosts,
         settings=_settings(context),
         master_addr=wanted.get("MASTER_ADDR") or own_address,
@@ -90,14 +95,13 @@ def plan_launch(request: LaunchRequest) -> LaunchPlan | Refusal:
         candidates=request.env.stacks,
         command=_command(request),
         cwd=request.cwd,
-        hostfile=mpi_commands.hostfile(context),
         files=mpi_commands.files(context),
+        has_starters=starter is not None and starter.has_starters,
+        stores=find_leaders(request.facts, lambda name: request.facts[name].store_of(name)),
         notes=plan_notes(context, distribution, launcher),
         choices=plan_choices(context, distribution, launcher),
-        time_limit=spec.time_limit,
         allreduce=context.allreduce,
         wire=context.wire,
-        rank_options=values_for_wrapper(spec),
         other_runs=_other_runs(request, hosts),
     )
 

@@ -11,12 +11,12 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.launch.comm_env import over_mpi
-from ipexctl.launch.plan import Setting
+from ipexctl.node.common.plan import Setting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ipexctl.launch.context import Choice, LaunchContext, NodeLayout
+    from ipexctl.launch.context import ChosenValue, LaunchContext, NodeLayout
 
 
 _STRAYS: Final = (
@@ -69,7 +69,7 @@ def strays(context: LaunchContext, chosen: frozenset[str]) -> Iterator[Setting]:
 
 
 def _removed(context: LaunchContext, name: str, why: str) -> Iterator[Setting]:
-    def choose(node: NodeLayout) -> Choice | None:
+    def choose(node: NodeLayout) -> ChosenValue | None:
         value = node.facts.environment.variables.get(name)
         return None if value is None else (None, f"a login sets it to {value[:40]}: {why}")
 

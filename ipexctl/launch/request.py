@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ipexctl.hosts.host import Host
     from ipexctl.launch.hub import Hub
     from ipexctl.launch.memory import EarlierMemory
-    from ipexctl.launch.plan import Setting
     from ipexctl.launch.stated_backend import StatedBackend
+    from ipexctl.node.common.plan import Setting
     from ipexctl.spec import RunSpec
     from ipexctl.starters.starter import Starter
 

@@ -19,8 +19,8 @@ from ipexctl.hugging_face import LAST_ACCELERATE, LAST_DDP_CCL, WITHOUT_DDP_CCL,
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ipexctl.launch.plan import Backend
     from ipexctl.launch.request import LaunchRequest
+    from ipexctl.node.common.plan import Backend
     from ipexctl.spec import AccelerateConfig
 
 OPTIONS: Final = ("--ddp_backend", "--ddp-backend", "--xpu_backend", "--xpu-backend")

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from ipexctl.facts.cpu import TIERS
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.plan import Setting
+from ipexctl.node.common.plan import Setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ipexctl.launch.context import Choice, LaunchContext, NodeLayout
+    from ipexctl.launch.context import ChosenValue, LaunchContext, NodeLayout
 
 
 _IPEX: Final = "intel-extension-for-pytorch"
@@ -63,7 +63,7 @@ def by_turns(context: LaunchContext, node: NodeLayout) -> bool:
 def _threads(context: LaunchContext) -> Iterator[Setting]:
     omp = context.request.spec.omp
 
-    def choose(node: NodeLayout) -> Choice:
+    def choose(node: NodeLayout) -> ChosenValue:
         if omp is not None:
             return str(omp), context.request.spec.sources.get("omp", "set by --omp")
         reason = f"physical cores this account may use: {node.binding.formula}"
@@ -74,7 +74,7 @@ def _threads(context: LaunchContext) -> Iterator[Setting]:
     yield from context.per_node("OMP_NUM_THREADS", choose)
 
 
-def _preload(context: LaunchContext, node: NodeLayout) -> Choice | None:
+def _preload(context: LaunchContext, node: NodeLayout) -> ChosenValue | None:
     parts = []
     why = []
     if library := openmp_library(context, node):
@@ -119,7 +119,7 @@ def _malloc(context: LaunchContext) -> Iterator[Setting]:
     if any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in (*context.wanted, *of_logins)):
         return
 
-    def choose(value: str, why: str) -> Callable[[NodeLayout], Choice | None]:
+    def choose(value: str, why: str) -> Callable[[NodeLayout], ChosenValue | None]:
         own = context.wanted.get("LD_PRELOAD")
         return lambda node: None if (_allocators(context, node) if own is None else "malloc" in own) else (value, why)
 
@@ -136,7 +136,7 @@ def _malloc(context: LaunchContext) -> Iterator[Setting]:
 def _runtime(context: LaunchContext) -> Iterator[Setting]:
     own_places = [name for name in ("OMP_PROC_BIND", "OMP_PLACES") if name in context.wanted]
 
-    def affinity(node: NodeLayout) -> Choice | None:
+    def affinity(node: NodeLayout) -> ChosenValue | None:
         if own_places:
             return None, f"Intel's OpenMP would ignore your {own_places[0]} beside it"
         if has_iomp(context, node) and node.binding.alone:
@@ -145,7 +145,7 @@ def _runtime(context: LaunchContext) -> Iterator[Setting]:
             return None, "ranks share cores here: bound threads of all of them would choose the same ones"
         return None, "it is for Intel's OpenMP, which is not on this host"
 
-    def proc_bind(node: NodeLayout) -> Choice | None:
+    def proc_bind(node: NodeLayout) -> ChosenValue | None:
         if has_iomp(context, node):
             return None, "KMP_AFFINITY sets it for Intel's OpenMP, and both would conflict"
         return None, (

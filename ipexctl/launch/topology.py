@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ipexctl.facts.cpu import Cpu, CpuList
-    from ipexctl.launch.plan import Backend
+    from ipexctl.node.common.plan import Backend
 
 Dtype = Literal["bfloat16", "float32"]
 

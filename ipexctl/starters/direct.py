@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 RankFlavor = Literal["srun", "none"]
 """What starts ranks without an MPI. `srun`: Slurm does. `none`: ipexctl itself."""
+LaunchFlavor = Literal["intel", "openmpi", "mpich", RankFlavor]
+"""An MPI, or what starts the ranks without one."""
 
 
 class DirectStart:

@@ -1,6 +1,6 @@
 """Output of `run --dry-run`: ranks and their cores, every variable with its reason, the mpirun line.
 
-In: a `LaunchPlan`; out: lines to stdout, also with --quiet, as they are the answer. Equal hosts share the rows of the
+In: a `Plan`; out: lines to stdout, also with --quiet, as they are the answer. Equal hosts share the rows of the
 table, and variables that are equal everywhere stand apart from those that differ by host or rank. The rules: a secret
 is named and never shown; commands are printed as a shell would take them. Why there is no plan is a JSON document, too
 (`show_refused_json`).
@@ -27,7 +27,7 @@ from ipexctl.ui.table import column_widths, folded_hosts, output_width, print_li
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ipexctl.launch.plan import HostPlan, LaunchPlan, Setting
+    from ipexctl.node.common.plan import HostPlan, Plan, Setting
     from ipexctl.run.start.request import StartFailure
 
 _MOST_RANKS: Final = 8
@@ -42,7 +42,7 @@ def show_refused_json(failure: StartFailure, schema: str) -> None:
     print_json({"schema": schema, "status": status, **details})
 
 
-def show_plan(plan: LaunchPlan, *, quiet: bool = False, no_color: bool = False) -> None:
+def show_plan(plan: Plan, *, quiet: bool = False, no_color: bool = False) -> None:
     """Print the plan to stdout, also with `quiet`: it is the answer."""
     del quiet
     width = min(100, output_width(80))
@@ -50,7 +50,7 @@ def show_plan(plan: LaunchPlan, *, quiet: bool = False, no_color: bool = False) 
     print_lines(plan_lines(plan, width, colors=colors))
 
 
-def plan_lines(plan: LaunchPlan, width: int = 80, *, colors: bool = False) -> Iterator[str]:
+def plan_lines(plan: Plan, width: int = 80, *, colors: bool = False) -> Iterator[str]:
     for line in wrapped(_summary(plan), width):
         yield paint(line, "1", on=colors)
     for heading, lines in _sections(plan, width):
@@ -58,7 +58,7 @@ def plan_lines(plan: LaunchPlan, width: int = 80, *, colors: bool = False) -> It
             yield from ("", paint(heading, "1", on=colors), *section)
 
 
-def _sections(plan: LaunchPlan, width: int) -> Iterator[tuple[str, Iterable[str]]]:
+def _sections(plan: Plan, width: int) -> Iterator[tuple[str, Iterable[str]]]:
     given = [setting for setting in plan.settings if setting.value is not None]
     differing = [setting for setting in given if setting.host is not None and setting.rank is None]
     yield "Ranks", _ranks(plan.hosts, width)
@@ -74,7 +74,7 @@ def _sections(plan: LaunchPlan, width: int) -> Iterator[tuple[str, Iterable[str]
     yield "Notes", (line for note in (*plan.choices, *plan.notes) for line in wrapped_fix(note, width, "  - ", "    "))
 
 
-def _summary(plan: LaunchPlan) -> str:
+def _summary(plan: Plan) -> str:
     method = f"{plan.connection}, {started_by(plan.flavor)}"
     return f"{plan.size} {method}; {plan.dtype_hint} suits these CPUs"
 
@@ -121,7 +121,7 @@ def _setting(assignment: str, reason: str, width: int) -> Iterator[str]:
     yield from wrapped(reason, width, "      ")
 
 
-def _everywhere(settings: Sequence[Setting], plan: LaunchPlan, width: int) -> Iterator[str]:
+def _everywhere(settings: Sequence[Setting], plan: Plan, width: int) -> Iterator[str]:
     for setting in settings:
         yield from _setting(_shown(setting), setting.reason, width)
         if setting.name == "MASTER_ADDR" and plan.master_port is None:
@@ -155,9 +155,9 @@ def _removed(settings: Sequence[Setting], width: int) -> Iterator[str]:
         yield from _setting(", ".join(unset), (f"on {folded_hosts(hosts)}: " if hosts else "") + reason, width)
 
 
-def _rank_command(plan: LaunchPlan) -> Sequence[str]:
+def _rank_command(plan: Plan) -> Sequence[str]:
     """With the options that the rank wrapper applies, as a shell would write them."""
-    return (*words_in_sh(RankOptions, plan.rank_options), *plan.command)
+    return (*words_in_sh(RankOptions, plan.asked), *plan.command)
 
 
 def _command(argv: Sequence[str], width: int) -> Iterator[str]:

@@ -28,7 +28,7 @@ from ipexctl.node.common.guarded_directory import GuardedDirectory, open_own
 from ipexctl.node.files.manifest import ManifestEntry
 from ipexctl.node.files.replies import Generation
 from ipexctl.node.files.tree import ProjectTree
-from ipexctl.node.files.tree_upload import Plan, TreeUpdate, receive_contents, stage_from_store, stage_small
+from ipexctl.node.files.tree_upload import TreePlan, TreeUpdate, receive_contents, stage_from_store, stage_small
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.outcome import Cancelled, HostError
 from ipexctl.remote.session_pool import SessionPool
@@ -558,7 +558,7 @@ def test_directory_that_a_run_replaces_by_a_link_during_the_sync_is_not_entered(
     entries = list(read_project(place.root).manifest.entries)
     tree = ProjectTree(os.fsencode(place.home), place.tree.name, 1)
     with open_own(os.fsdecode(tree.path)) as top, top.enter(b".ipexctl/stage", make=True) as stage:
-        update = TreeUpdate(Plan(tree, entries, []), top, stage)
+        update = TreeUpdate(TreePlan(tree, entries, []), top, stage)
         stage_small(stage, entries[-1].content.encode(), b"2")
         (place.tree / "out").rename(place.tree / "moved")
         (place.tree / "out").symlink_to(outside)

@@ -11,7 +11,7 @@ from launch_helpers import cpu, machine, plan
 
 from ipexctl.launch.overrides import check_limits
 from ipexctl.node.common.job import ProcessOptions
-from ipexctl.option_declaration import declared, values_for_wrapper
+from ipexctl.option_declaration import declared
 from ipexctl.run.start.begin import common_job, job_of
 from ipexctl.spec import RankOptions, RunOptions, RunSpec
 from measures import defaults_in, defaults_of_options
@@ -25,18 +25,14 @@ LIMITS = [
 ]
 
 
-def test_rank_wrapper_knows_the_options_that_it_is_to_apply() -> None:
-    of_wrapper = values_for_wrapper(RankOptions())
-    assert ProcessOptions()._asdict() == of_wrapper
-    assert all(declared(RankOptions)[name].in_sh for name in of_wrapper), "the exports write it as words of sh"
-
-
-@pytest.mark.parametrize("nice", [0, 19])
-def test_options_of_the_rank_wrapper_are_in_its_job(nice: int) -> None:
-    found = plan(machine(cpu(4), 1))
-    job = job_of(found, {}, common_job(found, RunSpec("script", ("train.py",), nice=nice)), ["node1"])
+def test_rank_wrapper_applies_the_options_that_exports_write_as_words_of_sh() -> None:
+    in_sh = [name for name, declaration in declared(RankOptions).items() if declaration.in_sh]
+    assert ProcessOptions()._asdict() == {name: getattr(RankOptions(), name) for name in in_sh}
+    spec = RunSpec("script", ("train.py",), nice=19)
+    found = plan(machine(cpu(4), 1), nice=19)
+    job = job_of(found, {}, common_job(found, spec), ["node1"])
     assert job is not None
-    assert job.options == ProcessOptions(nice=nice)
+    assert job.options == ProcessOptions(nice=19)
 
 
 @pytest.mark.parametrize(("kind", "name", "limit", "value"), LIMITS)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ipexctl.errors import UserError
 from ipexctl.extras.export.common import assignment, commented, secrets_of
 from ipexctl.extras.play.modules.host_script import exports
-from ipexctl.launch.plan import Setting
+from ipexctl.node.common.plan import Setting
 from ipexctl.text import is_variable_name, rough_duration, variable_in_sh
 
 INVALID_NAMES = (

@@ -18,7 +18,7 @@ from ipexctl.launch.accelerate_env import FIRST_IPEX, IPEX, PROJECT, before, no_
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ipexctl.launch.plan import LaunchPlan
+    from ipexctl.node.common.plan import Plan
 
 FIRST_MPIRUN: Final = "0.28"
 _MARK: Final = "mpirun-host:"
@@ -27,7 +27,7 @@ CCL_BY_RANKS: Final = "1.8"
 """Before this version, mpirun_ccl was ignored on a single machine."""
 
 
-def to_accelerate(plan: LaunchPlan, packages: Mapping[str, str], hostfile: str, *, has_ccl: bool = False) -> Exported:
+def to_accelerate(plan: Plan, packages: Mapping[str, str], hostfile: str, *, has_ccl: bool = False) -> Exported:
     """`hostfile`: path of a hostfile for mpirun, where the command in the header makes it from the lines there.
 
     `has_ccl`: whether the environment has oneCCL's bindings.
@@ -54,13 +54,13 @@ def to_accelerate(plan: LaunchPlan, packages: Mapping[str, str], hostfile: str, 
     return Exported("\n".join([*head, yaml.safe_dump(config, sort_keys=True).rstrip()]) + "\n", tuple(notes))
 
 
-def mpirun_hostfile(plan: LaunchPlan) -> tuple[str, ...]:
+def mpirun_hostfile(plan: Plan) -> tuple[str, ...]:
     """Its lines. Every host by its address, as `main_process_ip`: the plan's own file has node0's address and names."""
     form = "{} slots={}" if plan.flavor == "openmpi" else "{}:{}"
     return tuple(form.format(host.address, len(host.ranks)) for host in plan.hosts)
 
 
-def _requirements(plan: LaunchPlan) -> str:
+def _requirements(plan: Plan) -> str:
     needed = "Needed on every host: accelerate, torch and the script's packages"
     if len(plan.hosts) > 1:
         needed += "; an mpirun on the path, the script at the same path, and ssh from the first host to the others"
@@ -68,7 +68,7 @@ def _requirements(plan: LaunchPlan) -> str:
 
 
 def _config(
-    plan: LaunchPlan, packages: Mapping[str, str], version: str, hostfile: str, *, has_ccl: bool
+    plan: Plan, packages: Mapping[str, str], version: str, hostfile: str, *, has_ccl: bool
 ) -> tuple[dict[str, Any], list[str]]:
     """The configuration and notes. accelerate refuses a file with an unknown key; no version means the newest."""
     config: dict[str, Any] = {
@@ -90,9 +90,7 @@ def _config(
     return config, notes
 
 
-def _multi_process(
-    config: dict[str, Any], plan: LaunchPlan, version: str, hostfile: str, *, has_ccl: bool
-) -> list[str]:
+def _multi_process(config: dict[str, Any], plan: Plan, version: str, hostfile: str, *, has_ccl: bool) -> list[str]:
     config |= {"main_process_ip": plan.master_addr, "main_process_port": plan.master_port or 29500}
     notes = []
     if before(version, FIRST_MPIRUN):
@@ -114,7 +112,7 @@ def _multi_process(
     return notes
 
 
-def _oneccl(config: dict[str, Any], plan: LaunchPlan, version: str) -> list[str]:
+def _oneccl(config: dict[str, Any], plan: Plan, version: str) -> list[str]:
     """Set mpirun_ccl, also to 0: without it some versions don't start, and others choose oneCCL."""
     workers = "0"
     if plan.backend == "ccl":

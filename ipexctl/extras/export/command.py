@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.extras.export.common import Exported
-    from ipexctl.launch.plan import LaunchPlan
+    from ipexctl.node.common.plan import Plan
     from ipexctl.run.start.call import RunCall
     from ipexctl.run.start.pipeline import PlannedRun
 
@@ -193,7 +193,7 @@ def _job_name(call: RunCall) -> str:
     return Path(call.spec.script).stem
 
 
-def _lost(ctx: typer.Context, call: RunCall, plan: LaunchPlan) -> list[str]:
+def _lost(ctx: typer.Context, call: RunCall, plan: Plan) -> list[str]:
     """Notes about all of the plan that the other launcher cannot do."""
     lost = _lost_options(ctx, call)
     if plan.allreduce.mode == "shared":

@@ -1,6 +1,6 @@
 """Helpers of all exports: variables that are the same on all hosts, shell lines, the command of a rank. Pure.
 
-In comes a `LaunchPlan`; out come lines for sh or YAML. An export holds no value of a secret, only its name. All text of
+In comes a `Plan`; out come lines for sh or YAML. An export holds no value of a secret, only its name. All text of
 the plan is untrusted here, as it may come from a host or a file: a word of a shell line is quoted with `shlex`, here or
 in the export that writes the line, and a comment never has a line break, behind which the rest would be executed. The
 reason of each variable stands above it.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ipexctl.errors import UserError
-from ipexctl.launch.plan import ALLREDUCE, RANK_NAMES, WIRE, WRAPPER_NAMES, LaunchPlan, Setting
+from ipexctl.node.common.plan import ALLREDUCE, RANK_NAMES, WIRE, WRAPPER_NAMES, Plan, Setting
 from ipexctl.option_declaration import words_in_sh
 from ipexctl.spec import RankOptions
 from ipexctl.text import printable, variable_in_sh
@@ -59,7 +59,7 @@ class Exported:
     notes: tuple[str, ...] = ()
 
 
-def common_settings(plan: LaunchPlan, *, without: Iterable[str] = ()) -> tuple[Setting, ...]:
+def common_settings(plan: Plan, *, without: Iterable[str] = ()) -> tuple[Setting, ...]:
     """The settings that are the same for all ranks on all hosts, without rank variables and secrets.
 
     Without the variables by which ranks add gradients up with our files, too: these are in the directory of a run.
@@ -73,7 +73,7 @@ def common_settings(plan: LaunchPlan, *, without: Iterable[str] = ()) -> tuple[S
     return tuple(kept.values())
 
 
-def differing_settings(plan: LaunchPlan) -> dict[str, tuple[Setting, ...]]:
+def differing_settings(plan: Plan) -> dict[str, tuple[Setting, ...]]:
     """Variable → its settings, for variables that differ between hosts or ranks."""
     by_name: dict[str, list[Setting]] = {}
     for setting in plan.settings:
@@ -100,7 +100,7 @@ NO_RANKS: Final = (
 """For independent copies: a script would take its rank from these."""
 
 
-def require_process_group(plan: LaunchPlan, purpose: str) -> None:
+def require_process_group(plan: Plan, purpose: str) -> None:
     """Raise a UserError for independent copies, which this export can't express."""
     if plan.backend == "none":
         raise UserError(
@@ -109,7 +109,7 @@ def require_process_group(plan: LaunchPlan, purpose: str) -> None:
         )
 
 
-def secrets_of(plan: LaunchPlan) -> tuple[str, ...]:
+def secrets_of(plan: Plan) -> tuple[str, ...]:
     """Names of secret variables. Exports never hold their values; the user sets them in the environment."""
     return tuple(dict.fromkeys(variable_in_sh(setting.name) for setting in plan.settings if setting.secret))
 
@@ -153,7 +153,7 @@ def fold_line(parts: Sequence[str]) -> list[str]:
     return lines
 
 
-def require_mpirun(plan: LaunchPlan, purpose: str) -> None:
+def require_mpirun(plan: Plan, purpose: str) -> None:
     """Raise a UserError for ranks that are planned without an mpirun."""
     if plan.has_starters:
         fix = "--mpi intel, openmpi or mpich, or the path of an mpirun"
@@ -161,7 +161,7 @@ def require_mpirun(plan: LaunchPlan, purpose: str) -> None:
         raise UserError(f"{purpose} starts ranks with mpirun, and {ranks} planned without one", fix=fix)
 
 
-def title(plan: LaunchPlan) -> str:
+def title(plan: Plan) -> str:
     return f"{printable(portable_command_line(plan))}: {plan.size}, {plan.connection}"
 
 
@@ -200,20 +200,20 @@ def _escaped(char: str) -> str:
     return "".join(f"\\{byte:03o}" for byte in char.encode("utf-8", "surrogateescape"))
 
 
-def command_line(plan: LaunchPlan) -> str:
+def command_line(plan: Plan) -> str:
     return shlex.join(plan.command)
 
 
-def rank_prefix(plan: LaunchPlan) -> tuple[str, ...]:
+def rank_prefix(plan: Plan) -> tuple[str, ...]:
     """The words in front of a rank's command for the options that the rank wrapper applies in a run."""
-    return words_in_sh(RankOptions, plan.rank_options)
+    return words_in_sh(RankOptions, plan.asked)
 
 
-def portable_command_line(plan: LaunchPlan) -> str:
+def portable_command_line(plan: Plan) -> str:
     """The command line with `python` from PATH, as in an image."""
     return command_line(plan).replace(shlex.quote(plan.python), "python", 1)
 
 
-def omitted(plan: LaunchPlan, names: Iterable[str], reason: str) -> tuple[str, ...]:
+def omitted(plan: Plan, names: Iterable[str], reason: str) -> tuple[str, ...]:
     present = [name for name in names if any(setting.name == name for setting in plan.settings)]
     return (f"{', '.join(present)}: {reason}",) if present else ()

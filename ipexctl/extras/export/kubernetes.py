@@ -14,7 +14,7 @@ from ipexctl.extras.export.common import common_settings, differing_settings, he
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.launch.plan import LaunchPlan, Setting
+    from ipexctl.node.common.plan import Plan, Setting
 
 HOST_SETTINGS: Final = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "FI_TCP_IFACE", "CCL_WORKER_AFFINITY", "LD_PRELOAD")
 RESERVE: Final = 0.1
@@ -34,7 +34,7 @@ def literal(text: str) -> str:
     return text.replace("$", "$$") if "$(" in text or "$$" in text else text
 
 
-def limits_of(plan: LaunchPlan, threads_per_core: int, memory: int | None) -> dict[str, int | str]:
+def limits_of(plan: Plan, threads_per_core: int, memory: int | None) -> dict[str, int | str]:
     """The limits of a pod with one host's ranks. `memory`: the bytes of the smallest host."""
     cores = max(sum(len(rank.cores) + len(rank.ccl_cores) for rank in host.ranks) for host in plan.hosts) or 1
     # Kubernetes counts threads.
@@ -49,7 +49,7 @@ def to_give(limits: dict[str, int | str]) -> str:
     return f"a node with {' and '.join(f'{value} of {name}' for name, value in limits.items())} to give"
 
 
-def pod_variables(plan: LaunchPlan, *, without: Sequence[str] = ()) -> dict[str, str]:
+def pod_variables(plan: Plan, *, without: Sequence[str] = ()) -> dict[str, str]:
     """The variables of the ranks that are the same in each pod."""
     settings = common_settings(plan, without=(*HOST_SETTINGS, *without))
     return {
@@ -59,7 +59,7 @@ def pod_variables(plan: LaunchPlan, *, without: Sequence[str] = ()) -> dict[str,
     }
 
 
-def settings_left_out(plan: LaunchPlan, *, without: Sequence[str] = ()) -> tuple[str, ...]:
+def settings_left_out(plan: Plan, *, without: Sequence[str] = ()) -> tuple[str, ...]:
     """Notes about the variables that are not in a manifest; the caller has its own notes about some."""
     noted = {*HOST_SETTINGS, *without}
     in_image = [
@@ -74,13 +74,13 @@ def settings_left_out(plan: LaunchPlan, *, without: Sequence[str] = ()) -> tuple
     )
 
 
-def _is_image_path(plan: LaunchPlan, setting: Setting) -> bool:
+def _is_image_path(plan: Plan, setting: Setting) -> bool:
     """True if the setting holds a path of the hosts, which the image has elsewhere."""
     prefix = plan.python.rpartition("/bin/")[0]
     return setting.prepend or (bool(prefix) and prefix in (setting.value or ""))
 
 
-def manifest(plan: LaunchPlan, image: Sequence[str], cluster: str, job: dict[str, Any]) -> str:
+def manifest(plan: Plan, image: Sequence[str], cluster: str, job: dict[str, Any]) -> str:
     """The YAML of a job, below comments with its plan and what the image and the cluster must have."""
     import yaml  # costs start-up
 

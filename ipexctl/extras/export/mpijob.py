@@ -29,9 +29,9 @@ from ipexctl.extras.export.kubernetes import (
 )
 
 if TYPE_CHECKING:
-    from ipexctl.launch.plan import LaunchFlavor, LaunchPlan
+    from ipexctl.node.common.plan import Plan
 
-IMPLEMENTATION: Final[dict[LaunchFlavor, str]] = {"intel": "Intel", "openmpi": "OpenMPI", "mpich": "MPICH"}
+IMPLEMENTATION: Final[dict[str, str]] = {"intel": "Intel", "openmpi": "OpenMPI", "mpich": "MPICH"}
 PORT: Final = 29500
 """A fixed port is free: each pod has its own address."""
 IMAGE: Final = (
@@ -41,7 +41,7 @@ IMAGE: Final = (
 
 
 def to_mpijob(
-    plan: LaunchPlan, name: str, image: str, *, threads_per_core: int = 1, memory: int | None = None, restarts: int = 0
+    plan: Plan, name: str, image: str, *, threads_per_core: int = 1, memory: int | None = None, restarts: int = 0
 ) -> Exported:
     """`image` must have the environment, the project in its working directory, mpirun and sshd. `memory`: the bytes of
     the smallest host; a worker gets as much of them as its machine can give."""
@@ -86,7 +86,7 @@ def _replicas(count: int, container: dict[str, Any]) -> dict[str, Any]:
     return {"replicas": count, "template": {"spec": {"containers": [container]}}}
 
 
-def _command(plan: LaunchPlan) -> list[str]:
+def _command(plan: Plan) -> list[str]:
     variables = pod_variables(plan)
     mpirun = ["exec mpirun"]
     if plan.flavor == "openmpi":

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.launch.plan import LaunchPlan, RankPlan
+    from ipexctl.node.common.plan import Plan, RankPlan
 
 ADDED: Final = (
     "# `ipexctl run` does more: it watches every rank, ends all after one has failed, separates their output, and",
@@ -63,7 +63,7 @@ STOP: Final = (
 
 
 def to_shell(
-    plan: LaunchPlan,
+    plan: Plan,
     hosts: Sequence[Host],
     root: str | None,
     tree: str,
@@ -96,7 +96,7 @@ def to_shell(
     return Exported("\n".join(lines) + "\n")
 
 
-def _requirements(plan: LaunchPlan) -> str:
+def _requirements(plan: Plan) -> str:
     needed = f"Needed: ssh from this machine to every node; on every node sh, tar and the Python {plan.python}"
     if len(plan.hosts) > 1:
         needed += "; ssh from the first node to the others without a question (ipexctl trust)"
@@ -111,7 +111,7 @@ def _document(command: str, end: str, lines: Sequence[str]) -> list[str]:
     return [f"{command} <<'{end}'", *lines, end]
 
 
-def _exit_trap(plan: LaunchPlan, first: str) -> list[str]:
+def _exit_trap(plan: Plan, first: str) -> list[str]:
     """The exit trap: Ctrl-C ends the local ssh, but not the commands that it started on the hosts."""
     lines = ["# at the end of this script, in whatever way, all ranks are ended"]
     lines += ["running=", "finish() {", f'  [ -z "$running" ] || on {first} "{STOP}" </dev/null 2>/dev/null || :']
@@ -149,7 +149,7 @@ def _remote_command(host: Host) -> str:
     return f'{shlex.join(["ssh", "-T", "-o", "BatchMode=yes", *ssh_options(host), host.address])} "$*"'
 
 
-def _rank(plan: LaunchPlan, setup: str | None) -> list[str]:
+def _rank(plan: Plan, setup: str | None) -> list[str]:
     """The script that starts each rank."""
     lines = [f"#!/bin/{_shell(setup)}"]
     if plan.has_starters:
@@ -198,7 +198,7 @@ def _cores(rank: RankPlan) -> str:
     return ",".join(map(str, sorted({*rank.cores, *rank.ccl_cores})))
 
 
-def _secrets(plan: LaunchPlan) -> list[str]:
+def _secrets(plan: Plan) -> list[str]:
     names = secrets_of(plan)
     if not names:
         return []
@@ -209,7 +209,7 @@ def _secrets(plan: LaunchPlan) -> list[str]:
     return [*lines, '  } | put "$node" secrets.sh', "done", ""]
 
 
-def _files(plan: LaunchPlan, first: str) -> list[str]:
+def _files(plan: Plan, first: str) -> list[str]:
     lines = ["# the files of mpirun on the first node"]
     for file in plan.files:
         end = f"EOF_{file.name.upper().replace('.', '_')}"
@@ -219,7 +219,7 @@ def _files(plan: LaunchPlan, first: str) -> list[str]:
     return [*lines, ""]
 
 
-def _rendezvous(plan: LaunchPlan, first: str) -> list[str]:
+def _rendezvous(plan: Plan, first: str) -> list[str]:
     if plan.backend == "none":
         return []
     lines = ["# the address of rank 0"]
@@ -238,7 +238,7 @@ def _shell(setup: str | None) -> str:
     return "sh" if setup is None else "bash"
 
 
-def _start(plan: LaunchPlan, first: str, setup: str | None) -> list[str]:
+def _start(plan: Plan, first: str, setup: str | None) -> list[str]:
     # The plan's argv ends with the rank wrapper and its job file; the exported script replaces them.
     rank_sh = f"{plan.argv[-1].rpartition('/')[0]}/rank.sh"
     shell = _shell(setup)

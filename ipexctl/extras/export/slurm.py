@@ -36,7 +36,7 @@ from ipexctl.option_defaults import SLURM_LAUNCHER
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ipexctl.launch.plan import LaunchPlan, Setting
+    from ipexctl.node.common.plan import Plan, Setting
 
 Launcher = Literal["auto", "srun", "mpirun"]
 """The program that starts the ranks in the allocation."""
@@ -70,7 +70,7 @@ PMI2: Final = "/usr/lib64/libpmi2.so /usr/lib/x86_64-linux-gnu/libpmi2.so.0 /opt
 
 
 def to_slurm(
-    plan: LaunchPlan,
+    plan: Plan,
     cwd: str,
     name: str,
     setup: str | None = None,
@@ -110,19 +110,19 @@ def to_slurm(
     return Exported(text, tuple(_notes(plan, launcher, iface)))
 
 
-def _needs_mpi(plan: LaunchPlan) -> bool:
+def _needs_mpi(plan: Plan) -> bool:
     """Whether the ranks meet by MPI: those over gloo, and those that ipexctl itself starts, do not."""
     return plan.backend != "gloo" and not plan.has_starters
 
 
-def _requirements(plan: LaunchPlan, cwd: str) -> str:
+def _requirements(plan: Plan, cwd: str) -> str:
     return (
         f"Needed: Slurm 22.05 or newer; on every node that Slurm may choose, the project in {cwd} and the Python "
         f"{plan.python}, with everything that the script imports (on a shared file system, or on each node)."
     )
 
 
-def _sbatch_lines(plan: LaunchPlan, name: str) -> list[str]:
+def _sbatch_lines(plan: Plan, name: str) -> list[str]:
     counts = {len(host.ranks) for host in plan.hosts}
     # If ranks have different numbers of cores, use the smallest: a job that asks for too many never starts.
     cores_per_rank = min((len(rank.cores) + len(rank.ccl_cores) for rank in plan.ranks), default=1) or 1
@@ -140,7 +140,7 @@ def _sbatch_lines(plan: LaunchPlan, name: str) -> list[str]:
     return [f"#SBATCH {option}" for option in options]
 
 
-def _variables(plan: LaunchPlan, launcher: Launcher, iface: str | None) -> list[str]:
+def _variables(plan: Plan, launcher: Launcher, iface: str | None) -> list[str]:
     by_mpi = launcher == "mpirun" and plan.flavor == "intel"
     excluded = (*SLURM_VARIABLES, *HOST_SETTINGS, *PINS, *(() if by_mpi else ("CCL_PROCESS_LAUNCHER",)))
     lines = commented(common_settings(plan, without=excluded))
@@ -166,7 +166,7 @@ def _variables(plan: LaunchPlan, launcher: Launcher, iface: str | None) -> list[
     return [*lines, reason, *exports] if exports else lines
 
 
-def _rank_command(plan: LaunchPlan, launcher: Launcher) -> list[str]:
+def _rank_command(plan: Plan, launcher: Launcher) -> list[str]:
     turns = []
     if any(rank.batch for rank in plan.ranks):
         condition = f'[ "${{SLURM_CPUS_PER_TASK:-}}" = 1 ] && {TAKING_TURNS} true 2>/dev/null'
@@ -187,14 +187,14 @@ def _rank_command(plan: LaunchPlan, launcher: Launcher) -> list[str]:
     ]
 
 
-def _ifaces(plan: LaunchPlan) -> Sequence[Setting]:
+def _ifaces(plan: Plan) -> Sequence[Setting]:
     """Interface settings that are the same on all hosts; none for a single host."""
     if len(plan.hosts) == 1:
         return ()
     return tuple(setting for setting in common_settings(plan) if setting.name in IFACES)
 
 
-def _srun(plan: LaunchPlan) -> list[str]:
+def _srun(plan: Plan) -> list[str]:
     mpi = "pmi2" if _needs_mpi(plan) else "none"
     return [
         "# a failed rank ends all; add --label to see which rank printed a line",
@@ -204,7 +204,7 @@ def _srun(plan: LaunchPlan) -> list[str]:
     ]
 
 
-def _mpirun(plan: LaunchPlan) -> list[str]:
+def _mpirun(plan: Plan) -> list[str]:
     program = shlex.quote(plan.launcher.path)
     if plan.flavor == "openmpi":
         return [
@@ -225,7 +225,7 @@ def _mpirun(plan: LaunchPlan) -> list[str]:
     return [*lines, f'exec {program} -launcher slurm -bind-to "core:$SLURM_CPUS_PER_TASK" -n "$SLURM_NTASKS" \\']
 
 
-def _notes(plan: LaunchPlan, launcher: Launcher, iface: str | None) -> list[str]:
+def _notes(plan: Plan, launcher: Launcher, iface: str | None) -> list[str]:
     notes = []
     iface_names = {setting.name for setting in _ifaces(plan)}
     if iface_names and iface is None:

@@ -55,7 +55,7 @@ class PutRequest(TreeRequest):
     """Paths of contents in the store for transfers."""
 
 
-class Plan:
+class TreePlan:
     """The changes that turn the tree into the manifest. Making a plan changes nothing."""
 
     def __init__(self, tree: ProjectTree, manifest: list[ManifestEntry], data: list[str]) -> None:
@@ -177,7 +177,7 @@ class TreeUpdate:
     descriptor.
     """
 
-    def __init__(self, plan: Plan, top: GuardedDirectory, stage: GuardedDirectory) -> None:
+    def __init__(self, plan: TreePlan, top: GuardedDirectory, stage: GuardedDirectory) -> None:
         """`top`: of the tree."""
         self.plan, self.tree, self._top, self._stage = plan, plan.tree, top, stage
         self._directories = DirectoryChain(top, lambda above, names: above.enter(names[-1]))
@@ -420,7 +420,7 @@ def put_into(trees: list[ProjectTree], request: PutRequest, stream: BinaryIO) ->
     others = [other for other in trees if other.generation != number]
     entries = read_manifest(request, stream)
     if request["dry_run"]:
-        return PutReply(changes_of(Plan(tree, entries, request["data"]), dry_run=True))
+        return PutReply(changes_of(TreePlan(tree, entries, request["data"]), dry_run=True))
     with tree.lock(), open_own(decode_name(tree.path)) as top:
         if request.get("expected", tree.digest) != tree.digest:
             return PutReply()  # another host with this home was faster
@@ -429,7 +429,7 @@ def put_into(trees: list[ProjectTree], request: PutRequest, stream: BinaryIO) ->
                 for blob in request["blobs"]:
                     stage_from_store(stage, os.fsencode(blob))
                 receive_contents(stage, UploadStream(stream))
-                plan = Plan(tree, entries, request["data"])
+                plan = TreePlan(tree, entries, request["data"])
                 update = TreeUpdate(plan, top, stage)
                 if missing := update.stage_local_copies(others):
                     return PutReply(need=tuple(missing))
@@ -465,7 +465,7 @@ def update(request: TreeRequest, stream: BinaryIO) -> TreesReply:
     return describe(home, [updated], make_token=True)._replace(updated=changes)
 
 
-def changes_of(plan: Plan, *, dry_run: bool = False) -> TreeChanges:
+def changes_of(plan: TreePlan, *, dry_run: bool = False) -> TreeChanges:
     files = tuple(entry.path for entry in plan.make if entry.kind != "d")
     gone = tuple(path for path in plan.remove if any(row.entry.kind != "d" for row in plan.old[path]))
     return TreeChanges(

@@ -26,7 +26,7 @@ from ipexctl.node.common.store_lock import is_alive
 from ipexctl.node.env import environments
 from ipexctl.node.files.checkpoint_aside import remove_aside
 from ipexctl.node.files.tree import ProjectTree
-from ipexctl.node.files.tree_upload import Plan
+from ipexctl.node.files.tree_upload import TreePlan
 from ipexctl.node.run.retention import runs_with_processes
 from ipexctl.node.run.status_file import NoRecord, read_document
 from ipexctl.node.run.window_file import HOST_SUFFIX, RANK_SUFFIX
@@ -85,7 +85,7 @@ class TreePart(Part):
 
     def results(self) -> list[bytes]:
         """All but what sync wrote and nothing changed since."""
-        synced = {self.tree.path_of(path) for path in Plan(self.tree, [], []).remove}
+        synced = {self.tree.path_of(path) for path in TreePlan(self.tree, [], []).remove}
         state = self.tree.state_directory + b"/"
         files = (path for path in files_below(self.path) if path not in synced and not path.startswith(state))
         return [path for path in files if not is_bytecode(path)]

@@ -26,7 +26,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ipexctl.launch.plan import ELASTIC_NAMES, WRAPPER_NAMES, LaunchPlan
 from ipexctl.limits import CANCEL_CLEANUP, JOB_UPLOAD, RUN_START, START_CONFIRMED
 from ipexctl.node.common.job import (
     ConnectivityRecord,
@@ -39,11 +38,11 @@ from ipexctl.node.common.job import (
     StartRequest,
     SupervisorRequest,
 )
-from ipexctl.node.common.json_records import as_json
+from ipexctl.node.common.json_records import as_json, decode
 from ipexctl.node.common.liveness import RESERVED_FILE
+from ipexctl.node.common.plan import ELASTIC_NAMES, WRAPPER_NAMES, Plan
 from ipexctl.node.common.queue_files import DIRECTORY
 from ipexctl.node.run.host_pool import jobs_with
-from ipexctl.option_declaration import values_for_wrapper
 from ipexctl.remote.cancel import Cancel
 from ipexctl.remote.command import Command
 from ipexctl.remote.fanout import fan_out, run_in_background
@@ -419,7 +418,7 @@ def packed(files: Sequence[File]) -> bytes:
     return data.getvalue()
 
 
-def common_job(plan: LaunchPlan, spec: RunSpec) -> JobRecord:
+def common_job(plan: Plan, spec: RunSpec) -> JobRecord:
     """What the jobs of all hosts have alike, by the plan and by the options that ranks get as they are."""
     return JobRecord(
         world_size=plan.world_size,
@@ -430,7 +429,7 @@ def common_job(plan: LaunchPlan, spec: RunSpec) -> JobRecord:
         variables={one.name: one.value for one in spec.exports if one.name in ELASTIC_NAMES and not one.secret},
         checkpoint_is_found=spec.checkpoint_is_found,
         has_rendezvous=plan.backend != "none",
-        options=ProcessOptions(**values_for_wrapper(spec)),
+        options=decode(ProcessOptions, plan.asked, "the options"),
         meter=spec.meter,
         metric=spec.metric or "",
         hosts=tuple(host.name for host in plan.hosts),
@@ -438,7 +437,7 @@ def common_job(plan: LaunchPlan, spec: RunSpec) -> JobRecord:
     )
 
 
-def job_of(plan: LaunchPlan, secrets: Mapping[str, str], common: JobRecord, hosts: Collection[str]) -> JobRecord | None:
+def job_of(plan: Plan, secrets: Mapping[str, str], common: JobRecord, hosts: Collection[str]) -> JobRecord | None:
     """The job of the hosts with one store: what all have in common, their ranks, variables and directory.
 
     None if no rank is planned on them. A variable that only one of several hosts gets is one of its ranks. A secret of

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
+
+from ipexctl.node.common.plan import Commit
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -12,12 +14,6 @@ _HASH: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _REF: Final = re.compile(r"refs/[^\s\x00-\x1f\x7f]{1,250}")
 _MAX_BYTES: Final = 4 << 20
 """Of packed-refs; other files are read to their first line only."""
-
-
-class Commit(NamedTuple):
-    hash: str
-    branch: str = ""
-    """Empty if no branch is checked out."""
 
 
 def find_commit(project: Path) -> Commit | None:

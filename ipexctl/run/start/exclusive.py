@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ipexctl.facts.live_runs import Look, read_look
 from ipexctl.facts.probe import live_runs_command, lock_command
 from ipexctl.hosts.nodeset import fold
-from ipexctl.launch.other_runs import OtherRun, describe_all, find_other_runs
+from ipexctl.launch.other_runs import describe_all, find_other_runs
 from ipexctl.limits import RUNS_LOOK
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.remote.outcome import Cancelled, HostError, TimedOut, Unreachable
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from ipexctl.hosts.host import Host
     from ipexctl.node.common.frames import StreamName
+    from ipexctl.node.common.plan import OtherRun
     from ipexctl.remote.cancel import Cancel
     from ipexctl.remote.fanout import Outcome
     from ipexctl.remote.session import Session
@@ -89,7 +90,7 @@ class HostLocks:
         # A look must show this call itself: without awk, or memory for a process, it shows nothing.
         blind = [name for name, look in looks.items() if self._run not in [live.run for live in look.runs.runs]]
         # Another call that is starting there has met these locks.
-        running = tuple(other for other in found.others if not other.is_starting)
+        running = tuple(other for other in found.others if other.state == "running")
         return Obstacles(running, {**found.away, **dict.fromkeys(blind, _BLIND)})
 
     def _look(self) -> tuple[dict[str, Look], Obstacles]:
@@ -182,7 +183,7 @@ def lock_hosts(
             if left <= 0 or (found.away and reported is None):
                 raise StartError(refusal(found, seconds or 0, now=time.time()))
             # Hosts answer in another order at each look, which is no news.
-            runs = {(other.id, other.account, frozenset(other.hosts), other.is_starting) for other in found.others}
+            runs = {(other.id, other.account, frozenset(other.hosts), other.state) for other in found.others}
             if reported != (news := (runs, set(found.away), found.locked)):
                 reported = news
                 parts = [_describe(found, time.time())] if found.others or found.locked else []

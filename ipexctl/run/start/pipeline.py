@@ -13,6 +13,7 @@ each step that leaves something behind adds to `_Undo` how that is removed.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import time
@@ -25,10 +26,11 @@ from typing import TYPE_CHECKING
 
 from ipexctl.hosts.nodeset import fold
 from ipexctl.launch.other_runs import notes_on
-from ipexctl.launch.plan import Setting
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchRequest
 from ipexctl.launch.stated_backend import stated_backend
+from ipexctl.node.common.plan import Setting, to_json
+from ipexctl.node.env.check import normalize
 from ipexctl.refusal import Refusal
 from ipexctl.remote.fanout import run_in_background
 from ipexctl.run.local_copy import read_final_status
@@ -43,16 +45,17 @@ from ipexctl.run.start.preflight.before_install import likely_nodes
 from ipexctl.run.start.preflight.checkpoint import refuse_lost_checkpoint
 from ipexctl.run.start.preflight.connectivity import NoLogin, check_connectivity, remember_failure
 from ipexctl.run.start.preflight.hub import find_use
-from ipexctl.run.start.preflight.imports import check_script, with_environment
+from ipexctl.run.start.preflight.imports import check_script, install_by_run, install_command, with_environment
 from ipexctl.run.start.preflight.paths import check_data, unsynced_arguments
 from ipexctl.run.start.preflight.resume import check_resumed
 from ipexctl.run.start.project import ProjectLocation, files_in_other_generations
-from ipexctl.run.start.records import launch_records, logind_notes, nodes_of, plan_document, run_record
+from ipexctl.run.start.records import launch_records, logind_notes, nodes_of, run_record
 from ipexctl.run.start.request import StartError, StartFailure
 from ipexctl.run.start.start_notes import check_gpu_code, job_notes, restart_note, script_notes
 from ipexctl.run.start.upload import begin_query, release_tree, start_reading, upload_project
 from ipexctl.run.unsent import unsent_note
 from ipexctl.run.windows import earlier_memory
+from ipexctl.starters.choice import rank_starter_of
 from ipexctl.sync.path_notes import note_secret_files
 
 if TYPE_CHECKING:
@@ -61,8 +64,8 @@ if TYPE_CHECKING:
     from ipexctl.facts.gather import HostFacts
     from ipexctl.hosts.host import Host
     from ipexctl.launch.memory import EarlierMemory
-    from ipexctl.launch.plan import LaunchPlan
     from ipexctl.node.common.job import ConnectivityRecord
+    from ipexctl.node.common.plan import Plan
     from ipexctl.node.common.records import RunStatus
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.run.start.call import RunCall
@@ -76,7 +79,7 @@ class StartedRun:
     """A run that continues on its own."""
 
     record: RunRecord
-    plan: LaunchPlan
+    plan: Plan
     launch: Launch
     """To follow it or to leave it."""
     notes: tuple[str, ...] = ()
@@ -88,7 +91,7 @@ class StartedRun:
 class PlannedRun:
     """The result of a dry run."""
 
-    plan: LaunchPlan
+    plan: Plan
     context: RunContext
 
 
@@ -148,7 +151,7 @@ def plan_run(
             )
             tree, _ = upload_project(query, spec, project, context, on_step)
             notes = (*notes_on(plan.other_runs, time.time()), *plan.notes)
-            plan = replace(plan, notes=tuple(map(call.options.apply, notes)))
+            plan = plan._replace(notes=tuple(map(call.options.apply, notes)))
             return PlannedRun(_plan_in(tree, plan, project), context)
     except StartError as error:
         return error.failure
@@ -242,8 +245,8 @@ def _start_once(
             record = replace(record, cwd=plan.cwd)
             registry.save(record)
             before = {"checks": time.monotonic() - began - upload_seconds, "sync": upload_seconds}
-            requirements = project.script.requirements if project.script else None
-            document = plan_document(context, plan, spec, find_commit(project.root), before, requirements)
+            plan = plan._replace(commit=find_commit(project.root), before_start=before)
+            document = json.dumps(to_json(plan), indent=1)
             launch.upload_jobs(partial(job_of, whole, _secrets(spec)), document)
 
             connectivity = preflight.result()
@@ -270,7 +273,7 @@ def _plan(
     no_logins: str = "",
     dry_run: bool = False,
     checks_logins: bool = True,
-) -> tuple[RunContext, LaunchPlan, LaunchPlan]:
+) -> tuple[RunContext, Plan, Plan]:
     """Gather what the plan needs, and make it, with the plan of all hosts that the run may use; notes go out. Raises a
     StartError, and a UserError for ranks to show that do not exist."""
     call = start.call
@@ -311,8 +314,8 @@ def _plan_of_all(
     project: ProjectLocation,
     run: str,
     earlier: EarlierMemory | None,
-    plan: LaunchPlan,
-) -> LaunchPlan:
+    plan: Plan,
+) -> Plan:
     """The plan of all hosts that the run may use, of which some may wait. Pure. Raises a StartError."""
     if not spec.has_pool:
         return plan
@@ -327,7 +330,7 @@ def _plan_of_all(
     return whole
 
 
-def needs_login_check(context: RunContext, plan: LaunchPlan, spec: RunSpec) -> bool:
+def needs_login_check(context: RunContext, plan: Plan, spec: RunSpec) -> bool:
     """Whether the plan is for an mpirun that is taken only if node0 can log in to the others. Pure.
 
     After `trust` it most likely can, so that the check goes on beside the start, which begins again if it fails.
@@ -335,7 +338,7 @@ def needs_login_check(context: RunContext, plan: LaunchPlan, spec: RunSpec) -> b
     return context.ssh_config is None and may_start_directly(context, plan, spec)
 
 
-def may_start_directly(context: RunContext, plan: LaunchPlan, spec: RunSpec) -> bool:
+def may_start_directly(context: RunContext, plan: Plan, spec: RunSpec) -> bool:
     """Whether the ranks of a plan for an mpirun can be started without logins, and nobody asked for an mpirun. Pure."""
     if spec.launcher != "auto" or spec.mpi != "auto" or not logs_in(context, plan):
         return False
@@ -344,12 +347,13 @@ def may_start_directly(context: RunContext, plan: LaunchPlan, spec: RunSpec) -> 
     return len(counts) > 1 and context.starter.ranks.may_start(counts, node0, plan.backend)
 
 
-def logs_in(context: RunContext, plan: LaunchPlan) -> bool:
+def logs_in(context: RunContext, plan: Plan) -> bool:
     """Whether node0 logs in to the other hosts of the plan. Pure."""
-    return not context.starter.no_logins and (plan.starter is None or not plan.starter.no_logins)
+    starter = rank_starter_of(plan.flavor)
+    return not context.starter.no_logins and (starter is None or not starter.no_logins)
 
 
-def _check_logins(start: _Start, context: RunContext, plan: LaunchPlan, *, dry_run: bool) -> RunContext:
+def _check_logins(start: _Start, context: RunContext, plan: Plan, *, dry_run: bool) -> RunContext:
     """Check the connections before the plan is final; returns the context with the check, or with why node0 cannot log
     in, which is not tried again where that is known.
 
@@ -384,13 +388,13 @@ def _lock_hosts(start: _Start, run: str, undo: _Undo) -> HostLocks | None:
     return locks
 
 
-def _check_other_runs(start: _Start, plan: LaunchPlan, locks: HostLocks | None) -> None:
+def _check_other_runs(start: _Start, plan: Plan, locks: HostLocks | None) -> None:
     """Say which runs are on the hosts. One that did not ask may have begun since they were locked: raises a
     StartError."""
     if locks is None:
         for text in notes_on(plan.other_runs, time.time()):
             start.on_note(text)
-    elif running := tuple(other for other in plan.other_runs if not other.is_starting):
+    elif running := tuple(other for other in plan.other_runs if other.state == "running"):
         raise StartError(refusal(Obstacles(running), now=time.time()))
 
 
@@ -409,7 +413,7 @@ def make_plan(
     project: ProjectLocation,
     run: str,
     earlier: EarlierMemory | None = None,
-) -> LaunchPlan:
+) -> Plan:
     """The plan of a run; its working directory is known later, when the hosts have answered which tree they have. Pure.
 
     Raises a StartError if there is no plan.
@@ -446,7 +450,15 @@ def make_plan(
     )
     if isinstance(plan, Refusal):
         raise StartError(StartFailure.of_refusal(plan))
-    return replace(plan, notes=(*plan.notes, *notes))
+    plan = plan._replace(notes=(*plan.notes, *notes), hub=tuple(entry.repo.word for entry in context.hub.use.repos))
+    if not plan.env:
+        return plan
+    packages = tuple(sorted(map(normalize, context.env.packages)))
+    plan = plan._replace(install=install_command(spec.env), packages=packages)
+    own = project.script.requirements if project.script is not None else None
+    if own is None:
+        return plan
+    return plan._replace(install_by_run=install_by_run(spec), project_packages=tuple(sorted(own.words)))
 
 
 def _accelerate_settings(
@@ -468,23 +480,21 @@ def _accelerate_settings(
     return given, [*notes, *misunderstandings(config, context.env.packages)]
 
 
-def _plan_in(tree: str, plan: LaunchPlan, project: ProjectLocation) -> LaunchPlan:
+def _plan_in(tree: str, plan: Plan, project: ProjectLocation) -> Plan:
     """The plan with the working directory of the ranks, which is in the tree that the hosts have."""
-    return replace(plan, cwd=str(PurePosixPath(tree) / project.subdirectory))
+    return plan._replace(cwd=str(PurePosixPath(tree) / project.subdirectory))
 
 
 # Preflight
 
 
-def _begin_preflight(
-    start: _Start, context: RunContext, plan: LaunchPlan, undo: _Undo
-) -> Future[ConnectivityRecord | None]:
+def _begin_preflight(start: _Start, context: RunContext, plan: Plan, undo: _Undo) -> Future[ConnectivityRecord | None]:
     preflight = run_in_background(partial(_preflight, start, context, plan), "preflight")
     undo.callback(wait, (preflight,))  # its notes come before the answer of the call
     return preflight
 
 
-def _preflight(start: _Start, context: RunContext, plan: LaunchPlan) -> ConnectivityRecord | None:
+def _preflight(start: _Start, context: RunContext, plan: Plan) -> ConnectivityRecord | None:
     """Check the imports of the script, and the connections between the hosts with ranks."""
     nodes, spec, script = nodes_of(context, plan), start.call.spec, start.call.project.script
     is_by_ssh = logs_in(context, plan)
@@ -509,7 +519,7 @@ def _begin_launch(
     start: _Start,
     record: RunRecord,
     context: RunContext,
-    whole: LaunchPlan,
+    whole: Plan,
     retention: RetentionLimits,
     registry: RunRegistry,
     undo: _Undo,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.launch.plan import LaunchPlan
+    from ipexctl.node.common.plan import Plan
     from ipexctl.run.start.context import RunContext
     from ipexctl.spec import RunSpec
 
@@ -50,7 +50,7 @@ def check_pool(spec: RunSpec, hosts: Sequence[Host]) -> Refusal | None:
     return None
 
 
-def spec_of_all(spec: RunSpec, plan: LaunchPlan) -> RunSpec | Refusal:
+def spec_of_all(spec: RunSpec, plan: Plan) -> RunSpec | Refusal:
     """The spec by which all hosts are planned as those of the first attempt are."""
     counts = {host.name: len(host.ranks) for host in plan.hosts}
     if len(set(counts.values())) > 1:
@@ -63,7 +63,7 @@ def spec_of_all(spec: RunSpec, plan: LaunchPlan) -> RunSpec | Refusal:
     return replace(spec, n=None, ppn=ranks, spares=0, backend=plan.backend, launcher=plan.launcher.mode)
 
 
-def check_whole(context: RunContext, spec: RunSpec, whole: LaunchPlan) -> Refusal | None:
+def check_whole(context: RunContext, spec: RunSpec, whole: Plan) -> Refusal | None:
     """Why no attempt with fewer hosts is possible."""
     node0 = context.hosts[0].name
     if whole.hosts[0].name != node0:
@@ -81,7 +81,7 @@ def check_whole(context: RunContext, spec: RunSpec, whole: LaunchPlan) -> Refusa
     return None
 
 
-def host_pool(context: RunContext, spec: RunSpec, whole: LaunchPlan, rundir: str) -> HostPool | None:
+def host_pool(context: RunContext, spec: RunSpec, whole: Plan, rundir: str) -> HostPool | None:
     """For the supervisor; None if each attempt has the same hosts."""
     if not spec.has_pool or len(whole.hosts) == 1:
         return None

@@ -1,4 +1,4 @@
-"""The records of a start: of the registry, for the supervisor, and plan.json.
+"""The records of a start: of the registry, and for the supervisor.
 
 In: the context that was gathered, the plan, the spec. Out: the values that `pipeline.py` stores and that `Launch` in
 `begin.py` sends to node0. Pure.
@@ -6,36 +6,29 @@ In: the context that was gathered, the plan, the spec. Out: the values that `pip
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING
 
 from ipexctl.hosts.home import find_leaders
-from ipexctl.launch.plan import LaunchPlan, to_json
 from ipexctl.node.common.job import Master, Notification, RankPlacement, StartRequest
 from ipexctl.node.common.limits import NOTIFY, NOTIFY_CLAIM
-from ipexctl.node.env.check import normalize
 from ipexctl.node.run.host_pool import start_with
 from ipexctl.node.run.rank_wrappers import ADDRESSES
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.begin import File, LaunchRecords, common_job
 from ipexctl.run.start.pool import host_pool
-from ipexctl.run.start.preflight.imports import install_by_run, install_command
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ipexctl.hosts.host import Host
+    from ipexctl.node.common.plan import Plan
     from ipexctl.remote.connector import ConnectOptions
     from ipexctl.run.retention import RetentionLimits
     from ipexctl.run.start.call import RunCall
-    from ipexctl.run.start.commit import Commit
     from ipexctl.run.start.context import RunContext
     from ipexctl.spec import RunSpec
-    from ipexctl.stack.own_requirements import OwnRequirements
 
 
-def nodes_of(context: RunContext, plan: LaunchPlan) -> tuple[Host, ...]:
+def nodes_of(context: RunContext, plan: Plan) -> tuple[Host, ...]:
     """Node0, which may be without ranks, and the hosts with ranks."""
     names = {host.name for host in plan.hosts}
     return (context.hosts[0], *(host for host in context.hosts[1:] if host.name in names))
@@ -44,8 +37,8 @@ def nodes_of(context: RunContext, plan: LaunchPlan) -> tuple[Host, ...]:
 def run_record(
     run: str,
     context: RunContext,
-    plan: LaunchPlan,
-    whole: LaunchPlan,
+    plan: Plan,
+    whole: Plan,
     call: RunCall,
     connect: ConnectOptions,
 ) -> RunRecord:
@@ -84,7 +77,7 @@ def run_record(
 def launch_records(
     record: RunRecord,
     context: RunContext,
-    whole: LaunchPlan,
+    whole: Plan,
     spec: RunSpec,
     retention: RetentionLimits,
 ) -> LaunchRecords:
@@ -155,24 +148,6 @@ def _local_rank_option(option: str, torch: str) -> str:
 
 def _notification(record: RunRecord, spec: RunSpec) -> Notification:
     return Notification(spec.notify, record.hosts, NOTIFY_CLAIM if spec.is_followed else 0.0, NOTIFY)
-
-
-def plan_document(
-    context: RunContext,
-    plan: LaunchPlan,
-    spec: RunSpec,
-    commit: Commit | None,
-    before: Mapping[str, float],
-    requirements: OwnRequirements | None,
-) -> str:
-    """The text of plan.json. `before`: seconds that each step before the start took."""
-    install = install_command(spec.env) if plan.env else ""
-    packages = sorted(map(normalize, context.env.packages)) if plan.env else []
-    more = {"install": install, "packages": packages, "commit": commit and commit._asdict(), "before_start": before}
-    if install and requirements is not None:
-        more |= {"install_by_run": install_by_run(spec), "project_packages": sorted(requirements.words)}
-    more["hub"] = [entry.repo.word for entry in context.hub.use.repos]
-    return json.dumps({**to_json(plan), **more}, indent=1)
 
 
 def logind_notes(context: RunContext) -> tuple[str, ...]:

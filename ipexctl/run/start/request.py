@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from ipexctl.call_options import CallOptions
     from ipexctl.hosts.host import Host
-    from ipexctl.launch.other_runs import OtherRun
+    from ipexctl.node.common.plan import OtherRun
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from ipexctl.run.start.request import StartError, StartFailure
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ipexctl.launch.plan import HostPlan, LaunchPlan
+    from ipexctl.node.common.plan import HostPlan, Plan
     from ipexctl.run.start.context import RunContext
     from ipexctl.run.start.preflight.imports import ScriptFile
     from ipexctl.run.start.project import ProjectLocation
@@ -75,7 +75,7 @@ def check_gpu_code(script: ScriptFile | None, spec: RunSpec, packages: Mapping[s
         raise StartError(StartFailure(reason, suggestions(script.gpu_lines), exit_code=2))
 
 
-def script_notes(context: RunContext, plan: LaunchPlan, spec: RunSpec, project: ProjectLocation) -> tuple[str, ...]:
+def script_notes(context: RunContext, plan: Plan, spec: RunSpec, project: ProjectLocation) -> tuple[str, ...]:
     """What the source of the script shows for this environment and these ranks. Pure."""
     script = project.script
     uses_it, has_trainer = (script.uses_trainer, script.has_trainer) if script is not None else (False, False)

@@ -25,9 +25,9 @@ from ipexctl.launch.accelerate_config import remarks
 from ipexctl.launch.accelerate_env import misunderstandings
 from ipexctl.launch.hub import HostHub, Hub
 from ipexctl.launch.overrides import check_options
-from ipexctl.launch.plan import LaunchPlan, Setting
 from ipexctl.launch.rank_distribution import distribute_ranks
 from ipexctl.launch.request import RankEnv
+from ipexctl.node.common.plan import Plan, Setting
 from ipexctl.refusal import Refusal
 from ipexctl.spec import Export, RunSpec
 from ipexctl.ui.launch_plan import plan_lines
@@ -94,7 +94,7 @@ OUT_OF_REACH: tuple[tuple[Hub, dict[str, Any]], ...] = (
 )
 
 
-def plans() -> list[LaunchPlan]:
+def plans() -> list[Plan]:
     two = (machine(SPR, 1), machine(SPR, 2))
     return [
         MIXED,

@@ -20,11 +20,11 @@ from golden_file import refused as refused_case
 from test_run_refusals import ADDRESSES, MPI, OK, evaluate, found
 
 from ipexctl.cli.resume import refuse_typed
-from ipexctl.facts.cpu import CpuList
 from ipexctl.facts.gather import HostFacts
 from ipexctl.facts.system import HomeDirectory
 from ipexctl.hosts.host import Host
-from ipexctl.launch.other_runs import OtherRun, notes_on
+from ipexctl.launch.other_runs import notes_on
+from ipexctl.node.common.plan import OtherRun
 from ipexctl.node.common.records import Silence, SilentRank
 from ipexctl.node.network.replies import NodeResult
 from ipexctl.refusal import Refusal
@@ -251,17 +251,17 @@ def of_resumes() -> list[Case]:
 
 def of_other_runs() -> list[Case]:
     since = time.mktime((2026, 11, 24, 9, 12, 0, 0, 0, -1))
-    cores = {"node1": CpuList.of(range(4)), "node2": CpuList.of(range(4))}
-    running = OtherRun("train-1", "alice", ("node1", "node2"), cores, {"node1": CpuList.of((0, 1))}, since)
-    starting = OtherRun("tune-2", "bob", ("node2",), {}, {}, since, is_starting=True)
-    apart = replace(running, shared={}, cores={"node1": CpuList.of((3,))})
+    cores = {"node1": "0-3", "node2": "0-3"}
+    running = OtherRun("train-1", "alice", "running", ("node1", "node2"), cores, {"node1": "0-1"}, since)
+    starting = OtherRun("tune-2", "bob", "starting", ("node2",), {}, {}, since)
+    apart = running._replace(shared_cores={}, cores={"node1": "3"})
     return [
         *(
             Case(f"other runs: {name}", *notes_on(others, since + later))
             for name, others, later in (
                 ("shared cores", [running], 60),
                 ("none shared, another day", [apart], 90_000),
-                ("several", [starting, *(replace(running, id=f"train-{number}") for number in (1, 3, 4))], 60),
+                ("several", [starting, *(running._replace(id=f"train-{number}") for number in (1, 3, 4))], 60),
             )
         ),
         *(

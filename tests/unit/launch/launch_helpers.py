@@ -8,15 +8,16 @@ from typing import Any
 
 from ipexctl.facts.cpu import Cpu, CpuList, NumaNode
 from ipexctl.facts.facts import Facts, parse
+from ipexctl.facts.live_runs import RunOnHost, RunsOnHost
 from ipexctl.facts.network import Address, Network, Nic
 from ipexctl.facts.software import Software
-from ipexctl.facts.system import Batch, Environment
+from ipexctl.facts.system import Activity, Batch, Environment
 from ipexctl.hosts.host import Host
 from ipexctl.launch.hub import NO_HUB, Hub
-from ipexctl.launch.plan import LaunchPlan, RankPlan, Setting
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchRequest, MpiImport, RankEnv
 from ipexctl.launch.stated_backend import StatedBackend
+from ipexctl.node.common.plan import Plan, RankPlan, Setting
 from ipexctl.refusal import Refusal
 from ipexctl.spec import RunSpec
 from ipexctl.starters.choice import starter_of
@@ -97,6 +98,11 @@ def variables(**values: str) -> Environment:
     return Environment(variables=values, tools={"ssh": "/usr/bin/ssh"})
 
 
+def with_live_run(*cores: int) -> Activity:
+    """Another run on these cores."""
+    return Activity(live=RunsOnHost((RunOnHost("other-1", 7, "alice", 100.0, CpuList.of(cores)),)))
+
+
 def batch(job: str) -> Batch:
     return Batch(("slurm",), job)
 
@@ -154,9 +160,9 @@ def request(
     )
 
 
-def plan(*machines: Facts, **options: Any) -> LaunchPlan:
+def plan(*machines: Facts, **options: Any) -> Plan:
     found = plan_launch(request(*machines, **options))
-    assert isinstance(found, LaunchPlan), found
+    assert isinstance(found, Plan), found
     return found
 
 
@@ -166,28 +172,28 @@ def refusal(*machines: Facts, **options: Any) -> Refusal:
     return found
 
 
-def settings_of(found: LaunchPlan, rank: RankPlan) -> list[Setting]:
+def settings_of(found: Plan, rank: RankPlan) -> list[Setting]:
     """The settings of one rank, in the order of the plan."""
     return [one for one in found.settings if one.host in (None, rank.host) and one.rank in (None, rank.rank)]
 
 
-def setting(found: LaunchPlan, name: str, host: str = "node1") -> Setting | None:
+def setting(found: Plan, name: str, host: str = "node1") -> Setting | None:
     """The setting of the host's first rank; the last one counts."""
     rank = next(one.ranks[0] for one in found.hosts if one.name == host)
     return next((one for one in reversed(settings_of(found, rank)) if one.name == name), None)
 
 
-def chosen(found: LaunchPlan, name: str, host: str = "node1") -> Setting:
+def chosen(found: Plan, name: str, host: str = "node1") -> Setting:
     """Like `setting`, for a variable that must be in the plan."""
     one = setting(found, name, host)
     assert one is not None
     return one
 
 
-def value(found: LaunchPlan, name: str, host: str = "node1") -> str | None:
+def value(found: Plan, name: str, host: str = "node1") -> str | None:
     one = setting(found, name, host)
     return one.value if one else None
 
 
-def counts(found: LaunchPlan) -> list[int]:
+def counts(found: Plan) -> list[int]:
     return [len(host.ranks) for host in found.hosts]

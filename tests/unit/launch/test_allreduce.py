@@ -14,8 +14,8 @@ from ipexctl.extras.export.command import _lost
 from ipexctl.extras.export.common import common_settings
 from ipexctl.facts.system import Memory, System
 from ipexctl.launch.overrides import check_options
-from ipexctl.launch.plan import AllReduce, LaunchPlan, Wire, to_json
 from ipexctl.launch.request import RankEnv
+from ipexctl.node.common.plan import Choice, Plan, to_json
 from ipexctl.node.run.slow_rank import is_wire_possible
 from ipexctl.spec import Export, RunSpec
 
@@ -26,7 +26,7 @@ def torch(version: str | None) -> RankEnv:
     return replace(STOCK, packages={} if version is None else {"torch": version})
 
 
-def line_of(found: LaunchPlan) -> str:
+def line_of(found: Plan) -> str:
     return next((choice for choice in found.choices if choice.startswith("all-reduce")), "")
 
 
@@ -52,7 +52,7 @@ def line_of(found: LaunchPlan) -> str:
 def test_shared_memory_is_planned_where_the_ranks_can_use_it(options: dict[str, Any], reason: str) -> None:
     found = plan(machine(FOUR, 1), machine(FOUR, 2), allreduce="shared", **options)
     is_shared = reason == "asked"
-    assert found.allreduce == AllReduce("shared" if is_shared else "backend", reason)  # type: ignore[arg-type]
+    assert found.allreduce == Choice("shared" if is_shared else "backend", reason)  # type: ignore[arg-type]
     assert value(found, "IPEXCTL_ALLREDUCE") == ("shared" if is_shared else None)
     assert any("--allreduce shared" in note for note in found.notes) != is_shared
 
@@ -81,7 +81,7 @@ def test_the_size_of_dev_shm_does_not_matter() -> None:
 
 def test_auto_takes_shared_memory_and_the_ranks_know_that_it_was_not_asked_for() -> None:
     found, asked = plan(machine(FOUR, 1), ppn=2), plan(machine(FOUR, 1), ppn=2, allreduce="shared")
-    assert found.allreduce == AllReduce("shared", "possible")
+    assert found.allreduce == Choice("shared", "possible")
     assert found.notes == plan(machine(FOUR, 1), ppn=2, allreduce="backend").notes
     values = [{one.name: one.value for one in each.settings}["IPEXCTL_ALLREDUCE"] for each in (found, asked)]
     assert values == ["auto", "shared"]
@@ -97,7 +97,7 @@ def test_auto_stays_with_the_backend_for_more_ranks_than_cores(ppn: int, mode: s
 
 def test_the_backend_that_was_asked_for_is_the_plan_without_the_option() -> None:
     backend = plan(machine(TWO_NODES, 1), allreduce="backend")
-    assert backend.allreduce == AllReduce("backend", "asked")
+    assert backend.allreduce == Choice("backend", "asked")
     shared = plan(machine(TWO_NODES, 1))
     assert [one for one in shared.settings if one.name != "IPEXCTL_ALLREDUCE"] == list(backend.settings)
     assert shared.argv == backend.argv
@@ -145,7 +145,7 @@ def test_an_export_says_that_it_cannot_use_shared_memory(mode: Any, count: int) 
 # What goes between hosts
 
 
-def between(found: LaunchPlan) -> str:
+def between(found: Plan) -> str:
     return next((choice for choice in found.choices if choice.startswith("between hosts")), "")
 
 
@@ -171,7 +171,7 @@ def test_fewer_bytes_go_between_hosts_where_our_code_adds_up(
 ) -> None:
     found = plan(machine(FOUR, 1), machine(FOUR, 2), wire=mode, **options)
     is_on = reason == "asked"
-    assert found.wire == Wire(mode if is_on else "fp32", reason, found.wire.hosts)  # type: ignore[arg-type]
+    assert found.wire == Choice(mode if is_on else "fp32", reason, found.wire.hosts)  # type: ignore[arg-type]
     assert value(found, "IPEXCTL_WIRE") == (mode if is_on else None)
     assert (found.allreduce.mode == "shared") == shared
     assert found.adds_up == (is_on or shared)
@@ -193,7 +193,7 @@ def test_fewer_bytes_go_between_hosts_where_our_code_adds_up(
 )
 def test_what_is_not_possible_is_advised_to_nobody(options: dict[str, Any], reason: str) -> None:
     found = plan(machine(FOUR, 1), machine(FOUR, 2), **options)
-    assert found.wire == Wire("fp32", reason, found.wire.hosts)  # type: ignore[arg-type]
+    assert found.wire == Choice("fp32", reason, found.wire.hosts)  # type: ignore[arg-type]
     assert is_wire_possible(json.loads(json.dumps(to_json(found)))) == (reason == "default")
     assert not any("--wire" in note for note in found.notes)
 
@@ -207,7 +207,7 @@ def test_values_go_as_they_are_unless_the_user_asks() -> None:
 
 def test_one_host_has_no_wire() -> None:
     found = plan(machine(FOUR, 1), ppn=2, wire="int8")
-    assert found.wire == Wire("fp32", "one-host")
+    assert found.wire == Choice("fp32", "one-host")
     assert "--wire int8 has no effect: all ranks are on one host" in found.notes
 
 
@@ -223,7 +223,7 @@ def test_the_plan_says_how_many_bytes_go_and_stay() -> None:
 
 def test_a_processor_of_another_kind_is_named() -> None:
     found = plan(machine(FOUR, 1), machine(FOUR, 2, system=System(arch="aarch64")), ppn=1, wire="bf16")
-    assert found.wire == Wire("fp32", "other-processor", ("node2",))
+    assert found.wire == Choice("fp32", "other-processor", ("node2",))
     assert any("it needs x86-64, and node2 has another" in note for note in found.notes)
 
 

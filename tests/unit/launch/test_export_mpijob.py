@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,14 +12,14 @@ from launch_helpers import IPEX, cpu, machine, plan
 
 from ipexctl.extras.export.kubernetes import label
 from ipexctl.extras.export.mpijob import to_mpijob
-from ipexctl.launch.plan import LaunchFlavor, LaunchPlan
+from ipexctl.node.common.plan import Plan
 from ipexctl.spec import Export
 from message_data import missing
 
 TWO = (machine(cpu(4), 1), machine(cpu(4), 2))
 
 
-def job_of(made: LaunchPlan, name: str = "train", **more: Any) -> dict[str, Any]:
+def job_of(made: Plan, name: str = "train", **more: Any) -> dict[str, Any]:
     return checked("mpijob", to_mpijob(made, name, "me/train", **more).text)
 
 
@@ -54,8 +53,8 @@ def test_worker_memory_limit_is_nine_tenths_of_the_smallest_host() -> None:
 
 
 @pytest.mark.parametrize(("flavor", "called"), [("intel", "Intel"), ("openmpi", "OpenMPI"), ("mpich", "MPICH")])
-def test_mpi_implementation_and_variables_depend_on_the_flavor(flavor: LaunchFlavor, called: str) -> None:
-    made = replace(plan(*TWO, exports=(Export("A", "it's\nx"),), time_limit=90.5), flavor=flavor)
+def test_mpi_implementation_and_variables_depend_on_the_flavor(flavor: str, called: str) -> None:
+    made = plan(*TWO, exports=(Export("A", "it's\nx"),), time_limit=90.5)._replace(flavor=flavor)
     job = job_of(made, restarts=2)
     assert job["spec"]["mpiImplementation"] == called
     assert job["spec"]["runPolicy"] == {"cleanPodPolicy": "Running", "backoffLimit": 2, "activeDeadlineSeconds": 90}
@@ -89,7 +88,7 @@ def test_names_become_valid_kubernetes_names(name: str, label_: str) -> None:
 
 def test_kubernetes_does_not_replace_variables_in_the_words_of_the_call() -> None:
     words = ("python", "train.py", "$(HOME)", "a$$b", "$plain")
-    script = script_of(job_of(replace(plan(*TWO), command=words)))
+    script = script_of(job_of(plan(*TWO)._replace(command=words)))
     assert shlex.split(script, comments=True)[-3:] == ["$$(HOME)", "a$$$$b", "$$plain"]
 
 

@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +207,7 @@ def test_sbatch_options_match_the_plan() -> None:
 
 
 def test_slurm_export_uses_the_name_of_the_environment() -> None:
-    made = replace(plan(*TWO, ppn=2), env="torch-2.13-1a2b3c4d")
+    made = plan(*TWO, ppn=2)._replace(env="torch-2.13-1a2b3c4d")
     assert f"{ENV}/bin/python" in to_slurm(made, "/x", "train").text
     text = to_slurm(made, "/x", "train", env_name="default").text
     assert "1a2b3c4d" not in text
@@ -379,7 +378,7 @@ def test_single_rank_is_exported_without_mpirun(tmp_path: Path) -> None:
         to_mpijob(made, "train", "image")
     assert [missing(error.value.fix or "", "--mpi") for error in (of_slurm, of_mpijob)] == [[], []]
     place = made.argv[-1].rpartition("/")[0]
-    made = replace(made, command=("printenv", "RANK", "WORLD_SIZE", "MASTER_PORT"), cwd="/")
+    made = made._replace(command=("printenv", "RANK", "WORLD_SIZE", "MASTER_PORT"), cwd="/")
     script = to_shell(made, (Host("localhost", "localhost"),), None, "/y").text.replace(place, str(tmp_path / "place"))
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False, timeout=30)
     assert (done.returncode, done.stdout.split()) == (0, ["0", "1", "4000"]), done.stderr
@@ -403,7 +402,7 @@ HOSTILE = (
 
 def test_hostile_arguments_stay_arguments_in_every_export() -> None:
     made = plan(*TWO, env=IPEX, ppn=2)
-    hostile = replace(made, command=(*made.command, *HOSTILE))
+    hostile = made._replace(command=(*made.command, *HOSTILE))
     hosts = tuple(Host(name, name) for name in ("node1", "node2"))
     accelerate = to_accelerate(hostile, {"accelerate": "1.12.0"}, "ho\nsts: x").text
     plain = to_accelerate(made, {"accelerate": "1.12.0"}, "ho\nsts: x").text

@@ -11,8 +11,8 @@ from launch_helpers import cpu, machine, request
 from ipexctl.facts.system import Memory
 from ipexctl.hosts.host import Host
 from ipexctl.launch.memory import TORCH_START, EarlierMemory
-from ipexctl.launch.plan import LaunchPlan
 from ipexctl.launch.planner import plan_launch
+from ipexctl.node.common.plan import Plan
 from ipexctl.node.run.rates import RankRates
 from ipexctl.node.run.window_file import WindowWriter
 from ipexctl.refusal import Refusal
@@ -27,7 +27,7 @@ FREE = Memory(total=24 * GB, available=22 * GB)
 def notes(memory: Memory, ranks: int, earlier: EarlierMemory | None = None) -> list[str]:
     hosts = [machine(cpu(64), number, memory=memory) for number in (1, 2)]
     found = plan_launch(replace(request(*hosts, ppn=ranks), earlier_memory=earlier))
-    assert isinstance(found, LaunchPlan)
+    assert isinstance(found, Plan)
     return [note for note in found.notes if "signal 9" in note]
 
 
@@ -81,7 +81,7 @@ def test_ranks_that_cannot_fit_are_refused(
         assert (found.hosts, found.exit_code) == (("node1",), 2)
         assert missing(f"{found.reason} {found.fix}", f"{ranks} ranks 22.0 GB {fix} --oversubscribe") == []
         allowed = plan_launch(replace(wanted, spec=replace(wanted.spec, oversubscribe=True)))
-        assert isinstance(allowed, LaunchPlan)
+        assert isinstance(allowed, Plan)
 
 
 def test_the_newest_run_of_the_same_script_in_the_same_project_is_asked(

@@ -10,8 +10,8 @@ from launch_helpers import ENV, IPEX, RUN, STOCK, cpu, eth, machine, plan, refus
 
 from ipexctl.facts.facts import Facts
 from ipexctl.facts.software import Env, Mpi
-from ipexctl.launch.plan import LaunchPlan
 from ipexctl.launch.request import MpiImport, RankEnv
+from ipexctl.node.common.plan import Plan
 from ipexctl.refusal import Refusal
 from ipexctl.spec import Export
 from message_data import missing
@@ -27,12 +27,12 @@ def with_package(name: str, version: str = "5.0.11") -> RankEnv:
     return replace(STOCK, packages={name: version}, variables={"PATH": f"{ENV}/bin"}, prepended=("PATH",))
 
 
-def two(*, names: tuple[str, str] = ("eth0", "eth0"), **options: Any) -> LaunchPlan:
+def two(*, names: tuple[str, str] = ("eth0", "eth0"), **options: Any) -> Plan:
     nics = [(eth(name, f"10.1.0.{at}"),) for at, name in enumerate(names, 1)]
     return plan(machine(SPR, 1, nics=nics[0]), machine(SPR, 2, nics=nics[1]), **options)
 
 
-def line(found: LaunchPlan) -> str:
+def line(found: Plan) -> str:
     return " ".join(found.argv)
 
 

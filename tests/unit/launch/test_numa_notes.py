@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from launch_helpers import counts, cpu, machine, plan
 
-from ipexctl.launch.plan import LaunchPlan
+from ipexctl.node.common.plan import Plan
 from message_data import missing
 
 SNC4 = cpu(112, 8, sockets=2)
@@ -15,7 +15,7 @@ SNC4 = cpu(112, 8, sockets=2)
 TWO = cpu(48, 2, sockets=2)
 
 
-def notes(found: LaunchPlan, word: str) -> list[str]:
+def notes(found: Plan, word: str) -> list[str]:
     return [note for note in found.notes if word in note]
 
 

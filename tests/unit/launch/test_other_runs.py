@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
-from launch_helpers import cpu, machine, plan
+from launch_helpers import cpu, machine, plan, with_live_run
 
 from ipexctl.facts.cpu import CpuList
 from ipexctl.facts.live_runs import RunOnHost, RunsOnHost
-from ipexctl.facts.system import Activity
-from ipexctl.launch.other_runs import OtherRun, find_other_runs, notes_on, other_runs_json
-from ipexctl.launch.plan import to_json
+from ipexctl.launch.other_runs import find_other_runs, notes_on
+from ipexctl.node.common.plan import OtherRun, to_json
 
 
 def cores(*numbers: int) -> CpuList:
@@ -23,7 +21,7 @@ def looked(*runs: RunOnHost) -> RunsOnHost:
     return RunsOnHost(runs)
 
 
-RUN = OtherRun("train-1", "alice", ("node1",), {}, {}, 5.0)
+RUN = OtherRun("train-1", "alice", "running", ("node1",), {}, {}, 5.0)
 
 
 def test_a_run_on_several_hosts_is_one_and_this_run_is_none() -> None:
@@ -34,14 +32,14 @@ def test_a_run_on_several_hosts_is_one_and_this_run_is_none() -> None:
     }
     (other,) = find_other_runs(looks, "mine", {"node1": cores(1, 2), "node2": cores(3)})
     assert (other.id, other.account, other.hosts, other.since) == ("a", "alice", ("node1", "node2"), 10.0)
-    assert other.cores == {"node1": cores(0, 1), "node2": cores(2)}
-    assert other.shared == {"node1": cores(1)}
+    assert other.cores == {"node1": "0-1", "node2": "2"}
+    assert other.shared_cores == {"node1": "1"}
 
 
 def test_ranks_that_are_not_bound_share_all_cores_and_a_host_without_ranks_none() -> None:
     looks = {host: looked(RunOnHost("a", 7, "alice", 1.0, cores(0, 1))) for host in ("node1", "node2")}
     (other,) = find_other_runs(looks, "mine", {"node2": None})
-    assert other.shared == {"node2": cores(0, 1)}
+    assert other.shared_cores == {"node2": "0-1"}
 
 
 def test_a_run_that_is_starting_on_one_host_and_runs_on_another_is_running() -> None:
@@ -50,18 +48,14 @@ def test_a_run_that_is_starting_on_one_host_and_runs_on_another_is_running() -> 
         "node2": looked(RunOnHost("a", 7, "alice", 1.0, is_starting=True)),
     }
     (other,) = find_other_runs(looks, "mine")
-    assert not other.is_starting
+    assert other.state == "running"
     (other,) = find_other_runs({"node2": looks["node2"]}, "mine")
-    assert other.is_starting
-
-
-def with_run(*numbers: int) -> Activity:
-    return Activity(live=looked(RunOnHost("other-1", 7, "alice", 100.0, cores(*numbers))))
+    assert other.state == "starting"
 
 
 @pytest.mark.parametrize(("busy", "shared"), [((0, 1), "0-1"), ((8, 9), "")])
 def test_the_plan_has_the_other_runs_and_the_cores_that_both_use(busy: tuple[int, ...], shared: str) -> None:
-    found = plan(machine(cpu(8, 1), 1), machine(cpu(8, 1), 2, activity=with_run(*busy)))
+    found = plan(machine(cpu(8, 1), 1), machine(cpu(8, 1), 2, activity=with_live_run(*busy)))
     assert [(other.id, other.hosts) for other in found.other_runs] == [("other-1", ("node2",))]
     assert json.loads(json.dumps(to_json(found)))["other_runs"] == [
         {
@@ -80,13 +74,12 @@ def test_the_plan_has_the_other_runs_and_the_cores_that_both_use(busy: tuple[int
 
 
 def test_a_host_without_ranks_of_this_run_does_not_count() -> None:
-    found = plan(machine(cpu(8, 1), 1), machine(cpu(8, 1), 2, activity=with_run(0)), n=1)
+    found = plan(machine(cpu(8, 1), 1), machine(cpu(8, 1), 2, activity=with_live_run(0)), n=1)
     assert found.other_runs == ()
     assert notes_on(found.other_runs, 0.0) == ()
 
 
 def test_many_runs_are_counted() -> None:
-    (note,) = notes_on([replace(RUN, id=f"run-{number}") for number in range(5)], 0.0)
+    (note,) = notes_on([RUN._replace(id=f"run-{number}") for number in range(5)], 0.0)
     assert [f"run-{number}" in note for number in range(5)] == [True, False, False, False, False]
     assert "4 more" in note
-    assert len(other_runs_json([RUN, RUN])) == 2

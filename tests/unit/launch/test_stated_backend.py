@@ -9,8 +9,8 @@ import pytest
 from launch_helpers import IPEX, STOCK, cpu, machine, plan, value
 
 from ipexctl.launch.accelerate_env import no_optimize
-from ipexctl.launch.plan import LaunchPlan
 from ipexctl.launch.stated_backend import StatedBackend, stated_backend
+from ipexctl.node.common.plan import Plan
 from ipexctl.spec import AccelerateConfig
 from message_data import missing
 
@@ -22,7 +22,7 @@ GLOO = stated_backend(["--ddp_backend=gloo"], None)
 FILE = stated_backend([], AccelerateConfig("c.yaml", ccl_workers=1))
 
 
-def made(*machines: Any, stated: StatedBackend | None, env: Any = IPEX, **options: Any) -> LaunchPlan:
+def made(*machines: Any, stated: StatedBackend | None, env: Any = IPEX, **options: Any) -> Plan:
     return plan(*machines, env=env, stated=stated, uses_accelerate=True, **options)
 
 

@@ -28,8 +28,8 @@ from launch_helpers import (
 )  # fmt: skip
 
 from ipexctl.facts.network import Nic, Rdma
-from ipexctl.launch.plan import LaunchPlan, Setting
 from ipexctl.launch.planner import plan_launch
+from ipexctl.node.common.plan import Plan, Setting
 from ipexctl.spec import Export
 from message_data import missing
 
@@ -38,7 +38,7 @@ TCMALLOC = "/usr/lib/x86_64-linux-gnu/libtcmalloc.so.4"
 IOMP = f"{ENV}/lib/libiomp5.so"
 
 
-def two(**options: Any) -> LaunchPlan:
+def two(**options: Any) -> Plan:
     return plan(machine(SPR, 1), machine(SPR, 2), **options)
 
 
@@ -439,7 +439,7 @@ def test_every_variable_has_a_reason_and_is_set_once(
         for at, (cores, nodes, has) in enumerate(machines, 1)
     ]
     found = plan_launch(request(*facts, env=IPEX if with_ccl else STOCK, n=n, bind=mode))
-    assert isinstance(found, LaunchPlan)
+    assert isinstance(found, Plan)
     assert n is None or found.world_size == n
     assert [rank.rank for rank in found.ranks] == list(range(found.world_size))
     for rank in found.ranks:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from launch_helpers import IPEX, STOCK, cpu, eth, machine, request
 
 from ipexctl.hosts.host import Host
-from ipexctl.launch.plan import LaunchPlan
 from ipexctl.launch.planner import plan_launch
 from ipexctl.launch.request import LaunchRequest
 from ipexctl.node.common.job import HostPool, JobRecord, PoolHost, StartRequest
+from ipexctl.node.common.plan import Plan
 from ipexctl.node.run import host_pool
 from ipexctl.node.run.host_pool import choose_hosts
 from ipexctl.node.run.rank_wrappers import ADDRESSES
@@ -30,7 +30,7 @@ from ipexctl.spec import Export, RunSpec
 SPEC = RunSpec("script", ("train.py",))
 
 
-def records(asked: LaunchRequest, planned: LaunchPlan, spec: RunSpec) -> LaunchRecords:
+def records(asked: LaunchRequest, planned: Plan, spec: RunSpec) -> LaunchRecords:
     context: Any = SimpleNamespace(
         stores={host.name: f"store of {host.name}" for host in asked.hosts},
         setup=None,
@@ -47,7 +47,7 @@ def records(asked: LaunchRequest, planned: LaunchPlan, spec: RunSpec) -> LaunchR
 def shape(found: LaunchRecords, jobs: dict[str, JobRecord], start: StartRequest) -> dict[str, Any]:
     """All that ranks and what starts them get, with the variables of each rank as its command sees them."""
     return {
-        "argv": start.argv,
+        "argv": [word for word in start.argv if word != "--overcommit"],
         "ranks": start.ranks,
         "size": (start.world_size, start.nodes, {job.world_size for job in jobs.values()}),
         "master": (start.master, {job.master for job in jobs.values()}),
@@ -59,12 +59,12 @@ def shape(found: LaunchRecords, jobs: dict[str, JobRecord], start: StartRequest)
         },
         "rundir": {job.rundir for job in jobs.values()},
         "mpirun": {name: value for name, value in start.variables.items() if name != "I_MPI_HYDRA_BRANCH_COUNT"},
-    }  # the number of daemons that node0 starts itself is a bound
+    }  # bounds: --overcommit, and the number of daemons that node0 starts itself
 
 
-def planned_for(asked: LaunchRequest) -> LaunchPlan:
+def planned_for(asked: LaunchRequest) -> Plan:
     planned = plan_launch(asked)
-    assert isinstance(planned, LaunchPlan), planned
+    assert isinstance(planned, Plan), planned
     return planned
 
 
@@ -115,7 +115,12 @@ def test_an_attempt_on_fewer_hosts_is_planned_as_the_planner_does(data: st.DataO
     again = replace(
         asked,
         hosts=tuple(host for host in asked.hosts if host.name in names),
-        spec=replace(asked.spec, backend=whole.backend, launcher=whole.launcher.mode, allreduce=whole.allreduce.mode),
+        spec=replace(
+            asked.spec,
+            backend=whole.backend,
+            launcher=whole.launcher.mode,
+            allreduce=whole.allreduce.mode,  # type: ignore[arg-type]
+        ),
     )
     other = planned_for(again)
     wanted = records(again, other, replace(again.spec, min_hosts=None))

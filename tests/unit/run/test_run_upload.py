@@ -12,7 +12,7 @@ import pytest
 from launch_helpers import cpu, machine, plan
 
 from ipexctl.hosts.host import Host
-from ipexctl.launch.plan import LaunchPlan
+from ipexctl.node.common.plan import Plan
 from ipexctl.run.registry import RunRecord
 from ipexctl.run.start.begin import LaunchRecords
 from ipexctl.run.start.project import ProjectLocation
@@ -144,7 +144,7 @@ def test_the_package_of_a_rank_goes_with_the_meter_and_with_what_adds_gradients_
     assert (spec.job.metric, spec.job.meter) == ("x(.)", request.meter)
 
 
-def spec_of(planned: LaunchPlan, request: RunSpec, stores: tuple[str, ...]) -> LaunchRecords:
+def spec_of(planned: Plan, request: RunSpec, stores: tuple[str, ...]) -> LaunchRecords:
     names = [host.name for host in planned.hosts]
     of_host = {**dict(zip(names, stores, strict=True)), "without-ranks": "z"}
     nothing = SimpleNamespace(logind=None)

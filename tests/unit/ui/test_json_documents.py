@@ -20,7 +20,7 @@ from ipexctl.extras.slow.view import as_json as slow_json
 from ipexctl.files.push import PushReport, PushResult
 from ipexctl.files.requested import FetchResult
 from ipexctl.hosts.host import Host
-from ipexctl.launch.plan import to_json
+from ipexctl.node.common.plan import to_json
 from ipexctl.node.env.replies import EnvEntry, EnvListing
 from ipexctl.run.dump import Dump
 from ipexctl.run.uninstall import UninstallReport, UninstallResult
@@ -124,7 +124,8 @@ def test_report_documents_have_these_fields(document: dict[str, Any], names: str
             to_json(MIXED),
             """schema hosts world_size master_addr master_port backend backend_reason allreduce wire flavor stack env
             python command cwd launcher argv launcher_env files hostfile settings rank_options dtype_hint choices
-            notes other_runs candidates time_limit""",
+            notes other_runs candidates time_limit id home node0 asked stores has_starters install packages
+            install_by_run project_packages hub commit before_start""",
         ),
         (to_json(MIXED)["hosts"][0], "name address word iface tier cores ranks"),
     ],

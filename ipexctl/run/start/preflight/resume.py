@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ipexctl.hosts.host import Host
-    from ipexctl.launch.plan import LaunchPlan
+    from ipexctl.node.common.plan import Plan
     from ipexctl.remote.session_pool import SessionPool
     from ipexctl.spec import RunSpec
 
@@ -93,7 +93,7 @@ def trainer_resume_note(flag: ResumeFlag | None, *, has_trainer: bool, packages:
     )
 
 
-def check_resumed(nodes: Sequence[Host], spec: RunSpec, plan: LaunchPlan, pool: SessionPool) -> str:
+def check_resumed(nodes: Sequence[Host], spec: RunSpec, plan: Plan, pool: SessionPool) -> str:
     """One round trip if the script is to resume without `--checkpoint` on several hosts. Returns a note, or an empty
     text."""
     argv = spec.argv[1:]
