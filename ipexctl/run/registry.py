@@ -24,7 +24,7 @@ from ipexctl.hosts.batch_systems import job_number
 from ipexctl.hosts.host import Host
 from ipexctl.node.common.files import make_private_directory, write_atomically, write_json_atomically
 from ipexctl.node.common.json_parser import as_object, read_json_file
-from ipexctl.node.common.json_records import check_type, decode, decoder_of
+from ipexctl.node.common.json_records import check_type, decode
 from ipexctl.node.common.processes import ProcessIdentity, own_identity
 from ipexctl.option_defaults import CONNECT_SECONDS
 from ipexctl.starters.choice import starter_of
@@ -263,12 +263,20 @@ def _host_to_json(host: Host) -> dict[str, Any]:
 
 def _decode_host(value: object, field: str) -> Host:
     data = check_type(dict, value, field)
-    texts = {name: _decode_path(data.get(name), name) for name in _HOST_PATHS}
-    paths = {name: Path(text) if text else None for name, text in texts.items()}
-    return decode(Host, {name: data.get(name) for name in (*_HOST_FIELDS, "proxy")}, field, paths)
+    known = {name: data.get(name) for name in (*_HOST_FIELDS, "proxy")}
+    identity, known_hosts, ssh_config = (_decode_path(data.get(name), name) for name in _HOST_PATHS)
+    return decode(
+        Host,
+        known,
+        field,
+        {"identity": identity, "known_hosts": known_hosts, "ssh_config": ssh_config, "shared": frozenset()},
+    )
 
 
-_decode_path = decoder_of("str | None")
+def _decode_path(value: object, field: str) -> Path | None:
+    return Path(check_type(str, value, field)) if value else None
+
+
 FIELD_DECODERS: Final = {"Host": _decode_host}
 
 

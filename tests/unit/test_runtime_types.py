@@ -42,7 +42,9 @@ def decoded_kinds() -> Iterator[tuple[str, str, tuple[str, ...]]]:
             if isinstance(node, ast.Call) and is_decode and node.args and isinstance(node.args[0], ast.Name):
                 kind = node.args[0].id
                 if kind[0].isupper():
-                    yield module, kind, tuple(keyword.arg or "" for keyword in node.keywords)
+                    dicts = [argument for argument in node.args if isinstance(argument, ast.Dict)]
+                    keys = [key.value for found in dicts for key in found.keys if isinstance(key, ast.Constant)]
+                    yield module, kind, (*map(str, keys), *(keyword.arg or "" for keyword in node.keywords))
 
 
 def check_decoders(kind: Any, given: tuple[str, ...] = ()) -> None:
