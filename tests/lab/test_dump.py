@@ -32,24 +32,20 @@ threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
 print("here", os.environ["RANK"], flush=True)
 step()
 """
-FINALIZE_SCRIPT = """\
+MPI_SCRIPT = """\
 import ctypes, os, sys, time
 mpi = ctypes.CDLL(sys.prefix + "/lib/libmpi.so.12", mode=ctypes.RTLD_GLOBAL)
 assert mpi.MPI_Init(None, None) == 0
-ctypes.CDLL(None).__cxa_atexit(mpi.MPI_Finalize, None, None)
 def barrier():
     mpi.MPI_Barrier(0x44000000)
 def train():
     barrier()
     if os.environ["RANK"] == "1":
-        time.sleep(float(sys.argv[2]))
-        print(time.time(), flush=True)
-        raise ValueError("bad shape")
+        time.sleep(600)
     barrier()
 print("here", flush=True)
 train()
 """
-"""As with oneCCL: MPI_Finalize is called when the process ends, and waits for ranks that wait for this one."""
 
 
 def hanging(cluster: Cluster) -> str:
@@ -140,17 +136,9 @@ def test_unreachable_node0_is_named(cluster: Cluster) -> None:
     cluster.good("stop", run)
 
 
-def test_exception_stuck_in_mpi_finalize_ends_the_run(cluster: Cluster) -> None:
-    cluster.write("finalizes.py", FINALIZE_SCRIPT)
-    ran = cluster.run("--ppn", "1", "finalizes.py", cluster.marker, 0, rc=1)
-    assert 10 <= time.time() - float(by_rank(ran.out)[1][-1]) < 16
-    cluster.wait_until_gone(0.5, cluster.marker)
-    assert missing(ran.err, "rank 1 node2 10 s") == []
-
-
 def test_stacks_of_ranks_spinning_in_mpi_show_the_python_caller(cluster: Cluster) -> None:
-    cluster.write("finalizes.py", FINALIZE_SCRIPT)
-    running = cluster.begin("--ppn", "1", "finalizes.py", "mark", 600)
+    cluster.write("spins.py", MPI_SCRIPT)
+    running = cluster.begin("--ppn", "1", "spins.py")
     running.wait_for("] here", times=3)
     time.sleep(1)
     told = json.loads(cluster.call("why", running.id, "--stacks", "--json").out)
