@@ -66,6 +66,7 @@ HARMLESS = frozenset(
         "slurm",
         "smoke",
         "stack",
+        "stacks",
         "start_at",
         "stderr",
         "step",
